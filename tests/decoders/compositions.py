@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decoders.compose import DecoderSpec, PartSpec
+from decoders.tiny.drafters import DRAFTERS
 
 EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle")
 LOOP = PartSpec("decoders.loops.speculative.Speculative")
@@ -23,20 +24,12 @@ SPECS = {
 }
 # Drafters with a class and weights of their own, here untrained; in conf/drafter by these names.
 OWN = {
-    name: DecoderSpec(
-        name, LOOP, PartSpec(f"decoders.propose.drafters.{name}.{kind}"), STATIC, EXACT
-    )
-    for name, kind in (
-        ("block", "Block"),
-        ("chimera", "Chimera"),
-        ("eagle3", "Eagle3"),
-        ("falcon", "Falcon"),
-        ("free", "Free"),
-        ("glide", "Glide"),
-        ("griffin", "Griffin"),
-        ("hawk", "Hawk"),
-    )
+    name: DecoderSpec(name, LOOP, PartSpec(one.learner.removesuffix("Learner")), STATIC, EXACT)
+    for name, one in DRAFTERS.items()
+    if not one.options
 }
+PATHS = {one.learner.rpartition(".")[2][:-7]: one.learner[:-7] for one in DRAFTERS.values()}
+PATHS["Medusa"] = "decoders.propose.drafters.medusa.Medusa"
 WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]
 
 

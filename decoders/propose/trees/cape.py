@@ -5,7 +5,7 @@ At every position the drafter's law q has a confidence c, its largest probabilit
 the n likeliest codes, which is what happens here at temperature 0. While sampling they are drawn
 from q without replacement: a node's children are judged by one law, so a drawn code and fixed ones
 beside it would have no place in the verifiers. How many there are follows from q alone, never from
-what was drawn, so the draft is exact, with traversal verification too.
+what was drawn, so the draft is exact.
 
 `nodes` bounds the draft, as shapes are static. The chain comes first, then siblings from the root
 on, until it is full; with 8 times the depth there is room for all, as in the paper. Places that

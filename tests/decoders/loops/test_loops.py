@@ -26,6 +26,7 @@ from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
+from tests.decoders.compositions import PATHS
 
 GRID = 5
 LENGTH = GRID * GRID
@@ -102,10 +103,7 @@ def test_the_trace_adds_up(tree: str, rule: str, temperature: float, cfg: float)
 
 DRAFTERS: dict[str, Any] = {
     "eagle": Eagle, "early exit": lambda model: EarlyExit(model, 1),
-    **{
-        name: resolve(f"decoders.propose.drafters.{name.lower()}.{name}")
-        for name in ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "Block", "Free", "Medusa")
-    },
+    **{name: resolve(path) for name, path in PATHS.items()},
 }  # fmt: skip
 DRAFTED = [
     (drafter, tree)

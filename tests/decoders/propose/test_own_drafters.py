@@ -33,36 +33,23 @@ from decoders.training.states import (
 )
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
+from tests.decoders.compositions import PATHS
 
 GRID, LENGTH = 4, 16
 MODEL = random_model(vocab=24, grid=GRID, layers=3)
 TARGET = transformer_of(MODEL)
 SAMPLING = Sampling(cfg=2.0)
-DRAFTERS = {
-    name: f"decoders.propose.drafters.{name.lower()}.{name}"
-    for name in (
-        "Eagle3",
-        "Hawk",
-        "Chimera",
-        "Glide",
-        "Falcon",
-        "Griffin",
-        "Block",
-        "Free",
-        "Medusa",
-    )
-}
 ABSENT = {"Medusa": r"expected config\.json .* found no such folder"}
 
 
 def part_of(name: str) -> Any:
-    return resolve(DRAFTERS[name])(MODEL)
+    return resolve(PATHS[name])(MODEL)
 
 
 def learner_of(name: str, seed: int = 0) -> Any:
     """With weights that say something everywhere."""
     torch.manual_seed(seed)
-    made = completed(resolve(DRAFTERS[name] + "Learner")(MODEL), Learner)
+    made = completed(resolve(PATHS[name] + "Learner")(MODEL), Learner)
     for value in made.net.parameters():
         value.data.add_(torch.randn_like(value) * 0.1)
     return made
@@ -91,7 +78,7 @@ def cached(states: States, upto: int) -> Any:
 
 
 @pytest.mark.parametrize("root", [0, 6])
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", PATHS)
 def test_training_drafts_what_decoding_drafts(name: str, root: int, tmp_path: Path) -> None:
     learner = learner_of(name)
     states = some_states(learner)
@@ -118,7 +105,7 @@ def test_training_drafts_what_decoding_drafts(name: str, root: int, tmp_path: Pa
         )
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("name", PATHS)
 def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
     learner = learner_of(name)
     states = some_states(learner, 8)
@@ -132,7 +119,7 @@ def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
     after = acceptance(learner, TARGET, [states], SAMPLING, 3)
     assert all(b > a + 0.1 for a, b in zip(before.overlap, after.overlap, strict=True))
     learner.save(tmp_path)
-    kind = resolve(DRAFTERS[name])
+    kind = resolve(PATHS[name])
     again = type(learner)(MODEL, str(tmp_path))
     saved = acceptance(again, TARGET, [states], SAMPLING, 3)
     assert saved.overlap == pytest.approx(after.overlap, abs=0.02)  # in bfloat16
@@ -233,8 +220,8 @@ def test_a_tree_deeper_than_the_heads_is_refused() -> None:
 
 
 def test_an_exit_is_for_the_layers_that_it_was_trained_for(tmp_path: Path) -> None:
-    resolve(DRAFTERS["Free"] + "Learner")(MODEL, layers=1).save(tmp_path)
-    free = resolve(DRAFTERS["Free"])
+    resolve(PATHS["Free"] + "Learner")(MODEL, layers=1).save(tmp_path)
+    free = resolve(PATHS["Free"])
     assert str(free(MODEL, str(tmp_path), layers=1)) == "free(layers=1)"
     with pytest.raises(DecoderError, match=r"exit after 1 .* found drafter.layers=2; set"):
         free(MODEL, str(tmp_path), layers=2)
