@@ -184,7 +184,7 @@ def cmd_check(words: Sequence[str]) -> int:
 
 def cmd_tiny(words: Sequence[str]) -> int:
     """Retrain the embedded models: stages vq, target, drafter, clip (default: all).
-    The other drafters are stages too, and are trained when they are named.
+    The other drafters and targets are stages too, and are trained when they are named.
     A stage rests on the ones before it. The large model has the stages target and drafter,
     which start as those of the small one, grown.
     Usage: [STAGE ...] [setting=value ...]
@@ -196,10 +196,12 @@ def cmd_tiny(words: Sequence[str]) -> int:
     stages = [word.text for word in given if word.value is None]
     from decoders.tiny.drafters import DRAFTERS
     from decoders.tiny.recipes.plan import GROWN, plan_of, require_stages
+    from decoders.tiny.targets import TARGETS
 
+    known = (*TINY_STAGES, *DRAFTERS, *TARGETS)
     for stage in stages:
-        if stage not in (*TINY_STAGES, *DRAFTERS):
-            raise ConfigError(unknown("stage", stage, [*TINY_STAGES, *DRAFTERS]))
+        if stage not in known:
+            raise ConfigError(unknown("stage", stage, known))
     from decoders.tiny.recipes.stages import make
     from metrics import train_clip
 

@@ -211,15 +211,16 @@ class Layer(nn.Module):
         return x + self.feed_forward(self.ffn_norm(x))
 
 
-def prefix_mask(valid: Tensor, cfg: TransformerConfig) -> Tensor:
-    """Validity [R, T], T >= P -> causal mask [R, T, T].
+def prefix_mask(valid: Tensor, cfg: TransformerConfig, turn: Tensor | None = None) -> Tensor:
+    """Validity [R, T], T >= P -> causal mask [R, T, T]; turn [T]: a query sees none of a later one.
 
     A padded query sees itself only, so no row is empty; its state is never read by a valid
     position. With ``pads="released"`` it sees, as in the released float32 code, all positions up to
     itself and the whole caption, all alike, as its query is zero (METHODS 6).
     """
     size = valid.shape[1]
-    causal = torch.ones(size, size, dtype=torch.bool, device=valid.device).tril()
+    order = torch.arange(size, device=valid.device) if turn is None else turn
+    causal = order[:, None] >= order
     if cfg.pads == "released":
         caption = valid & (torch.arange(size, device=valid.device) < cfg.prefix)
         return torch.where(
@@ -367,11 +368,17 @@ class Transformer(nn.Module, Known):
         cache, see `decoders.training.states.Kept`.
         """
         prefix = self._prefix(text, drop)  # [B, P, D]
-        x = torch.cat([prefix, self.embed(codes[:, :-1]).to(prefix.dtype)], 1)
-        total = x.shape[1]  # P + L - 1
-        valid = F.pad(text.valid(drop), (0, total - self.prefix), value=True)  # [B, P + L - 1]
-        bias = additive(prefix_mask(valid, self.cfg), x.dtype, self.cfg.group)
-        return self._run(x, self.rope[:total], bias, kept, None if kept is None else codes)
+        read, places, turn = self.line(codes)
+        x = torch.cat([prefix, self.embed(read).to(prefix.dtype)], 1)
+        valid = F.pad(text.valid(drop), (0, read.shape[1]), value=True)  # [B, P + L - 1]
+        bias = additive(prefix_mask(valid, self.cfg, turn), x.dtype, self.cfg.group)
+        rope = self.rope[: self.prefix], self.rope[self.prefix + places]
+        return self._run(x, torch.cat(rope), bias, kept, None if kept is None else codes)
+
+    def line(self, codes: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What is read of an image's codes [B, L], at which places [L - 1], and the queries' turns,
+        see `prefix_mask`."""
+        return codes[:, :-1], torch.arange(codes.shape[1] - 1, device=codes.device), None
 
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
         """The states [B, L, D] that predict codes 0..L-1; see `hidden_states`."""

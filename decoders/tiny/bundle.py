@@ -25,6 +25,7 @@ from torch import nn
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.kinds import built, fitted
 from decoders.models.eagle_net import EagleNet
+from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.shape import TransformerConfig
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, cast
@@ -33,6 +34,7 @@ from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of, explained, load_into, read_json, read_tensors
 from decoders.propose.drafters.shared import Stored
 from decoders.tiny.drafters import DRAFTERS
+from decoders.tiny.targets import TARGETS
 
 WEIGHTS = Path(__file__).parent / "weights"
 SIZES = ("small", "large")
@@ -47,11 +49,13 @@ TRAINED_WITH: dict[str, tuple[str, ...]] = {
     "clip": (),
 }
 TRAINED_WITH |= dict.fromkeys(DRAFTERS, TRAINED_WITH["eagle"])
+TRAINED_WITH |= dict.fromkeys(TARGETS, TRAINED_WITH["target"])
 KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
     "vq": (LlamaGenVQ, VQConfig),
     "text": (WordEncoder, WordEncoderConfig),
     "target": (Transformer, TransformerConfig),
     "eagle": (EagleNet, TransformerConfig),
+    **dict.fromkeys(TARGETS, (Grouped, GroupedConfig)),
 }
 STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
 log = logging.getLogger(__name__)

@@ -325,7 +325,7 @@ def test_the_encoder_learns_to_read(small: None) -> None:
 
 def test_rows_without_caption_are_not_asked_what_it_says(small: None) -> None:
     model = target.TextToCodes(target.CONFIG)
-    named = target.Named(model)
+    named = target.Named(model.target)
     codes = torch.zeros(3, 256, dtype=torch.long)
     drop = torch.tensor([False, True, False])
     captions = ["a small red ring on a plain grey background"] * 3

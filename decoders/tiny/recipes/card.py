@@ -20,6 +20,7 @@ import torch
 from decoders.tiny.bundle import CARD, STAGE_OF, TRAINED_WITH
 from decoders.tiny.drafters import DRAFTERS
 from decoders.tiny.recipes.plan import Plan, written_card
+from decoders.tiny.targets import TARGETS
 
 CARD_NAME = "MODEL_CARD.md"
 TITLES = {
@@ -28,6 +29,7 @@ TITLES = {
     "target": "Target (LlamaGen's architecture)",
     "eagle": "Drafter (EAGLE, one layer)",
     **{name: f"Drafter ({recipe.title})" for name, recipe in DRAFTERS.items()},
+    **{name: f"Target, small ({title})" for name, (title, _) in TARGETS.items()},
     "clip": "CLIP of the metrics (open_clip)",
 }
 
@@ -126,7 +128,7 @@ def draw_curves(work: Path, path: Path) -> None:
     """Training loss against step of each recipe's last training, where it left a curve."""
     curves = {
         name: max(files, key=lambda file: file.stat().st_mtime)
-        for name in ("vq", "target", "drafter", *DRAFTERS, "clip")
+        for name in ("vq", "target", "drafter", *DRAFTERS, *TARGETS, "clip")
         if (files := list((work / name).rglob("*.csv")))
     }
     if not curves:

@@ -9,18 +9,21 @@ from typing import Any
 
 from decoders.api import DecoderError
 from decoders.tiny.drafters import DRAFTERS
+from decoders.tiny.targets import TARGETS
 
 STAGES = ("vq", "target", "drafter")
 GROWN = ("target", "drafter")  # the stages of the large model, whose tokenizer is the small one's
 # Of each stage where nothing is set: less than three hours in all on two cores; on a faster machine
 # a stage ends with its recipe's steps.
 MINUTES = {"vq": 25.0, "target": 110.0, "drafter": 20.0, "clip": 20.0}
+MINUTES |= dict.fromkeys(TARGETS, 12.0)
 # The written parts that a warm start of a stage rests on.
 RESTS_ON = {
     "vq": ("vq",),
     "target": ("vq", "target"),
     "drafter": ("target", "eagle"),
     "clip": ("clip",),
+    **{name: (name,) for name in TARGETS},
 }
 
 

@@ -30,7 +30,7 @@ from decoders.models.weights import write_weights
 from decoders.tiny.bundle import CARD, config_of, load, load_part, part_of
 from decoders.tiny.drafters import DRAFTERS
 from decoders.tiny.grown import grow, grow_drafter
-from decoders.tiny.recipes import drafter, target, vq
+from decoders.tiny.recipes import drafter, grouped, target, vq
 from decoders.tiny.recipes.card import enter, write_card, write_entries
 from decoders.tiny.recipes.plan import (
     STAGES,
@@ -40,9 +40,11 @@ from decoders.tiny.recipes.plan import (
     require_stages,
     written_card,
 )
+from decoders.tiny.targets import TARGETS
 from decoders.training.optimise import fast_dtype
 
 logger = logging.getLogger(__name__)
+TARGET_DATA = f"scenes, split train from index {target.OFFSET}, every image seen once"
 DRAFTER_DATA = f"scenes, split train from index {drafter.OFFSET}"
 
 
@@ -56,6 +58,7 @@ def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
         "target": _target,
         "drafter": _drafter,
         **{name: partial(_other, name) for name in DRAFTERS},
+        **{name: partial(_grouped, name) for name in TARGETS},
     }
     for stage in stages:
         if stage not in runners:
@@ -120,13 +123,31 @@ def _target(plan: Plan) -> None:
         compiled=plan.compile,
         **plan.settings("target"),
     )
-    data = f"scenes, split train from index {target.OFFSET}, every image seen once"
     parts = {"text": model.text, "target": model.target}
     entries = {
-        name: _entry(plan, name, part, part.cfg, data, figures) for name, part in parts.items()
+        name: _entry(plan, name, part, part.cfg, TARGET_DATA, figures)
+        for name, part in parts.items()
     }
     entries["target"]["sampling"] = {"cfg": drafter.CFG}
     enter(plan, entries)
+
+
+def _grouped(name: str, plan: Plan) -> None:
+    """A target of its own schedule, behind the written tokenizer and text encoder."""
+    card = written_card(plan.weights)
+    parts = ("vq", "text", *[name] * plan.warm)
+    tokenizer, text, *start = (load_part(plan.weights, card, part)[0] for part in parts)
+    model, figures = grouped.train(
+        name,
+        tokenizer,
+        text,
+        plan.folder(name),
+        start=start[0].requires_grad_(True).train() if start else None,
+        rate=plan.rate,
+        **plan.settings(name),
+    )
+    entry = _entry(plan, name, model, model.cfg, TARGET_DATA, figures)
+    enter(plan, {name: entry | {"sampling": {"cfg": drafter.CFG}}})
 
 
 def _target_start(plan: Plan) -> target.Start | None:

@@ -104,13 +104,13 @@ def batch_of(vq: LlamaGenVQ, split: str, first: int, count: int) -> Batch:
 class Named(nn.Module):
     """What the target's states at the codes, NAMED of the layers up, say of the caption."""
 
-    def __init__(self, model: TextToCodes) -> None:
+    def __init__(self, target: Transformer) -> None:
         super().__init__()
-        cfg = model.target.cfg
+        cfg = target.cfg
         self.naming = reading.Naming(cfg.width)
         self.prefix = cfg.prefix
         self.states = torch.empty(0)
-        asked = model.target.layers[round(NAMED * cfg.layers) - 1]
+        asked = target.layers[round(NAMED * cfg.layers) - 1]
         self.hook = asked.register_forward_hook(self._keep)
 
     def _keep(self, layer: nn.Module, given: object, states: Tensor) -> None:
@@ -199,7 +199,7 @@ def train(
     if not loop.resumes and not (start is not None and start.reads):
         share = reading.learn(model.text, model.target.cls_embedding, seed=seed)
         logger.info("the word encoder names %.1f %% of what held-out captions say", 100 * share)
-    named = Named(model).to(device)
+    named = Named(model.target).to(device)
     for layer in model.target.layers if compiled else ():
         layer.compile(dynamic=False)
 

@@ -1,0 +1,173 @@
+"""Targets that predict several codes in one forward, along a *schedule*: the places of an image in
+some order, cut into groups. All codes of a group are drawn at once, each from its own law.
+
+* PAR (2412.15119): the image is r x r regions. The first code of each region is drawn one by one,
+  then groups of n = r * r codes, one of each region, at the same offset. n - 1 learned tokens stand
+  before the last of the first codes, so that n queries predict the first whole group.
+* SATIC (2106.09436; SAIC, 2110.05342, has its name from the same idea): the next `span` codes in
+  raster order.
+* COrAL (2410.09675): the same, and a forward predicts its own codes again (`Grouped.refined`).
+* Plain next-code prediction: groups of one.
+
+A forward reads the codes of the last group and predicts the next one: query k predicts code k. With
+fewer codes than the next group, learned tokens stand in front; they are rows of the embedding
+behind the codes. A query sees the prefix, all earlier groups, and its own group in both directions.
+
+Ours: a learned token is rotated to the place that it predicts. COrAL's heads for every offset are
+two here, its window is the group, and its model is not trained from a next-token one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoders.api import DecoderError, TextFeatures
+from decoders.kernels.reference import additive
+from decoders.models.shape import Size, TransformerConfig
+from decoders.models.transformer import Transformer
+
+ORDERS = ("raster", "regions")
+
+
+@dataclass(frozen=True)
+class GroupedConfig(TransformerConfig):
+    """order: raster, groups of the next `span` codes behind the first one; or regions, `span` x
+    `span` of them. refines: a forward also predicts again the codes that it reads."""
+
+    order: str = "raster"
+    span: Size = 1
+    refines: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.order not in ORDERS:
+            raise DecoderError(f"order is one of {', '.join(ORDERS)}, found {self.order!r}")
+        if self.order == "regions" and (self.grid % self.span or self.row_end):
+            raise DecoderError(
+                f"{self.span} x {self.span} regions must divide a grid of {self.grid} codes "
+                "without row ends; choose another span"
+            )
+        if self.refines and self.order != "raster":
+            raise DecoderError("a target that refines its codes has order=raster")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """groups: the places of an image, each once; the first group is one place, which the prefix
+    predicts. refines: see `GroupedConfig`."""
+
+    groups: tuple[tuple[int, ...], ...]
+    refines: bool = False
+
+    @classmethod
+    def of(cls, cfg: GroupedConfig) -> Schedule:
+        places = torch.arange(cfg.length)
+        if cfg.order == "raster":
+            parts = [places[:1], *places[1:].split(cfg.span)]
+            return cls(tuple(tuple(part.tolist()) for part in parts if len(part)), cfg.refines)
+        side = cfg.grid // cfg.span
+        cut = places.view(cfg.span, side, cfg.span, side)
+        offsets = cut.permute(1, 3, 0, 2).flatten(0, 1).flatten(1)  # [offsets, regions]
+        alone = [(place,) for place in offsets[0].tolist()]
+        return cls((*alone, *(tuple(group) for group in offsets[1:].tolist())), cfg.refines)
+
+    @property
+    def wide(self) -> int:
+        """N, codes of the largest group."""
+        return max(map(len, self.groups))
+
+    @cached_property
+    def forwards(self) -> list[list[tuple[int, int]]]:
+        """(source, place) of every query, for each forward behind the prefix; the k-th predicts
+        code k of the next group. source: the code at a place, or L + j, learned token j."""
+        size, found = sum(map(len, self.groups)), []
+        for group, later in zip(self.groups, self.groups[1:], strict=False):
+            tokens = range(len(later) - len(group))
+            found.append([(size + j, later[j]) for j in tokens] + [(i, i) for i in group])
+        return found
+
+    def line(self, prefix: int) -> dict[str, Tensor]:
+        """Tables of all queries of an image in order, see `Grouped`."""
+        queries = [(*q, i + 1) for i, own in enumerate(self.forwards) for q in own]
+        source, place, turn = torch.tensor(queries, dtype=torch.long).view(-1, 3).T
+        begins = turn.bincount(minlength=len(self.groups)).cumsum(0)  # [groups], of the next one
+        predictor = torch.zeros(sum(map(len, self.groups)), dtype=torch.long)
+        for group, begin in zip(self.groups[1:], begins.tolist(), strict=False):
+            predictor[list(group)] = 1 + begin + torch.arange(len(group))
+        turn = torch.cat([torch.arange(-prefix, 0), turn])
+        return {"source": source, "place": place, "turn": turn, "predictor": predictor}
+
+
+class Line:
+    """In the place of a cache: the second forward along a line sees the keys and values of the
+    first, through which gradients go."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Tensor] = {}
+        self.last: Any = None
+
+    def write(self, layer: int, index: Tensor, both: Tensor) -> None:
+        del index  # all places, in order
+        before = self.kept.setdefault(layer, both)  # [2, R, K, T, d]
+        self.last = both if before is both else torch.cat([before, both], 3)
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        del layer  # the one that wrote last
+        return self.last[0], self.last[1]
+
+
+class Grouped(Transformer):
+    """A target with a schedule. `schedule` is None where every group is one code in raster order:
+    such a target is one like all others."""
+
+    source: Tensor  # [Q] int64, see `Schedule.forwards`
+    place: Tensor  # [Q] int64
+    turn: Tensor  # [P + Q] int64, the forward of every query; below 0 on the prefix
+    predictor: Tensor  # [L] int64, which state from the prefix's last on predicts a place
+
+    def __init__(self, cfg: GroupedConfig) -> None:
+        super().__init__(cfg)
+        schedule = Schedule.of(cfg)
+        self.tok_embeddings = nn.Embedding(cfg.vocab + schedule.wide - 1, cfg.width)
+        self._init(self.tok_embeddings)
+        if cfg.refines:
+            self.refine = nn.Linear(cfg.width, cfg.width, bias=False)
+            self._init(self.refine)
+        for name, table in schedule.line(cfg.prefix).items():
+            self.register_buffer(name, table, persistent=False)
+        self.schedule = schedule if schedule.wide > 1 else None
+
+    def refined(self, hidden: Tensor) -> Tensor:
+        """The states [..., D] that predict again the codes that were read -> [..., D]."""
+        return hidden + F.silu(self.refine(hidden))
+
+    # ---- training -------------------------------------------------------------------------------
+
+    def line(self, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows = torch.arange(self.vocab_size, len(self.tok_embeddings.weight), device=codes.device)
+        known = torch.cat([codes, rows.expand(len(codes), -1)], 1)  # [B, L + N - 1]
+        return known[:, self.source], self.place, self.turn
+
+    def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor, kept: Any = None) -> Tensor:
+        """The states [B, L, D] that predict codes 0..L-1; see `hidden_states`."""
+        hidden = self.hidden_states(text, codes, drop, kept)[:, self.prefix - 1 :]
+        return hidden[:, self.predictor]
+
+    def drafted(self, text: TextFeatures, drafts: Tensor, drop: Tensor, kept: Line) -> Tensor:
+        """The states [B, L - 1, D] at drafts [B, L - 1] of all codes but the first, in raster
+        order, each group behind true codes: those of a forward whose keys and values are `kept`."""
+        size, span = drafts.shape[1], self.schedule.wide if self.schedule else 1
+        group = 1 + torch.arange(size, device=drafts.device) // span  # [L - 1]
+        earlier = self.turn <= group[:, None]  # [L - 1, P + Q]
+        valid = F.pad(text.valid(drop), (0, len(self.turn) - self.prefix), value=True)
+        own = (group == group[:, None]).expand(len(drafts), -1, -1)
+        mask = torch.cat([earlier & valid[:, None], own], -1)  # [B, L - 1, P + Q + L - 1]
+        x = self.embed(drafts).to(kept.last.dtype)
+        bias = additive(mask, x.dtype, self.cfg.group)
+        return self._run(x, self.rope[self.prefix + 1 :][:size], bias, kept, drafts)
