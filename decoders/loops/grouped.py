@@ -7,7 +7,7 @@ that is like all others has groups of one: AR, code by code.
 
 COrAL: a forward reads two groups. The older one has left the window and is final. The newer one is
 a draft: its codes are drawn again, from laws that have seen all of it, by the same numbers. The
-group behind is drawn from the draft. The last group takes a forward of its own.
+group behind is drawn from the draft. The last group is not drawn again, as nothing would read it.
 
 Such codes follow the law of another target than the one that speed-ups refer to. They are compared
 by quality and time, never by TV.
@@ -58,8 +58,6 @@ class Tables:
     def of(cls, schedule: Schedule, device: torch.device) -> Tables:
         groups, wide, queries = schedule.groups, schedule.wide, schedule.forwards
         size = sum(map(len, groups))
-        if schedule.refines:
-            queries = [*queries, [(place, place) for place in groups[-1]]]
         starts = [0]
         for own in queries:
             starts.append(starts[-1] + len(own))
@@ -72,7 +70,7 @@ class Tables:
                 own = queries[part] if part >= 0 else []
                 asked += [(*q, starts[part] + i, part) for i, q in enumerate(own)]
                 asked += [(0, 0, starts[-1] + len(asked) + i, step) for i in range(wide - len(own))]
-                later = groups[part + 1] if 0 <= part < len(groups) - 1 else ()
+                later = groups[part + 1] if part >= 0 else ()
                 drawn += [*later, *(size + len(drawn) + i for i in range(wide - len(later)))]
             lines.append([[*column] for column in zip(*asked, strict=True)] + [drawn])
         source, place, slot, turn, drawn_ = torch.tensor(lines, device=device).unbind(1)
@@ -165,7 +163,8 @@ class Grouped(Batched):
             p, found = processed(logits, self.sampling, u)
             codes = found[..., 0]
         run.record.check(p[..., 0])
-        step = (run.record.steps + 1)[:, None].expand_as(codes)
+        first = torch.arange(codes.shape[1], device=codes.device) >= len(drawn) - self.schedule.wide
+        step = run.record.steps[:, None] + first  # [B, W], in which a code was drawn first
         run.record.put(places, codes, step=step)
         run.record.end_step(torch.zeros_like(codes[:, 0]))
         run.step.add_(1)
