@@ -79,6 +79,8 @@ class Target(Protocol):
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
     kernels: Any = None  # a decoders.kernels.selected.Kernels, of a target that has a choice
+    # A decoders.models.grouped.Schedule, of a target that does not predict the next code alone.
+    schedule: Any = None
 
     def grid(self) -> tuple[int, int]:
         """Height and width of an image in codes, structural ones included: place n stands in row n
@@ -132,10 +134,12 @@ class ImageModel:
     dtype: torch.dtype
     weights_sha256: dict[str, str]  # file name -> hash of what was loaded
     drafters: dict[str, Any] = field(default_factory=dict)  # name -> path or state of its weights
+    targets: dict[str, Any] = field(default_factory=dict)  # name -> another Target of these codes
     execution: Any = None  # a decoders.api.Execution; None is eager
 
     def __post_init__(self) -> None:
-        completed(self.target, Target)
+        for target in (self.target, *self.targets.values()):
+            completed(target, Target)
         completed(self.text, TextEncoder)
         completed(self.tokenizer, ImageTokenizer)
 

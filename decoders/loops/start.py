@@ -62,8 +62,14 @@ class Composed(Known, Decoder, Loop):
     verifier: Any = None
 
     renews = False
+    scheduled = False  # whether it is for targets with a schedule
 
     def __post_init__(self) -> None:
+        if self.model.target.schedule is not None and not self.scheduled:
+            raise DecoderError(
+                "this target predicts groups of codes and has no law of the next code alone; use "
+                "a decoder with loop=decoders.loops.grouped.Grouped, such as decoder=par"
+            )
         self.execution: Execution = self.model.execution or Eager()
         self.prepared: dict[Any, Any] = {}
         self.grows = self.execution.fit(self)

@@ -67,15 +67,16 @@ class Schedule:
 
     @classmethod
     def of(cls, cfg: GroupedConfig) -> Schedule:
-        places = torch.arange(cfg.length)
+        span, grid, size = cfg.span, cfg.grid, cfg.length
         if cfg.order == "raster":
-            parts = [places[:1], *places[1:].split(cfg.span)]
-            return cls(tuple(tuple(part.tolist()) for part in parts if len(part)), cfg.refines)
-        side = cfg.grid // cfg.span
-        cut = places.view(cfg.span, side, cfg.span, side)
-        offsets = cut.permute(1, 3, 0, 2).flatten(0, 1).flatten(1)  # [offsets, regions]
-        alone = [(place,) for place in offsets[0].tolist()]
-        return cls((*alone, *(tuple(group) for group in offsets[1:].tolist())), cfg.refines)
+            parts = [range(first, min(first + span, size)) for first in range(1, size, span)]
+            return cls(((0,), *map(tuple, parts)), cfg.refines)
+        side = range(grid // span)
+        corners = [
+            (row * grid + column) * len(side) for row in range(span) for column in range(span)
+        ]
+        first, *others = [tuple(c + i * grid + j for c in corners) for i in side for j in side]
+        return cls((*((place,) for place in first), *others), cfg.refines)
 
     @property
     def wide(self) -> int:
@@ -93,15 +94,17 @@ class Schedule:
         return found
 
     def line(self, prefix: int) -> dict[str, Tensor]:
-        """Tables of all queries of an image in order, see `Grouped`."""
-        queries = [(*q, i + 1) for i, own in enumerate(self.forwards) for q in own]
-        source, place, turn = torch.tensor(queries, dtype=torch.long).view(-1, 3).T
-        begins = turn.bincount(minlength=len(self.groups)).cumsum(0)  # [groups], of the next one
-        predictor = torch.zeros(sum(map(len, self.groups)), dtype=torch.long)
-        for group, begin in zip(self.groups[1:], begins.tolist(), strict=False):
-            predictor[list(group)] = 1 + begin + torch.arange(len(group))
-        turn = torch.cat([torch.arange(-prefix, 0), turn])
-        return {"source": source, "place": place, "turn": turn, "predictor": predictor}
+        """Tables of all queries of an image in order, see `Grouped`. On the CPU."""
+        queries = [(*query, step) for step, own in enumerate(self.forwards) for query in own]
+        source, place, turn = (list(column) for column in zip(*queries, strict=True))
+        predictor = [0] * sum(map(len, self.groups))
+        for step, group in enumerate(self.groups[1:]):
+            first = 1 + turn.index(step)
+            for k, at in enumerate(group):
+                predictor[at] = first + k
+        found = {"source": source, "place": place, "predictor": predictor}
+        found["turn"] = [*range(-prefix, 0), *turn]
+        return {name: torch.tensor(values, device="cpu") for name, values in found.items()}
 
 
 class Line:
@@ -128,7 +131,7 @@ class Grouped(Transformer):
 
     source: Tensor  # [Q] int64, see `Schedule.forwards`
     place: Tensor  # [Q] int64
-    turn: Tensor  # [P + Q] int64, the forward of every query; below 0 on the prefix
+    turn: Tensor  # [P + Q] int64, the forward of every query, from 0; below 0 on the prefix
     predictor: Tensor  # [L] int64, which state from the prefix's last on predicts a place
 
     def __init__(self, cfg: GroupedConfig) -> None:
@@ -142,6 +145,10 @@ class Grouped(Transformer):
         for name, table in schedule.line(cfg.prefix).items():
             self.register_buffer(name, table, persistent=False)
         self.schedule = schedule if schedule.wide > 1 else None
+
+    def tables(self) -> dict[str, Tensor | None]:
+        cfg: Any = self.cfg
+        return super().tables() | Schedule.of(cfg).line(cfg.prefix)
 
     def refined(self, hidden: Tensor) -> Tensor:
         """The states [..., D] that predict again the codes that were read -> [..., D]."""
@@ -163,7 +170,7 @@ class Grouped(Transformer):
         """The states [B, L - 1, D] at drafts [B, L - 1] of all codes but the first, in raster
         order, each group behind true codes: those of a forward whose keys and values are `kept`."""
         size, span = drafts.shape[1], self.schedule.wide if self.schedule else 1
-        group = 1 + torch.arange(size, device=drafts.device) // span  # [L - 1]
+        group = torch.arange(size, device=drafts.device) // span  # [L - 1], the turn before its own
         earlier = self.turn <= group[:, None]  # [L - 1, P + Q]
         valid = F.pad(text.valid(drop), (0, len(self.turn) - self.prefix), value=True)
         own = (group == group[:, None]).expand(len(drafts), -1, -1)

@@ -139,13 +139,17 @@ def load(
     checkpoint: str | None = None,
     drafters: bool = True,
     size: str = "small",
+    target: str = "target",
+    targets: Sequence[str] = (),
 ) -> ImageModel:
     """An embedded model on a device, of one of `SIZES`. `checkpoint`: another folder in the same
-    layout; without `drafters` it is what a drafter is trained for."""
+    layout; without `drafters` it is what a drafter is trained for. target: the part that it is;
+    one of `TARGETS` has no drafters. targets: others beside it."""
     place, kind = torch.device(device), dtype_of(dtype)
     folder = shipped(size) if checkpoint is None else Path(checkpoint)
     card = read_json(folder / CARD)
-    names = ("vq", "text", "target", *["eagle"] * drafters)
+    drafters = drafters and target == "target"
+    names = ("vq", "text", target, *targets, *["eagle"] * drafters)
     # Read where one is used.
     others = [name for name in DRAFTERS if drafters and name in card]
     check_together(folder, card, (*names, *others))
@@ -160,12 +164,13 @@ def load(
         named["eagle"] = cast(parts["eagle"], place, kind)
     return ImageModel(
         name="tiny" if size == SIZES[0] else f"tiny_{size}",
-        target=cast(parts["target"], place, kind),
+        target=cast(parts[target], place, kind),
         text=parts["text"].to(place),
         tokenizer=VQTokenizer(parts["vq"].to(place)),
-        sampling=config_of(Sampling, part_of(card, "target", path).sampling, path),
+        sampling=config_of(Sampling, part_of(card, target, path).sampling, path),
         device=place,
         dtype=kind,
         weights_sha256={name: sha256 for name, (_, sha256) in made.items()},
         drafters=named,
+        targets={name: cast(parts[name], place, kind) for name in targets},
     )

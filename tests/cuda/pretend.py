@@ -18,7 +18,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -34,12 +34,14 @@ from decoders.kernels.candidates import AttentionShape, Implementation, Sdpa, Tr
 from decoders.kernels.selected import Kernels
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.parts import pad_head
 from decoders.models.sizes import RELEASED
 from decoders.models.transformer import Transformer, TransformerConfig, empty
 from decoders.models.unweighted import MadeUpText, config_of
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
+from decoders.tiny.targets import TARGETS
 
 CUDA = torch.device("cuda")
 PRESET = "llamagen_xl_256"
@@ -148,7 +150,14 @@ def fake_model(preset: str, layers: int, dtype: torch.dtype, attention: str) -> 
     """A preset's model with fewer layers, on a CUDA device that is not there."""
     config = replace(config_of(preset), layers=layers)
     target = _filled(Transformer, config, dtype)
-    pad_head(target)
+    own = {name: given for name, (_, given) in TARGETS.items() if name != "plain"}
+    others = {
+        name: _filled(Grouped, GroupedConfig(**asdict(config) | given), dtype)
+        for name, given in own.items()
+        if config.conditioning == "caption"
+    }
+    for every in (target, *others.values()):
+        pad_head(every)
     kind = ChameleonEagleNet if config.tokens else EagleNet
     drafter = _filled(kind, replace(config, layers=1), dtype)
     target.kernels = None if attention == "torch" else Fitting()
@@ -163,6 +172,7 @@ def fake_model(preset: str, layers: int, dtype: torch.dtype, attention: str) -> 
         dtype=dtype,
         weights_sha256={},
         drafters={"eagle": drafter},
+        targets=others,
     )
 
 

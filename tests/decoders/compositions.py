@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from decoders.api import ImageModel
 from decoders.compose import DecoderSpec, PartSpec
+from decoders.models.grouped import Grouped, GroupedConfig
+from decoders.models.transformer import cast
 from decoders.tiny.drafters import DRAFTERS
+from decoders.tiny.targets import TARGETS
 
 EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle")
 LOOP = PartSpec("decoders.loops.speculative.Speculative")
@@ -31,6 +40,29 @@ OWN = {
 PATHS = {one.learner.rpartition(".")[2][:-7]: one.learner[:-7] for one in DRAFTERS.values()}
 PATHS["Medusa"] = "decoders.propose.drafters.medusa.Medusa"
 WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]
+
+
+def grouped_config(model: ImageModel, name: str) -> GroupedConfig:
+    """The shape of the model's own target with the schedule of another; an odd side has no 2 x 2
+    regions."""
+    own = TARGETS[name][1] | ({"order": "raster"} if model.target.cfg.grid % 2 else {})
+    return GroupedConfig(**asdict(model.target.cfg) | own)
+
+
+def with_targets(model: ImageModel) -> ImageModel:
+    """A random model with the other targets beside its own, which share its weights."""
+    found, own = {}, model.target
+    for name in TARGETS:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            target: Any = Grouped(grouped_config(model, name))
+        weights = target.state_dict() | own.state_dict()
+        weights["tok_embeddings.weight"] = torch.cat(
+            [own.tok_embeddings.weight, target.tok_embeddings.weight[own.vocab_size :]]
+        )
+        target.load_state_dict(weights)
+        found[name] = cast(target.eval().requires_grad_(False), model.device, model.dtype)
+    return replace(model, targets=found)
 
 
 def entry(name: str) -> str:

@@ -3,6 +3,10 @@
 The small codebooks cut the tree of 57 nodes to about that of 25, so that one of them is enough.
 """
 
+from __future__ import annotations
+
+import math
+
 import pytest
 import torch
 
@@ -98,6 +102,17 @@ def test_greedy_relaxed_decoders_are_bounded(rule, residual):
     assert found.verdict == "relaxed"
     assert 0 < found.figure <= 1
     assert found.text == "relaxed"  # the figure is of a small random model: no headline
+
+
+@pytest.mark.parametrize("sampling", [TAU_1, TAU_0], ids=["sampled", "greedy"])
+def test_another_target_is_no_tv_away_and_its_loop_is_exact_on_one_like_all_others(sampling):
+    (entry,) = compose_study(["study=smoke", "decoders=[par]"]).decoders
+    found = check_decoder(entry.spec, sampling)
+    assert (found.verdict, entry.expect) == ("relaxed", "relaxed"), found
+    assert found.text == "relaxed (target changed)" and math.isnan(found.figure)
+    assert found.detail.startswith("codes are another target's")
+    if sampling is TAU_1:
+        assert "images follow the AR law" in found.detail
 
 
 @pytest.mark.parametrize(

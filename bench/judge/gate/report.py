@@ -15,13 +15,16 @@ class GateReport:
     (the output law differs, and the rule says so) or `broken` (it claims what is not so). figure:
     the largest output TV measured on small random models, in [0, 1] (greedy: the largest mass moved
     by an accepted draft). evidence: the numbers behind it, by check. sampled: where the law could
-    not be followed to the end, the least TV that the samples would have shown; 0 where it was."""
+    not be followed to the end, the least TV that the samples would have shown; 0 where it was.
+    changed: the loop is for targets of its own, and all of this was found on one like all others;
+    the figure is then NaN."""
 
     verdict: Verdict
     figure: float
     detail: str
     evidence: dict[str, Any] = field(default_factory=dict)
     sampled: float = 0.0
+    changed: bool = False
 
     @property
     def text(self) -> str:
@@ -31,7 +34,7 @@ class GateReport:
             return f"broken (TV {self.figure:.4f})"
         if self.verdict == "exact" and self.sampled:
             return f"exact as far as sampled (TV < {self.sampled:.2g})"
-        return self.verdict
+        return self.verdict + " (target changed)" * self.changed
 
 
 @dataclass(frozen=True)

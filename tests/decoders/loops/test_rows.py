@@ -1,5 +1,5 @@
-"""Rows in parallel (ZipAR, PJD), blocks in rounds (SSD) and chains side by side (PathSpec): what
-they equal at their limits, what they see, and their laws by enumeration."""
+"""Rows in parallel (ZipAR, PJD), blocks in rounds (SSD), chains side by side (PathSpec) and groups
+of codes: what they equal at their limits, what they see, and their laws by enumeration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
 from decoders.propose.pathspec import Chains, Paths, PathSpec
 from metrics.traces import from_trace
-from tests.decoders.compositions import EXACT, LOOP
+from tests.decoders.compositions import EXACT, LOOP, with_targets
 from tests.decoders.execution.test_backends import Replayed
 
 GRID = 6
-MODEL = random_model(vocab=24, grid=GRID, seed=1)
+MODEL = with_targets(random_model(vocab=24, grid=GRID, seed=1))
 PROMPTS = [f"p{i}" for i in range(5)]
 SETTINGS = {"sampled": Sampling(cfg=2.0), "greedy": Sampling(temperature=0.0, cfg=2.0)}
 
@@ -51,6 +51,7 @@ ROWS = {
     "ssd": loop("ssd.Ssd", rows=2, rounds=2),
     "pathspec": chains(chains=3, depth=4),
     "pathspec, longest": chains(True, chains=3, depth=4),
+    **{name: loop("grouped.Grouped", target=name) for name in ("par", "saic", "coral")},
 }
 
 
@@ -70,8 +71,10 @@ def made(
         (loop("zipar.ZipAR", window=99, adaptive=True, first="above"), AR),
         (loop("pjd.Pjd", window=5, threshold=GRID), SJD),
         (chains(chains=1, depth=4), SJD),
+        (loop("grouped.Grouped"), AR),
+        (loop("grouped.Grouped", target="plain"), AR),
     ],
-    ids=["zipar", "zipar adaptive", "pjd", "pathspec"],
+    ids=["zipar", "zipar adaptive", "pjd", "pathspec", "grouped", "grouped, plain"],
 )
 def test_one_row_or_one_chain_is_the_plain_decoder_code_by_code(
     spec: DecoderSpec, limit: DecoderSpec, how: str
@@ -114,9 +117,11 @@ def test_rows_take_the_forwards_that_the_paper_counts() -> None:
         assert trace.target_calls.tolist() == [GRID + (GRID - 1) * window - 1] * 5
     rounds = made(loop("ssd.Ssd", rows=1, rounds=2)).trace.target_calls
     assert rounds.tolist() == [GRID + (GRID - 1) * 3 - 1] * 5
+    for name, forwards in (("par", 3 + 8), ("saic", 9), ("coral", 9)):  # of 36 codes, 4 at once
+        assert made(ROWS[name]).trace.target_calls.tolist() == [forwards] * 5
 
 
-@pytest.mark.parametrize("name", ["zipar", "zipar, adaptive", "pjd", "ssd"])
+@pytest.mark.parametrize("name", ["zipar", "zipar, adaptive", "pjd", "ssd", "par", "coral"])
 def test_slots_that_are_not_decoded_are_not_seen(name: str) -> None:
     """Released ZipAR sees them, as keys of zeros. What a slot held before changes nothing."""
     decoder: Any = build_decoder(MODEL, ROWS[name], SETTINGS["sampled"])
@@ -140,6 +145,7 @@ LAWS: dict[str, Any] = {  # codes, places, TV on this table
     "zipar, adaptive": (loop("zipar.ZipAR", window=1, adaptive=True), 2, 4, 0.0),  # 2 columns
     "pjd": (loop("pjd.Pjd", window=3, threshold=1), 2, 4, 0.1083),
     "pjd, one row": (loop("pjd.Pjd", window=3, threshold=2), 2, 4, 0.0),
+    "groups of one": (loop("grouped.Grouped"), 2, 4, 0.0),
     "ssd, 1 round": (loop("ssd.Ssd", rows=2, rounds=1), 2, 6, 0.0658),
     "ssd, 2 rounds": (loop("ssd.Ssd", rows=2, rounds=2), 2, 6, 0.0082),
     "ssd, all rounds": (loop("ssd.Ssd", rows=2, rounds=0), 2, 6, 0.0),

@@ -23,7 +23,7 @@ from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
-from tests.decoders.compositions import WITH, entry
+from tests.decoders.compositions import WITH, entry, with_targets
 from tests.decoders.execution.cpu.cases import needs_kernel
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("one_thread")]
@@ -43,7 +43,7 @@ class Traced(Compiled):
 
 def model_of(sizes: Any = (), compiler: type[Compiled] = Traced) -> ImageModel:
     """A small random model in the kernel, compiled at batches of `sizes`."""
-    model, how = random_model(vocab=128, grid=5, width=32), Cpu(sizes)
+    model, how = with_targets(random_model(vocab=128, grid=5, width=32)), Cpu(sizes)
     how.compiler = compiler(autotune=False)
     how.prepare(model)
     return replace(model, execution=how)

@@ -1,0 +1,185 @@
+"""Group by group: a loop for targets that predict several codes in one forward
+(`decoders.models.grouped`: PAR 2412.15119, SATIC 2106.09436, COrAL 2410.09675).
+
+A forward reads the codes of the last group; the codes of the next one are drawn from its laws, each
+from its own, by the number of its place. So an image is a function of prompt and seed. A target
+that is like all others has groups of one: AR, code by code.
+
+COrAL: a forward reads two groups. The older one has left the window and is final. The newer one is
+a draft: its codes are drawn again, from laws that have seen all of it, by the same numbers. The
+group behind is drawn from the draft. The last group is not drawn again, as nothing would read it.
+
+Such codes follow the law of another target than the one that speed-ups refer to. They are compared
+by quality and time, never by TV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import CodeKind, DecoderError, Piece, TextFeatures
+from decoders.cache import aligned
+from decoders.distribution import code_logits, law_of, processed
+from decoders.loops.recording import PairSampler
+from decoders.loops.start import Batched, Moving
+from decoders.models.grouped import Schedule
+from decoders.noise import TARGET_SLOT, Noise
+
+NEVER = 2**31  # the turn of a slot that no query of an image sees
+
+
+@dataclass(kw_only=True)
+class Run(Moving):
+    """All images are at the same forward."""
+
+    open: Tensor  # [R, S] bool, the valid prefix
+    step: Tensor  # [1] int64, forwards done
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What each of T forwards does, of W queries and W drawn codes; N or 2 N. A query or code that
+    is none has a slot of its own, and a place behind the image."""
+
+    source: Tensor  # [T, W] int64, see `Schedule.forwards`
+    place: Tensor  # [T, W] int64
+    slot: Tensor  # [T, W] int64, behind the prefix
+    turn: Tensor  # [T, W] int64, a query sees the slots of no later turn
+    drawn: Tensor  # [T, W] int64, places of the codes; of two groups the one that is drawn again
+    slots: Tensor  # [Q + W] int64, the turn of every slot behind the prefix
+
+    @classmethod
+    def of(cls, schedule: Schedule, device: torch.device) -> Tables:
+        groups, wide, queries = schedule.groups, schedule.wide, schedule.forwards
+        size = sum(map(len, groups))
+        starts = [0]
+        for own in queries:
+            starts.append(starts[-1] + len(own))
+        width = wide * (1 + schedule.refines)
+        lines: list[list[list[int]]] = []
+        for step in range(len(queries)):
+            parts = [step - 1, step] if schedule.refines else [step]
+            asked, drawn = list[tuple[int, ...]](), list[int]()
+            for part in parts:
+                own = queries[part] if part >= 0 else []
+                asked += [(*q, starts[part] + i, part) for i, q in enumerate(own)]
+                asked += [(0, 0, starts[-1] + len(asked) + i, step) for i in range(wide - len(own))]
+                later = groups[part + 1] if part >= 0 else ()
+                drawn += [*later, *(size + len(drawn) + i for i in range(wide - len(later)))]
+            lines.append([[*column] for column in zip(*asked, strict=True)] + [drawn])
+        source, place, slot, turn, drawn_ = torch.tensor(lines, device=device).unbind(1)
+        ends = [step for step, own in enumerate(queries) for _ in own]
+        slots = torch.tensor([*ends, *[NEVER] * width], device=device)
+        return cls(source, place, slot, turn, drawn_, slots)
+
+    def at(self, step: Tensor) -> list[Tensor]:
+        """source, place, slot, turn, drawn of a forward, [W] each; step [1]."""
+        every = self.source, self.place, self.slot, self.turn, self.drawn
+        return [table.index_select(0, step)[0] for table in every]
+
+
+@dataclass(eq=False, repr=False)
+class Grouped(Batched):
+    """target: which of the model's other targets; "": its own."""
+
+    called = "a loop over groups"
+    scheduled = True
+    target_changed = True
+    exercised: ClassVar = {"target": ""}  # the gate's models have one target, which is AR's
+
+    target: str = ""
+
+    def __post_init__(self) -> None:
+        if self.target:
+            self.model = other(self.model, self.target)
+        super().__post_init__()
+        target = self.model.target
+        one = tuple((place,) for place in range(target.length))
+        self.schedule = target.schedule or Schedule(one)
+        self.tables = Tables.of(self.schedule, self.model.device)
+        rows = target.vocab_size + torch.arange(self.schedule.wide - 1)
+        self.learned = rows.to(self.model.device)  # [N - 1], rows of the embedding
+
+    def __str__(self) -> str:
+        return f"grouped(target={self.target or 'own'}, codes={self.schedule.wide})"
+
+    def pieces(self) -> Sequence[Piece]:
+        return [("forward", self.forward), ("accept", self.settle)]
+
+    def steps(self, run: Run) -> Iterator[int]:
+        return iter(range(len(self.tables.source)))
+
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
+        del pairs  # nothing is verified
+        target, size = self.model.target, self.model.target.length
+        slots = aligned(target.prefix + len(self.tables.slots))
+        kept = self.execution.kept(self, text.batch)
+        start, shared = self.started(text, noise, slots, self.tables.drawn.shape[1], kept)
+        shared["record"].kind.fill_(int(CodeKind.TARGET))
+        valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
+        return Run(
+            open=F.pad(valid, (0, slots - target.prefix)),
+            step=torch.zeros(1, dtype=torch.long, device=self.model.device),
+            pairs=PairSampler(0, start.noise, size),
+            **shared,
+        )
+
+    def forward(self, run: Run) -> tuple[Tensor, Tensor]:
+        """The codes' places [W], and their guided logits [B, W, V]."""
+        target, copies = self.model.target, self.sampling.guidance_rows
+        source, place, slot, turn, drawn = self.tables.at(run.step)
+        batch = len(run.record.codes)
+        codes = run.record.codes[:, : target.length]
+        known = torch.cat([codes, self.learned.expand(batch, -1)], 1)  # [B, L + N - 1]
+        seen = self.tables.slots <= turn[:, None]  # [W, Q + W]
+        behind = run.open.shape[1] - target.prefix - seen.shape[1]
+        rows = batch * copies
+        hidden = target.forward_codes(
+            known.index_select(1, source).repeat(copies, 1),
+            place.expand(rows, -1),
+            (target.prefix + slot).expand(rows, -1),
+            run.open[:, None] | F.pad(seen, (target.prefix, behind)),  # [R, W, S]
+            run.cache,
+        )
+        if self.schedule.refines:
+            newer = hidden[:, self.schedule.wide :]
+            hidden = torch.cat([target.refined(newer), newer], 1)
+        places = drawn.expand(batch, -1)
+        return drawn, code_logits(target, hidden, self.sampling.cfg, places)
+
+    def settle(self, run: Run, drawn: Tensor, logits: Tensor) -> tuple[Any, ...]:
+        """Draws and records the codes."""
+        places = drawn.expand(len(logits), -1)  # [B, W]
+        if self.sampling.greedy:
+            p, codes = law_of(logits, self.sampling), logits.argmax(-1)
+        else:
+            u = run.noise.at(places.clamp_max(self.model.target.length), TARGET_SLOT)
+            p, found = processed(logits, self.sampling, u)
+            codes = found[..., 0]
+        run.record.check(p[..., 0])
+        first = torch.arange(codes.shape[1], device=codes.device) >= len(drawn) - self.schedule.wide
+        step = run.record.steps[:, None] + first  # [B, W], in which a code was drawn first
+        run.record.put(places, codes, step=step)
+        run.record.end_step(torch.zeros_like(codes[:, 0]))
+        run.step.add_(1)
+        return ()
+
+
+def other(model: Any, name: str) -> Any:
+    """The model with another of its targets, run as its own is. Raises DecoderError."""
+    found = model.targets.get(name)
+    if found is None:
+        raise DecoderError(
+            f"this decoder needs the model's target {name!r}, found "
+            f"{', '.join(sorted(model.targets)) or 'no other targets'}; use model=tiny_targets"
+        )
+    found.kernels = model.target.kernels
+    if model.execution is not None:
+        model.execution.offer(found, f"target {name}")
+    return replace(model, target=found)
