@@ -184,9 +184,6 @@ def test_a_product_alone(rows: int, outputs: int, dtype) -> None:
         assert made.shape == (rows, 2, outputs) and made.dtype == dtype
         exact = F.linear(x.double(), weight.double(), None if given is None else given.double())
         assert error(made, exact) < (CLOSE if dtype == torch.float32 else 0.01)
-
-
-def test_a_product_of_an_odd_number_of_inputs_is_refused():
     with pytest.raises(DecoderError, match=r"even number of inputs, found weights \[16, 15\]"):
         NativeLinear(torch.zeros(16, 15))
 
