@@ -28,9 +28,7 @@ def refused(code: int, name: str | None = "/data/x") -> OSError:
         (errno.EISDIR, "is a folder"), (errno.ENAMETOOLONG, "shorter"), (errno.ENOENT, "not there"),
     ],
 )  # fmt: skip
-def test_every_refusal_has_its_advice(
-    code: int, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_refusal_has_its_advice(code, says, capsys):
     def command(words: Sequence[str]) -> int:
         raise refused(code)
 
@@ -39,14 +37,14 @@ def test_every_refusal_has_its_advice(
     assert "/data/x" in said and says in said
 
 
-def test_a_full_disk_without_a_name_is_said_and_a_lost_connection_is_not_hidden() -> None:
+def test_a_full_disk_without_a_name_is_said_and_a_lost_connection_is_not_hidden():
     assert "no space" in str(explained(refused(errno.ENOSPC, None)))
     assert explained(refused(errno.ECONNRESET, None)) is None
     assert explained(refused(errno.ENOENT, None)) is None
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_plot_and_weights_on_a_full_disk_are_said(tmp_path: Path) -> None:
+def test_a_plot_and_weights_on_a_full_disk_are_said(tmp_path):
     from matplotlib.figure import Figure
 
     with pytest.raises(OSError) as plot:
@@ -59,7 +57,7 @@ def test_a_plot_and_weights_on_a_full_disk_are_said(tmp_path: Path) -> None:
     assert str(under) in str(explained(weights.value))
 
 
-def test_a_place_is_tried_before_the_work(tmp_path: Path) -> None:
+def test_a_place_is_tried_before_the_work(tmp_path):
     (tmp_path / "file").write_text("x")
     ready_folder(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").iterdir()) == []
@@ -72,7 +70,7 @@ def test_a_place_is_tried_before_the_work(tmp_path: Path) -> None:
         ready_file(tmp_path / "a")
 
 
-def test_the_home_folder_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_folder_is_written_out(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
     assert word_at_home("run_dir=~/runs/x") == "run_dir=/home/ada/runs/x"
     assert word_at_home("run_dir=~") == "run_dir=/home/ada"

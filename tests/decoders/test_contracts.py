@@ -177,7 +177,7 @@ def follows_the_law(model: ImageModel, codes: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("how", ["eager", NATIVE])
 @pytest.mark.parametrize("spec", [JACOBI, BLOCK, VERIFIED], ids=lambda spec: spec.name)
-def test_images_follow_the_law_of_ar(spec: DecoderSpec, how: str) -> None:
+def test_images_follow_the_law_of_ar(spec, how):
     model = executed(random_model(vocab=4, grid=2, seed=12), how)
     made = images(model, spec)
     assert follows_the_law(model, made.codes) > 1e-4
@@ -187,7 +187,7 @@ def test_images_follow_the_law_of_ar(spec: DecoderSpec, how: str) -> None:
     assert follows_the_law(model, shuffled) < 1e-6  # the test would see it
 
 
-def test_jacobi_reads_what_the_last_step_showed_and_asks_no_drafter() -> None:
+def test_jacobi_reads_what_the_last_step_showed_and_asks_no_drafter():
     """Uniform drafts would be accepted less often than those of the target's own laws."""
     model = random_model(vocab=24, grid=5, seed=1)
     target: Any = model.target
@@ -204,7 +204,7 @@ BLOCKED = replace(BLOCK, acceptance=VERIFIED.acceptance)
 
 
 @pytest.mark.parametrize("spec", [JACOBI, BLOCKED, VERIFIED], ids=lambda spec: spec.name)
-def test_a_recorded_step_shows_a_part_what_an_eager_one_does(spec: DecoderSpec) -> None:
+def test_a_recorded_step_shows_a_part_what_an_eager_one_does(spec):
     """A graph's replay reads and writes the tensors that it was recorded on; so do rounds."""
     made = []
     for how in (execution("eager"), Replayed()):
@@ -227,7 +227,7 @@ class Likeliest(Jacobi):
 
 
 @pytest.mark.parametrize("kind", ["eager", "recorded"])
-def test_a_proposer_with_deterministic_drafts_is_shown_no_law_of_them(kind: str) -> None:
+def test_a_proposer_with_deterministic_drafts_is_shown_no_law_of_them(kind):
     how = execution("eager") if kind == "eager" else Replayed()
     model = replace(random_model(vocab=4, grid=2, seed=12), execution=how)
     spec = DecoderSpec("x", LOOP, acceptance=EXACT, proposer=part("Likeliest", width=3))
@@ -252,7 +252,7 @@ class Watching(Window):
 
 
 @pytest.mark.parametrize("how", ["eager", NATIVE])
-def test_every_proposer_is_shown_the_image_so_far(how: str) -> None:
+def test_every_proposer_is_shown_the_image_so_far(how):
     """Up to the root it is what is committed; a finished image is stepped on from its end."""
     model = executed(random_model(vocab=4, grid=3), how)
     size = model.target.length
@@ -278,9 +278,7 @@ def test_every_proposer_is_shown_the_image_so_far(how: str) -> None:
 @pytest.mark.parametrize(
     "length, barred, grid", [(16, None, (4, 4)), (20, torch.ones(5, 3), (4, 5)), (5, None, (3, 2))]
 )
-def test_a_target_that_says_nothing_else_has_a_square_grid(
-    length: int, barred: torch.Tensor | None, grid: tuple[int, int]
-) -> None:
+def test_a_target_that_says_nothing_else_has_a_square_grid(length, barred, grid):
     bare = SimpleNamespace(length=length, barred=barred)
     assert completed(bare, Target).grid() == grid
 
@@ -292,7 +290,7 @@ class Blind(Jacobi):
         return torch.full_like(seen.p[:, : self.nodes], 1 / seen.p.shape[-1])
 
 
-def test_block_verification_needs_fewer_forwards_than_judging_by_node() -> None:
+def test_block_verification_needs_fewer_forwards_than_judging_by_node():
     model = random_model(vocab=12, grid=5, seed=1)
     by_node = images(model, DecoderSpec("sd", LOOP, EAGLE, CHAIN, EXACT))
     block = images(model, VERIFIED)
@@ -301,7 +299,7 @@ def test_block_verification_needs_fewer_forwards_than_judging_by_node() -> None:
 
 
 @pytest.mark.parametrize("how", ["eager", NATIVE])
-def test_a_rule_may_read_the_depth_and_the_place(how: str) -> None:
+def test_a_rule_may_read_the_depth_and_the_place(how):
     model = executed(random_model(vocab=12, grid=5, seed=1), how)
     spec = DecoderSpec("rows", LOOP, EAGLE, CHAIN, part("RowWise", rows=2))
     trace = images(model, spec).trace
@@ -318,5 +316,5 @@ class Placed(Exact):
         return Exact()
 
 
-def test_a_rule_that_reads_the_place_is_not_taken_for_the_one_it_comes_from() -> None:
+def test_a_rule_that_reads_the_place_is_not_taken_for_the_one_it_comes_from():
     assert knows(Exact(), Capability.EXACT) and not knows(Placed(), Capability.EXACT)

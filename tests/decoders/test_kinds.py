@@ -98,8 +98,11 @@ def test_a_part_is_judged_by_its_own_annotations() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"temperature": math.inf}, {"cfg": math.nan}, {"cfg": math.inf}, {"top_k": 2**70}]
-)
+    "wrong",
+    [{"temperature": -1}, {"temperature": math.nan}, {"temperature": math.inf}, {"cfg": -1},
+     {"cfg": math.nan}, {"cfg": math.inf}, {"top_k": -1}, {"top_k": 2**70}, {"top_p": 0.0},
+     {"top_p": 1.5}],
+)  # fmt: skip
 def test_impossible_sampling_is_refused_however_it_is_made(wrong: dict[str, Any]) -> None:
     with pytest.raises(DecoderError, match=f"sampling.{next(iter(wrong))} must"):
         Sampling(**wrong)

@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
 COMMANDS = [shlex.split(text) for kind, text in BLOCKS if not kind]
 
 
-def test_the_code_of_the_page_is_the_code_of_the_module() -> None:
+def test_the_code_of_the_page_is_the_code_of_the_module():
     source = (ROOT / "decoders" / "propose" / "drafters" / "medusa.py").read_text()
     blocks = [text.strip("\n") for kind, text in BLOCKS if kind == "python"]
     assert all(block in source for block in blocks)
@@ -29,13 +29,13 @@ def test_the_code_of_the_page_is_the_code_of_the_module() -> None:
     assert re.sub(r"\n+", "\n", "\n".join(blocks)) == re.sub(r"\n+", "\n", body).strip("\n")
 
 
-def test_the_yaml_of_the_page_is_the_yaml_of_the_group() -> None:
+def test_the_yaml_of_the_page_is_the_yaml_of_the_group():
     (block,) = [text for kind, text in BLOCKS if kind == "yaml"]
     assert block == (ROOT / "conf" / "drafter" / "medusa.yaml").read_text()
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[3])
-def test_the_commands_of_the_page_are_understood(words: list[str]) -> None:
+def test_the_commands_of_the_page_are_understood(words):
     assert words[:3] == ["python", "-m", "bench"]
     command, overrides = words[3], words[4:]
     if command == "train":
@@ -48,9 +48,7 @@ def test_the_commands_of_the_page_are_understood(words: list[str]) -> None:
         assert entry.spec.drafter.target == "decoders.propose.drafters.medusa.Medusa"
 
 
-def test_the_trained_drafter_of_the_page_gets_the_verdict_that_it_promises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_trained_drafter_of_the_page_gets_the_verdict_that_it_promises(tmp_path, monkeypatch):
     """The entry of section 5, its checkpoint made for this model: no "not checked"."""
     monkeypatch.setattr(sampled, "DRAWN", 2048)
     model, folder = random_model(vocab=40, grid=4), tmp_path / "drafter"

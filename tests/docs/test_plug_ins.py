@@ -54,7 +54,7 @@ def decoded(spec: DecoderSpec, model: ImageModel) -> Any:
     return build_decoder(model, spec, model.sampling).generate(model.text.encode(PROMPTS), noise)
 
 
-def test_the_page_is_short() -> None:
+def test_the_page_is_short():
     assert len(DOC.split()) <= 1200
     code = [text for kind, text in BLOCKS if kind == "python"]
     assert len(code) == len(ROWS) == 4
@@ -62,9 +62,7 @@ def test_the_page_is_short() -> None:
 
 
 @pytest.mark.parametrize("name, verdict", ROWS)
-def test_a_part_gets_the_verdict_that_the_page_states(
-    name: str, verdict: str, study: StudyConfig, model: ImageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_gets_the_verdict_that_the_page_states(name, verdict, study, model, monkeypatch):
     monkeypatch.setattr(sampled, "DRAWN", 2048)  # of the gate
     (found,) = verdicts(model, [cell_of(study, model, name)], lambda: ["a red ball", "two"])
     assert found.verdict == verdict, found.detail
@@ -72,9 +70,7 @@ def test_a_part_gets_the_verdict_that_the_page_states(
 
 
 @pytest.mark.parametrize("name", [name for name, _ in ROWS])
-def test_a_part_needs_fewer_forwards_than_ar(
-    name: str, study: StudyConfig, model: ImageModel
-) -> None:
+def test_a_part_needs_fewer_forwards_than_ar(name, study, model):
     size = model.target.length
     spec = cell_of(study, model, name).entry.spec
     if name == "zip":
@@ -84,7 +80,7 @@ def test_a_part_needs_fewer_forwards_than_ar(
     assert made.trace.target_calls.float().mean() < size - 1
 
 
-def test_the_proposer_copies_the_code_one_row_up(study: StudyConfig, model: ImageModel) -> None:
+def test_the_proposer_copies_the_code_one_row_up(study, model):
     """Accepted drafts are the codes one row up."""
     spec = cell_of(study, model, "above").entry.spec
     made = decoded(spec, random_model(vocab=4, grid=4))
@@ -93,9 +89,7 @@ def test_the_proposer_copies_the_code_one_row_up(study: StudyConfig, model: Imag
     assert (made.codes[:, 4:] == made.codes[:, :-4])[drafts].all()
 
 
-def test_the_loop_decodes_rows_at_once_and_with_a_wide_lag_it_is_ar(
-    study: StudyConfig,
-) -> None:
+def test_the_loop_decodes_rows_at_once_and_with_a_wide_lag_it_is_ar(study):
     model = random_model(vocab=12, grid=5, seed=1)
     target = cell_of(study, model, "zip").entry.spec.loop.target
     wide, both = (decoded(DecoderSpec("zip", PartSpec(target, {"lag": n})), model) for n in (5, 2))

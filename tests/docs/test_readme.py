@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-def test_the_readme_is_read_in_a_few_minutes() -> None:
+def test_the_readme_is_read_in_a_few_minutes():
     assert len(README.splitlines()) <= 150
     assert README.count("![") == 1, "one picture"
     first = next(text for kind, text in BLOCKS if not kind)
@@ -32,7 +32,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files_and_headings(page: Path) -> None:
+def test_links_lead_to_files_and_headings(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if link.startswith("http"):
             continue
@@ -42,9 +42,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         assert not heading or heading in anchors(there), link
 
 
-def test_the_drafter_of_the_readme_decodes_exactly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_drafter_of_the_readme_decodes_exactly(tmp_path, monkeypatch):
     monkeypatch.setattr(sampled, "DRAWN", 2048)  # of the gate
     (source,) = [text for kind, text in BLOCKS if kind == "python"]
     (settings,) = [text for kind, text in BLOCKS if kind == "yaml"]

@@ -3,7 +3,6 @@ and what to do. The rows stand in `cases_*.py`, by what is wrong."""
 
 import importlib
 import pkgutil
-from pathlib import Path
 
 import pytest
 
@@ -18,17 +17,12 @@ CASES: list[Bad] = [
 ]
 
 
-def test_no_case_stands_twice() -> None:
+def test_no_case_stands_twice():
     names = [case.name for case in CASES]
     assert len(names) == len(set(names))
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_bad_input_is_answered_with_a_message(
-    case: Bad,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_bad_input_is_answered_with_a_message(case, tmp_path, capsys, monkeypatch):
     answered(case, tmp_path, capsys, monkeypatch)

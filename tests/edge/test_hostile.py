@@ -54,7 +54,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[st
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_what_a_plug_in_does_is_in_its_own_rows(ran, how: str) -> None:
+def test_what_a_plug_in_does_is_in_its_own_rows(ran, how):
     mine, says = ran[0][ran[0].decoder == how], HOW[how][1]
     assert len(mine) == 2
     if says is None:
@@ -66,7 +66,7 @@ def test_what_a_plug_in_does_is_in_its_own_rows(ran, how: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fake_ar", "last"])
-def test_the_others_have_the_codes_of_an_honest_run(ran, name: str) -> None:
+def test_the_others_have_the_codes_of_an_honest_run(ran, name):
     rows, codes = ran
     mine = rows[rows.decoder == name]
     assert (mine.status == "ok").all() and [c.tolist() for c in mine.codes] == codes
@@ -80,7 +80,7 @@ def test_the_others_have_the_codes_of_an_honest_run(ran, name: str) -> None:
         ("forward", "what runs in text.net"), ("trains", "what runs in text.net"),
     ],
 )  # fmt: skip
-def test_a_plug_in_that_changes_the_model_ends_the_run(tmp_path: Path, how: str, says: str) -> None:
+def test_a_plug_in_that_changes_the_model_ends_the_run(tmp_path, how, says):
     with pytest.raises(HarmError, match=r"hostile:Loop, .*\) has changed the model") as error:
         run_study(compose_study(words(tmp_path / "run", how)))
     assert says in str(error.value)
@@ -92,9 +92,7 @@ def test_a_plug_in_that_changes_the_model_ends_the_run(tmp_path: Path, how: str,
     ("how", "status", "says"),
     [("os_exit", 1, "without a word"), ("libc_exit", 1, "without a word"), ("killed", -9, "")],
 )
-def test_a_plug_in_that_ends_its_process_is_passed_over(
-    tmp_path: Path, how: str, status: int, says: str
-) -> None:
+def test_a_plug_in_that_ends_its_process_is_passed_over(tmp_path, how, status, says):
     asked = [*words(tmp_path / "run", how), "backend.threads=1"]
     command = [sys.executable, "-m", "bench", "run", *asked]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -109,7 +107,7 @@ def test_a_plug_in_that_ends_its_process_is_passed_over(
     assert mine.error.str.contains("3 processes died").all() and not note.exists()
 
 
-def test_a_plug_ins_child_process_keeps_no_lock(tmp_path: Path) -> None:
+def test_a_plug_ins_child_process_keeps_no_lock(tmp_path):
     heard, word = os.pipe()
     with open_folder(tmp_path / "run", {"a": 1}, "h", {}):
         child = os.fork()
@@ -126,7 +124,7 @@ def test_a_plug_ins_child_process_keeps_no_lock(tmp_path: Path) -> None:
         os.waitpid(child, 0)
 
 
-def test_merge_follows_no_link(tmp_path: Path) -> None:
+def test_merge_follows_no_link(tmp_path):
     run = tmp_path / "run"
     run_study(compose_study(words(run, "swallows")))
     assert read(run).rows
@@ -138,9 +136,7 @@ def test_merge_follows_no_link(tmp_path: Path) -> None:
         read(run)
 
 
-def test_where_ray_itself_fails_the_shards_that_are_missing_are_named(
-    monkeypatch, tmp_path
-) -> None:
+def test_where_ray_itself_fails_the_shards_that_are_missing_are_named(monkeypatch, tmp_path):
     class RayError(Exception):
         pass
 

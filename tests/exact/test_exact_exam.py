@@ -1,8 +1,6 @@
 """The referee's exam: wrong plug-ins are never called exact, and the verdict says what is wrong;
 right ones are never called broken."""
 
-from collections.abc import Callable
-
 import pytest
 
 from bench.judge.gate import check_decoder, sampled
@@ -143,7 +141,7 @@ RIGHT = {
 
 @pytest.mark.usefixtures("few_images")
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_plug_in_is_not_exact(name: str, found_once: Callable[[str], None]) -> None:
+def test_a_wrong_plug_in_is_not_exact(name, found_once):
     spec, sampling, says = WRONG[name]
     found_once(says)
     found = check_decoder(spec, sampling)
@@ -154,21 +152,21 @@ def test_a_wrong_plug_in_is_not_exact(name: str, found_once: Callable[[str], Non
 
 @pytest.mark.usefixtures("few_images")
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_plug_in_is_not_broken(name: str) -> None:
+def test_a_right_plug_in_is_not_broken(name):
     spec, says = RIGHT[name]
     found = check_decoder(spec, TAU_1)
     assert found.text.startswith(says), found
     assert ("sampled" in found.text) == ("sampled" in says)
 
 
-def test_children_that_depend_on_the_noise_are_seen_in_images(monkeypatch) -> None:
+def test_children_that_depend_on_the_noise_are_seen_in_images(monkeypatch):
     """What is done with their number has no threshold, so that nothing is enumerated."""
     monkeypatch.setattr(sampled, "DRAWN", 16 * sampled.BATCH)
     found = check_decoder(composed(planted("RandomDynamic", **TREES["dynamic"].kwargs)), TAU_1)
     assert found.verdict == "broken" and LAW in found.detail
 
 
-def test_a_small_error_of_a_rule_is_seen() -> None:
+def test_a_small_error_of_a_rule_is_seen():
     asked = Asked(HALF, TAU_1)
     assert 0 < law_check(asked, record_nodes(asked)).figure < 0.02
 

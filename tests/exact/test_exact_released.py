@@ -357,7 +357,7 @@ RELEASED: dict[str, Any] = {  # proposer, verifier, the enumeration, its TV
 
 
 @pytest.mark.parametrize("name", RELEASED)
-def test_images_have_the_enumerated_law(name: str) -> None:
+def test_images_have_the_enumerated_law(name):
     proposer, verifier, how, tv = RELEASED[name]
     wanted = pac() if how is None else chain(*how)
     assert sum(wanted.values()) == pytest.approx(1.0, abs=1e-12)
@@ -393,7 +393,7 @@ def shared_row(p: Probs, after: Callable[[int], Probs]) -> Counter:
     return found
 
 
-def test_the_first_codes_of_scd_gs_share_a_row() -> None:
+def test_the_first_codes_of_scd_gs_share_a_row():
     wanted: Counter = Counter()
     for first, m in draws(p_after(())):
         two = shared_row(p_after((first,)), lambda x, f=first: p_after((f, x)))  # type: ignore[misc]
@@ -445,9 +445,7 @@ def gsd_by_hand(p: Probs, q: Probs, ids: list[int], latents: Tensor) -> list[flo
     ("first_id", "accepts", "tv"),
     [(0, 0.57559, 0.10260), (9_884, 0.58707, 0.11621), (20_000, 0.60225, 0.14603)],
 )
-def test_gsd_s_windows_are_cut_at_the_likely_end_alone(
-    first_id: int, accepts: float, tv: float
-) -> None:
+def test_gsd_s_windows_are_cut_at_the_likely_end_alone(first_id, accepts, tv):
     size, random = 120, torch.Generator().manual_seed(2)
     p, q = (torch.randn(2, size, generator=random)).softmax(-1)
     table = torch.nn.Embedding(first_id + size, 2)
@@ -506,7 +504,7 @@ def committed_by(verifier: Any) -> Tensor:
     return torch.zeros(size).index_add_(0, first, torch.tensor(Q))
 
 
-def test_medusa_goes_on_with_the_likeliest_code() -> None:
+def test_medusa_goes_on_with_the_likeliest_code():
     wanted = medusa_by_hand()
     torch.testing.assert_close(committed_by(Medusa()), torch.tensor(wanted))
     away = 0.5 * sum(abs(a - b) for a, b in zip(wanted, P, strict=True))
@@ -514,7 +512,7 @@ def test_medusa_goes_on_with_the_likeliest_code() -> None:
 
 
 @pytest.mark.parametrize(("at_miss", "tv"), [("filled", 0.0), ("target", 0.1216)])
-def test_cosmos_s_residual(at_miss: str, tv: float) -> None:
+def test_cosmos_s_residual(at_miss, tv):
     wanted = cosmos_by_hand(at_miss)
     found = node_law(Filled(None, at_miss), torch.tensor(P), torch.tensor(Q), 1)
     torch.testing.assert_close(found.out, torch.tensor(wanted).double(), atol=1e-6, rtol=0)

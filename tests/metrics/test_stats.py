@@ -54,10 +54,7 @@ def test_pairing_removes_what_both_share():
     assert paired.half_width < 0.01
     shuffled = paired_ratio(rng.permutation(slow), fast)
     assert shuffled.half_width > 20 * paired.half_width
-
-
-def test_paired_ratio_is_a_ratio_of_means_not_a_mean_of_ratios():
-    assert paired_ratio([1.0, 9.0], [1.0, 3.0]).value == pytest.approx(2.5)
+    assert paired_ratio([1.0, 9.0], [1.0, 3.0]).value == pytest.approx(2.5), "a ratio of means"
 
 
 def test_an_interval_over_blocks_knows_what_a_block_has_in_common():
@@ -116,11 +113,8 @@ def test_fastest_times_in_one_moment_are_a_paired_ratio():
     plain = paired_ratio(slow, fast)
     assert found.value == plain.value
     assert (found.lo, found.hi) == pytest.approx((plain.lo, plain.hi), abs=5e-3)
-
-
-def test_a_moment_that_one_of_both_missed_counts_for_neither():
     slow = np.array([[4.0, 1.0], [4.0, 2.0], [4.0, 2.0]])
-    fast = np.array([[2.0, np.nan], [2.0, 1.0], [2.0, 1.0]])
+    fast = np.array([[2.0, np.nan], [2.0, 1.0], [2.0, 1.0]])  # a missed one counts for neither
     assert fastest_ratio(slow, fast, np.zeros((3, 2))).value == pytest.approx(8 / 4)
 
 
@@ -145,10 +139,7 @@ def test_a_further_seed_lies_in_the_range_of_the_others():
     runs = rng.normal(18, 0.3, (2000, 5))
     inside = [reseed_range(seeds[:4]).contains(seeds[4]) for seeds in runs]
     assert 0.93 <= np.mean(inside) <= 0.97
-
-
-def test_one_other_seed_gives_a_band_of_twice_its_difference():
-    found = reseed_range([18.0, 18.3])
+    found = reseed_range([18.0, 18.3])  # of one other: twice its difference
     assert (found.value, found.lo, found.hi) == pytest.approx((18.0, 17.4, 18.6))
 
 

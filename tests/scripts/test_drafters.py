@@ -36,7 +36,7 @@ def weights(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_drafter_has_its_line(tmp_path: Path, weights: Path) -> None:
+def test_every_drafter_has_its_line(tmp_path, weights):
     run = write_run(tmp_path / "run", DECODERS, prompts=2, reseed=False, images=False)
     assert main([str(run), f"weights={weights}", f"out={tmp_path / 'out'}"]) == 0
     with (tmp_path / "out" / "drafters.csv").open() as file:
@@ -55,9 +55,7 @@ def test_every_drafter_has_its_line(tmp_path: Path, weights: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "says"), [([], "expected one run, found 0"), (["run"], "begins with a drafter")]
 )
-def test_what_it_cannot_read_is_refused(
-    names: list[str], says: str, tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_it_cannot_read_is_refused(names, says, tmp_path, weights, capsys):
     write_run(tmp_path / "run", DECODERS[:1], prompts=1, reseed=False, images=False)
     assert main([*(str(tmp_path / n) for n in names), f"weights={weights}"]) == 2
     assert says in capsys.readouterr().err

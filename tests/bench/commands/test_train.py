@@ -46,9 +46,7 @@ def trained(folder: Path, *words: str) -> int:
         ("medusa", ["drafter.heads=3", "loss=unrolled"]),
     ],
 )
-def test_a_training_leaves_a_drafter_that_loads(
-    drafter: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_leaves_a_drafter_that_loads(drafter, words, tmp_path, capsys):
     assert trained(tmp_path, f"drafter={drafter}", *words) == 0
     out = capsys.readouterr().out
     assert f"drafter.checkpoint={tmp_path / DRAFTER}" in out
@@ -81,7 +79,7 @@ def test_a_training_leaves_a_drafter_that_loads(
     assert torch.equal(fast.codes, plain.codes)
 
 
-def test_shards_that_were_kept_train_another_drafter(tmp_path: Path) -> None:
+def test_shards_that_were_kept_train_another_drafter(tmp_path):
     kept = tmp_path / "kept"
     assert trained(tmp_path / "one", f"data.folder={kept}", "data.keep=true", "data.reuse=1") == 0
     files = sorted(kept.glob("shard_*.safetensors"))
@@ -94,13 +92,13 @@ def test_shards_that_were_kept_train_another_drafter(tmp_path: Path) -> None:
         cmd_train([*words, "loss=unrolled", f"run_dir={tmp_path / 'three'}"])
 
 
-def test_a_ring_without_keep_stays_bounded(tmp_path: Path) -> None:
+def test_a_ring_without_keep_stays_bounded(tmp_path):
     ring = tmp_path / "ring"
     assert trained(tmp_path / "one", f"data.folder={ring}", "data.reuse=1") == 0
     assert len(list(ring.glob("shard_*.safetensors"))) == 2
 
 
-def test_the_released_recipe_is_the_default_of_official_models() -> None:
+def test_the_released_recipe_is_the_default_of_official_models():
     study = compose_train(["model=llamagen_xl_256", "data=sampled", "prompts.limit=30000"])
     assert study.name == "eagle_llamagen_xl_256"
     assert study.run_dir == "results/train/eagle_llamagen_xl_256"
@@ -111,7 +109,7 @@ def test_the_released_recipe_is_the_default_of_official_models() -> None:
     assert study.source.kwargs["held_out"] == 0.05
 
 
-def test_the_embedded_recipe_is_the_default_of_the_embedded_model() -> None:
+def test_the_embedded_recipe_is_the_default_of_the_embedded_model():
     """`make tiny` and `bench train model=tiny loss=unrolled` are one training."""
     study = compose_train(["model=tiny", "loss=unrolled", "loss.cfg=3"])
     ours = recipe.TRAIN
@@ -133,7 +131,7 @@ def test_the_embedded_recipe_is_the_default_of_the_embedded_model() -> None:
         (["train.seed=1.5"], "train.seed must be an integer"),
     ],
 )
-def test_bad_words_are_refused(words: list[str], says: str) -> None:
+def test_bad_words_are_refused(words, says):
     with pytest.raises(ConfigError, match=says):
         compose_train(words)
 
@@ -146,12 +144,12 @@ def test_bad_words_are_refused(words: list[str], says: str) -> None:
         (["loss.rollout=0"], "loss.rollout must be at least 1"),
     ],
 )
-def test_impossible_values_are_refused(words: list[str], says: str) -> None:
+def test_impossible_values_are_refused(words, says):
     with pytest.raises((ConfigError, DecoderError), match=says):
         compose_train(words)
 
 
-def test_a_drafter_without_a_learner_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_drafter_without_a_learner_says_what_is_missing(tmp_path):
     with pytest.raises(DecoderError, match="has no 'SessionLearner'"):
         trained(
             tmp_path, "drafter._target_=decoders.propose.drafters.medusa.Session", "drafter=medusa"

@@ -27,7 +27,7 @@ def columns(text: str, count: int) -> list[list[str]]:
     return [row[:count] for row in rows if ":--" not in row[0]]
 
 
-def test_the_committed_table_is_what_the_command_prints() -> None:
+def test_the_committed_table_is_what_the_command_prints():
     """All columns but ours, which is of whatever runs were made last."""
     made, _, claims = MADE.read_text(encoding="utf-8").partition("| claim ")
     assert columns(made, 5) == columns(methods.table(load()), 5)
@@ -37,23 +37,21 @@ def test_the_committed_table_is_what_the_command_prints() -> None:
     assert "FID 38.14 (36.25), CLIP 0.3060 (0.3136)" in own, "beside AR of the same table"
 
 
-def test_a_damaged_file_of_claims_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_file_of_claims_is_refused(tmp_path):
     file = tmp_path / "claims.csv"
     file.write_text("paper,arxiv,method,claim,here,reason\nA,1,B,exact,,because\n")
     with pytest.raises(PublishedError, match="none of them empty"):
         methods.claims(load(), file)
 
 
-def test_every_decoder_is_in_the_table() -> None:
+def test_every_decoder_is_in_the_table():
     listed = {name for decoder, one in methods.methods() for name in (decoder, *one.variants)}
     others = {"replayed", "replayed_chain"}
     ours = {name for name in groups()["decoder"] if not name.startswith("hf_")}
     assert listed | others == ours
 
 
-def test_ours_come_from_the_runs_that_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ours_come_from_the_runs_that_are_named(tmp_path, capsys):
     a_run(tmp_path / "run", SETTINGS | AR, SETTINGS | LANTERN | SPEED, study=None)
     out = tmp_path / "table.md"
     assert main(["methods", str(tmp_path / "run"), f"out={out}"]) == 0
@@ -64,12 +62,12 @@ def test_ours_come_from_the_runs_that_are_named(
     assert out.read_text() == shown
 
 
-def test_what_it_cannot_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_it_cannot_read_is_said(tmp_path, capsys):
     assert main(["methods", str(tmp_path / "nowhere")]) == 2
     assert "there is no" in capsys.readouterr().err
 
 
-def test_a_wrong_entry_of_a_decoder_is_refused() -> None:
+def test_a_wrong_entry_of_a_decoder_is_refused():
     entry = {"method": "x", "exact_to": "AR", "param": {}}
     with pytest.raises(ConfigError, match="did you mean 'params'"):
         build(PublishedConfig, entry, "mine: published")

@@ -20,7 +20,7 @@ def backend(**words: Any) -> BackendConfig:
     )
 
 
-def test_auto_is_the_kernel_where_it_can_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_the_kernel_where_it_can_be_built(monkeypatch):
     monkeypatch.setattr(library, "missing", lambda: None)
     assert compose_study([*STUDY, "backend=cpu"]).backend.layers == "native"
     monkeypatch.setattr(library, "missing", lambda: "no compiler")
@@ -30,9 +30,7 @@ def test_auto_is_the_kernel_where_it_can_be_built(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "words", [{"device": "cuda"}, {"execution": "compile"}, {"attention": "sdpa"}]
 )
-def test_elsewhere_auto_is_torch_and_native_an_error(
-    words: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_elsewhere_auto_is_torch_and_native_an_error(words, monkeypatch):
     monkeypatch.setattr(library, "missing", lambda: None)
     assert settled(backend(**words)).layers == "torch"
     (found,) = words.values()
@@ -40,26 +38,26 @@ def test_elsewhere_auto_is_torch_and_native_an_error(
         backend(**words, layers="native")
 
 
-def test_what_is_asked_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_for_stays(monkeypatch):
     monkeypatch.setattr(library, "missing", lambda: "no compiler")
     assert settled(backend(layers="native")).layers == "native"  # and fails loudly when it runs
     monkeypatch.setattr(library, "missing", lambda: None)
     assert settled(backend(layers="torch")).layers == "torch"
 
 
-def test_another_word_is_refused_with_the_nearest() -> None:
+def test_another_word_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match=r"backend\.layers.*natvie.*native"):
         compose_study([*STUDY, "backend.layers=natvie"])
 
 
-def test_the_settled_word_is_part_of_what_was_measured() -> None:
+def test_the_settled_word_is_part_of_what_was_measured():
     """A folder of one kind of layers is not gone on with by the other."""
     torch, native = (compose_study([*STUDY, f"backend.layers={w}"]) for w in ("torch", "native"))
     assert torch.hash != native.hash
     assert torch.measured()["backend"]["layers"] == "torch"
 
 
-def test_training_is_pytorchs() -> None:
+def test_training_is_pytorchs():
     words = [SEARCHPATH, "model=random24", "drafter=eagle", "data=sampled"]
     assert compose_train([*words, "backend=cpu"]).backend.layers == "torch"
     with pytest.raises(ConfigError, match=r"layers=native is for decoding; leave it at auto"):

@@ -50,9 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("costs", ["steps", "images"])
-def test_every_drafting_decoder_is_predicted_from_its_recorded_acceptance(
-    run: Path, capsys: pytest.CaptureFixture[str], costs: str
-) -> None:
+def test_every_drafting_decoder_is_predicted_from_its_recorded_acceptance(run, capsys, costs):
     assert main(["predict", *WORDS, f"run_dir={run}", f"predict.costs={costs}"]) == 0
     rows = pd.read_csv(run / "predict" / "predicted.csv")
     ran = rows[rows.measured.notna()]
@@ -88,7 +86,7 @@ def test_every_drafting_decoder_is_predicted_from_its_recorded_acceptance(
         assert (run / "predict" / f"predicted.{ending}").stat().st_size > 1000
 
 
-def test_a_round_that_only_ar_finished_is_compared_with_nothing(run: Path, tmp_path: Path) -> None:
+def test_a_round_that_only_ar_finished_is_compared_with_nothing(run, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     rows = pd.read_parquet(run / "records.parquet")
@@ -119,15 +117,7 @@ def test_a_round_that_only_ar_finished_is_compared_with_nothing(run: Path, tmp_p
         ("", "", ["predict.costs=guess"], "must be one of auto, steps, images, found 'guess'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_explained_is_refused(
-    run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    file: str | None,
-    content: str | tuple[str, str] | None,
-    words: list[str],
-    says: str,
-) -> None:
+def test_what_cannot_be_explained_is_refused(run, tmp_path, capsys, file, content, words, says):
     """file: of a copy of the run ("": none, None: there is no run), with that content, with
     (before, after) replaced in it, or removed."""
     copy = tmp_path / "run"
@@ -151,7 +141,7 @@ def loop_of(model: ImageModel, tree: Any, rule: Any = None, **sampling: float) -
     )
 
 
-def test_a_larger_tree_costs_more_to_draft_and_to_judge() -> None:
+def test_a_larger_tree_costs_more_to_draft_and_to_judge():
     model = random_model(vocab=32, grid=4)
     loops = {"small": Chain(depth=1), "large": Static(choices="eagle_25")}
     timed = {(name, 0): (loop_of(model, tree), 2) for name, tree in loops.items()}
@@ -164,9 +154,7 @@ def test_a_larger_tree_costs_more_to_draft_and_to_judge() -> None:
 
 @pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_kernel)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_what_is_timed_is_what_the_loop_does_after_so_many_codes(
-    monkeypatch: pytest.MonkeyPatch, native: bool, temperature: float
-) -> None:
+def test_what_is_timed_is_what_the_loop_does_after_so_many_codes(monkeypatch, native, temperature):
     """The drafter reads the codes told, and the tree verified is the one that was drafted, in the
     CPU kernel where the loop would run it there."""
     model = random_model(vocab=32, grid=4, width=64)
@@ -187,7 +175,7 @@ def test_what_is_timed_is_what_the_loop_does_after_so_many_codes(
     assert calls == ["native"] * (2 * native)
 
 
-def test_a_loop_that_has_no_pieces_to_time_is_sent_to_images() -> None:
+def test_a_loop_that_has_no_pieces_to_time_is_sent_to_images():
     model = random_model(vocab=32, grid=4)
     with pytest.raises(SpeedError, match="steps of own cannot be timed alone"):
         piece_by_piece(model, {("own", 0): (object(), 1)}, model.text.encode(["x"]))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -169,9 +168,7 @@ launch_source: a guess
 """
 
 
-def test_a_run_is_projected_to_a_machine_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_projected_to_a_machine_of_ones_own(tmp_path, capsys):
     run = tmp_path / "run"
     assert main(["run", SEARCHPATH, "study=fake", "quality.images=0", f"run_dir={run}"]) == 0
     (tmp_path / "conf" / "hardware").mkdir(parents=True)
@@ -217,7 +214,7 @@ def test_a_run_is_projected_to_a_machine_of_ones_own(
     assert "is damaged" in said and "copy its folder once more" in said and "resumes" not in said
 
 
-def test_acceptance_is_read_off_quality_images_where_none_was_timed() -> None:
+def test_acceptance_is_read_off_quality_images_where_none_was_timed():
     image = {
         "decoder": "chain", "protocol": "quality", "status": "ok", "prompt_index": 0, "seed": 0,
         "block": 0, "repeat": 0, "seconds_total": math.nan, "nfe": 4, "mal": 2.0,

@@ -34,9 +34,7 @@ def run(tmp_path: Path) -> Run:
     return go
 
 
-def test_a_replayed_decoder_has_times_and_is_labelled(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replayed_decoder_has_times_and_is_labelled(run, capsys):
     status, folder = run("pp_replayed", "gate=false")
     assert status == 0
     summary = pd.read_csv(folder / "summary.csv").set_index("decoder")
@@ -60,7 +58,7 @@ def test_a_replayed_decoder_has_times_and_is_labelled(
     assert "replayed: no rule decided" in moved  # and no mass of zero beside a bound of zero
 
 
-def test_the_gate_passes_no_verdict_on_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gate_passes_no_verdict_on_it(capsys):
     listed = f"decoders=[{REPLAYED.format(name='pp_replayed')}]"
     assert main(["check", *WORDS, listed]) == 0
     out = capsys.readouterr().out
@@ -68,20 +66,18 @@ def test_the_gate_passes_no_verdict_on_it(capsys: pytest.CaptureFixture[str]) ->
     assert "relaxed" not in out.split("expected")[1].replace("exact or relaxed", "")
 
 
-def test_its_name_must_say_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_name_must_say_so(run, capsys):
     status, folder = run("lantern_pp")
     assert status == 2 and not (folder / "records.parquet").exists()
     assert "call it lantern_pp_replayed" in capsys.readouterr().err
 
 
-def test_without_timed_images_there_is_nothing_to_replay_for(
-    run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_timed_images_there_is_nothing_to_replay_for(run, capsys):
     assert run("pp_replayed", "latency.prompts=0")[0] == 2
     assert "times are all that it is run for" in capsys.readouterr().err
 
 
-def test_it_reproduces_no_published_figure(run: Run) -> None:
+def test_it_reproduces_no_published_figure(run):
     _, folder = run("pp_replayed", "gate=false", "quality.images=0", "report=false")
     rows = {row.decoder: row for row in load(folder / "summary.csv").rows}
     assert rows["pp_replayed"].replayed and not rows["ar"].replayed

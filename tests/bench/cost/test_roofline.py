@@ -154,7 +154,7 @@ def test_the_machine_is_measured_in_seconds_and_no_faster_than_it_is():
     assert (rates.threads, rates.dtype, rates.name) == (torch.get_num_threads(), "float32", "here")
 
 
-def test_rates_are_kept_and_known_again(tmp_path: Path):
+def test_rates_are_kept_and_known_again(tmp_path):
     path = tmp_path / "machine.json"
     save_rates(RATES, path)
     assert read_rates(path) == RATES
@@ -175,7 +175,7 @@ def at(weights: float, large: float, operations: float, spread: float) -> Machin
     )  # fmt: skip
 
 
-def test_of_several_moments_the_best_rates_count(tmp_path: Path):
+def test_of_several_moments_the_best_rates_count(tmp_path):
     busy, quiet = at(20e9, 9e9, 120e9, 0.4), at(40e9, 10e9, 100e9, 0.05)
     busier = at(10e9, 8e9, 80e9, 0.9)
     best = busy.joined(quiet).joined(busier)
@@ -189,7 +189,7 @@ def test_of_several_moments_the_best_rates_count(tmp_path: Path):
     assert read_rates(tmp_path / "machine.json") == best
 
 
-def test_an_older_machine_json_is_one_moment(tmp_path: Path):
+def test_an_older_machine_json_is_one_moment(tmp_path):
     path = tmp_path / "machine.json"
     save_rates(RATES, path)
     plain = json.loads(path.read_text())

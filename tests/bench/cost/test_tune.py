@@ -33,7 +33,7 @@ TREES = "tune.trees=[{tree: chain, depth: [1, 3]}, {tree: static, choices: binar
 RULES = "tune.rules=[{acceptance: exact}, {acceptance: lantern, k: 4, delta: [0.2]}]"
 
 
-def test_lists_of_the_grid_are_multiplied_and_named() -> None:
+def test_lists_of_the_grid_are_multiplied_and_named():
     items = [{"tree": "static", "choices": ["narrow_9", [[0], [1]]]}, {"tree": "dynamic"}]
     assert list(combinations("tree", items)) == [
         ("static_narrow_9", ["tree=static", 'tree.choices="narrow_9"']),
@@ -46,7 +46,7 @@ def test_lists_of_the_grid_are_multiplied_and_named() -> None:
         list(combinations("tree", [{"tree": "chain", "depth": []}]))
 
 
-def test_a_search_composes_trees_and_rules_of_conf() -> None:
+def test_a_search_composes_trees_and_rules_of_conf():
     told = compose_tune([*SMALL, TREES, RULES, "acceptance.residual=released"])
     assert [o.slug for o in told.trees] == ["chain_depth1", "chain_depth3", "static_binary_8"]
     assert [o.slug for o in told.rules] == ["exact", "lantern_k4_delta0.2"]
@@ -85,17 +85,13 @@ def test_a_search_composes_trees_and_rules_of_conf() -> None:
         (["tune.out=/tmp/decoder/lantern.yaml"], "there is a decoder lantern already"),
     ],
 )
-def test_bad_settings_are_refused_before_any_work(
-    capsys: pytest.CaptureFixture[str], words: list[str], says: str
-) -> None:
+def test_bad_settings_are_refused_before_any_work(capsys, words, says):
     assert main(["tune", *SMALL, TREES, RULES, *words]) == 2
     err = capsys.readouterr().err
     assert says in err and "step/s" not in err
 
 
-def test_a_search_ends_in_a_decoder_that_composes_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_ends_in_a_decoder_that_composes_again(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sampled, "DRAWN", sampled.BATCH)  # of the gate
     words = [*SMALL, TREES, RULES, f"run_dir={tmp_path}", "tune.tv=0.001", "tune.measure=1"]
     assert main(["tune", *words]) == 0
@@ -133,13 +129,7 @@ def test_a_search_ends_in_a_decoder_that_composes_again(
         (["tune.exactness=relaxed"], "finds no candidate exact or relaxed (violating.chain_depth1"),
     ],
 )
-def test_a_search_that_finds_nothing_says_why(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    says: str,
-) -> None:
+def test_a_search_that_finds_nothing_says_why(tmp_path, capsys, monkeypatch, words, says):
     rule = "tune.rules=[{acceptance: lantern, k: 4, delta: 0.9}]"
     tree = "tune.trees=[{tree: chain, depth: 1}]"
     monkeypatch.setattr("bench.cost.predict.search.check_decoder", Violates)
@@ -160,7 +150,7 @@ class Violates:
         pass
 
 
-def test_the_command_of_a_winner_keeps_what_it_was_found_on(tmp_path: Path) -> None:
+def test_the_command_of_a_winner_keeps_what_it_was_found_on(tmp_path):
     words = ["study=tune", "model=tiny", "sampling.temperature=0", "latency.prompts=9",
              "tree.depth=2", "hydra.searchpath=[file:///mine]", "run_dir=/x"]  # fmt: skip
     own = tmp_path / "decoder" / "swift.yaml"
@@ -172,7 +162,7 @@ def test_the_command_of_a_winner_keeps_what_it_was_found_on(tmp_path: Path) -> N
     assert "searchpath" not in command(ours, ["model=tiny"])
 
 
-def test_a_file_of_an_earlier_search_may_be_written_again(tmp_path: Path) -> None:
+def test_a_file_of_an_earlier_search_may_be_written_again(tmp_path):
     path = tmp_path / "decoder" / "swift.yaml"
     claim(path)
     path.write_text("# mine\n")
@@ -187,7 +177,7 @@ def test_a_file_of_an_earlier_search_may_be_written_again(tmp_path: Path) -> Non
 MODEL = random_model(vocab=12, grid=6, seed=3)
 
 
-def test_a_recording_says_what_quality_costs() -> None:
+def test_a_recording_says_what_quality_costs():
     prompts = [f"p{i}" for i in range(8)]
     words = [*SMALL, TREES, RULES, "tune.pairs=32", "sampling.cfg=2"]
     search = begin(compose_tune(words), MODEL)
@@ -199,7 +189,7 @@ def test_a_recording_says_what_quality_costs() -> None:
     assert math.isnan(record(search, Chain(depth=2), Exact(), prompts).tv)
 
 
-def test_a_relaxed_rule_is_known_by_the_bound_it_declares() -> None:
+def test_a_relaxed_rule_is_known_by_the_bound_it_declares():
     assert declared(Exact(), MODEL) == 0 and declared(Lantern(MODEL, k=3, delta=0.0), MODEL) == 0
     assert declared(Lantern(MODEL, k=3, delta=0.1), MODEL) == pytest.approx(0.1)
     assert declared(LanternPP(MODEL, k=3, lam=1.0), MODEL) == 0

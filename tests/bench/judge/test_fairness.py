@@ -183,7 +183,7 @@ def test_the_limit_is_a_setting_and_changes_no_rows():
             FairnessConfig(bad)
 
 
-def test_where_the_kernel_runs_a_baseline_is_fair_below_fewer_floors() -> None:
+def test_where_the_kernel_runs_a_baseline_is_fair_below_fewer_floors():
     seconds = dict.fromkeys(("seconds_draft", "seconds_forward", "seconds_accept"), 1.0)
     kernel = rows(*[{"path": "forward=kernel"}] * 2).assign(nfe=9, **seconds)
     for over, expected in ((2.4, "fair"), (2.6, "unfair")):
@@ -193,7 +193,7 @@ def test_where_the_kernel_runs_a_baseline_is_fair_below_fewer_floors() -> None:
     assert "2.6 times its floor of 0.5 ms, at most 2.5 are fair" in found.reason
 
 
-def test_a_step_of_the_decoder_below_its_floor_is_not_measured() -> None:
+def test_a_step_of_the_decoder_below_its_floor_is_not_measured():
     own = pd.DataFrame(
         [
             {"decoder": "ar", "ar_ms": 1.0, "ar_floor_ms": 0.5, "ar_over_floor": 2.0},
@@ -207,7 +207,7 @@ def test_a_step_of_the_decoder_below_its_floor_is_not_measured() -> None:
 @pytest.mark.parametrize("quiet_again", [True, False])
 def test_rates_of_a_busy_moment_are_measured_again_and_then_give_no_speed_up(
     real, monkeypatch, quiet_again
-) -> None:
+):
     config, result = real
     (result.path / "machine.json").unlink(missing_ok=True)
     looks = []
@@ -228,7 +228,7 @@ def test_rates_of_a_busy_moment_are_measured_again_and_then_give_no_speed_up(
     assert summary.speedup.notna().all() if quiet_again else summary.speedup.isna().all()
 
 
-def test_an_unfinished_run_is_judged_by_what_its_ar_reads(real) -> None:
+def test_an_unfinished_run_is_judged_by_what_its_ar_reads(real):
     config, result = real
     part = gather(config)
     assert part is not None
@@ -239,7 +239,7 @@ def test_an_unfinished_run_is_judged_by_what_its_ar_reads(real) -> None:
         assert "times its floor" in one.reason
 
 
-def test_a_piece_that_ran_eagerly_is_marked_with_its_cost_and_what_it_would_be_worth() -> None:
+def test_a_piece_that_ran_eagerly_is_marked_with_its_cost_and_what_it_would_be_worth():
     """A plug-in's rule that no compiler can trace, beside rules that were compiled."""
     seconds = {"seconds_draft": 0.2, "seconds_forward": 1.0, "seconds_accept": 0.4}
     lines = [
@@ -258,7 +258,7 @@ def test_a_piece_that_ran_eagerly_is_marked_with_its_cost_and_what_it_would_be_w
     assert mixed(all_eager, "mine") == {}
 
 
-def test_a_forward_below_its_floor_gives_no_speed_up() -> None:
+def test_a_forward_below_its_floor_gives_no_speed_up():
     """A drafter that slows the clock of the run has such a forward."""
     own = {"decoder": "lantern", "forward_ms": 0.1, "forward_floor_ms": 0.5}
     table = pd.concat([floors(1.9), pd.DataFrame([own | {"forward_over_floor": 0.2}])])

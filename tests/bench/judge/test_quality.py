@@ -1,7 +1,5 @@
 """The scorer of a run is built before it, and must not weigh on the memory that is measured."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,17 +10,13 @@ from metrics.features import ScenesClipFeatures
 from metrics.official import networks
 
 
-def test_a_scorer_loads_nothing_before_the_first_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scorer_loads_nothing_before_the_first_images(tmp_path, monkeypatch):
     monkeypatch.setattr(networks, "load", lambda **_: pytest.fail("weights before the run"))
     ScenesScorer("cpu", 8, str(tmp_path))
     assert [*tmp_path.iterdir()] == []
 
 
-def test_captions_are_read_before_the_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_captions_are_read_before_the_images(tmp_path, monkeypatch):
     """An unknown word shows at once, not after minutes of features."""
     monkeypatch.setattr(
         ScenesClipFeatures, "forward", lambda *_: pytest.fail("features before the captions")

@@ -41,7 +41,7 @@ def shown(path: Path) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def test_every_file_is_written_and_every_image_shows_something(built: ReportPaths) -> None:
+def test_every_file_is_written_and_every_image_shows_something(built):
     assert set(built.plots) == PLOTS
     assert [sheet.path.name for sheet in built.sheets] == ["contact_sheet.png", "code_maps.png"]
     for svg, png in built.plots.values():
@@ -56,7 +56,7 @@ def test_every_file_is_written_and_every_image_shows_something(built: ReportPath
     assert built.terminal == (built.folder / "table.txt").read_text(encoding="utf-8")
 
 
-def test_page_is_self_contained_and_escapes_what_it_shows(built: ReportPaths) -> None:
+def test_page_is_self_contained_and_escapes_what_it_shows(built):
     page = built.page.read_text(encoding="utf-8")
     seen = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)  # libraries make tags too
     sources = re.findall(r'<img src="([^"]*)"', seen)
@@ -71,13 +71,13 @@ def test_page_is_self_contained_and_escapes_what_it_shows(built: ReportPaths) ->
     assert page.count("Greedy (temperature 0, guidance 2)") >= 2
 
 
-def test_the_same_run_gives_the_same_plot(built: ReportPaths, tmp_path: Path) -> None:
+def test_the_same_run_gives_the_same_plot(built, tmp_path):
     again = save(draw_latency(arranged(load(built.folder.parent))), tmp_path)
     for before, after in zip(built.plots["latency"], again, strict=True):
         assert before.read_bytes() == after.read_bytes()
 
 
-def test_run_without_quality_or_images_says_so(tmp_path: Path) -> None:
+def test_run_without_quality_or_images_says_so(tmp_path):
     few = (DECODERS[0], DECODERS[4])
     nan = float("nan")
     absent = dict.fromkeys(("fid", "fid_lo", "fid_hi", "clip", "clip_lo", "clip_hi"), nan)
@@ -93,7 +93,7 @@ def test_run_without_quality_or_images_says_so(tmp_path: Path) -> None:
     assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\].* — +— ", paths.terminal)
 
 
-def test_a_run_without_pictures_and_traces_shows_nothing_empty(tmp_path: Path) -> None:
+def test_a_run_without_pictures_and_traces_shows_nothing_empty(tmp_path):
     folder = write_run(tmp_path / "run", (DECODERS[0], DECODERS[4]), prompts=3)
     shutil.rmtree(folder / "images")  # as a published run: the rows still name them
     records = pd.read_parquet(folder / "records.parquet")
@@ -108,7 +108,7 @@ def test_a_run_without_pictures_and_traces_shows_nothing_empty(tmp_path: Path) -
     assert not [*paths.folder.glob("prompts/*.html")]
 
 
-def test_many_values_of_a_fact_are_counted(built: ReportPaths) -> None:
+def test_many_values_of_a_fact_are_counted(built):
     run = load(built.folder.parent)
     hashes = run.records["prompt_index"].map("h{:02d}".format)
     facts = dict(provenance(replace(run, records=run.records.assign(prompt_hash=hashes))))
@@ -116,7 +116,7 @@ def test_many_values_of_a_fact_are_counted(built: ReportPaths) -> None:
     assert facts["seed"] == ["0", "1"]
 
 
-def test_all_failed_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
+def test_all_failed_run_gives_a_page_that_says_so(tmp_path):
     broken = tuple(replace(made, error=f"DecoderError: no {made.name}") for made in DECODERS[:3])
     paths = build_report(write_run(tmp_path, broken, prompts=2, reseed=False))
     page = paths.page.read_text(encoding="utf-8")
@@ -148,9 +148,7 @@ HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", ["records.parquet", "summary.csv"])
 @pytest.mark.parametrize(("harm", "says"), HARMS.values(), ids=HARMS)
-def test_what_cannot_be_read_is_refused_before_writing(
-    tmp_path: Path, name: str, harm: Callable[[Path], object], says: str
-) -> None:
+def test_what_cannot_be_read_is_refused_before_writing(tmp_path, name, harm, says):
     folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
     harm(folder / name)
     with pytest.raises(FolderError, match=f"{re.escape(name)}.*{says}"):
@@ -160,7 +158,7 @@ def test_what_cannot_be_read_is_refused_before_writing(
         build_report(tmp_path / "nowhere")
 
 
-def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path: Path) -> None:
+def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path):
     folder = write_run(tmp_path, DECODERS[:2], prompts=2, images=False)
     path = folder / "records.parquet"
     older = pq.read_table(path).drop_columns([*records.LATER])
@@ -176,7 +174,7 @@ def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path: P
     assert not records.other_version(path)
 
 
-def test_other_schema_version_is_refused(tmp_path: Path) -> None:
+def test_other_schema_version_is_refused(tmp_path):
     folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
     path = folder / "records.parquet"
     for change in (

@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
     return load(write_run(tmp_path_factory.mktemp("pictures"), few, prompts=3))
 
 
-def test_map_colours_are_those_of_the_kinds() -> None:
+def test_map_colours_are_those_of_the_kinds():
     assert [kind.name.lower() for kind in CodeKind] == list(sheets.KINDS)
     cells = kind_map(np.arange(256, dtype=np.uint8) % 5)
     assert cells.shape == (16, 16, 3)
@@ -49,7 +49,7 @@ def test_map_colours_are_those_of_the_kinds() -> None:
     assert len(set(sheets.COLORS)) == 5
 
 
-def test_sheet_of_maps_shows_the_recorded_kinds(run: RunData) -> None:
+def test_sheet_of_maps_shows_the_recorded_kinds(run):
     sheet = code_maps(run)
     assert sheet is not None
     pixels = np.asarray(sheet)
@@ -64,7 +64,7 @@ def test_sheet_of_maps_shows_the_recorded_kinds(run: RunData) -> None:
     assert any(np.array_equal(shown, expected) for shown in cells)
 
 
-def test_contact_sheet_shows_the_kept_images(run: RunData) -> None:
+def test_contact_sheet_shows_the_kept_images(run):
     sheet = contact_sheet(run)
     assert sheet is not None
     pixels = np.asarray(sheet)
@@ -82,7 +82,7 @@ def test_contact_sheet_shows_the_kept_images(run: RunData) -> None:
     assert (caption < 100).any()
 
 
-def test_many_decoders_are_shared_out_evenly_under_a_whole_title(run: RunData, monkeypatch) -> None:
+def test_many_decoders_are_shared_out_evenly_under_a_whole_title(run, monkeypatch):
     count = len(run.sections[0].decoders)
     whole = contact_sheet(run)
     monkeypatch.setattr(sheets, "ACROSS", count - 1)
@@ -97,7 +97,7 @@ def test_many_decoders_are_shared_out_evenly_under_a_whole_title(run: RunData, m
     assert wide is not None and wide.width > sheets.font(22, bold=True).getlength("A title " * 20)
 
 
-def test_lost_and_damaged_images_leave_a_marked_tile(tmp_path: Path) -> None:
+def test_lost_and_damaged_images_leave_a_marked_tile(tmp_path):
     folder = write_run(tmp_path, DECODERS[:2], prompts=2)
     kept = "images/{}-0/quality/quality-0-0.png".format
     (folder / kept("ar")).unlink()
@@ -110,7 +110,7 @@ def test_lost_and_damaged_images_leave_a_marked_tile(tmp_path: Path) -> None:
         assert np.array_equal(np.asarray(shown), np.asarray(sheets.blank(64, reason)))
 
 
-def test_the_picture_is_that_of_the_round_that_kept_it(tmp_path: Path) -> None:
+def test_the_picture_is_that_of_the_round_that_kept_it(tmp_path):
     folder = write_run(tmp_path, DECODERS[:1], prompts=1, reseed=False)
     rows = pd.read_parquet(folder / "records.parquet")
     timed = rows[rows.protocol == "latency"]
@@ -120,7 +120,7 @@ def test_the_picture_is_that_of_the_round_that_kept_it(tmp_path: Path) -> None:
     assert row is not None and row["repeat"] == 1 and row["image"]
 
 
-def test_acceptance_by_depth_counts_whole_steps() -> None:
+def test_acceptance_by_depth_counts_whole_steps():
     rows = pd.DataFrame(
         {"accepted": [[2, 0, 1, 2], [1, 2, 0, -1, -1]], "tree_depth": [2, 2]}
     )  # the last real step of each image is cut by the image's end: steps 2 0 1 and 1 2 remain
@@ -131,7 +131,7 @@ def test_acceptance_by_depth_counts_whole_steps() -> None:
     assert drafts.acceptance_by_depth(rows.iloc[:0]).empty
 
 
-def test_moved_mass_counts_only_tested_positions() -> None:
+def test_moved_mass_counts_only_tested_positions():
     rows = pd.DataFrame(
         {"kind": [[0, 1, 2, 3, 4]], "moved": [[9, 0.1, 0.2, 0.3, 9]], "bound": [[9, 1, 2, 3, 9]]}
     )
@@ -139,7 +139,7 @@ def test_moved_mass_counts_only_tested_positions() -> None:
     assert list(mass) == [0.1, 0.2, 0.3] and list(bound) == [1, 2, 3]
 
 
-def test_phases_sum_to_the_measured_whole(run: RunData) -> None:
+def test_phases_sum_to_the_measured_whole(run):
     entry = run.entries[2]
     seconds = bars.phase_seconds(entry)
     rows = entry.latency_rows()
@@ -156,9 +156,7 @@ def test_phases_sum_to_the_measured_whole(run: RunData) -> None:
     ("quality", "column", "says"),
     [(FID, "fid", "FID, lower is better"), (CLIP, "clip", "CLIP, higher is better")],
 )
-def test_speed_is_drawn_against_quality_with_both_intervals(
-    run: RunData, quality: Quality, column: str, says: str
-) -> None:
+def test_speed_is_drawn_against_quality_with_both_intervals(run, quality, column, says):
     chart = draw_pareto(run, quality)
     assert chart.name == f"speedup_{column}" and "Pareto front" in chart.caption
     titles = {layer["encoding"].get("x", {}).get("title") for layer in layers(chart.spec)}
@@ -182,9 +180,7 @@ def front(folder: Path, made: Sequence[Made], quality: Quality, reseed: bool) ->
 
 
 @pytest.mark.parametrize(("quality", "reseed"), [(FID, True), (FID, False), (CLIP, True)])
-def test_the_front_takes_no_noise_for_quality(
-    tmp_path: Path, quality: Quality, reseed: bool
-) -> None:
+def test_the_front_takes_no_noise_for_quality(tmp_path, quality, reseed):
     """One is slower than AR and better by noise; the other two are faster and worse."""
     eagle1 = replace(DECODERS[2], seconds=2.6, verdict="relaxed (TV 0.0100)")
     few = (DECODERS[0], eagle1, DECODERS[4], DECODERS[7])
@@ -201,8 +197,8 @@ def test_the_front_takes_no_noise_for_quality(
     ],
 )  # fmt: skip
 def test_an_exact_decoder_is_as_good_as_ar_whatever_its_images_came_out_like(
-    tmp_path: Path, quality: Quality, fid: float, clip: float, reseed: bool
-) -> None:
+    tmp_path, quality, fid, clip, reseed
+):
     """One is slower than AR, one faster: by far the best images, or the worst, change nothing. A
     relaxed one between the best and AR is no better than AR, so being slower it has no place."""
     lucky = replace(DECODERS[6], name="lucky", seconds=2.9, fid=18.0, clip=0.34)
@@ -213,7 +209,7 @@ def test_an_exact_decoder_is_as_good_as_ar_whatever_its_images_came_out_like(
     assert found == own[2:4], "not AR either: the fast one equals it"
 
 
-def test_costs_are_losses_against_ar_and_exact_decoders_cost_nothing(run: RunData) -> None:
+def test_costs_are_losses_against_ar_and_exact_decoders_cost_nothing(run):
     section = run.sections[0]
     base = section.baseline
     assert base is not None and scatter.clip_loss(base, section).value == 0.0
@@ -234,12 +230,12 @@ def test_costs_are_losses_against_ar_and_exact_decoders_cost_nothing(run: RunDat
     assert "failed" in chart.caption
 
 
-def test_pareto_front_keeps_the_undominated() -> None:
+def test_pareto_front_keeps_the_undominated():
     points = [(21.4, 1.0), (21.3, 1.02), (21.9, 2.3), (23.9, 2.2), (22.6, 2.7), (22.6, 2.5)]
     assert [points[at] for at in pareto_front(points)] == [(21.3, 1.02), (21.9, 2.3), (22.6, 2.7)]
 
 
-def test_labels_are_spread_in_order_and_in_bounds() -> None:
+def test_labels_are_spread_in_order_and_in_bounds():
     wanted = [0.5, 0.52, 0.51, 0.99, 0.0]
     places = spread(wanted, gap=0.1, low=0.05, high=0.95)
     ordered = sorted(places)
@@ -248,7 +244,7 @@ def test_labels_are_spread_in_order_and_in_bounds() -> None:
     assert sorted(range(5), key=places.__getitem__) == sorted(range(5), key=wanted.__getitem__)
 
 
-def test_long_words_and_captions_wrap() -> None:
+def test_long_words_and_captions_wrap():
     face = sheets.font(17)
     lines = sheets.wrap("lantern_pp_released_with_a_very_long_name", face, 100, breaks=" _")
     assert "".join(lines) == "lantern_pp_released_with_a_very_long_name"
@@ -267,12 +263,12 @@ SIZE = (400.0, 300.0)
         ({"ar": (0.0, 0.0)}, [0.0], ("left", 8, -8)),  # equal values do not divide by zero
     ],
 )
-def test_a_lone_name_goes_where_there_is_room(points, ends, place) -> None:
+def test_a_lone_name_goes_where_there_is_room(points, ends, place):
     (found,) = placed(points, ends, ends, SIZE).values()
     assert tuple(found.values()) == place
 
 
-def test_names_without_room_are_left_out_and_the_first_come_first() -> None:
+def test_names_without_room_are_left_out_and_the_first_come_first():
     found = placed({"lantern": (200, 150), "eagle": (204, 152)}, [0, 400], [0, 300], SIZE)
     assert len(found) == 2 and found["lantern"] != found["eagle"]
     crowd = {f"decoder_{n:02d}": (200.0 + n / 10, 150.0) for n in range(40)}

@@ -40,9 +40,7 @@ def seen(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_report_elsewhere_leaves_the_run_as_it_was(
-    words: Words, tmp_path: Path, capsys: pytest.CaptureFixture[str], finished: bool
-) -> None:
+def test_a_report_elsewhere_leaves_the_run_as_it_was(words, tmp_path, capsys, finished):
     assert main(["run", *words()]) == 0
     run, out = tmp_path / "run", tmp_path / "new" / "report"
     if not finished:
@@ -61,12 +59,7 @@ def test_a_report_elsewhere_leaves_the_run_as_it_was(
     assert f"report: {out / 'index.html'}" in capsys.readouterr().out
 
 
-def test_a_read_only_run_says_how_it_is_reported(
-    words: Words,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_read_only_run_says_how_it_is_reported(words, tmp_path, capsys, monkeypatch):
     assert main(["run", *words()]) == 0
     before = seen(tmp_path / "run")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
@@ -75,7 +68,7 @@ def test_a_read_only_run_says_how_it_is_reported(
     assert seen(tmp_path / "run") == before
 
 
-def test_the_run_folder_itself_may_be_a_link(words: Words, tmp_path: Path) -> None:
+def test_the_run_folder_itself_may_be_a_link(words, tmp_path):
     (tmp_path / "disk").mkdir()
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "disk")
@@ -85,7 +78,7 @@ def test_the_run_folder_itself_may_be_a_link(words: Words, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("place", ["rows", "images", "report", "rows/inside", ".lock"])
-def test_nothing_is_written_through_a_link(fake_study, tmp_path: Path, place: str) -> None:
+def test_nothing_is_written_through_a_link(fake_study, tmp_path, place):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     target = elsewhere / "file" if place == ".lock" else elsewhere
@@ -100,7 +93,7 @@ def test_nothing_is_written_through_a_link(fake_study, tmp_path: Path, place: st
     assert seen(elsewhere) == before and link.is_symlink()
 
 
-def test_a_terminal_gets_what_it_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_what_it_can_show(monkeypatch):
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding=name) for name in ("ascii", "utf-8"))
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -48,7 +47,7 @@ def changed(run: RunData, of: Callable[[Entry], bool], **figures: object) -> Run
     return replace(run, sections=[replace(section, entries=entries)])
 
 
-def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path: Path) -> None:
+def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path):
     folder = write_run(tmp_path, prompts=4, images=False)
     assert not [line for line in facts(load(folder)) if "blocks" in line]
     path = folder / "records.parquet"
@@ -73,7 +72,7 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path: Pat
     assert "timed in 2 rounds of all prompts; from round to round ar took 0.450 to 0.650" in line
 
 
-def test_a_table_has_at_most_six_footnotes_of_one_sentence(said: Document) -> None:
+def test_a_table_has_at_most_six_footnotes_of_one_sentence(said):
     lines = said.block("table").notes
     assert 0 < len(lines) <= 6
     assert not [line for line in lines[:5] if ". " in line or not line.endswith(".")]
@@ -86,7 +85,7 @@ def test_a_table_has_at_most_six_footnotes_of_one_sentence(said: Document) -> No
 
 
 @pytest.mark.parametrize("timed", [1, 2])
-def test_one_timed_prompt_says_why_there_is_no_speedup(run: RunData, timed: int) -> None:
+def test_one_timed_prompt_says_why_there_is_no_speedup(run, timed):
     lines = facts(changed(run, lambda e: True, n_latency=timed))
     assert any("one prompt was timed, and a speed-up needs two" in x for x in lines) == (timed == 1)
 
@@ -115,7 +114,7 @@ CELLS = {
 }
 
 
-def test_figures_are_those_of_the_summary_and_noise_is_marked(said: Document) -> None:
+def test_figures_are_those_of_the_summary_and_noise_is_marked(said):
     assert {(name, at): cells(said, name)[at] for name, at in CELLS} == CELLS
     text = " ".join(writers.terminal(said).split())
     assert "no AR reseed" in text, "of the greedy decoders"
@@ -123,7 +122,7 @@ def test_figures_are_those_of_the_summary_and_noise_is_marked(said: Document) ->
     assert "| *AR reseed, seed 1* |" in writers.markdown(said)
 
 
-def test_an_exact_decoder_lacks_its_mark_in_at_most_one_run_of_twenty(run: RunData) -> None:
+def test_an_exact_decoder_lacks_its_mark_in_at_most_one_run_of_twenty(run):
     """Ten decoders that draw as AR does, four seeds of AR: uncorrected, a third of the runs would
     have one without a mark."""
     section, rng = run.sections[0], np.random.default_rng(0)
@@ -147,7 +146,7 @@ def test_an_exact_decoder_lacks_its_mark_in_at_most_one_run_of_twenty(run: RunDa
     assert not replace(made, entries=[*drawn[:-1], far]).quality_is_noise(far, "fid")
 
 
-def test_the_headline_is_made_from_the_figures(said: Document) -> None:
+def test_the_headline_is_made_from_the_figures(said):
     exact, relaxed, doubts, *greedy, machine = said.headline
     assert exact.endswith(
         "Fastest exact decoder: eagle2, 1.21 [1.17, 1.25] times AR, output TV 0, exact."
@@ -166,7 +165,7 @@ def test_the_headline_is_made_from_the_figures(said: Document) -> None:
     assert page.index("Fastest exact decoder") < page.index("<table") < page.index('id="charts"')
 
 
-def test_a_fastest_decoder_is_faster_beyond_chance(run: RunData) -> None:
+def test_a_fastest_decoder_is_faster_beyond_chance(run):
     slow = changed(run, lambda e: e.number("speedup") > 1, speedup_lo=0.99)
     first, *_ = headline(slow)
     assert first.startswith(
@@ -174,7 +173,7 @@ def test_a_fastest_decoder_is_faster_beyond_chance(run: RunData) -> None:
     )
 
 
-def test_tables_are_by_division_and_by_speed(said: Document) -> None:
+def test_tables_are_by_division_and_by_speed(said):
     tables = said.block("table").tables
     rows = {t.title.rpartition(": ")[2]: [r.cells[0] for r in t.rows] for t in tables[:3]}
     assert rows == {
@@ -188,7 +187,7 @@ def test_tables_are_by_division_and_by_speed(said: Document) -> None:
     assert names[:4] == ["ar", "eagle2", "sd_chain", "eagle1"] and names[-1] == "lantern_chain"
 
 
-def test_an_output_tv_above_what_is_declared_has_one_footnote(run: RunData, said: Document) -> None:
+def test_an_output_tv_above_what_is_declared_has_one_footnote(run, said):
     assert "†" not in cells(said, "lantern")["output TV"]
     notes = said.block("table").notes
     assert sum("†" in line for line in notes) == 1 and "limits TV(p, p_A)" in " ".join(notes)
@@ -198,7 +197,7 @@ def test_an_output_tv_above_what_is_declared_has_one_footnote(run: RunData, said
     assert not any("†" in line for line in document(kept).block("table").notes)
 
 
-def test_what_was_only_sampled_is_exact_as_far(run: RunData) -> None:
+def test_what_was_only_sampled_is_exact_as_far(run):
     text = "exact as far as sampled (TV < 0.02)"
     sampled = changed(run, lambda e: e.name == "eagle2", exactness=text)
     assert cells(document(sampled), "eagle2")["verdict"] == text
@@ -206,9 +205,7 @@ def test_what_was_only_sampled_is_exact_as_far(run: RunData) -> None:
     assert "eagle2" in first and "the law of eagle2 was only sampled" in doubts
 
 
-def test_a_decoder_with_an_eager_piece_is_marked_and_not_the_fastest(
-    run: RunData, said: Document
-) -> None:
+def test_a_decoder_with_an_eager_piece_is_marked_and_not_the_fastest(run, said):
     one = Fairness("eagle2", FAIR, "", 1.2, "its acceptance ran eagerly, 1 of 4 ms per step", 1.5)
     marked = replace(run, fairness={"eagle2": one})
     assert cells(document(marked), "eagle2")["speed-up"].endswith("(eager, 1.82 est.)")
@@ -216,7 +213,7 @@ def test_a_decoder_with_an_eager_piece_is_marked_and_not_the_fastest(
     assert not any("decoder: eagle2," in line for line in headline(marked))
 
 
-def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run: RunData) -> None:
+def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run):
     section = run.sections[0]
     ar, lantern = (next(e for e in section.entries if e.name == n) for n in ("ar", "lantern"))
 
@@ -231,7 +228,7 @@ def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run: RunData) -> 
     assert quiet(section, ar) == "—" and text.count(",") == 1
 
 
-def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None:
+def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path):
     few = [d for d in DECODERS if d.name in ("ar", "eagle2", "lantern", "ar_greedy")]
     folder = write_run(tmp_path, tuple(few), prompts=2, images=False)
     assert "CLIP - AR" not in writers.markdown(document(load(folder))), "nothing was compared"
@@ -269,7 +266,7 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path: Path) -> None
     assert written.clip_less_baseline_hi["lantern"] == -0.0012
 
 
-def test_failed_decoder_is_shown_with_its_error(said: Document) -> None:
+def test_failed_decoder_is_shown_with_its_error(said):
     text = writers.terminal(said)
     line = next(line for line in text.splitlines() if line.startswith("lantern_chain"))
     assert "failed: NumericalError: NaN logits at code 17" in line
@@ -279,7 +276,7 @@ def test_failed_decoder_is_shown_with_its_error(said: Document) -> None:
     assert r"lantern\_chain & \multicolumn{9}{l}{\emph{failed: NumericalError" in latex
 
 
-def test_a_partly_failed_decoder_keeps_its_figures_and_none_goes_missing(tmp_path: Path) -> None:
+def test_a_partly_failed_decoder_keeps_its_figures_and_none_goes_missing(tmp_path):
     folder = write_run(tmp_path, (*DECODERS[:2], DECODERS[8]), prompts=3, images=False)
     rows = pd.read_parquet(folder / "records.parquet")
     hit = rows[rows.decoder == "sd_chain"].index[0]
@@ -298,7 +295,7 @@ def test_a_partly_failed_decoder_keeps_its_figures_and_none_goes_missing(tmp_pat
     assert "failed: NumericalError" in writers.terminal(made)
 
 
-def test_markup_is_well_formed(said: Document) -> None:
+def test_markup_is_well_formed(said):
     lines = [line for line in writers.markdown(said).splitlines() if line.startswith("|")]
     widths = {line.replace(r"\|", "").count("|") for line in lines}
     assert widths == {10, 11}  # exact tables have 9 columns, all others 10
@@ -308,7 +305,7 @@ def test_markup_is_well_formed(said: Document) -> None:
     assert "≈" not in latex and "—" not in latex
 
 
-def test_csv_keeps_full_precision_and_adds_the_reading(said: Document) -> None:
+def test_csv_keeps_full_precision_and_adds_the_reading(said):
     table = pd.read_csv(io.StringIO(writers.csv(said)), keep_default_na=False).set_index("decoder")
     assert float(table.loc["lantern", "speedup"]) == pytest.approx(2.4 / 1.02, abs=1e-12)
     marked = table["speedup_is_noise"].astype(str)
@@ -317,9 +314,7 @@ def test_csv_keeps_full_precision_and_adds_the_reading(said: Document) -> None:
     assert table.loc["lantern_chain", "error"].startswith("NumericalError")
 
 
-def test_sections_are_what_may_be_compared_under_the_names_of_their_networks(
-    run: RunData, tmp_path: Path
-) -> None:
+def test_sections_are_what_may_be_compared_under_the_names_of_their_networks(run, tmp_path):
     assert [section.greedy for section in run.sections] == [False, True]
     assert [s.baseline and s.baseline.name for s in run.sections] == ["ar", "ar_greedy"]
     sampled = [made.name for made in DECODERS if made.temperature]

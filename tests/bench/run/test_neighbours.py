@@ -63,16 +63,14 @@ def timed(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows.protocol == "latency"]
 
 
-def test_a_quiet_machine_is_not_waited_for(fake_study, machine, caplog) -> None:
+def test_a_quiet_machine_is_not_waited_for(fake_study, machine, caplog):
     one = machine(lambda _: 0.05)
     rows = timed(run_study(fake_study(*FEW)).rows)
     assert not rows.disturbed.any() and one.slept == 0 and "busy" not in caplog.text
     assert rows.cpu_others.to_numpy() == pytest.approx(0.05)
 
 
-def test_an_hour_with_neighbours_is_said_waited_for_and_timed_again(
-    fake_study, machine, caplog
-) -> None:
+def test_an_hour_with_neighbours_is_said_waited_for_and_timed_again(fake_study, machine, caplog):
     one = machine(lambda at: 0.48 if 20 < at < 40 else 0.0)
     config = fake_study(*FEW, "latency.prompts=8", "latency.blocks=2", "latency.warmup_max=1")
     rows = timed(run_study(config).rows)
@@ -90,7 +88,7 @@ def test_an_hour_with_neighbours_is_said_waited_for_and_timed_again(
 
 def test_a_machine_that_stays_busy_is_waited_for_once_and_gives_no_figure(
     fake_study, machine, capsys, tmp_path
-) -> None:
+):
     one = machine(lambda _: 0.48)
     words = [fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path}", *FEW, "report=true"]
     assert main(["run", *words]) == 0
@@ -107,9 +105,7 @@ def test_a_machine_that_stays_busy_is_waited_for_once_and_gives_no_figure(
     assert "not compared: times of fake_ar" in refused and "images per second" not in refused
 
 
-def test_the_same_command_on_a_quiet_machine_times_the_blocks_again(
-    fake_study, machine, caplog
-) -> None:
+def test_the_same_command_on_a_quiet_machine_times_the_blocks_again(fake_study, machine, caplog):
     machine(lambda _: 0.48)
     config = fake_study(*FEW)
     assert timed(run_study(config).rows).disturbed.all()
@@ -117,20 +113,20 @@ def test_the_same_command_on_a_quiet_machine_times_the_blocks_again(
     assert not timed(run_study(config).rows).disturbed.any()
 
 
-def test_waiting_can_be_switched_off_and_so_can_judging(fake_study, machine) -> None:
+def test_waiting_can_be_switched_off_and_so_can_judging(fake_study, machine):
     one = machine(lambda _: 0.48)
     rows = timed(run_study(fake_study(*FEW, "latency.wait_for_quiet=0")).rows)
     assert rows.disturbed.all() and one.slept == 0
 
 
-def test_any_neighbours_can_be_allowed(fake_study, machine) -> None:
+def test_any_neighbours_can_be_allowed(fake_study, machine):
     one = machine(lambda _: 0.9)
     rows = timed(run_study(fake_study(*FEW[:2], "latency.busy=1")).rows)
     assert not rows.disturbed.any() and one.slept == 0
     assert rows.cpu_others.to_numpy() == pytest.approx(0.9), "recorded all the same"
 
 
-def test_a_few_disturbed_timings_are_left_out_and_many_leave_none(fake_study, machine) -> None:
+def test_a_few_disturbed_timings_are_left_out_and_many_leave_none(fake_study, machine):
     machine(lambda _: 0.0)
     rows = run_study(fake_study(*FEW, "latency.prompts=6")).rows
     ar = rows.decoder == "fake_ar"
@@ -140,7 +136,7 @@ def test_a_few_disturbed_timings_are_left_out_and_many_leave_none(fake_study, ma
     assert len(every_latency_row(many[ar])) == 0 and len(every_latency_row(many[~ar])) == 6
 
 
-def test_an_unfinished_run_says_it_too(fake_study, machine) -> None:
+def test_an_unfinished_run_says_it_too(fake_study, machine):
     machine(lambda _: 0.48)
     config = fake_study(*FEW)
     run_study(config)

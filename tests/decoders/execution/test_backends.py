@@ -68,7 +68,7 @@ def assert_same(made: list[Any], wanted: list[Any]) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", EVERY)
-def test_a_recorded_step_goes_on_from_its_own_state(name: str, temperature: float) -> None:
+def test_a_recorded_step_goes_on_from_its_own_state(name, temperature):
     """Every image after the first is decoded in the state of the first, without a new recording."""
     how = Replayed()
     made, _ = codes_of(how, name, temperature)
@@ -86,7 +86,7 @@ class CompiledReplay(Replayed):
         return True
 
 
-def test_a_recorded_step_is_made_of_compiled_pieces() -> None:
+def test_a_recorded_step_is_made_of_compiled_pieces():
     how = CompiledReplay()
     made, _ = codes_of(how, "ar", 1.0)
     wanted, _ = codes_of(execution("eager"), "ar", 1.0)
@@ -94,9 +94,7 @@ def test_a_recorded_step_is_made_of_compiled_pieces() -> None:
     assert how.compiler.seconds > 0
 
 
-def test_a_piece_that_cannot_be_compiled_is_recorded_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_piece_that_cannot_be_compiled_is_recorded_as_it_is(monkeypatch, caplog):
     def broken(self: Compiled, *_: Any) -> Any:
         def call(run: Any, *carry: Any) -> Any:
             run.codes.fill_(0)  # half a step is done when it fails
@@ -112,9 +110,7 @@ def test_a_piece_that_cannot_be_compiled_is_recorded_as_it_is(
     assert "(graph break)" in caplog.text
 
 
-def test_without_a_working_compiler_there_is_one_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_working_compiler_there_is_one_warning(monkeypatch, caplog):
     tried: list[torch.device] = []
     why = "RuntimeError: no C compiler"
     monkeypatch.setattr(cuda_graphs, "not_compiling", lambda device: tried.append(device) or why)
@@ -123,7 +119,7 @@ def test_without_a_working_compiler_there_is_one_warning(
     assert len(tried) == 1 and caplog.text.count("no C compiler") == 1
 
 
-def test_a_compiled_step_gives_the_codes_of_an_eager_one() -> None:
+def test_a_compiled_step_gives_the_codes_of_an_eager_one():
     how = Compiled(autotune=False)
     made, _ = codes_of(how, "lantern_pp", 1.0)
     wanted, _ = codes_of(execution("eager"), "lantern_pp", 1.0)
@@ -131,7 +127,7 @@ def test_a_compiled_step_gives_the_codes_of_an_eager_one() -> None:
     assert how.seconds > 0
 
 
-def test_no_piece_is_compiled_with_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_piece_is_compiled_with_guards(monkeypatch):
     """torch.compile takes the filter out of the options it is given."""
     filters, real = [], torch.compile
 
@@ -144,7 +140,7 @@ def test_no_piece_is_compiled_with_guards(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(filters) >= 3 and set(filters) == {torch.compiler.skip_all_guards_unsafe}
 
 
-def test_compiled_pieces_of_two_decoders_are_two() -> None:
+def test_compiled_pieces_of_two_decoders_are_two():
     """Compiled pieces have no guards: another temperature must not meet the first one's code."""
     how = Compiled(autotune=False)
     for temperature in (0.0, 1.0):
@@ -153,7 +149,7 @@ def test_compiled_pieces_of_two_decoders_are_two() -> None:
         assert_same(made, wanted)
 
 
-def test_unknown_execution_and_graphs_on_a_cpu_are_refused() -> None:
+def test_unknown_execution_and_graphs_on_a_cpu_are_refused():
     with pytest.raises(DecoderError, match="'eager', 'compile', 'graph' or 'cpu', found 'fast'"):
         execution("fast")
     with pytest.raises(DecoderError, match="CUDA graph was asked for on cpu"):
@@ -166,7 +162,7 @@ class State:
     rows: list[torch.Tensor]
 
 
-def test_rebinding_puts_new_values_where_the_old_tensors_stand() -> None:
+def test_rebinding_puts_new_values_where_the_old_tensors_stand():
     state = State(torch.zeros(2), [torch.zeros(3)])
     before = tensors(state)
     old, row = state.kept, state.rows[0]
@@ -180,7 +176,7 @@ def test_rebinding_puts_new_values_where_the_old_tensors_stand() -> None:
     assert old.tolist() == [1, 1]
 
 
-def test_a_tensor_that_a_step_makes_larger_is_refused_by_name() -> None:
+def test_a_tensor_that_a_step_makes_larger_is_refused_by_name():
     state = State(torch.zeros(2), [])
     before = tensors(state)
     state.kept = torch.zeros(3)
@@ -188,7 +184,7 @@ def test_a_tensor_that_a_step_makes_larger_is_refused_by_name() -> None:
         rebind(state, before)
 
 
-def test_views_of_one_memory_are_copied_once() -> None:
+def test_views_of_one_memory_are_copied_once():
     whole = torch.zeros(4, 3)
     state = State(whole, [whole.view(3, 4), whole[0], torch.ones(2)])
     kept = snapshot(state)
@@ -200,7 +196,7 @@ def test_views_of_one_memory_are_copied_once() -> None:
     assert not whole.any()
 
 
-def test_a_state_of_another_shape_is_refused() -> None:
+def test_a_state_of_another_shape_is_refused():
     state = State(torch.zeros(2), [])
     with pytest.raises(DecoderError, match="shapes of a step must be static"):
         fill(state, {".kept": torch.zeros(3)})
@@ -209,7 +205,7 @@ def test_a_state_of_another_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize("how", [execution("eager"), Replayed()], ids=["eager", "recorded"])
-def test_where_looks_cost_something_no_step_is_run_behind_the_end(how: Execution) -> None:
+def test_where_looks_cost_something_no_step_is_run_behind_the_end(how):
     """Looks come when all rows can be done at the earliest: the same codes, from as many steps."""
     model = dataclasses.replace(random_model(vocab=16, grid=8), execution=how)
     steps = []
@@ -234,7 +230,7 @@ def test_where_looks_cost_something_no_step_is_run_behind_the_end(how: Execution
 
 @pytest.mark.parametrize("attention", ["products", "sdpa", "auto"])
 @pytest.mark.parametrize("name", SPECS)
-def test_codes_do_not_depend_on_the_attention(name: str, attention: str) -> None:
+def test_codes_do_not_depend_on_the_attention(name, attention):
     made = []
     for kernels in (None, Kernels(attention)):
         model = random_model(vocab=16, grid=12)

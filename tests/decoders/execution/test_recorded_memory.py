@@ -61,7 +61,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[KVCache]:
 
 
 @pytest.mark.parametrize("name", CACHES)
-def test_later_images_are_prefilled_where_the_first_one_was(name: str, made: list[KVCache]) -> None:
+def test_later_images_are_prefilled_where_the_first_one_was(name, made):
     decoder = decoder_of(name)
     decoded(decoder, FIRST)
     run = decoder.prepared[2].run
@@ -77,7 +77,7 @@ def test_later_images_are_prefilled_where_the_first_one_was(name: str, made: lis
 
 
 @pytest.mark.parametrize("name", CACHES)
-def test_recording_copies_no_cache(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_copies_no_cache(name, monkeypatch):
     held: list[tuple[Any, dict[str, torch.Tensor]]] = []
 
     def kept(run: Any) -> dict[str, torch.Tensor]:
@@ -100,7 +100,7 @@ def test_recording_copies_no_cache(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", ["ar", "lantern_pp", "early_exit"])
-def test_an_image_that_failed_leaves_nothing_behind(name: str) -> None:
+def test_an_image_that_failed_leaves_nothing_behind(name):
     decoder = decoder_of(name)
     decoded(decoder, FIRST)
     for path, tensor in tensors(decoder.prepared[2].run).items():
@@ -132,9 +132,7 @@ class Rebinding(EagleSession):
 
 
 @pytest.mark.parametrize(("kind", "caches"), [(Remembering, 1), (Rebinding, 0)])
-def test_sessions_of_others_start_again_or_are_begun_anew(
-    kind: type[EagleSession], caches: int, made: list[KVCache], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_of_others_start_again_or_are_begun_anew(kind, caches, made, monkeypatch):
     """Whatever a session does: images are those of a new one, read at the recorded addresses."""
     monkeypatch.setattr(Eagle, "begin", lambda self, *given: kind(self.net, self.model, *given))
     decoder = decoder_of("lantern_pp")
@@ -157,7 +155,7 @@ def no_collection() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", CACHES)
-def test_a_dropped_state_is_gone_at_once(name: str, no_collection: None) -> None:
+def test_a_dropped_state_is_gone_at_once(name, no_collection):
     decoder = decoder_of(name)
     for prompts in (FIRST, SECOND):
         decoded(decoder, prompts)

@@ -64,14 +64,14 @@ def same(decoders: Sequence[Any], eager: Sequence[Any], images: Sequence[tuple[A
         assert_same([row[number] for row in found], [image(alone, *given) for given in images])
 
 
-def test_decoders_in_turns_on_one_pool_with_the_fused_attention() -> None:
+def test_decoders_in_turns_on_one_pool_with_the_fused_attention():
     names = list(SPECS) if REAL else ["eagle2", "ar"]
     images = [(ONE,), (OTHER,), (THIRD,)] if REAL else [(ONE,), (OTHER,)]
     same(built("graph", names, "triton"), built("eager", names, "triton"), images)
 
 
 @pytest.mark.parametrize("name", ["ar", *SPECULATIVE])
-def test_batches_of_three_in_turns_with_single_images(name: str) -> None:
+def test_batches_of_three_in_turns_with_single_images(name):
     """Rows advance by different lengths; each batch size is a recording of its own."""
     (recorded,), (eager,) = (built(mode, [name], "products") for mode in ("graph", "eager"))
     same([recorded], [eager], [(THREE,), (ONE,), (OTHERS,), (OTHER,)])
@@ -81,7 +81,7 @@ def test_batches_of_three_in_turns_with_single_images(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPECULATIVE)
-def test_pairs_of_a_recorded_step_are_those_of_its_image(name: str) -> None:
+def test_pairs_of_a_recorded_step_are_those_of_its_image(name):
     (recorded,), (eager,) = (built(mode, [name], "products") for mode in ("graph", "eager"))
     for prompts, count in ((ONE, 6), (OTHER, 0), (THIRD, 4), (THREE, 9)):
         mine = image(recorded, prompts, count).trace.pairs
@@ -99,7 +99,7 @@ def caches() -> int:
     return sum(isinstance(each, KVCache) for each in gc.get_objects())
 
 
-def test_images_after_a_release_are_recorded_anew_and_others_are_left_alone() -> None:
+def test_images_after_a_release_are_recorded_anew_and_others_are_left_alone():
     names = ["ar", "eagle2"]
     first, second = built("graph", names, "products")
     eager = built("eager", names, "products")
@@ -118,9 +118,7 @@ def test_images_after_a_release_are_recorded_anew_and_others_are_left_alone() ->
 
 @pytest.mark.parametrize("attention", ["products", "triton"] if REAL else ["products"])
 @pytest.mark.parametrize("name", ["ar", "eagle2"])
-def test_a_cache_that_grows_gives_the_codes_of_one_that_stands(
-    monkeypatch: pytest.MonkeyPatch, name: str, attention: str
-) -> None:
+def test_a_cache_that_grows_gives_the_codes_of_one_that_stands(monkeypatch, name, attention):
     """Eagerly a cache grows between steps, at most every few of them on a card; recorded it has
     its final size. Greedy: drafts of equal likelihood would show a slot that was lost."""
     grown: list[int] = []
@@ -171,7 +169,7 @@ class FailsLate(Products):
         return super().attend(*given)
 
 
-def test_illegal_candidates_are_refused_and_good_ones_are_recorded_behind_them() -> None:
+def test_illegal_candidates_are_refused_and_good_ones_are_recorded_behind_them():
     shape = AttentionShape(2, 5, 2, 64, 16, torch.float32, CUDA)
     stream = torch.cuda.current_stream()
     ways = [WaitsLate(), Waits(), FailsLate(), Sdpa(), WaitsLate(), implementation("triton")]
@@ -198,7 +196,7 @@ class Peeks:
         return out
 
 
-def test_a_step_that_waits_cannot_be_recorded_and_the_next_decoder_can() -> None:
+def test_a_step_that_waits_cannot_be_recorded_and_the_next_decoder_can():
     bad, good = built("graph", ["lantern_pp", "eagle2"], "products")
     (eager,) = built("eager", ["eagle2"], "products")
     stream = torch.cuda.current_stream()
@@ -225,7 +223,7 @@ def replayed(step: Any, launches: int) -> None:
 
 @pytest.mark.parametrize("group", [1, 4])
 @torch.inference_mode()
-def test_many_launches_of_the_attention_are_bitwise_equal(group: int) -> None:
+def test_many_launches_of_the_attention_are_bitwise_equal(group):
     """Splits arrive in any order and count themselves in one place, for prefixes of four lengths
     in turns; the appended keys and values, which the programs of a group share, are spoilt before
     every launch."""
@@ -257,7 +255,7 @@ def test_many_launches_of_the_attention_are_bitwise_equal(group: int) -> None:
 
 
 @torch.inference_mode()
-def test_many_launches_of_the_sampling_are_bitwise_equal() -> None:
+def test_many_launches_of_the_sampling_are_bitwise_equal():
     batch, rows, vocab = (2, 57, 16384) if REAL else (1, 2, 40)
     random = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(batch, rows, vocab, generator=random).to(CUDA)

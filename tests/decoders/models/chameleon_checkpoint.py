@@ -4,7 +4,6 @@ The codes' tokens are scrambled, so that nothing passes that takes them to be in
 """
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
+from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.vq.pictures import CHAMELEON
 from tests.decoders.models.made import chameleon as made
 
 CODES, WIDTH, HEADS, GRID, PREFIX = 16, 32, 4, 4, 24
@@ -37,54 +38,23 @@ def write_tokenizer(path: Path) -> None:
 
 def hf_model(seed: int = 0, **changes: Any) -> Any:
     """transformers' Chameleon with random weights, distributions far from uniform."""
-    settings: dict[str, Any] = {
-        "vocab_size": 80,
-        "hidden_size": WIDTH,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS,
-        "vq_config": {
-            "embed_dim": DIM,
-            "num_embeddings": CODES,
-            "latent_channels": 12,
-            "resolution": 16,
-            "base_channels": 32,
-            "channel_multiplier": [1, 2],
-            "num_res_blocks": 1,
-        },
-    }
-    return made.hf_model(vocabulary(), {**settings, **changes}, seed)
+    settings = {"vocab_size": 80, "hidden_size": WIDTH, "intermediate_size": 48, **changes}
+    return made.hf_model(vocabulary(), settings, seed, CODES)
 
 
 def decoder_tensors(seed: int = 1) -> dict[str, torch.Tensor]:
     """The VQGAN's decoder under taming's names."""
-    shapes: dict[str, tuple[int, ...]] = {"conv_in": (64, 12, 3, 3), "conv_out": (3, 32, 3, 3)}
-
-    def block(at: str, inside: int, out: int) -> None:
-        shapes.update({f"{at}.norm1": (inside,), f"{at}.norm2": (out,)})
-        shapes.update({f"{at}.conv1": (out, inside, 3, 3), f"{at}.conv2": (out, out, 3, 3)})
-        if inside != out:
-            shapes[f"{at}.nin_shortcut"] = (out, inside, 1, 1)
-
-    block("mid.block_1", 64, 64)
-    block("mid.block_2", 64, 64)
-    shapes["mid.attn_1.norm"] = (64,)
-    shapes |= {f"mid.attn_1.{name}": (64, 64, 1, 1) for name in ("q", "k", "v", "proj_out")}
-    block("up.1.block.0", 64, 64)
-    block("up.1.block.1", 64, 64)
-    shapes["up.1.upsample.conv"] = (64, 64, 3, 3)
-    block("up.0.block.0", 64, 32)
-    block("up.0.block.1", 32, 32)
-    shapes["norm_out"] = (32,)
-    generator = torch.Generator().manual_seed(seed)
-    made = {}
-    for name, shape in shapes.items():
-        weight = torch.randn(shape, generator=generator)
-        fan = weight[0].numel()
-        made[f"{name}.weight"] = weight * fan**-0.5 if len(shape) > 1 else 1 + 0.3 * weight
-        made[f"{name}.bias"] = 0.1 * torch.randn(shape[0], generator=generator)
-    return {f"decoder.{name}": tensor for name, tensor in made.items()}
+    shape = VQConfig(codes=CODES, dim=DIM, channels=32, ch_mult=(1, 2), res_blocks=1, z_channels=12,
+                     grid=GRID, l2_norm=False, group_width=1, attention=False)  # fmt: skip
+    with torch.device("meta"):
+        named = {CHAMELEON.name(name, 2): x for name, x in LlamaGenVQ(shape).state_dict().items()}
+    generator, drawn = torch.Generator().manual_seed(seed), {}
+    for name, x in named.items():
+        if name.startswith("decoder."):
+            noise = torch.randn(x.shape, generator=generator)
+            one = 0.1 * noise if name.endswith("bias") else 1 + 0.3 * noise
+            drawn[name] = noise * noise[0].numel() ** -0.5 if noise.ndim > 1 else one
+    return drawn
 
 
 def write_checkpoint(
@@ -185,13 +155,7 @@ def level(x: torch.Tensor, w: dict[str, torch.Tensor], at: str, name: str) -> to
     return x
 
 
-def decoded(
-    z: torch.Tensor,
-    w: dict[str, torch.Tensor],
-    middle: Sequence[str],
-    ups: Sequence[str],
-    name: str,
-) -> torch.Tensor:
+def decoded(z: torch.Tensor, w: dict, middle: Any, ups: Any, name: str) -> torch.Tensor:
     """z [B, C, h, w] -> [B, 3, H, W] around [-1, 1]. middle, ups: names in `w` of the middle's
     blocks, and of the levels, the coarsest first; name: of a level's blocks."""
     x = conv(conv(z, w, "post_quant_conv"), w, "decoder.conv_in")

@@ -18,16 +18,10 @@ SPECIAL = {
     "emu3": ("<unk>", "<|extra_203|>", "<|image start|>", "<|image token|>", "<|extra_200|>"),
 }
 TEXT = {
-    "vocab_size": 64,
-    "hidden_size": WIDTH,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": HEADS,
-    "max_position_embeddings": 256,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "vocab_size": 64, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": HEADS, "max_position_embeddings": 256,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 
 
 def vocabulary(kind: str) -> dict[str, int]:

@@ -146,22 +146,16 @@ def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
     every = torch.zeros(1, 14, 9)
     places = torch.arange(14)[None]
     target = SimpleNamespace(barred=barred_codes(cfg), logits=lambda hidden: hidden)
-    p = code_logits(target, every, 1.0, places).softmax(-1)[0]
+    with Operators() as operators:
+        logits = code_logits(target, every, 1.0, places)
+    assert sum(operators.found.values()) == 3
+    p = logits.softmax(-1)[0]
     for place, law in enumerate(p):
         alone = [0.0] * 8 + [1.0] if place % 4 == 3 else [1 / 8] * 8 + [0.0]
         assert law.tolist() == pytest.approx(alone)
     kind = Places.of(SimpleNamespace(grid=lambda: (3, 4), barred=target.barred))
     assert kind.row == 4 and kind.forced.tolist() == [-1, -1, -1, 8]
     assert barred_codes(replace(cfg, row_end=False)) is None
-
-
-def test_structural_codes_cost_three_operators():
-    cfg = TransformerConfig(vocab=9, grid=3, row_end=True)
-    logits, places = torch.zeros(1, 2, 9), torch.arange(2)[None]
-    target = SimpleNamespace(barred=barred_codes(cfg), logits=lambda hidden: hidden)
-    with Operators() as operators:
-        code_logits(target, logits, 1.0, places)
-    assert sum(operators.found.values()) == 3
 
 
 def test_half_precision_is_a_cast(folder):

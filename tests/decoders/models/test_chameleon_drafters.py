@@ -1,5 +1,6 @@
 """EAGLE drafters of Chameleon models: published layout and conventions, round trip, refusals."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -92,16 +93,6 @@ def model_with(model: Any, net: EagleNet) -> Any:
     return model
 
 
-def test_a_missing_embedding_is_the_targets(hf, model, tmp_path):
-    _, file = published(hf)
-    whole = load(write(tmp_path / "whole", file), model)
-    del file["embed_tokens.weight"]
-    part = load(write(tmp_path / "part", file), model)
-    for name, values in whole.named_parameters():
-        assert torch.equal(values, part.get_parameter(name))
-    assert torch.equal(whole.code_tokens, model.target.code_tokens)
-
-
 def test_round_trip(hf, model, tmp_path):
     _, file = published(hf)
     net = load(write(tmp_path / "published", file), model)
@@ -110,55 +101,40 @@ def test_round_trip(hf, model, tmp_path):
     assert written.keys() == file.keys() and len(digest) == 64
     for name, values in file.items():
         assert torch.equal(values, written[name]), name
-    again = load(str(tmp_path / "ours"), model)
-    assert all(torch.equal(a, again.get_parameter(n)) for n, a in net.named_parameters())
-
-
-def test_a_layer_without_the_norms_loads_too(model, tmp_path):
-    """As this project trains them where the norms are switched off."""
-    from dataclasses import replace
-
+    del file["embed_tokens.weight"]  # a missing one is the target's
+    for again in (load(str(tmp_path / "ours"), model), load(write(tmp_path / "part", file), model)):
+        assert all(torch.equal(a, again.get_parameter(n)) for n, a in net.named_parameters())
+        assert torch.equal(again.code_tokens, model.target.code_tokens)
+    # As this project trains them where the norms are switched off.
     net = EagleNet(replace(model.target.cfg, layers=1, qk_norm=False))
-    save_eagle(net, tmp_path, torch.float32)
-    again = load(str(tmp_path), model)
+    save_eagle(net, tmp_path / "bare", torch.float32)
+    again = load(str(tmp_path / "bare"), model)
     assert type(again) is EagleNet and not again.cfg.qk_norm
     assert all(torch.equal(a, again.get_parameter(n)) for n, a in net.named_parameters())
 
 
-REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
-    "layers": ({"num_hidden_layers": 2}, None, "one layer, config.json says 2"),
-    "second": (
-        {},
-        lambda t: {"layers.1.mlp.up_proj.weight": torch.zeros(2)},
-        "unexpected layers.1",
-    ),
-    "width": (
-        {},
-        lambda t: {"layers.0.mlp.gate_proj.weight": torch.zeros(48, 16)},
-        "'width': 16.*'width': 32",
-    ),
-    "vocabulary": (
-        {},
-        lambda t: {"embed_tokens.weight": torch.zeros(24, C.WIDTH)},
-        "'vocabulary': 24.*'vocabulary': 80",
-    ),
-    "heads": ({"num_attention_heads": 8}, None, "does config.json belong"),
-}
+UP, GATE = "layers.1.mlp.up_proj.weight", "layers.0.mlp.gate_proj.weight"
+EMBED = "embed_tokens.weight"
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_other_drafters_are_refused(hf, model, tmp_path, case):
-    config, change, message = REFUSED[case]
-    _, file = published(hf)
-    source = write(tmp_path, file | (change(file) if change else {}), **config)
+@pytest.mark.parametrize(
+    ("config", "tensors", "message"),
+    [
+        ({"num_hidden_layers": 2}, {}, "one layer, config.json says 2"),
+        ({}, {UP: torch.zeros(2)}, "unexpected layers.1"),
+        ({}, {GATE: torch.zeros(48, 16)}, "'width': 16.*'width': 32"),
+        ({}, {EMBED: torch.zeros(24, C.WIDTH)}, "'vocabulary': 24.*'vocabulary': 80"),
+        ({"num_attention_heads": 8}, {}, "does config.json belong"),
+    ],
+)
+def test_other_drafters_are_refused(hf, model, tmp_path, config, tensors, message):
     with pytest.raises(DecoderError, match=message):
-        load(source, model)
+        load(write(tmp_path, published(hf)[1] | tensors, **config), model)
 
 
 def test_another_target_is_refused(hf, model, tmp_path):
-    _, file = published(hf)
     with pytest.raises(DecoderError, match=r"no config\.json beside"):
-        load(write(tmp_path, file), random_model())
+        load(write(tmp_path, published(hf)[1]), random_model())
     with pytest.raises(DecoderError, match="is no EAGLE drafter"):
         load(write(tmp_path / "other", {"a.weight": torch.zeros(2)}), model)
 

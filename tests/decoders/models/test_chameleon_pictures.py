@@ -78,10 +78,16 @@ def test_codes_of_pictures_agree_with_transformers(hf, folder):
 
 
 def test_row_ends_carry_no_picture(folder):
-    codes = some_codes().view(2, C.GRID, C.GRID)
-    lines = torch.nn.functional.pad(codes, (0, 1), value=C.CODES)
-    with_ends = lumina(folder).tokenizer.decode(lines.flatten(1))
-    assert torch.equal(with_ends, anole(folder).tokenizer.decode(codes.flatten(1)))
+    model, codes = lumina(folder), some_codes()
+    lines = torch.nn.functional.pad(codes.view(2, C.GRID, C.GRID), (0, 1), value=C.CODES)
+    with_ends = model.tokenizer.decode(lines.flatten(1))
+    assert torch.equal(with_ends, anole(folder).tokenizer.decode(codes))
+    for wrong, says in (
+        (codes, "4 rows of 4 codes and a row end, found 16 codes"),
+        (torch.full((1, 20), C.CODES), "found 16 inside a row"),
+    ):
+        with pytest.raises(DecoderError, match=says):
+            model.tokenizer.decode(wrong)
 
 
 def test_a_row_end_is_nobodys_neighbour(hf, folder):
@@ -111,28 +117,19 @@ def test_without_a_codebook_there_are_codes_only(hf, tmp_path):
         _ = model.codebook
 
 
-def test_what_is_no_picture_is_refused(folder):
-    with pytest.raises(DecoderError, match="4 rows of 4 codes and a row end, found 16 codes"):
-        lumina(folder).tokenizer.decode(some_codes())
-    with pytest.raises(DecoderError, match="found 16 inside a row"):
-        lumina(folder).tokenizer.decode(torch.full((1, 20), C.CODES))
-
-
 def test_other_files_are_refused(hf, folder, bare, tmp_path):
-    with pytest.raises(DecoderError, match=r"a codebook but no .*model\.vqmodel\.decoder\.conv_in"):
-        anole(folder, tokenizer=str(bare))
-    torch.save({"state_dict": {"a.weight": torch.zeros(2)}}, tmp_path / "other.ckpt")
-    with pytest.raises(DecoderError, match=r"holds no Chameleon VQGAN.*found a\.weight"):
-        anole(folder, tokenizer=str(tmp_path / "other.ckpt"))
-    torn = C.vqgan_tensors(hf)
-    del torn["decoder.up.1.upsample.conv.bias"]
-    torch.save({"state_dict": torn}, tmp_path / "torn.ckpt")
-    with pytest.raises(DecoderError, match=r"missing decoder\.up\.1\.upsample\.conv\.bias"):
-        anole(folder, tokenizer=str(tmp_path / "torn.ckpt"))
-    more = C.vqgan_tensors(hf) | {"quantize.embedding.weight": torch.ones(20, C.DIM)}
-    torch.save({"state_dict": more}, tmp_path / "more.ckpt")
-    with pytest.raises(DecoderError, match="names 16 codes, its VQ tokenizer has 20"):
-        anole(folder, tokenizer=str(tmp_path / "more.ckpt"))
+    whole = C.vqgan_tensors(hf)
+    lost = "decoder.up.1.upsample.conv.bias"
+    for tensors, says in (
+        (None, r"a codebook but no .*model\.vqmodel\.decoder\.conv_in"),
+        ({"a.weight": torch.zeros(2)}, r"holds no Chameleon VQGAN.*found a\.weight"),
+        ({k: v for k, v in whole.items() if k != lost}, f"missing {lost}"),
+        (whole | {"quantize.embedding.weight": torch.ones(20, C.DIM)},
+         "names 16 codes, its VQ tokenizer has 20"),
+    ):  # fmt: skip
+        torch.save({"state_dict": tensors}, tmp_path / "other.ckpt")
+        with pytest.raises(DecoderError, match=says):
+            anole(folder, tokenizer=str(tmp_path / "other.ckpt" if tensors else bare))
 
 
 def test_the_released_shape_is_read_off_the_tensors(tmp_path):

@@ -100,29 +100,20 @@ def test_pictures_of_a_folder_become_codes(tmp_path: Path) -> None:
     assert torch.equal(one.images(split, [at]).codes, expected)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('[{"image": "x.png", "caption": "a"}]', r"row 1 names .*x\.png"),
-        ('[{"image": "0.png"}]', "row 1 needs `image` and `caption`"),
-    ],
-)
-def test_bad_captions_are_refused(text: str, says: str, tmp_path: Path) -> None:
+def test_bad_captions_and_pictures_are_refused(tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "0.png")
     path = tmp_path / "captions.json"
-    path.write_text(text)
-    with pytest.raises(DecoderError, match=says):
-        pictures(MODEL, str(tmp_path), str(path), 8)
-    with pytest.raises(DecoderError, match=r"does not exist; set data\.captions"):
-        pictures(MODEL, str(tmp_path), str(tmp_path / "none.json"), 8)
-
-
-def test_a_tokenizer_that_only_decodes_is_refused(tmp_path: Path) -> None:
+    for text, says in (
+        (None, r"does not exist; set data\.captions"),
+        ('[{"image": "x.png", "caption": "a"}]', r"row 1 names .*x\.png"),
+        ('[{"image": "0.png"}]', "row 1 needs `image` and `caption`"),
+    ):
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(DecoderError, match=says):
+            pictures(MODEL, str(tmp_path), str(path), 8)
     with pytest.raises(DecoderError, match=r"cannot encode pictures.*data=sampled"):
         Scenes(MODEL).images("train", [0])
-
-
-def test_pictures_of_another_size_are_refused() -> None:
     with pytest.raises(DecoderError, match="pictures of 64 pixels are 1024 codes"):
         Scenes(with_vq()).images("train", [0])  # type: ignore[arg-type]
 
@@ -198,20 +189,13 @@ def test_a_finite_source_is_gone_through_again() -> None:
     seen = {n for step in range(12) for n in drawn(made, step)}
     assert len(seen) == 12
     assert made.live(11) == [2, 0] and made.live(12) == [0, 1]
-
-
-def test_without_shards_every_image_comes_once_an_epoch() -> None:
-    made = ring(count=14, shard=0)
-    numbers = [n for step in range(13) for n in drawn(made, step)]
-    assert all(Counter(numbers)[n] == 4 for n in set(numbers))
-    assert len(set(numbers)) == 13
-
-
-def test_held_out_images_are_never_trained_on() -> None:
-    made = ring(reuse=1.0)
-    held = made.held_out(0, 4).images.codes
-    held_numbers = set((24 * held[:, 0] + held[:, 1]).tolist())
-    assert not held_numbers & {n for step in range(18) for n in drawn(made, step)}
+    one_by_one = ring(count=14, shard=0)  # every image once an epoch
+    numbers = Counter(n for step in range(13) for n in drawn(one_by_one, step))
+    assert len(numbers) == 13 and set(numbers.values()) == {4}
+    held = ring(reuse=1.0)
+    codes = held.held_out(0, 4).images.codes
+    never = set((24 * codes[:, 0] + codes[:, 1]).tolist())
+    assert not never & {n for step in range(18) for n in drawn(held, step)}
 
 
 def test_kept_shards_are_read_by_a_later_run(tmp_path: Path) -> None:
@@ -230,16 +214,12 @@ def test_kept_shards_are_read_by_a_later_run(tmp_path: Path) -> None:
     assert not [n for n in MADE if n]  # the source was not asked
 
 
-def test_shards_of_other_settings_are_refused(tmp_path: Path) -> None:
-    ring(folder=str(tmp_path))
+def test_shards_of_other_settings_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    made = ring(folder=str(tmp_path))
     with pytest.raises(DecoderError, match="paired: True there, False here"):
         ring(folder=str(tmp_path), paired=False)
     with pytest.raises(DecoderError, match="holds 0 shards"):
         Stored(TARGET, str(tmp_path / "none"), 4, True, 0.2, 0)
-
-
-def test_a_damaged_shard_says_which(tmp_path: Path) -> None:
-    made = ring(folder=str(tmp_path))
     made.prepare(0)
     path = tmp_path / "shard_000000.safetensors"
     path.write_bytes(path.read_bytes()[:64])

@@ -119,7 +119,7 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Done(model, learner, untrained, result, before, after, learnt, prompts, folder)
 
 
-def test_the_loss_falls_and_the_acceptance_of_every_depth_rises(done: Done) -> None:
+def test_the_loss_falls_and_the_acceptance_of_every_depth_rises(done):
     losses = [row["loss"] for row in done.result.history if "loss" in row]
     assert len(losses) == CONFIG.steps
     assert sum(losses[-3:]) < 0.5 * sum(losses[:3])
@@ -132,7 +132,7 @@ def test_the_loss_falls_and_the_acceptance_of_every_depth_rises(done: Done) -> N
     assert done.after.chain_length() > 1.5 * done.before.chain_length()
 
 
-def test_the_file_has_the_published_names_and_holds_the_whole_drafter(done: Done) -> None:
+def test_the_file_has_the_published_names_and_holds_the_whole_drafter(done):
     folder = done.folder / "whole"
     save_eagle(done.learner.net, folder, torch.float32)
     tokens = done.model.target.cfg.conditioning == "tokens"
@@ -152,7 +152,7 @@ def test_the_file_has_the_published_names_and_holds_the_whole_drafter(done: Done
         assert torch.equal(trained.bfloat16().float(), rounded.get_parameter(name)), name
 
 
-def test_the_loaded_drafter_drafts_in_decoding_what_it_drafted_in_training(done: Done) -> None:
+def test_the_loaded_drafter_drafts_in_decoding_what_it_drafted_in_training(done):
     folder = done.folder / "drafts"
     save_eagle(done.learner.net, folder, torch.float32)
     roots, count = torch.tensor([0, 3, 9]), len(done.learnt.images)
@@ -187,7 +187,7 @@ def decoded(done: Done, checkpoint: str, root: int) -> list[Tensor]:
     return found
 
 
-def test_training_goes_on_from_the_stored_drafter(done: Done) -> None:
+def test_training_goes_on_from_the_stored_drafter(done):
     folder = done.folder / "further"
     save_eagle(done.learner.net, folder, torch.float32)
     further = EagleLearner(done.model, str(folder))
@@ -201,7 +201,7 @@ def test_training_goes_on_from_the_stored_drafter(done: Done) -> None:
     assert target.output.weight.grad is None  # the target stays as it was published
 
 
-def test_greedy_codes_are_ars_in_fewer_target_calls_than_untrained(done: Done) -> None:
+def test_greedy_codes_are_ars_in_fewer_target_calls_than_untrained(done):
     model = done.model
     done.learner.save(done.folder / "saved")
     model.drafters["untrained"] = done.untrained.eval().requires_grad_(False)
@@ -220,7 +220,7 @@ def test_greedy_codes_are_ars_in_fewer_target_calls_than_untrained(done: Done) -
     assert calls[0] < 0.75 * calls[1] and calls[1] <= calls[2]
 
 
-def test_the_released_recipe_reads_one_row_an_image(done: Done) -> None:
+def test_the_released_recipe_reads_one_row_an_image(done):
     """Unguided, some captions dropped (METHODS 6): a dropped row is the unconditional one."""
     target, drop = transformer_of(done.model), torch.arange(8) % 3 == 0
     single = target_states(target, done.learnt.images, drop)
@@ -236,9 +236,7 @@ def test_the_released_recipe_reads_one_row_an_image(done: Done) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "float32"])
-def test_a_half_precision_target_is_trained_on_in_either_precision(
-    precision: str, tmp_path: Path
-) -> None:
+def test_a_half_precision_target_is_trained_on_in_either_precision(precision, tmp_path):
     model = chameleon_model(families.load_anole, tmp_path, "bfloat16")
     learner, ring = EagleLearner(model), ring_of(model, SCENES, True, None)
     config = replace(CONFIG, steps=8, warmup=1, precision=precision)

@@ -1,6 +1,7 @@
 """The training loop: killed and resumed, in parts, in several processes, it ends at one result."""
 
 import csv
+import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -57,19 +58,24 @@ def weights(made: Trainer) -> dict[str, Tensor]:
     return {k: v.clone() for k, v in made.learner.net.state_dict().items()}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Path]:
+    """A training that was never stopped, and its folder."""
+    folder = tmp_path_factory.mktemp("whole")
+    made = trainer(folder)
+    made.run()
+    return made, folder
+
+
 class Killed(Exception):
     pass
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path, stored: bool) -> None:
-    def data(name: str) -> DataConfig:
-        folder = str(tmp_path / f"{name}_shards") if stored else None
-        return DataConfig(shard=6, ring=2, reuse=2, chunk=3, folder=folder)
-
-    whole = trainer(tmp_path / "whole", data=data("whole"))
-    whole.run()
-    cut = trainer(tmp_path / "cut", data=data("cut"))
+def test_a_killed_training_goes_on_to_the_same_weights(whole, tmp_path: Path, stored: bool) -> None:
+    folder = str(tmp_path / "shards") if stored else None
+    data = DataConfig(shard=6, ring=2, reuse=2, chunk=3, folder=folder)
+    cut = trainer(tmp_path / "cut", data=data)
     update = cut._step
 
     def killed(step: int, now: LossConfig) -> dict[str, Tensor]:
@@ -80,9 +86,9 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path, stored: b
     cut._step = killed  # type: ignore[method-assign]
     with pytest.raises(Killed):
         cut.run()
-    resumed = trainer(tmp_path / "cut", data=data("cut"))
+    resumed = trainer(tmp_path / "cut", data=data)
     done = resumed.run()
-    for name, value in weights(whole).items():
+    for name, value in weights(whole[0]).items():
         assert torch.equal(value, weights(resumed)[name]), name
     assert [row["step"] for row in done.history] == [0, 1, 2, 3, 4, 5, 6]
     with (tmp_path / "cut" / "curve.csv").open() as file:
@@ -90,24 +96,20 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path, stored: b
     assert float(rows[-1]["held_overlap_2"]) == pytest.approx(done.acceptance.overlap[1])
 
 
-def test_a_finished_training_is_not_repeated(tmp_path: Path) -> None:
-    first = trainer(tmp_path)
-    first.run()
-    again = trainer(tmp_path)
-    done = again.run()
-    assert done.steps == CONFIG.steps
-    assert torch.equal(weights(first)["fc.weight"], weights(again)["fc.weight"])
+def test_a_finished_training_is_not_repeated(whole) -> None:
+    again = trainer(whole[1])
+    assert again.run().steps == CONFIG.steps
+    assert torch.equal(weights(whole[0])["fc.weight"], weights(again)["fc.weight"])
 
 
 @pytest.mark.parametrize("micro", [1, 2])
-def test_accumulation_equals_the_large_batch(tmp_path: Path, micro: int) -> None:
-    large = trainer(tmp_path / "large")
-    large.run()
-    parts = trainer(tmp_path / "parts", replace(CONFIG, micro=micro))
+def test_accumulation_equals_the_large_batch(whole, tmp_path: Path, micro: int) -> None:
+    parts = trainer(tmp_path, replace(CONFIG, micro=micro))
     parts.run()
-    for name, value in weights(large).items():
+    for name, value in weights(whole[0]).items():
         torch.testing.assert_close(value, weights(parts)[name], rtol=1e-3, atol=1e-5)
-    assert large.loop.history[-2]["loss"] == pytest.approx(parts.loop.history[-2]["loss"], rel=1e-5)
+    losses = [made.loop.history[-2]["loss"] for made in (whole[0], parts)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def in_process(rank: int, port: int, folder: str) -> None:
@@ -125,33 +127,31 @@ def in_process(rank: int, port: int, folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(tmp_path: Path) -> None:
+def test_two_processes_equal_one(whole, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    alone = trainer(tmp_path / "one")
-    alone.run()
     torch.multiprocessing.spawn(in_process, (port, str(tmp_path)), nprocs=2)
     for rank in (0, 1):
         found = torch.load(tmp_path / f"weights_{rank}.pt", weights_only=True)
-        for name, value in weights(alone).items():
+        for name, value in weights(whole[0]).items():
             torch.testing.assert_close(value, found[name], rtol=1e-3, atol=1e-5)
     assert not list((tmp_path / "two").glob("*.partial"))
 
 
-def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
-    trainer(tmp_path).run()
+def test_what_does_not_go_together_is_refused(whole, tmp_path: Path) -> None:
+    shutil.copytree(whole[1], tmp_path / "old")
     with pytest.raises(DecoderError, match=r"lr: 0\.01 there, 0\.02 here.*train\.resume=false"):
-        trainer(tmp_path, replace(CONFIG, lr=0.02)).run()
-    trainer(tmp_path, replace(CONFIG, lr=0.02, resume=False)).run()
-
-
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
-    trainer(tmp_path).run()
-    path = tmp_path / "training.ckpt"
+        trainer(tmp_path / "old", replace(CONFIG, lr=0.02)).run()
+    trainer(tmp_path / "old", replace(CONFIG, lr=0.02, steps=1, resume=False)).run()
+    path = tmp_path / "old" / "training.ckpt"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(DecoderError, match=r"training\.ckpt cannot be read"):
-        trainer(tmp_path).run()
+        trainer(tmp_path / "old").run()
+    with pytest.raises(DecoderError, match=r"data\.shard=100 images, but the source has 18"):
+        trainer(tmp_path, data=DataConfig(shard=100))
+    with pytest.raises(DecoderError, match="whole number of micro-batches of 2 for each of 3"):
+        trainer(tmp_path, replace(CONFIG, micro=2), world=World(0, 3))
 
 
 def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path) -> None:
@@ -197,13 +197,3 @@ def test_the_budget_ends_the_schedule(tmp_path: Path) -> None:
 def test_impossible_settings_are_refused(kind: Any, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(DecoderError, match=says):
         kind(**settings)
-
-
-def test_a_shard_larger_than_the_source_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DecoderError, match=r"data\.shard=100 images, but the source has 18"):
-        trainer(tmp_path, data=DataConfig(shard=100))
-
-
-def test_a_batch_that_processes_cannot_share_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DecoderError, match="whole number of micro-batches of 2 for each of 3"):
-        trainer(tmp_path, replace(CONFIG, micro=2), world=World(0, 3))

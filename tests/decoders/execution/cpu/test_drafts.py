@@ -124,9 +124,7 @@ def alike(have: Draft, want: Draft) -> None:
     ("batch", "cfg", "temperature"), [(3, 3.0, 0.0), (3, 3.0, 0.7), (3, 1.0, 1.0), (1, 3.0, 1.0)]
 )
 @torch.inference_mode()
-def test_a_draft_is_that_of_the_tensor_code(
-    name: str, batch: int, cfg: float, temperature: float
-) -> None:
+def test_a_draft_is_that_of_the_tensor_code(name, batch, cfg, temperature):
     case = Drafting(TREES[name], Sampling(temperature=temperature, cfg=cfg), batch)
     own, plain = case.session(True), case.session(False)
     for step in (0, 1):
@@ -144,7 +142,7 @@ def test_a_draft_is_that_of_the_tensor_code(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["narrow_9", "dynamic_58"])
 @torch.inference_mode()
-def test_an_image_alone_has_the_bits_it_has_in_a_batch(name: str, dtype: torch.dtype) -> None:
+def test_an_image_alone_has_the_bits_it_has_in_a_batch(name, dtype):
     def drafts(rows: tuple[int, ...] | None) -> tuple[EagleSession, Draft]:
         case = Drafting(TREES[name], Sampling(cfg=3.0), 3, dtype, rows)
         session = case.session(True)
@@ -163,7 +161,7 @@ def test_an_image_alone_has_the_bits_it_has_in_a_batch(name: str, dtype: torch.d
 
 @pytest.mark.parametrize("name", ["binary_8", "small"])
 @torch.inference_mode()
-def test_filtered_distributions_grow_as_in_the_tensor_code(name: str) -> None:
+def test_filtered_distributions_grow_as_in_the_tensor_code(name):
     for filters in ({"top_k": 4}, {"top_p": 0.8}):
         case = Drafting(TREES[name], Sampling(cfg=3.0, **filters))
         own, plain = case.session(True), case.session(False)
@@ -177,7 +175,7 @@ def test_filtered_distributions_grow_as_in_the_tensor_code(name: str) -> None:
 
 
 @torch.inference_mode()
-def test_subclasses_that_change_nothing_are_calls_too_and_others_tensor_code() -> None:
+def test_subclasses_that_change_nothing_are_calls_too_and_others_tensor_code():
     class Same(Dynamic):
         """Overrides nothing."""
 
@@ -200,7 +198,7 @@ def test_subclasses_that_change_nothing_are_calls_too_and_others_tensor_code() -
 
 
 @torch.inference_mode()
-def test_equal_likeliest_codes_come_first_index_first() -> None:
+def test_equal_likeliest_codes_come_first_index_first():
     for tree in (Static(choices=[[0], [1], [2]]), Dynamic(depth=1, top_k=3, nodes=3)):
         case = Drafting(tree, Sampling(temperature=0, cfg=3.0), 1)
         session = case.session(True)
@@ -213,7 +211,7 @@ def test_equal_likeliest_codes_come_first_index_first() -> None:
 
 
 @torch.inference_mode()
-def test_a_support_smaller_than_the_tree_leaves_fewer_children() -> None:
+def test_a_support_smaller_than_the_tree_leaves_fewer_children():
     tree = Static(choices=[[0], [1], [2], [3]])
     case = Drafting(tree, Sampling(cfg=3.0), 1)
     session = case.session(True)
@@ -227,7 +225,7 @@ def test_a_support_smaller_than_the_tree_leaves_fewer_children() -> None:
 
 
 @torch.inference_mode()
-def test_what_is_told_is_checked_before_anything_is_written() -> None:
+def test_what_is_told_is_checked_before_anything_is_written():
     case = Drafting(TREES["narrow_9"], Sampling(cfg=3.0), 2)
     session = case.session(True)
     hidden, codes, count, start = case.told(0)

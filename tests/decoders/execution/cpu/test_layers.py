@@ -52,7 +52,7 @@ def both(net, step):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_forward_is_pytorchs(name: str) -> None:
+def test_a_forward_is_pytorchs(name):
     shape, step, close = CASES[name]
     net = network(**shape)
     out, cache, wanted, wanted_cache = both(net, step(net))
@@ -60,7 +60,7 @@ def test_a_forward_is_pytorchs(name: str) -> None:
     assert error(out, wanted) < close and error(cache, wanted_cache) < close
 
 
-def test_in_bfloat16_it_is_nearer_to_exact_sums_than_pytorch() -> None:
+def test_in_bfloat16_it_is_nearer_to_exact_sums_than_pytorch():
     """The residual stream stays in float32."""
     net = network(64, dtype=torch.bfloat16, layers=6)
     step = tree(net, 3, 9)
@@ -76,9 +76,7 @@ def test_in_bfloat16_it_is_nearer_to_exact_sums_than_pytorch() -> None:
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("rows", [2, 16, 19])
 @pytest.mark.parametrize(("heads", "ffn"), [(2, 64), (1, 16), (3, 80)])
-def test_threads_share_the_work_without_a_trace(
-    rows: int, count: int, heads: int, ffn: int
-) -> None:
+def test_threads_share_the_work_without_a_trace(rows, count, heads, ffn):
     """Halves of the inputs are one's own, or nobody's; from 8 rows a thread on every thread has
     rows of its own."""
     net = network(32, heads, ffn=ffn)
@@ -93,7 +91,7 @@ def test_threads_share_the_work_without_a_trace(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "nodes"), [(2, 9), (17, 1), (3, 26)])
-def test_a_row_alone_has_the_bits_it_has_in_a_batch(dtype, rows: int, nodes: int) -> None:
+def test_a_row_alone_has_the_bits_it_has_in_a_batch(dtype, rows, nodes):
     """So a code verified alone and in a tree meets one distribution."""
     net = network(32, dtype=dtype)
     packed_into(net)
@@ -107,7 +105,7 @@ def test_a_row_alone_has_the_bits_it_has_in_a_batch(dtype, rows: int, nodes: int
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e-2, 30.0, 1e3])
-def test_scores_and_gates_far_from_one(scale: float) -> None:
+def test_scores_and_gates_far_from_one(scale):
     """The kernel's own exponential, from flat distributions to single slots."""
     net = network(16, layers=1)
     net.layers[0].attention.wqkv.weight.mul_(scale**0.5)
@@ -118,7 +116,7 @@ def test_scores_and_gates_far_from_one(scale: float) -> None:
     assert error(out, wanted) < max(CLOSE, 1e-6 * scale)
 
 
-def test_what_no_query_may_see_does_not_matter() -> None:
+def test_what_no_query_may_see_does_not_matter():
     net = network()
     packed_into(net)
     step = tree(net, 2, 5)
@@ -131,7 +129,7 @@ def test_what_no_query_may_see_does_not_matter() -> None:
 
 @pytest.mark.parametrize("pads", ["masked", "released"])
 @pytest.mark.parametrize("words", [(1, 3), (4, 2)])
-def test_a_prefill_is_that_of_pytorchs_operators(words: tuple[int, int], pads: str) -> None:
+def test_a_prefill_is_that_of_pytorchs_operators(words, pads):
     """A drafter may read the pads of a released one; else what stands there does not matter."""
     net = network()
     net.cfg = replace(net.cfg, pads=pads)
@@ -154,7 +152,7 @@ def test_a_prefill_is_that_of_pytorchs_operators(words: tuple[int, int], pads: s
 
 
 @pytest.mark.parametrize("nodes", [1, 7])
-def test_eagles_layer_has_no_norm_before_and_none_behind(nodes: int) -> None:
+def test_eagles_layer_has_no_norm_before_and_none_behind(nodes):
     net = network(32, kind=EagleNet)
     step = tree(net, 4, nodes)
     ids = torch.arange(4 * nodes).view(4, nodes) % 24
@@ -173,7 +171,7 @@ def test_eagles_layer_has_no_norm_before_and_none_behind(nodes: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("outputs", [16, 24, 1, 130])
 @pytest.mark.parametrize("rows", [1, 7, 37])
-def test_a_product_alone(rows: int, outputs: int, dtype) -> None:
+def test_a_product_alone(rows, outputs, dtype):
     random = torch.Generator().manual_seed(outputs)
     x, weight, bias = (
         torch.randn(shape, generator=random).to(dtype)
@@ -184,14 +182,11 @@ def test_a_product_alone(rows: int, outputs: int, dtype) -> None:
         assert made.shape == (rows, 2, outputs) and made.dtype == dtype
         exact = F.linear(x.double(), weight.double(), None if given is None else given.double())
         assert error(made, exact) < (CLOSE if dtype == torch.float32 else 0.01)
-
-
-def test_a_product_of_an_odd_number_of_inputs_is_refused():
     with pytest.raises(DecoderError, match=r"even number of inputs, found weights \[16, 15\]"):
         NativeLinear(torch.zeros(16, 15))
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_read() -> None:
+def test_what_does_not_fit_is_refused_and_nothing_is_read():
     net = network()
     packed_into(net)
     step = tree(net, 2, 3)

@@ -37,7 +37,7 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_without_a_compiler_auto_is_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_auto_is_torch(monkeypatch):
     monkeypatch.setattr(library.platform, "system", lambda: "Linux")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert settled(CPU).layers == "torch"
@@ -49,13 +49,13 @@ def test_without_a_compiler_auto_is_torch(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @needs_kernel
-def test_clang_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clang_is_not_asked(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", script(tmp_path / "c++", "echo Debian clang version 14.0.6"))
     assert "is Clang; name g++ in CXX" in str(library.missing())
 
 
 @needs_kernel
-def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     text = 'case "$1" in --version) echo own 1.0;; *) echo out of biscuits >&2; exit 3;; esac'
     monkeypatch.setenv("CXX", script(tmp_path / "own", text))
     assert settled(CPU).layers == "native"
@@ -67,9 +67,7 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @needs_kernel
-def test_a_library_that_does_not_load_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_does_not_load_is_told(tmp_path, monkeypatch):
     text = 'while [ $# -gt 1 ]; do [ "$1" = -o ] && echo junk > "$2"; shift; done'
     monkeypatch.setenv("CXX", script(tmp_path / "own", text))
     with pytest.raises(DecoderError, match=r"cannot be loaded: .*delete .*kernel-"):
@@ -77,9 +75,7 @@ def test_a_library_that_does_not_load_is_told(
 
 
 @needs_kernel
-def test_it_is_compiled_once_for_a_source_and_a_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_compiled_once_for_a_source_and_a_machine(tmp_path, monkeypatch):
     commands: list[list[str]] = []
     run = subprocess.run
 

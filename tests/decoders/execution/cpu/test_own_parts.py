@@ -133,16 +133,3 @@ def test_a_cache_that_took_the_others_place_is_written() -> None:
         before = run.cache.data.clone()
         loop.execution.step(loop, run)
     assert not torch.equal(run.cache.data, before)
-
-
-class SlowRule(Lantern):
-    def bound_of(self, p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return super().bound_of(p, x)
-
-
-def test_a_part_that_overrides_something_is_recorded_as_tensor_code() -> None:
-    model = model_of(True)
-    text = model.text.encode(["a b"])
-    noise = Noise.for_prompts(3, ["a b"], model.target.length)
-    made = loop_of(model, SlowRule(model, k=20, delta=0.4)).generate(text, noise)
-    assert made.trace.path == {"draft": "kernel", "forward": "kernel", "accept": "eager"}

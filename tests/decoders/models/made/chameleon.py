@@ -63,11 +63,19 @@ def randomise(module: Any, seed: int = 0) -> Any:
     return module.requires_grad_(False)
 
 
-def hf_model(names: Mapping[str, int], settings: Mapping[str, Any], seed: int = 0) -> Any:
+def hf_model(
+    names: Mapping[str, int], settings: Mapping[str, Any], seed: int = 0, codes: int = 16
+) -> Any:
     """transformers' Chameleon with random weights. settings: of its configuration."""
     from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
-    config = ChameleonConfig(**{"vocabulary_map": dict(names), **settings})
+    pictures = {
+        "embed_dim": 8, "num_embeddings": codes, "latent_channels": 12, "resolution": 16,
+        "base_channels": 32, "channel_multiplier": [1, 2], "num_res_blocks": 1,
+    }  # fmt: skip
+    shape = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 4)
+    shape |= {"num_hidden_layers": 2, "vocabulary_map": dict(names), "vq_config": pictures}
+    config = ChameleonConfig(**{**shape, **settings})
     model = randomise(ChameleonForConditionalGeneration(config).eval(), seed)
     model.lm_head.weight.data *= SHARP
     return model
@@ -105,18 +113,7 @@ def stand_in(folder: Path, settings: Mapping[str, Any], words: Sequence[str]) ->
     from safetensors.torch import save_file
 
     names = vocabulary(CODES, [*TEMPLATE, *words], (int(settings["grid"]) * DOWN // BLOCK,))
-    config = {
-        "vocab_size": len(names),
-        "hidden_size": WIDTH,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "vq_config": {
-            "embed_dim": 8, "num_embeddings": 16, "latent_channels": 12, "resolution": 16,
-            "base_channels": 32, "channel_multiplier": [1, 2], "num_res_blocks": 1,
-        },
-    }  # fmt: skip
+    config = {"vocab_size": len(names), "hidden_size": WIDTH, "intermediate_size": 96}
     model = hf_model(names, config)
     target, drafter = folder / "target", folder / "drafter"
     model.save_pretrained(target)

@@ -30,19 +30,12 @@ class Sizes:
     def config(self) -> dict[str, Any]:
         """config.json of the hub conversion."""
         return {
-            "architectures": ["LlamaForCausalLM"],
-            "hidden_size": self.width,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.heads,
-            "intermediate_size": self.ffn,
-            "vocab_size": self.vocab,
-            "block_size": self.grid**2,
-            "cls_token_num": self.prefix,
-            "caption_dim": self.text,
-            "rms_norm_eps": 1e-5,
-            "input_type": "t2i",
-        }
+            "architectures": ["LlamaForCausalLM"], "hidden_size": self.width,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.heads,
+            "num_key_value_heads": self.heads, "intermediate_size": self.ffn,
+            "vocab_size": self.vocab, "block_size": self.grid**2, "cls_token_num": self.prefix,
+            "caption_dim": self.text, "rms_norm_eps": 1e-5, "input_type": "t2i",
+        }  # fmt: skip
 
 
 def random_tensor(*shape: int, seed: int) -> Tensor:
@@ -83,6 +76,13 @@ def original(sizes: Sizes, classes: int | None = None) -> dict[str, Tensor]:
     return made
 
 
+HUB_NAMES = {
+    "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1",
+    "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
+    "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
+}  # fmt: skip
+
+
 def hub_names(given: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     """The same weights under the hub conversion's names."""
     out = {
@@ -93,18 +93,9 @@ def hub_names(given: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     out |= {f"model.{k}": v for k, v in given.items() if k.startswith("cls_embedding")}
     for n in range(layers):
         own, hub = f"layers.{n}.", f"model.layers.{n}."
-        q, k, v = given[f"{own}attention.wqkv.weight"].chunk(3)
-        pairs = {
-            "self_attn.q_proj": q,
-            "self_attn.k_proj": k,
-            "self_attn.v_proj": v,
-            "self_attn.o_proj": given[f"{own}attention.wo.weight"],
-            "mlp.gate_proj": given[f"{own}feed_forward.w1.weight"],
-            "mlp.up_proj": given[f"{own}feed_forward.w3.weight"],
-            "mlp.down_proj": given[f"{own}feed_forward.w2.weight"],
-            "input_layernorm": given[f"{own}attention_norm.weight"],
-            "post_attention_layernorm": given[f"{own}ffn_norm.weight"],
-        }
+        qkv = given[f"{own}attention.wqkv.weight"].chunk(3)
+        pairs = {f"self_attn.{name}_proj": x for name, x in zip("qkv", qkv, strict=True)}
+        pairs |= {new: given[f"{own}{old}.weight"] for new, old in HUB_NAMES.items()}
         out |= {f"{hub}{name}.weight": tensor.clone() for name, tensor in pairs.items()}
     return out
 
