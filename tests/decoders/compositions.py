@@ -38,9 +38,13 @@ OWN = {
 WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]
 
 
+DRAFTED = {"specdec": "block"}  # decoders of conf/decoder on a drafter of their own
+
+
 def entry(name: str) -> str:
     """A study's entry: a decoder of conf/decoder, or as `sd_chain with hawk` one with a drafter of
     conf/drafter, untrained."""
     name, _, drafter = name.partition(" with ")
+    drafter = drafter or DRAFTED.get(name, "")
     words = f'["drafter={drafter}", "drafter.checkpoint=null"]'
     return f"{{decoder: {name}, overrides: {words}}}" if drafter else name
