@@ -54,3 +54,14 @@ class Corrected(AcceptRule):
 
     def greedy(self, p: Tensor, x: Tensor) -> Test:
         return likeliest(p, x)
+
+
+class Passing(Corrected):
+    """A rule that a draft passes or does not, whatever it was drawn from."""
+
+    def passes(self, p: Tensor) -> Tensor:
+        """Which codes pass, [..., V] bool."""
+        raise NotImplementedError("a rule says which codes pass")
+
+    def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
+        return torch.where(self.passes(p), 1.0 if q is None else q, 0.0)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from decoders.distribution import normalised
 from decoders.kinds import NotNegative, Positive, Share
-from decoders.verify.corrected import Corrected, Residual
+from decoders.verify.corrected import Corrected, Passing, Residual
 
 
 def entropy_of(p: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def drafted_by(p: Tensor, q: Tensor | None) -> Tensor:
 
 
 @dataclass(eq=False, repr=False)
-class Typical(Corrected):
+class Typical(Passing):
     """eps: a draft of this probability always passes; alpha: share of exp(-H) from which it does
     (`posterior_threshold` and `posterior_alpha` in Medusa)."""
 
@@ -50,12 +50,8 @@ class Typical(Corrected):
     def __str__(self) -> str:
         return f"typical(eps={self.eps:g}, alpha={self.alpha:g}, residual={self.residual})"
 
-    def typical(self, p: Tensor) -> Tensor:
-        """Which codes pass, [..., V] bool."""
+    def passes(self, p: Tensor) -> Tensor:
         return p > (self.alpha * torch.exp(-entropy_of(p))).clamp_max(self.eps)
-
-    def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
-        return torch.where(self.typical(p), 1.0 if q is None else q, 0.0)
 
     def corrected(self, p: Tensor, q: Tensor | None, mass: Tensor, x: Tensor) -> Tensor:
         return p if self.residual == "paper" else super().corrected(p, q, mass, x)
@@ -63,7 +59,7 @@ class Typical(Corrected):
     def truncated(self, p: Tensor) -> Tensor:
         """The target cut to what passes, [..., V]: what a truncating rule is to be compared with
         (2607.26627). p itself where nothing passes."""
-        return normalised(torch.where(self.typical(p), p, 0.0), p)
+        return normalised(torch.where(self.passes(p), p, 0.0), p)
 
 
 @dataclass(eq=False, repr=False)

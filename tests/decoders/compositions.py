@@ -39,6 +39,7 @@ OWN = {
 }
 PATHS = {one.learner.rpartition(".")[2][:-7]: one.learner[:-7] for one in DRAFTERS.values()}
 PATHS["Medusa"] = "decoders.propose.drafters.medusa.Medusa"
+DRAFTED = {"specdec": "block"}  # decoders of conf/decoder on a drafter of their own
 WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]
 
 
@@ -69,5 +70,6 @@ def entry(name: str) -> str:
     """A study's entry: a decoder of conf/decoder, or as `sd_chain with hawk` one with a drafter of
     conf/drafter, untrained."""
     name, _, drafter = name.partition(" with ")
+    drafter = drafter or DRAFTED.get(name, "")
     words = f'["drafter={drafter}", "drafter.checkpoint=null"]'
     return f"{{decoder: {name}, overrides: {words}}}" if drafter else name

@@ -12,6 +12,7 @@ from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from tests.exact.specs import (
+    EXACT,
     SPECULATIVE,
     TAU_0,
     TAU_1,
@@ -20,6 +21,7 @@ from tests.exact.specs import (
     part,
     planted,
     planting,
+    verifying,
 )
 
 MODEL = random_model(vocab=40, grid=5, width=32)
@@ -62,6 +64,22 @@ def test_the_small_drafter_has_the_heads_of_the_real_one_and_random_weights(trai
     untrained = Medusa(model, heads=5)
     pairs = zip(made.drafter.net.parameters(), untrained.net.parameters(), strict=True)
     assert not any(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "rule", "sampling", "verdict"),
+    [
+        ("block.Block", EXACT, TAU_1, "exact"),
+        ("free.Free", EXACT, TAU_1, "exact"),
+        ("block.Block", verifying("specdec.SpecDec", beta=1), TAU_0, "exact"),
+        ("block.Block", verifying("specdec.SpecDec"), TAU_0, "relaxed"),
+        ("block.Block", verifying("specdec.SpecDec"), TAU_1, "relaxed"),
+    ],
+)
+def test_the_verdict_on_a_block_an_exit_and_specdec(drafter, rule, sampling, verdict, monkeypatch):
+    monkeypatch.setattr(sampled, "DRAWN", 2048)
+    found = check_decoder(composed("chain", rule, drafter=drafting(drafter)), sampling)
+    assert found.verdict == verdict, found
 
 
 def test_a_drafter_of_the_first_layers_is_cut_to_the_small_target():

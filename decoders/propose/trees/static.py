@@ -104,7 +104,7 @@ class Shape:
 class Static(Known, Tree):
     """A fixed tree. ``choices``: a name of `decoders.propose.trees.named`, or a list of paths."""
 
-    known: ClassVar = {Capability.STATIC_TREE: ("grow", "draw")}
+    known: ClassVar = {Capability.STATIC_TREE: ("grow", "draw", "kept")}
     paths: list[Path]
 
     def __init__(
@@ -139,13 +139,14 @@ class Static(Known, Tree):
         """root_logits [B, V]; position [B], place of the root's child. See `decoders.api.Draft`."""
         batch, vocab = root_logits.shape
         shape = self.shape_on(root_logits.device)
-        laws: list[Tensor] = []  # of every level's parents, where children are drawn
+        laws: list[Tensor] = []  # of every level's parents
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
         for depth, level in enumerate(shape.levels, 1):
             place = position + depth - 1
             if sampling.greedy:
-                drawn = logits.softmax(-1).topk(level.count, -1).indices  # [B, parents, count]
+                laws.append(logits.softmax(-1))
+                drawn = laws[-1].topk(level.count, -1).indices  # [B, parents, count]
             elif self.plain:  # one launch on a GPU
                 dist, drawn = processed(logits, sampling, self.numbers(level, noise, place))
                 laws.append(dist)
@@ -160,7 +161,7 @@ class Static(Known, Tree):
                 below_codes = chosen(new, below.offsets)  # [B, parents]
                 logits = session.expand(below_codes, below.parents, above, depth)
                 require_logits(session, logits, *below_codes.shape, vocab)
-        children = shape.children.expand(batch, -1, -1)
+        children = self.kept(shape, laws).expand(batch, -1, -1)
         drafted = torch.cat(codes, 1)
         if sampling.greedy:
             return shape.draft(drafted, children, None)
@@ -174,6 +175,13 @@ class Static(Known, Tree):
         """A level's children, drawn without replacement from dist [B, parents, V] -> [B, parents,
         count]; place [B], that of the level in the image."""
         return draw_distinct(dist, self.numbers(level, noise, place))
+
+    def kept(self, shape: Shape, laws: list[Tensor]) -> Tensor:
+        """The children that stay, [B or 1, N + 1, K]: here all. A subclass may set some to 0 by
+        what the drafter says, laws [B, parents, V] of every level (of the nodes `Shape.inner`), and
+        by nothing else, as the exact rule needs."""
+        del laws
+        return shape.children
 
     @staticmethod
     def numbers(level: Level, noise: Noise, place: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""COOL-SD, GSD, typical acceptance and lenience: node laws by enumeration against their formulas,
-their declared bounds, greedy decoding, the released variants and the target's support."""
+"""COOL-SD, GSD, typical acceptance, lenience and SpecDec: node laws by enumeration against their
+formulas, their declared bounds, greedy decoding, the released variants, the target's support."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from decoders.verify.entropy import Csd, Entropy, Typical
 from decoders.verify.exact import Exact
 from decoders.verify.gsd import Gsd
 from decoders.verify.lantern import Lantern, LanternPP, LanternWithin
+from decoders.verify.specdec import SpecDec
 from metrics.node_law import Spot
 from metrics.node_law import node_law as law_of
 
@@ -32,6 +33,7 @@ RULES = {
     "typical": Typical(eps=0.3, alpha=0.5),
     "gsd": Gsd(MODEL, group=4, theta_p=0.3, theta_d=0.5),
     "entropy": Entropy(),
+    "specdec": SpecDec(beta=3, tau=1.0),
 }
 
 
@@ -64,6 +66,9 @@ def acceptance(name, p, q, x):
     if name == "typical":
         entropy = -sum(float(m) * math.log(float(m)) for m in p if m > 0)
         return float(float(p[x]) > min(0.3, 0.5 * math.exp(-entropy)))
+    if name == "specdec":
+        above = sum(float(m) > float(p[x]) for m in p)
+        return float(above < 3 and float(p[x]) > 0 and math.log(p.max() / p[x]) <= 1.0)
     if name == "entropy":
         entropy = -sum(float(m) * math.log(float(m)) for m in p if m > 0)
         rho = min(1.0, float(p[x]) / drawn)
@@ -172,7 +177,9 @@ def test_greedy_decoding_accepts_the_argmax(rule):
     p = torch.tensor([[0.5, 0.1, 0.1, 0.2, 0.1]]).expand(V, -1)
     found = rule.greedy(p, torch.arange(V))
     assert found.accept[0] == 1
-    if not isinstance(rule, Lantern):
+    if isinstance(rule, SpecDec):
+        assert found.accept.tolist() == [1, 0, 0, 1, 0] == (found.strict + found.bound).tolist()
+    elif not isinstance(rule, Lantern):
         assert found.accept.tolist() == [1, 0, 0, 0, 0]
         assert not found.bound.any()
 
@@ -230,18 +237,25 @@ def test_the_entropy_sampler_s_temperatures():
 
 def test_typical_s_two_thresholds() -> None:
     """On a flat law alpha exp(-H) = alpha / V decides, near a sharp one the cap eps does."""
-    assert Typical().typical(torch.full((V,), 0.2)).all()
+    assert Typical().passes(torch.full((V,), 0.2)).all()
     sharp = torch.tensor([0.92, 0.05, 0.01, 0.01, 0.01])
-    assert [int(Typical(eps=eps).typical(sharp).sum()) for eps in (0.04, 0.06)] == [2, 1]
+    assert [int(Typical(eps=eps).passes(sharp).sum()) for eps in (0.04, 0.06)] == [2, 1]
 
 
 def test_typical_by_its_closed_form_with_the_correction_p():
     """TV = sum (q a - (sum q a) p)+ (decoders.md (g))."""
     rule = Typical(eps=0.3, alpha=0.5, residual="paper")
     for p, q in PAIRS:
-        mass = torch.where(rule.typical(p) & (q > 0), q, 0.0)
+        mass = torch.where(rule.passes(p) & (q > 0), q, 0.0)
         wanted = float((mass - mass.sum() * p).clamp_min(0).sum())
         assert node_law(rule, p, q, 1).tv == pytest.approx(wanted, abs=1e-6)
+
+
+def test_specdec_with_one_likeliest_code_takes_the_first_of_equal_ones():
+    p = torch.tensor([[0.1, 0.4, 0.4, 0.1]]).expand(4, -1)
+    assert SpecDec(beta=1).greedy(p, torch.arange(4)).accept.tolist() == [0, 1, 0, 0]
+    assert SpecDec(beta=2, tau=0).greedy(p, torch.arange(4)).accept.tolist() == [0, 1, 1, 0]
+    assert SpecDec(beta=9, tau=9).greedy(p, torch.arange(4)).accept.tolist() == [1, 1, 1, 1]
 
 
 def test_released_gsd_needs_a_table_of_input_embeddings():

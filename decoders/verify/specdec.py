@@ -1,0 +1,51 @@
+"""The relaxed rule of SpecDec (2203.16487): the draft is near the target's likeliest code.
+
+A draft x passes where x is among the `beta` likeliest codes of p and log p(top) - log p(x) <= tau.
+SpecDec decodes greedily, and what follows a rejected draft is the argmax; it has no bound. At
+temperature 0 this is that rule, and a draft that passes without being the argmax is declared as
+what it is there, another code: 1. While sampling the rule has no published form; here p is the
+processed law, and lemma R gives the correction and the bound. SpecDec's drafter, a model of its own
+that fills a block of masked places at once, is here `decoders.propose.drafters.block`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import InitVar, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import Test
+from decoders.distribution import pick
+from decoders.kinds import Count, NotNegative
+from decoders.verify.corrected import Passing
+from decoders.verify.exact import likeliest
+
+
+@dataclass(eq=False, repr=False)
+class SpecDec(Passing):
+    """beta, tau: see the module; beta 1 is greedy decoding at temperature 0."""
+
+    model: InitVar[Any] = None
+    beta: Count = 5
+    tau: NotNegative = 3.0
+
+    def __str__(self) -> str:
+        return f"specdec(beta={self.beta}, tau={self.tau:g})"
+
+    def passes(self, p: Tensor) -> Tensor:
+        """Never a code with p(x) = 0. Of equally likely codes the first counts as the likeliest."""
+        best, top = p.max(-1, keepdim=True)  # [..., 1]
+        near = torch.zeros_like(p, dtype=torch.bool).scatter(-1, top, True)
+        if self.beta == 1:
+            return near
+        least = p.topk(min(self.beta, p.shape[-1]), -1).values[..., -1:]
+        return near | (p >= torch.maximum(least, best * math.exp(-self.tau)))
+
+    def greedy(self, p: Tensor, x: Tensor) -> Test:
+        exact = likeliest(p, x)
+        hit = torch.maximum(pick(self.passes(p).float(), x), exact.accept)
+        away = hit - exact.accept
+        return Test(hit, exact.accept, p, away, away)
