@@ -8,6 +8,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,10 +20,11 @@ from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.tiny import bundle
 from decoders.tiny.drafters import DRAFTERS
-from decoders.tiny.recipes import drafter, reading, target, vq
+from decoders.tiny.recipes import drafter, grouped, reading, target, vq
 from decoders.tiny.recipes.plan import MINUTES, plan_of
 from decoders.tiny.recipes.stages import make
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
+from decoders.tiny.targets import TARGETS
 from decoders.training.loop import Loop, fit, made_ahead
 from decoders.training.shards import DataConfig
 from metrics import train_clip
@@ -46,6 +48,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         (target, "LARGE", replace(net, width=64, layers=3, heads=4, ffn=96)),
         (target, "BATCH", 2),
         (target, "NAMED", 1),
+        (grouped, "HELD_OUT", (2, 4)),
+        (grouped, "SIZE", {}),
         (reading, "BATCH", 2),
         (reading, "HELD_OUT", 8),
         (vq, "held_out", functools.partial(vq.held_out, count=64)),
@@ -117,6 +121,28 @@ def test_other_drafters_are_stages_of_their_own(small: None, tmp_path: Path) -> 
         bundle.load(dtype="float32", checkpoint=where["weights"])
 
 
+def test_other_targets_are_stages_of_their_own(small: None, tmp_path: Path) -> None:
+    where = {"work": str(tmp_path / "work"), "weights": str(tmp_path / "weights")}
+    make(["vq", "target"], steps="1", **where)
+    make(list(TARGETS), steps="2", **where)
+    make(["coral"], steps="1", warm="true", **where)
+    card = json.loads((tmp_path / "weights" / bundle.CARD).read_text())
+    assert card["coral"]["figures"]["images"] == (2 + 1) * 2
+    assert card["coral"]["figures"]["valid_nats_refined"] > 0 < card["par"]["figures"]["valid_nats"]
+    others = [name for name in TARGETS if name != "plain"]
+    model = bundle.load(
+        dtype="float32", checkpoint=where["weights"], target="plain", targets=others
+    )
+    assert not model.drafters and list(model.targets) == others and model.sampling.cfg == 3
+    assert {name: card[name]["sha256"] for name in TARGETS}.items() <= model.weights_sha256.items()
+    card["par"]["trained_with"]["text"] = "0" * 64
+    (tmp_path / "weights" / bundle.CARD).write_text(json.dumps(card))
+    with pytest.raises(DecoderError, match=r"par was trained with text 0+, .*tiny par"):
+        bundle.load(dtype="float32", checkpoint=where["weights"], target="plain", targets=["par"])
+    with pytest.raises(DecoderError, match="has no par of its own"):
+        make(["par"], size="large", **where)
+
+
 def test_a_large_model_is_grown_from_a_small_one_and_trained_on(
     small: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,26 +177,35 @@ def test_a_large_model_is_grown_from_a_small_one_and_trained_on(
     assert not caplog.records
 
 
-def test_an_interrupted_training_equals_an_uninterrupted_one(small: None, tmp_path: Path) -> None:
-    whole, _ = vq.train(tmp_path / "whole", steps=6)
-
+@pytest.mark.parametrize("stage", ["vq", "coral"])
+def test_an_interrupted_training_equals_an_uninterrupted_one(
+    small: None, tmp_path: Path, stage: str
+) -> None:
     class Stop(Exception):
         pass
 
-    original = vq.weighted_images_of
+    recipe, made, offset, train = vq, "weighted_images_of", 0, vq.train
+    if stage == "coral":
+        models = target.LlamaGenVQ(vq.CONFIG), target.TextToCodes(target.CONFIG).text
+        train = functools.partial(grouped.train, stage, *(m.eval() for m in models))
+        recipe, made, offset = target, "batch_of", target.OFFSET
+    whole, _ = train(tmp_path / "whole", steps=6)
+    original = getattr(recipe, made)
 
-    def stopping(split: str, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if split == "train" and first == 5 * vq.BATCH:
+    def stopping(*given: Any) -> Any:
+        if "train" in given and offset + 5 * recipe.BATCH in given:
             raise Stop
-        return original(split, first, count)
+        return original(*given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vq, "weighted_images_of", stopping)
-        patch.setattr(vq, "Loop", functools.partial(Loop, save_every=2))
+        patch.setattr(recipe, made, stopping)
+        every = {"save_every": 2}
+        for module in (vq, grouped):
+            patch.setattr(module, "Loop", lambda *a, **kw: Loop(*a, **kw | every))
         with pytest.raises(Stop):
-            vq.train(tmp_path / "cut", steps=6)
-    assert done_of(tmp_path / "cut" / "vq.ckpt") == 4
-    resumed, _ = vq.train(tmp_path / "cut", steps=6)
+            train(tmp_path / "cut", steps=6)
+    assert done_of(tmp_path / "cut" / f"{stage}.ckpt") == 4
+    resumed, _ = train(tmp_path / "cut", steps=6)
     for a, b in zip(whole.parameters(), resumed.parameters(), strict=True):
         torch.testing.assert_close(a, b)
 

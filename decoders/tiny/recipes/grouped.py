@@ -88,20 +88,20 @@ def train(
     out_dir: Path,
     *,
     seed: int = 0,
-    start: Grouped | None = None,
+    start: tuple[Grouped, int] | None = None,
     rate: float = 1.0,
     **settings: Any,
 ) -> tuple[Grouped, dict[str, Any]]:
-    """Trains one of `TARGETS`, from `start` or from nothing; returns it with the figures of the
-    model card. rate, settings: as of `target.train`."""
+    """Trains one of `TARGETS`, from nothing or from `start` (and the images that it has seen);
+    returns it with the figures of the model card. rate, settings: as of `target.train`."""
     torch.manual_seed(seed)
-    model = Grouped(config_for(name)) if start is None else start
+    model, seen = start or (Grouped(config_for(name)), 0)
     loop = Loop(
         name, out_dir, warmup=12, save_every=30, evaluate_every=EVALUATE,
         **{"steps": STEPS} | settings,
     )  # fmt: skip
     named = target.Named(model)
-    first, every = (target.batch_of(vq, "valid", 0, count) for count in HELD_OUT)
+    some, every = (target.batch_of(vq, "valid", 0, count) for count in HELD_OUT)
 
     def step_loss(work: tuple[int, target.Batch], share: float) -> tuple[Tensor, dict[str, Tensor]]:
         step, batch = work
@@ -120,15 +120,13 @@ def train(
         return loss + target.NAMING * (1 - share) * naming, figures
 
     parts = nn.ModuleDict({"model": model.float(), "named": named})
-    fit(
-        loop,
-        parts,
-        optimisers(parts, rate * target.ADAM_LR, rate * target.MUON_LR, target.DECAY),
-        lambda step: (step, target.batch_of(vq, "train", target.OFFSET + step * target.BATCH,
-                                            target.BATCH)),
-        step_loss,
-        evaluate=lambda: held_out(model, text, first),
-    )  # fmt: skip
+
+    def batch(step: int) -> tuple[int, target.Batch]:
+        first = target.OFFSET + seen + step * target.BATCH
+        return step, target.batch_of(vq, "train", first, target.BATCH)
+
+    optims = optimisers(parts, rate * target.ADAM_LR, rate * target.MUON_LR, target.DECAY)
+    fit(loop, parts, optims, batch, step_loss, evaluate=lambda: held_out(model, text, some))
     named.hook.remove()
     spent = {"images": loop.done * target.BATCH, "steps": loop.done, "seconds": loop.seconds}
     return model, spent | held_out(model.eval(), text, every)

@@ -135,14 +135,17 @@ def _target(plan: Plan) -> None:
 def _grouped(name: str, plan: Plan) -> None:
     """A target of its own schedule, behind the written tokenizer and text encoder."""
     card = written_card(plan.weights)
-    parts = ("vq", "text", *[name] * plan.warm)
-    tokenizer, text, *start = (load_part(plan.weights, card, part)[0] for part in parts)
+    tokenizer, text = (load_part(plan.weights, card, part)[0] for part in ("vq", "text"))
+    start = None
+    if plan.warm:
+        model, _ = load_part(plan.weights, card, name)
+        start = model.requires_grad_(True).train(), int(card[name]["figures"]["images"])
     model, figures = grouped.train(
         name,
         tokenizer,
         text,
         plan.folder(name),
-        start=start[0].requires_grad_(True).train() if start else None,
+        start=start,
         rate=plan.rate,
         **plan.settings(name),
     )
