@@ -90,7 +90,7 @@ def test_a_plug_in_that_changes_the_model_ends_the_run(tmp_path, how, says):
 @pytest.mark.skipif(sys.platform != "linux", reason="runs are watched on Linux")
 @pytest.mark.parametrize(
     ("how", "status", "says"),
-    [("os_exit", 1, "without a word"), ("libc_exit", 1, "without a word"), ("killed", -9, "")],
+    [("exits", 1, "without a word"), ("killed", -9, "")],
 )
 def test_a_plug_in_that_ends_its_process_is_passed_over(tmp_path, how, status, says):
     asked = [*words(tmp_path / "run", how), "backend.threads=1"]

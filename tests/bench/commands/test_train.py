@@ -92,12 +92,6 @@ def test_shards_that_were_kept_train_another_drafter(tmp_path):
         cmd_train([*words, "loss=unrolled", f"run_dir={tmp_path / 'three'}"])
 
 
-def test_a_ring_without_keep_stays_bounded(tmp_path):
-    ring = tmp_path / "ring"
-    assert trained(tmp_path / "one", f"data.folder={ring}", "data.reuse=1") == 0
-    assert len(list(ring.glob("shard_*.safetensors"))) == 2
-
-
 def test_the_released_recipe_is_the_default_of_official_models():
     study = compose_train(["model=llamagen_xl_256", "data=sampled", "prompts.limit=30000"])
     assert study.name == "eagle_llamagen_xl_256"
@@ -126,26 +120,11 @@ def test_the_embedded_recipe_is_the_default_of_the_embedded_model():
         (["loss.guidd=true"], "did you mean 'loss.guided'"),
         (["data=scene"], "did you mean 'scenes'"),
         (["drafter=none"], "nothing to train"),
-        (["train.steps=many"], "train.steps must be an integer"),
         (["data=pictures"], "data.path has no value"),
-        (["train.seed=1.5"], "train.seed must be an integer"),
     ],
 )
 def test_bad_words_are_refused(words, says):
     with pytest.raises(ConfigError, match=says):
-        compose_train(words)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["train.batch=4", "train.micro=3"], "train.micro must divide"),
-        (["data.keep=true"], "data.keep=true needs data.folder"),
-        (["loss.rollout=0"], "loss.rollout must be at least 1"),
-    ],
-)
-def test_impossible_values_are_refused(words, says):
-    with pytest.raises((ConfigError, DecoderError), match=says):
         compose_train(words)
 
 

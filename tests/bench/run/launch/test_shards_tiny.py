@@ -9,7 +9,7 @@ import pytest
 from bench.config.compose import compose_study
 from bench.run.runner import Shard, run_shard, run_study
 
-IMAGES = 6
+IMAGES = 4
 WORDS = [
     "study=main", "decoders=[ar,sd_chain,lantern_pp]", "latency.prompts=0", "quality.reseeds=0",
     "quality.pairs=24", f"quality.images={IMAGES}", "quality.batch=2", "backend.threads=1",
@@ -34,6 +34,6 @@ def test_any_number_of_shards_gives_the_same_table(tmp_path):
     for name in LISTS:
         assert (verified[name] != "[]").any(), f"{name}: there is something to compare"
     pd.testing.assert_frame_equal(table(tmp_path, 3), whole)
-    seven = table(tmp_path, 7)
-    assert set(seven.pop("batch")) == {"1"}, "seven shards of at most seven images"
-    pd.testing.assert_frame_equal(seven, whole.drop(columns="batch"))
+    five = table(tmp_path, 5)
+    assert set(five.pop("batch")) == {"1"}, "five shards of at most one image each"
+    pd.testing.assert_frame_equal(five, whole.drop(columns="batch"))
