@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from bench.judge.paired import mal_interval
+from bench.judge.paired import latency_rows, mal_interval
 from bench.records.load import load
 from bench.records.run_data import RunData
 from bench.report import sheets
 from bench.report.plots import bars, drafts, scatter
 from bench.report.plots.chart import Spec
-from bench.report.plots.scatter import CLIP, FID, Quality, draw_pareto, pareto, pareto_front
+from bench.report.plots.scatter import CLIP, FID, Quality, draw_pareto, pareto
 from bench.report.plots.series import placed, spread
 from bench.report.sheets import CAPTION, GAP, MARGIN, SIDE, TILE, code_maps, contact_sheet, kind_map
 from decoders.api import CodeKind
@@ -144,7 +144,7 @@ def test_moved_mass_counts_only_tested_positions() -> None:
 def test_phases_sum_to_the_measured_whole(run: RunData) -> None:
     entry = run.entries[2]
     seconds = bars.phase_seconds(entry)
-    rows = entry.latency_rows()
+    rows = latency_rows(entry.records)
     whole = (rows["seconds_total"] + rows["seconds_text"] + rows["seconds_vq"]).mean()
     assert sum(seconds.values()) == pytest.approx(whole)
     assert seconds["other"] > 0
@@ -234,11 +234,6 @@ def test_costs_are_losses_against_ar_and_exact_decoders_cost_nothing(run: RunDat
     assert any("lost against AR" in str(title) for title in titles)
     assert any("output TV" in str(title) for title in titles)
     assert "failed" in chart.caption
-
-
-def test_pareto_front_keeps_the_undominated() -> None:
-    points = [(21.4, 1.0), (21.3, 1.02), (21.9, 2.3), (23.9, 2.2), (22.6, 2.7), (22.6, 2.5)]
-    assert [points[at] for at in pareto_front(points)] == [(21.3, 1.02), (21.9, 2.3), (22.6, 2.7)]
 
 
 def test_labels_are_spread_in_order_and_in_bounds() -> None:
