@@ -31,7 +31,7 @@ from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
 from bench.records.load import load
 from bench.report.build import build_report
-from bench.run.outcome import build_cell
+from bench.run.outcome import build_cell, picture_of
 from bench.run.outcome import decode as outcome_of
 from bench.run.session import opened
 
@@ -86,8 +86,7 @@ def decode(
     loaded, built, name = _built(f"decoders=[{decoder}]", *words)
     device = loaded.device
     made = outcome_of(loaded, built, [prompt], seed, clock=Clock(device), meter=MemoryMeter(device))
-    picture = None if made.images is None else made.images[0].permute(1, 2, 0).numpy()  # [H, W, 3]
-    image = None if picture is None else Image.fromarray(picture)
+    image = None if made.images is None else picture_of(made.images[0])
     codes, trace = made.generation.codes[0], made.generation.trace
     return Decoded(name, prompt, codes, image, trace, made.seconds_total)
 

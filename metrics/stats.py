@@ -42,6 +42,9 @@ class Interval:
         return self.lo <= value <= self.hi
 
 
+UNKNOWN = Interval(np.nan, np.nan, np.nan)
+
+
 def bootstrap_mean(values: ArrayLike, *, resamples: int = 2000, seed: int = 0) -> Interval:
     """Mean of n >= 2 finite values and its interval over resampled values."""
     data = _checked(values, "values")

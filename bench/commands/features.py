@@ -7,15 +7,14 @@ and categories of the prompts included.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.config.words import apart, given, split, whole
 from bench.console import progress, say
-from bench.data.errors import ConfigError, DiskFullError
-from bench.data.files import ready_file
+from bench.data.errors import ConfigError
+from bench.data.files import ready_file, require_space
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +58,8 @@ def cmd_features(words: Sequence[str]) -> int:
         encoder.check(texts)
     first = encoder.encode(texts[:1])
     dtype = getattr(encoder, "dtype", first.features.dtype)
-    _check_space(out, first.features[0].numel() * dtype.itemsize * len(texts))
+    need = first.features[0].numel() * dtype.itemsize * len(texts)
+    require_space(out, need, "the features", "choose another out=, or write parts, prompts.shard=")
     metadata = {"id": [p.id for p in prompts], "category": [p.category for p in prompts]}
     with progress(len(texts), "features", unit="prompt") as bar:
         parts = _parts(encoder, texts, bar)
@@ -100,13 +100,3 @@ def _parts(encoder: TextEncoder, texts: list[str], bar: Any) -> Iterator[TextFea
         part = encoder.encode(texts[start : start + BATCH])
         yield part
         bar.update(part.batch)
-
-
-def _check_space(out: Path, needed: int) -> None:
-    existing = next(p for p in out.absolute().parents if p.exists())
-    free = shutil.disk_usage(existing).free
-    if free < needed:
-        raise DiskFullError(
-            f"the features need {needed / 1e9:.1f} GB in {existing}, {free / 1e9:.1f} GB are free; "
-            "free some space, choose another out=, or write parts with prompts.shard="
-        )

@@ -46,7 +46,7 @@ from bench.report.plots.predict import frontier_plot
 from bench.report.table import Column, csv_text, figures, filled, interval, percent, terminal
 from bench.run.runner import run_study
 from bench.run.session import opened
-from metrics.stats import Interval
+from metrics.stats import UNKNOWN, Interval
 
 GROUP = "decoder"  # the folder in which Hydra finds decoders
 CONF = Path(str(files("conf"))) / GROUP
@@ -74,7 +74,7 @@ MEASURED = (
     Column("verdict", "verdict"),
 )
 Measured = tuple[Interval, float]  # a paired speed-up over AR; codes committed a target forward
-NOT_MEASURED: Measured = (Interval(math.nan, math.nan, math.nan), math.nan)
+NOT_MEASURED: Measured = (UNKNOWN, math.nan)
 
 
 def cmd_tune(words: Sequence[str]) -> int:

@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.config.describe import PARTS
+from bench.config.differences import settings_of
 from bench.config.words import fraction, with_folders
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.judge.paired import CLIP_LESS
 from bench.records.load import load
 from bench.records.run_data import Entry, Role, RunData, Section
-from bench.report.plots.sweeps import PARTS, flat, swept_in
+from bench.report.plots.sweeps import swept_in
 from bench.report.table import Column, figures, filled, interval, intervals, terminal
 
 QUALITIES = ("clip", "fid")
@@ -109,7 +111,7 @@ def _fid(section: Section, entry: Entry) -> float:
 def rated(run: RunData, section: Section, asked: Criterion) -> list[Rated]:
     """Decoders with a speed-up that counts, fastest first."""
     listed = run.identity.get("config", {}).get("decoders", [])
-    swept = [*swept_in(section, {entry["name"]: flat(entry) for entry in listed})]
+    swept = [*swept_in(section, {entry["name"]: settings_of(entry) for entry in listed})]
 
     def edges(entry: Entry) -> list[str]:
         lines = [(s.setting, line) for s in swept if s.setting not in PARTS for line in s.series]

@@ -21,12 +21,19 @@ from bench.config.schema import FairnessConfig
 from bench.data.errors import FolderError
 from bench.data.scores import NAN
 from bench.judge.fairness import ROOFLINE, UNMEASURED, Fairness, judge
-from bench.judge.paired import IMAGE, image_rows, mal_interval, paired_speedup, timings
+from bench.judge.paired import (
+    IMAGE,
+    image_rows,
+    latency_rows,
+    mal_interval,
+    paired_speedup,
+    timings,
+)
 from bench.records.kept import images_digest, judged, today
 from bench.records.load import lines_of, load
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.records.run_json import Record
-from metrics.stats import Interval
+from metrics.stats import UNKNOWN
 
 NEAR = 1e-6  # relative: as one machine rounds and another does
 ROW = [*IMAGE, "decoder", "protocol", "repeat", "batch"]
@@ -76,11 +83,11 @@ def figures_of(
     section: Section, entry: Entry, fair: Fairness, figures: Mapping[str, Any]
 ) -> dict[str, float]:
     """The summary's figures of a decoder, from its rows and what was judged of its pictures."""
-    timed, drawn = entry.latency_rows(), entry.ok[entry.ok.protocol == "quality"]
+    timed, drawn = latency_rows(entry.records), entry.ok[entry.ok.protocol == "quality"]
     base = None if section.baseline is None else section.baseline.records
     speed = None if base is None else paired_speedup(base, entry.records)
     if speed is None or fair.verdict == UNMEASURED:
-        speed = Interval(NAN, NAN, NAN)
+        speed = UNKNOWN
     codes, alone = mal_interval(entry.ok), image_rows(entry.ok)
     scored = drawn[drawn.image != ""].sort_values("prompt_index")
     own = figures.get("of") == images_digest(scored) if len(scored) else False

@@ -20,9 +20,9 @@ from bench.data.errors import FolderError
 from bench.judge.paired import mal_interval
 from bench.records.load import load as load_run
 from bench.records.run_data import Entry, Role, RunData, as_text
+from metrics.stats import UNKNOWN as UNKNOWN
 from metrics.stats import Interval
 
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
 COLUMNS = {"latency_s": "latency_mean_s"}  # of summary.csv, where a figure has another name there
 FIGURES = ("speedup", "mal", "latency_s", "fid", "clip", "precision", "recall", "hps")
 

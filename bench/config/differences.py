@@ -55,10 +55,14 @@ def _settings(config: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
     """(decoder or "", setting by the name that a command line has for it) -> value."""
     found = {("", key): value for key, value in _flat(config).items() if key != "decoders"}
     for entry in config.get("decoders") or []:
-        parts = {key: value for key, value in entry.items() if key not in ("name", "spec")}
-        parts |= {key: value for key, value in entry.get("spec", {}).items() if key != "name"}
-        found |= {(str(entry["name"]), key): value for key, value in _flat(parts).items()}
+        found |= {(str(entry["name"]), key): value for key, value in settings_of(entry).items()}
     return found
+
+
+def settings_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a decoder of study.json, by the names that a command line has for them."""
+    parts = {**entry, **entry.get("spec", {})}
+    return _flat({key: value for key, value in parts.items() if key not in ("name", "spec")})
 
 
 def _lineup(old: Sequence[str], new: Sequence[str], sides: tuple[str, str]) -> list[str]:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bench.cost.rates import MachineRates, Moment
 from bench.measure.clock import Clock, now
+from decoders.kernels.choose import cuda_milliseconds
 
 MIB = 2**20
 LARGE, SMALL = 256 * MIB, MIB  # bytes: the large array at least, the step's array at least
@@ -173,13 +174,5 @@ def gpu_seconds(kernel: Callable[[], Any], budget: float = BUDGET) -> list[float
         for _ in range(GRAPHED):
             kernel()
     graph.replay()
-
-    def timed() -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-    return [seconds / GRAPHED for seconds in _repeated(timed, budget)]
+    spent = _repeated(lambda: cuda_milliseconds(graph.replay) / 1e3, budget)
+    return [seconds / GRAPHED for seconds in spent]

@@ -36,8 +36,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from bench.data.errors import DiskFullError, FolderError
-from bench.data.files import refuse_links, write_bytes
+from bench.data.errors import FolderError
+from bench.data.files import refuse_links, require_space, write_bytes
 from bench.prompts.file import write_captions
 from bench.records import rows as records
 from bench.records import study
@@ -310,10 +310,6 @@ def _lock(path: Path, kind: int, taken: str, patience: float = 0.0) -> Iterator[
 def check_space(path: Path, rows: int, pictures: int) -> None:
     """Raises DiskFullError before work starts where so many more rows, and the pictures of some of
     them, would not fit."""
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    free, need = shutil.disk_usage(existing).free, rows * ROW_BYTES + pictures * PICTURE_BYTES
-    if free < need:
-        raise DiskFullError(
-            f"{rows:,} rows and {pictures:,} pictures need about {need / 1e6:,.0f} MB in {path}, "
-            f"{free / 1e6:,.0f} MB are free; free some space or choose another run_dir="
-        )
+    what = f"{rows:,} rows and {pictures:,} pictures"
+    need = rows * ROW_BYTES + pictures * PICTURE_BYTES
+    require_space(path, need, what, "choose another run_dir=")

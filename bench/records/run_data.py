@@ -19,10 +19,10 @@ import pandas as pd
 
 from bench.config.schedule import REPLAYED
 from bench.cost.rates import MachineRates
-from bench.judge.fairness import FAIR, UNFAIR, UNKNOWN, UNMEASURED, Fairness
-from bench.judge.paired import CLIP_LESS, image_rows, latency_rows
+from bench.judge.fairness import UNFAIR, UNMEASURED, Fairness
+from bench.judge.paired import CLIP_LESS, image_rows
 from bench.records.study import read_study
-from metrics.stats import Interval, holm, p_of_zero, reseed_p, reseed_range
+from metrics.stats import UNKNOWN, Interval, holm, p_of_zero, reseed_p, reseed_range
 
 UNFAIR_BASELINE = "unfair baseline"
 RESEED_LABEL = "AR reseed"
@@ -71,11 +71,6 @@ class Entry:
         return text if text.startswith("exact as far") else text.partition(" (")[0]
 
     @property
-    def loop(self) -> str:
-        """The decoding loop in its own words; "" without rows."""
-        return as_text(self.records["loop"].iloc[0]) if len(self.records) else ""
-
-    @property
     def ok(self) -> pd.DataFrame:
         """Image rows that came out."""
         return self.records[self.records["status"] == "ok"]
@@ -108,18 +103,9 @@ class Entry:
         return RESEED_LABEL + seed
 
     @property
-    def clip_like_ar(self) -> bool:
-        """The interval of its CLIP scores less AR's, prompt by prompt, includes 0."""
-        return self.interval(CLIP_LESS).contains(0)
-
-    @property
     def images(self) -> pd.DataFrame:
         """One row for each image that came out in a protocol, however often it was timed."""
         return image_rows(self.records)
-
-    def latency_rows(self) -> pd.DataFrame:
-        """Rows of the timed images that came out, one an image."""
-        return latency_rows(self.records)
 
 
 @dataclass(frozen=True)
@@ -157,7 +143,7 @@ class Section:
         other seed was run or measured."""
         figures = self._seeds(column)
         if len(figures) < 2 or any(map(math.isnan, figures)):
-            return Interval(math.nan, math.nan, math.nan)
+            return UNKNOWN
         return reseed_range(figures)
 
     def speed_is_noise(self, entry: Entry) -> bool:
@@ -172,7 +158,7 @@ class Section:
     def like_ar(self, entry: Entry, column: str) -> bool:
         """Whether a figure lies where AR's does, taken alone: for a front, which compares few."""
         if column == "clip" and not math.isnan(entry.number(CLIP_LESS)):
-            return entry.clip_like_ar
+            return entry.interval(CLIP_LESS).contains(0)
         return self.reseeded(column).contains(entry.number(column))
 
     def quality_p(self, entry: Entry, column: str) -> float:
@@ -246,31 +232,19 @@ class RunData:
         worth = entry.number("speedup") * found.worth
         return "eager" if math.isnan(worth) else f"eager, {worth:.2f} est."
 
-    @property
-    def fair(self) -> list[str]:
-        """What was measured of fair baselines, each once."""
-        return list(dict.fromkeys(f.reason for f in self._shown(FAIR)))
-
-    @property
-    def unjudged(self) -> dict[str, list[str]]:
-        """Reason -> decoders whose baseline could not be judged."""
-        shown = self._shown(UNKNOWN)
-        return {f.reason: [g.decoder for g in shown if g.reason == f.reason] for f in shown}
-
-    def _shown(self, verdict: str) -> list[Fairness]:
-        """Verdicts of this kind on entries with a speed-up, in the order of the tables."""
+    def judged(self, verdict: str) -> dict[str, list[str]]:
+        """Reason -> decoders with a speed-up of whose baseline this was said, in the order of the
+        tables."""
         timed = [e.name for e in self.entries if not math.isnan(e.number("speedup"))]
-        found = [self.fairness[name] for name in timed if name in self.fairness]
-        return [f for f in found if f.verdict == verdict]
+        found: dict[str, list[str]] = {}
+        for one in (self.fairness[name] for name in timed if name in self.fairness):
+            if one.verdict == verdict:
+                found.setdefault(one.reason, []).append(one.decoder)
+        return found
 
     @property
     def entries(self) -> list[Entry]:
         return [entry for section in self.sections for entry in section.entries]
-
-    @property
-    def failures(self) -> list[Entry]:
-        """Entries with at least one failed image, wholly failed or not."""
-        return [entry for entry in self.entries if entry.failed or entry.failures]
 
     @property
     def all_failed(self) -> bool:

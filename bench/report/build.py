@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import logging
 import os
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pandas as pd
 from PIL import Image
 
 from bench.config.words import apart, split
@@ -26,7 +28,7 @@ from bench.data.errors import ConfigError, FolderError
 from bench.data.files import refuse_links, write_atomically, write_text
 from bench.records.load import load
 from bench.records.run_data import RunData
-from bench.report import writers
+from bench.report import table
 from bench.report.document import Document, document
 from bench.report.page import Figure, libraries, render, render_prompt
 from bench.report.plots.chart import save
@@ -105,13 +107,12 @@ def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
     folder = folder or run.folder / "report"
     folder.mkdir(parents=True, exist_ok=True)
     made = document(run)
-    terminal = writers.terminal(made)
-    texts = {"txt": terminal, "md": writers.markdown(made), "tex": writers.latex(made)}
-    texts["csv"] = writers.csv(made)
+    said = terminal(made)
+    texts = {"txt": said, "md": markdown(made), "tex": latex(made), "csv": csv(made)}
     for ending, text in texts.items():
         write_text(folder / f"table.{ending}", text)
     if made.batches:
-        write_text(folder / "scaling.csv", writers.scaling_csv(made))
+        write_text(folder / "scaling.csv", scaling_csv(made))
     kept = [
         Figure(title, caption, path)
         for name, (draw, title, caption) in SHEETS.items()
@@ -122,11 +123,11 @@ def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
             "No image was kept, so there is neither a contact sheet nor a code map."
         )
     if not _drawable(folder):
-        return ReportPaths(folder, None, terminal, {}, kept)
+        return ReportPaths(folder, None, said, {}, kept)
     plots = {chart.name: save(chart, folder / "plots") for chart in made.figures}
     figures = [Figure(c.title, c.caption, plots[c.name][0], c) for c in made.figures]
     page = write_page(made, folder, [*figures, *kept])
-    return ReportPaths(folder, page, terminal, plots, kept)
+    return ReportPaths(folder, page, said, plots, kept)
 
 
 def _drawable(folder: Path) -> bool:
@@ -167,3 +168,58 @@ def _sheet(image: Image.Image | None, path: Path) -> Path | None:
         return None
     write_atomically(path, lambda file: image.save(file, format="PNG"))
     return path
+
+
+def terminal(document: Document, width: int = table.WIDTH) -> str:
+    """All but the details as plain text, `width` columns where cells allow."""
+    parts = [f"{document.study}: {document.run.folder}", _filled(document.headline, width)]
+    for block in document.blocks:
+        if block.name == "details":
+            continue
+        said = _filled(block.notes, width)
+        if block.name == "table":
+            parts += [*(table.terminal(made, width) for made in block.tables)]
+            parts.append(f"How to read it\n{said}")
+        else:
+            parts.append(f"{block.title}\n{said}")
+            parts += [table.terminal(made, width) for made in block.tables]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _filled(lines: Sequence[str], width: int) -> str:
+    return "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in lines)
+
+
+def markdown(document: Document) -> str:
+    """All of it but provenance as GitHub Markdown."""
+    parts = [f"# {table.escaped(document.study)}", table.bullets(document.headline)]
+    for block in document.blocks:
+        parts += [f"# {block.title}"] if block.name != "table" else []
+        parts += [*map(table.markdown, block.tables), table.bullets(block.notes)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def latex(document: Document) -> str:
+    """A booktabs `table*` for each table of the main part and of the roofline; needs the packages
+    booktabs and graphicx."""
+    main, floors = document.block("table"), document.block("roofline")
+    noise = f"Brackets: 95 % intervals; {table.NOISE}: not distinguishable from noise."
+    blocks = ["% needs \\usepackage{booktabs,graphicx}"]
+    for block, caption, below in (
+        (main, noise, [*document.headline, *document.marks]),
+        (floors, f"{floors.title}. {' '.join(floors.notes)}", []),
+    ):
+        for at, made in enumerate(block.tables):
+            own = below if at == 0 else document.marks if below else []
+            blocks.append(table.latex(made, f"{document.study}. {made.title}. {caption}", own))
+    return "\n\n".join(blocks) + "\n"
+
+
+def csv(document: Document) -> str:
+    """A line per decoder, in full precision."""
+    return pd.DataFrame(document.lines).to_csv(index=False)
+
+
+def scaling_csv(document: Document) -> str:
+    """A line per decoder and batch size, in full precision."""
+    return table.csv_text([vars(line) for line in document.batches])

@@ -1,7 +1,7 @@
 """The report of a run as figures and sentences, made once for all its writers.
 
 `document(run)` derives the headline, tables with their marks, notes and figures. The terminal's
-text, Markdown, LaTeX, CSV (`bench.report.writers`) and the page (`bench.report.page`) only set it.
+text, Markdown, LaTeX, CSV (`bench.report.build`) and the page (`bench.report.page`) only set it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def quiet(section: Section, entry: Entry) -> str:
 def failures(run: RunData) -> list[str]:
     """What went wrong in full, of every entry with a failed image."""
     lines = []
-    for entry in run.failures:
+    for entry in (e for e in run.entries if e.failed or e.failures):
         total, unit = len(entry.records), paired.counted(entry.records)
         count = f"{entry.failures} of {total} {unit} failed: " if entry.failures else ""
         lines.append(f"{entry.name}: {count}{entry.error}")
@@ -272,7 +272,11 @@ def _bound_columns(section: Section) -> list[Column]:
     def less(entry: Entry) -> str:
         """CLIP score less the baseline's, image by image; marked as the score is."""
         own = entry.role is Role.RESEED
-        noise = entry.clip_like_ar if own else section.quality_is_noise(entry, "clip")
+        noise = (
+            entry.interval(paired.CLIP_LESS).contains(0)
+            if own
+            else section.quality_is_noise(entry, "clip")
+        )
         return _with_interval(entry, paired.CLIP_LESS, digits, noise)
 
     return [

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.config.schedule import REPLAYED
+from bench.judge.fairness import FAIR, UNKNOWN
 from bench.judge.paired import every_latency_row, repeats, timings
 from bench.records.load import PROVENANCE
 from bench.records.run_data import RESEED_LABEL, RunData, Section, as_text
@@ -55,10 +56,10 @@ def fairness(run: RunData) -> list[str]:
     lines = [f"({n}) {mark}: {reason}." for n, (mark, reason) in enumerate(run.marks, 1)]
     lines += [
         f"Fairness of the baseline unknown for {', '.join(names)}: {reason}."
-        for reason, names in run.unjudged.items()
+        for reason, names in run.judged(UNKNOWN).items()
     ]
     lines += [f"{f.decoder}: {f.mixed}." for f in run.fairness.values() if f.mixed]
-    if not lines and (fair := run.fair):
+    if not lines and (fair := run.judged(FAIR)):
         lines.append(f"Baselines are fair: {'; '.join(fair)}.")
     return lines
 
@@ -89,7 +90,7 @@ def floors(run: RunData) -> list[str]:
 
 def facts(run: RunData) -> list[str]:
     """What the tables do not show of this run: seeds, rounds, replayed lengths, code, processor."""
-    sources = [f"{e.name}: {e.loop}" for e in run.entries if e.replayed]
+    sources = [f"{e.name}: {as_text(e.records.loop.iloc[0])}" for e in run.entries if e.replayed]
     lines = []
     if sources:
         lines.append(

@@ -29,12 +29,11 @@ from bench.records.kept import Figures, Kept, images_digest
 from bench.records.load import COLUMNS, NAMED
 from decoders.api import DecoderError
 from metrics import MetricError
-from metrics.stats import Interval
+from metrics.stats import UNKNOWN
 from metrics.traces import moved_mass
 
 log = logging.getLogger(__name__)
 NAN = math.nan
-NONE = Interval(NAN, NAN, NAN)
 LATENCY = ("latency_mean_s", "latency_p50_s", "latency_p95_s")
 IDENTITY = COLUMNS[:12]  # as rows have them
 POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
@@ -84,7 +83,7 @@ def summarise(
             line, scores, preference = _line(judge, mine, label, protocol)
             if label == name and name not in unmeasured:
                 # The paired ratio to the baseline over the prompts that both decoded.
-                found = paired.paired_speedup(rows[rows.decoder == baselines[name]], own) or NONE
+                found = paired.paired_speedup(rows[rows.decoder == baselines[name]], own) or UNKNOWN
                 line |= {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
             unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
             out.append(line | {"exactness": verdict} | unknown)

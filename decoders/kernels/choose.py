@@ -32,33 +32,6 @@ MODES = ("eager", "graph")
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The fastest implementation of a shape, and what was measured.
-
-    milliseconds: a layer's share of a forward, by implementation; deviation: the largest relative
-    error of an output vector; refused: why an implementation was not measured.
-    """
-
-    shape: AttentionShape
-    name: str
-    milliseconds: dict[str, float]
-    deviation: dict[str, float]
-    refused: dict[str, str]
-    mode: str
-    layers: int
-    used: int
-
-    def record(self) -> dict[str, Any]:
-        """Plain values, for a run's folder."""
-        return {
-            **vars(self),
-            "shape": plain(self.shape),
-            "milliseconds": {k: round(v, 6) for k, v in self.milliseconds.items()},
-            "deviation": {k: v if isfinite(v) else None for k, v in self.deviation.items()},
-        }
-
-
 def plain(shape: AttentionShape) -> dict[str, Any]:
     """A shape as a record holds it."""
     values = vars(shape).items()
@@ -114,8 +87,10 @@ def choose(
     repeats: int = 20,
     mode: str | None = None,
     among: Sequence[Implementation] | None = None,
-) -> Choice:
-    """Measures the implementations on `shape` (all by default) and names the fastest.
+) -> dict[str, Any]:
+    """Measures the implementations on `shape` (all by default) and names the fastest, in plain
+    values for a run's folder: milliseconds: a layer's share of a forward, by implementation;
+    deviation: the largest relative error of an output vector; refused: why one was not measured.
 
     used: slots in use, S by default. mode: "graph" on CUDA, else "eager". layers: fewer where their
     caches would take more than a quarter of the device's free memory.
@@ -150,8 +125,16 @@ def choose(
             raise DecoderError(f"no attention runs {shape}: {refused}")
         times = _timed(forwards, repeats, shape.device)
     milliseconds = {name: value / layers for name, value in times.items()}
-    best = min(milliseconds, key=lambda name: milliseconds[name])
-    return Choice(shape, best, milliseconds, deviation, refused, mode, layers, used)
+    return {
+        "shape": plain(shape),
+        "name": min(milliseconds, key=lambda name: milliseconds[name]),
+        "milliseconds": {k: round(v, 6) for k, v in milliseconds.items()},
+        "deviation": {k: v if isfinite(v) else None for k, v in deviation.items()},
+        "refused": refused,
+        "mode": mode,
+        "layers": layers,
+        "used": used,
+    }
 
 
 def fitting(shape: AttentionShape, layers: int) -> int:
@@ -225,7 +208,7 @@ def _timed(
     forwards: dict[str, Callable[[], Any]], repeats: int, device: torch.device
 ) -> dict[str, float]:
     """Median milliseconds of each, in turns."""
-    clock = _cuda_milliseconds if device.type == "cuda" else _milliseconds
+    clock = cuda_milliseconds if device.type == "cuda" else _milliseconds
     found: dict[str, list[float]] = {name: [] for name in forwards}
     for turn in range(repeats + 1):
         for name, run in forwards.items():
@@ -241,7 +224,8 @@ def _milliseconds(run: Callable[[], Any]) -> float:
     return 1e3 * (perf_counter() - start)
 
 
-def _cuda_milliseconds(run: Callable[[], Any]) -> float:
+def cuda_milliseconds(run: Callable[[], Any]) -> float:
+    """By CUDA events, which leave out what Python takes."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     run()

@@ -17,7 +17,7 @@ from decoders.api import DecoderError
 from decoders.kernels.candidates import AttentionShape, Implementation, implementation
 from decoders.kernels.choose import choose, plain
 
-Record = dict[str, Any]  # of a choice, as of `Choice.record`
+Record = dict[str, Any]  # of a choice, as `choose` makes it
 ANYWHERE = ("slots", "device")  # of a shape; a choice is for all sizes of a growing cache
 
 
@@ -52,8 +52,7 @@ class Kernels:
         if key not in self.choices:
             # Half the slots are in use on average over an image's steps.
             used = max(shape.queries, shape.slots // 2)
-            found = choose(shape, layers=layers, used=used, mode=self.mode)
-            self.choices[key] = self.agree(found.record())
+            self.choices[key] = self.agree(choose(shape, layers=layers, used=used, mode=self.mode))
         return recalled(self.choices[key], shape)
 
     def recall(self, records: Sequence[Record], device: torch.device) -> None:
@@ -63,10 +62,6 @@ class Kernels:
             shape = shape_of(record, device)
             recalled(record, shape)
             self.choices[purpose(plain(shape))] = record
-
-    def record(self) -> list[Record]:
-        """Every choice, as plain values."""
-        return [*self.choices.values()]
 
 
 def purpose(shape: Mapping[str, Any]) -> str:

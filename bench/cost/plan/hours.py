@@ -11,19 +11,23 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.config.schema import DecoderEntry, StudyConfig
+from bench.config import schedule
+from bench.config.schema import StudyConfig
 from bench.cost.plan.plan import Plan
 from bench.cost.predict.machines import Hardware
-from bench.cost.predict.recorded import NOT_TIMED, Recorded
+from bench.cost.predict.recorded import Recorded
 from bench.cost.predict.there import of_shape, project
 from bench.records import rows as records
 from bench.records.study import read_study
 from bench.run.launch.task import LaunchConfig
+from decoders.api import Sampling
+from metrics.stats import UNKNOWN
 
 log = logging.getLogger(__name__)
 SAMPLE = 16  # rows read of each cell and protocol
@@ -48,34 +52,24 @@ class Seen:
     done: int
 
 
-@dataclass(frozen=True)
-class Job:
-    """What an entry decodes in a protocol, warm-up not counted: `sets` of so many images, `batch`
-    at once, and all of that so many times."""
-
-    protocol: str
-    batch: int
-    images: int
-    sets: int
-    times: int = 1
-
-
-def jobs(config: StudyConfig, entry: DecoderEntry) -> Iterator[Job]:
-    """All of an entry's; reseeds: of baselines that sample."""
-    latency, quality = config.latency, config.quality
-    for n in latency.sizes:
-        protocol = "latency" if n == 1 else "batched"
-        yield Job(protocol, n, latency.images(n), latency.calls(n), latency.repeats)
-    reseeded = entry.baseline and entry.sampling.temperature != 0
-    yield Job("quality", quality.batch, quality.images, 1)
-    yield Job("reseed", quality.batch, quality.images, len(config.reseeds) if reseeded else 0)
+def calls_of(config: StudyConfig) -> Counter[tuple[str, str, int, int]]:
+    """(decoder, protocol, images at once, images of a call) -> calls, warm-up not counted."""
+    every = schedule.cells(config, Sampling())  # who is decoded again under another seed
+    timed, quality = (
+        schedule.latency_batches(config, every),
+        schedule.quality_batches(config, every),
+    )
+    return Counter(
+        (b.cell.entry.name, b.protocol, b.size, len(b.indices)) for b in (*timed, *quality)
+    )
 
 
-def images(config: StudyConfig, entry: DecoderEntry) -> dict[str, int]:
-    """Images of an entry by protocol, each once however often it is timed."""
-    found = dict.fromkeys(PROTOCOLS, 0)
-    for job in jobs(config, entry):
-        found[job.protocol] += job.sets * job.images
+def images(config: StudyConfig) -> Counter[tuple[str, str]]:
+    """Images by decoder and protocol, each once however often it is timed."""
+    found = Counter[tuple[str, str]]()
+    for (name, protocol, _, each), calls in calls_of(config).items():
+        times = config.latency.repeats if protocol in TIMED else 1
+        found[name, protocol] += calls * each // times
     return found
 
 
@@ -90,8 +84,9 @@ def warm_ups(config: StudyConfig, left: float = 1.0) -> int:
 def work_lines(plan: Plan) -> list[str]:
     """How many images, and what they take on disk."""
     config = plan.config
-    each = [images(config, entry) for entry in config.decoders]
-    counts = {p: sum(own[p] for own in each) for p in PROTOCOLS}
+    counts = dict.fromkeys(PROTOCOLS, 0)
+    for (_, protocol), count in images(config).items():
+        counts[protocol] += count
     warm = warm_ups(config) * len(config.decoders)
     repeats = config.latency.repeats
     again = f", {repeats} times each" if repeats > 1 else ""
@@ -134,21 +129,21 @@ def projected_lines(plan: Plan, machine: Hardware) -> list[str]:
     sizes = of_shape(plan.config.model.name, plan.shape)
     loads = {call.decoder: call.load for call in plan.calls}
     least = most = 0.0
-    for entry in plan.config.decoders:
-        load = loads[entry.name]
-        untimed = Job("warm-up", 1, 1, warm_ups(plan.config))
-        for job in (untimed, *jobs(plan.config, entry)):
-            rows, count = load.guidance_rows * job.batch, math.ceil(job.images / job.batch)
-            ends = [
-                Recorded(
-                    entry.name, "", 1.0, rows, 0, (accepted,) * load.depth, load.nodes,
-                    float(load.depth), NOT_TIMED,
-                )
-                for accepted in (1.0, 0.0)
-            ]  # fmt: skip
-            fast, slow = (project(end, sizes, machine).prediction.seconds for end in ends)
-            calls = job.times * job.sets * count
-            least, most = least + calls * fast / 3600, most + calls * slow / 3600
+    every = calls_of(plan.config)
+    for name in loads:
+        every[name, "warm-up", 1, 1] = warm_ups(plan.config)
+    for (name, _, size, each), calls in every.items():
+        load = loads[name]
+        ends = [
+            Recorded(
+                name, "", 1.0, load.guidance_rows * size, 0, (accepted,) * load.depth, load.nodes,
+                float(load.depth), UNKNOWN,
+            )
+            for accepted in (1.0, 0.0)
+        ]  # fmt: skip
+        fast, slow = (project(end, sizes, machine).prediction.seconds for end in ends)
+        hours = calls * math.ceil(each / size) / 3600
+        least, most = least + hours * fast, most + hours * slow
     alone = [e.name for e in plan.config.decoders if not (e.baseline or loads[e.name].nodes)]
     span = f"{_hours(least)} with every draft accepted, {_hours(most)} with none"
     return [
@@ -191,8 +186,10 @@ def _each(
     """Of each protocol: hours in all, hours still to do, decoders that were never measured."""
     hours, rest = dict.fromkeys(PROTOCOLS, 0.0), dict.fromkeys(PROTOCOLS, 0.0)
     missing: dict[str, list[str]] = {}
+    every = images(config)
     for entry in config.decoders:
-        for protocol, once in images(config, entry).items():
+        for protocol in PROTOCOLS:
+            once = every[entry.name, protocol]
             batched = "latency" if protocol == "latency" else "quality"
             own = seen.get((entry.name, protocol))
             found = own or seen.get((entry.name, batched))

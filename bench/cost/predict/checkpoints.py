@@ -35,6 +35,10 @@ from decoders.models.sizes import (
 EMBEDDED = Path(__file__).resolve().parents[3] / "decoders" / "tiny" / "weights"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
+SIZES = {  # of a Shape, as a config.json names them
+    "width": "hidden_size", "layers": "num_hidden_layers", "ffn": "intermediate_size",
+    "text_width": "caption_dim", "length": "block_size",
+}  # fmt: skip
 LISTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 
 
@@ -191,17 +195,11 @@ def shape_of(model: LoaderConfig) -> Shape | None:
 
 def _hub(found: dict[str, Any], usual: Shape) -> Shape:
     """By a config.json; `usual` gives what it leaves open."""
-    rows = int(found.get("vocab_size", usual.tokens or usual.vocab))
-    return replace(
-        usual,
-        width=int(found.get("hidden_size", usual.width)),
-        layers=int(found.get("num_hidden_layers", usual.layers)),
-        ffn=int(found.get("intermediate_size", usual.ffn)),
-        vocab=usual.vocab if usual.tokens else rows,
-        tokens=rows if usual.tokens else 0,
-        text_width=int(found.get("caption_dim", usual.text_width)) if usual.text_width else 0,
-        length=int(found.get("block_size", usual.length)),
-    )
+    sizes = {name: int(found[key]) for name, key in SIZES.items() if key in found}
+    rows = "tokens" if usual.tokens else "vocab"
+    sizes |= {rows: int(found["vocab_size"])} if "vocab_size" in found else {}
+    sizes |= {} if usual.text_width else {"text_width": 0}
+    return replace(usual, **sizes)
 
 
 def _embedded(found: dict[str, Any]) -> Shape:

@@ -14,14 +14,14 @@ from typing import Annotated, Any
 import yaml
 
 from bench.config.catalogue import groups, option
-from bench.config.hydra_edge import composed
+from bench.config.hydra_edge import SEARCH, of_group
 from bench.config.schema import LoaderConfig, build
-from bench.config.words import given, split
+from bench.config.words import given
 from bench.data.errors import ConfigError
 from decoders.kinds import Within, require
 
 RUNS = Path("results/runs")
-COMPOSED, SEARCH = ("hardware", "model"), "hydra.searchpath"
+COMPOSED = "hardware", "model"
 KEYS = (*COMPOSED, "study", "run_dir", "published", SEARCH)
 Rate = Annotated[float, Within(1e-3, 1e6)]
 Overhead = Annotated[float, Within(0, 1e4)]
@@ -80,7 +80,7 @@ class Asked:
 def asked(words: Sequence[str]) -> Asked | None:
     """The command line of `predict`, checked; None where it names no machine. Raises ConfigError:
     an unknown setting, machine or model (with the nearest names), a figure that cannot be."""
-    root, rest = _composed(words, COMPOSED)
+    root, rest = _composed(words, COMPOSED[1:])
     if not root:
         return None
     own = given(rest, KEYS, "`predict hardware=NAME`, which takes the run as it is")
@@ -95,22 +95,14 @@ def asked(words: Sequence[str]) -> Asked | None:
 def machine_of(words: Sequence[str]) -> tuple[Hardware | None, list[str]]:
     """The machine that a command line names, None where it names none, and its other words. Raises
     ConfigError."""
-    root, rest = _composed(words, COMPOSED[:1])
+    root, rest = _composed(words, ())
     return build(Hardware, root.get("hardware"), "hardware") if root else None, rest
 
 
-def _composed(words: Sequence[str], groups: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """conf/predict_config.yaml under the words of these groups, empty where none is of a machine;
-    and the other words."""
-    mine = [word for word in words if split(word).group in groups]
-    rest = [word for word in words if word not in mine]
-    figures = [word for word in mine if split(word).group == "hardware"]
-    if not figures:
-        return {}, list(words)
-    if "hardware" not in (split(word).key for word in figures):
-        raise ConfigError(f"{figures[0]!r} is a figure of a machine; name it with hardware=NAME")
-    places = [word for word in rest if split(word).key == SEARCH]
-    return composed("predict_config", [*mine, *places]), rest
+def _composed(words: Sequence[str], also: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """conf/predict_config.yaml under the words of a machine and of these groups."""
+    wrong = "figure of a machine; name it with hardware=NAME"
+    return of_group("predict_config", words, "hardware", wrong, also)
 
 
 def shipped() -> list[Hardware]:

@@ -16,12 +16,11 @@ import pandas as pd
 from bench.cost.speed import Prediction, StepSeconds, reach
 from bench.data.errors import BenchError
 from bench.judge.paired import image_rows, latency_rows, paired_speedup
-from metrics.stats import Interval
+from metrics.stats import UNKNOWN, Interval
 
 PARTS = ("draft", "forward", "accept")
 STEP = ("step", *PARTS)
-NOT_TIMED = Interval(math.nan, math.nan, math.nan)
-UNKNOWN = StepSeconds(math.nan, math.nan)
+NO_STEP = StepSeconds(math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Recorded:
     nodes: int
     calls: float
     speedup: Interval
-    step: StepSeconds = UNKNOWN
+    step: StepSeconds = NO_STEP
     mal: float = math.nan
 
     @property
@@ -69,7 +68,7 @@ class Row:
 
     @property
     def measured(self) -> Interval:
-        return NOT_TIMED if self.tree else self.recorded.speedup
+        return UNKNOWN if self.tree else self.recorded.speedup
 
     @property
     def error(self) -> float:
@@ -130,8 +129,8 @@ def _speedup(name: str, rows: pd.DataFrame, baselines: Sequence[str]) -> Interva
     for base in baselines:
         theirs = rows[rows.decoder == base]
         if base != name and len(theirs) and _settings(theirs) == _settings(mine):
-            return paired_speedup(theirs, mine) or NOT_TIMED
-    return NOT_TIMED
+            return paired_speedup(theirs, mine) or UNKNOWN
+    return UNKNOWN
 
 
 def _settings(rows: pd.DataFrame) -> tuple[float, float]:

@@ -163,7 +163,7 @@ def draw_latency(run: RunData) -> Chart:
 
 def phase_seconds(entry: Entry) -> dict[str, float]:
     """Mean seconds of every phase over the timed images, see `phases_of`; {} without any."""
-    rows = entry.latency_rows()
+    rows = paired.latency_rows(entry.records)
     if rows.empty:
         return {}
     return phases_of({column: float(rows[column].mean()) for column in COLUMNS})

@@ -19,6 +19,7 @@ from typing import Any
 
 from bench.data.files import write_atomically, write_text
 from bench.records.run_data import Entry, Role, RunData, Section
+from metrics.stats import UNKNOWN as UNKNOWN
 from metrics.stats import Interval
 
 Spec = dict[str, Any]
@@ -51,7 +52,6 @@ ABOVE: Spec = {
     "labelAlign": "left", "labelPadding": -4, "labelOffset": -13, "labelLimit": 0, "ticks": False,
     "domain": False,
 }  # fmt: skip
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
 FADED = 0.12
 LINE = 36  # pixels of a decoder's line: its name above its bar
 

@@ -14,7 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.judge.paired import CLIP_LESS
+from bench.cost.speed import front
+from bench.judge.paired import CLIP_LESS, latency_rows
 from bench.records.run_data import Entry, Role, RunData, Section, as_text
 from bench.report.plots import chart as vl
 from bench.report.plots.chart import Chart, Spec
@@ -91,22 +92,13 @@ class Scatter:
     @property
     def front(self) -> list[tuple[float, float]]:
         """The points (x, speed-up) of the front, best quality first."""
-        best = pareto_front([(dot.cost, dot.y.value) for dot in self.dots])
+        best = front([(dot.cost, dot.y.value) for dot in self.dots])
         return [(self.dots[at].x.value, self.dots[at].y.value) for at in best]
 
     @property
     def alone(self) -> bool:
         """Whether no decoder but AR is in the chart."""
         return all(dot.entry.role is Role.BASELINE for dot in self.dots)
-
-
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices of the (cost, speed-up) pairs that no other pair beats in both, by rising cost."""
-    front: list[int] = []
-    for at in sorted(range(len(points)), key=lambda at: (points[at][0], -points[at][1])):
-        if not front or points[at][1] > points[front[-1]][1]:
-            front.append(at)
-    return front
 
 
 def pareto(section: Section, quality: Quality) -> Scatter:
@@ -259,7 +251,7 @@ def _seconds(entries: list[Entry], pages: Sequence[int]) -> Spec:
         {"decoder": entry.name, "seconds": vl.plain(seconds), "prompt": as_text(prompt),
          "page": f"prompts/{index}.html" if index in pages else None}
         for entry in entries
-        for seconds, prompt, index in entry.latency_rows()[
+        for seconds, prompt, index in latency_rows(entry.records)[
             ["seconds_total", "prompt", "prompt_index"]
         ].itertuples(index=False)
     ]  # fmt: skip

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from bench.config.describe import PARTS
+from bench.config.differences import settings_of
 from bench.records.run_data import Entry, RunData, Section
 from bench.records.study import read_identity
 from bench.report.plots import chart as vl
@@ -21,8 +23,7 @@ from bench.report.plots.chart import Chart, Spec
 from bench.report.plots.scatter import MEASURES, SPEED, Quality
 from bench.report.plots.series import DECODER, series
 
-Settings = dict[str, Any]  # acceptance -> its class, acceptance.delta -> 0.1, ...
-PARTS = ("loop", "drafter", "tree", "proposer", "acceptance")
+Settings = dict[str, Any]  # acceptance._target_ -> its class, acceptance.delta -> 0.1, ...
 CAPTION = (
     "Decoders that differ in one setting or one part only: along the axis the setting's values, or "
     "the decoders where a whole part differs. A line joins decoders that are equal in all else. "
@@ -43,7 +44,7 @@ def sweep_charts(run: RunData) -> list[Chart]:
     if not (run.folder / "study.json").is_file():
         return []
     listed = read_identity(run.folder)["config"].get("decoders", [])
-    settings = {entry["name"]: flat(entry) for entry in listed}
+    settings = {entry["name"]: settings_of(entry) for entry in listed}
     made = []
     for section in run.sections:
         found = [*swept_in(section, settings)]
@@ -58,22 +59,12 @@ def sweep_charts(run: RunData) -> list[Chart]:
     return made
 
 
-def flat(entry: dict[str, Any]) -> Settings:
-    """The settings of a decoder of study.json, by the names that a command line has for them."""
-    found = {f"sampling.{key}": value for key, value in entry["sampling"].items()}
-    for name in PARTS:
-        part = entry["spec"].get(name)
-        found[name] = None if part is None else part["target"]
-        if part is not None:
-            found |= {f"{name}.{key}": value for key, value in part["kwargs"].items()}
-    return found
-
-
 def swept_in(section: Section, settings: dict[str, Settings]) -> Iterator[Swept]:
     """Every setting of which two decoders of the section have different values and all else equal,
     and every part that they differ in by more than one setting."""
     entries = [e for e in section.decoders if e.name in settings and not e.failed]
-    names = dict.fromkeys(key for entry in entries for key in settings[entry.name])
+    keys = (key for entry in entries for key in settings[entry.name])
+    names = dict.fromkeys(key.removesuffix("._target_") for key in keys)
     for name in names:
         groups: dict[str, list[tuple[Any, Entry]]] = {}
         for entry in entries:
@@ -89,7 +80,8 @@ def swept_in(section: Section, settings: dict[str, Settings]) -> Iterator[Swept]
 
 def _differ(name: str, line: list[tuple[Any, Entry]]) -> bool:
     """Whether the values are several, of which no other setting's charts say the same."""
-    return len({json.dumps(value[name] if name in PARTS else value) for value, _ in line}) > 1
+    own = [value.get(f"{name}._target_") if name in PARTS else value for value, _ in line]
+    return len(set(map(json.dumps, own))) > 1
 
 
 def _ordered(name: str, line: list[tuple[Any, Entry]]) -> list[tuple[Any, Entry]]:

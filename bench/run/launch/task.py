@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.config.hydra_edge import composed, parse_override
+from bench.config.hydra_edge import of_group
 from bench.config.schema import build
 from bench.config.words import split
 from bench.data.errors import ConfigError, unknown
@@ -84,25 +84,20 @@ def is_asked(words: Sequence[str]) -> bool:
 
 def asked(words: Sequence[str]) -> Asked:
     """The command line, sorted. Raises ConfigError."""
-    every, shard = list(map(split, words)), ""
-    for word in (word for word in every if word.group == "shard"):
+    wrong = "setting of a launch; name it too: launch=local, slurm or ray"
+    root, rest = of_group("launch_config", words, "launch", wrong)
+    shards, shard = [word for word in map(split, rest) if word.group == "shard"], ""
+    for word in shards:
         if word.key != "shard" or not word.value:
             raise ConfigError(f"expected shard=i/n, found {word.text!r}")
         shard = word.value
-    rest = [word.text for word in every if word.group not in ("shard", "launch")]
-    mine = [str(parse_override(w.text).input_line) for w in every if w.group == "launch"]
-    if mine and all(split(word).key != "launch" for word in mine):
-        raise ConfigError(
-            f"{mine[0]!r} is a setting of a launch; name it too: launch=local, slurm or ray"
-        )
-    if mine and shard:
+    if root and shard:
         raise ConfigError("shard= is one worker, and launch= starts them: give one of the two")
-    places = [word for word in rest if split(word).key == "hydra.searchpath"]
-    return Asked(_composed(mine, places) if mine else None, shard, rest)
+    rest = [word for word in rest if split(word).group != "shard"]
+    return Asked(_launch(root["launch"]) if root else None, shard, rest)
 
 
-def _composed(words: Sequence[str], places: Sequence[str]) -> LaunchConfig:
-    values: Any = composed("launch_config", [*words, *places]).get("launch")
+def _launch(values: Any) -> LaunchConfig:
     made = build(LaunchConfig, values, "launch")
     known = {"name", "where", "workers", "shards", "retries", "threads", *USED[made.where]}
     for key in values:

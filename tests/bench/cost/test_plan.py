@@ -367,7 +367,7 @@ def test_pictures_are_counted_once_and_decodings_as_often_as_they_are_timed():
     assert work_lines(once)[1:] == work_lines(thrice)[1:], "as many pictures"
     assert "8 timed images (" in work_lines(once)[0]
     assert "8 timed images, 3 times each (" in work_lines(thrice)[0]
-    assert images(thrice.config, thrice.config.decoders[0])["latency"] == 8
+    assert images(thrice.config)["ar", "latency"] == 8
 
 
 def test_warm_ups_are_until_stable_and_one_before_each_block(fake_study):

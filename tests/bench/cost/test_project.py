@@ -13,16 +13,17 @@ from bench.config.catalogue import groups
 from bench.config.schema import LoaderConfig
 from bench.cost.predict.command import BATCHES
 from bench.cost.predict.machines import Hardware, shipped
-from bench.cost.predict.recorded import NOT_TIMED, Recorded, recorded_of
+from bench.cost.predict.recorded import Recorded, recorded_of
 from bench.cost.predict.there import floors_of, forward_of, of_shape, project, sizes_of
 from bench.cost.work import Growth, Known, Work, place_of, regime
 from decoders.models.sizes import LLAMAGEN_256, LUMINA, Shape
+from metrics.stats import UNKNOWN
 from tests.bench.fakes import SEARCHPATH
 
 # 1 layer of width 4, feed-forward 8, 10 codes, images of 4 codes behind a prefix of 2.
 SMALL = of_shape("small", Shape(vocab=10, width=4, layers=1, ffn=8, length=4, prefix=2, side=0))
 MACHINE = Hardware("toy", "Toy", 1.0, 1.0, 0.0, 0.0, "a", "b", "c")  # 1e9 bytes, 1e12 operations
-CHAIN = Recorded("chain", "chain(depth=1)", 1.0, 1, 3, (0.5,), 1, 1.0, NOT_TIMED)
+CHAIN = Recorded("chain", "chain(depth=1)", 1.0, 1, 3, (0.5,), 1, 1.0, UNKNOWN)
 AR = dataclasses.replace(CHAIN, decoder="ar", reached=(), nodes=0, calls=0.0)
 
 
@@ -217,7 +218,7 @@ def test_a_run_is_projected_to_a_machine_of_ones_own(tmp_path, capsys):
 def test_acceptance_is_read_off_quality_images_where_none_was_timed():
     image = {
         "decoder": "chain", "protocol": "quality", "status": "ok", "prompt_index": 0, "seed": 0,
-        "block": 0, "repeat": 0, "seconds_total": math.nan, "nfe": 4, "mal": 2.0,
+        "disturbed": False, "block": 0, "repeat": 0, "seconds_total": math.nan, "nfe": 4, "mal": 2.0,
         "tree": "chain(depth=2)",
         "temperature": 1.0, "cfg": 3.0, "tree_nodes": 2, "tree_depth": 2, "drafter_calls": 8,
         "accepted": [2, 0, 1, 1],

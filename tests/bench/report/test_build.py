@@ -16,7 +16,7 @@ from PIL import Image
 from bench.data.errors import FolderError
 from bench.records import rows as records
 from bench.records.load import load
-from bench.report import writers
+from bench.report import build
 from bench.report.build import ReportPaths, build_report, write_report
 from bench.report.document import document
 from bench.report.headline import arranged
@@ -167,7 +167,7 @@ def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path):
     records.write(
         path, older.cast(pa.schema([f for f in records.SCHEMA if f.name in older.schema.names]))
     )
-    shown = writers.terminal(document(load(folder)))
+    shown = build.terminal(document(load(folder)))
     assert "took of the cores while images were timed is not known" in " ".join(shown.split())
     found = records.read(path)
     assert found is not None and found.schema == records.SCHEMA

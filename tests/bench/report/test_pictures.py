@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from bench.judge.paired import mal_interval
+from bench.judge.paired import latency_rows, mal_interval
 from bench.records.load import load
 from bench.records.run_data import RunData
 from bench.report import sheets
 from bench.report.plots import bars, drafts, scatter
 from bench.report.plots.chart import Spec
-from bench.report.plots.scatter import CLIP, FID, Quality, draw_pareto, pareto, pareto_front
+from bench.report.plots.scatter import CLIP, FID, Quality, draw_pareto, pareto
 from bench.report.plots.series import placed, spread
 from bench.report.sheets import CAPTION, GAP, MARGIN, SIDE, TILE, code_maps, contact_sheet, kind_map
 from decoders.api import CodeKind
@@ -142,7 +142,7 @@ def test_moved_mass_counts_only_tested_positions():
 def test_phases_sum_to_the_measured_whole(run):
     entry = run.entries[2]
     seconds = bars.phase_seconds(entry)
-    rows = entry.latency_rows()
+    rows = latency_rows(entry.records)
     whole = (rows["seconds_total"] + rows["seconds_text"] + rows["seconds_vq"]).mean()
     assert sum(seconds.values()) == pytest.approx(whole)
     assert seconds["other"] > 0

@@ -13,7 +13,7 @@ from bench.cost.rates import MachineRates, save_rates
 from bench.data.errors import FolderError
 from bench.judge.fairness import judge_folder
 from bench.records.load import load
-from bench.report import roofline, writers
+from bench.report import build, roofline
 from bench.report.build import ReportPaths, build_report
 from bench.report.document import document
 from bench.report.headline import regime_lines
@@ -108,20 +108,20 @@ def test_a_baseline_on_another_backend_is_marked(tmp_path: Path) -> None:
     summary = pd.read_csv(folder / "summary.csv", keep_default_na=False)
     summary.loc[summary.decoder == "eagle2_greedy", "backend"] = "cuda_graph"
     summary.to_csv(folder / "summary.csv", index=False)
-    text = writers.terminal(document(load(folder)))
+    text = build.terminal(document(load(folder)))
     assert "unfair baseline (1)" in row(text, "eagle2_greedy")
     assert "unfair" not in row(text, "lantern") + row(text, "lantern_greedy")
     assert "backend: eagle2_greedy ran on cuda_graph, ar_greedy on eager" in text
 
 
 def test_fair_and_unknown_baselines_are_said_to_be_so(tmp_path: Path) -> None:
-    text = writers.terminal(document(load(made(tmp_path / "fair", limit=20.0))))
+    text = build.terminal(document(load(made(tmp_path / "fair", limit=20.0))))
     assert "unfair" not in text
     assert "Baselines are fair: a step of ar takes 8.25 ms" in text
     note = "no floor known: the target X has no `cfg` that gives its shape"
     unknown = tuple(line(str(one["decoder"]), 2.0, note=note) for one in LINES)
     run = load(made(tmp_path / "unknown", unknown))
-    text = " ".join(writers.terminal(document(run)).split())
+    text = " ".join(build.terminal(document(run)).split())
     assert "unfair" not in text
     names = "ar, lantern, ar_greedy, eagle2_greedy, lantern_greedy"
     assert f"Fairness of the baseline unknown for {names}: {note}." in text
@@ -160,7 +160,7 @@ def test_the_roofline_is_drawn_where_there_is_one(built: ReportPaths, tmp_path: 
     (folder / "fairness.csv").unlink()
     without = document(load(folder))
     assert not {"roofline", "verification"} & {chart.name for chart in without.figures}
-    text = writers.terminal(without)
+    text = build.terminal(without)
     assert "Time over floor" not in text and "unfair" not in text
     assert any("No roofline was measured" in line for line in without.notices)
 

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from bench.judge.fairness import FAIR, Fairness
-from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
+from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, latency_rows
 from bench.records.load import load
 from bench.records.run_data import Entry, Role, RunData
-from bench.report import writers
+from bench.report import build
 from bench.report.document import Document, document, quiet
 from bench.report.headline import headline
 from bench.report.notes import facts
@@ -63,7 +63,7 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path):
     again["seconds_total"] -= 0.2
     pd.concat([records, again], ignore_index=True).to_parquet(path)
     ar = load(folder).sections[0].baseline
-    assert ar is not None and list(ar.latency_rows()["repeat"]) == [1] * 4, "the fastest"
+    assert ar is not None and list(latency_rows(ar.records)["repeat"]) == [1] * 4, "the fastest"
     (line,) = [line for line in facts(load(folder)) if "blocks" in line]
     assert "timed in 2 rounds of 4 blocks of prompts; from block to block ar took 0.300 to" in line
     assert "timed 2 times, its fastest counts" in line and "over prompts" in line
@@ -76,7 +76,7 @@ def test_a_table_has_at_most_six_footnotes_of_one_sentence(said):
     lines = said.block("table").notes
     assert 0 < len(lines) <= 6
     assert not [line for line in lines[:5] if ". " in line or not line.endswith(".")]
-    shown = " ".join(writers.terminal(said).split())
+    shown = " ".join(build.terminal(said).split())
     assert all(line in shown for line in lines)
     page = render(said)
     below = page[page.index('id="table"') : page.index('id="charts"')]
@@ -116,10 +116,10 @@ CELLS = {
 
 def test_figures_are_those_of_the_summary_and_noise_is_marked(said):
     assert {(name, at): cells(said, name)[at] for name, at in CELLS} == CELLS
-    text = " ".join(writers.terminal(said).split())
+    text = " ".join(build.terminal(said).split())
     assert "no AR reseed" in text, "of the greedy decoders"
     assert "under 2 seeds AR's FID (scenes-clip) is 21.400 ± 0.520, its CLIP" in text
-    assert "| *AR reseed, seed 1* |" in writers.markdown(said)
+    assert "| *AR reseed, seed 1* |" in build.markdown(said)
 
 
 def test_an_exact_decoder_lacks_its_mark_in_at_most_one_run_of_twenty(run):
@@ -158,7 +158,7 @@ def test_the_headline_is_made_from_the_figures(said):
     assert any("no AR reseed to compare with" in line for line in greedy)
     assert not any("AR's band" in line for line in greedy), "where there is none to compare with"
     assert machine == "Measured on Example CPU, 2 cores (bfloat16, 2 threads), batch 1."
-    for text in (writers.terminal(said), writers.markdown(said)):
+    for text in (build.terminal(said), build.markdown(said)):
         words = " ".join(text.split())
         assert words.index("Fastest exact decoder") < words.index("exact division")
     page = render(said)
@@ -218,7 +218,7 @@ def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run):
     ar, lantern = (next(e for e in section.entries if e.name == n) for n in ("ar", "lantern"))
 
     def seconds(entry: Entry) -> float:
-        rows = entry.latency_rows()
+        rows = latency_rows(entry.records)
         step = (rows.seconds_total - rows.seconds_prefill) / rows.nfe
         first, later = (x.quantile(0.25, "lower") for x in (rows.seconds_prefill, step))
         return first + later * rows.nfe.mean()
@@ -231,7 +231,7 @@ def test_the_quiet_speedup_is_that_of_lower_quartiles_of_steps(run):
 def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path):
     few = [d for d in DECODERS if d.name in ("ar", "eagle2", "lantern", "ar_greedy")]
     folder = write_run(tmp_path, tuple(few), prompts=2, images=False)
-    assert "CLIP - AR" not in writers.markdown(document(load(folder))), "nothing was compared"
+    assert "CLIP - AR" not in build.markdown(document(load(folder))), "nothing was compared"
     lines = [
         ("eagle2", "ar", 1, 100, 0.0002, -0.001, 0.002),
         ("lantern", "ar", 1, 100, -0.0021, -0.003, -0.0012),
@@ -258,21 +258,21 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path):
     same = replace(section, entries=[*section.decoders, lucky])
     eagle2 = next(e for e in section.entries if e.name == "eagle2")
     assert same.quality_is_noise(eagle2, "clip") and not same.quality_is_noise(eagle2, "fid")
-    text = writers.markdown(made)
+    text = build.markdown(made)
     assert "CLIP - AR: the decoder's CLIP score less" in text and "| CLIP (scenes) - AR |" in text
     assert "With only one AR seed, its luck shifts every row equally." in text
     assert "-0.0021 [-0.0030, -0.0012]" in render(made)
-    written = pd.read_csv(io.StringIO(writers.csv(made))).set_index("decoder")
+    written = pd.read_csv(io.StringIO(build.csv(made))).set_index("decoder")
     assert written.clip_less_baseline_hi["lantern"] == -0.0012
 
 
 def test_failed_decoder_is_shown_with_its_error(said):
-    text = writers.terminal(said)
+    text = build.terminal(said)
     line = next(line for line in text.splitlines() if line.startswith("lantern_chain"))
     assert "failed: NumericalError: NaN logits at code 17" in line
     assert "8 of 8 images failed" in text.partition("\nFailures\n")[2]
-    assert r"**failed**: NumericalError: NaN logits at code 17 \| row 3" in writers.markdown(said)
-    latex = writers.latex(said)
+    assert r"**failed**: NumericalError: NaN logits at code 17 \| row 3" in build.markdown(said)
+    latex = build.latex(said)
     assert r"lantern\_chain & \multicolumn{9}{l}{\emph{failed: NumericalError" in latex
 
 
@@ -292,21 +292,21 @@ def test_a_partly_failed_decoder_keeps_its_figures_and_none_goes_missing(tmp_pat
     assert (
         wholly.startswith("lantern_chain") and run.sections[0].entries[-1].name == "lantern_chain"
     )
-    assert "failed: NumericalError" in writers.terminal(made)
+    assert "failed: NumericalError" in build.terminal(made)
 
 
 def test_markup_is_well_formed(said):
-    lines = [line for line in writers.markdown(said).splitlines() if line.startswith("|")]
+    lines = [line for line in build.markdown(said).splitlines() if line.startswith("|")]
     widths = {line.replace(r"\|", "").count("|") for line in lines}
     assert widths == {10, 11}  # exact tables have 9 columns, all others 10
-    latex = writers.latex(said)
+    latex = build.latex(said)
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 10
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
     assert "≈" not in latex and "—" not in latex
 
 
 def test_csv_keeps_full_precision_and_adds_the_reading(said):
-    table = pd.read_csv(io.StringIO(writers.csv(said)), keep_default_na=False).set_index("decoder")
+    table = pd.read_csv(io.StringIO(build.csv(said)), keep_default_na=False).set_index("decoder")
     assert float(table.loc["lantern", "speedup"]) == pytest.approx(2.4 / 1.02, abs=1e-12)
     marked = table["speedup_is_noise"].astype(str)
     assert list(table.index[marked == "True"]) == ["eagle1"]

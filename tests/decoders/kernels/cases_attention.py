@@ -237,16 +237,16 @@ def test_the_choice_measures_the_kernel_too():
     shape = candidates.AttentionShape(1, 3, 2, 70, 16, torch.float32, DEVICE)
     ways = [candidates.Products(), candidates.Triton(), candidates.Triton(2)]
     found = choose(shape, layers=2, repeats=2, mode="eager", among=ways)
-    assert set(found.milliseconds) == {"products", "triton", "triton_2"}
-    assert found.refused == {}
-    assert all(found.deviation[name] <= 1e-5 for name in found.milliseconds)
-    assert found.name == min(found.milliseconds, key=found.milliseconds.__getitem__)
+    assert set(found["milliseconds"]) == {"products", "triton", "triton_2"}
+    assert found["refused"] == {}
+    assert all(found["deviation"][name] <= 1e-5 for name in found["milliseconds"])
+    assert found["name"] == min(found["milliseconds"], key=found["milliseconds"].__getitem__)
 
 
 def test_a_choice_for_more_queries_than_the_kernel_takes_falls_to_another():
     shape = candidates.AttentionShape(1, 82, 1, 90, 16, torch.float32, DEVICE)
     chosen = Kernels("auto", "eager")
     assert chosen.of(shape, 90, 1).name in ("products", "sdpa", "flex")
-    (record,) = chosen.record()
+    (record,) = chosen.choices.values()
     refused = {why for name, why in record["refused"].items() if name.startswith("triton")}
     assert refused == {"the kernel takes 1..64 queries a row, found 82"}

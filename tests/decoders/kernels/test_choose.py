@@ -66,21 +66,21 @@ def test_implementations_compute_the_reference(one, shape):
 def test_the_fastest_that_runs_is_chosen_and_the_others_say_why(dtype):
     shape = AttentionShape(2, 5, 3, 64, 16, dtype, CPU)
     found = choose(shape, layers=2, used=40, repeats=5)
-    assert set(found.milliseconds) == {"products", "sdpa"}
-    assert found.name == min(found.milliseconds, key=found.milliseconds.__getitem__)
-    assert all(spent > 0 for spent in found.milliseconds.values())
+    assert set(found["milliseconds"]) == {"products", "sdpa"}
+    assert found["name"] == min(found["milliseconds"], key=found["milliseconds"].__getitem__)
+    assert all(spent > 0 for spent in found["milliseconds"].values())
     every = {one.name for one in candidates.implementations()}
-    assert set(found.refused) == every - set(found.milliseconds)
-    assert "found cpu" in found.refused["flex"]
+    assert set(found["refused"]) == every - set(found["milliseconds"])
+    assert "found cpu" in found["refused"]["flex"]
     assert all(
         "found cpu" in why or "not installed" in why
-        for name, why in found.refused.items()
+        for name, why in found["refused"].items()
         if name.startswith("triton")
     )
-    record = json.loads(json.dumps(found.record()))
+    record = json.loads(json.dumps(found))
     assert record["shape"]["device"] == "cpu"
     assert record["shape"]["dtype"] == str(dtype).removeprefix("torch.")
-    assert record["name"] == found.name and record["used"] == 40
+    assert record["name"] == found["name"] and record["used"] == 40
 
 
 class Blind(Products):
@@ -133,8 +133,8 @@ def test_float32_in_three_parts_passes_and_in_one_does_not(queries, slots):
     shape = AttentionShape(1, queries, 4, slots, 64, torch.float32, CPU)
     ways = [TensorCores(one_part), TensorCores(three_parts)]
     found = choose(shape, layers=1, repeats=1, used=slots, among=ways)
-    assert found.name == "three_parts" and found.deviation["three_parts"] < 4e-6
-    assert "allowed 1e-05" in found.refused["one_part"]
+    assert found["name"] == "three_parts" and found["deviation"]["three_parts"] < 4e-6
+    assert "allowed 1e-05" in found["refused"]["one_part"]
 
 
 class Broken(Products):
@@ -147,10 +147,10 @@ class Broken(Products):
 def test_a_wrong_or_failing_implementation_is_refused_with_its_error():
     ways = [Blind(), Forgetful(), Broken(), Sdpa()]
     found = choose(SHAPE, layers=1, repeats=2, used=50, among=ways)
-    assert found.name == "sdpa" and set(found.milliseconds) == {"sdpa"}
-    assert "differs from the reference by" in found.refused["blind"]
-    assert "differs from the reference by" in found.refused["forgetful"]
-    assert found.refused["broken"] == "RuntimeError: no kernel image for this device"
+    assert found["name"] == "sdpa" and set(found["milliseconds"]) == {"sdpa"}
+    assert "differs from the reference by" in found["refused"]["blind"]
+    assert "differs from the reference by" in found["refused"]["forgetful"]
+    assert found["refused"]["broken"] == "RuntimeError: no kernel image for this device"
     with pytest.raises(DecoderError, match=r"no attention runs.*no kernel image"):
         choose(SHAPE, layers=1, among=[Broken()])
 
