@@ -230,11 +230,6 @@ def test_costs_are_losses_against_ar_and_exact_decoders_cost_nothing(run):
     assert "failed" in chart.caption
 
 
-def test_pareto_front_keeps_the_undominated():
-    points = [(21.4, 1.0), (21.3, 1.02), (21.9, 2.3), (23.9, 2.2), (22.6, 2.7), (22.6, 2.5)]
-    assert [points[at] for at in pareto_front(points)] == [(21.3, 1.02), (21.9, 2.3), (22.6, 2.7)]
-
-
 def test_labels_are_spread_in_order_and_in_bounds():
     wanted = [0.5, 0.52, 0.51, 0.99, 0.0]
     places = spread(wanted, gap=0.1, low=0.05, high=0.95)
