@@ -132,7 +132,8 @@ class Grouped(Batched):
 
     def forward(self, run: Run) -> tuple[Tensor, Tensor]:
         """The codes' places [W], and their guided logits [B, W, V]."""
-        target, copies = self.model.target, self.sampling.guidance_rows
+        target: Any = self.model.target
+        copies = self.sampling.guidance_rows
         source, place, slot, turn, drawn = self.tables.at(run.step)
         batch = len(run.record.codes)
         codes = run.record.codes[:, : target.length]

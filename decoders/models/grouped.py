@@ -129,6 +129,7 @@ class Grouped(Transformer):
     """A target with a schedule. `schedule` is None where every group is one code in raster order:
     such a target is one like all others."""
 
+    cfg: GroupedConfig
     source: Tensor  # [Q] int64, see `Schedule.forwards`
     place: Tensor  # [Q] int64
     turn: Tensor  # [P + Q] int64, the forward of every query, from 0; below 0 on the prefix
@@ -147,8 +148,7 @@ class Grouped(Transformer):
         self.schedule = schedule if schedule.wide > 1 else None
 
     def tables(self) -> dict[str, Tensor | None]:
-        cfg: Any = self.cfg
-        return super().tables() | Schedule.of(cfg).line(cfg.prefix)
+        return super().tables() | Schedule.of(self.cfg).line(self.cfg.prefix)
 
     def refined(self, hidden: Tensor) -> Tensor:
         """The states [..., D] that predict again the codes that were read -> [..., D]."""
