@@ -11,7 +11,7 @@ import csv
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from decoders.tiny.recipes.plan import Plan, written_card
 from decoders.tiny.targets import TARGETS
 
 CARD_NAME = "MODEL_CARD.md"
+HELD_OUT = {"held_chain_length": "held-out codes a forward", "valid_nats": "held-out nats"}
 TITLES = {
     "vq": "VQ tokenizer (LlamaGen's architecture)",
     "text": "Text encoder (words; learned to read, then trained with the target)",
@@ -75,7 +76,7 @@ def _added(before: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_card(weights: Path, work: Path) -> Path:
-    """Writes MODEL_CARD.md, and curves.png from whatever curves `work` holds; returns the card."""
+    """Writes MODEL_CARD.md, and the pictures of whatever curves `work` holds; returns the card."""
     entries: dict[str, Any] = json.loads((weights / CARD).read_text())
     lines = [
         "# The embedded models",
@@ -86,7 +87,8 @@ def write_card(weights: Path, work: Path) -> Path:
         "is the mean of sum min(p, q) under guidance: the share of single drafts that the exact",
         "rule accepts; `naming` is the share of attributes, what is not said counted in, that a",
         "probe reads from the target's states. `warm`: trained on from earlier weights, whose",
-        "images and seconds are counted in; `curves.png` shows the last training of each.",
+        "images and seconds are counted in; `curves.png` shows the last training of each,",
+        "`curves_others.png` that of the other drafters or targets, with held-out figures.",
         "`size: large`: grown from the small model, whose images, steps and seconds are counted",
         "in; with `steps: 0` it was not trained since, and `naming` is the small model's.",
         "",
@@ -95,7 +97,8 @@ def write_card(weights: Path, work: Path) -> Path:
         lines += [f"## {TITLES[name]}", "", *_entry(name, entries[name], weights), ""]
     path = weights / CARD_NAME
     path.write_text("\n".join(lines))
-    draw_curves(work, weights / "curves.png")
+    draw_curves(work, ("vq", "target", "drafter", "clip"), weights / "curves.png")
+    draw_curves(work, (*DRAFTERS, *TARGETS), weights / "curves_others.png")
     return path
 
 
@@ -124,11 +127,12 @@ def _number(value: Any) -> str:
     )
 
 
-def draw_curves(work: Path, path: Path) -> None:
-    """Training loss against step of each recipe's last training, where it left a curve."""
+def draw_curves(work: Path, stages: Sequence[str], path: Path) -> None:
+    """Training loss against step of each recipe's last training, where it left a curve, and the
+    held-out figure (points, the right axis)."""
     curves = {
         name: max(files, key=lambda file: file.stat().st_mtime)
-        for name in ("vq", "target", "drafter", *DRAFTERS, *TARGETS, "clip")
+        for name in stages
         if (files := list((work / name).rglob("*.csv")))
     }
     if not curves:
@@ -138,13 +142,28 @@ def draw_curves(work: Path, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(curves), figsize=(3.4 * len(curves), 2.8), squeeze=False)
-    for axis, (name, file) in zip(axes[0], curves.items(), strict=True):
+    columns = min(5, len(curves))
+    shape = -(-len(curves) // columns), columns
+    figure, axes = plt.subplots(*shape, figsize=(3.6 * shape[1], 2.8 * shape[0]), squeeze=False)
+    for axis in axes.flat[len(curves) :]:
+        axis.remove()
+    for axis, (name, file) in zip(axes.flat, curves.items(), strict=False):
         with file.open() as handle:
-            rows = [r for r in csv.DictReader(handle) if r.get("loss")]
-        axis.plot([float(r["step"]) for r in rows], [float(r["loss"]) for r in rows], linewidth=1)
+            rows = list(csv.DictReader(handle))
+        axis.plot(*_points(rows, "loss"), linewidth=1)
         axis.set(title=name, xlabel="step", ylabel="training loss")
         axis.spines[["top", "right"]].set_visible(False)
+        for held, label in HELD_OUT.items():
+            if rows and rows[-1].get(held):
+                right = axis.twinx()
+                right.plot(*_points(rows, held), "o-", color="C1", linewidth=1, markersize=3)
+                right.set_ylabel(label, color="C1")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)
+
+
+def _points(rows: Sequence[Mapping[str, str]], name: str) -> tuple[list[float], list[float]]:
+    """Steps and values of a column, where it has any."""
+    kept = [row for row in rows if row.get(name)]
+    return [float(row["step"]) for row in kept], [float(row[name]) for row in kept]
