@@ -221,7 +221,8 @@ class Speculative(Composed):
         finished one writes behind its end, where its length is."""
         record = run.record
         # RELAXED is the number behind DRAFT, and BONUS the one behind CORRECTED.
-        drafts = F.pad(settled.relaxed.to(torch.uint8), (0, 1)) + int(CodeKind.DRAFT)
+        relaxed = settled.relaxed.to(torch.uint8)  # [B, D], or also of a last code that is a draft
+        drafts = F.pad(relaxed, (0, drafted.shape[1] - relaxed.shape[1])) + int(CodeKind.DRAFT)
         last = settled.bonus.to(torch.uint8) + int(CodeKind.CORRECTED)  # [B]
         record.write(
             run.length,

@@ -29,8 +29,9 @@ class GrownSession(Known, ProposerSession):
 
     known: ClassVar = {Capability.GROWN: ("propose", "advance", "grow"), **RESTART}
 
-    def __init__(self, part: Grown, start: Start, most: int = 0) -> None:
-        """most: codes that a step commits at most, where others than the tree's are."""
+    def __init__(self, part: Any, start: Start, most: int = 0, nodes: int = 0) -> None:
+        """part: a `Grown`, or what has drafter and tree as one. most: codes that a step commits at
+        most, nodes: session indices in use, where others than the tree's are."""
         model, tree = start.model, part.tree
         self.part, self.sampling = part, start.sampling
         self.tree: Tree = tree
@@ -41,7 +42,7 @@ class GrownSession(Known, ProposerSession):
             start.hidden,
             start.sampling,
             most or tree.depth + 1,
-            tree.session_nodes,
+            nodes or tree.session_nodes,
             *[start.cache] * part.drafter.reads_cache,
         )
 

@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from triton.runtime.jit import JITFunction, MockTensor
 from bench.config.compose import compose_study
 from bench.config.schedule import cells
 from decoders.api import Sampling
-from decoders.compose import DecoderSpec
+from decoders.compose import DecoderSpec, resolve
 from tests.cuda.pretend import (
     HOPPER,
     PRESET,
@@ -152,8 +152,11 @@ class Step:
 
 
 def spec_of(name: str) -> DecoderSpec:
-    """See `tests.decoders.compositions.entry`."""
-    return cells(compose_study([f"decoders=[{entry(name)}]"]), Sampling())[-1].entry.spec
+    """See `tests.decoders.compositions.entry`; with the settings in which one step shows all of a
+    loop."""
+    spec = cells(compose_study([f"decoders=[{entry(name)}]"]), Sampling())[-1].entry.spec
+    shown = getattr(resolve(spec.loop.target), "exercised", {})
+    return replace(spec, loop=replace(spec.loop, kwargs={**spec.loop.kwargs, **shown}))
 
 
 class Written(Schedule):

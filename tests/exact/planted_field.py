@@ -9,6 +9,7 @@ import torch
 
 from decoders.api import Draft
 from decoders.distribution import pick
+from decoders.loops.duo import Duo
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import tree_mask
 from decoders.noise import DRAFT_SLOT
@@ -58,6 +59,28 @@ class EmptySlot(Speculative):
 
         with swapped("tree_mask", opened):
             return super().draft(run)
+
+
+class KeptOn(Duo):
+    """(24) What the drafter went on with is kept after a rejection, where it stands."""
+
+    def kept(self, run: Any, count: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(count).bool()
+
+    def settle(self, run: Any, *given: Any) -> Any:
+        done = super().settle(run, *given)
+        run.session.kept.copy_(self.kept(run, done[4]))
+        return done
+
+
+class KeptBehind(KeptOn):
+    """Not wrong: what goes on from a last draft that was rejected is kept under the corrected code.
+    Its law was fixed before the test, and is declared as it was."""
+
+    def kept(self, run: Any, count: torch.Tensor) -> torch.Tensor:
+        root = run.seen.codes.gather(1, run.seen.count[:, None] - 1)
+        run.session.codes[:, :1] = root
+        return count == self.proposer.depth
 
 
 class Squared(Jacobi):

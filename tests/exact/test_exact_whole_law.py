@@ -1,6 +1,7 @@
 """The law of whole images by enumeration: the enumeration itself by hand, decoders that are exact,
 and the errors of the field, each of which turns red."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from tests.exact.specs import (
 )
 
 PLAIN, TWO = Sampling(), Sampling(top_k=700)  # of 1024: two codes of three
+DUO = part("decoders.loops.duo", "Duo")
 PAIR = planting("static.Static", choices=[[0], [1]])
 WIDE = planting("static.Static", choices=[[0], [1], [0, 0], [1, 0]])
 
@@ -125,6 +127,9 @@ EXACTLY = {
     "block": of(rule=verifying("block.Block")),
     "traversal": of(rule=verifying("traversal.Traversal"), tree=WIDE),
     "jacobi": window(contracts("Jacobi", width=2)),
+    "the drafter goes on": of(DUO),
+    "the drafter goes on, block": of(DUO, rule=verifying("block.Block")),
+    "kept behind a rejected draft": of(field("KeptBehind")),
 }
 
 
@@ -134,6 +139,14 @@ def test_exact_decoders_are_exact_to_rounding(name: str) -> None:
     assert not found.fault
     assert found.evidence["not followed"] == 0
     assert found.evidence["tv"] < 1e-12 < CERTAIN
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_drafter_in_a_thread_of_its_own_is_exact(depth: int) -> None:
+    model = table_model(3, 3, 3)
+    spec = table_spec(of(DUO, tree=planting("chain.Chain", depth=depth)), model, Real())
+    spec = replace(spec, loop=DUO)
+    assert whole_law(build_decoder(model, spec, PLAIN), model, PLAIN).tv < 1e-12
 
 
 def test_what_is_not_followed_to_the_end_is_no_fault_and_no_proof() -> None:
@@ -150,6 +163,7 @@ PLANTED = {
     "the rejected row is kept": (of(field("KeptRow")), 0.059),
     "a row of noise is used twice": (of(field("RowTwice")), 0.0046),
     "an empty slot is visible": (of(field("EmptySlot")), 0.048),
+    "drafts are kept after a rejection": (of(field("KeptOn")), 0.0402),
 }
 
 
@@ -164,7 +178,7 @@ def test_errors_of_the_field_are_caught_and_sized(name: str) -> None:
 ROWS = {
     **dict.fromkeys(("sjd", "sjd_random", "sjd_horizontal", "sjd_vertical", "sjd_sample"), 0.0),
     **dict.fromkeys(("scd_mc", "sjd_pac", "sjd_plus", "sjd_vp", "sjd_block"), 0.0),
-    **dict.fromkeys(("vertical_chain", "vertical_eagle"), 0.0),  # with a table drafter
+    **dict.fromkeys(("vertical_chain", "vertical_eagle", "duo"), 0.0),  # with a table drafter
     "sjd_plus_published": 0.0157,
     "sjd_vp_released": 0.0089,
     "sjd_sv": 0.0492,

@@ -1,0 +1,330 @@
+"""DuoDecoding (2503.00784, decoders.md (m)): the drafter goes on while the target verifies.
+
+A step has g drafts. The forward reads the root and all drafts but the last, whose test needs the
+law before it alone. Meanwhile the drafter goes on from the last draft with g more. Where all are
+accepted, the last one is the next root and the g more are the next step's drafts: nothing is
+drafted before its forward. Elsewhere they are thrown away, and g new ones are drafted first.
+
+Exact with every exact rule: the law of a draft that is kept was fixed before the tests that it is
+kept by, and its own numbers have decided nothing. That no code is drawn behind the last draft, so
+that what goes on from it need not be guessed, and that the drafter reads a kept draft again under
+its new root (with the target's states above it, and so that rows of a batch stay in step), are
+choices of this file. As are its threads: one for the drafter, which on a GPU has a stream of its
+own; the paper's drafter is on the CPU.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import (
+    DecoderError,
+    Draft,
+    DraftSession,
+    Law,
+    Piece,
+    Proposer,
+    Seen,
+    Settled,
+    Start,
+    TextFeatures,
+    Verifier,
+    completed,
+)
+from decoders.loops.recording import expected_of
+from decoders.loops.speculative import Speculative
+from decoders.loops.speculative_run import Run
+from decoders.loops.start import Stopwatch
+from decoders.noise import OVERRUN, Noise
+from decoders.propose.grown import Grown, GrownSession, require_logits
+from decoders.propose.trees.static import Static
+
+SHORTEST = 2  # drafts of a step; with one a step would commit one code, as AR does
+WARM_UP, TIMED = 2, 6  # rounds of a measurement of the two costs
+
+
+@dataclass
+class Ahead(Draft):
+    """What a forward reads of a chain of g drafts: root and g - 1 of them."""
+
+    whole: Draft | None = None  # all g
+
+
+class Onward(Proposer):
+    """A drafter and a chain of g drafts, which goes on below its last one."""
+
+    branching = 1
+
+    def __init__(self, grown: Grown) -> None:
+        """Raises DecoderError for another tree, and for a drafter that reads the target's cache."""
+        self.grown, self.drafter, self.tree = grown, grown.drafter, grown.tree
+        if not isinstance(self.tree, Static) or self.tree.branching > 1:
+            raise DecoderError(
+                "DuoDecoding goes on from the last draft of a chain: expected tree=chain or "
+                f"tree=chain_gumbel, found {self.tree}"
+            )
+        if self.drafter.reads_cache:
+            raise DecoderError(
+                f"drafter {self.drafter} reads the target's cache, which the target writes "
+                "meanwhile; DuoDecoding needs a drafter with a state of its own, as eagle"
+            )
+        if not SHORTEST <= self.tree.depth < OVERRUN // 2:
+            raise DecoderError(
+                f"DuoDecoding has {SHORTEST} to {OVERRUN // 2 - 1} drafts in a step, found "
+                f"{self.tree.depth}; set the tree's depth"
+            )
+        self.shorten(self.tree.depth)
+
+    def shorten(self, length: int) -> None:
+        """From now on g is `length`, at most the tree's depth."""
+        self.length, self.chain = length, copy(self.grown.tree)
+        Static.__init__(self.chain, choices=[[0] * depth for depth in range(1, length + 1)])  # type: ignore[arg-type]
+        self.nodes = self.depth = length - 1
+
+    def begin(self, start: Start) -> OnwardSession:
+        return OnwardSession(self, start)
+
+
+class OnwardSession(GrownSession):
+    """Drafts for B images, and where they go on: nodes 1..g under the root, g + 1..2g behind."""
+
+    def __init__(self, part: Onward, start: Start) -> None:
+        size = part.length
+        super().__init__(part, start, size, 2 * size)
+        self.tree = part.chain
+        shape = start.batch, size + 1
+        self.kept = torch.zeros_like(start.first).bool()  # [B], rows whose drafts went on rightly
+        self.codes = start.first.new_zeros(shape)  # the last draft, and the g behind it
+        drawn = not start.sampling.greedy
+        self.q = start.law.new_zeros(*shape, self.vocab) if drawn else None
+        self.numbers = torch.arange(size + 1, device=start.first.device)
+
+    def grow(self, logits: Tensor, noise: Any, place: Tensor) -> Ahead:
+        """Both parts of a step's drafting, one after the other."""
+        draft = self.drafts(logits, noise, place)
+        self.onward(draft, noise, place)
+        return draft
+
+    def read(self, seen: Seen, noise: Any, place: Tensor) -> Ahead:
+        """The session reads what was committed, and has g drafts under the root."""
+        return self.drafts(self.advance(seen), noise, place)
+
+    def drafts(self, logits: Tensor, noise: Any, place: Tensor) -> Ahead:
+        """Those of the last step where they are kept, new ones elsewhere."""
+        kept = self.kept[:, None]  # [B, 1]
+        root = Under(self.session, self.session.root_code, 0, (kept, self.codes))
+        grown = self.tree.grow(root, logits, self.sampling, noise, place)  # type: ignore[arg-type]
+        self.check(logits, grown.q)
+        codes, q = torch.where(kept, self.codes, grown.codes), grown.q
+        if q is not None:
+            q = torch.where(kept[..., None], self.q, q)  # type: ignore[arg-type]
+        return self.ahead(codes, q)
+
+    def going_on(self) -> Ahead:
+        """The drafts of the last step, where all rows keep them."""
+        return self.ahead(self.codes.clone(), None if self.q is None else self.q.clone())
+
+    def ahead(self, codes: Tensor, q: Tensor | None) -> Ahead:
+        """codes [B, g + 1], root first; q [B, g + 1, V]."""
+        size, chain = self.tree.depth, self.tree
+        assert isinstance(chain, Static)
+        shape = chain.shape_on(codes.device)
+        whole = shape.draft(codes, shape.children.expand(len(codes), -1, -1), q)
+        above = whole.ancestry
+        assert above is not None
+        made = Ahead(
+            codes[:, :size],
+            whole.parents[:, :size],
+            whole.depth[:, :size],
+            whole.children[:, :size] * (whole.children[:, :size] < size),
+            None if q is None else q[:, :size],
+            above[:, :size, :size],
+            inner=whole.inner[:-1],
+        )
+        expected = None if q is None else expected_of(made)
+        return replace(made, whole=replace(whole, expected=expected))
+
+    def onward(self, draft: Ahead, noise: Any, place: Tensor) -> None:
+        """Goes on from the last draft of what `read` has just drafted, with g more."""
+        assert draft.whole is not None
+        size, last = self.tree.depth, draft.whole.codes[:, -1:]  # [B, 1]
+        node, above = self.numbers[size:], self.numbers[None, size - 1 : size].expand_as(last)
+        logits = self.session.expand(last, node, above, size)  # [B, 1, V]
+        require_logits(self.session, logits, len(last), 1, self.vocab)
+        below: Any = Under(self.session, last[:, 0], size)
+        grown = self.tree.grow(below, logits[:, 0], self.sampling, noise, place + size)
+        self.check(logits[:, 0], grown.q)
+        self.codes.copy_(grown.codes)
+        if self.q is not None and grown.q is not None:
+            self.q.copy_(grown.q)
+
+
+class Under:
+    """A chain's session whose root is the node `first` of another. given: rows [B, 1] whose codes
+    [B, g + 1] are drafted already: those are read, whatever the tree draws."""
+
+    def __init__(
+        self,
+        session: DraftSession,
+        root_code: Tensor,
+        first: int,
+        given: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        self.session, self.root_code, self.first, self.given = session, root_code, first, given
+
+    def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
+        """See `decoders.api.DraftSession`."""
+        if self.given is not None:
+            codes = torch.where(self.given[0], self.given[1][:, depth : depth + 1], codes)
+        first = self.first
+        return self.session.expand(codes, nodes + first, parents + first, depth + first)
+
+
+class Unread(Verifier):
+    """A verifier for a chain whose last draft was not read by the target: it is judged as the
+    others are, and no code is drawn behind it. The state says where it was accepted, [B] bool."""
+
+    def __init__(self, inner: Verifier) -> None:
+        self.inner, self.rule, self.looks_ahead = inner, inner.rule, inner.looks_ahead
+
+    def __str__(self) -> str:
+        return str(self.inner)
+
+    def begin(self, start: Start) -> tuple[Any, Tensor]:
+        return self.inner.begin(start), torch.zeros_like(start.first).bool()
+
+    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+        """See `decoders.api.Verifier`; the law behind the last draft is anything."""
+        inner, kept = state
+        found, last = self.inner.decide(law, draft, noise, place, inner), draft.levels - 1
+        kept.copy_(found.count > last)
+        return Settled(
+            found.nodes[:, :-1],
+            found.count.clamp_max(last),
+            torch.where(kept, draft.codes[:, -1], found.last_code),
+            found.bonus,
+            found.moved[:, :-1],
+            found.bound[:, :-1],
+            found.relaxed,
+        )
+
+
+@dataclass(eq=False, repr=False)
+class Duo(Speculative):
+    """parallel: the drafter in a thread of its own; false: the same steps one after the other, with
+    the same codes. measured: g = round(t_target / t_draft), at most the tree's depth, timed on the
+    first images (a forward; what drafting takes a code, kept drafts read again); false: the tree's
+    depth. Where a rule's codes depend on their drafts, they then depend on the machine."""
+
+    plain = frozenset({"draft", "depart", "landed"})  # as the drafter's thread runs what it drafts
+    # The gate looks at drafts as they are proposed; both schedules have the same codes.
+    exercised: ClassVar = {"parallel": False, "measured": False}
+
+    parallel: bool = True
+    measured: bool = False
+
+    def __post_init__(self) -> None:
+        model, proposer = self.model, self.proposer
+        if model.mode not in ("eager", "cpu"):
+            raise DecoderError(
+                f"DuoDecoding has two threads, which execution {model.mode!r} cannot repeat; use "
+                "backend.mode=eager"
+            )
+        if isinstance(proposer, Grown) and self.verifier is not None:
+            self.proposer = Onward(proposer)
+            self.verifier = Unread(completed(self.verifier, Verifier))
+        elif proposer is not None:
+            raise DecoderError(
+                "DuoDecoding goes on from the last draft of a chain: it needs drafter=... and "
+                "tree=chain"
+            )
+        super().__post_init__()
+        torch.get_num_threads()  # the target's own number is fixed before the drafter's 1
+        self.worker = ThreadPoolExecutor(1, "drafter", torch.set_num_threads, (1,))
+        self.flight: Future[None] | None = None
+        self.side: torch.cuda.Stream | None = None  # the drafter's, on a GPU
+        self.timed = not self.measured
+
+    def pieces(self) -> list[Piece]:
+        if not self.parallel:
+            return [*super().pieces()]
+        forward: list[Piece] = [("draft", self.depart), ("forward", self.forward)]
+        return [*forward, ("draft", self.landed), ("accept", self.settle)]
+
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float, kept: Any = None) -> Run:
+        if not self.timed:
+            self.timed = True
+            self.fit_length(text, noise)
+        run = super().begin(text, noise, pairs, kept)
+        session: Any = run.session
+        session.kept = run.state[1]
+        run.pairs.levels = session.tree.depth
+        return run
+
+    def depart(self, run: Run) -> tuple[Ahead, Tensor]:
+        """What the forward reads; the drafter is on its way with what comes behind."""
+        session: Any = run.session
+        ready = bool(session.kept.all())  # in all rows: nothing need be drafted now
+        given = run.seen, run.noise, run.length
+        draft = session.going_on() if ready else session.read(*given)
+        if self.model.device.type == "cuda":
+            self.side = self.side or torch.cuda.Stream(self.model.device)
+            self.side.wait_stream(torch.cuda.current_stream(self.side.device))
+        self.flight = self.worker.submit(self.fly, run, draft, ready)
+        return self.masked(run, draft)  # type: ignore[return-value]
+
+    def fly(self, run: Run, draft: Ahead, ready: bool) -> None:
+        """The drafter's part of a step, beside the target's."""
+        session: Any = run.session
+        with torch.inference_mode(), torch.cuda.stream(self.side):
+            if ready:
+                session.read(run.seen, run.noise, run.length)  # they are known, and not yet read
+            session.onward(draft, run.noise, run.length)
+
+    def landed(self, run: Run, *carry: Any) -> tuple[Any, ...]:
+        """Waits for the drafter."""
+        assert self.flight is not None, "a step departs before it lands"
+        self.flight.result()
+        self.flight = None
+        if self.side is not None:
+            torch.cuda.current_stream(self.side.device).wait_stream(self.side)
+        return carry
+
+    def settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
+        """Judges all g drafts by the laws behind root and g - 1 of them, [B, g, V]."""
+        assert isinstance(draft, Ahead) and draft.whole is not None
+        return super().settle(run, draft.whole, hidden, F.pad(logits, (0, 0, 0, 1)))
+
+    def _record(
+        self, run: Run, settled: Settled, committed: Tensor, drafted: Tensor, active: Tensor
+    ) -> None:
+        stands = run.state[1][:, None] & (run.record.span == self.proposer.depth)  # [B, g]
+        super()._record(run, settled, committed, drafted | stands, active)
+
+    def fit_length(self, text: TextFeatures, noise: Noise) -> None:
+        """Times a forward and the drafting of a code on a run of these images, and sets g."""
+        part: Any = self.proposer
+        most = part.length
+        part.shorten(SHORTEST)
+        run = self.execution.begin(self, self.begin(text, noise, 0))
+        pieces = run.pieces.get(id(self)) or self.pieces()
+        (forward,) = [piece for phase, piece in pieces if phase == "forward"]
+        for turn in range(WARM_UP + TIMED):
+            if turn == WARM_UP:
+                run.watch = Stopwatch(self.model.device)
+            drafted = self.draft(run)
+            run.watch.lap("draft")
+            forward(run, *drafted)
+            run.watch.lap("forward")
+        spent = run.watch.seconds()
+        wanted = round(SHORTEST * spent["forward"] / spent["draft"])
+        part.shorten(min(max(wanted, SHORTEST), most))
+        self.draft_calls = None  # of a step of that length
+        self.prepared.clear()

@@ -1,0 +1,157 @@
+"""DuoDecoding: two threads have the codes of one, and of AR where codes do not depend on drafts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from decoders.api import CodeKind, DecoderError, Sampling
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.executed import execution
+from decoders.loops import duo
+from decoders.models.small import random_model
+from decoders.noise import Noise
+from tests.decoders.compositions import CHAIN, DYNAMIC, EAGLE, EXACT, MEDUSA, OWN
+
+MODEL = random_model(vocab=24, grid=6, seed=1)
+PROMPTS = ["a", "b c", "d"]
+TEXT = MODEL.text.encode(PROMPTS)
+SAMPLING = Sampling(cfg=2.0, top_k=20)
+LAYERS = MODEL.target.cfg.layers
+SAME = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": LAYERS})
+SHALLOW = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 1})
+DRAFTERS = {"eagle": EAGLE, "itself": SAME, "shallow": SHALLOW, "hawk": OWN["hawk"].drafter}
+DRAFTERS |= {"chimera": OWN["chimera"].drafter}
+GUMBEL = PartSpec("decoders.verify.gumbel.Gumbel")
+LANTERN = PartSpec("decoders.verify.lantern.LanternPP", {"k": 3, "lam": 3.0})
+COMPARED = ("kind", "step", "depth", "accepted", "target_calls", "drafter_calls", "expected")
+
+
+def coupled(depth: int) -> PartSpec:
+    paths = [[0] * level for level in range(1, depth + 1)]
+    return PartSpec("decoders.propose.trees.gumbel.GumbelStatic", {"choices": paths})
+
+
+def built(
+    drafter: Any = EAGLE,
+    tree: Any = CHAIN,
+    rule: Any = EXACT,
+    sampling: Any = SAMPLING,
+    **given: Any,
+) -> Any:
+    loop = PartSpec("decoders.loops.duo.Duo", given)
+    return build_decoder(MODEL, DecoderSpec("duo", loop, drafter, tree, rule), sampling)
+
+
+def made(decoder: Any, seed: int = 0, **given: Any) -> Any:
+    return decoder.generate(TEXT, Noise.for_prompts(seed, PROMPTS, 36), **given)
+
+
+def require_same(one: Any, other: Any) -> None:
+    assert torch.equal(one.codes, other.codes)
+    for name in COMPARED:
+        assert torch.equal(getattr(one.trace, name), getattr(other.trace, name)), name
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_two_threads_have_the_codes_of_one_and_of_ar(drafter: str, depth: int) -> None:
+    ar = DecoderSpec("ar", PartSpec("decoders.loops.gumbel.GumbelAutoregressive"))
+    plain = build_decoder(MODEL, ar, SAMPLING)
+    both = [
+        built(DRAFTERS[drafter], coupled(depth), GUMBEL, parallel=parallel)
+        for parallel in (True, False)
+    ]
+    for seed in (1, 2):
+        one, other = (made(decoder, seed) for decoder in both)
+        require_same(one, other)
+        assert torch.equal(one.codes, made(plain, seed).codes)
+
+
+@pytest.mark.parametrize("rule", [EXACT, LANTERN, PartSpec("decoders.verify.block.Block")])
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_two_threads_have_the_codes_of_one_by_any_rule(rule: PartSpec, tau: float) -> None:
+    sampling = replace(SAMPLING, temperature=tau)
+    one, other = (
+        made(built(SHALLOW, rule=rule, sampling=sampling, parallel=parallel))
+        for parallel in (True, False)
+    )
+    if tau:
+        require_same(one, other)
+    assert torch.equal(one.codes, other.codes)
+
+
+def test_a_drafter_that_is_the_target_drafts_before_its_first_forward_alone() -> None:
+    decoder, read = built(SAME), []
+    session = duo.OnwardSession.read
+
+    def reading(self: Any, *given: Any) -> Any:
+        read.append(torch.is_inference_mode_enabled())
+        return session(self, *given)
+
+    decoder.worker.submit(lambda: None).result()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duo.OnwardSession, "read", reading)
+        found = made(decoder).trace
+    assert found.target_calls.tolist() == [12] * 3  # of 35 codes, three a step
+    assert (found.kind[:, 1:] == CodeKind.DRAFT).all()
+    assert (found.drafter_calls == 12 * 6 + 1).all()  # six a step, and the prefix
+    assert all(read)
+
+
+def test_kinds_are_counted_at_the_last_draft_too() -> None:
+    found = made(built(SHALLOW, rule=LANTERN, parallel=False), pairs=64).trace
+    assert found.pairs.levels == 3 and int(found.pairs.depth.max()) == 2
+    assert (found.kind != CodeKind.BONUS).all()
+    assert int((found.kind == CodeKind.RELAXED).sum()) > 0
+    assert int(found.depth.max()) == 3 and int(found.accepted.max()) == 2
+
+
+def test_a_measured_length_is_within_the_tree_s_and_codes_are_the_same() -> None:
+    decoder = built(tree=coupled(6), rule=GUMBEL, measured=True)
+    one = made(decoder)
+    assert 2 <= decoder.proposer.length <= 6
+    assert one.trace.tree_depth == decoder.proposer.length - 1
+    assert torch.equal(one.codes, made(built(tree=coupled(2), rule=GUMBEL)).codes)
+    length = decoder.proposer.length
+    made(decoder, 1)
+    assert decoder.proposer.length == length
+
+
+@pytest.mark.parametrize(("forward", "wanted"), [(0.1, 2), (2.4, 5), (9.0, 6)])
+def test_the_length_is_what_is_drafted_in_the_time_of_a_forward(
+    forward: float, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = {"forward": forward, "draft": 1.0}
+    monkeypatch.setattr(duo.Stopwatch, "seconds", lambda self: spent)
+    decoder = built(tree=coupled(6), rule=GUMBEL, measured=True)
+    made(decoder)
+    assert decoder.proposer.length == wanted
+
+
+def test_what_fails_in_the_drafter_s_thread_is_raised() -> None:
+    with pytest.raises(DecoderError, match="deeper than the drafter's 3 heads"):
+        made(built(MEDUSA))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tree": DYNAMIC}, "expected tree=chain or tree=chain_gumbel, found dynamic"),
+        ({"tree": coupled(1)}, "2 to 31 drafts in a step, found 1"),
+        ({"drafter": OWN["glide"].drafter}, "reads the target's cache"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(given: Any, said: str) -> None:
+    with pytest.raises(DecoderError, match=said):
+        built(**given)
+
+
+def test_a_recorded_step_is_refused() -> None:
+    model = replace(MODEL, execution=execution("graph"))
+    spec = DecoderSpec("duo", PartSpec("decoders.loops.duo.Duo"), EAGLE, CHAIN, EXACT)
+    with pytest.raises(DecoderError, match="two threads"):
+        build_decoder(model, spec, SAMPLING)
