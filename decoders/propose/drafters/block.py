@@ -79,7 +79,7 @@ class BlockNet(nn.Module):
         near = self.keys(x, rope)  # [2, R, H, m, K, d]
         x = x[:, :, :count]
         query = self.query(self.input_norm(x)).unflatten(-1, (self.cfg.heads, -1))
-        query = rotate(query.movedim(-2, 1), rope[..., :count, :]).to(v.dtype)  # [R, H, m, n, d]
+        query = rotate(query.movedim(-2, 1), rope[:, :, :, :count]).to(v.dtype)  # [R, H, m, n, d]
         query = query * query.shape[-1] ** -0.5
         far = query.flatten(2, 3) @ k.transpose(-1, -2)  # [R, H, m n, S]
         far = far.unflatten(2, (-1, count)) + bias[..., None, :]  # [R, H, m, n, S]
