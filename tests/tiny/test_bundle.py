@@ -20,6 +20,7 @@ from decoders.propose.grown import Grown
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.tiny import bundle
 from decoders.tiny.drafters import DRAFTERS
+from decoders.tiny.targets import TARGETS
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
@@ -102,7 +103,7 @@ def test_weights_of_another_shape_are_refused(copied: Path) -> None:
 def test_the_shipped_weights_belong_together(caplog: pytest.LogCaptureFixture) -> None:
     card = json.loads((bundle.WEIGHTS / bundle.CARD).read_text())
     for part, others in bundle.TRAINED_WITH.items():
-        if part in DRAFTERS and part not in card:
+        if part in (*DRAFTERS, *TARGETS) and part not in card:
             continue  # trained on demand: `bench tiny NAME`
         assert card[part]["trained_with"] == {other: card[other]["sha256"] for other in others}
     bundle.check_together(bundle.WEIGHTS, card, list(card))

@@ -90,7 +90,8 @@ def drawn(target: Any, states: Tensor, places: Tensor, sampling: Sampling) -> Te
 @pytest.mark.parametrize("sampling", [SAMPLED, replace(SAMPLED, temperature=0.0)])
 @pytest.mark.parametrize("name", GROUPS)
 def test_codes_are_drawn_from_the_laws_that_training_sees(name: str, sampling: Sampling) -> None:
-    loop, (text, drop) = Loop(MODEL, sampling, target=name), TEXT.paired(2)
+    text, drop = TEXT.paired(2)
+    loop: Any = Loop(MODEL, sampling, target=name)
     target, drafts = MODEL.targets[name], []
     settle, kept = loop.settle, Line()
 
@@ -100,7 +101,7 @@ def test_codes_are_drawn_from_the_laws_that_training_sees(name: str, sampling: S
         drafts.append(run.record.codes[:, places[-size:]])  # of the next group
         return found
 
-    loop.settle = watched  # type: ignore[method-assign]
+    loop.settle = watched
     codes = loop.generate(TEXT, NOISE).codes
     hidden = target(text, codes.repeat(2, 1), drop, kept)
     places = torch.arange(GRID * GRID)
@@ -123,7 +124,7 @@ def test_what_a_schedule_cannot_be_is_said() -> None:
         ({"order": "regions", "span": 2, "refines": True}, "has order=raster"),
     ):
         with pytest.raises(DecoderError, match=words):
-            GroupedConfig(**given)  # type: ignore[arg-type]
+            GroupedConfig(**given)
 
 
 def test_a_target_of_groups_is_for_loops_over_groups() -> None:
