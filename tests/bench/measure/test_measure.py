@@ -78,16 +78,14 @@ def test_a_missing_device_is_refused_with_what_to_do(name: str):
         prepare(BackendConfig(name, name, "float32", 1))
 
 
-def test_graphs_need_a_cuda_device():
+def test_what_a_processor_cannot_do_is_refused():
     with pytest.raises(ConfigError, match=r"needs backend\.device=cuda, found cpu"):
         BackendConfig("mine", "cpu", "float32", 1, "graph")
     with pytest.raises(ConfigError, match="'compile'"):
         BackendConfig("mine", "cpu", "float32", 1, "compiled")
-
-
-def test_more_threads_than_cores_are_refused():
     with pytest.raises(ConfigError, match=r"may use \d+ cores.*Set backend\.threads="):
         prepare(BackendConfig("eager", "cpu", "float32", 4000))
+    assert card_state(torch.device("cpu")) == {}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +185,3 @@ def test_what_is_refused_is_empty_and_the_rest_is_there(monkeypatch, card) -> No
     for broken in (fake(nvmlInit=refuse), fake(nvmlDeviceGetHandleByUUID=refuse), None):
         monkeypatch.setitem(sys.modules, "pynvml", broken)
         assert card_state(card) == dict.fromkeys(device.NVML, "") | {"cuda": "13.0"}
-
-
-def test_a_processor_has_no_card() -> None:
-    assert card_state(torch.device("cpu")) == {}

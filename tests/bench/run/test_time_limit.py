@@ -18,30 +18,16 @@ from tests.bench import fakes
 SLOW = "{decoder: fake_spec, name: slow, overrides: ['loop.seconds=30', 'loop.label=slow']}"
 
 
-def test_what_is_in_time_is_returned_and_leaves_no_timer() -> None:
+def test_what_is_in_time_is_returned_and_what_is_late_says_where_it_was_stopped() -> None:
     before = signal.getsignal(signal.SIGALRM)
     assert within(5.0, 1, lambda: 7) == within(None, 1, lambda: 7) == 7
-    assert signal.getsignal(signal.SIGALRM) is before
-
-
-def test_what_is_late_says_where_it_was_stopped() -> None:
     began = time.monotonic()
     with pytest.raises(TimeLimitError, match=r"time_limit=0\.1, 2 images\) at .*time_limit\.py:"):
         within(0.1, 2, lambda: time.sleep(30))
     assert time.monotonic() - began < 20
-
-
-def test_compiling_does_not_count() -> None:
-    began = time.monotonic()
-    compiled = lambda: min(time.monotonic() - began, 0.5)  # noqa: E731  half a second of it
-    assert within(0.2, 1, lambda: time.sleep(0.55) or 7, compiled) == 7
-    with pytest.raises(TimeLimitError):
-        within(0.2, 1, lambda: time.sleep(30), compiled)
-
-
-def test_a_timer_that_ran_before_goes_on() -> None:
-    rung = []
-    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+    assert signal.getsignal(signal.SIGALRM) is before
+    rung = []  # a timer that ran before goes on
+    signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
     try:
         left, _ = signal.setitimer(signal.ITIMER_REAL, 1000)
         with pytest.raises(TimeLimitError):
@@ -50,6 +36,14 @@ def test_a_timer_that_ran_before_goes_on() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, left)
+
+
+def test_compiling_does_not_count() -> None:
+    began = time.monotonic()
+    compiled = lambda: min(time.monotonic() - began, 0.5)  # noqa: E731  half a second of it
+    assert within(0.2, 1, lambda: time.sleep(0.55) or 7, compiled) == 7
+    with pytest.raises(TimeLimitError):
+        within(0.2, 1, lambda: time.sleep(30), compiled)
 
 
 def test_a_hanging_decoder_is_tried_twice_and_the_others_go_on(fake_study) -> None:

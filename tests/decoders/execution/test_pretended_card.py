@@ -44,31 +44,20 @@ def test_recording_leaves_what_was_there_and_replays_read_what_is_there() -> Non
     assert out.tolist() == [12, 12]
 
 
-def test_python_is_not_replayed() -> None:
+def test_python_is_not_replayed_and_a_tensor_bound_anew_stays_behind():
     """A step that counts in Python counts once."""
-    x, count = torch.zeros(1, device="cuda"), [0]
+    x, count, kept = torch.zeros(1, device="cuda"), [0], {"y": torch.zeros(1, device="cuda")}
+    first = kept["y"]
 
     def step() -> None:
         count[0] += 1
         x.add_(count[0])
+        kept["y"] = kept["y"] + 1
 
     graph, _ = recorded(step)
     graph.replay()
     graph.replay()
-    assert x.tolist() == [2]
-
-
-def test_a_tensor_bound_anew_stays_behind() -> None:
-    kept = {"x": torch.zeros(1, device="cuda")}
-    first = kept["x"]
-
-    def step() -> None:
-        kept["x"] = kept["x"] + 1
-
-    graph, _ = recorded(step)
-    graph.replay()
-    graph.replay()
-    assert first.tolist() == [0] and kept["x"].tolist() == [1]
+    assert x.tolist() == [2] and first.tolist() == [0] and kept["y"].tolist() == [1]
 
 
 def test_memory_of_the_recording_belongs_to_others_between_replays() -> None:
@@ -103,15 +92,9 @@ def test_memory_that_is_freed_may_not_be_replayed() -> None:
 
 
 WAITS: list[Callable[[Tensor], Any]] = [
-    lambda x: x.sum().item(),
-    lambda x: float(x[0]),
-    lambda x: bool(x[0] > 0),
-    lambda x: x.cpu(),
-    lambda x: x.to("cpu"),
-    lambda x: x.tolist(),
-    lambda x: x[x > 0],
-    lambda x: x.nonzero(),
-]
+    lambda x: x.sum().item(), lambda x: float(x[0]), lambda x: bool(x[0] > 0), lambda x: x.cpu(),
+    lambda x: x.to("cpu"), lambda x: x.tolist(), lambda x: x[x > 0], lambda x: x.nonzero(),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("inference", [False, True])
