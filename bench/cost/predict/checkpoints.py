@@ -195,7 +195,7 @@ def shape_of(model: LoaderConfig) -> Shape | None:
 
 def _hub(found: dict[str, Any], usual: Shape) -> Shape:
     """By a config.json; `usual` gives what it leaves open."""
-    sizes = {name: int(found[key]) for name, key in SIZES.items() if key in found}
+    sizes: dict[str, Any] = {n: int(found[k]) for n, k in SIZES.items() if k in found}
     rows = "tokens" if usual.tokens else "vocab"
     sizes |= {rows: int(found["vocab_size"])} if "vocab_size" in found else {}
     sizes |= {} if usual.text_width else {"text_width": 0}

@@ -223,8 +223,8 @@ def test_a_run_is_projected_to_a_machine_of_ones_own(
 def test_acceptance_is_read_off_quality_images_where_none_was_timed() -> None:
     image = {
         "decoder": "chain", "protocol": "quality", "status": "ok", "prompt_index": 0, "seed": 0,
-        "disturbed": False, "block": 0, "repeat": 0, "seconds_total": math.nan, "nfe": 4, "mal": 2.0,
-        "tree": "chain(depth=2)",
+        "disturbed": False, "block": 0, "repeat": 0, "seconds_total": math.nan, "nfe": 4,
+        "mal": 2.0, "tree": "chain(depth=2)",
         "temperature": 1.0, "cfg": 3.0, "tree_nodes": 2, "tree_depth": 2, "drafter_calls": 8,
         "accepted": [2, 0, 1, 1],
         **{f"seconds_{part}": math.nan for part in ("prefill", "draft", "forward", "accept")},
