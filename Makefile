@@ -62,7 +62,8 @@ tiny: $(STAMP) ## train the embedded models from nothing into WEIGHTS (three hou
 	$(PY) -m bench tiny weights=$(WEIGHTS) $(ARGS)
 
 # Two processes of one thread: the tests' models are tiny, so threads would mostly wait for each other, and for
-# long where the cores are taken (hence a passive wait). ARGS='-n 0' for one process, to debug in.
+# long where the cores are taken (hence a passive wait). ARGS='-n 0' for one process, to debug in;
+# ARGS='--shuffle 7' for an order of its own, the same whenever 7 is given.
 test: $(STAMP) ## run the tests; ARGS='tests/exact -x' for some of them
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} OMP_WAIT_POLICY=$${OMP_WAIT_POLICY:-passive} \
 	    $(PY) -m pytest -q -n 2 --dist worksteal $(ARGS)

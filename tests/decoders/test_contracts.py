@@ -290,14 +290,6 @@ class Blind(Jacobi):
         return torch.full_like(seen.p[:, : self.nodes], 1 / seen.p.shape[-1])
 
 
-def test_block_verification_needs_fewer_forwards_than_judging_by_node():
-    model = random_model(vocab=12, grid=5, seed=1)
-    by_node = images(model, DecoderSpec("sd", LOOP, EAGLE, CHAIN, EXACT))
-    block = images(model, VERIFIED)
-    steps = [x.trace.target_calls.float().mean() for x in (block, by_node)]
-    assert steps[0] < steps[1]
-
-
 @pytest.mark.parametrize("how", ["eager", NATIVE])
 def test_a_rule_may_read_the_depth_and_the_place(how):
     model = executed(random_model(vocab=12, grid=5, seed=1), how)

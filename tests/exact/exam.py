@@ -8,7 +8,6 @@ from unittest import mock
 
 import torch
 
-from decoders.api import Draft
 from decoders.distribution import drop_sibling, normalised, pick
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import tree_mask
@@ -51,7 +50,6 @@ def remembering(level: int, weight: float = 1.5) -> Any:
 
 OwnRejected = remembering(1)  # (t2) q depends on the drafter's own rejected draft at that place
 DeepRejected = remembering(2)  # the same of what was drafted at that place as a second level
-Favours = remembering(1, -0.5)  # q favours the code that it drafted there last and was not taken
 Counting = remembering(1, 0.0)  # right: keeps a count of what it drafted, and does not use it
 
 
@@ -137,18 +135,6 @@ class HalfSums(Static):
             drawn.append((sums > limit).int().argmax(-1))
             dist = drop_sibling(dist, drawn[-1])
         return torch.stack(drawn, -1)
-
-
-class Pruned(Static):
-    """Drafts that the drafter finds unlikely are dropped once they are drawn."""
-
-    def grow(self, *args: Any) -> Draft:
-        made = super().grow(*args)
-        if made.q is None:
-            return made
-        x = made.codes.gather(1, made.children.flatten(1)).view_as(made.children)
-        kept = made.q.gather(-1, x) > 0.8 / made.q.shape[-1]
-        return replace(made, children=torch.where(kept, made.children, 0))
 
 
 def best_first(usual: Any, dist: Any, *rest: Any) -> Any:
@@ -319,7 +305,7 @@ LongestChain = judging(
 # (w2) The residual is cut to its 64 largest codes, once the path is known.
 LargestLast = judging(last_code=largest_last)
 # (w3) Acceptance numbers repeat within an image.
-SixteenNumbers, SixNumbers = repeating(16), repeating(6)
+SixteenNumbers = repeating(16)
 # Right: tests read a plug-in's own numbers.
 OwnNumbers = judging(tests=lambda _, noise, places, count: noise.at(places, OWN_SLOT, count))
 
@@ -336,8 +322,6 @@ def in_logs(found: Any, p: Any, q: Any, x: Any) -> Any:
 
 # Every entry of the residual gets 0.002 more.
 Padded = finds(residual=lambda found, p, q, x: normalised(found.residual + 0.002, p))
-# What the target finds likely is always taken.
-Trusting = finds(accept=lambda found, p, q, x: torch.where(pick(p, x) > 0.4, 1.0, found.accept))
 # (w2) The residual is cut to its 64 largest codes.
 LargestLeft = finds(residual=lambda found, p, q, x: normalised(largest(found.residual), p))
 InLogs = finds(accept=in_logs, strict=in_logs)  # right

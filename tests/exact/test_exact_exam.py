@@ -67,8 +67,6 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, str]] = {
     "proposer: old drafts, new law": (window(exam("OldDraftsNewLaw", window=3)), TAU_1, "AR law"),
     "proposer: the last code's number": (window(exam("TargetsNumber", window=3)), TAU_1, "AR law"),
     "drafter: second level": (drafter("DeepRejected"), TAU_1, "no function of the committed"),
-    "drafter: favours": (drafter("Favours"), TAU_1, "no function of the committed"),
-    "tree: pruned": (tree("Pruned"), TAU_1, "not drawn from"),
     "tree: best first": (tree("BestFirst"), TAU_1, "not drawn from"),
     "tree: argmax, soft q": (tree("Argmax"), TAU_1, "not drawn from"),
     "verifier: longest chain": (
@@ -77,12 +75,10 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, str]] = {
     "verifier: generous below": (loop("DeepGenerous"), TAU_1, "another probability"),
     "verifier: the number that tested": (loop("TestedNumber"), TAU_1, "AR law"),
     "rule: padded": (composed(rule=exam("Padded")), TAU_1, DECLARED),
-    "rule: trusting": (composed(rule=exam("Trusting")), TAU_1, DECLARED),
     "w1 kept drafts": (window(exam("KeptTwice", window=6)), TAU_1, "by enumeration"),
     "w2 a residual of 64": (composed(rule=exam("LargestLeft")), TAU_1, DECLARED),
     "w2 the same, in the verifier": (loop("LargestLast"), TAU_1, "images of 1024 codes"),
     "w3 a number every 16 places": (loop("SixteenNumbers"), TAU_1, "by enumeration"),
-    "w3 a number every 6 places": (loop("SixNumbers"), TAU_1, "by enumeration"),
     "w4 sums in bfloat16": (tree("HalfSums"), TAU_1, "images of 1024 codes"),
     "w5 the last 96 codes": (loop("Last96"), TAU_1, "by enumeration"),
     "q with the rejected siblings": (planted_loop("StaleQ"), TAU_1, LAW),
@@ -110,10 +106,8 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, str]] = {
     "the second best": (composed("dynamic", planted("SecondBest")), TAU_0, GREEDY),
     "half of the peak": (relaxed("GenerousGreedy"), TAU_0, "not the largest entry"),
     "no number as a bound, chain": (relaxed("NoBound", "chain"), TAU_1, "finite"),
-    "no number as a bound, dynamic": (relaxed("NoBound"), TAU_1, "finite"),
     "no number as a bound, greedy": (relaxed("NoBound", "small"), TAU_0, "finite"),
     "a NaN logit, chain": (composed(drafter=NAN), TAU_1, "no finite law"),
-    "a NaN logit, small": (composed("small", drafter=NAN), TAU_1, "no finite law"),
     "a NaN logit, greedy": (composed("dynamic", drafter=NAN), TAU_0, "NaN"),
 }  # fmt: skip
 RIGHT = {

@@ -86,14 +86,10 @@ def test_figures_come_in_the_order_asked_for_and_say_how_they_were_made(evaluati
     names = ("hps", "precision_recall_whole", "clip", "fid_tf", "precision_recall")
     figures = evaluation(*names).figures(drawn, captions, real)
     assert [(f.metric, f.key) for f in figures] == [
-        ("hps", "score"),
-        ("precision_recall_whole", "precision"),
-        ("precision_recall_whole", "recall"),
-        ("clip", "score"),
-        ("fid_tf", "fid"),
-        ("precision_recall", "precision"),
-        ("precision_recall", "recall"),
-    ]
+        ("hps", "score"), ("precision_recall_whole", "precision"),
+        ("precision_recall_whole", "recall"), ("clip", "score"), ("fid_tf", "fid"),
+        ("precision_recall", "precision"), ("precision_recall", "recall"),
+    ]  # fmt: skip
     by = {(f.metric, f.key): f for f in figures}
     assert "padded" in by["hps", "score"].preparation
     assert "bilinear 224" in by["precision_recall_whole", "recall"].preparation

@@ -147,9 +147,16 @@ class NoNumber(ExactRule):
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
-def test_a_rule_that_answers_nan_gets_an_error_and_no_figure(stochastic):
+def test_no_pairs_give_no_figures_and_what_is_no_number_an_error(stochastic):
+    made = pairs(stochastic)
+    q = None if made.q is None else made.q[:0]
+    empty = VerifiedPairs(made.p[:0], q, made.children[:0], made.valid[:0])
+    assert [figures.shape for figures in output_tv(ExactRule(), empty)] == [(0,)] * 3
     with pytest.raises(MetricError, match="answers NaN"):
-        output_tv(NoNumber(), pairs(stochastic))
+        output_tv(NoNumber(), made)
+    (made.p if q is None else made.q)[2] *= float("nan") if q is None else 1.1
+    with pytest.raises(MetricError, match="is not a distribution"):
+        output_tv(ExactRule(), made)
 
 
 def test_the_output_tv_of_drawn_siblings_is_not_that_of_one_draft():
@@ -188,23 +195,6 @@ def test_many_draws_are_followed_along_the_recorded_ones(monkeypatch):
     for row in range(5):
         wanted = along(PairRule(), made.p[row], made.q[row], made.children[row])[0]
         assert float(tv[row]) == pytest.approx(wanted, abs=1e-6)
-
-
-@pytest.mark.parametrize("stochastic", [False, True])
-def test_no_pairs_give_no_figures(stochastic):
-    made = pairs(stochastic, count=2)
-    q = None if made.q is None else made.q[:0]
-    empty = VerifiedPairs(made.p[:0], q, made.children[:0], made.valid[:0])
-    assert [figures.shape for figures in output_tv(ExactRule(), empty)] == [(0,)] * 3
-
-
-def test_what_is_no_distribution_is_refused():
-    nan, scaled = pairs(True), pairs(True)
-    nan.p[3, 1] = float("nan")
-    scaled.q[2] *= 1.1
-    for made in (nan, scaled):
-        with pytest.raises(MetricError, match="is not a distribution"):
-            output_tv(ExactRule(), made)
 
 
 def test_moved_mass_counts_tested_positions_only():
