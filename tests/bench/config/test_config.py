@@ -65,17 +65,15 @@ def test_bad_settings_are_explained(words, expected):
     assert expected in str(error.value)
 
 
-def test_without_timed_prompts_blocks_mean_nothing():
-    blocks = compose_study(["study=main", "latency.prompts=0"]).latency.blocks
-    assert blocks > 1
-    least = compose_study(["study=main", f"latency.prompts={blocks}"])
-    assert least.latency.prompts == blocks
-
-
-def test_a_subset_keeps_the_entries_of_the_study():
+def test_a_subset_keeps_the_entries_of_the_study_and_equal_ones_run_once():
     config = compose_study(["study=full", "decoders=[ar_greedy,lantern]"])
     assert [e.name for e in config.decoders] == ["ar_greedy", "lantern"]
     assert config.decoders[0].sampling.temperature == 0
+    config = compose_study(["study=main", "sampling.temperature=0"])
+    assert [e.name for e in config.decoders if e.name.startswith("ar")] == ["ar"]
+    blocks = compose_study(["study=main", "latency.prompts=0"]).latency.blocks  # mean nothing
+    assert blocks > 1
+    assert compose_study(["study=main", f"latency.prompts={blocks}"]).latency.prompts == blocks
 
 
 def test_global_overrides_reach_every_entry_that_has_the_setting(fake_study):
@@ -86,12 +84,6 @@ def test_global_overrides_reach_every_entry_that_has_the_setting(fake_study):
     assert {e.sampling.cfg for e in config.decoders} == {3.0}
 
 
-def test_a_part_can_be_swapped_for_decoders_that_have_it():
-    config = compose_study(["study=main", "decoders=[ar,lantern]", "tree=static_small"])
-    assert entry(config, "ar").spec.tree is None
-    assert entry(config, "lantern").spec.tree.target.endswith("Static")
-
-
 def test_a_swapped_part_takes_settings_of_its_own_on_the_same_line():
     words = ["study=main", "decoders=[ar,lantern]", "tree=chain", "tree.depth=3"]
     config = compose_study(words)
@@ -100,11 +92,8 @@ def test_a_swapped_part_takes_settings_of_its_own_on_the_same_line():
     with pytest.raises(ConfigError, match="choices"):  # a setting of the part that was replaced
         compose_study([*words, "tree.choices=[[0]]"])
     assert entry(compose_study([*words[:2], "tree=none"]), "lantern").spec.tree is None
-
-
-def test_entries_that_an_override_makes_equal_run_once():
-    config = compose_study(["study=main", "sampling.temperature=0"])
-    assert [e.name for e in config.decoders if e.name.startswith("ar")] == ["ar"]
+    static = compose_study([*words[:2], "tree=static_small"])
+    assert entry(static, "lantern").spec.tree.target.endswith("Static")
 
 
 def test_the_hash_follows_what_is_measured_and_nothing_else(fake_study):
