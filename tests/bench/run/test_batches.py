@@ -12,7 +12,10 @@ from bench.config import schedule
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from bench.records.load import load
+from bench.report import build
+from bench.report.document import document
 from bench.report.scaling import Line, lines
+from bench.run.finish import finish
 from bench.run.runner import run_study
 from decoders.api import Sampling
 from tests.bench import fakes
@@ -43,7 +46,7 @@ def test_decoders_take_turns_at_every_size_with_full_batches(fake_study):
 def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
     """Rows say how many were decoded at once; a call is all of its images, the warm-up one batch
     and one more."""
-    words = ["latency.requests=6", "report=true", "latency.repeats=2", FEW[2], FEW[3]]
+    words = ["latency.requests=6", "latency.repeats=2", FEW[2], FEW[3]]
     words += ["latency.prompts=4", "latency.batch=[1,2,4]", SLOW + FAST[:-2] + "]"]
     config = fake_study(*words)
     assert config.prompts_needed == 6
@@ -52,7 +55,7 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
     assert sizes == [(1, 1)] * 8 + [(2, 6)] * 2 + [(4, 6)] * 2
     fakes.CALLS.clear()
     args = [fakes.SEARCHPATH, "study=fake", f"run_dir={config.run_dir}", *words]
-    assert main(["run", *args]) == 0
+    assert main(["run", *args, "report=true"]) == 0
     assert {size for name, _, size in fakes.CALLS if name == "ar"} == {1, 3, 5, 6}
     rows = pd.read_parquet(Path(config.run_dir) / "records.parquet")
     batched = rows[rows.protocol == "batched"]
@@ -101,11 +104,11 @@ def test_single_images_are_the_same_rows_with_and_without_batches(fake_study):
 
 
 def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fake_study):
-    config = fake_study(SLOW + FAST + FAILS, *FEW, "report=true", "latency.repeats=2")
+    config = fake_study(SLOW + FAST + FAILS, *FEW, "latency.repeats=2")
     words = [fakes.SEARCHPATH, "study=fake", SLOW + FAST + FAILS, *FEW, "latency.repeats=2"]
-    words += [f"run_dir={config.run_dir}", "report=true"]
+    words += [f"run_dir={config.run_dir}"]
     folder = Path(config.run_dir)
-    assert main(["run", *words]) == 1  # one decoder failed
+    assert main(["run", *words, "report=true"]) == 1  # one decoder failed
     calls = len(fakes.CALLS)
     rows = pd.read_parquet(folder / "records.parquet")
     batched = rows[rows.protocol == "batched"]
@@ -143,11 +146,10 @@ def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fa
 
 
 def test_a_run_of_single_images_has_no_table_by_size(fake_study):
-    run_study(config := fake_study("quality.images=0"))
-    summary = [fakes.SEARCHPATH, "study=fake", "quality.images=0", f"run_dir={config.run_dir}"]
-    assert main(["run", *summary, "report=true"]) == 0
-    assert "at this batch" not in (Path(config.run_dir) / "report" / "table.txt").read_text()
-    assert not lines(load(Path(config.run_dir)))
+    config = fake_study("quality.images=0")
+    finish(config, run_study(config))
+    assert not lines(run := load(Path(config.run_dir)))
+    assert "at this batch" not in build.terminal(document(run))
 
 
 def test_a_study_of_several_batch_sizes_is_planned(capsys):
