@@ -180,7 +180,8 @@ class NativeLayers:
             for layer in layers
         ]
         self._table, self.count = (LayerWeights * len(layers))(*self._layers), len(layers)
-        self._norm = _copy(getattr(net, "norm", None))  # a drafter has none behind its layer
+        # A drafter has none behind its layer, whatever it calls a norm of its own.
+        self._norm = _copy(net.norm if hasattr(net, "output") else None)
         self._rope = torch.view_as_real(net.rope).contiguous()
         self._scratch = torch.empty(0)
         self._library, self.number = library(), numbered(self)
