@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, TextFeatures
-from decoders.cache import KVCache, aligned
+from decoders.cache import KVCache
 from decoders.capability import RESTART
 from decoders.distribution import code_logits
 from decoders.kernels.reference import rotate
@@ -94,15 +94,13 @@ class BlockSession(DepthSession):
     """What it keeps of the images are the entries' keys and values by place, and the logits of a
     block."""
 
-    known = RESTART
+    known, depths = RESTART, DEPTHS
 
     def allocate(self, like: Tensor, nodes: int) -> None:
-        cfg, device = self.net.cfg, like.device
-        size = aligned(cfg.length + self.max_new)
-        self.cache = KVCache(1, len(like), size, cfg.heads, cfg.head_dim, torch.float32, device)
-        batch, vocab = len(self.root_code), self.target.vocab_size
-        self.laws = torch.zeros(batch, DEPTHS, vocab, device=device)
-        self.span = torch.arange(max(size, DEPTHS), device=device)
+        super().allocate(like, nodes)
+        cfg, size = self.net.cfg, len(self.span)
+        shape = 1, len(like), size, cfg.heads, cfg.head_dim
+        self.cache = KVCache(*shape, torch.float32, like.device)
 
     def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
         self.cache.cleared()

@@ -74,13 +74,12 @@ class HawkSession(DepthSession):
     """What it keeps of the images are the vertical head's outputs by place, and the logits of all
     depths behind the root."""
 
+    depths = DEPTHS
+
     def allocate(self, like: Tensor, nodes: int) -> None:
-        net, device = self.net, like.device
-        size = net.cfg.length + self.max_new
-        self.cached = torch.zeros(len(like), size, like.shape[-1], device=device)  # [R, size, D]
-        batch, vocab = len(self.root_code), net.output.out_features
-        self.laws = torch.zeros(batch, DEPTHS, vocab, device=device)
-        self.span = torch.arange(max(size, DEPTHS), device=device)
+        super().allocate(like, nodes)
+        shape = len(like), len(self.span), like.shape[-1]
+        self.cached = torch.zeros(shape, device=like.device)  # [R, size, D]
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         net, copies, last = self.net, self.copies, self.root(codes, count)  # [B, 1]

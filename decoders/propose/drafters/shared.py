@@ -80,7 +80,13 @@ class DepthSession(Session):
     """A session whose node's law follows from its depth: `advance` fills ``laws`` [B, n, V], the
     guided logits of all n depths behind the root."""
 
-    laws: Tensor
+    depths: ClassVar[int]  # n
+
+    def allocate(self, like: Tensor, nodes: int) -> None:
+        batch, device = len(self.root_code), like.device
+        self.laws = torch.zeros(batch, self.depths, self.target.vocab_size, device=device)
+        size = max(self.target.length + self.max_new, self.depths)
+        self.span = torch.arange(aligned(size), device=device)  # room for places
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         del nodes, parents

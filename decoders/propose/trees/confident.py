@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.kinds import Share, Within
@@ -40,5 +41,4 @@ class Confident(Chain):
         """See `Static.kept`."""
         best = torch.cat(laws, 1).topk(2, -1).values  # [B, D, 2], of the root and all but the last
         sure = best[..., 0] - best[..., 1] > self.lam
-        children = shape.children * torch.nn.functional.pad(sure, (0, 1))[..., None]
-        return children  # [B, D + 1, 1]
+        return shape.children * F.pad(sure, (0, 1))[..., None]  # [B, D + 1, 1]

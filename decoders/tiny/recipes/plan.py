@@ -16,7 +16,8 @@ GROWN = ("target", "drafter")  # the stages of the large model, whose tokenizer 
 # Of each stage where nothing is set: less than three hours in all on two cores; on a faster machine
 # a stage ends with its recipe's steps.
 MINUTES = {"vq": 25.0, "target": 110.0, "drafter": 20.0, "clip": 20.0}
-MINUTES |= dict.fromkeys(TARGETS, 12.0)
+# Of the stages that are trained when they are named.
+NAMED = {name: one.minutes for name, one in DRAFTERS.items()} | dict.fromkeys(TARGETS, 12.0)
 # The written parts that a warm start of a stage rests on.
 RESTS_ON = {
     "vq": ("vq",),
@@ -68,9 +69,7 @@ class Plan:
         if self.minutes is not None:
             chosen["budget_seconds"] = 60 * self.minutes
         elif self.steps is None:
-            chosen["budget_seconds"] = 60 * (
-                DRAFTERS[stage].minutes if stage in DRAFTERS else MINUTES[stage]
-            )
+            chosen["budget_seconds"] = 60 * (MINUTES | NAMED)[stage]
         return chosen
 
     def folder(self, stage: str) -> Path:

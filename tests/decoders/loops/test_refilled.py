@@ -22,16 +22,13 @@ from decoders.propose.grown import Grown
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from tests.decoders.execution.cpu.test_compiled_pieces import DECODERS, Traced
+from tests.decoders.compositions import entry, with_targets
 from tests.decoders.execution.test_backends import Replayed
 
 PROMPTS = ["a b", "c", "d e f", "g i", "a h k l"]
 SAMPLING = Sampling(cfg=2.0, top_k=40)
 # Rows of the released SJD wait for each other, and VVS skips in its batch's steps.
-ALONE = [
-    name
-    for name in DECODERS
-    if not name.startswith(("sjd_released", "vvs", "par", "saic", "coral", "specdec"))
-]
+ALONE = [name for name in DECODERS if not name.startswith(("sjd_released", "vvs"))]
 COMPARED = ("kind", "step", "depth", "target_calls", "drafter_calls")
 KERNEL = pytest.mark.skipif(missing() is not None, reason="no kernel")
 
@@ -54,12 +51,12 @@ for name in KINDS:
 
 
 def decoder_of(name: str, how: Execution, sampling: Sampling = SAMPLING) -> Any:
-    spec = cells(compose_study([f"decoders=[{name}]", "model=tiny"]), SAMPLING)[-1].entry.spec
-    return built(spec, how, sampling)
+    study = compose_study([f"decoders=[{entry(name)}]", "model=tiny"])
+    return built(cells(study, SAMPLING)[-1].entry.spec, how, sampling)
 
 
 def built(spec: DecoderSpec, how: Execution, sampling: Sampling = SAMPLING) -> Any:
-    model = random_model(vocab=128, grid=4, width=32, seed=2)
+    model = with_targets(random_model(vocab=128, grid=4, width=32, seed=2))
     how.prepare(model)
     return build_decoder(dataclasses.replace(model, execution=how), spec, sampling)
 
