@@ -140,9 +140,13 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypa
         planted = result.rows.copy()
         ar = planted.decoder == "ar"
         planted.loc[ar, "seconds_forward"] *= slower
+        # A step of another decoder below its own floor (AR had a slow moment) would have the
+        # machine measured again, and the verdict rest on this hour's rates.
+        times = [column for column in planted if column.startswith("seconds_")]
+        planted.loc[~ar, times] *= 100
         table = roofline(result.path, result.model, result.cells, planted)
         found = {f.decoder: f for f in judge(planted, config.baselines, table, LIMITS)}
-        assert found["eagle2"].verdict == found["ar"].verdict == expected
+        assert found["eagle2"].verdict == found["ar"].verdict == expected, found
         assert found["eagle2"].factor == pytest.approx(2 * slower)
 
 
