@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
 from bench.console import CleanFormatter, complain, say
-from bench.data.errors import Interrupted, explained, own_errors, unknown
+from bench.data.errors import INTERRUPTED, Interrupted, explained, own_errors, unknown
 from bench.run.launch.watch import watched
 
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
@@ -34,7 +34,6 @@ settings are Hydra overrides, for example
 `python -m bench COMMAND --help` shows a command's own settings.
 -v before the command shows what is going on; --version: which version and commit this is."""
 HELP = ("-h", "--help", "help")
-INTERRUPTED = 130
 # How long a thread of OpenMP waits awake for the next product: some milliseconds, since waking one
 # costs as much as a small product. It must be set before torch is imported.
 if "OMP_WAIT_POLICY" not in os.environ:  # a spin count would take precedence over it

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from bench.config.compose import compose_study
 from bench.console import say
-from bench.cost.plan.parts import network_keys
-from bench.cost.predict.checkpoints import embedded
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import write_text
+from bench.plan.parts import network_keys
+from bench.predict.checkpoints import embedded
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig

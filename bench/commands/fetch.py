@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, cast
 
 from bench.config.words import apart, given
 from bench.console import say
-from bench.cost.predict import checkpoints as known
 from bench.data.errors import BenchError, ConfigError
 from bench.data.files import write_text
+from bench.predict import checkpoints as known
 from decoders.documents import read_object
 from decoders.kinds import KindError, fitted
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
-    from bench.cost.plan.parts import Need
+    from bench.plan.parts import Need
 
 PINS = "revisions.json"
 OTHERS = ("*.json", "tokenizer*")  # read together with weights
@@ -64,7 +64,7 @@ def cmd_fetch(words: Sequence[str]) -> int:
 
 def parts_of(config: StudyConfig) -> list[Need]:
     """The checkpoints of a study, those of its metrics too."""
-    from bench.cost.plan.command import make
+    from bench.plan.command import make
 
     return make(config).parts
 

@@ -28,7 +28,10 @@ from bench.config.hydra_edge import parse_override
 from bench.config.schema import DecoderEntry, StudyConfig
 from bench.config.words import split
 from bench.console import complain, say
-from bench.cost.predict.search import (
+from bench.data.errors import ConfigError
+from bench.data.files import ready_folder, write_text
+from bench.judge.paired import latency_rows, paired_speedup
+from bench.predict.search import (
     Candidate,
     Search,
     begin,
@@ -38,10 +41,7 @@ from bench.cost.predict.search import (
     explore,
     frontier,
 )
-from bench.cost.predict.settings import TuneStudy, compose_tune
-from bench.data.errors import ConfigError
-from bench.data.files import ready_folder, write_text
-from bench.judge.paired import latency_rows, paired_speedup
+from bench.predict.settings import TuneStudy, compose_tune
 from bench.report.plots.predict import frontier_plot
 from bench.report.table import Column, csv_text, figures, filled, interval, percent, terminal
 from bench.run.runner import run_study

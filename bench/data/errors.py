@@ -46,6 +46,9 @@ class TimeLimitError(BenchError):
     """An image that took longer than `time_limit` allows."""
 
 
+INTERRUPTED = 130  # exit status of a run that was told to stop, as a shell has it
+
+
 class Interrupted(KeyboardInterrupt):
     """A run was interrupted: says how far it came and how to go on. No BenchError, as nothing that
     handles errors may take it for one."""

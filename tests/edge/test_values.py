@@ -17,10 +17,10 @@ from bench.commands.context import ContextSettings
 from bench.commands.train import compose_train
 from bench.config.catalogue import groups, option
 from bench.config.compose import compose_study
-from bench.cost.predict.here import PredictConfig
-from bench.cost.predict.settings import compose_tune
-from bench.cost.profile.record import ProfileSettings
 from bench.data.errors import ConfigError
+from bench.predict.here import PredictConfig
+from bench.predict.settings import compose_tune
+from bench.profile.record import ProfileSettings
 from bench.run.launch.pack import PackSettings
 from bench.run.launch.task import LaunchConfig
 from decoders.api import DecoderError, Sampling

@@ -9,8 +9,8 @@ import torch
 
 from bench.__main__ import main
 from bench.cost.machine import gpu_seconds, measure_rates
-from bench.cost.profile.annotate import Window, annotated
-from bench.cost.profile.read import read
+from bench.profile.annotate import Window, annotated
+from bench.profile.read import read
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import execution

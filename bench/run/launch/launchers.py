@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.console import progress
-from bench.data.errors import ConfigError
-from bench.run.launch.task import INTERRUPTED, LaunchConfig, Lost, Task
+from bench.data.errors import INTERRUPTED, ConfigError
+from bench.run.launch.task import LaunchConfig, Lost, Task
 from bench.run.launch.watch import end_with_parent
 
 LOOK = 0.1  # seconds between two looks at the workers

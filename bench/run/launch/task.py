@@ -8,6 +8,7 @@ line: what it does is what a user can do by hand, `python -m bench run ... shard
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from typing import Any, Literal
 from bench.config.hydra_edge import of_group
 from bench.config.schema import build
 from bench.config.words import split
-from bench.data.errors import ConfigError, unknown
+from bench.data.errors import INTERRUPTED, ConfigError, unknown
 from bench.data.guard import noting_stops
 from decoders.kinds import Amount, Count, NotNegative, Positive, require
 
@@ -28,7 +29,7 @@ USED = {  # besides workers, shards, retries, threads
     "slurm": ("cpus", "gpus", "hours", "cluster", "options"),
     "ray": ("cpus", "gpus", "address"),
 }
-INTERRUPTED = 130  # exit status of a worker that was told to stop
+PROGRAM = "bench.__main__"  # by its name, since it stands above this layer
 STOPS = (signal.SIGTERM, signal.SIGUSR2)  # Ray's; submitit's, for preemption and time-out
 THREADS = "LANTERN_BENCH_WORKER_THREADS"  # of a worker, where its launcher divides them
 
@@ -148,15 +149,14 @@ class Task:
         """Runs it in this process, which finds modules where the launcher does; returns its exit
         status. Where a signal stops it, it has none, and leaves as the signal's handler does:
         whoever waits for it starts it again."""
-        from bench.__main__ import main
-
+        program = importlib.import_module(PROGRAM)
         os.chdir(self.cwd)
         os.environ.update(self.environment())
         sys.path[:] = dict.fromkeys((*self.path, *sys.path))  # in the launcher's order
         # Schedulers' handlers of signals end a process by an exception. Raised inside a decoder it
         # would be taken for the decoder's.
         with noting_stops(STOPS, KeyboardInterrupt) as stops:
-            status = main(self.arguments())
+            status = program.main(self.arguments())
         if status == INTERRUPTED:
             raise stops[0] if stops else SystemExit(INTERRUPTED)
         return status

@@ -99,9 +99,9 @@ def test_help_of_a_command_loads_no_model():
 def test_help_names_every_setting_of_a_command():
     from bench.commands.evaluate import EvaluateConfig
     from bench.compare.compare import KEYS
-    from bench.cost.predict.here import PredictConfig
-    from bench.cost.predict.settings import TuneConfig
-    from bench.cost.profile.record import ProfileSettings
+    from bench.predict.here import PredictConfig
+    from bench.predict.settings import TuneConfig
+    from bench.profile.record import ProfileSettings
     from bench.run.launch.pack import PackSettings
     from decoders.tiny.recipes.plan import Plan
     from metrics.official.checkpoint import FILES

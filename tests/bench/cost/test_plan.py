@@ -16,8 +16,9 @@ import torch
 
 from bench.__main__ import main
 from bench.config.compose import compose_study
-from bench.cost.plan.command import cmd_plan, make
-from bench.cost.plan.hours import (
+from bench.data.errors import BenchError
+from bench.plan.command import cmd_plan, make
+from bench.plan.hours import (
     NOTHING,
     earlier,
     images,
@@ -26,12 +27,11 @@ from bench.cost.plan.hours import (
     warm_ups,
     work_lines,
 )
-from bench.cost.plan.parts import Need, merged
-from bench.cost.plan.plan import CONTEXT, Load, cache_bytes, logit_bytes, peak_bytes
-from bench.cost.predict import checkpoints as known
-from bench.cost.predict.machines import machine_of
-from bench.cost.predict.there import forward_of, of_shape
-from bench.data.errors import BenchError
+from bench.plan.parts import Need, merged
+from bench.plan.plan import CONTEXT, Load, cache_bytes, logit_bytes, peak_bytes
+from bench.predict import checkpoints as known
+from bench.predict.machines import machine_of
+from bench.predict.there import forward_of, of_shape
 from bench.run.runner import run_study
 from decoders.models.sizes import (
     ANOLE,
@@ -256,7 +256,7 @@ def test_what_two_studies_need_is_listed_once(no_hub):
 
 def test_the_command_lists_studies_and_writes_the_list(no_hub, tmp_path, capsys, monkeypatch):
     few = {"study": ["anole_table", "smoke", "vvs_table"]}
-    monkeypatch.setattr("bench.cost.plan.command.groups", lambda: few)
+    monkeypatch.setattr("bench.plan.command.groups", lambda: few)
     out = tmp_path / "needs.csv"
     assert main(["plan", "study=anole_table", f"out={out}"]) == 0
     assert "are missing" in capsys.readouterr().out
@@ -394,7 +394,7 @@ def test_an_unknown_model_has_no_hours_and_the_embedded_one_no_download(fake_stu
 def test_planning_imports_no_model():
     code = (
         "import sys\n"
-        "from bench.cost.plan.command import cmd_plan\n"
+        "from bench.plan.command import cmd_plan\n"
         "cmd_plan(['study=tiny_table', 'decoders=[eagle2]'])\n"
         "print([m for m in sys.modules if m.startswith(('decoders.models.', 'decoders.tiny',"
         " 'transformers')) and m != 'decoders.models.sizes'])"

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from bench.__main__ import main
-from bench.cost.predict.here import piece_by_piece
 from bench.cost.speed import SpeedError, codes_a_step, reach
+from bench.predict.here import piece_by_piece
 from bench.records import rows as records
 from decoders.api import ImageModel, Sampling
 from decoders.executed import executed

@@ -11,11 +11,11 @@ import torch
 
 from bench.__main__ import main
 from bench.config.hydra_edge import own_settings
-from bench.cost.profile import record as profile_run
-from bench.cost.profile.annotate import Window, annotated
-from bench.cost.profile.read import PRODUCTS, read
-from bench.cost.profile.record import ProfileSettings
 from bench.data.errors import ConfigError
+from bench.profile import record as profile_run
+from bench.profile.annotate import Window, annotated
+from bench.profile.read import PRODUCTS, read
+from bench.profile.record import ProfileSettings
 from decoders.api import ImageModel, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution.cpu.library import missing

@@ -11,11 +11,11 @@ from bench.compare.methods import load_names
 from bench.compare.published import Published
 from bench.config.catalogue import groups
 from bench.config.schema import LoaderConfig
-from bench.cost.predict.command import BATCHES
-from bench.cost.predict.machines import Hardware, shipped
-from bench.cost.predict.recorded import Recorded, recorded_of
-from bench.cost.predict.there import floors_of, forward_of, of_shape, project, sizes_of
 from bench.cost.work import Growth, Known, Work, place_of, regime
+from bench.predict.command import BATCHES
+from bench.predict.machines import Hardware, shipped
+from bench.predict.recorded import Recorded, recorded_of
+from bench.predict.there import floors_of, forward_of, of_shape, project, sizes_of
 from decoders.models.sizes import LLAMAGEN_256, LUMINA, Shape
 from metrics.stats import UNKNOWN
 from tests.bench.fakes import SEARCHPATH

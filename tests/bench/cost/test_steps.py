@@ -12,10 +12,10 @@ from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.config.plugins import tree_sizes
 from bench.cost.machine import measure_rates
-from bench.cost.predict import steps
-from bench.cost.predict.steps import COLUMNS, ROUNDS, WARMUP, Line, notes, step_costs, step_table
 from bench.cost.rates import NOISY
 from bench.cost.work import Unknown, target_net
+from bench.predict import steps
+from bench.predict.steps import COLUMNS, ROUNDS, WARMUP, Line, notes, step_costs, step_table
 from bench.report.table import filled
 from decoders import pieces
 from decoders.api import Sampling

@@ -12,10 +12,10 @@ import conf
 from bench.__main__ import main
 from bench.commands.tune import MARK, claim, command
 from bench.config.compose import compose_study
-from bench.cost.predict.search import begin, declared, record
-from bench.cost.predict.settings import combinations, compose_tune
 from bench.data.errors import ConfigError
 from bench.judge.gate import sampled
+from bench.predict.search import begin, declared, record
+from bench.predict.settings import combinations, compose_tune
 from decoders.compose import PartSpec
 from decoders.models.small import random_model
 from decoders.propose.trees.chain import Chain
@@ -132,7 +132,7 @@ def test_a_search_ends_in_a_decoder_that_composes_again(tmp_path, capsys, monkey
 def test_a_search_that_finds_nothing_says_why(tmp_path, capsys, monkeypatch, words, says):
     rule = "tune.rules=[{acceptance: lantern, k: 4, delta: 0.9}]"
     tree = "tune.trees=[{tree: chain, depth: 1}]"
-    monkeypatch.setattr("bench.cost.predict.search.check_decoder", Violates)
+    monkeypatch.setattr("bench.predict.search.check_decoder", Violates)
     says = says.replace("violating", "lantern_k4_delta0.9")
     assert main(["tune", *SMALL, tree, rule, f"run_dir={tmp_path}", *words]) == 1
     printed = capsys.readouterr()

@@ -7,8 +7,8 @@ import weakref
 import pytest
 
 from bench.config import schedule
-from bench.cost.plan.command import cmd_plan
-from bench.cost.plan.plan import CONTEXT, Call, Load, Plan, cache_bytes
+from bench.plan.command import cmd_plan
+from bench.plan.plan import CONTEXT, Call, Load, Plan, cache_bytes
 from bench.run.lineup import LATE, Lineup
 from bench.run.runner import Run, Shard, run_shard, run_study
 from decoders.models.sizes import Shape

@@ -24,13 +24,13 @@ from bench.config.hydra_edge import own_settings
 from bench.config.schedule import Cell, cells
 from bench.config.schema import StudyConfig
 from bench.console import complain, progress, say
-from bench.cost.profile.annotate import Window, annotated
-from bench.cost.profile.read import Profiled, read
 from bench.data.errors import BenchError, ConfigError, Failure, attempt
 from bench.data.files import ready_folder, write_text
 from bench.measure.clock import Clock, now
 from bench.measure.device import Provenance
 from bench.measure.memory import MemoryMeter
+from bench.profile.annotate import Window, annotated
+from bench.profile.read import Profiled, read
 from bench.report.table import Column, csv_text, figures, filled, percent, terminal
 from bench.run.outcome import decode
 from bench.run.session import codes_only, frozen_heap, opened
@@ -87,7 +87,7 @@ def cmd_profile(words: Sequence[str]) -> int:
     """Where a step's time goes: torch profiler trace, table by phase and by operator.
     Of every decoder of a study. Writes tables and Chrome traces to run_dir/profile.
     Settings: study decoders run_dir ...
-        profile.*  bench/cost/profile/record.py ProfileSettings
+        profile.*  bench/profile/record.py ProfileSettings
     Example: profile decoders=[ar,lantern_pp] profile.steps=16
 
     1 where a decoder failed.

@@ -1,7 +1,7 @@
 """What a run recorded of its decoders, as a prediction needs it, and the prediction beside it.
 
-One reader for both kinds of cost: those that are measured here (`bench.cost.predict.here`) and
-those of a machine that is not here (`bench.cost.predict.there`).
+One reader for both kinds of cost: those that are measured here (`bench.predict.here`) and
+those of a machine that is not here (`bench.predict.there`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What must lie on this disk, with where it is looked for, GPU memory, images and hours. Nothing is
 loaded: sizes come from shapes (`decoders.models.sizes`), hours from the rows of an earlier run of
-the same study (`bench.cost.plan.hours`).
+the same study (`bench.plan.hours`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from bench.config.plugins import tree_of
 from bench.config.schema import StudyConfig
 from bench.config.words import apart, given, split
 from bench.console import say
-from bench.cost.plan.hours import launch_lines, projected_lines, time_lines, work_lines
-from bench.cost.plan.parts import (
+from bench.data.errors import BenchError, ConfigError, Failure
+from bench.data.files import ready_file, write_text
+from bench.plan.hours import launch_lines, projected_lines, time_lines, work_lines
+from bench.plan.parts import (
     COLUMNS,
     EVERY,
     GB,
@@ -29,11 +31,9 @@ from bench.cost.plan.parts import (
     model_parts,
     no_tokenizer,
 )
-from bench.cost.plan.plan import Call, Load, Plan
-from bench.cost.predict import checkpoints as known
-from bench.cost.predict.machines import machine_of
-from bench.data.errors import BenchError, ConfigError, Failure
-from bench.data.files import ready_file, write_text
+from bench.plan.plan import Call, Load, Plan
+from bench.predict import checkpoints as known
+from bench.predict.machines import machine_of
 from bench.prompts import call_prompts
 from bench.report.table import csv_text, filled, markdown, terminal
 from bench.run.launch.task import asked

@@ -1,6 +1,6 @@
 """What a study needs on this disk: where it is looked for, how large it is, what is missing.
 
-Sizes of what is on this disk are measured, the others estimated (`bench.cost.predict.checkpoints`).
+Sizes of what is on this disk are measured, the others estimated (`bench.predict.checkpoints`).
 Weights of the quality metrics are never fetched (`metrics.official`), so they are to be put there
 by hand.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.config.schema import StudyConfig
-from bench.cost.predict import checkpoints as known
+from bench.predict import checkpoints as known
 from bench.report.table import Column
 from decoders.models.sizes import BYTES, FLAN_T5_XL, Shape, VQShape
 

@@ -19,10 +19,10 @@ from typing import Any
 
 from bench.config import schedule
 from bench.config.schema import StudyConfig
-from bench.cost.plan.plan import Plan
-from bench.cost.predict.machines import Hardware
-from bench.cost.predict.recorded import Recorded
-from bench.cost.predict.there import of_shape, project
+from bench.plan.plan import Plan
+from bench.predict.machines import Hardware
+from bench.predict.recorded import Recorded
+from bench.predict.there import of_shape, project
 from bench.records import rows as records
 from bench.records.study import read_study
 from bench.run.launch.task import LaunchConfig

@@ -20,13 +20,13 @@ import torch
 
 from bench.config.schema import DecoderEntry
 from bench.console import progress
-from bench.cost.predict.here import in_place
-from bench.cost.predict.settings import Option, TuneStudy
 from bench.cost.speed import Prediction, StepSeconds, chain_depth, front, predict, reach, shallower
 from bench.data.errors import ConfigError, Failure, attempt
 from bench.judge.gate import check_decoder
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
+from bench.predict.here import in_place
+from bench.predict.settings import Option, TuneStudy
 from bench.run.outcome import decode
 from bench.run.session import codes_only
 from decoders.api import (

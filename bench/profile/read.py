@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cost.profile.annotate import PREFIX, STEP
+from bench.profile.annotate import PREFIX, STEP
 from decoders.execution.cpu.library import NAMES
 
 PRODUCTS = re.compile(

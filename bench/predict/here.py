@@ -23,13 +23,13 @@ import torch
 from bench.config.schedule import Cell
 from bench.config.schema import StudyConfig
 from bench.console import progress
-from bench.cost.predict.recorded import PARTS, Recorded, Row, recorded_of
-from bench.cost.predict.steps import in_turns
 from bench.cost.speed import SpeedError, StepSeconds, chain_depth, predict, shallower
 from bench.data.errors import ConfigError, Failure, attempt
 from bench.judge.paired import pairs
 from bench.measure.clock import Clock
 from bench.measure.memory import MemoryMeter
+from bench.predict.recorded import PARTS, Recorded, Row, recorded_of
+from bench.predict.steps import in_turns
 from bench.run.outcome import Outcome, decode
 from bench.run.session import codes_only
 from decoders import pieces as timing

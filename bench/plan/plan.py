@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from bench.config import schedule
 from bench.config.schema import StudyConfig
-from bench.cost.plan.parts import Need
+from bench.plan.parts import Need
 from decoders.api import Sampling
 from decoders.models.sizes import BYTES, Shape, VQShape
 

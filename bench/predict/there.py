@@ -27,12 +27,12 @@ from bench.compare.measured import Measured
 from bench.compare.methods import Names, pairs
 from bench.compare.published import Published
 from bench.config.schema import LoaderConfig
-from bench.cost.predict.checkpoints import shape_of
-from bench.cost.predict.machines import Hardware
-from bench.cost.predict.recorded import Recorded, Row
 from bench.cost.speed import StepSeconds, predict
 from bench.cost.work import Net, Work, eagle_net, net_of
 from bench.data.errors import ConfigError, unknown
+from bench.predict.checkpoints import shape_of
+from bench.predict.machines import Hardware
+from bench.predict.recorded import Recorded, Row
 from decoders.models.sizes import BYTES, RELEASED, Shape
 
 # Of a layer: two norms, products (4), rotation, append, attention, gate; of a forward: embedding,

@@ -24,10 +24,14 @@ from bench.config.hydra_edge import own_settings
 from bench.config.schedule import cells
 from bench.config.schema import LoaderConfig, StudyConfig
 from bench.console import complain, say
-from bench.cost.predict.here import PredictConfig, rows_of
-from bench.cost.predict.machines import Asked, Hardware, asked, shipped
-from bench.cost.predict.recorded import STEP, Recorded, Row, recorded_of
-from bench.cost.predict.there import (
+from bench.cost.work import regime
+from bench.data.errors import BenchError, ConfigError
+from bench.data.files import ready_folder, write_text
+from bench.judge.paired import every_latency_row
+from bench.predict.here import PredictConfig, rows_of
+from bench.predict.machines import Asked, Hardware, asked, shipped
+from bench.predict.recorded import STEP, Recorded, Row, recorded_of
+from bench.predict.there import (
     KERNELS_PER_FORWARD,
     KERNELS_PER_LAYER,
     Floors,
@@ -37,10 +41,6 @@ from bench.cost.predict.there import (
     ratios,
     sizes_of,
 )
-from bench.cost.work import regime
-from bench.data.errors import BenchError, ConfigError
-from bench.data.files import ready_folder, write_text
-from bench.judge.paired import every_latency_row
 from bench.records.load import read_rows
 from bench.records.study import read_identity, require_own, require_schema
 from bench.report import table
@@ -105,7 +105,7 @@ def cmd_predict(words: Sequence[str]) -> int:
     on a machine that is not here (projected), and papers' AR steps in floors. Of the run it
     takes study= or run_dir= alone. Writes projected.csv and projected.md there.
     Settings: study decoders run_dir ...
-        predict.*       bench/cost/predict/here.py PredictConfig
+        predict.*       bench/predict/here.py PredictConfig
         hardware=NAME   a machine (`list hardware`), or your own through hydra.searchpath
         model=NAME      with hardware=: at whose size (default: the run's own model)
         published=FILE  with hardware=: another table of published numbers
