@@ -154,7 +154,7 @@ def draw_curves(work: Path, stages: Sequence[str], path: Path) -> None:
         axis.set(title=name, xlabel="step", ylabel="training loss")
         axis.spines[["top", "right"]].set_visible(False)
         for held, label in HELD_OUT.items():
-            if rows and rows[-1].get(held):
+            if any(row.get(held) for row in rows):
                 right = axis.twinx()
                 right.plot(*_points(rows, held), "o-", color="C1", linewidth=1, markersize=3)
                 right.set_ylabel(label, color="C1")
