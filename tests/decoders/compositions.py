@@ -40,6 +40,7 @@ OWN = {
 PATHS = {one.learner.rpartition(".")[2][:-7]: one.learner[:-7] for one in DRAFTERS.values()}
 PATHS["Medusa"] = "decoders.propose.drafters.medusa.Medusa"
 DRAFTED = {"specdec": "block"}  # decoders of conf/decoder on a drafter of their own
+SMALLER = {"free": ', "drafter.layers=1"'}  # for targets of one layer
 WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]
 
 
@@ -71,5 +72,5 @@ def entry(name: str) -> str:
     conf/drafter, untrained."""
     name, _, drafter = name.partition(" with ")
     drafter = drafter or DRAFTED.get(name, "")
-    words = f'["drafter={drafter}", "drafter.checkpoint=null"]'
+    words = f'["drafter={drafter}", "drafter.checkpoint=null"{SMALLER.get(drafter, "")}]'
     return f"{{decoder: {name}, overrides: {words}}}" if drafter else name
