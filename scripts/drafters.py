@@ -1,11 +1,11 @@
-"""A run of `study=drafters` beside what the model card says of each drafter's training: what a
+"""Runs of `study=drafters` beside what the model card says of each drafter's training: what a
 drafter is worth for what it cost.
 
-    python -m scripts.drafters RUN [weights=DIR] [out=DIR]
+    python -m scripts.drafters RUN [RUN ...] [weights=DIR] [out=DIR]
 
 weights: the folder whose models.json describes the drafters (default: the large embedded model's);
 out: where drafters.csv, drafters.md and drafters.svg go (default: drafters/ in the current folder).
-A decoder of the run is the drafter whose name its own begins with, as in `eagle3_tree_pp`.
+A decoder of a run is the drafter whose name its own begins with, as in `eagle3_tree_pp`.
 
 Overlap by depth is held-out, from the card. Calibration is of the run: the codes a forward that the
 drafter's own law promised over those that came. Minutes are of a training's process alone where the
@@ -45,15 +45,16 @@ def report(words: Sequence[str]) -> int:
     from decoders.tiny.bundle import CARD, shipped
 
     folders, settings = with_folders(words, KEYS, "drafters")
-    if len(folders) != 1:
-        raise ConfigError(f"expected one run, found {len(folders)}; write `drafters RUN`")
+    if not folders:
+        raise ConfigError("expected a run, found none; write `drafters RUN`")
     weights = Path(settings["weights"]) if "weights" in settings else shipped("large")
     out = Path(settings.get("out", "drafters"))
-    lines = rows(load(folders[0]), read_json(weights / CARD), weights)
+    card = read_json(weights / CARD)
+    lines = ranked([line for folder in folders for line in rows(load(folder), card, weights)])
     if not lines:
         raise ConfigError(
-            f"{folders[0]} has no decoder whose name begins with a drafter of {weights / CARD}; "
-            "make it with `bench run study=drafters`"
+            f"no decoder of {' or '.join(map(str, folders))} has a name that begins with a "
+            f"drafter of {weights / CARD}; make one with `bench run study=drafters`"
         )
     table = filled(COLUMNS, lines)
     say(terminal(table))
@@ -76,6 +77,12 @@ def rows(run: RunData, card: Mapping[str, Any], weights: Path) -> list[dict[str,
                 continue
             found.append(_line(run, entry, name, card, weights))
     return found
+
+
+def ranked(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By use, in the order in which they came; the fastest first."""
+    uses = list(dict.fromkeys(line["use"] for line in lines))
+    return sorted(lines, key=lambda line: (uses.index(line["use"]), -line["speedup"].value))
 
 
 def _line(
@@ -128,13 +135,14 @@ COLUMNS = (
 
 
 def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Speed-up over minutes of training, a line of markers for every use."""
+    """Speed-up over minutes of training: a panel for every use that two drafters have."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    uses = list(dict.fromkeys(line["use"] for line in lines))
+    every = [line["use"] for line in lines]
+    uses = [use for use in dict.fromkeys(every) if every.count(use) > 1] or every[:1]
     figure, axes = plt.subplots(1, len(uses), figsize=(3.2 * len(uses), 3), sharey=True)
     for axis, use in zip([axes] if len(uses) == 1 else axes, uses, strict=True):
         for line in (one for one in lines if one["use"] == use):
