@@ -72,8 +72,41 @@ def pack(net: Any) -> Native:
     why = reason(net)
     if why is not None:
         raise DecoderError(f"the CPU kernel cannot run these layers: {why}; set layers to torch")
-    linear = net.output if hasattr(net, "output") else net.fc
+    linear = _last(net)
     return Native(NativeLayers(net), NativeLinear(linear.weight, linear.bias))
+
+
+class Matrix(nn.Linear):
+    """A matrix of a net, whose products are the kernel's. What is in float32 comes out so, whatever
+    the kernel's weights are kept in."""
+
+    native: NativeLinear
+
+    def forward(self, x: Tensor) -> Tensor:
+        native = self.native
+        if x.dtype == native.dtype:
+            return native(x)
+        out = native.guided(x.reshape(-1, 1, native.inputs).to(native.dtype), 1.0)  # [n, 1, out]
+        out = out.view(*x.shape[:-1], native.outputs).to(x.dtype)
+        return out if self.bias is None else out + self.bias
+
+
+def pack_matrices(net: nn.Module, dtype: torch.dtype) -> None:
+    """Makes a `Matrix`, with weights in `dtype`, of every nn.Linear of a net but those that are
+    packed with its layers."""
+    within = [part for part in net.modules() if getattr(part, "packed", None) is not None]
+    done = {id(one) for part in within for one in (_last(part), *part.layers.modules())}
+    for module in net.modules():
+        plain = type(module) is nn.Linear and id(module) not in done
+        if plain and module.in_features % 2 == 0 and module.weight.dtype in DTYPES:
+            bias = None if module.bias is None else module.bias.to(dtype)
+            module.native = NativeLinear(module.weight.to(dtype), bias)
+            module.__class__ = Matrix
+
+
+def _last(net: Any) -> nn.Linear:
+    """A target's head, a drafter's ``fc``."""
+    return net.output if hasattr(net, "output") else net.fc
 
 
 def packed(weights: Sequence[Tensor]) -> list[Tensor]:

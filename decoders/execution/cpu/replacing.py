@@ -19,7 +19,7 @@ from decoders.api import DecoderError, Execution, ImageModel, Loop, Piece
 from decoders.capability import Capability, knows
 from decoders.execution.compiled import Compiled, slower
 from decoders.execution.cpu.drafting import native_draft
-from decoders.execution.cpu.layers import Native, pack, reason
+from decoders.execution.cpu.layers import Native, pack, pack_matrices, reason
 from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.rules import EXACT, rule_of
 from decoders.execution.cpu.speculation import NativeNext, NativeStep
@@ -84,7 +84,10 @@ class Cpu(Execution):
         target, drafter = loop.model.target, loop.drafter
         net = None if drafter is None else drafter.net
         if self.native(target) is not None and isinstance(net, torch.nn.Module):
-            self.offer(getattr(net, "body", net), f"drafter {drafter}")
+            body = getattr(net, "body", net)
+            if hasattr(body, "packed"):
+                self.offer(body, f"drafter {drafter}")
+            pack_matrices(net, loop.model.dtype)
         return self.native(target) is None and not self.compiled
 
     def begin(self, loop: Loop, run: Any) -> Any:

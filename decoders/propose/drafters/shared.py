@@ -23,8 +23,8 @@ from decoders.models.weights import load_into, read_tensors, write_weights
 from decoders.training.states import States, transformer_of
 
 WEIGHTS = "model.safetensors"
-# Of nets whose layers are no operators of the CPU kernel: compiled, a product rounds to half
-# precision elsewhere than it does alone, and drafts would be other codes.
+# Of nets whose layers are no operators of the CPU kernel (their matrices are): compiled, what is
+# between them rounds to half precision elsewhere than it does alone, and drafts would be others.
 FLOAT = torch.float32
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.execution.cpu.layers import NativeLinear
+from decoders.execution.cpu.layers import Matrix, NativeLinear, pack_matrices
 from decoders.models.eagle_net import EagleNet
 from tests.decoders.execution.cpu.cases import (
     PREFIX,
@@ -202,3 +202,31 @@ def test_what_does_not_fit_is_refused_and_nothing_is_read():
     wrong.cache = tree(net, 1, 3).cache
     with pytest.raises(DecoderError, match=r"expected a cache \[2, 2, 2, 2, 29, 16\]"):
         wrong.run(net)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.bfloat16, 0.01)])
+def test_the_matrices_of_a_drafters_net_are_the_kernels(dtype, close, bias):
+    """States in float32 come out in float32, also of weights that are kept in bfloat16."""
+    net = torch.nn.Sequential(torch.nn.Linear(24, 40, bias=bias), torch.nn.Linear(40, 7, bias=bias))
+    net.append(torch.nn.Linear(7, 5)).requires_grad_(False)  # odd: PyTorch's
+    x = torch.randn(3, 4, 24)
+    wanted = net(x)
+    pack_matrices(net, dtype)
+    kept = [getattr(module, "native", None) for module in net]
+    pack_matrices(net, dtype)  # as a second decoder does
+    assert [type(module) for module in net] == [Matrix, Matrix, torch.nn.Linear]
+    assert [getattr(module, "native", None) for module in net] == kept
+    found = net(x)
+    assert found.dtype == torch.float32 and found.shape == wanted.shape
+    assert 0 < error(found, wanted) < close
+    assert torch.equal(net[:2](x)[:1, :1], net[:2](x[:1, :1]))  # alone as in company
+
+
+def test_matrices_within_packed_layers_are_packed_once():
+    net = network()
+    packed_into(net)
+    net.beside = torch.nn.Linear(8, 8)
+    pack_matrices(net, torch.float32)
+    found = {name for name, module in net.named_modules() if type(module) is Matrix}
+    assert "beside" in found and not any(n.startswith(("layers", "output")) for n in found)
