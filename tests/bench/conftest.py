@@ -1,13 +1,18 @@
 """Shared by the tests of the harness: a study of toy decoders, composed as a user would."""
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.config.compose import compose_study
 from bench.config.schema import StudyConfig
+from bench.run.runner import RunResult, run_study
 from tests.bench import fakes
+
+Finished = tuple[StudyConfig, RunResult]
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +34,29 @@ def fake_study(tmp_path: Path) -> Callable[..., StudyConfig]:
         return compose_study([fakes.SEARCHPATH, "study=fake", *where, *words])
 
     return compose
+
+
+@pytest.fixture(scope="session")
+def ran() -> dict[tuple[str, ...], Finished]:
+    """What `fake_run` has run, by the words."""
+    return {}
+
+
+@pytest.fixture
+def fake_run(
+    ran: dict[tuple[str, ...], Finished], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Finished]:
+    """`fake_run(*words)`: such a study after its run, in the folder of `fake_study`. It is decoded
+    once for all tests; each has a copy of the folder and of the rows."""
+
+    def finished(*words: str) -> Finished:
+        if words not in ran:
+            where = f"run_dir={tmp_path_factory.mktemp('ran') / 'run'}"
+            config = compose_study([fakes.SEARCHPATH, "study=fake", where, *words])
+            ran[words] = config, run_study(config)
+        config, result = ran[words]
+        folder = Path(shutil.copytree(result.path, tmp_path / "run"))
+        own = replace(result, path=folder, rows=result.rows.copy())
+        return replace(config, run_dir=str(folder)), own
+
+    return finished

@@ -1,5 +1,5 @@
 """Commands of the docs run in an empty folder, as those of `tests/bench` do."""
 
-from tests.bench.conftest import elsewhere, fake_study
+from tests.bench.conftest import elsewhere
 
-__all__ = ["elsewhere", "fake_study"]
+__all__ = ["elsewhere"]

@@ -7,12 +7,15 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
+from bench.records.load import load
+from bench.report.document import document
+from bench.report.page import render
 from tests.edge.bad_drafter import FAILS, HARMLESS
 from tests.edge.table import FOUND
 
 TINY = [
     FOUND, "study=fake", "model=random24", "latency.prompts=0", "quality.images=1",
-    "quality.reseeds=0", "backend.layers=torch", "time_limit=4",
+    "quality.reseeds=0", "backend.layers=torch", "time_limit=2",
 ]  # fmt: skip
 
 
@@ -31,7 +34,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
     """One study of all of them, between two decoders of the project."""
     folder = tmp_path_factory.mktemp("fuzz") / "run"
     every = entries(*FAILS, *HARMLESS)
-    words = [*TINY, f"decoders=[ar,{every},{{decoder: ar, name: last}}]", "report=true"]
+    words = [*TINY, f"decoders=[ar,{every},{{decoder: ar, name: last}}]"]
     return main(["run", *words, f"run_dir={folder}"]), folder
 
 
@@ -56,5 +59,5 @@ def test_the_others_go_on(ran: tuple[int, Path], name: str) -> None:
 
 
 def test_the_report_holds_every_error(ran: tuple[int, Path]) -> None:
-    page = (ran[1] / "report" / "index.html").read_text(encoding="utf-8")
+    page = render(document(load(ran[1]))).encode("utf-8").decode()
     assert all(how in page for how in FAILS) and r"caf\udcff" in page

@@ -123,7 +123,9 @@ def test_the_run_itself_is_no_place_for_it_and_a_study_must_be_one(run, capsys):
 
 @pytest.fixture(scope="module")
 def timed(tmp_path_factory) -> Path:
-    return write_run(tmp_path_factory.mktemp("timed") / "run", LINEUP, prompts=40)
+    run = write_run(tmp_path_factory.mktemp("timed") / "run", LINEUP, prompts=40)
+    shutil.rmtree(run / "images")  # that rows name pictures is enough
+    return run
 
 
 @pytest.mark.parametrize(

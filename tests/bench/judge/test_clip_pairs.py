@@ -51,8 +51,8 @@ def compared(result: RunResult, rows: pd.DataFrame) -> pd.DataFrame:
     return pd.read_csv(result.path / CLIP_PAIRS).set_index("decoder")
 
 
-def test_a_study_pairs_each_decoder_with_ar_of_its_temperature(fake_study) -> None:
-    result = run_study(fake_study("latency.prompts=0", DECODERS))
+def test_a_study_pairs_each_decoder_with_ar_of_its_temperature(fake_run) -> None:
+    _, result = fake_run("latency.prompts=0", DECODERS)
     found = compared(result, result.rows)
     reseed = "fake_ar (reseed)"
     assert found.baseline.to_dict() == {
@@ -69,8 +69,8 @@ def test_a_study_pairs_each_decoder_with_ar_of_its_temperature(fake_study) -> No
     assert "less" not in columns and "each" not in columns, "the summary keeps its columns"
 
 
-def test_failed_images_are_left_out_on_both_sides(fake_study) -> None:
-    result = run_study(fake_study("latency.prompts=0", DECODERS))
+def test_failed_images_are_left_out_on_both_sides(fake_run) -> None:
+    _, result = fake_run("latency.prompts=0", DECODERS)
     rows = result.rows.copy()
     drawn = rows.protocol == "quality"
     lost = drawn & (

@@ -1,13 +1,9 @@
 """The fairness gate catches planted baselines: a slow one, and one that ran elsewhere."""
 
 import math
-import shutil
-from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
 from bench.__main__ import main
@@ -18,7 +14,6 @@ from bench.data.errors import ConfigError
 from bench.judge.fairness import SAME, judge, judge_folder, mixed
 from bench.judge.roofline import roofline
 from bench.run.finish import finish, gather
-from bench.run.runner import run_study
 from bench.run.summary import COLUMNS
 from tests.bench.cost.test_roofline import REAL
 from tests.bench.fakes import SEARCHPATH
@@ -109,19 +104,10 @@ def test_what_cannot_be_known_is_unknown_and_says_why():
     assert verdict("lantern", failed, ["ar"], floors(1.9)).reason == "no image of ar was timed"
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A study and its rows, without tables and judgements."""
-    folder = tmp_path_factory.mktemp("made") / "run"
-    config = compose_study([SEARCHPATH, "study=fake", f"run_dir={folder}", *REAL])
-    return config, run_study(config)
-
-
 @pytest.fixture
-def real(made, tmp_path):
-    config, result = made
-    folder = Path(shutil.copytree(result.path, tmp_path / "run"))
-    return replace(config, run_dir=str(folder)), replace(result, path=folder)
+def real(fake_run):
+    """A study and its rows, without tables and judgements."""
+    return fake_run(*REAL)
 
 
 def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypatch):
@@ -151,7 +137,7 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypa
 
 
 @pytest.mark.alone
-def test_a_finished_run_is_judged_again_under_another_limit(real, capsys, monkeypatch):
+def test_a_finished_run_is_judged_again_under_another_limit(real, capsys):
     config, result = real
     finish(config, result)
     folder = Path(config.run_dir)
@@ -165,10 +151,7 @@ def test_a_finished_run_is_judged_again_under_another_limit(real, capsys, monkey
         assert set(pd.read_csv(folder / "fairness.csv").verdict) == {expected}
     words = [*REAL, "study=fake", f"run_dir={folder}", f"fairness.factor={factor * 1.1}"]
     words.append(f"fairness.kernel={factor * 1.1}")
-    read = mock.Mock(wraps=pq.read_table)  # pandas calls it too
-    monkeypatch.setattr(pq, "read_table", read)
     assert main(["report", SEARCHPATH, *words]) == 0
-    assert read.call_count <= 3  # records are long: read once, and some columns for run.json
     shown = capsys.readouterr().out
     assert "Baselines are fair: a step of ar takes" in shown and "unfair baseline" not in shown
 

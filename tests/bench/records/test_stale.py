@@ -134,10 +134,13 @@ def other_prompts(count: int, word: str = "scene") -> list[fakes.Prompt]:
     return [fakes.Prompt(f"p{i}", f"{word} edited {i}", "any") for i in range(count)]
 
 
+FEW = "decoders=[fake_ar,fake_spec]", "quality.images=2", "latency.prompts=2"
+
+
 @pytest.fixture
-def finished(fake_study):
-    config = fake_study("decoders=[fake_ar,fake_spec]", "quality.images=2", "latency.prompts=2")
-    return config, run_study(config).rows
+def finished(fake_run):
+    config, result = fake_run(*FEW)
+    return config, result.rows
 
 
 def again(config) -> tuple[pd.DataFrame, list[tuple[str, str, int]]]:
@@ -226,10 +229,7 @@ def test_damaged_merged_records_are_no_report(finished):
 
 
 def study_words(config) -> list[str]:
-    return [
-        fakes.SEARCHPATH, "study=fake", f"run_dir={config.run_dir}",
-        "decoders=[fake_ar,fake_spec]", "quality.images=2", "latency.prompts=2",
-    ]  # fmt: skip
+    return [fakes.SEARCHPATH, "study=fake", f"run_dir={config.run_dir}", *FEW]
 
 
 def test_a_report_in_words_that_decide_no_row_is_written(finished):

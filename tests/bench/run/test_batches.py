@@ -55,7 +55,7 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
     assert sizes == [(1, 1)] * 8 + [(2, 6)] * 2 + [(4, 6)] * 2
     fakes.CALLS.clear()
     args = [fakes.SEARCHPATH, "study=fake", f"run_dir={config.run_dir}", *words]
-    assert main(["run", *args, "report=true"]) == 0
+    assert main(["run", *args]) == 0
     assert {size for name, _, size in fakes.CALLS if name == "ar"} == {1, 3, 5, 6}
     rows = pd.read_parquet(Path(config.run_dir) / "records.parquet")
     batched = rows[rows.protocol == "batched"]
@@ -68,7 +68,7 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
         assert line.images_s.value == pytest.approx(6 / line.latency_s.value)
         alone = lines["fake_ar", 1].images_s.value
         assert line.over_one.value == pytest.approx(line.images_s.value / alone)
-    text = (Path(config.run_dir) / "report" / "table.txt").read_text()
+    text = build.terminal(document(load(Path(config.run_dir))))
     assert "idle, %" in text and "over batch 1" in text
     assert main(["run", *args]) == 0  # nothing is left to do
     (row,) = Path(config.run_dir).glob("rows/fake_ar-*/batched4-0-00003.parquet")

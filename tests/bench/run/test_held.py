@@ -2,6 +2,7 @@
 counts those that are held at the same time."""
 
 import dataclasses
+import gc
 import weakref
 
 import pytest
@@ -18,16 +19,12 @@ from tests.decoders.execution.test_recorded_memory import FIRST, decoded, decode
 
 NAMES = {"fake_ar": "ar", "fake_spec": "spec"}
 UNTIMED = "latency.prompts=0"
+UNFREEZE = gc.unfreeze  # which tests do without (tests/conftest.py)
 
 
 def held() -> set[tuple[str, int]]:
     """(decoder, batch) of what is recorded at the moment."""
     return {(label, size) for label, size, kept in fakes.PREPARED if size in kept}
-
-
-@pytest.fixture
-def frozen_heap_stays() -> None:
-    """Here it does not: what a run drops must be freed though it was frozen."""
 
 
 @pytest.fixture
@@ -124,7 +121,11 @@ def test_a_dropped_state_is_freed_though_it_refers_to_itself(fake_study, monkeyp
 
     monkeypatch.setattr(fakes.FakeLoop, "generate", recording)
     monkeypatch.setattr(Lineup, "done", watched)
-    run_study(fake_study("decoders=[fake_ar,fake_spec]"))
+    monkeypatch.setattr(gc, "unfreeze", UNFREEZE)  # what is dropped is freed though it was frozen
+    try:
+        run_study(fake_study("decoders=[fake_ar,fake_spec]"))
+    finally:
+        gc.freeze()  # the tests after this one collect little again
     assert alive[:8] == [2] * 6 + [1, 0], "made by the warm-up, whose objects are frozen"
     assert alive[-1] == 0 and len(made) == 6
 

@@ -12,6 +12,9 @@ from bench.__main__ import main
 from bench.judge.paired import every_latency_row
 from bench.measure import busy
 from bench.measure.busy import Reading
+from bench.records.load import load
+from bench.report import build
+from bench.report.document import document
 from bench.run.finish import gather
 from bench.run.runner import run_study
 from tests.bench import fakes
@@ -90,16 +93,17 @@ def test_a_machine_that_stays_busy_is_waited_for_once_and_gives_no_figure(
     fake_study, machine, capsys, tmp_path
 ):
     one = machine(lambda _: 0.48)
-    words = [fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path}", *FEW, "report=true"]
+    words = [fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path}", *FEW]
     assert main(["run", *words]) == 0
     assert one.slept <= 120, "a minute at the first image, one before the blocks are timed again"
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(build.terminal(document(load(tmp_path))).split())
     assert "(1) not measured: the machine was busy (cores 48 % taken by others)." in shown
     assert "Of 8 timings 8 were disturbed, which do not count." in shown
     summary = pd.read_csv(tmp_path / "summary.csv").set_index("decoder")
     assert summary[["speedup", "latency_mean_s", "latency_p50_s"]].isna().all(axis=None)
     assert (summary.mal > 0).all(), "codes per forward do not depend on the hour"
     assert set(pd.read_csv(tmp_path / "fairness.csv").verdict) == {"not measured"}
+    capsys.readouterr()
     assert main(["diff", str(tmp_path), "decoders=fake_ar,fake_spec"]) == 0
     refused = capsys.readouterr().out
     assert "not compared: times of fake_ar" in refused and "images per second" not in refused

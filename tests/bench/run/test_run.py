@@ -34,9 +34,8 @@ def stable(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns=[*times, *VOLATILE]).reset_index(drop=True)
 
 
-def test_every_image_is_a_row_with_its_picture(fake_study):
-    config = fake_study()
-    result = run_study(config)
+def test_every_image_is_a_row_with_its_picture(fake_run):
+    _, result = fake_run()
     rows = result.rows
     counts = rows.groupby(["decoder", "protocol"]).size().to_dict()
     assert counts == {
@@ -71,8 +70,8 @@ def test_pictures_lie_by_protocol_and_each_folder_holds_its_captions(fake_study)
         assert captions_of(files, folder / "captions.json") == wanted
 
 
-def test_an_image_does_not_depend_on_protocol_or_batch(fake_study, tmp_path):
-    rows = run_study(fake_study()).rows
+def test_an_image_does_not_depend_on_protocol_or_batch(fake_study, fake_run, tmp_path):
+    rows = fake_run()[1].rows
     other = run_study(fake_study("quality.batch=3", f"run_dir={tmp_path / 'b'}")).rows
     key = ["decoder", "prompt_index"]
     for frame, protocol in ((rows, "latency"), (other, "quality")):

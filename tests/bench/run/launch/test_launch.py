@@ -18,6 +18,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.data.errors import ConfigError
+from bench.run.launch.launchers import why
 from bench.run.launch.task import Task, asked
 from tests.bench import fakes
 
@@ -69,18 +70,18 @@ def workers(folder: Path) -> Iterator[psutil.Process]:
 
 
 @contextmanager
-def killing(folder: Path, how: signal.Signals) -> Iterator[list[int]]:
-    """A signal to a worker of the run, any of them, at some time while the block runs."""
+def killing(folder: Path, *how: signal.Signals) -> Iterator[list[int]]:
+    """Each signal to another worker of the run, any of them, at some time while the block runs."""
     done, over, dice = list[int](), threading.Event(), random.Random(0)
 
     def work() -> None:
-        while not over.wait(0.05) and not done:
-            found = list(workers(folder))
+        while not over.wait(0.05) and len(done) < len(how):
+            found = [one for one in workers(folder) if one.pid not in done]
             if found and any(folder.glob("rows/*/*.parquet")):
-                over.wait(dice.uniform(0, 1))
+                over.wait(dice.uniform(0, 0.5))
                 victim = dice.choice(found)
                 with suppress(ProcessLookupError):
-                    os.kill(victim.pid, how)
+                    os.kill(victim.pid, how[len(done)])
                     done.append(victim.pid)
 
     thread = threading.Thread(target=work)
@@ -97,7 +98,7 @@ def run(folder: Path, *words: str) -> int:
 
 
 FEW = [
-    "decoders=[fake_ar]", "quality.images=24", "quality.batch=1", "quality.reseeds=0",
+    "decoders=[fake_ar]", "quality.images=32", "quality.batch=1", "quality.reseeds=0",
     "loop.seconds=0.1",
 ]  # fmt: skip
 
@@ -109,22 +110,18 @@ def calm(tmp_path_factory) -> dict[str, pd.DataFrame]:
     return tables(folder)
 
 
+KILLS = [signal.SIGKILL, signal.SIGTERM]
+
+
 @pytest.mark.parametrize(
-    ("name", "how"),
-    [
-        ("local", signal.SIGKILL),
-        ("ray", signal.SIGKILL),
-        ("local", signal.SIGTERM),
-        ("ray", signal.SIGTERM),
-        ("slurm", signal.SIGUSR2),
-    ],
+    ("name", "how"), [("local", KILLS), ("ray", KILLS), ("slurm", [signal.SIGUSR2])]
 )
 def test_workers_that_are_killed_or_told_to_stop_change_nothing(name, how, calm, tmp_path):
     needs(name)
     two = ["launch.retries=50", "launch.shards=2", "launch.workers=2"]
-    with killing(tmp_path / "a", how) as killed:
+    with killing(tmp_path / "a", *how) as killed:
         assert run(tmp_path / "a", *FEW, *HERE[name], *two) == 0
-    assert len(killed) == 1, "a worker was killed"
+    assert len(killed) == len(how), "workers were killed"
     found = tables(tmp_path / "a")
     for table in calm:
         pd.testing.assert_frame_equal(found[table], calm[table])
@@ -211,7 +208,9 @@ def test_a_worker_that_crashes_has_not_done_its_shard(tmp_path, monkeypatch, cap
     assert run(tmp_path / "a", *words) == 1
     shown = capsys.readouterr().err
     assert "shard 0/1 is not complete: exit status 1" in shown and "no such thing" in shown
+    assert "no FID, no table: rows are missing, N = 0" in shown
     assert not recorded(tmp_path / "a"), "nobody else decodes it without a word"
+    assert not (tmp_path / "a" / "summary.csv").exists()
 
 
 def test_a_task_finds_modules_in_the_launchers_order(tmp_path, monkeypatch):
@@ -223,13 +222,10 @@ def test_a_task_finds_modules_in_the_launchers_order(tmp_path, monkeypatch):
     assert theirs() == [str(tmp_path), "/other", "/ray"]
 
 
-def test_a_shard_that_no_worker_ends_is_named_and_there_is_no_table(tmp_path, capsys):
-    words = ["decoders=[fake_spec]", "acceptance.k=1000", "launch=local", "launch.workers=1"]
-    assert run(tmp_path / "a", *words) == 1
-    shown = capsys.readouterr().err
-    assert "shard 0/1 is not complete: exit status 2" in shown and "k must be at most" in shown
-    assert "no FID, no table: rows are missing, N = 0" in shown
-    assert not (tmp_path / "a" / "summary.csv").exists()
+def test_the_error_of_a_refused_shard_is_said_not_the_end_of_its_log(tmp_path):
+    log = tmp_path / "0-of-1.log"
+    log.write_text("decoding\nerror: k must be at most 32\nbye\n\n")
+    assert why(2, log) == f"exit status 2: k must be at most 32 (see {log})"
 
 
 @pytest.mark.parametrize(
@@ -240,7 +236,6 @@ def test_a_shard_that_no_worker_ends_is_named_and_there_is_no_table(tmp_path, ca
         (["launch=local", "shard=0/2"], "give one of the two"),
         (["launch=local", "launch.gpus=1"], "unknown setting 'launch.gpus'"),
         (["launch=local", "launch.workers=0"], "launch.workers"),
-        (["shard=2/2"], "0 <= i < n"),
         (["shard="], "expected shard=i/n"),
         (["launch=local", "latency.prompts=2", "quality.images=0"], "workers time nothing"),
         (["launch=slurm", "launch.cluster=lsf"], "'lsf'"),
