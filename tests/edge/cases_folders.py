@@ -41,15 +41,8 @@ def half(folder: Path) -> None:
 REPORT = ["report", "study=smoke", "run_dir={tmp}/run"]
 CASES = [
     Bad("report of another seed", [*REPORT, "seed=5"], "another configuration", another),
-    Bad("report of another study", [*REPORT, "study=main"], "another configuration", another),
     Bad("report of older rows", REPORT, "schema version 1", older),
     Bad("report of no run", REPORT, "holds no run", no_run),
     Bad("report of nothing", REPORT, "holds no run"),
     Bad("report of a damaged study.json", REPORT, "damaged", half),
-    Bad(
-        "predict of another seed",
-        ["predict", *REPORT[1:], "seed=5"],
-        "another configuration",
-        another,
-    ),
 ]

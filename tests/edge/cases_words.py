@@ -27,11 +27,11 @@ def parts_of_two_trainings(folder: Path) -> None:
 FROM_PARTS = ["check", "study=smoke", "decoders=[ar]", "model.checkpoint={tmp}/weights"]
 NOWHERE = "hydra.searchpath=[file://{tmp}/nowhere]"
 CASES = [
+    Bad("plan as a text", ["plan", "study=smoke", "out=list.txt"], ".csv or .md"),
     Bad("plan of an empty prompt file", ["plan", *SMOKE, *FILE], "p.txt", file_of(b"")),
     Bad("run of too few prompts", ["run", *SMOKE, *FILE], "1 prompts", file_of(b"a red ring\n")),
     Bad("a search path that is not there", ["run", *SMOKE, NOWHERE], "nowhere is no folder"),
     Bad("a checkpoint that is not there", ["run", *SMOKE, "model.checkpoint=ck"], "no such folder"),
-    Bad("a study and a folder", ["compare", "study=smoke", "run_dir={tmp}"], "keep one of them"),
     Bad("run_dir with a newline", ["plan", "study=smoke", 'run_dir="a\nb"'], "printable"),
     Bad("tiny over the shipped weights", ["tiny", "vq", "minutes=0.05"], "overwrite=true"),
     Bad("tiny clip over the shipped weights", ["tiny", "clip", "steps=1"], "weights=DIR"),
@@ -39,7 +39,5 @@ CASES = [
     Bad("parts of two trainings", FROM_PARTS, "do not belong together", parts_of_two_trainings),
     Bad("help of no command", ["help", "evaluat"], "'evaluate'"),
     Bad("no command but --help", ["evaluat", "--help"], "'evaluate'"),
-    Bad("evaluate without words", ["evaluate"], "images=DIR"),
     Bad("compare without a run", ["compare"], "finished here: (none)"),
-    Bad("no such table", ["compare", "summary={tmp}/s.csv", "published=x"], "published=FILE"),
 ]

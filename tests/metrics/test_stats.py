@@ -36,15 +36,6 @@ def test_mean_interval_has_the_normal_width_and_is_reproducible():
     assert found != bootstrap_mean(data, seed=4)
 
 
-def test_chunked_resampling_bounds_memory_and_keeps_the_number_of_resamples(monkeypatch):
-    import metrics.stats as stats
-
-    monkeypatch.setattr(stats, "_CHUNK", 1000)
-    sizes = [len(rows) for rows in stats._resampled_rows(100, 25, 0)]
-    assert sizes == [10, 10, 5]
-    assert bootstrap_mean(np.arange(100.0), resamples=25).lo < 49.5
-
-
 def test_pairing_removes_what_both_share():
     rng = np.random.default_rng(2)
     prompt = rng.uniform(1, 10, 60)  # some prompts are ten times slower for everybody

@@ -201,10 +201,6 @@ def test_captions_find_their_images(tmp_path, name, text):
         ("c.jsonl", '{"image": 1, "caption": "a"}', "`image` of item 1 is 1, not a text"),
         ("c.json", json.dumps([{"image": "1", "caption": "a"}, "b"]), "item 2 must be a mapping"),
         ("c.json", json.dumps({"annotations": [], "info": {}}), "official annotation file"),
-        ("c.yaml", "a: b", "unknown kind of caption file"),
-        ("c.csv", "image,caption\n1,a cat, small\n2,b\n10,c\n", "line 2, has 3 fields"),
-        ("c.json", '{"1": "a", "1": "b", "2": "c"}', "the key '1' twice"),
-        ("c.json", "[" * 100000, "nested too deep"),
         ("c.jsonl", "[" * 100000, "line 1, is nested too deep"),
     ],
 )
@@ -253,8 +249,6 @@ def test_what_is_missing_is_said_before_anything_is_read(scenes, tmp_path, capsy
         cmd_evaluate([f"images={images}", f"captions={captions}", "device=gpu"])
     for more, message in (
         (["metrics=[fid]"], "fid needs a folder of reference images"),
-        (["metrics=[clip]"], "clip needs the images' captions"),
-        (["metrics=[cilp]"], "did you mean 'clip'"),
         ([f"reference={reference}", f"weights.folder={tmp_path}"], "vgg16"),
     ):
         with pytest.raises(MetricError, match=message):

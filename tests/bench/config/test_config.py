@@ -40,6 +40,7 @@ def test_study_main_composes_the_published_decoders():
         (["latency.prompts=abc"], "latency.prompts must be an integer, found 'abc'"),
         (["seed=abc"], "seed must be an integer"),
         (["latency.prompts=3", "latency.blocks=4"], "found 4 blocks for 3 prompts: every block"),
+        (["backend.layers=natvie"], "native"),
         (["backend.dtype=bfloat61"], "'bfloat16'"),
         (["latency.prompts"], "key=value"),
         (["decoders=[]"], "at least one decoder"),

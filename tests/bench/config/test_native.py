@@ -45,11 +45,6 @@ def test_what_is_asked_for_stays(monkeypatch):
     assert settled(backend(layers="torch")).layers == "torch"
 
 
-def test_another_word_is_refused_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"backend\.layers.*natvie.*native"):
-        compose_study([*STUDY, "backend.layers=natvie"])
-
-
 def test_the_settled_word_is_part_of_what_was_measured():
     """A folder of one kind of layers is not gone on with by the other."""
     torch, native = (compose_study([*STUDY, f"backend.layers={w}"]) for w in ("torch", "native"))

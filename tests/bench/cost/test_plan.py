@@ -286,29 +286,10 @@ def test_the_printed_plan(no_hub, capsys):
     assert "size not known, not counted: someone/else" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["study=lantern_tabel"], "lantern_table"),
-        (["study=smoke", "out=list.txt"], ".csv or .md"),
-        (["study=speed", "hardware=h20"], "h200"),
-    ],
-)
-def test_bad_words_are_explained(capsys, words, expected):
-    assert main(["plan", *words]) == 2
-    assert expected in capsys.readouterr().err
-
-
 # ---- hours ---------------------------------------------------------------------------------------
 
 
-def test_memory_grows_with_the_batch_and_hours_are_not_guessed(no_hub):
-    small, large = (plan_of("study=vvs_table", f"quality.batch={b}") for b in (8, 32))
-
-    def peak(plan):
-        return max(plan.memory(call.load) for call in plan.calls)
-
-    assert peak(large) > peak(small) > small.weights
+def test_hours_are_not_guessed(no_hub):
     few = plan_of("study=vvs_table", "quality.images=100", "latency.prompts=10")
     text = "\n".join([*work_lines(few), *time_lines(few)])
     assert "40 timed images" in text and "400 for quality" in text and "not measured" not in text
@@ -423,7 +404,7 @@ def test_paper_studies_compose_with_the_protocol(name):
             assert rule.kwargs["k"] == 1000 and 0.05 <= rule.kwargs["delta"] <= 0.4
 
 
-@pytest.mark.parametrize("study", ["lantern_table", "lantern_pp_table", "anole_table"])
+@pytest.mark.parametrize("study", ["lantern_pp_table", "anole_table"])
 def test_a_study_runs_on_its_stand_ins(study, tmp_path):
     words = [f"study={study}", "metric=none", "model.grid=4", "decoders=[ar,eagle2]"]
     settings = stand_ins.make(compose_study(words), tmp_path / "made")

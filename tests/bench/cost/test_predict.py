@@ -108,7 +108,6 @@ def test_a_round_that_only_ar_finished_is_compared_with_nothing(run, tmp_path):
          "another configuration: latency.prompts: 3 in the folder, 2 asked for"),
         (None, "", [], "holds no run; `python -m bench run` with the same words makes one"),
         ("study.json", '{"a":', [], "study.json is damaged"),
-        ("study.json", "[]", [], "study.json is damaged"),
         ("records.parquet", "nothing of the kind", [], "records.parquet is damaged"),
         ("records.parquet", None, [], "holds no finished run"),
         ("study.json", ('"cpu": "', '"cpu": "not this '), [], "cpu: not this "),

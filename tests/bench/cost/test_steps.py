@@ -50,7 +50,8 @@ def test_every_part_is_timed_and_costs_more_than_its_products_and_its_floor() ->
 @pytest.fixture(scope="module")
 def costs() -> list[Line]:
     model = random_model(vocab=8, grid=2)
-    with torch.inference_mode():
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps, "WARM", 0.0)
         return step_costs(model, Sampling(cfg=2.0), model.text.encode(["x"]), nodes=(1,))
 
 
@@ -122,6 +123,7 @@ def test_in_the_cpu_kernel_the_products_are_the_kernels_own(monkeypatch) -> None
         asked_for.append(shape)
         return products(self, *shape)
 
+    monkeypatch.setattr(steps, "WARM", 0.0)
     monkeypatch.setattr(NativeLinear, "products", counted)
     monkeypatch.setattr(NativeLayers, "products", asked)
     monkeypatch.setattr(torch.nn.functional, "linear", lambda *_: pytest.fail("a slower product"))

@@ -229,25 +229,12 @@ def test_pages_of_an_earlier_report_are_removed(page: Path, tmp_path: Path) -> N
 
 def test_a_sweep_is_found_by_its_settings(page: Path) -> None:
     section = load(page_run(page)).sections[0]
+    named = {"lantern": (0.2, "A"), "lantern_delta0.3": (0.3, "A"), "lantern_delta0.1": (0.1, "A")}
     settings = {
-        "lantern": {"acceptance._target_": "L", "acceptance.delta": 0.2, "tree._target_": "A"},
-        "lantern_delta0.3": {
-            "acceptance._target_": "L",
-            "acceptance.delta": 0.3,
-            "tree._target_": "A",
-        },
-        "lantern_delta0.1": {
-            "acceptance._target_": "L",
-            "acceptance.delta": 0.1,
-            "tree._target_": "A",
-        },
-        "sd_chain": {
-            "acceptance._target_": "L",
-            "acceptance.delta": 0.2,
-            "tree._target_": "B",
-            "tree.depth": 4,
-        },
+        name: {"acceptance._target_": "L", "acceptance.delta": delta, "tree._target_": tree}
+        for name, (delta, tree) in {**named, "sd_chain": (0.2, "B")}.items()
     }
+    settings["sd_chain"]["tree.depth"] = 4
     found = {
         swept.setting: [[(v, e.name) for v, e in line] for line in swept.series]
         for swept in swept_in(section, settings)

@@ -77,12 +77,15 @@ def test_the_run_folder_itself_may_be_a_link(words, tmp_path):
     assert (tmp_path / "disk" / "report" / "index.html").is_file() and link.is_symlink()
 
 
-@pytest.mark.parametrize("place", ["rows", "images", "report", "rows/inside", ".lock"])
+FILES = (".lock", "study.json", "summary.csv")
+
+
+@pytest.mark.parametrize("place", ["rows", "images", "report", "rows/inside", *FILES])
 def test_nothing_is_written_through_a_link(fake_study, tmp_path, place):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    target = elsewhere / "file" if place == ".lock" else elsewhere
-    if place == ".lock":
+    target = elsewhere / "file" if place in FILES else elsewhere
+    if place in FILES:
         target.write_text("precious")
     link = tmp_path / "run" / place
     link.parent.mkdir(parents=True)

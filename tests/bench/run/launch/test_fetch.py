@@ -157,7 +157,8 @@ def test_a_hub_out_of_reach_says_what_to_do(place, monkeypatch, capsys):
     assert "127.0.0.1:9" in last and "HF_HOME" in last
 
 
-def test_a_connection_that_breaks_says_what_to_do_and_what_came_is_kept(place, capsys):
+def test_a_connection_that_breaks_says_what_to_do_and_what_came_is_kept(place, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)  # of retries
     place.hub.cut = {"pytorch_model.bin"}
     assert place.fetch() == 2
     last = message(capsys)

@@ -53,9 +53,9 @@ def sharded(config, count: int):
 
 
 @pytest.mark.parametrize("count", [3, 7])
-def test_any_number_of_shards_gives_the_same_rows(fake_study, tmp_path, count):
-    whole = run_study(fake_study(UNTIMED, f"run_dir={tmp_path / 'whole'}")).rows
-    assert same(sharded(fake_study(UNTIMED), count).rows).equals(same(whole))
+def test_any_number_of_shards_gives_the_same_rows(fake_study, fake_run, tmp_path, count):
+    whole, parts = fake_run(UNTIMED)[1].rows, fake_study(UNTIMED, f"run_dir={tmp_path / 'parts'}")
+    assert same(sharded(parts, count).rows).equals(same(whole))
 
 
 def test_a_worker_times_nothing_and_leaves_that_to_the_run(fake_study):
@@ -74,7 +74,8 @@ def test_no_shard_is_refused(text):
         share("shard", text)
 
 
-def test_workers_share_a_folder_but_no_shard_and_a_run_has_it_alone(fake_study, tmp_path):
+def test_workers_share_a_folder_but_no_shard_and_a_run_has_it_alone(fake_study, monkeypatch):
+    monkeypatch.setattr("bench.records.folder.PATIENCE", 0.2)
     config = fake_study(UNTIMED)
     path, rest = Path(config.run_dir), (config.measured(), config.hash, {})
     with open_folder(path, *rest, shard="0-of-2"), open_folder(path, *rest, shard="1-of-2"):
@@ -160,8 +161,8 @@ def test_features_that_workers_keep_give_the_figures_of_all_images(tmp_path, mon
         assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-6, abs=1e-9)
 
 
-def test_merged_by_hand_is_what_one_folder_would_hold(fake_study, tmp_path):
-    whole = run_study(fake_study(UNTIMED)).rows
+def test_merged_by_hand_is_what_one_folder_would_hold(fake_study, fake_run, tmp_path):
+    whole = fake_run(UNTIMED)[1].rows
     parts = [tmp_path / "one", tmp_path / "two"]
     for index, part in enumerate(parts):
         run_shard(fake_study(UNTIMED, f"run_dir={part}"), Shard(index, 2))
@@ -190,8 +191,8 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.slow
 @pytest.mark.skipif("LANTERN_BENCH_KILLS" not in os.environ, reason="set LANTERN_BENCH_KILLS=5")
-def test_a_merge_that_is_killed_at_a_write_goes_on(fake_study, tmp_path):
-    whole = run_study(fake_study(UNTIMED)).rows
+def test_a_merge_that_is_killed_at_a_write_goes_on(fake_study, fake_run, tmp_path):
+    whole = fake_run(UNTIMED)[1].rows
     parts = [tmp_path / "one", tmp_path / "two"]
     for index, part in enumerate(parts):
         run_shard(fake_study(UNTIMED, f"run_dir={part}"), Shard(index, 2))
