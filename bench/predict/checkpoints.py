@@ -32,7 +32,7 @@ from decoders.models.sizes import (
     Shape,
 )
 
-EMBEDDED = Path(__file__).resolve().parents[3] / "decoders" / "tiny" / "weights"
+EMBEDDED = Path(__file__).resolve().parents[2] / "decoders" / "tiny" / "weights"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
 SIZES = {  # of a Shape, as a config.json names them
