@@ -151,8 +151,10 @@ class Grouped(Transformer):
         return super().tables() | Schedule.of(self.cfg).line(self.cfg.prefix)
 
     def refined(self, hidden: Tensor) -> Tensor:
-        """The states [..., D] that predict again the codes that were read -> [..., D]."""
-        return hidden + F.silu(self.refine(hidden))
+        """The states [..., D] that predict again the codes that were read -> [..., D]; in float32,
+        since it is compiled without roundings between its operators."""
+        x = hidden.float()
+        return (x + F.silu(F.linear(x, self.refine.weight.float()))).to(hidden.dtype)
 
     # ---- training -------------------------------------------------------------------------------
 
