@@ -14,10 +14,13 @@ from bench.judge.gate import sampled
 from bench.run.finish import verdicts
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
+from decoders.tiny.drafters import DRAFTERS
+from decoders.tiny.recipes.plan import plan_of
 
 ROOT = Path(__file__).parents[2]
-DOC = (ROOT / "docs" / "new_drafter.md").read_text()
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOC, SECOND = (ROOT / "docs" / "new_drafter.md").read_text().split("## 6.")
+BLOCKS, LATER = BLOCK.findall(DOC), BLOCK.findall(SECOND)
 COMMANDS = [shlex.split(text) for kind, text in BLOCKS if not kind]
 
 
@@ -27,6 +30,15 @@ def test_the_code_of_the_page_is_the_code_of_the_module():
     assert all(block in source for block in blocks)
     body = source[source.index("class Head") :]
     assert re.sub(r"\n+", "\n", "\n".join(blocks)) == re.sub(r"\n+", "\n", body).strip("\n")
+
+
+def test_the_second_example_is_the_code_of_its_module_and_a_stage():
+    (code,) = [text.strip("\n") for kind, text in LATER if kind == "python"]
+    assert code in (ROOT / "decoders" / "propose" / "drafters" / "eagle3.py").read_text()
+    (words,) = [shlex.split(text) for kind, text in LATER if not kind]
+    stage, *settings = words[4:]
+    assert words[3] == "tiny" and stage in DRAFTERS
+    assert plan_of(dict(word.split("=") for word in settings)).large
 
 
 def test_the_yaml_of_the_page_is_the_yaml_of_the_group():
