@@ -133,7 +133,7 @@ LACKING = "ftfy itables open_clip playwright timm torch_fidelity torchvision vl_
 BARE = f"""import json, sys
 sys.modules.update(dict.fromkeys("{LACKING}".split()))
 from bench.__main__ import main
-from bench.cost.predict import steps
+from bench.predict import steps
 steps.ROUNDS = 10
 sys.exit(any([main(words) for words in json.loads(sys.argv[1])]))"""
 ON_CPU = {"backend=cuda_graph": "backend=cpu", gpu_check.XL: "model=random24"}
