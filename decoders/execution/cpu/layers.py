@@ -94,9 +94,10 @@ class Matrix(nn.Linear):
 def pack_matrices(net: nn.Module, dtype: torch.dtype) -> None:
     """Makes a `Matrix`, with weights in `dtype`, of every nn.Linear of a net but those that are
     packed with its layers."""
-    within = [part for part in net.modules() if getattr(part, "packed", None) is not None]
+    every: list[Any] = list(net.modules())
+    within = [part for part in every if getattr(part, "packed", None) is not None]
     done = {id(one) for part in within for one in (_last(part), *part.layers.modules())}
-    for module in net.modules():
+    for module in every:
         plain = type(module) is nn.Linear and id(module) not in done
         if plain and module.in_features % 2 == 0 and module.weight.dtype in DTYPES:
             bias = None if module.bias is None else module.bias.to(dtype)
