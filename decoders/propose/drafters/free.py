@@ -74,7 +74,7 @@ class OfLayers:
     def __init__(self, model: ImageModel, checkpoint: str | None = None, layers: int = 2) -> None:
         self.made, self.exit_layers = partial(FreeNet, layers=layers), layers
         super().__init__(model, checkpoint)  # type: ignore[call-arg]
-        after = int(self.net.after)
+        after = layers if checkpoint is None else int(self.net.after)
         if after != layers:
             raise DecoderError(
                 f"drafter {checkpoint!r} is an exit after {after} of the target's layers, found "
