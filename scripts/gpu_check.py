@@ -1,9 +1,9 @@
 """`python -m scripts.gpu_check [out=DIR] [stages=a,b]`: the first half hour on a GPU, in stages
-that have not passed yet. Each has a process and a verdict of its own, so that a card that is lost,
-or a stage that fails, takes no other stage along.
+that have not passed yet. Each stage is a process with its own verdict, so a stage that fails stops
+no other.
 
-What an H200 is expected to show are estimates from the bytes and operations of a step and from
-counted launches. Those in floors hold for other cards too: a floor is the card's own.
+The cost stages measure decoding steps at official sizes with random weights. They are compared with
+the floor of this card, which the run measures; no figure of another card is in here.
 """
 
 from __future__ import annotations
@@ -38,95 +38,93 @@ NEEDED = "gpu_check needs an NVIDIA card of compute capability 8.0 (Ampere) or n
 OUT = "OUT"  # in a stage's command: its folder
 LOG = "log.txt"  # in the stage's folder: all that its command prints
 SECONDS = 480  # after which a stage is stopped
-VERIFY = "forward over 57 nodes + root"  # as `bench steps` calls it
-REPLAYED = "lantern_pp_replayed"
-XL, ANOLE = "model=llamagen_xl_256_random", "model=anole_7b_random"
+HALF_HOUR = 1800  # the same of the longest stage
+ANOLE = "model=anole_7b_random"
 MEMORY_7B = 30.0  # GB: 14 of weights, a drafter, caches, and what a graph holds
+FAIR = 4.0  # floors of an AR step, as `fairness.factor` of a study
+STEPS = {"ar": "AR", "sd_chain": "chain", "lantern_pp": "LANTERN++", "sjd": "SJD"}
 Row = dict[str, Any]  # of a stage: verdict, seconds, note, and figures: name -> value, expected
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that a stage leaves in a column of run/<table>.csv (no column: tests that passed),
-    and between what an H200's should lie."""
+    """A number of a stage, and the range in which it is expected. It stands in run/<table>.csv in
+    the row of `decoder`; without a column it is the number of tests that passed."""
 
     name: str
-    row: str = ""  # a step of steps.csv, a decoder of summary.csv
+    decoder: str = ""
     column: str = ""
     least: float = 1.0
     most: float = inf
-    table: str = "steps"
+    table: str = "roofline"
+
+    @property
+    def expected(self) -> str:
+        return f"{self.least:g} to {self.most:g}" if self.most < inf else f"from {self.least:g}"
 
     def read(self, folder: Path) -> float:
         """Raises FolderError, LookupError or ValueError where the number is not there."""
         if not self.column:  # pytest ends well too where all tests are skipped
             log = (folder / LOG).read_text(encoding="utf-8", errors="replace")
             return float(re.findall(r"(\d+) passed", log)[-1])
-        key = "step" if self.table == "steps" else "decoder"
-        table = read_table(folder / "run" / f"{self.table}.csv", Form((key, self.column)))
-        return float(dict(zip(table[key], table[self.column], strict=True))[self.row])
+        table = read_table(folder / "run" / f"{self.table}.csv", Form(("decoder", self.column)))
+        return float(dict(zip(table["decoder"], table[self.column], strict=True))[self.decoder])
 
 
 @dataclass(frozen=True)
 class Stage:
     """command: its arguments; OUT stands for the stage's folder. memory_gb: of the card, where the
-    stage needs more than every card has."""
+    stage needs more than every card has. seconds: after which it is stopped."""
 
     name: str
     command: list[str]
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[Figure, ...]
     memory_gb: float = 0.0
+    seconds: int = SECONDS
 
 
-def bench(command: str, study: str, *words: str) -> list[str]:
+def bench(study: str, *words: str) -> list[str]:
     own = [f"study={study}", "backend=cuda_graph", f"run_dir={OUT}/run"]
-    return [sys.executable, "-m", "bench", command, *own, *words]
+    return [sys.executable, "-m", "bench", "run", *own, *words]
 
 
-def tests(chosen: str, *files: str) -> list[str]:
+def costs() -> tuple[Figure, ...]:
+    """Milliseconds of a step of each decoder, and how many times its floor that is."""
+    found = []
+    for decoder, name in STEPS.items():
+        most = FAIR if decoder == "ar" else inf
+        found.append(Figure(f"{name} step, ms", decoder, "step_ms", 0.0))
+        found.append(Figure(f"{name} step, floors", decoder, "step_over_floor", 1.0, most))
+    return tuple(found)
+
+
+def tests() -> list[str]:
     """Names each test in the log as it ends, and stops in time where pytest-timeout is there. The
-    project's own options need more plug-ins than a bare machine has."""
+    project's own options need more plug-ins than a bare machine has. Of five decoders three are
+    compiled, as all take too long; without peers and memory limits."""
     limits = ("addopts=", "timeout=120", f"session_timeout={SECONDS - 60}")
     options = ["-v", "-rfE", "--tb=short", "--continue-on-collection-errors"]
     options += [word for limit in limits for word in ("-o", limit)]
-    paths = [f"tests/gpu/test_gpu_{file}.py" for file in files]
-    return [sys.executable, "-m", "pytest", *options, "-k", chosen, *paths]
+    chosen = "not (medusa or early_exit or libraries or static_cache or fit)"
+    return [sys.executable, "-m", "pytest", *options, "-k", chosen, "tests/gpu"]
 
 
-# Three decoders are compiled, as five take too long; without peers, memory limits and the profile.
-GRAPHS = "not (medusa or early_exit or libraries or static_cache or fit or command)"
-SMALL = (
-    'decoders=[ar,{decoder: eagle2, overrides: ["tree=dynamic_small"]},'
-    '{decoder: lantern_pp, overrides: ["tree.choices=narrow_5", "acceptance.lam=100"]}]'
-)
-# fmt: off
 STAGES = (
-    Stage("costs", bench("steps", "replay", XL), (
-        Figure("AR step at XL, ms", "AR step", "ms", 1.0, 1.7),
-        Figure("floor of it, ms", "AR step", "floor_ms", 0.33, 0.41),
-        Figure("AR step at XL, floors", "AR step", "over_floor", 1.0, 4.6),
-        Figure("verify of 58 codes at XL, ms", VERIFY, "ms", 1.35, 2.1),
-    )),
-    Stage("replay", bench("run", "replay", XL), (
-        Figure("codes per forward", REPLAYED, "mal", 3.4, 3.8, "summary"),
-        Figure("speed-up at XL", REPLAYED, "speedup", 1.2, inf, "summary"),
-    )),
-    Stage("kernels", tests("test", "kernels"), (Figure("tests that passed"),)),
-    Stage("graphs", tests(GRAPHS, "graphs", "measuring"), (Figure("tests that passed"),)),
-    Stage("costs_7b", bench("steps", "replay", ANOLE), (
-        Figure("AR step at 7B, floors", "AR step", "over_floor"),
-        Figure("verify of 58 codes at 7B, AR steps", VERIFY, "ar_steps", 1.0, 1.5),
-    ), MEMORY_7B),
-    Stage("replay_7b", bench("run", "replay", ANOLE, "model.grid=16", "latency.prompts=2"), (
-        Figure("speed-up at 7B", REPLAYED, "speedup", 2.1, 2.6, "summary"),
-    ), MEMORY_7B),
-    Stage("speed", bench("run", "speed", SMALL, "latency.prompts=4", "gate=false"), (
-        Figure("s/image of AR", "ar", "latency_mean_s", 0.0, inf, "summary"),
-        Figure("codes per forward of LANTERN++", "lantern_pp", "mal", 1.5, inf, "summary"),
-    )),
-    Stage("profile", bench("profile", "replay", XL)),
+    Stage("costs", bench("gpu_costs"), costs()),
+    Stage("costs_7b", bench("gpu_costs", ANOLE), costs(), MEMORY_7B),
+    Stage("tests", tests(), (Figure("tests that passed"),)),
+    Stage(
+        "main",
+        bench("main"),
+        (
+            Figure("AR step, floors", "ar", "step_over_floor"),
+            Figure("AR, s/image", "ar", "latency_mean_s", 0.0, table="summary"),
+            Figure("LANTERN++, codes per forward", "lantern_pp", "mal", 1.5, table="summary"),
+            Figure("LANTERN++, speed-up", "lantern_pp", "speedup", 0.0, table="summary"),
+        ),
+        seconds=HALF_HOUR,
+    ),
 )
-# fmt: on
 
 
 def main(words: Sequence[str]) -> int:
@@ -150,7 +148,7 @@ def check(out: Path, stages: Sequence[Stage]) -> int:
             if rows.get(stage.name, {}).get("verdict") in (PASSED, OFF):
                 say(f"{stage.name}: {rows[stage.name]['verdict']}, in an earlier call")
                 continue
-            say(f"{stage.name}: at most {SECONDS // 60} minutes")
+            say(f"{stage.name}: at most {stage.seconds // 60} minutes")
             rows[stage.name] = row = run_stage(stage, out.resolve() / stage.name, memory_gb)
             save(out, machine, rows)
             tell = complain if row["verdict"] == FAILED else say
@@ -212,7 +210,9 @@ def run_stage(stage: Stage, folder: Path, memory_gb: float) -> Row:
         return {"verdict": SKIPPED, "seconds": 0, "note": note, "figures": {}}
     folder.mkdir(parents=True, exist_ok=True)
     began, figures = time.perf_counter(), {}
-    note = _trouble([word.replace(OUT, str(folder)) for word in stage.command], folder / LOG)
+    note = _trouble(
+        [word.replace(OUT, str(folder)) for word in stage.command], folder / LOG, stage.seconds
+    )
     verdict, off = FAILED if note else PASSED, []
     for one in () if note else stage.figures:
         try:
@@ -220,7 +220,7 @@ def run_stage(stage: Stage, folder: Path, memory_gb: float) -> Row:
         except (FolderError, OSError, LookupError, ValueError):
             verdict, note = FAILED, f"left no figure {one.name!r}"
             continue
-        figures[one.name] = {"value": value, "expected": f"{one.least:g} to {one.most:g}"}
+        figures[one.name] = {"value": value, "expected": one.expected}
         if not one.least <= value <= one.most:
             off.append(f"{one.name}: {value:.3g}")
     if off and verdict == PASSED:
@@ -229,7 +229,7 @@ def run_stage(stage: Stage, folder: Path, memory_gb: float) -> Row:
     return {"verdict": verdict, "seconds": seconds, "note": note, "figures": figures}
 
 
-def _trouble(words: list[str], log: Path) -> str:
+def _trouble(words: list[str], log: Path, seconds: int) -> str:
     """What went wrong with a command; "" for nothing. All that it started ends with it."""
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {shlex.join(words)}\n")
@@ -239,9 +239,9 @@ def _trouble(words: list[str], log: Path) -> str:
             env={**os.environ, "PYTHONUNBUFFERED": "1"}, start_new_session=True,
         )  # fmt: skip
         try:
-            status: int | str = process.wait(SECONDS)
+            status: int | str = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            status = f"stopped after {SECONDS} s"
+            status = f"stopped after {seconds} s"
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -255,7 +255,7 @@ def save(out: Path, machine: Row, rows: dict[str, Row]) -> None:
     """verdicts.json for programs and README.md for people."""
     document = json.dumps({"machine": machine, "stages": rows}, indent=2)
     write_text(out / VERDICTS, document + "\n")
-    headings = ("stage", "verdict", "s", "here (expected of an H200)", "note")
+    headings = ("stage", "verdict", "s", "here (expected)", "note")
     cells = []
     for name, row in rows.items():
         read = (f"{k} {v['value']:.3g} ({v['expected']})" for k, v in row["figures"].items())
