@@ -67,8 +67,8 @@ class Onward(Proposer):
         self.grown, self.drafter, self.tree = grown, grown.drafter, grown.tree
         if not isinstance(self.tree, Static) or self.tree.branching > 1:
             raise DecoderError(
-                "DuoDecoding goes on from the last draft of a chain: expected tree=chain or "
-                f"tree=chain_gumbel, found {self.tree}"
+                "DuoDecoding goes on from the last draft of a chain: expected tree=chain, "
+                f"found {self.tree}"
             )
         if self.drafter.reads_cache:
             raise DecoderError(

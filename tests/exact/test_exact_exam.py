@@ -116,9 +116,6 @@ RIGHT = {
     "drafter: the last code": (drafter("LastCode"), "exact"),
     "drafter: adaptive": (drafter("Adaptive"), "exact as far as sampled"),
     "drafter: counting": (drafter("Counting"), "exact"),
-    "drafter: one row up": (composed(drafter=drafting("vertical.Vertical")), "exact"),
-    "drafter: EAGLE and one row up": (
-        composed(drafter=drafting("vertical.EagleVertical")), "exact"),
     "drafter: blocks of two": (composed("small", drafter=drafting("falcon.Falcon")), "exact"),
     "drafter: two outputs": (composed(drafter=drafting("griffin.Griffin")), "exact"),
     "tree: CaPE": (composed(planting("cape.Cape", depth=3, nodes=16)), "exact"),

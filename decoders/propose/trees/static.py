@@ -104,7 +104,7 @@ class Shape:
 class Static(Known, Tree):
     """A fixed tree. ``choices``: a name of `decoders.propose.trees.named`, or a list of paths."""
 
-    known: ClassVar = {Capability.STATIC_TREE: ("grow", "draw", "kept")}
+    known: ClassVar = {Capability.STATIC_TREE: ("grow", "draw")}
     paths: list[Path]
 
     def __init__(
@@ -161,7 +161,7 @@ class Static(Known, Tree):
                 below_codes = chosen(new, below.offsets)  # [B, parents]
                 logits = session.expand(below_codes, below.parents, above, depth)
                 require_logits(session, logits, *below_codes.shape, vocab)
-        children = self.kept(shape, laws).expand(batch, -1, -1)
+        children = shape.children.expand(batch, -1, -1)
         drafted = torch.cat(codes, 1)
         if sampling.greedy:
             return shape.draft(drafted, children, None)
@@ -175,13 +175,6 @@ class Static(Known, Tree):
         """A level's children, drawn without replacement from dist [B, parents, V] -> [B, parents,
         count]; place [B], that of the level in the image."""
         return draw_distinct(dist, self.numbers(level, noise, place))
-
-    def kept(self, shape: Shape, laws: list[Tensor]) -> Tensor:
-        """The children that stay, [B or 1, N + 1, K]: here all. A subclass may set some to 0 by
-        what the drafter says, laws [B, parents, V] of every level (of the nodes `Shape.inner`), and
-        by nothing else, as the exact rule needs."""
-        del laws
-        return shape.children
 
     @staticmethod
     def numbers(level: Level, noise: Noise, place: Tensor) -> Tensor:

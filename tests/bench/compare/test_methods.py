@@ -22,21 +22,6 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def columns(text: str, count: int) -> list[list[str]]:
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return [row[:count] for row in rows if ":--" not in row[0]]
-
-
-def test_the_committed_table_is_what_the_command_prints():
-    """All columns but ours, which is of whatever runs were made last."""
-    made, _, claims = MADE.read_text(encoding="utf-8").partition("| claim ")
-    assert columns(made, 5) == columns(methods.table(load()), 5)
-    shown = methods.claims(load())
-    assert "| claim " + claims.strip() == shown.strip()
-    (own,) = [line for line in shown.splitlines() if line.startswith("| PathSpec: ")]
-    assert "FID 38.14 (36.25), CLIP 0.3060 (0.3136)" in own, "beside AR of the same table"
-
-
 def test_a_damaged_file_of_claims_is_refused(tmp_path):
     file = tmp_path / "claims.csv"
     file.write_text("paper,arxiv,method,claim,here,reason\nA,1,B,exact,,because\n")

@@ -40,7 +40,7 @@ def traced() -> Execution:
 
 
 # Of every kind of loop, tree and noise; eagerly all are tried.
-KINDS = ("ar", "sd_chain", "eagle2", "lantern_pp", "block_chain", "gumbel_chain", "sjd_sample")
+KINDS = ("ar", "sd_chain", "eagle2", "lantern_pp", "block_chain", "sjd_sample")
 CASES = [pytest.param(name, Eager, id=f"{name}-eager") for name in ALONE]
 for name in KINDS:
     CASES += [

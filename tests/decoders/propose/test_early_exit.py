@@ -1,18 +1,14 @@
-"""Drafters without training. Early exit: what it drafts is what the target's first layers predict,
-whatever the tree, the batch and the guidance, and the exact rule on it stays exact. Vertical: its
-law is the target's one row up."""
+"""Early exit: what it drafts is what the target's first layers predict, whatever the tree, the
+batch and the guidance, and the exact rule on it stays exact."""
 
 import pytest
 import torch
 
-from bench.judge.gate.reference import teacher_logits
 from decoders.api import DecoderError, Sampling
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.early_exit import EarlyExit
-from decoders.propose.drafters.vertical import EagleVertical, Vertical
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
@@ -73,22 +69,3 @@ def test_it_shares_the_target_s_parameters():
 def test_more_layers_than_the_target_has_are_refused(layers):
     with pytest.raises(DecoderError, match=f"from 1 to 3.*found {layers}"):
         EarlyExit(MODEL, layers)
-
-
-@pytest.mark.parametrize("cfg", [1.0, 2.0])
-def test_the_vertical_law_is_the_target_s_one_row_up(cfg):
-    """By teacher forcing; in the first row it is that of the last committed code."""
-    sampling, laws = Sampling(cfg=cfg), {}
-    for drafter in (Vertical(MODEL), Eagle(MODEL), EagleVertical(MODEL, share=0.999)):
-        decoder = Speculative(MODEL, sampling, Grown(drafter, Chain(depth=3)), ByNode(Exact()))
-        noise = Noise.for_prompts(0, PROMPTS, LENGTH)
-        made = decoder.generate(text(PROMPTS), noise, pairs=2 * LENGTH)
-        seen = made.trace.pairs
-        p = teacher_logits(MODEL, text(PROMPTS), made.codes, cfg).softmax(-1)  # [B, L, V]
-        own = seen.place + seen.depth
-        source = torch.where(own >= GRID, own - GRID, seen.place - 1)
-        wanted = p[seen.image, source][seen.valid[:, 0]]
-        laws[str(drafter)] = float((seen.q[seen.valid[:, 0]] - wanted).abs().max())
-        assert len(wanted) > 30
-    alone, eagle, mixed = laws.values()
-    assert alone < 1e-5 < eagle and 1e-5 < mixed < 2e-3

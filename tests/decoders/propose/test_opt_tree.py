@@ -1,5 +1,4 @@
-"""OPT-Tree against its pseudo-code (decoders.md (h)), chains that end where the drafter is unsure,
-and what drafters expect per forward."""
+"""OPT-Tree against its pseudo-code (decoders.md (h)), and what drafters expect per forward."""
 
 from typing import Any
 
@@ -13,8 +12,6 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.loops.recording import expected_of
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.propose.trees.chain import Chain
-from decoders.propose.trees.confident import Confident
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.opt import Opt
 from decoders.propose.trees.static import Static
@@ -102,35 +99,11 @@ def test_a_stop_before_the_tree_is_full_fills_it_from_levels_below():
         assert int((row == 1).sum()) == 2 and len(row) == 7
 
 
-@pytest.mark.parametrize(
-    ("tree", "options"),
-    [
-        ("opt.Opt", {"depth": 4, "top_k": 6, "nodes": 6}),
-        ("confident.Confident", {"depth": 4, "lam": 0.1}),
-    ],
-)
-def test_it_is_exact(tree, options, monkeypatch):
+def test_it_is_exact(monkeypatch):
     monkeypatch.setattr(sampled, "DRAWN", 2048)
-    part = PartSpec(f"decoders.propose.trees.{tree}", options)
+    part = PartSpec("decoders.propose.trees.opt.Opt", {"depth": 4, "top_k": 6, "nodes": 6})
     spec = DecoderSpec("one", LOOP, EAGLE, part, EXACT)
     assert check_decoder(spec, Sampling(cfg=2.0)).verdict == "exact"
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_confident_chain_is_the_chain_up_to_the_first_unsure_node(temperature):
-    trees = Confident(depth=5, lam=0.3), Chain(depth=5)
-    cut, whole = (grow(tree, temperature=temperature)[0] for tree in trees)
-    law = Session(1).table.softmax(-1)
-    assert torch.equal(cut.codes, whole.codes)  # nothing else differs
-    lengths = set()
-    for row, codes in enumerate(whole.codes):
-        first, second = law[codes[:-1]].topk(2, -1).values.unbind(-1)
-        sure = first - second > 0.3
-        assert cut.children[row, :, 0].tolist() == [
-            n if n and sure[n - 1] else 0 for n in [*range(1, 6), 0]
-        ]
-        lengths.add(int(sure.int().cumprod(0).sum()))
-    assert len(lengths) > 1
 
 
 @pytest.mark.parametrize("tree", ["opt.Opt", "dynamic.Dynamic"])
