@@ -43,7 +43,6 @@ CUDA_OPTIONS: dict[str, Any] = {
     # Products of few rows: libraries or Inductor's own, with what is around them, by measurement.
     "max_autotune": True,
     "max_autotune_gemm_backends": "TRITON,ATEN",
-    "coordinate_descent_tuning": True,
     "epilogue_fusion": True,
     "prologue_fusion": True,
     "triton.cudagraphs": False,
