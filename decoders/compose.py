@@ -166,17 +166,6 @@ def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> D
     return decoder
 
 
-def assembled(
-    loop: PartSpec, model: ImageModel, sampling: Sampling, drafter: Any, tree: Any, rule: Any
-) -> Decoder:
-    """A decoder of parts that are built. Why: a relaxed rule's table of neighbours takes seconds to
-    make, and a search's hundreds of candidates share a handful of rules and trees."""
-    built: Decoder = build_part(
-        loop, model, sampling=sampling, proposer=Grown(drafter, tree), verifier=ByNode(rule)
-    )
-    return built
-
-
 def proposer_of(model: ImageModel, spec: DecoderSpec) -> Proposer | None:
     """The proposer that a specification names, or its drafter on its tree; None for neither."""
     named = [part for part in (spec.drafter, spec.tree) if part is not None]

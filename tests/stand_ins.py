@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.config.checkpoints import embedded
 from bench.config.compose import compose_study
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import write_text
-from bench.plan.parts import network_keys
-from bench.predict.checkpoints import embedded
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
@@ -90,7 +89,7 @@ def _metrics(config: StudyConfig, folder: Path) -> list[str]:
     from metrics.official.checkpoint import FILES
     from tests.metrics.made import write_all
 
-    keys = [key for key in network_keys(kwargs) if key in FILES]
+    keys = [key for key in kwargs["weights"] if key in FILES and kwargs.get(key, True)]
     write_all(folder / "metrics", keys)
     _reference(folder / "reference")
     named = [f"metric.weights.{key}=null" for key in keys]

@@ -14,17 +14,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from bench.config.checkpoints import FILES, from_hub, main_of, on_disk, sources_of
 from bench.config.words import apart, given
 from bench.console import say
 from bench.data.errors import BenchError, ConfigError
 from bench.data.files import write_text
-from bench.predict import checkpoints as known
 from decoders.documents import read_object
 from decoders.kinds import KindError, fitted
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
-    from bench.plan.parts import Need
 
 PINS = "revisions.json"
 OTHERS = ("*.json", "tokenizer*")  # read together with weights
@@ -45,28 +44,20 @@ def cmd_fetch(words: Sequence[str]) -> int:
     config = compose_study(rest)
     named = given(own, ("pins",), "fetch").get("pins")
     pins = Path(named) if named else Path(config.run_dir).parent / PINS
-    parts = parts_of(config)
-    revisions = read_pins(pins)
-    hub = dict.fromkeys(part.source for part in parts if known.from_hub(part.source))
+    sources, revisions = sources_of(config), read_pins(pins)
+    hub = [source for source in sources if from_hub(source)]
     for source in hub:
         revisions[source] = fetch(source, revisions.get(source), pins)
         say(f"{source}: revision {revisions[source]}")
         write_text(pins, json.dumps(revisions, indent=1, sort_keys=True) + "\n")
     if hub:
         say(f"revisions: {pins}")
-    left = [part for part in parts_of(config) if part.missing]
-    for part in left:
-        say(f"missing: {part.missing[0]}, to be put there by hand ({part.source})")
+    left = [source for source in sources if source not in hub and not on_disk(source)]
+    for source in left:
+        say(f"missing: {source}, to be put there by hand")
     if not hub and not left:
         say(f"nothing to fetch: all that {config.name} needs is on this disk")
     return 1 if left else 0
-
-
-def parts_of(config: StudyConfig) -> list[Need]:
-    """The checkpoints of a study, those of its metrics too."""
-    from bench.plan.command import make
-
-    return make(config).parts
 
 
 def fetch(source: str, revision: str | None, pins: Path) -> str:
@@ -75,13 +66,13 @@ def fetch(source: str, revision: str | None, pins: Path) -> str:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
-    listed, hub = known.published(source), HfApi()
+    hub = HfApi()
     # The first of its bases is what the hub's client raises where there is no answer at all.
     failed = cast(tuple[type[Exception], ...], (*HfHubHTTPError.__bases__, OSError))
     try:
         found = hub.model_info(source, revision=revision)
         names = [file.rfilename for file in found.siblings or ()]
-        names = wanted(names, listed.files if listed else ())
+        names = wanted(names, FILES.get(source, ""))
         snapshot_download(source, revision=revision, allow_patterns=names)
     except failed as error:
         raise BenchError(
@@ -97,7 +88,7 @@ def _require_main(source: str, revision: str, pins: Path) -> None:
     stays as it is. Raises BenchError where it is not the revision of a study."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    main = known.main_of(source)
+    main = main_of(source)
     if not main.is_file():
         write_text(main, revision)
     there = main.read_text().strip()
@@ -143,9 +134,10 @@ def _advice(error: Exception, page: str, revision: str | None, pins: Path) -> st
     )
 
 
-def wanted(names: Sequence[str], listed: Sequence[str]) -> list[str]:
-    """Of a repository's files those that models read: safetensors, else .bin, and descriptions."""
-    weights = [n for n in names if n in listed and n.endswith(known.WEIGHTS)]
+def wanted(names: Sequence[str], file: str) -> list[str]:
+    """Of a repository's files those that models read: `file`, else safetensors, else .bin; and
+    descriptions."""
+    weights = [n for n in names if n == file]
     weights = weights or [n for n in names if n.endswith(".safetensors")]
     weights = weights or [n for n in names if n.endswith(".bin")]
     rest = [n for n in names if any(fnmatch(n, pattern) for pattern in OTHERS)]
@@ -168,9 +160,13 @@ def read_pins(path: Path) -> dict[str, str]:
 
 def require_fetched(config: StudyConfig) -> None:
     """Raises ConfigError where workers, who fetch nothing, would miss a checkpoint."""
-    missing = [f"{p.role} {p.source}" for p in parts_of(config) if p.missing]
+    missing = [source for source in sources_of(config) if not _here(source)]
     if missing:
         raise ConfigError(
             f"workers fetch nothing, and not on this disk yet: {', '.join(missing)}; run "
-            "`python -m bench fetch` with the words of the study first (`bench plan` shows all)"
+            "`python -m bench fetch` with the words of the study first"
         )
+
+
+def _here(source: str) -> bool:
+    return main_of(source).is_file() if from_hub(source) else on_disk(source)

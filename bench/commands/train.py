@@ -31,7 +31,7 @@ from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder
 from bench.measure.device import prepare, provenance
-from bench.report.plots.predict import draw_curves
+from bench.report.plots.curves import draw_curves
 from bench.report.table import of_cells, terminal
 from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling, completed

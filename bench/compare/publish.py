@@ -2,8 +2,8 @@
 of every code, tables and judgements.
 
 Why without: the lists (codes, masses; `bench.records.rows.LISTS`) are nine tenths of
-records.parquet and no comparison of two runs reads them. Accepted lengths of timed images stay, as
-`bench predict hardware=NAME` reads them. Pictures stay behind; their hashes are in the rows.
+records.parquet and no comparison of two runs reads them. Accepted lengths of timed images stay.
+Pictures stay behind; their hashes are in the rows.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-FILES = ("config.yaml", "entry.yaml", "train_config.yaml", "tune_config.yaml")  # every setting
+FILES = ("config.yaml", "entry.yaml", "train_config.yaml")  # every setting
 
 
 def groups() -> dict[str, dict[str, str]]:
@@ -21,7 +21,7 @@ def groups() -> dict[str, dict[str, str]]:
 
 
 def settings() -> str:
-    """The settings of a study, a decoder, a training and a search, as their YAML files explain."""
+    """The settings of a study, a decoder and a training, as their YAML files explain."""
     root = files("conf")
     return "\n".join((root / name).read_text() for name in FILES)
 

@@ -214,9 +214,3 @@ def own_settings(cls: type[T], group: str, words: Sequence[str]) -> tuple[T, lis
         else:
             rest.append(word)
     return build(cls, found, group), rest
-
-
-def with_study(words: Sequence[str], study: str) -> list[str]:
-    """The words, with `study=` in front where they name none."""
-    named = any(split(word).key == "study" for word in words)
-    return list(words) if named else [f"study={study}", *words]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
 from typing import Any
 
-from bench.config.schema import DecoderEntry, LoaderConfig
-from bench.data.errors import ConfigError, Failure, attempt, described, own_errors, unknown
+from bench.config.schema import LoaderConfig
+from bench.data.errors import ConfigError, described, own_errors, unknown
 
 log = logging.getLogger(__name__)
 
@@ -48,23 +47,3 @@ def require_returned(loader: LoaderConfig, found: Any, fits: bool, wanted: str) 
         raise ConfigError(
             f"{loader.name} ({loader.target}) must return {wanted}, found {type(found).__name__}"
         )
-
-
-def tree_of(entry: DecoderEntry) -> Any:
-    """The draft tree of an entry, built without the study's model: None where it drafts none, a
-    `Failure` where it needs a model."""
-    if entry.spec.tree is None:
-        return None
-    from decoders.api import Tree, completed
-    from decoders.compose import build_part
-
-    spec = entry.spec.tree
-    no_model: Any = None
-    return attempt(lambda: completed(build_part(spec, no_model), Tree))
-
-
-def tree_sizes(entries: Sequence[DecoderEntry]) -> tuple[int, ...]:
-    """The nodes of the entries' trees without their roots, every size once, the smallest first."""
-    trees = [tree_of(entry) for entry in entries]
-    sizes = {int(t.nodes) for t in trees if t is not None and not isinstance(t, Failure)}
-    return tuple(sorted(sizes - {0}))

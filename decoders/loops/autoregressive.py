@@ -57,17 +57,6 @@ class Autoregressive(Composed):
     def pieces(self) -> Sequence[Piece]:
         return [("forward", self.next)]
 
-    def standing(self, text: TextFeatures, noise: Noise, place: int, capacity: int) -> Run:
-        """A run whose next code is at `place`, with a cache of `capacity` slots, empty behind the
-        prefix, and seen up to there: steps of it can be timed."""
-        target = self.model.target
-        run = self.begin(text, noise)
-        run.seen[..., target.prefix : target.prefix + place - 1] = True
-        run.place.fill_(place)
-        wanted = self._capacity(capacity - target.prefix)
-        run.cache = run.cache.widened(max(run.cache.capacity, wanted))
-        return run
-
     @torch.inference_mode()
     def generate(
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None

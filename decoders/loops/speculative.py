@@ -83,19 +83,6 @@ class Speculative(Composed):
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self.draft), ("forward", self.forward), ("accept", self.settle)]
 
-    def standing(self, text: TextFeatures, noise: Noise, place: int, told: int) -> Run:
-        """A run whose next code is at `place`, `told` of those before it committed by its last step
-        and not yet read by the proposer; caches are as large as they are there and empty behind the
-        prefix: pieces of its step can be timed."""
-        run = self.begin(text, noise, 0)
-        run.length.fill_(place)
-        run.seen.count.fill_(told)
-        run.seen.start.fill_(place - told)
-        run.seen.hidden.copy_(run.seen.hidden[:, :1].clone())
-        capacity = self._capacity(place, self._unfinished(place))
-        run.cache = run.cache.widened(max(run.cache.capacity, capacity))
-        return run
-
     @torch.inference_mode()
     def generate(
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None

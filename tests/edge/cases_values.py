@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.edge.table import SMALL, Bad
 
-STUDY = ["plan", "study=smoke", "decoders=[ar]"]  # composes a study and looks at the disk, no more
+STUDY = ["fetch", "study=smoke", "decoders=[ar]"]  # composes the study, no more
 RUN = ["run", "study=smoke", "decoders=[lantern]", "gate=false", "metric=none", "run_dir={tmp}/run"]
 TRAIN = ["train", "run_dir={tmp}/train"]
 PLUGIN = """

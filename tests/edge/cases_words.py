@@ -27,12 +27,11 @@ def parts_of_two_trainings(folder: Path) -> None:
 FROM_PARTS = ["check", "study=smoke", "decoders=[ar]", "model.checkpoint={tmp}/weights"]
 NOWHERE = "hydra.searchpath=[file://{tmp}/nowhere]"
 CASES = [
-    Bad("plan as a text", ["plan", "study=smoke", "out=list.txt"], ".csv or .md"),
-    Bad("plan of an empty prompt file", ["plan", *SMOKE, *FILE], "p.txt", file_of(b"")),
+    Bad("an empty prompt file", ["run", *SMOKE, *FILE], "p.txt", file_of(b"")),
     Bad("run of too few prompts", ["run", *SMOKE, *FILE], "1 prompts", file_of(b"a red ring\n")),
     Bad("a search path that is not there", ["run", *SMOKE, NOWHERE], "nowhere is no folder"),
     Bad("a checkpoint that is not there", ["run", *SMOKE, "model.checkpoint=ck"], "no such folder"),
-    Bad("run_dir with a newline", ["plan", "study=smoke", 'run_dir="a\nb"'], "printable"),
+    Bad("run_dir with a newline", ["run", "study=smoke", 'run_dir="a\nb"'], "printable"),
     Bad("tiny over the shipped weights", ["tiny", "vq", "minutes=0.05"], "overwrite=true"),
     Bad("tiny clip over the shipped weights", ["tiny", "clip", "steps=1"], "weights=DIR"),
     Bad("tiny: overwrite is no word", ["tiny", "vq", "overwrite=yes"], "overwrite=yes"),

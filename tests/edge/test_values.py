@@ -1,4 +1,4 @@
-"""No setting of a study, a training or a search, and none of a part, takes a value of another kind,
+"""No setting of a study, or a training, and none of a part, takes a value of another kind,
 nor one beyond its range: every field of every class, without a command line."""
 
 import dataclasses
@@ -18,8 +18,6 @@ from bench.commands.train import compose_train
 from bench.config.catalogue import groups, option
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
-from bench.predict.here import PredictConfig
-from bench.predict.settings import compose_tune
 from bench.profile.record import ProfileSettings
 from bench.run.launch.pack import PackSettings
 from bench.run.launch.task import LaunchConfig
@@ -62,10 +60,9 @@ def settings() -> list[Any]:
     """One of each class of settings, as its defaults are."""
     study, training = compose_study(["study=smoke", "decoders=[ar]"]), compose_train([])
     parts = study.backend, study.latency, study.quality, study.fairness, study.decoders[0].sampling
-    searched = compose_tune([]).tune
-    own = ContextSettings(), PredictConfig(), ProfileSettings(), PackSettings()
+    own = ContextSettings(), ProfileSettings(), PackSettings()
     launch, loss = LaunchConfig("local", "local"), LossConfig()
-    return [study, *parts, training.train, training.data, loss, searched, *own, launch, Sampling()]
+    return [study, *parts, training.train, training.data, loss, *own, launch, Sampling()]
 
 
 def test_no_setting_takes_another_kind_or_a_value_beyond_its_range() -> None:

@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.cost.speed import front
 from bench.judge.paired import CLIP_LESS, latency_rows
 from bench.records.run_data import Entry, Role, RunData, Section, as_text
 from bench.report.plots import chart as vl
@@ -264,3 +263,14 @@ def _seconds(entries: list[Entry], pages: Sequence[int]) -> Spec:
     said = vl.tooltip(decoder="decoder", prompt="prompt", seconds="seconds")
     made = vl.layer(mark, rows, 0.8, x=x, y=place, color={}, href={"field": "page"}, tooltip=said)
     return {"title": "Seconds of each timed image", "height": TICKS * len(entries), **made}
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Indices of the (cost to quality, speed) points that no other is at least as good as in both
+    and better in one, by rising cost. Of equal points the first one stays."""
+    order = sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1], i))
+    kept: list[int] = []
+    for i in order:
+        if not kept or points[i][1] > points[kept[-1]][1]:
+            kept.append(i)
+    return kept

@@ -91,8 +91,6 @@ def test_every_command_shows_its_own_help(command, capsys):
 def test_help_names_every_setting_of_a_command():
     from bench.commands.evaluate import EvaluateConfig
     from bench.compare.compare import KEYS
-    from bench.predict.here import PredictConfig
-    from bench.predict.settings import TuneConfig
     from bench.profile.record import ProfileSettings
     from bench.run.launch.pack import PackSettings
     from decoders.tiny.recipes.plan import Plan
@@ -101,7 +99,7 @@ def test_help_names_every_setting_of_a_command():
 
     for command, settings in {
         "profile": ProfileSettings,
-        "predict": PredictConfig, "tune": TuneConfig, "pack": PackSettings,
+        "pack": PackSettings,
     }.items():  # fmt: skip
         for name in settings.__dataclass_fields__:
             assert f"{command}.{name}" in manual(command)
@@ -116,7 +114,7 @@ def test_help_names_every_setting_of_a_command():
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "..." in form_of(c)["some"]])
 def test_the_examples_of_help_are_understood(command):
     words = shlex.split(form_of(command)["example"])[1:]
-    own = ("context.", "profile.", "predict.", "tune.", "pack.", "out=")
+    own = ("context.", "profile.", "pack.", "out=")
     compose_study([word for word in words if not word.startswith((*own, "prompts"))])
 
 

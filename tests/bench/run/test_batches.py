@@ -9,7 +9,6 @@ import pytest
 
 from bench.__main__ import main
 from bench.config import schedule
-from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from bench.records.load import load
 from bench.report import build
@@ -150,12 +149,6 @@ def test_a_run_of_single_images_has_no_table_by_size(fake_study):
     finish(config, run_study(config))
     assert not lines(run := load(Path(config.run_dir)))
     assert "at this batch" not in build.terminal(document(run))
-
-
-def test_a_study_of_several_batch_sizes_is_planned(capsys):
-    assert compose_study(["study=scaling"]).latency.batch == [1, 4, 16, 64]
-    assert main(["plan", "study=scaling"]) == 0
-    assert "264 in batches of 4, 16, 64" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,15 @@
-"""What recorded steps hold, and when: the runner drops a state behind its last call, and the plan
-counts those that are held at the same time."""
+"""What recorded steps hold, and when: the runner drops a state behind its last call."""
 
-import dataclasses
 import gc
 import weakref
 
 import pytest
 
 from bench.config import schedule
-from bench.plan.command import cmd_plan
-from bench.plan.plan import CONTEXT, Call, Load, Plan, cache_bytes
 from bench.run.lineup import LATE, Lineup
 from bench.run.runner import Run, Shard, run_shard, run_study
-from decoders.models.sizes import Shape
 from tests.bench import fakes
 from tests.bench.run.test_run import FAILING
-from tests.decoders.execution.test_recorded_memory import FIRST, decoded, decoder_of
 
 NAMES = {"fake_ar": "ar", "fake_spec": "spec"}
 UNTIMED = "latency.prompts=0"
@@ -128,72 +122,3 @@ def test_a_dropped_state_is_freed_though_it_refers_to_itself(fake_study, monkeyp
         gc.freeze()  # the tests after this one collect little again
     assert alive[:8] == [2] * 6 + [1, 0], "made by the warm-up, whose objects are frozen"
     assert alive[-1] == 0 and len(made) == 6
-
-
-SHAPE = Shape(vocab=10, width=4, layers=2, ffn=8, length=16, prefix=4, side=32)
-AR, TREE = Load(1, 2), Load(1, 2, nodes=5, depth=2, session=4)
-# By hand, of an image with guidance, in bfloat16. AR: 2 layers, keys and values, 2 rows, 21 slots.
-AR_CACHE = 2 * 2 * 2 * 21 * 4 * 2
-TREE_CACHE = 2 * 2 * 2 * 26 * 4 * 2 + 2 * 2 * 27 * 4 * 2  # the drafter has one layer
-AR_PASSING = 2 * 10 * 2 + 4 * 4 * 10  # logits of 2 rows, and four float32 laws
-TREE_RETURNED = 2 * 4 * 6 * 10  # p and q at 6 places
-TREE_PASSING = 6 * AR_PASSING - TREE_RETURNED
-
-
-def plan_of(config) -> Plan:
-    calls = [
-        Call(name, protocol, load)
-        for name, load in (("fake_ar", AR), ("fake_spec", TREE))
-        for protocol, load in (("latency", load), ("quality", dataclasses.replace(load, batch=4)))
-    ]
-    return Plan(config, SHAPE, None, [], calls, [])
-
-
-@pytest.mark.parametrize("blocks", [1, 2])
-def test_the_plan_counts_what_is_held_at_the_same_time(fake_study, blocks):
-    graph = ["backend.device=cuda", "backend.execution=graph", "backend.dtype=bfloat16"]
-    words = f"latency.blocks={blocks}", "decoders=[fake_ar,fake_spec]"
-    moments = plan_of(fake_study(*words, *graph)).fullest()
-    latency, quality = moments["latency"], moments["quality"]
-    timed = AR_CACHE + TREE_CACHE
-    if blocks == 1:
-        assert (latency.states, latency.caches) == (2, timed)
-        assert latency.pool == TREE_PASSING + TREE_RETURNED
-        assert latency.peak == latency.caches + latency.pool + CONTEXT
-    # AR in batches of 4 and 2, to come again under another seed, and the first batch of the tree;
-    # with a second latency block to come, what is timed there too.
-    others = (0, 0, 0) if blocks == 1 else (2, timed, TREE_RETURNED)
-    assert quality.call.decoder == "fake_spec" and quality.call.load.batch == 4
-    assert quality.states == 3 + others[0]
-    assert quality.caches == 6 * AR_CACHE + 4 * TREE_CACHE + others[1]
-    assert quality.pool == 4 * (TREE_PASSING + TREE_RETURNED) + others[2]
-    assert quality.peak == quality.caches + quality.pool + CONTEXT
-
-
-def test_a_backend_that_records_nothing_holds_one_call(fake_study):
-    plan = plan_of(fake_study("decoders=[fake_ar,fake_spec]"))
-    moments = plan.fullest()
-    assert {m.states for m in moments.values()} == {0}
-    assert moments["latency"].peak == plan.memory(TREE)
-    assert dataclasses.replace(plan, shape=None).fullest() == {}
-
-
-def test_the_printed_plan_says_how_many_steps_are_recorded(capsys):
-    few = ["study=lantern_table", "metric=none", "decoders=[ar,eagle2]", "quality.images=0"]
-    assert cmd_plan([*few, "latency.prompts=3", "latency.blocks=1", "backend=cuda_graph"]) == 0
-    assert "latency (batch 1): caches of 2 recorded steps 0." in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["ar", "lantern_pp"])
-def test_the_counted_caches_are_those_that_are_made(name):
-    """But for what their slots are rounded up to."""
-    decoder = decoder_of(name)
-    decoded(decoder, FIRST)
-    run, cfg, tree = decoder.prepared[2].run, decoder.model.target.cfg, getattr(decoder, "tree", 0)
-    made = run.cache.data.nbytes
-    load = Load(2, 2)
-    if tree:
-        made += run.session.session.cache.data.nbytes
-        load = Load(2, 2, tree.nodes, tree.depth, tree.session_nodes)
-    slot = 2 * 4 * cfg.width * 4 * (cfg.layers + bool(tree))  # bytes of one, of all 4 rows
-    assert abs(made - cache_bytes(Shape.of(cfg), load, 4)) < 8 * slot

@@ -188,7 +188,8 @@ def test_what_lies_outside_is_refused_before_anything_is_written() -> None:
     loop, length = Autoregressive(model, Sampling(cfg=2.0)), model.target.length
     noise = Noise.for_prompts(3, ["a"], length)
     with torch.inference_mode():
-        run = loop.standing(model.text.encode(["a"]), noise, 5, 0)
+        run = loop.begin(model.text.encode(["a"]), noise)
+        run.place.fill_(5)
         loop.execution.begin(loop, run)
         assert run.path == {"forward": "kernel"}
 

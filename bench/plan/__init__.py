@@ -1,1 +1,0 @@
-"""What a study needs before it runs: gigabytes and hours."""
