@@ -1,0 +1,141 @@
+"""The speed-up: the typical ratio of two decoders' seconds per image, from timings close in time.
+
+Blocks b = 1..B in time order, every decoder timed in each. With N the mean forwards per image (of
+all images of a decoder, quality images too), an image of mean length takes
+
+    s = prefill + N (decoding seconds / forwards)                        seconds
+
+    y_b   = mean over the block of ln s of the baseline - the same of the decoder
+    ln S  = mean(y)
+    r     = clip((B r1 + 1) / (B - 4), 0, 0.8), r1 the lag-1 autocorrelation of y
+    V     = s_y^2 / B (1 + r) / (1 - r) + s_e^2 / m
+    S exp(+- t_df sqrt(V)), df by Satterthwaite of (B - 1, m - 1)
+
+e is a prompt's forwards over their mean, baseline less decoder, over the m prompts that both
+decoded; for AR, whose forwards are constant, s_e is the coefficient of variation of the decoder's.
+Autocorrelation counts because a moment of a machine lasts about a minute, often longer than a
+block. The interval is symmetric in the logarithm. Below `FEWEST` blocks there is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import stdtr, stdtrit
+
+from metrics import MetricError
+from metrics.stats import SIDE, Interval
+
+FEWEST = 10  # blocks; fewer say too little of how blocks differ
+MOST_CORRELATION = 0.8
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Timed images of one decoder in one run, n of them: the block of each [n], integers that rise
+    with time; seconds of its prefill and of its decoding [n]; its target forwards [n].
+    forwards_by_prompt: the mean forwards of every image of a prompt, quality images too."""
+
+    block: ArrayLike
+    prefill: ArrayLike
+    decoding: ArrayLike
+    forwards: ArrayLike
+    forwards_by_prompt: Mapping[int, float]
+
+    def log_seconds(self, forwards: float) -> dict[int, float]:
+        """Block -> mean of the logarithm of the seconds that an image of so many forwards takes."""
+        block = np.asarray(self.block, np.int64)
+        prefill, decoding, each = (
+            np.asarray(x, np.float64) for x in (self.prefill, self.decoding, self.forwards)
+        )
+        if not len(block) == len(prefill) == len(decoding) == len(each):
+            raise MetricError("expected a block, prefill, decoding and forwards of every image")
+        seconds = prefill + forwards * decoding / each
+        if not (seconds > 0).all():
+            raise MetricError(f"expected positive seconds of every image, found {seconds.min():g}")
+        numbers, place = np.unique(block, return_inverse=True)
+        means = np.bincount(place, np.log(seconds)) / np.bincount(place)
+        return dict(zip(numbers.tolist(), means.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """A positive ratio; the standard error of its logarithm and the degrees of freedom of that, NaN
+    below `FEWEST` blocks; the least and the greatest ratio of a block."""
+
+    value: float
+    error: float = math.nan
+    freedom: float = math.nan
+    blocks: int = 0
+    least: float = math.nan
+    greatest: float = math.nan
+
+    def interval(self) -> Interval:
+        """Of 95 %, symmetric in the logarithm; NaN where the error is not known."""
+        reach = math.exp(float(stdtrit(self.freedom, SIDE)) * self.error)
+        return Interval(self.value, self.value / reach, self.value * reach)
+
+    @property
+    def p(self) -> float:
+        """Two-sided, of a ratio of 1 (Student's t); NaN where the error is not known."""
+        if self.error == 0:
+            return float(self.value == 1)
+        return 2 * float(stdtr(self.freedom, -abs(math.log(self.value)) / self.error))
+
+    def over(self, other: Speedup) -> Speedup:
+        """This ratio over that of another run, whose moments are others."""
+        parts = ((self.error**2, self.freedom), (other.error**2, other.freedom))
+        variance, freedom = satterthwaite(*parts)
+        blocks = min(self.blocks, other.blocks)
+        return Speedup(self.value / other.value, math.sqrt(variance), freedom, blocks)
+
+
+def speedup(baseline: Timings, decoder: Timings) -> Speedup | None:
+    """Seconds of the baseline over the decoder's, of two decoders timed in the same blocks. None
+    where no block holds both, or no prompt. Raises MetricError on times that are not positive."""
+    first, second = baseline.forwards_by_prompt, decoder.forwards_by_prompt
+    shared = sorted(first.keys() & second.keys())
+    if not shared:
+        return None
+    forwards = [np.array([each[p] for p in shared], np.float64) for each in (first, second)]
+    one, other = (
+        side.log_seconds(float(each.mean()))
+        for side, each in zip((baseline, decoder), forwards, strict=True)
+    )
+    y = np.array([one[b] - other[b] for b in sorted(one.keys() & other.keys())])
+    if not len(y):
+        return None
+    value, least, greatest = np.exp([y.mean(), y.min(), y.max()]).tolist()
+    if len(y) < FEWEST or len(shared) < 2:
+        return Speedup(value, blocks=len(y), least=least, greatest=greatest)
+    lengths = forwards[0] / forwards[0].mean() - forwards[1] / forwards[1].mean()  # [m]
+    variance, freedom = satterthwaite(
+        (variance_of_mean(y), len(y) - 1),
+        (float(lengths.var(ddof=1)) / len(lengths), len(lengths) - 1),
+    )
+    return Speedup(value, math.sqrt(variance), freedom, len(y), least, greatest)
+
+
+def variance_of_mean(y: np.ndarray) -> float:
+    """Of a series [B] in time order whose neighbours may be alike: s^2 / B (1 + r) / (1 - r), r the
+    lag-1 autocorrelation without its bias."""
+    count, off = len(y), y - y.mean()
+    total = float((off**2).sum())
+    if total == 0:
+        return 0.0
+    found = (count * float((off[1:] * off[:-1]).sum()) / total + 1) / (count - 4)
+    r = min(max(found, 0.0), MOST_CORRELATION)
+    return total / (count - 1) / count * (1 + r) / (1 - r)
+
+
+def satterthwaite(*parts: tuple[float, float]) -> tuple[float, float]:
+    """The sum of independent variances, each given with its degrees of freedom, and those of the
+    sum (Satterthwaite 1946)."""
+    total = sum(variance for variance, _ in parts)
+    if total == 0:
+        return 0.0, min(freedom for _, freedom in parts)
+    return total, total**2 / sum(variance**2 / freedom for variance, freedom in parts)

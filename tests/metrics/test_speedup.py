@@ -1,0 +1,163 @@
+"""The interval of a speed-up holds the typical ratio as often as it says, whatever the machine."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from metrics import MetricError
+from metrics.speedup import Speedup, Timings, speedup
+from metrics.stats import Interval
+
+AR, RUNS = 255, 400
+STEP, DRAFT = 0.001, 0.0018  # seconds per step of AR and of the decoder on a quiet machine
+
+
+def regimes(rng: np.random.Generator, seconds: np.ndarray) -> np.ndarray:
+    """A neighbour that comes and goes after about a minute: 0 or 1 at each time."""
+    changes = np.cumsum(rng.exponential(60, int(seconds[-1] / 20) + 40))
+    return (np.searchsorted(changes, seconds) + rng.integers(2)) % 2
+
+
+def drift(rng: np.random.Generator, seconds: np.ndarray) -> np.ndarray:
+    """Noise whose memory is a minute (Ornstein-Uhlenbeck), of standard deviation 1."""
+    out = rng.normal(size=len(seconds))
+    keep = np.exp(-np.diff(seconds, prepend=seconds[0]) / 60)
+    for i in range(1, len(seconds)):
+        out[i] = keep[i] * out[i - 1] + math.sqrt(1 - keep[i] ** 2) * out[i]
+    return out
+
+
+# Logarithms of what a moment does to AR and to the decoder, its mean first.
+PROFILES = {
+    "quiet": (0.0, lambda rng, at: 0.01 * drift(rng, at)),
+    "two regimes": (0.5, regimes),
+    "noisy": (0.0, drift),
+}
+HITS = {"quiet": (1.0, 0.5), "two regimes": (0.4, 0.2), "noisy": (0.25, 0.12)}
+NOISE = {"quiet": 0.01, "two regimes": 0.02, "noisy": 0.08}  # of every timing by itself
+
+
+def simulated(
+    rng: np.random.Generator, profile: str, blocks: int = 20, per_block: int = 2, rounds: int = 1
+) -> tuple[Timings, Timings, float]:
+    """Both decoders, and the typical ratio: blocks a minute apart, images of a block 2 s apart.
+    rounds: every image is timed again so often, in later blocks."""
+    mean, moments = PROFILES[profile]
+    count = blocks * per_block * rounds
+    block = np.arange(count) // per_block
+    at = np.repeat(60.0 * block + 2.0 * (np.arange(count) % per_block), 2)
+    at[1::2] += 1  # AR, then the decoder
+    hit = moments(rng, at)
+    every = rng.integers(60, 110, 100).astype(float)  # forwards, a prompt each
+    prompt = np.arange(count) % (blocks * per_block)
+    mine = every[prompt]
+    steps = (
+        s * np.exp(h * hit[i::2] + rng.normal(0, NOISE[profile], count))
+        for i, (s, h) in enumerate(zip((STEP, DRAFT), HITS[profile], strict=True))
+    )
+    ar, decoder = (s * n for s, n in zip(steps, (AR, mine), strict=True))
+    none, lengths = np.zeros(count), dict(enumerate(every))
+    slow = Timings(block, none, ar, np.full(count, AR), dict.fromkeys(lengths, AR))
+    fast = Timings(block, none, decoder, mine, lengths)
+    one, other = HITS[profile]
+    return slow, fast, math.exp(mean * (one - other)) * STEP * AR / (DRAFT * 84.5)
+
+
+def coverage(found: list[tuple[Interval, float]]) -> tuple[float, float]:
+    """The share of intervals that hold the truth; how much longer the upper arm is than the lower,
+    in the logarithm and on average."""
+    holds = np.mean([interval.contains(truth) for interval, truth in found])
+    arms = [(math.log(i.hi / i.value), math.log(i.value / i.lo)) for i, _ in found]
+    return float(holds), float(np.mean([(up - down) / (up + down) for up, down in arms]))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_interval_holds_the_typical_ratio_in_95_of_100_runs(profile: str) -> None:
+    rng = np.random.default_rng(11)
+    found = []
+    for _ in range(RUNS):
+        slow, fast, truth = simulated(rng, profile)
+        made = speedup(slow, fast)
+        assert made is not None
+        found.append((made.interval(), truth))
+    share, asymmetry = coverage(found)
+    assert 0.92 <= share <= 0.98 and abs(asymmetry) < 0.05
+
+
+def fastest_of_two(slow: Timings, fast: Timings, rng: np.random.Generator) -> Interval:
+    """What this harness did before: the faster of two timings of an image counts; images and one of
+    the two rounds are resampled, and the interval is stretched to hold the estimate."""
+    a, b = (np.asarray(side.decoding).reshape(2, -1) for side in (slow, fast))
+    value = a.min(0).sum() / b.min(0).sum()
+    rows, turns = rng.integers(0, a.shape[1], (500, a.shape[1])), rng.integers(0, 2, 500)
+    drawn = a[turns[:, None], rows].sum(1) / b[turns[:, None], rows].sum(1)
+    lo, hi = np.quantile(drawn, [0.025, 0.975])
+    return Interval(value, min(lo, value), max(hi, value))
+
+
+@pytest.mark.parametrize("profile", ["two regimes", "noisy"])
+def test_the_fastest_of_two_timings_fails_the_same_examination(profile: str) -> None:
+    rng = np.random.default_rng(11)
+    found = []
+    for _ in range(RUNS):
+        slow, fast, truth = simulated(rng, profile, blocks=10, per_block=4, rounds=2)
+        found.append((fastest_of_two(slow, fast, rng), truth))
+    share, asymmetry = coverage(found)
+    assert share < 0.92 or abs(asymmetry) > 0.05
+
+
+def test_two_runs_differ_no_more_often_than_they_should() -> None:
+    rng = np.random.default_rng(5)
+    alarms = []
+    for _ in range(RUNS):
+        one, other = (speedup(*simulated(rng, "noisy")[:2]) for _ in range(2))
+        assert one is not None and other is not None
+        alarms.append(one.over(other).p < 0.05)
+    assert 0.02 <= np.mean(alarms) <= 0.08
+
+
+def test_one_round_and_two_mean_the_same() -> None:
+    rng = np.random.default_rng(2)
+    means = []
+    for rounds in (1, 2):
+        made = [speedup(*simulated(rng, "noisy", rounds=rounds)[:2]) for _ in range(100)]
+        means.append(np.mean([math.log(one.value) for one in made if one]))
+    once, twice = means
+    assert once == pytest.approx(twice, abs=0.03)
+
+
+def test_the_prefill_has_its_share_and_images_of_other_lengths_are_worth_the_same() -> None:
+    block, none = np.arange(12), np.zeros(12)
+    lengths = dict(enumerate(np.linspace(40, 60, 12)))
+    forwards = np.array(list(lengths.values()))
+    slow = Timings(block, none + 0.1, none + 1.0, none + 100, dict.fromkeys(lengths, 100))
+    fast = Timings(block, none + 0.1, forwards * 0.01, forwards, lengths)
+    found = speedup(slow, fast)
+    assert found is not None and found.blocks == 12
+    assert found.value == pytest.approx(1.1 / (0.1 + 0.01 * 50))
+    assert found.least == pytest.approx(found.greatest), "no moment differs from another"
+    assert found.interval().lo < found.value, "but another twelve prompts would"
+    back = speedup(fast, slow)
+    assert back is not None and back.value == pytest.approx(1 / found.value)
+    assert back.error == pytest.approx(found.error)
+
+
+def test_few_blocks_have_a_ratio_and_no_interval() -> None:
+    slow, fast, _ = simulated(np.random.default_rng(0), "quiet", blocks=9)
+    found = speedup(slow, fast)
+    assert found is not None and found.blocks == 9
+    assert math.isnan(found.interval().lo) and math.isnan(found.p)
+    assert found.least < found.value < found.greatest
+    assert speedup(slow, replace(fast, block=np.asarray(fast.block) + 100)) is None
+    assert speedup(slow, replace(fast, forwards_by_prompt={})) is None
+    with pytest.raises(MetricError, match="positive"):
+        speedup(slow, replace(fast, decoding=-np.asarray(fast.decoding)))
+
+
+def test_a_ratio_over_another_adds_their_errors() -> None:
+    one, other = Speedup(2.0, 0.03, 20), Speedup(1.6, 0.04, 30)
+    found = one.over(other)
+    assert found.value == pytest.approx(1.25) and found.error == pytest.approx(0.05)
+    assert 30 < found.freedom < 50
