@@ -35,8 +35,8 @@ PROFILES = {
     "two regimes": (0.5, regimes),
     "noisy": (0.0, drift),
 }
-HITS = {"quiet": (1.0, 0.5), "two regimes": (0.4, 0.2), "noisy": (0.25, 0.12)}
-NOISE = {"quiet": 0.01, "two regimes": 0.02, "noisy": 0.08}  # of every timing by itself
+HITS = {"quiet": (1.0, 0.5), "two regimes": (0.4, 0.2), "noisy": (0.2, 0.1)}
+NOISE = {"quiet": 0.01, "two regimes": 0.02, "noisy": 0.1}  # of every timing by itself
 
 
 def simulated(
