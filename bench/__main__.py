@@ -18,7 +18,6 @@ from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
 from bench.console import CleanFormatter, complain, say
 from bench.data.errors import INTERRUPTED, Interrupted, explained, own_errors, unknown
-from bench.run.launch.watch import watched
 
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
 
@@ -92,10 +91,5 @@ def usage() -> str:
     return USAGE.format(commands="\n".join(f"  {k:<15}{about(k)}" for k in COMMANDS))
 
 
-def program() -> int:
-    """The command line as a program of its own."""
-    return watched(sys.argv[1:], main)
-
-
 if __name__ == "__main__":
-    sys.exit(program())
+    sys.exit(main())

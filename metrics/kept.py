@@ -1,10 +1,8 @@
 """Features that are kept in files, so that a network sees a picture once.
 
-A picture is found by the SHA-256 of its content, a scene by its number: it does not matter which
-worker extracted a row, in which order, or whether the picture has changed since (then it is another
-one). Workers extract the pictures of a run and one process joins them, so that FID of all shards is
-that of the images taken together; a reference is read once and not for every decoder. Another
-network, other weights or another crop have a folder of their own.
+A reference is read once, not for every decoder. A picture is found by the SHA-256 of its content,
+a scene by its number, so a picture that has changed since is another one. Another network, other
+weights or another crop have a folder of their own.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ LAYERS = {
     ),
     "bench": (
         "data", "console", "config", "prompts", "measure", "cost", "judge.gate", "judge", "records",
-        "run", "run.launch", "report.plots", "report", "compare",
+        "run", "report.plots", "report", "compare",
         "profile", "commands", "notebook", "__main__",
     ),
 }  # fmt: skip

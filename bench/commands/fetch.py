@@ -1,7 +1,7 @@
 """`python -m bench fetch study=...`: what a study needs from the hub, downloaded once.
 
-Why: a hundred workers must not ask the hub for the same files, and must all have the same ones. So
-one process fetches, notes the revision (a commit of the repository) of each, and workers read the
+Why: a hundred shards must not ask the hub for the same files, and must all have the same ones. So
+one process fetches and notes the revision (a commit of the repository) of each. The others read the
 hub's cache alone (HF_HUB_OFFLINE=1). Fetching again keeps the revisions that are noted.
 """
 
@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from bench.config.checkpoints import FILES, from_hub, main_of, on_disk, sources_of
 from bench.config.words import apart, given
@@ -22,16 +22,14 @@ from bench.data.files import write_text
 from decoders.documents import read_object
 from decoders.kinds import KindError, fitted
 
-if TYPE_CHECKING:
-    from bench.config.schema import StudyConfig
-
 PINS = "revisions.json"
 OTHERS = ("*.json", "tokenizer*")  # read together with weights
 
 
 def cmd_fetch(words: Sequence[str]) -> int:
-    """Download what a study needs from the hub, once, before workers start.
-    Notes their revisions; workers then read the hub's cache alone. Fetching again keeps them.
+    """Download what a study needs from the hub, once.
+    Notes the revisions, and keeps them when it runs again. With HF_HUB_OFFLINE=1 runs then read the
+    hub's cache alone.
     Settings: study decoders run_dir ...
         pins=FILE  the revisions (default: revisions.json next to run_dir)
     Example: fetch study=lantern_table
@@ -130,7 +128,7 @@ def _advice(error: Exception, page: str, revision: str | None, pins: Path) -> st
     reason = " ".join(str(error).split()) or type(error).__name__
     return (
         f"{reason}. What came is kept: run this again later, or where the hub can be reached, with "
-        "HF_HOME on a disk that the workers see too, and it goes on from there"
+        "HF_HOME on a disk that all machines see, and it goes on from there"
     )
 
 
@@ -156,17 +154,3 @@ def read_pins(path: Path) -> dict[str, str]:
             "anew"
         ) from error
     return found
-
-
-def require_fetched(config: StudyConfig) -> None:
-    """Raises ConfigError where workers, who fetch nothing, would miss a checkpoint."""
-    missing = [source for source in sources_of(config) if not _here(source)]
-    if missing:
-        raise ConfigError(
-            f"workers fetch nothing, and not on this disk yet: {', '.join(missing)}; run "
-            "`python -m bench fetch` with the words of the study first"
-        )
-
-
-def _here(source: str) -> bool:
-    return main_of(source).is_file() if from_hub(source) else on_disk(source)

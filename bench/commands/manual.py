@@ -35,8 +35,6 @@ COMMANDS = {
     "verify": "bench.compare.verify",
     "best": "bench.compare.best",
     "fetch": "bench.commands.fetch",
-    "merge": "bench.run.launch.merge",
-    "pack": "bench.run.launch.pack",
     "publish": "bench.compare.publish",
     "leaderboard": "bench.compare.leaderboard",
     "evaluate": "bench.commands.evaluate",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,22 +30,28 @@ def cmd_run(words: Sequence[str]) -> int:
         latency.prompts=N  timed images per decoder; 0 leaves the timing out
         quality.images=N   images per decoder for the quality figures; 0 leaves them out
         retry_failed=true  decode failed rows again
-        launch=NAME        workers decode the quality images: local, slurm, ray (`list launch`)
-        launch.workers=N   how many; `list launch=slurm` shows all settings of a launch
-        shard=I/N          be one of N workers, by hand: every N-th image from the I-th on
+        shard=I/N          decode a part: every N-th quality image from the I-th on
+        ray.*  bench/run/on_ray.py RaySettings
     Example: run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64
 
     1 where some decoder failed.
     """
-    from bench.run.launch.task import is_asked
-
-    if is_asked(words):
-        from bench.commands.launch import launched
-
-        return launched(words, cmd_run)
     from bench.config.compose import compose_study
+    from bench.config.hydra_edge import own_settings
+    from bench.run.on_ray import RaySettings, run_on_ray
+    from bench.run.shards import shard_of, work
 
-    return _run(compose_study(words), words)
+    shard, words = shard_of(words)
+    if not any(split(word).group == "ray" for word in words):
+        config = compose_study(words)
+        whole = partial(_run, config, words)
+        return whole() if shard is None else work(config, shard, words, whole)
+    if shard is not None:
+        raise ConfigError(
+            "shard= is one part, and ray.shards= starts them all: give one of the two"
+        )
+    settings, words = own_settings(RaySettings, "ray", words)
+    return run_on_ray(compose_study(words), settings, words)
 
 
 def _run(config: StudyConfig, words: Sequence[str]) -> int:
@@ -84,7 +91,6 @@ def cmd_sweep(words: Sequence[str]) -> int:
     """
     from bench.compare.best import cmd_best
     from bench.config.compose import compose_study, sort_overrides
-    from bench.run.launch.task import is_asked
 
     if not any(len(values) > 1 for values in sort_overrides(words).entry):
         raise ConfigError(
@@ -93,7 +99,7 @@ def cmd_sweep(words: Sequence[str]) -> int:
         )
     if not any(split(word).key == "run_dir" for word in words):
         words = [*words, "run_dir=results/runs/${name}_sweep"]
-    if is_asked(words):
+    if any(split(word).group in ("ray", "shard") for word in words):
         return cmd_run(words)
     config = compose_study(words)
     status = _run(config, words)

@@ -38,6 +38,10 @@ class FolderError(BenchError):
     """A results folder that must not be written to: other schema, other configuration, in use."""
 
 
+class InUseError(FolderError):
+    """A results folder that another process writes to."""
+
+
 class DiskFullError(BenchError):
     """No space left. Everything recorded so far is intact; a rerun resumes."""
 
@@ -66,27 +70,14 @@ def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) ->
     """`work()`, or what it raised; errors of the types `passing` are not caught.
 
     The isolation boundary around decoders, the only broad handler of the code base: a plug-in may
-    raise anything (`sys.exit` too, or KeyboardInterrupt), and house rule 10 wants a record of it
-    while the other decoders go on. What it changes of the process is put back, and fails it
-    (`bench.data.guard`). A signal that stops the run passes, also one that the plug-in swallowed.
+    raise any exception, and house rule 10 wants a record of it while the other decoders go on.
     """
-    from bench.data.guard import guarded
-
-    with guarded() as seen:
-        try:
-            found: T | Failure = work()
-        except passing:
-            raise
-        except BaseException as error:
-            if not seen.stops:
-                found = Failure(described(error), isinstance(error, TimeLimitError))
-    if seen.stops:
-        raise seen.stops[0]
-    if not seen.changed:
-        return found
-    if isinstance(found, Failure):
-        return Failure(f"{found.error}; {seen}", found.late)
-    return Failure(str(seen))
+    try:
+        return work()
+    except passing:
+        raise
+    except Exception as error:
+        return Failure(described(error), isinstance(error, TimeLimitError))
 
 
 def own_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:

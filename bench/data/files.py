@@ -1,8 +1,7 @@
 """Files that are whole or absent, places that can be written to, and no links among them.
 
 Why links are refused: a run writes, replaces and removes files by name. A link at rows/, images/ or
-report/ would let it do so in the folder of another run; what is published or packed would hold what
-the link points to. The run folder itself may be a link.
+report/ would let it do so in the folder of another run. The run folder itself may be a link.
 """
 
 from __future__ import annotations

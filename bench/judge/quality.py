@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from metrics.scenes_clip import ScenesClip
 
 NAN = math.nan
-FEATURES = "features"  # folder of a run that workers keep features in
 Drawn = Tensor | Sequence[Path]  # images [n, 3, H, W] uint8, or their files: read batch by batch
 
 
@@ -50,17 +49,6 @@ class Scorer(Protocol):
         ...
 
 
-def with_kept_features(scorer: Scorer, folder: Path, images: Sequence[Path] | None = None) -> None:
-    """Lets a scorer use the features that workers have kept in the run's folder, if it can.
-    images: keep theirs too."""
-    place, keep = folder / FEATURES, getattr(scorer, "keep_features", None)
-    if keep is None or (images is None and not place.is_dir()):
-        return
-    keep(place)
-    if images is not None and len(images) > 1:  # one alone is left to whoever judges all
-        scorer.extract(images)  # type: ignore[attr-defined]
-
-
 class Evaluated:
     """A scorer by `metrics.official.papers.Evaluation`; `shares`: its metric of precision and
     recall. Networks are loaded with the first images: a scorer is built before the run, whose
@@ -68,16 +56,6 @@ class Evaluated:
 
     def __init__(self, evaluation: Evaluation, shares: str) -> None:
         self.evaluation, self.shares = evaluation, shares
-
-    def keep_features(self, folder: Path) -> None:
-        """From now on features are read from, and kept in, a folder."""
-        from metrics.kept import KeptFeatures
-
-        self.evaluation.kept = KeptFeatures(folder)
-
-    def extract(self, images: Sequence[Path]) -> None:
-        """Extracts the features of files."""
-        self.evaluation.extract(tuple(images))
 
     def scores(
         self, images: Drawn, prompts: Sequence[Prompt], reference: Statistics | tuple[Path, ...]

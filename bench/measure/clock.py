@@ -2,9 +2,7 @@
 
 Why: a CUDA call returns before its work is done, so unsynchronised times are those of the launch
 (METHODS 4.7 names this as a fault of the released timing code). The garbage collector is off inside
-a timed region, because its pauses hit whoever happens to run. The clock is bound when this module
-is imported, before any plug-in is, and the kernel's own must agree with it: a plug-in that replaces
-`time.perf_counter` changes no figure.
+a timed region, because its pauses hit whoever happens to run.
 """
 
 from __future__ import annotations
@@ -14,26 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from time import CLOCK_MONOTONIC, clock_gettime, perf_counter
+from time import perf_counter
 
 import torch
-
-from bench.data.errors import BenchError
-
-APART = 0.01  # of a region, that two clocks may differ by
-
-
-class ClockError(BenchError):
-    """Two clocks that do not agree: the time of a region means nothing."""
 
 
 def now() -> str:
     """The time as ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _kernel() -> float:
-    return clock_gettime(CLOCK_MONOTONIC)
 
 
 @dataclass
@@ -50,19 +36,12 @@ class Clock:
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
-        """Times the block in seconds. Where it raises, nothing is recorded. Raises ClockError."""
+        """Times the block in seconds. Where it raises, nothing is recorded."""
         self.synchronise()
-        before, began, after = _kernel(), perf_counter(), _kernel()
+        began = perf_counter()
         yield
         self.synchronise()
-        least, ended, most = _kernel() - after, perf_counter(), _kernel() - before
-        found = ended - began
-        if not least * (1 - APART) <= found <= most * (1 + APART):
-            raise ClockError(
-                f"perf_counter counts {found:.4g} s where the kernel's clock counts {most:.4g} "
-                "s: something has replaced a clock, so this time means nothing"
-            )
-        self.seconds[name] = found
+        self.seconds[name] = perf_counter() - began
 
 
 @contextmanager

@@ -13,7 +13,7 @@ Why a guard: rows of two configurations, two schema versions or two machines in 
 averaged as if they were one experiment. Such a folder is refused and left untouched. Rows that
 came into a folder by hand, or whose code, weights or prompts have changed since, are decoded again.
 Until then their files end in .stale: should all be as it was once more, they count again.
-Workers share a folder, each with the rows of its shard; a run has it alone (`_locked`).
+Shards share a folder, each with its own rows; a run has it alone (`_locked`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ import fcntl
 import hashlib
 import io
 import logging
-import os
 import shutil
-import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -36,7 +33,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from bench.data.errors import FolderError
+from bench.data.errors import FolderError, InUseError
 from bench.data.files import refuse_links, require_space, write_bytes
 from bench.prompts.file import write_captions
 from bench.records import rows as records
@@ -44,8 +41,7 @@ from bench.records import study
 
 log = logging.getLogger(__name__)
 ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
-PATIENCE, LOOK = 10.0, 0.1  # seconds: for a worker that was told to stop; between two looks
-SHARDS = "shards"  # of workers: their locks and logs
+SHARDS = "shards"  # their locks
 BEFORE = (".lock", "steps.csv", SHARDS)  # what may lie in a folder before its run
 Key = tuple[str, str]  # (cell, stem) of a row
 T = TypeVar("T")
@@ -55,7 +51,7 @@ STALE = ".stale"  # in place of .parquet, on rows that do not count
 @dataclass
 class RunFolder:
     """An opened folder. `tables` holds every row so far, keyed by (cell, stem). shared: other
-    workers write to it, so that only rows of `keys` may be touched."""
+    shards write to it, so that only rows of `keys` may be touched."""
 
     path: Path
     tables: dict[Key, pa.Table] = field(default_factory=dict)
@@ -67,7 +63,7 @@ class RunFolder:
 
     def note(self, name: str, change: Callable[[Any], T]) -> T:
         """Makes an entry of study.json what `change` makes of it (None: there is none yet), and
-        returns it. Workers that share the folder take turns."""
+        returns it. Shards take turns."""
         with ExitStack() as held:
             if self.shared:
                 turn = held.enter_context((self.path / SHARDS / "study.lock").open("a+"))
@@ -211,7 +207,7 @@ def open_folder(
     """The folder, created or resumed, locked against a second run for as long as it is open.
 
     config: the settings that decide what rows hold; machine: what decides how fast they are;
-    shard: the name of a worker's shard, which shares the folder with the other shards.
+    shard: the name of a shard, which shares the folder with the others.
     Raises FolderError where the folder belongs to another schema version, configuration or machine,
     is no run folder, or is in use; DiskFullError.
     """
@@ -237,7 +233,7 @@ def open_folder(
     with _locked(path, shard):
         for stray in () if shard else path.rglob(".tmp-*"):
             stray.unlink()  # what a killed run has left behind
-        # A run that stopped before its first row binds nobody; a worker beside this one does.
+        # A run that stopped before its first row binds nobody; a shard beside this one does.
         beside = study.read_study(written) if shard and written.exists() else {}
         if not begun and any(beside.get(key) != identity[key] for key in study.SAME):
             study.write_identity(path, identity)
@@ -252,7 +248,7 @@ def open_folder(
 def _foreign(path: Path) -> bool:
     """Whether a folder holds anything but what may lie there before a run, and is no run's. By the
     listing first: a shared file system may say for a minute that a file is not there which was
-    looked for too early. Then by a look: a worker may begin the folder, with study.json, now."""
+    looked for too early. Then by a look: a shard may begin the folder, with study.json, now."""
     names = {found.name for found in path.iterdir()}
     other = any(n not in BEFORE and not n.startswith(".tmp-") for n in names)
     return other and "study.json" not in names and not (path / "study.json").exists()
@@ -260,50 +256,37 @@ def _foreign(path: Path) -> bool:
 
 @contextmanager
 def _locked(path: Path, shard: str) -> Iterator[None]:
-    """A run locks the folder; workers share that lock, and each locks its own shard. Raises
-    FolderError where another process has it."""
+    """A run locks the folder; shards share that lock, and each has one of its own. Raises
+    InUseError where another process has it."""
     with ExitStack() as held:
-        taken = f"another run is writing to {path}{'' if shard else ', or workers of it are'}; "
+        taken = f"another run is writing to {path}{'' if shard else ', or shards of it are'}; "
         taken += "wait for it or choose another run_dir="
         kind = fcntl.LOCK_SH if shard else fcntl.LOCK_EX
         held.enter_context(_lock(path / ".lock", kind, taken))
         if shard:
             own = path / SHARDS / f"{shard}.lock"
             own.parent.mkdir(exist_ok=True)
-            taken = f"another worker has shard {shard} of {path}; wait for it, or stop it"
-            held.enter_context(_lock(own, fcntl.LOCK_EX, taken, PATIENCE))
+            taken = f"another process has shard {shard} of {path}; wait for it, or stop it"
+            held.enter_context(_lock(own, fcntl.LOCK_EX, taken))
         yield
 
 
 @contextmanager
-def _lock(path: Path, kind: int, taken: str, patience: float = 0.0) -> Iterator[None]:
-    """Raises FolderError, with the words `taken` where another process has it for so many seconds
-    more."""
+def _lock(path: Path, kind: int, taken: str) -> Iterator[None]:
+    """Raises InUseError with the words `taken` where another process has it."""
     with path.open("a+") as file:  # NFS wants both ways
-        lock = weakref.ref(file)
-
-        def close() -> None:  # a plug-in's child process must not keep the lock of a dead run
-            if (own := lock()) is not None:
-                own.close()
-
-        os.register_at_fork(after_in_child=close)
-        until = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(file, kind | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise FolderError(taken) from None
-                time.sleep(LOOK)
-            except OSError as error:
-                if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
-                    raise
-                raise FolderError(
-                    f"the file system of {path} locks no files ({error.strerror}), so two runs "
-                    "could write to one folder; choose a run_dir= on another one, or have it "
-                    "mounted with locks (Lustre: -o flock)"
-                ) from error
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InUseError(taken) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise
+            raise FolderError(
+                f"the file system of {path} locks no files ({error.strerror}), so two runs could "
+                "write to one folder; choose a run_dir= on another one, or have it mounted with "
+                "locks (Lustre: -o flock)"
+            ) from error
         yield
 
 

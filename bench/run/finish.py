@@ -28,11 +28,12 @@ from bench.console import progress, terminable, warnings_once
 from bench.data.errors import Failure, Interrupted, TimeLimitError, attempt
 from bench.data.files import write_text
 from bench.judge.fairness import Fairness, judge, write_fairness
-from bench.judge.quality import Scorer, with_kept_features
+from bench.judge.quality import Scorer
 from bench.judge.roofline import baseline_floors, roofline
 from bench.records.folder import RunFolder, recorded, row_keys
 from bench.records.kept import Kept, code_digest
 from bench.records.study import read_identity, require_own
+from bench.run.guard import Guard
 from bench.run.runner import RunResult
 from bench.run.summary import summarise, write_csv
 from decoders.api import ImageModel, Sampling
@@ -91,8 +92,6 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     exactness = {c.entry.name: REPLAYED for c in cells if _replayed(c)}
     exactness |= _judged(config, result, kept)
     scorer = scorer if result.model.draws else None
-    if scorer is not None:
-        with_kept_features(scorer, path)
     with warnings_once():
         table = summarise(path, rows, cells, fair, scorer=scorer, exactness=exactness, kept=kept)
     kept.save()
@@ -126,12 +125,13 @@ def verdicts(
 ) -> list[Verdict]:
     """The gate's verdict on every cell; one it cannot judge is "not checked", with the error, and
     so is one of `skipped`, which ran into the time limit. captions: prompts of the model, for
-    drafters that are judged on images of it."""
-    found = list[Verdict]()
+    drafters that are judged on images of it. Raises SharedStateError."""
+    found, guard = list[Verdict](), Guard(model, cells)
     with progress(len(cells), "exactness", unit="decoder") as bar:
         for cell in cells:
             bar.set_postfix_str(cell.entry.name)
             found.append(_verdict(cell, model, captions, cell.entry.name in skipped))
+            guard.check(cell)
             bar.update()
     return found
 

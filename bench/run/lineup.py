@@ -1,42 +1,32 @@
-"""The decoders of a run: built, warmed up until their times are stable, compared, given up; and
-what one of them must not do to the others: change the model, or end the process again and again.
+"""The decoders of a run: built, warmed up until their times are stable, compared, given up.
 
 Warm-up is by whole images: caches, thread pools, allocator and compiled graphs settle only over a
 complete decoding, and the released timing code had all of that inside its first image (METHODS
 4.7). What was compiled is then held against the same pieces without a compiler.
-
-The weights are looked at after each call of a decoder that is not the project's own alone. An image
-that kills its process (out of memory, a crash in native code) would kill the next one too, so what
-is about to be decoded is noted in a file that only a process that dies leaves behind.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
-import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
 
 from bench.config.describe import labels
 from bench.config.schedule import BATCHED, LATENCY, REPLAYED, Batch, Cell, call_of, is_replayed
 from bench.config.schema import StudyConfig
 from bench.data.clean import shown
-from bench.data.errors import BenchError, Failure, TimeLimitError, attempt
-from bench.data.files import write_bytes
+from bench.data.errors import Failure, TimeLimitError, attempt
 from bench.measure.clock import Clock
 from bench.measure.memory import meter_of
 from bench.prompts import Prompt
-from bench.records.study import differing
-from bench.run.outcome import Outcome, build_cell, decode, foreign, within
+from bench.run.guard import Guard
+from bench.run.outcome import Outcome, build_cell, decode, within
 from bench.run.session import codes_only
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.execution.eager import release
@@ -45,116 +35,7 @@ from decoders.noise import Noise
 log = logging.getLogger(__name__)
 PHASES = {"draft": "drafting", "accept": "acceptance"}  # in the bar's words
 T = TypeVar("T")
-CHUNK = 1 << 20  # elements that are summed at once
-DEATHS = 3  # processes that die in a call until it is not tried any more
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 LATE = 2  # images that ran into the time limit until a decoder is not tried any more
-
-
-class HarmError(BenchError):
-    """A decoder has changed the model that all share, or its processes have died."""
-
-
-class Weights:
-    """A model's parameters, buffers and codebook, and what runs with each of its modules."""
-
-    def __init__(self, model: ImageModel, every: Sequence[Cell]) -> None:
-        self.model = model
-        self.known = prints(model) if any(foreign(c.entry.spec) for c in every) else {}
-
-    def require_same(self, cell: Cell) -> None:
-        """Raises HarmError, where a plug-in of the cell may have changed them and they are not as
-        they were."""
-        names = foreign(cell.entry.spec)
-        found = prints(self.model) if names else self.known
-        if found != self.known:
-            raise HarmError(
-                f"{cell.entry.name} ({', '.join(names)}) has changed the model that all decoders "
-                f"share: {differing(self.known, found)}. The run ends here, and no row that came "
-                "after it is kept; leave that decoder out, or have it work on a copy"
-            )
-
-
-@torch.inference_mode()
-def prints(model: ImageModel) -> dict[str, Any]:
-    """name -> shape, dtype and a sum over the bits of each tensor, in which places count; of each
-    module its forward, hooks and mode."""
-    found: dict[str, Any] = {}
-    sums: dict[str, Tensor] = {}
-    for part in ("target", "text", "tokenizer"):
-        for place, module in _modules(getattr(model, part), part):
-            hooks = (*module._forward_hooks, *module._forward_pre_hooks)
-            forward = type(module).forward, vars(module).get("forward")
-            found[f"what runs in {place}"] = (forward, hooks, module.training)
-            own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
-            sums |= {f"{place}.{name}": tensor for name, tensor in own}
-    if model.draws:
-        sums["the codebook"] = model.codebook
-    each = torch.stack([_sum(tensor) for tensor in sums.values()]).tolist() if sums else []
-    for (name, tensor), total in zip(sums.items(), each, strict=True):
-        found[name] = (tuple(tensor.shape), tensor.dtype, total)
-    return found
-
-
-def _modules(owner: Any, place: str) -> Iterator[tuple[str, nn.Module]]:
-    """Those of a part: itself, or what it has as members."""
-    if isinstance(owner, nn.Module):
-        for name, module in owner.named_modules():
-            yield f"{place}.{name}".rstrip("."), module
-    else:
-        for name, member in getattr(owner, "__dict__", {}).items():
-            if isinstance(member, nn.Module):
-                yield from _modules(member, f"{place}.{name}")
-
-
-def _sum(tensor: Tensor) -> Tensor:
-    """int64, on the CPU: the bits as whole numbers, each times an odd number of its place."""
-    if tensor.is_meta or not tensor.numel():
-        return torch.zeros((), dtype=torch.long)
-    flat = tensor.detach().contiguous().reshape(-1).view(INTEGERS[min(8, tensor.element_size())])
-    total = flat.new_zeros((), dtype=torch.long)
-    for part in flat.split(CHUNK):
-        odd = torch.arange(1, 2 * len(part), 2, device=part.device)
-        total = total * 31 + (part.long() * odd).sum()
-    return total.cpu()
-
-
-class Trying:
-    """Notes what is being decoded. by_image: deaths count for an image (of a worker, which goes on
-    with the others); else for a decoder, until one of its calls comes to an end."""
-
-    def __init__(self, path: Path, by_image: bool) -> None:
-        self.path, self.by_image = path, by_image
-        try:  # what the process before this one died in, how many did
-            found = json.loads(path.read_bytes())
-            self.left, self.died = found["what"], int(found["tries"])
-        except (OSError, ValueError, TypeError, KeyError):  # nobody died, or while writing it
-            self.left, self.died = None, 0
-
-    def deaths(self, batch: Batch) -> int:
-        """How many processes have died in this call, one after the other."""
-        return self.died if self.left == self._what(batch) else 0
-
-    def _what(self, batch: Batch) -> list[str]:
-        return [batch.cell.key, batch.stem(batch.indices[0]) if self.by_image else ""]
-
-    @contextmanager
-    def __call__(self, batch: Batch) -> Iterator[None]:
-        """Around a call. Raises HarmError where `DEATHS` processes have died in it."""
-        what, died = self._what(batch), self.deaths(batch)
-        if died >= DEATHS:
-            self.path.unlink(missing_ok=True)
-            raise HarmError(
-                f"{died} processes died while they decoded it (killed, out of memory?); "
-                "retry_failed=true tries again"
-            )
-        note = json.dumps({"what": what, "tries": died + 1}).encode()
-        write_bytes(self.path, note, sync=False)
-        try:
-            yield
-        finally:
-            self.path.unlink(missing_ok=True)
-            self.left = None if died else self.left
 
 
 def warm_up(image: Callable[[], float], most: int, tolerance: float) -> list[float]:
@@ -171,8 +52,8 @@ def warm_up(image: Callable[[], float], most: int, tolerance: float) -> list[flo
 
 
 class Lineup:
-    """The decoders of a run, by the keys of their cells. note, by_image: as `Trying` has them;
-    late: of each decoder, calls that ran into the time limit."""
+    """The decoders of a run, by the keys of their cells. late: of each decoder, calls that ran into
+    the time limit."""
 
     def __init__(
         self,
@@ -180,11 +61,9 @@ class Lineup:
         model: ImageModel,
         every: Sequence[Cell],
         prompts: Sequence[Prompt],
-        note: Path,
-        by_image: bool,
     ) -> None:
         self.config, self.model, self.prompts = config, model, prompts
-        self.trying, self.weights = Trying(note, by_image), Weights(model, every)
+        self.guard = Guard(model, every)
         self.clock, self.meter = Clock(model.device), meter_of(model)
         self.built = {cell.key: self._build(cell) for cell in every}
         self.late: Counter[str] = Counter()
@@ -196,7 +75,7 @@ class Lineup:
         """The decoder of a cell. DecoderError (a setting that cannot be) stops the run before work
         starts; any other error is the decoder's own and becomes its failed rows."""
         name, built, wrong = cell.entry.name, build_cell(self.model, cell), ""
-        self.weights.require_same(cell)
+        self.guard.check(cell)
         if isinstance(built, Failure):
             log.warning("%s cannot be built: %s", name, built.error)
         elif is_replayed(built) and REPLAYED not in name:
@@ -223,15 +102,15 @@ class Lineup:
         return {name: shown(text) for name, text in found.items()}
 
     def attempt(self, cell: Cell, work: Callable[[], T]) -> T | Failure:
-        """What a cell's decoder does, or what it raised. Raises HarmError where it has changed the
-        model."""
+        """What a cell's decoder does, or what it raised. Raises SharedStateError where it has
+        changed what all share."""
         found = attempt(work)
-        self.weights.require_same(cell)
+        self.guard.check(cell)
         return found
 
     def decode(self, batch: Batch) -> Outcome:
         """The images of a batch. Raises whatever the decoder raises, DecoderError for one that
-        cannot be run, TimeLimitError or HarmError for one that is not tried any more."""
+        cannot be run, TimeLimitError for one that is not tried any more."""
         decoder, self.decoding = self.built[batch.cell.key], batch.cell.entry.name
         if isinstance(decoder, Failure):
             raise DecoderError(f"it cannot be run: {decoder.error}")
@@ -243,18 +122,17 @@ class Lineup:
         quality = self.config.quality
         # Verified pairs of an image. At temperature 0 there is no output law.
         recorded = batch.protocol == "quality" and not batch.cell.sampling.greedy
-        with self.trying(batch):
-            return decode(
-                codes_only(self.model) if batch.protocol == BATCHED else self.model,
-                decoder,
-                [self.prompts[i].text for i in batch.indices],
-                batch.seed,
-                clock=self.clock,
-                meter=self.meter,
-                pairs=quality.pairs / quality.images if recorded else 0,
-                limit=self.config.time_limit,
-                rows=batch.size,
-            )
+        return decode(
+            codes_only(self.model) if batch.protocol == BATCHED else self.model,
+            decoder,
+            [self.prompts[i].text for i in batch.indices],
+            batch.seed,
+            clock=self.clock,
+            meter=self.meter,
+            pairs=quality.pairs / quality.images if recorded else 0,
+            limit=self.config.time_limit,
+            rows=batch.size,
+        )
 
     def announce(self, bar: Any) -> None:
         """Has the bar say what is compiled."""

@@ -48,9 +48,7 @@ from decoders.places import place
 from metrics.traces import from_trace, output_tv
 
 T = TypeVar("T")
-MOST = 0.75  # share of the processors that others may take of a call's time, at most
 BRIEF = 0.01  # seconds that are not waited for
-AGAIN = 0.5  # seconds until the signal is sent again, to a call that has swallowed the exception
 
 
 @dataclass(frozen=True)
@@ -258,7 +256,7 @@ def _require(name: str, found: Tensor, shape: tuple[int, ...], most: int | None)
 
 
 class _Late(BaseException):
-    """Raised inside the call. No Exception, as a plug-in may handle all of those and go on."""
+    """Raised inside the call. No Exception, as libraries handle those and go on."""
 
 
 def require_main_thread(limit: float | None) -> None:
@@ -277,45 +275,27 @@ def within(
     excused: Callable[[], float] = lambda: 0.0,
 ) -> T:
     """`work()` on so many images, or TimeLimitError when it has taken `limit` seconds an image;
-    None: no limit. Neither do the seconds count that others took of the processors, nor those of
-    `excused`, a count of seconds (of compiling). A timer that ran before goes on afterwards."""
+    None: no limit. The seconds of `excused`, a count (of compiling), do not count."""
     if limit is None:
         return work()
-    seconds, began = limit * images, monotonic()
-    armed, before = True, (0.0, 0.0)  # of the earlier timer: seconds left, its interval
-    apart, processors = excused(), read()
-
-    def others() -> float:
-        load = between(processors, read())
-        share = load.taken - load.blur
-        return min(share, MOST) * (monotonic() - began) if share > 0 else 0.0  # NaN: not known
+    seconds, began, before = limit * images, monotonic(), excused()
 
     def ring(*_: object) -> None:
-        more = seconds + excused() - apart + others() - (monotonic() - began)
-        if armed and more > BRIEF:
-            signal.setitimer(signal.ITIMER_REAL, more, AGAIN)
-        elif armed:  # the signal may arrive when the call is over
+        left = seconds + excused() - before - (monotonic() - began)
+        if left < BRIEF:
             raise _Late
+        signal.setitimer(signal.ITIMER_REAL, left)
 
     handler = signal.signal(signal.SIGALRM, ring)
     try:
-        try:
-            before = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
-            return work()
-        finally:
-            armed = False
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return work()
     except _Late as late:
-        armed = False  # it may have come before the flag was down
-        where, taken, many = place(late), others(), f", {images} images" if images > 1 else ""
+        where, many = place(late), f", {images} images" if images > 1 else ""
         raise TimeLimitError(
             f"stopped after {seconds:g} s (time_limit={limit:g}{many})"
             + (f" at {where}" if where else "")
-            + (f"; {taken:.3g} s more, which other programs took, do not count" * (taken > 0.1))
         ) from late
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-        left, interval = before
-        if left:
-            left -= monotonic() - began
-            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), interval)

@@ -3,12 +3,8 @@
 Latency: every decoder warmed up, then interleaved prompt by prompt, in blocks spread over the run,
 as often and in the sizes of batches that the study says. Quality: in batches, the same seed for
 every decoder, and the baseline again under other seeds (the reseeds). What is recorded already is
-skipped. A decoder that raises becomes failed rows. A killed run loses the call in flight.
-
-A shard is the quality images whose index is i modulo n, decoded by one worker: an image is a
-function of its noise, which is one of (seed, prompt), so who decodes it with which others does not
-matter. Workers write into the run's folder; the run itself merges and judges. They time nothing: a
-machine that other workers share is no place to measure on.
+skipped. A decoder that raises becomes failed rows. A killed run loses the call in flight. A part of
+the quality images is decoded by `bench.run.shards`.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -31,13 +27,12 @@ from bench.config.schedule import Batch, Cell
 from bench.config.schema import StudyConfig, digest
 from bench.console import progress
 from bench.cost.moments import moments_of, watch_of
-from bench.data.errors import ConfigError, Failure
-from bench.judge.quality import Scorer, with_kept_features
+from bench.data.errors import Failure
 from bench.measure.busy import Neighbours
 from bench.measure.clock import now
 from bench.measure.device import Provenance, prepare, provenance
 from bench.prompts import Prompt, call_prompts
-from bench.records.folder import SHARDS, Key, RunFolder, check_space, open_folder
+from bench.records.folder import Key, RunFolder, check_space, open_folder
 from bench.records.rows import SCHEMA_VERSION, empty_measures, image_name
 from bench.records.sources import sources_by_cell, weights_of
 from bench.records.study import identity_of
@@ -60,23 +55,6 @@ class RunResult:
     cells: list[Cell]
 
 
-class Shard(NamedTuple):
-    """Shard i of n."""
-
-    i: int
-    n: int
-
-    def __str__(self) -> str:
-        return f"{self.i}/{self.n}"
-
-
-class Done(NamedTuple):
-    """What a worker leaves: rows of its shard, and how many of them failed."""
-
-    rows: int
-    failed: int
-
-
 def run_study(config: StudyConfig, attention: Sequence[dict[str, Any]] = ()) -> RunResult:
     """Runs (or resumes) a study and merges its rows. attention: choices of another run to go by
     (study.json), so that codes in half precision are the same.
@@ -92,65 +70,30 @@ def run_study(config: StudyConfig, attention: Sequence[dict[str, Any]] = ()) -> 
         return RunResult(folder.path, folder.merge().to_pandas(), run.model, run.every)
 
 
-def run_shard(
-    config: StudyConfig, shard: Shard, threads: int | None = None, scorer: Scorer | None = None
-) -> Done:
-    """Decodes (or resumes) a shard, and keeps the features of its pictures where the scorer can
-    say them. threads: of this worker, in place of the study's.
-
-    Raises as `run_study` does, ConfigError where the study has no quality images.
-    """
-    require_images(config)
-    with opened(config, f"{shard.i}-of-{shard.n}", threads) as run:
-        mine = run.quality(shard)
-        run.resume(mine)
-        run.all([mine], f"{config.name} {shard}")
-        keys = [key for batch in mine for key in batch.keys]
-        drawn = [run.folder.path / name for k in keys if (name := run.folder.said(k, "image"))]
-        if scorer is not None and run.model.draws:
-            with_kept_features(scorer, run.folder.path, drawn)
-        return Done(len(keys), sum(run.folder.said(key, "status") == "failed" for key in keys))
-
-
-def require_images(config: StudyConfig) -> None:
-    """Raises ConfigError where workers would have nothing to do."""
-    if not config.quality.images:
-        raise ConfigError(
-            f"the study {config.name} has timed images alone (quality.images=0), and workers time "
-            "nothing: what else runs on a shared machine would be in every time. Run it without "
-            "shard= and launch=, on a machine that does nothing else"
-        )
-
-
 @contextmanager
 def opened(
     config: StudyConfig,
     shard: str = "",
-    threads: int | None = None,
     attention: Sequence[dict[str, Any]] = (),
 ) -> Iterator[Run]:
     """A run before its first image: its folder open, the model loaded, every decoder built.
-    shard: the name of a worker's; threads: of this process, in place of the study's; attention: as
-    of `run_study`."""
-    place = Path(config.run_dir).absolute()  # whatever becomes of the working directory
-    backend = dataclasses.replace(config.backend, threads=threads or config.backend.threads)
-    device = prepare(backend)
+    shard: the name of one; attention: as of `run_study`."""
+    device = prepare(config.backend)
     made = provenance(device)
     require_main_thread(config.time_limit)
     prompts = call_prompts(config.prompts, config.prompts_needed)
     identity = config.measured(), config.hash, made.machine()
-    with open_folder(place, *identity, shard) as folder:
+    with open_folder(Path(config.run_dir), *identity, shard) as folder:
         model = load_model(config, device, prompts, config.latency.sizes)
         check_prompts(model, prompts)
         if attention:
             folder.note(ATTENTION, lambda chosen: chosen or [*attention])
         go_by(folder, model)
-        yield Run(config, folder, model, made, prompts, f"{SHARDS}/{shard}" if shard else "")
+        yield Run(config, folder, model, made, prompts)
 
 
 class Run:
-    """The state of a run in progress. mark: what its note of the image that is being decoded is
-    named by."""
+    """The state of a run in progress."""
 
     def __init__(
         self,
@@ -159,7 +102,6 @@ class Run:
         model: ImageModel,
         made: Provenance,
         prompts: Sequence[Prompt],
-        mark: str,
     ) -> None:
         # Of an encoder that is loaded apart from the model.
         hashes = {**model.weights_sha256, **model.text.sha256()}
@@ -168,8 +110,7 @@ class Run:
         self.every = schedule.cells(config, model.sampling)
         # Before any of it is imported: what is read is what runs.
         self.sources, weights = sources_by_cell(config, self.every), weights_of(model, self.every)
-        note = folder.path / f"{mark}.trying"
-        self.lineup = Lineup(config, model, self.every, prompts, note, folder.shared)
+        self.lineup = Lineup(config, model, self.every, prompts)
         self.labels = {cell.key: self.lineup.labels(cell) for cell in self.every}
         self.weights = weights()
         self.made, self.hash = made, config.hash
@@ -315,20 +256,13 @@ class Run:
             log.info("block %d timed again: %s", part[0].block, became)
 
     def run(self, batch: Batch) -> None:
-        """Decodes one batch and records its rows, those of a failure too. What fails in a worker is
-        tried once more, image by image, so that one bad image costs no others."""
+        """Decodes one batch and records its rows, those of a failure too."""
         started, name = now(), batch.cell.entry.name
         rows = self._attempt(batch)
         if not isinstance(rows, Failure):
             self._record(batch, rows, started)
             if batch.timed:
                 self.neighbours.after(rows[0])
-            return
-        alone = len(batch.indices) == 1 or self.lineup.trying.deaths(batch)
-        if self.folder.shared and not (rows.late or alone):
-            log.warning("%s failed, tried again: %s", name, rows.error)
-            for index in batch.indices:
-                self.run(dataclasses.replace(batch, indices=(index,)))
             return
         self.lineup.late[batch.cell.key] += rows.late
         error = blamed(rows.error, batch.cell.entry.spec)
@@ -337,7 +271,7 @@ class Run:
         self._record(batch, [self.identity(batch, i) | state for i in batch.indices], started)
 
     def _attempt(self, batch: Batch) -> list[Row] | Failure:
-        """The rows of a batch, or what went wrong. Raises HarmError."""
+        """The rows of a batch, or what went wrong. Raises SharedStateError."""
         return self.lineup.attempt(batch.cell, lambda: self.measure(batch))
 
     def _record(self, batch: Batch, rows: Sequence[Row], started: str) -> None:

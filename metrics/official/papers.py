@@ -142,7 +142,6 @@ class Evaluation:
         self.metrics, self.batch, self.seed = tuple(metrics), batch, seed
         self.cache_dir, self.progress = cache_dir, progress or _silent
         self._references: dict[tuple[Any, ...], Statistics] = {}
-        self.kept: KeptFeatures | None = None  # where features of files are kept
 
     def figures(
         self, images: Source, captions: Sequence[str], reference: Reference
@@ -175,15 +174,8 @@ class Evaluation:
                 found.append(self._scored(metric, images, captions))
         return found
 
-    def extract(self, images: Source) -> None:
-        """Extracts the features of every metric that compares, to be kept."""
-        compared = [metric for metric in self.metrics if METRICS[metric].reference]
-        uses = [self.networks.features(metric) for metric in compared]
-        for use in {(u.network.name, u.prepare.name): u for u in uses}.values():
-            self._features(use, images, self.kept)
-
     def _features(
-        self, use: Use, images: Source, kept: KeptFeatures | None, label: str = ""
+        self, use: Use, images: Source, kept: KeptFeatures | None = None, label: str = ""
     ) -> Tensor:
         """[n, E], those that are kept without the network."""
         with self.progress(len(images), label + use.name) as bar:
@@ -203,7 +195,7 @@ class Evaluation:
         use = self.networks.features(metric)
         key = (use.network.name, use.prepare.name)
         if key not in seen:
-            seen[key] = self._features(use, images, self.kept)
+            seen[key] = self._features(use, images)
         rows, real = seen[key], self._reference(use, reference)
         found: list[tuple[str, str, Interval, str]] = []
         for part in METRICS[metric].parts:

@@ -10,7 +10,7 @@ import pytest
 from bench.__main__ import main
 
 HERE = Path(__file__).parents[1]
-PLACES = f"file://{HERE}/bench/conf,file://{HERE}/edge/conf"
+PLACES = f"file://{HERE}/bench/conf"
 FOUND = f"hydra.searchpath=[{PLACES}]"
 SMALL = (FOUND, "model=random24")  # a model that loads in no time, for what no weights decide
 MOST_SECONDS = 20.0  # of processor time: an answer that takes longer is a hang

@@ -19,8 +19,7 @@ from bench.config.catalogue import groups, option
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from bench.profile.record import ProfileSettings
-from bench.run.launch.pack import PackSettings
-from bench.run.launch.task import LaunchConfig
+from bench.run.on_ray import RaySettings
 from decoders.api import DecoderError, Sampling
 from decoders.compose import check_keywords, resolve
 from decoders.documents import CONFIG, read_object
@@ -60,9 +59,8 @@ def settings() -> list[Any]:
     """One of each class of settings, as its defaults are."""
     study, training = compose_study(["study=smoke", "decoders=[ar]"]), compose_train([])
     parts = study.backend, study.latency, study.quality, study.fairness, study.decoders[0].sampling
-    own = ContextSettings(), ProfileSettings(), PackSettings()
-    launch, loss = LaunchConfig("local", "local"), LossConfig()
-    return [study, *parts, training.train, training.data, loss, *own, launch, Sampling()]
+    own = ContextSettings(), ProfileSettings(), RaySettings(2)
+    return [study, *parts, training.train, training.data, LossConfig(), *own, Sampling()]
 
 
 def test_no_setting_takes_another_kind_or_a_value_beyond_its_range() -> None:

@@ -92,14 +92,12 @@ def test_help_names_every_setting_of_a_command():
     from bench.commands.evaluate import EvaluateConfig
     from bench.compare.compare import KEYS
     from bench.profile.record import ProfileSettings
-    from bench.run.launch.pack import PackSettings
     from decoders.tiny.recipes.plan import Plan
     from metrics.official.checkpoint import FILES
     from metrics.official.papers import METRICS
 
     for command, settings in {
         "profile": ProfileSettings,
-        "pack": PackSettings,
     }.items():  # fmt: skip
         for name in settings.__dataclass_fields__:
             assert f"{command}.{name}" in manual(command)
@@ -114,7 +112,7 @@ def test_help_names_every_setting_of_a_command():
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "..." in form_of(c)["some"]])
 def test_the_examples_of_help_are_understood(command):
     words = shlex.split(form_of(command)["example"])[1:]
-    own = ("context.", "profile.", "pack.", "out=")
+    own = ("context.", "profile.", "out=")
     compose_study([word for word in words if not word.startswith((*own, "prompts"))])
 
 

@@ -4,7 +4,6 @@ say."""
 
 import importlib
 import json
-import logging
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,9 @@ from bench.data.errors import FolderError
 from bench.records.folder import open_folder
 from bench.records.study import read_identity
 from bench.run import session
-from bench.run.launch.merge import merge, read
-from bench.run.runner import Shard, run_shard, run_study
+from bench.run.runner import run_study
 from bench.run.session import agreed
+from bench.run.shards import Shard, run_shard
 from decoders.api import DecoderError
 from decoders.kernels import candidates
 from decoders.kernels.candidates import AttentionShape, Products
@@ -177,16 +176,3 @@ def test_a_choice_made_meanwhile_by_another_worker_counts(fake_study):
     kernels.agree = lambda record: made["left"]
     assert kernels.of(shape, 16, 1).name == "left" and TRIED
     assert json.dumps([*kernels.choices.values()]) == json.dumps([made["left"]])
-
-
-def test_merged_shards_keep_the_choice_and_two_choices_are_told(fake_study, tmp_path, caplog):
-    parts = []
-    for index, name in enumerate(("left", "right")):
-        FAST[:] = [name]
-        config = fake_study(LOOP, UNTIMED, f"run_dir={tmp_path / name}")
-        run_shard(config, Shard(index, 2))
-        parts.append(read(tmp_path / name))
-    with caplog.at_level(logging.WARNING):
-        merge(parts, tmp_path / "both")
-    assert chosen(tmp_path / "both") == ["left"]
-    assert "decoded with attention=right where others did with left" in caplog.text

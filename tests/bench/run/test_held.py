@@ -7,9 +7,9 @@ import pytest
 
 from bench.config import schedule
 from bench.run.lineup import LATE, Lineup
-from bench.run.runner import Run, Shard, run_shard, run_study
+from bench.run.runner import Run, run_study
+from bench.run.shards import Shard, run_shard
 from tests.bench import fakes
-from tests.bench.run.test_run import FAILING
 
 NAMES = {"fake_ar": "ar", "fake_spec": "spec"}
 UNTIMED = "latency.prompts=0"
@@ -74,12 +74,6 @@ def test_a_worker_holds_one_decoder_at_a_time(fake_study, moments):
     config = fake_study("quality.reseeds=0", "decoders=[fake_ar,fake_spec]", UNTIMED)
     run_shard(config, Shard(0, 1))
     assert moments == [{("ar", 4)}, {("ar", 2)}, {("spec", 4)}, {("spec", 2)}]
-    assert held() == set()
-
-
-def test_what_is_tried_again_image_by_image_is_dropped_too(fake_study):
-    run_shard(fake_study(f"decoders=[fake_ar,{FAILING}]", UNTIMED), Shard(0, 1))
-    assert ("spec", 1) in {(label, size) for label, size, _ in fakes.PREPARED}
     assert held() == set()
 
 

@@ -15,8 +15,7 @@ from huggingface_hub import constants
 
 from bench.__main__ import main
 from bench.config.compose import compose_study
-from bench.run.launch.task import Task
-from tests.bench.run.launch.hub import Hub, serving
+from tests.bench.commands.hub import Hub, serving
 from tests.stand_ins import make
 
 WORDS = ["study=lantern_table", "metric=none", "model.grid=4", "decoders=[ar,eagle2]"]
@@ -49,7 +48,7 @@ class Place:
         return main(["fetch", *WORDS, *self.words, f"run_dir={self.path / 'runs' / 'one'}"])
 
     def process(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A process of its own, as workers are."""
+        """A process of its own."""
         own = {"HF_ENDPOINT": self.hub.url, "HF_HOME": str(self.path / "cache")}
         return subprocess.run(
             [sys.executable, "-m", "bench", *words],
@@ -109,10 +108,10 @@ def test_what_a_study_needs_is_downloaded_once_and_read_offline(place, made, tmp
 
     asked = place.hub.asked
     few = ["latency.prompts=0", "quality.images=2", "quality.batch=2", f"run_dir={tmp_path / 'a'}"]
-    worker = Task((*WORDS, *place.words, *few), "0/1", offline=True)
-    done = place.process(*worker.arguments(), **worker.environment())
+    words = [*WORDS, *place.words, *few]
+    done = place.process("run", *words, "shard=0/1", HF_HUB_OFFLINE="1")
     assert done.returncode == 0, done.stderr
-    assert place.hub.asked == asked, "a worker asks the hub for nothing"
+    assert place.hub.asked == asked, "a run asks the hub for nothing"
     rows = [pd.read_parquet(path) for path in (tmp_path / "a").glob("rows/*/quality-*.parquet")]
     assert len(rows) == 4 and {row.status[0] for row in rows} == {"ok"}
 
@@ -159,6 +158,7 @@ def test_a_hub_out_of_reach_says_what_to_do(place, monkeypatch, capsys):
 
 def test_a_connection_that_breaks_says_what_to_do_and_what_came_is_kept(place, monkeypatch, capsys):
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)  # of retries
+    monkeypatch.setattr("logging.raiseExceptions", False)  # the hub's handler may be of a past test
     place.hub.cut = {"pytorch_model.bin"}
     assert place.fetch() == 2
     last = message(capsys)

@@ -1,0 +1,141 @@
+"""A run in shards: which process decodes an image changes nothing of it, and the last one ends the
+run."""
+
+import errno
+import fcntl
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from bench.__main__ import main
+from bench.config.compose import compose_study
+from bench.data.errors import ConfigError, FolderError, InUseError
+from bench.records.folder import open_folder
+from bench.records.study import read_identity
+from bench.run.runner import run_study
+from bench.run.shards import Shard, run_shard, shard_of
+from tests.bench import fakes
+from tests.bench.run.test_run import FAILING
+
+UNTIMED = "latency.prompts=0"
+OF_THE_CALL = ("seconds_", "cpu_", "peak_memory", "started_at", "batch")
+
+
+def same(rows: pd.DataFrame) -> pd.DataFrame:
+    """What does not depend on which images were decoded together, or when."""
+    return rows[[c for c in rows if not c.startswith(OF_THE_CALL)]].map(str)
+
+
+def sharded(config, count: int) -> pd.DataFrame:
+    """The rows of a run in so many shards."""
+    for index in range(count):
+        run_shard(config, Shard(index, count))
+    before = len(fakes.CALLS)
+    rows = run_study(config).rows
+    assert len(fakes.CALLS) == before, "the run itself decodes nothing again"
+    return rows
+
+
+def test_any_number_of_shards_gives_the_same_rows(fake_study, fake_run, tmp_path):
+    whole, parts = fake_run(UNTIMED)[1].rows, fake_study(UNTIMED, f"run_dir={tmp_path / 'parts'}")
+    assert same(sharded(parts, 3)).equals(same(whole))
+
+
+@pytest.mark.slow
+def test_shards_of_the_embedded_model_give_the_same_rows(tmp_path):
+    """Its layers, its kernel and its tokenizer round alike, whatever else is in the batch."""
+    words = [
+        "study=main", "model=tiny", "decoders=[ar,lantern_pp]", UNTIMED, "quality.reseeds=0",
+        "quality.pairs=24", "quality.images=4", "quality.batch=2", "backend.threads=1",
+    ]  # fmt: skip
+    found = [sharded(compose_study([*words, f"run_dir={tmp_path / str(n)}"]), n) for n in (1, 3)]
+    verified = found[0][found[0].decoder != "ar"]
+    for name in ("tv_output", "tv_declared_bound", "tv_output_bound", "moved", "bound", "codes"):
+        assert (verified[name].map(len) > 0).any(), f"{name}: there is something to compare"
+    pd.testing.assert_frame_equal(same(found[1]), same(found[0]))
+
+
+def test_a_shard_times_nothing_and_leaves_that_to_the_run(fake_study):
+    config = fake_study("decoders=[fake_ar]")
+    assert run_shard(config, Shard(0, 2)) == 0
+    assert {size for _, _, size in fakes.CALLS} == {3}, "no call of one image"
+    rows = run_study(config).rows
+    assert rows.protocol.value_counts().to_dict() == {"quality": 6, "reseed": 6, "latency": 4}
+    with pytest.raises(ConfigError, match="timed images alone"):
+        run_shard(fake_study("quality.images=0", "name=timed"), Shard(0, 2))
+
+
+def test_the_last_shard_ends_the_run(tmp_path, capsys):
+    words = ["run", fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path}", UNTIMED]
+    assert main([*words, "shard=0/2"]) == 0
+    assert "shard 0/2 is done, 0 of its images failed" in capsys.readouterr().out
+    assert not (tmp_path / "summary.csv").exists()
+    assert main([*words, "shard=1/2"]) == 0
+    assert len(pd.read_csv(tmp_path / "summary.csv")) == 4
+    (tmp_path / "summary.csv").unlink()
+    said = read_identity(tmp_path)
+    identity = said["config"], said["config_hash"], said["machine"]
+    with open_folder(tmp_path, *identity, shard="2-of-3"):
+        assert main([*words, "shard=1/2"]) == 0, "a shard that ends later finishes the run"
+    assert not (tmp_path / "summary.csv").exists()
+
+
+def test_a_run_decodes_what_shards_have_left(fake_study):
+    config = fake_study(UNTIMED, "decoders=[fake_ar]", "quality.reseeds=0")
+    run_shard(config, Shard(1, 2))
+    rows = run_study(config).rows
+    assert len(rows) == 6 and (rows.status == "ok").all()
+
+
+def test_a_failing_image_fails_in_a_shard_as_in_a_run(fake_study):
+    config = fake_study(UNTIMED, "quality.reseeds=0", f"decoders=[fake_ar,{FAILING}]")
+    assert run_shard(config, Shard(0, 2)) == 3, "the batch of the image"
+    failed = (rows := sharded(config, 2))[rows.status == "failed"]
+    assert failed.prompt_index.tolist() == [0, 2, 4] and "NaN logits" in failed.error.iloc[0]
+
+
+def test_shards_share_a_folder_and_a_run_has_it_alone(fake_study):
+    config = fake_study(UNTIMED)
+    path, rest = Path(config.run_dir), (config.measured(), config.hash, {})
+    with open_folder(path, *rest, shard="0-of-2"), open_folder(path, *rest, shard="1-of-2"):
+        with (
+            pytest.raises(InUseError, match="another process has shard 0-of-2"),
+            open_folder(path, *rest, shard="0-of-2"),
+        ):
+            pass
+        with pytest.raises(InUseError, match="shards of it are"), open_folder(path, *rest):
+            pass
+    with (
+        open_folder(path, *rest),
+        pytest.raises(InUseError, match="another run is writing"),
+        open_folder(path, *rest, shard="0-of-2"),
+    ):
+        pass
+
+
+def test_a_shared_file_system_that_is_late_or_locks_nothing(fake_study, monkeypatch):
+    config = fake_study(UNTIMED, "decoders=[fake_ar]", "quality.reseeds=0")
+    run_shard(config, Shard(0, 2))
+    real = Path.exists
+
+    def late(path: Path) -> bool:
+        return path.name != "study.json" and real(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "exists", late)
+        assert run_shard(config, Shard(1, 2)) == 0, "the folder's listing has it"
+
+    def unlocked(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", unlocked)
+    with pytest.raises(FolderError, match=r"locks no files .*run_dir="):
+        run_shard(config, Shard(1, 2))
+
+
+def test_words_of_a_shard():
+    assert shard_of(["seed=3", "shard=1/4"]) == (Shard(1, 4), ["seed=3"])
+    for text in ("2/2", "1", "-1/2", "a/b", "0/0"):
+        with pytest.raises(ConfigError, match="shard must be i/n with 0 <= i < n"):
+            shard_of([f"shard={text}"])
