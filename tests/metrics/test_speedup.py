@@ -21,9 +21,10 @@ def regimes(rng: np.random.Generator, seconds: np.ndarray) -> np.ndarray:
 
 
 def drift(rng: np.random.Generator, seconds: np.ndarray) -> np.ndarray:
-    """Noise whose memory is a minute (Ornstein-Uhlenbeck), of standard deviation 1."""
+    """Noise of standard deviation 1 that forgets as fast as `regimes` does: its autocorrelation
+    falls by e in half a minute (Ornstein-Uhlenbeck)."""
     out = rng.normal(size=len(seconds))
-    keep = np.exp(-np.diff(seconds, prepend=seconds[0]) / 60)
+    keep = np.exp(-np.diff(seconds, prepend=seconds[0]) / 30)
     for i in range(1, len(seconds)):
         out[i] = keep[i] * out[i - 1] + math.sqrt(1 - keep[i] ** 2) * out[i]
     return out
@@ -35,7 +36,7 @@ PROFILES = {
     "two regimes": (0.5, regimes),
     "noisy": (0.0, drift),
 }
-HITS = {"quiet": (1.0, 0.5), "two regimes": (0.4, 0.2), "noisy": (0.2, 0.1)}
+HITS = {"quiet": (1.0, 0.5), "two regimes": (0.4, 0.2), "noisy": (0.25, 0.12)}
 NOISE = {"quiet": 0.01, "two regimes": 0.02, "noisy": 0.1}  # of every timing by itself
 
 
