@@ -1,15 +1,15 @@
 """FID, KID, precision and recall of generated images against a reference, from their features.
 
 FID (Heusel et al. 1706.08500) is |mu - mu'|^2 + tr(S + S' - 2 (S S')^1/2); KID (Binkowski et al.
-1801.01401) is torch-fidelity's; so are improved precision and recall (Kynkaanniemi et al.
-1904.06991), but with distances in blocks of rows. Features are extracted once (``features``).
+1801.01401) is the unbiased squared MMD of all rows, with torch-fidelity's cubic kernel; improved
+precision and recall (Kynkaanniemi et al. 1904.06991) are torch-fidelity's, with distances in blocks
+of rows. Features are extracted once (``features``).
 
-What to know when reading them. FID falls with the number of images n even when the distributions
-agree, by about 1/n: compare decoders at equal n only; `bias` is the jackknife's estimate of that
-share at this n. The intervals are about the figure *at this n*, for new samples of the generated
-images with the reference fixed: FID and recall by the delete-a-group jackknife (wide rather than
-narrow, see ``stats.jackknife``; a bootstrap's duplicates would put the interval above FID itself),
-KID by half-sized subsets, precision by a bootstrap over images.
+FID falls with the number of images n even when the distributions agree, by about 1/n: compare
+decoders at equal n only. `fid_interval` also returns the jackknife's estimate without that bias.
+The intervals are about the figure *at this n*, for new samples of the generated images with the
+reference fixed: FID and recall by the delete-a-group jackknife (a bootstrap's duplicates would put
+the interval above FID itself), KID by the delete-one jackknife, precision by a bootstrap.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch_fidelity import metric_kid
 
 from metrics import MetricError
 from metrics.stats import Interval, bootstrap_mean, jackknife, left_out
 
-KID_SUBSETS = 100
-_KID_SIZE = 1000  # largest subset, as torch-fidelity's default
+FID_WIDE = 1.25  # the jackknife's spread over FID's own, simulated at 60 to 500 images
 NEIGHBOURS = 3  # k of precision and recall
 _BLOCK = 1024  # rows of distances taken together
 _LOG = logging.getLogger(__name__)
@@ -65,8 +63,8 @@ class Moments:
 
 
 def fid_interval(generated: Tensor, reference: Moments, *, seed: int = 0) -> tuple[Interval, float]:
-    """FID of features [n, E] with its jackknife interval (not below 0), and the jackknife's
-    estimate of its bias.
+    """FID of features [n, E] with its interval (not below 0), and FID without its bias: the
+    jackknife's K t - (K - 1) mean t_k, about what more images would give.
 
     Logs a warning where n <= E: the generated covariance is singular and FID mostly bias. Raises
     MetricError for fewer than 3 rows, NaN, or different E.
@@ -81,8 +79,8 @@ def fid_interval(generated: Tensor, reference: Moments, *, seed: int = 0) -> tup
             width,
             2 * width,
         )
-    found = jackknife(values, least=0.0)
-    return found, (len(values) - 2) * (float(values[1:].mean()) - found.value)
+    found, groups = jackknife(values, least=0.0, wide=FID_WIDE), len(values) - 1
+    return found, groups * found.value - (groups - 1) * float(values[1:].mean())
 
 
 def fid_left_out(generated: Tensor, reference: Moments, *, seed: int = 0) -> np.ndarray:
@@ -118,24 +116,42 @@ def distance_to(reference: Moments) -> Callable[[Moments], float]:
     return distance
 
 
-def kid(generated: Tensor, reference: Tensor, *, seed: int = 0) -> Interval:
-    """Unbiased squared MMD with torch-fidelity's cubic kernel: mean over random subsets.
+def kid(generated: Tensor, reference: Tensor) -> Interval:
+    """Unbiased squared MMD of features [n, E] and [m, E], its interval over generated images."""
+    return jackknife(kid_left_out(generated, reference))
 
-    Subsets are half the smaller set (at most 1000): the spread of half-sized subsets is that of the
-    figure itself (the delete-half jackknife), which gives the interval: mean +- 1.96 of it.
+
+def kid_left_out(generated: Tensor, reference: Tensor) -> np.ndarray:
+    """KID, and without each generated image in turn, [1 + n]. With kernel sums over other rows a_i,
+    over the reference b_i and within the reference c:
+
+        KID = sum a / (n (n - 1)) + c / (m (m - 1)) - 2 sum b / (n m)
+
+    Raises MetricError for fewer than 4 rows, NaN, or different E.
     """
     _require(generated, reference, 4)
-    found = metric_kid.kid_features_to_metric(
-        generated.double().cpu(),
-        reference.double().cpu(),
-        kid_subsets=KID_SUBSETS,
-        kid_subset_size=min(len(generated) // 2, len(reference) // 2, _KID_SIZE),
-        rng_seed=seed,
-        verbose=False,
-    )
-    mean = float(found[metric_kid.KEY_METRIC_KID_MEAN])
-    reach = 1.96 * float(found[metric_kid.KEY_METRIC_KID_STD])
-    return Interval(mean, mean - reach, mean + reach)
+    fake, real = (x.double().cpu() for x in (generated, reference))
+    own, across, within = _sums(fake, fake), _sums(fake, real), _sums(real, real)  # [n], [n], [m]
+    own -= _kernel((fake * fake).sum(1), fake.shape[1])
+    within -= _kernel((real * real).sum(1), real.shape[1])
+    n, m = len(fake), len(real)
+    rest = float(within.sum()) / (m * (m - 1))
+    # Without image i: its pairs with all others, and with the reference, are gone.
+    pairs = torch.cat([own.sum()[None], own.sum() - 2 * own]).numpy()  # [1 + n]
+    mixed = torch.cat([across.sum()[None], across.sum() - across]).numpy()
+    left = np.append(float(n), np.full(n, n - 1.0))
+    return pairs / (left * (left - 1)) + rest - 2 * mixed / (left * m)
+
+
+def _kernel(products: Tensor, width: int) -> Tensor:
+    """(x y / E + 1)^3 of inner products."""
+    return (products / width + 1) ** 3
+
+
+def _sums(rows: Tensor, others: Tensor) -> Tensor:
+    """Of every row [n, E], the kernel's sum over the others [m, E]; [n]."""
+    width = rows.shape[1]
+    return torch.cat([_kernel(part @ others.T, width).sum(1) for part in rows.split(_BLOCK)])
 
 
 def precision_recall(

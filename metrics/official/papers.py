@@ -200,11 +200,11 @@ class Evaluation:
         found: list[tuple[str, str, Interval, str]] = []
         for part in METRICS[metric].parts:
             if part == "fid":
-                value, bias = fid_interval(rows, real.moments, seed=self.seed)
-                note = f"about {bias:.3g} of it from the number of images: compare at equal n"
+                value, debiased = fid_interval(rows, real.moments, seed=self.seed)
+                note = f"{debiased:.3g} without the bias of {len(rows)} images"
                 found.append(("fid", "FID", value, note))
             elif part == "kid":
-                found.append(("kid", "KID", kid(rows, real.rows, seed=self.seed), ""))
+                found.append(("kid", "KID", kid(rows, real.rows), ""))
             elif part == "shares":
                 both = precision_recall(rows, real.rows, seed=self.seed)
                 found += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
-from torch_fidelity import metric_fid, metric_prc
+from torch_fidelity import metric_fid, metric_kid, metric_prc
 
 import metrics.fid as module
 from metrics import MetricError
-from metrics.fid import Moments, fid_interval, kid, precision_recall
+from metrics.fid import Moments, fid_interval, kid, kid_left_out, precision_recall
 
 from .made import fid
 
@@ -54,9 +54,13 @@ def test_kid_is_the_unbiased_mmd():
         return (k.sum() - np.trace(k)) / (len(k) * (len(k) - 1))
 
     want = off_diagonal(kernel(x, x)) + off_diagonal(kernel(y, y)) - 2 * kernel(x, y).mean()
-    found = kid(a, b)
-    assert found.value == pytest.approx(want, rel=0.2)  # a mean over random subsets
-    assert found.contains(want)
+    assert kid(a, b).value == pytest.approx(want, rel=1e-9)
+    found = kid_left_out(a, b)
+    assert found[1 + 7] == pytest.approx(kid(torch.cat([a[:7], a[8:]]), b).value, rel=1e-9)
+    one = metric_kid.kid_features_to_metric(
+        a.double(), b.double(), kid_subsets=1, kid_subset_size=60, rng_seed=0, verbose=False
+    )  # a subset of all rows
+    assert kid(a, b).value == pytest.approx(one["kernel_inception_distance_mean"], rel=1e-9)
 
 
 def test_precision_and_recall_are_torch_fidelitys_whatever_the_blocks(monkeypatch):
@@ -98,22 +102,24 @@ def test_worse_and_better_sets_are_ordered():
     assert precision[0] > precision[1]
 
 
-def test_fid_interval_holds_the_figure_and_its_spread_over_draws():
-    reference = Moments.of(draw(500, 10))
-    found = [fid_interval(draw(120, 100 + i, 0.2), reference)[0] for i in range(10)]
-    spread = np.std([one.value for one in found])
-    assert all(one.contains(one.value) for one in found)
-    width = np.mean([one.half_width for one in found]) / 1.96
-    assert 0.6 * spread < width < 2.5 * spread
+@pytest.mark.parametrize("figure", ["FID", "KID"])
+def test_an_interval_is_as_wide_as_the_figures_spread_over_draws(figure):
+    """Of images of the same law again and again."""
+    reference = draw(500, 10, dims=24)
+    moments, found = Moments.of(reference), []
+    for i in range(120):
+        rows = draw(100, 100 + i, 0.1, dims=24)
+        found.append(fid_interval(rows, moments)[0] if figure == "FID" else kid(rows, reference))
+    mean = np.mean([one.value for one in found])
+    assert 0.92 <= np.mean([one.contains(mean) for one in found]) <= 0.99
 
 
-def test_the_bias_is_what_a_same_law_sample_shows():
+def test_without_its_bias_fid_is_that_of_many_images():
     reference = Moments.of(draw(1500, 11))
-    found = [fid_interval(draw(120, 200 + i), reference) for i in range(3)]
-    mean = np.mean([value.value for value, _ in found])
-    assert mean > 0.1  # from finite sampling alone
-    # The jackknife leaves n - n/32 rows in: its estimate is of the right size, not exact.
-    assert np.mean([bias for _, bias in found]) == pytest.approx(mean, rel=0.5)
+    many = fid(draw(40_000, 12, 0.1), draw(1500, 11))
+    few = [fid_interval(draw(100, 200 + i, 0.1), reference) for i in range(20)]
+    assert np.mean([value.value for value, _ in few]) > 1.5 * many
+    assert np.mean([debiased for _, debiased in few]) == pytest.approx(many, rel=0.3)
 
 
 def test_singular_covariance_is_warned_about(caplog):
