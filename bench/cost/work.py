@@ -20,8 +20,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from decoders.models.sizes import Shape
-
 if TYPE_CHECKING:
     from torch import nn
 
@@ -194,36 +192,10 @@ class Net:
         attention = 4 * self.layers * rows * codes * slots * self.width
         return Work(self.weights_bytes + self.size * cache, products + attention)
 
-    def growth(self, rows: int) -> Growth:
-        """What a forward needs by its codes per row, half-way through an image."""
-        return Growth.through(self.work(rows), 2, self.work(rows, 2))
-
 
 def step_bytes(net: Net, model: ImageModel) -> int:
     """What an AR step at batch 1 reads half-way through an image."""
     return round(net.work(model.sampling.guidance_rows).bytes)
-
-
-def net_of(shape: Shape, size: int) -> Net:
-    """A target of that shape; size: bytes a number."""
-    return Net(
-        body=shape.blocks + shape.width,
-        head=shape.head,
-        layers=shape.layers,
-        width=shape.width,
-        kv_width=shape.kv_width,
-        slots=shape.prefix,
-        length=shape.length,
-        size=size,
-    )
-
-
-def eagle_net(shape: Shape, size: int) -> Net:
-    """An EAGLE drafter of a target's width (METHODS 3): one layer on 2D inputs and the target's
-    head. A drafter's prefix is a place shorter (METHODS 6)."""
-    body = shape.drafter - (shape.tokens or shape.vocab) * shape.width  # embeddings are looked up
-    slots = max(shape.prefix - 1, 0)
-    return replace(net_of(shape, size), body=body, layers=1, slots=slots)
 
 
 def target_net(model: ImageModel) -> Net | Unknown:
@@ -236,16 +208,40 @@ def target_net(model: ImageModel) -> Net | Unknown:
     if cfg is None:
         return Unknown(f"the target {type(target).__name__} has no `cfg` that gives its shape")
     try:
-        shape = Shape.of(cfg)
+        layers, heads = cfg.layers * layer_parameters(cfg), head_parameters(cfg)
+        width, slots, length = cfg.width, cfg.prefix, cfg.length
     except AttributeError as error:
         return Unknown(f"the `cfg` of {type(target).__name__} lacks a field ({error})")
-    layers = getattr(target, "layers", None)
-    if isinstance(layers, nn.Module) and (found := parameters(layers)) != shape.blocks:
+    own = getattr(target, "layers", None)
+    if isinstance(own, nn.Module) and (found := parameters(own)) != layers:
         return Unknown(
             f"the layers of {type(target).__name__} hold {found} parameters, its shape gives "
-            f"{shape.blocks}"
+            f"{layers}"
         )
-    return net_of(shape, model.dtype.itemsize)
+    return Net(
+        body=layers + width,
+        head=heads,
+        layers=cfg.layers,
+        width=width,
+        kv_width=width // cfg.group,
+        slots=slots,
+        length=length,
+        size=model.dtype.itemsize,
+    )
+
+
+def layer_parameters(cfg: Any) -> int:
+    """2 D^2 + 2 D^2 / G (attention) + 3 D F (SwiGLU) + 2 D (norms); + 2 D + 2 D / G (scales and
+    shifts of queries and keys) where they are normalised."""
+    width, shared = cfg.width, cfg.width // cfg.group
+    norms = 2 * width + (2 * (width + shared) if cfg.qk_norm else 0)
+    return int(width * (2 * width + 2 * shared + 3 * cfg.ffn) + norms)
+
+
+def head_parameters(cfg: Any) -> int:
+    """V D; with a hidden layer (Janus) D^2 + D more, and V biases."""
+    hidden = cfg.width**2 + cfg.width + cfg.vocab if cfg.head == "mlp" else 0
+    return int(cfg.vocab * cfg.width + hidden)
 
 
 def drafter_net(net: Any, target: Net | Unknown) -> Net | Unknown:

@@ -57,8 +57,7 @@ from dataclasses import replace
 from functools import partial
 
 from decoders.api import DecoderError
-from decoders.models import sizes
-from decoders.models.hub import Family, Layout, described, load_model
+from decoders.models.hub import Family, Layout, load_model
 from decoders.models.text.prompts import TOKENIZER, Template
 from decoders.models.vq import pictures
 
@@ -198,10 +197,13 @@ EMU3 = Family(
     row_end="<|extra_200|>",
     sections=("text_config",),
     # Emu3-Gen-hf's config.json leaves out what is as in transformers' Emu3TextConfig.
-    usual=described(sizes.EMU3),
+    usual={
+        "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 184622,
+    },
     places=9216,
     rope_base=1e6,
-)
+)  # fmt: skip
 
 
 # In transformers' or BAAI's layout: 90 rows of 90 codes and a row end are 720 pixels; the prompt

@@ -24,7 +24,6 @@ from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint
 from decoders.models.layouts import LLAMA, Names, harmless, layer_sources
 from decoders.models.parts import pad_head
 from decoders.models.shape import TransformerConfig
-from decoders.models.sizes import Shape
 from decoders.models.text.prompts import (
     TOKENIZER,
     PromptEncoder,
@@ -96,18 +95,6 @@ class Family:
     norm_eps: float = 1e-5
     fixed: Mapping[str, Any] = field(default_factory=dict)
     tokenizers: tuple[str, ...] = (TOKENIZER,)
-
-
-def described(shape: Shape) -> dict[str, int]:
-    """The sizes of a language model as config.json names them."""
-    return {
-        "hidden_size": shape.width,
-        "intermediate_size": shape.ffn,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.heads // shape.group,
-        "num_hidden_layers": shape.layers,
-        "vocab_size": shape.tokens,
-    }
 
 
 def layout_of(opened: Checkpoint, name: str, layouts: Sequence[Layout]) -> Layout:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.kinds import NotNegative, Positive, Within, require
-from decoders.models.sizes import LLAMAGEN_256 as XL
 
 Size = Annotated[int, Within(1, 2**24)]
 OVERRUN = 64  # rotary rows past the last code, for tree nodes beyond the image's end
@@ -27,7 +26,7 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Shape of a target or drafter.
+    """Shape of a target or drafter; by default LlamaGen-XL's of stage I (2406.06525, table 7).
 
     vocab: V, the codes it predicts. grid: image side in codes. prefix: P. conditioning: the prefix
     is a caption's features [P, text_width], a class (P = 1; `classes` of them), or token ids of the
@@ -40,14 +39,14 @@ class TransformerConfig:
     (grouped-query attention, 2305.13245); 1: each has its own.
     """
 
-    vocab: Size = XL.vocab
-    width: Size = XL.width
-    layers: Annotated[int, Within(0, 10_000)] = XL.layers
+    vocab: Size = 16384
+    width: Size = 1280
+    layers: Annotated[int, Within(0, 10_000)] = 36
     heads: Size = 20
-    ffn: Size = XL.ffn
-    grid: Annotated[int, Within(1, 4096)] = XL.grid
-    prefix: Annotated[int, Within(0, 2**20)] = XL.prefix
-    text_width: Annotated[int, Within(0, 2**24)] = XL.text_width
+    ffn: Size = 3584
+    grid: Annotated[int, Within(1, 4096)] = 16
+    prefix: Annotated[int, Within(0, 2**20)] = 120
+    text_width: Annotated[int, Within(0, 2**24)] = 2048
     norm_eps: NotNegative = 1e-5
     prefix_rope: str = "zero"
     conditioning: str = "caption"

@@ -34,7 +34,6 @@ from decoders.api import Sampling
 from decoders.compose import DecoderSpec, resolve
 from tests.cuda.pretend import (
     HOPPER,
-    PRESET,
     Card,
     Schedule,
     _pretend,
@@ -211,7 +210,7 @@ class Compiler:
         bfloat16 at batch 1 with guidance."""
         kernels: list[Kernel] = []
         with fake(card), targeting(GPUTarget("cuda", card.cc, 32)):
-            model = fake_model(PRESET, 1, torch.bfloat16, "triton")
+            model = fake_model(1)
             backend = partial(Written, self, card, kernels)
             found = step(model, spec_of(name), sampling, 1, compiled=True, backend=backend)
         return Step(kernels, {phase: each.total() for phase, each in found.items()})

@@ -33,18 +33,17 @@ from decoders.execution.state import rebind, tensors
 from decoders.kernels.candidates import AttentionShape, Implementation, Sdpa, Triton
 from decoders.kernels.selected import Kernels
 from decoders.models.checkpoint import assign
-from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.eagle_net import EagleNet
 from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.parts import pad_head
-from decoders.models.sizes import RELEASED
+from decoders.models.random_weights import SIZES, RandomText
 from decoders.models.transformer import Transformer, TransformerConfig, empty
-from decoders.models.unweighted import MadeUpText, config_of
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
 from decoders.tiny.targets import TARGETS
 
 CUDA = torch.device("cuda")
-PRESET = "llamagen_xl_256"
+(XL, LATENT), DTYPE = SIZES["llamagen_xl_256"], torch.bfloat16
 FREE = (  # beside views: what allocates, or says something of a tensor
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "_unsafe_view",
     "detach", "alias", "lift_fresh", "_reshape_alias", "resize_", "set_", "device",
@@ -105,14 +104,14 @@ class Piece:
         return self.rest + self.layer * self.layers
 
 
-def launches(spec: DecoderSpec, sampling: Sampling, preset: str = PRESET) -> list[Piece]:
-    """Kernels of a decoder's compiled step at a preset's size, by piece; bfloat16, batch 1.
+def launches(spec: DecoderSpec, sampling: Sampling) -> list[Piece]:
+    """Kernels of a decoder's compiled step at LlamaGen-XL's size, by piece; bfloat16, batch 1.
 
-    Raises DecoderError for an unknown preset, and for a loop that has no pieces."""
+    Raises DecoderError for a loop that has no pieces."""
     plain, counts = [], []
     for layers in SHALLOW:
         with fake():
-            model = fake_model(preset, layers, torch.bfloat16, "triton")
+            model = fake_model(layers)
             plain.append(step(model, spec, sampling, 1))
             deep = {k for k in plain[-1] if plain[-1][k] != plain[0][k]} if len(plain) > 1 else None
             counts.append(step(model, spec, sampling, 1, deep, True))
@@ -120,7 +119,7 @@ def launches(spec: DecoderSpec, sampling: Sampling, preset: str = PRESET) -> lis
     found = []
     for phase, first in counts[0].items():
         each = (counts[1].get(phase, first).total() - first.total()) / (more - few)
-        found.append(Piece(phase, each, first.total() - few * each, config_of(preset).layers))
+        found.append(Piece(phase, each, first.total() - few * each, XL.layers))
     return found
 
 
@@ -146,40 +145,36 @@ class Fitting(Kernels):
         return next(one for one in (Triton(), Sdpa()) if one.reason(shape) is None)
 
 
-def fake_model(preset: str, layers: int, dtype: torch.dtype, attention: str) -> ImageModel:
-    """A preset's model with fewer layers, on a CUDA device that is not there."""
-    config = replace(config_of(preset), layers=layers)
-    target = _filled(Transformer, config, dtype)
-    own = {name: given for name, (_, given) in TARGETS.items() if name != "plain"}
+def fake_model(layers: int) -> ImageModel:
+    """LlamaGen-XL with fewer layers, on a CUDA device that is not there."""
+    config = replace(XL, layers=layers)
+    target = _filled(Transformer, config)
+    target.kernels = Fitting()
     others = {
-        name: _filled(Grouped, GroupedConfig(**asdict(config) | given), dtype)
-        for name, given in own.items()
-        if config.conditioning == "caption"
+        name: _filled(Grouped, GroupedConfig(**asdict(config) | given))
+        for name, (_, given) in TARGETS.items()
+        if name != "plain"
     }
     for every in (target, *others.values()):
         pad_head(every)
-    kind = ChameleonEagleNet if config.tokens else EagleNet
-    drafter = _filled(kind, replace(config, layers=1), dtype)
-    target.kernels = None if attention == "torch" else Fitting()
-    _, vq = RELEASED[preset]
     return ImageModel(
-        name=f"{preset}_fake",
+        name="fake",
         target=target,
-        text=MadeUpText(config, CUDA, dtype),
-        tokenizer=NoTokenizer("none", torch.empty(config.vocab, vq.latent, device=CUDA)),
+        text=RandomText(config, CUDA, DTYPE),
+        tokenizer=NoTokenizer("none", torch.empty(config.vocab, LATENT, device=CUDA)),
         sampling=Sampling(cfg=7.5, top_k=min(1000, config.vocab)),
         device=CUDA,
-        dtype=dtype,
+        dtype=DTYPE,
         weights_sha256={},
-        drafters={"eagle": drafter},
+        drafters={"eagle": _filled(EagleNet, replace(config, layers=1))},
         targets=others,
     )
 
 
-def _filled(kind: Callable[[TransformerConfig], nn.Module], config: Any, dtype: Any) -> Any:
+def _filled(kind: Callable[[TransformerConfig], nn.Module], config: Any) -> Any:
     module = empty(kind, config)
     for name, parameter in list(module.named_parameters()):
-        assign(module, name, torch.empty(parameter.shape, dtype=dtype, device=CUDA))
+        assign(module, name, torch.empty(parameter.shape, dtype=DTYPE, device=CUDA))
     for name, table in list(module.named_buffers()):
         setattr(module, name, table.to(CUDA))
     return module
@@ -230,11 +225,6 @@ def _text(model: ImageModel, batch: int) -> TextFeatures:
     config: Any = model.target.cfg  # type: ignore[attr-defined]
     size = config.prefix
     mask = torch.empty(batch, size, dtype=torch.bool, device=CUDA)
-    if config.conditioning == "class":
-        return TextFeatures(torch.empty(batch, 1, dtype=torch.long, device=CUDA), mask)
-    if config.conditioning == "tokens":
-        ids = torch.empty(batch, size, dtype=torch.long, device=CUDA)
-        return TextFeatures(ids, mask, ids, mask)
     features = torch.empty(batch, size, config.text_width, dtype=model.dtype, device=CUDA)
     return TextFeatures(features, mask)
 

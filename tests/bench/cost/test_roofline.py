@@ -17,13 +17,23 @@ from bench.cost import moments
 from bench.cost.machine import measure_rates
 from bench.cost.moments import moments_of
 from bench.cost.rates import MachineRates, Moment, read_rates, save_rates
-from bench.cost.work import Net, Unknown, Work, drafter_net, target_net
+from bench.cost.work import (
+    Net,
+    Unknown,
+    Work,
+    drafter_net,
+    head_parameters,
+    layer_parameters,
+    parameters,
+    target_net,
+)
 from bench.judge.roofline import drafted_on, roofline
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from decoders.api import Sampling
 from decoders.compose import PartSpec
 from decoders.models.small import random_model
+from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.propose.drafters.medusa import Medusa
 from tests.bench import fakes
 
@@ -63,6 +73,15 @@ def test_operations_and_bytes_are_those_of_the_real_forward(model, rows, codes, 
     read = [*model.target.layers.parameters(), model.target.norm.weight, model.target.output.weight]
     cache = model.target.new_cache(rows, slots).data
     assert found.bytes == sum(p.nbytes for p in read) + cache.nbytes
+
+
+@pytest.mark.parametrize("changed", [{}, {"qk_norm": True}, {"group": 4}, {"head": "mlp"}])
+def test_parameters_by_formula_are_those_of_the_modules(changed):
+    cfg = TransformerConfig(**changed)
+    with torch.device("meta"):
+        target = Transformer(cfg)
+    assert cfg.layers * layer_parameters(cfg) == parameters(target.layers)
+    assert head_parameters(cfg) == parameters(target.output)
 
 
 def test_half_precision_halves_the_bytes_and_leaves_the_operations():

@@ -1,0 +1,103 @@
+"""Models of two official sizes with random weights: what a step costs, without a checkpoint.
+
+Time and memory of a step depend on shapes alone. Codes and acceptance of such a model mean nothing,
+and it draws no pictures. PyTorch's own initialisation gives finite and nearly flat logits.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+
+from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.shape import TransformerConfig
+from decoders.models.transformer import Transformer, cast
+from decoders.models.vq.tokenizer import NoTokenizer
+from decoders.models.weights import dtype_of
+
+# The target's shape, and the numbers of a code's latent in the codebook.
+SIZES = {
+    "llamagen_xl_256": (TransformerConfig(pads="released"), 8),
+    "anole_7b": (
+        TransformerConfig(
+            vocab=8192, width=4096, layers=32, heads=32, ffn=11008, grid=32, prefix=128,
+            conditioning="tokens", tokens=65536, positions="line", prefix_rope="identity",
+            qk_norm=True,
+        ),
+        256,
+    ),
+}  # fmt: skip
+
+
+def load(
+    size: str = "llamagen_xl_256",
+    device: str = "cpu",
+    dtype: str = "bfloat16",
+    cfg: float = 7.5,
+    top_k: int = 1000,
+) -> ImageModel:
+    """Target, EAGLE drafter and codebook. cfg, top_k: the usual sampling of the released model.
+    Raises DecoderError for a size that is not in SIZES."""
+    if size not in SIZES:
+        raise DecoderError(f"model.size is one of {', '.join(SIZES)}, found {size!r}")
+    (shape, latent), place, kind = SIZES[size], torch.device(device), dtype_of(dtype)
+    with initialised(place, kind):
+        target = Transformer(shape)
+        drafter = (ChameleonEagleNet if shape.tokens else EagleNet)(replace(shape, layers=1))
+        codebook = F.normalize(torch.randn(shape.vocab, latent, dtype=torch.float32), dim=-1)
+    for module in (target, drafter):
+        cast(module.eval().requires_grad_(False), place, kind)
+    return ImageModel(
+        name=f"{size}_random",
+        target=target,
+        text=RandomText(shape, place, kind),
+        tokenizer=NoTokenizer("a model with random weights has none", codebook),
+        sampling=Sampling(cfg=cfg, top_k=top_k),
+        device=place,
+        dtype=kind,
+        weights_sha256={size: "random"},
+        drafters={"eagle": drafter},
+    )
+
+
+@contextmanager
+def initialised(place: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Modules are made on the device, in their final dtype, from the seed 0: 14 GB need no copy."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.random.fork_rng(), torch.device(place):
+            torch.manual_seed(0)
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@dataclass(frozen=True)
+class RandomText:
+    """Features [B, P, F] or token ids [B, P] that are a function of the prompt."""
+
+    cfg: TransformerConfig
+    device: torch.device
+    dtype: torch.dtype
+
+    def encode(self, prompts: list[str]) -> TextFeatures:
+        size, rows = self.cfg.prefix, []
+        for prompt in prompts:
+            generator = torch.Generator().manual_seed(zlib.crc32(prompt.encode()))
+            if self.cfg.conditioning == "tokens":
+                rows.append(torch.randint(self.cfg.tokens, (size,), generator=generator))
+            else:
+                rows.append(torch.randn(size, self.cfg.text_width, generator=generator))
+        mask = torch.ones(len(prompts), size, dtype=torch.bool, device=self.device)
+        features = torch.stack(rows).to(self.device)  # [B, P, F] or [B, P]
+        if self.cfg.conditioning != "tokens":
+            return TextFeatures(features.to(self.dtype), mask)
+        alone = mask & (torch.arange(size, device=self.device) >= size - 2)  # start, image token
+        return TextFeatures(features, mask, features, alone)

@@ -1,0 +1,77 @@
+"""Models with random weights: usable like any other model, and no pictures."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from decoders.api import DecoderError
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
+from decoders.models import random_weights
+from decoders.models.random_weights import SIZES, load
+from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.grown import Grown
+from decoders.propose.trees.static import Static
+from decoders.verify.by_node import ByNode
+from decoders.verify.lantern import LanternPP
+
+PROMPTS = ["a red circle", "a small blue square"]
+SMALL = {"width": 64, "layers": 3, "heads": 4, "ffn": 96, "grid": 4, "prefix": 8, "vocab": 48}
+
+
+@pytest.fixture(params=SIZES)
+def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A size with all but its width, depth and vocabulary."""
+    (shape, latent), name = SIZES[request.param], str(request.param)
+    tokens = 200 if shape.tokens else 0
+    monkeypatch.setitem(
+        random_weights.SIZES, name, (replace(shape, **SMALL, tokens=tokens), latent)
+    )
+    return name
+
+
+def test_a_random_model_decodes_like_any_other(small: str) -> None:
+    model = load(small, dtype="float32", top_k=48)
+    text = model.text.encode(PROMPTS)
+    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
+    rule = LanternPP(model, k=4, lam=3.0)
+    tree = Grown(Eagle(model), Static(choices="binary_8"))
+    for decoder in (
+        Autoregressive(model, model.sampling),
+        Speculative(model, model.sampling, tree, ByNode(rule)),
+    ):
+        codes = decoder.generate(text, noise).codes
+        assert codes.shape == (2, model.target.length)
+        assert int(codes.min()) >= 0 and int(codes.max()) < model.target.vocab_size
+        assert not torch.equal(codes[0], codes[1])
+    again = load(small, dtype="float32")
+    for name, value in model.target.state_dict().items():  # type: ignore[attr-defined]
+        assert torch.equal(value, again.target.state_dict()[name])  # type: ignore[attr-defined]
+
+
+def test_logits_are_flat_and_the_dtype_is_final(small: str) -> None:
+    model = load(small)
+    assert torch.get_default_dtype() == torch.float32
+    assert model.target.output.weight.dtype == torch.bfloat16  # type: ignore[attr-defined]
+    text = model.text.encode(PROMPTS)
+    logits = model.target.logits(
+        model.target.prefill(text, 1, model.target.new_cache(2, model.target.prefix))[:, -1]
+    )
+    assert bool(logits.isfinite().all()) and float(logits.softmax(-1).max()) < 0.5
+
+
+def test_a_prompt_has_the_same_features_in_any_batch(small: str) -> None:
+    text = load(small).text
+    pair, alone = text.encode(PROMPTS), text.encode(PROMPTS[1:])
+    assert torch.equal(pair.features[1], alone.features[0])
+
+
+def test_no_pictures_and_no_unknown_size(small: str) -> None:
+    model = load(small)
+    assert not model.draws
+    with pytest.raises(DecoderError, match="random weights has none"):
+        model.tokenizer.decode(torch.zeros(1, 16, dtype=torch.long))
+    with pytest.raises(DecoderError, match=r"one of llamagen_xl_256, anole_7b, found 'b'"):
+        load("b")
