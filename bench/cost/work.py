@@ -30,7 +30,7 @@ FASTER = 1.5  # a rate so far above main memory's is a cache's
 
 
 class Rates(Protocol):
-    """What a floor needs of a machine, measured or from a data sheet."""
+    """What a floor needs of a machine."""
 
     @property
     def bytes_per_s(self) -> float: ...
@@ -119,8 +119,8 @@ class Growth:
         return fixed / linear if linear > 0 else None
 
 
-def regime(growth: Growth, rates: Rates, place: str = MEMORY, where: str = "here") -> str:
-    """What bounds an AR step, in a sentence; place: what is read, where: on which machine."""
+def regime(growth: Growth, rates: Rates, place: str = MEMORY) -> str:
+    """What bounds an AR step, in a sentence; place: what is read."""
     one = growth.at(1)
     reading, computing = one.reading(rates), one.computing(rates)
     if reading > computing:
@@ -128,11 +128,11 @@ def regime(growth: Growth, rates: Rates, place: str = MEMORY, where: str = "here
         over = growth.takes_over(rates)
         more = f", and takes over from {over} codes per forward on" if over else ""
         allowed = f"arithmetic would allow {_ms(computing)}{more}."
-        return f"AR is bound by {place} {where} ({said}); {allowed}"
+        return f"AR is bound by {place} here ({said}); {allowed}"
     said = f"{_ms(computing)} for {one.operations / 1e6:,.3g} Mflop at "
     said += f"{_giga(rates.operations_per_s)} Gflop/s"
     return (
-        f"AR is bound by arithmetic {where} ({said}); {place} would allow {_ms(reading)}, so a "
+        f"AR is bound by arithmetic here ({said}); {place} would allow {_ms(reading)}, so a "
         "forward over n codes costs about n AR steps."
     )
 

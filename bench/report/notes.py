@@ -68,7 +68,7 @@ def floors(run: RunData) -> list[str]:
     """How to read the tables of time over floor, on which machine, and why a floor is missing."""
     lines = [
         "Forward: an AR step, or the verification of a tree of that many codes per row, root "
-        "included.",
+        "included. In AR steps: over the baseline's step.",
         "Over floor: the time over the least that this machine needs (max of bytes / bandwidth and "
         "operations / rate).",
         "Accept share: acceptance, commit and bookkeeping, as a share of draft, verification and "

@@ -29,12 +29,13 @@ COLUMNS = (
     Column("decoder", "decoder"),
     Column("codes", "codes", figures(0)),
     Column("step_ms", "step ms", number),
+    Column("step_ar_steps", "step in AR steps", figures(2)),
     Column("step_over_floor", "step over floor", _times),
     Column("forward_ms", "forward ms", number),
+    Column("forward_ar_steps", "forward in AR steps", figures(2)),
     Column("forward_floor_ms", "floor ms", number),
     Column("forward_over_floor", "over floor", _times),
     Column("draft_ms", "draft call ms", number),
-    Column("draft_floor_ms", "draft floor ms", number),
     Column("draft_over_floor", "draft over floor", _times),
     Column("accept_share", "accept share", percent),
 )
@@ -77,6 +78,8 @@ def roofline_tables(run: RunData) -> list[Table]:
     """One table a section that has a line in roofline.csv."""
     made = []
     for section in run.sections:
+        base = "" if section.baseline is None else section.baseline.name
+        ar = run.roofline.get(base, {}).get("ar_ms", math.nan)
         rows = []
         for entry in section.decoders:
             if entry.failed or entry.name not in run.roofline:
@@ -84,6 +87,7 @@ def roofline_tables(run: RunData) -> list[Table]:
             line = run.roofline[entry.name]
             part = forward_part(line)
             own = {f"forward_{n}": line[f"{part}_{n}"] for n in FORWARD}
+            own |= {f"{n}_ar_steps": (line | own)[f"{n}_ms"] / ar for n in ("step", "forward")}
             values = line | own | {"decoder": entry.label}
             rows.append(Row([column.cell(values) for column in COLUMNS], entry.role.value))
         if rows:

@@ -133,16 +133,17 @@ def test_the_roofline_table_has_time_over_floor_of_every_forward(built: ReportPa
     sampling, greedy = roofline.roofline_tables(run)
     cells = {r.cells[0]: dict(zip(sampling.headings, r.cells, strict=True)) for r in sampling.rows}
     assert cells["ar"] == {
-        "decoder": "ar", "codes": "1", "step ms": "8.25", "step over floor": "1.6 x",
-        "forward ms": "8.25", "floor ms": "0.825", "over floor": "10.0 x",
-        "draft call ms": "—", "draft floor ms": "0.250", "draft over floor": "—",
-        "accept share": "—",
+        "decoder": "ar", "codes": "1", "step ms": "8.25", "step in AR steps": "1.00",
+        "step over floor": "1.6 x", "forward ms": "8.25", "forward in AR steps": "1.00",
+        "floor ms": "0.825", "over floor": "10.0 x", "draft call ms": "—",
+        "draft over floor": "—", "accept share": "—",
     }  # fmt: skip
     lantern = cells["lantern"]
     assert (lantern["codes"], lantern["over floor"], lantern["accept share"]) == (
         "59", "1.5 x", "12.5 %"
     )  # fmt: skip
     assert lantern["draft over floor"] == "2.8 x"
+    assert (lantern["step in AR steps"], lantern["forward in AR steps"]) == ("0.36", "0.36")
     assert [r.cells[0] for r in greedy.rows] == ["ar_greedy", "eagle2_greedy", "lantern_greedy"]
     for name in ("table.txt", "table.md", "table.tex", "index.html"):
         text = (built.folder / name).read_text(encoding="utf-8")
@@ -216,7 +217,7 @@ def test_steps_that_are_one_graph_are_drawn_as_a_whole(tmp_path: Path) -> None:
     whole = line("lantern", forward=1.5) | dict.fromkeys(("forward_ms", "draft_ms"), NAN)
     run = load(made(tmp_path, (line("ar", ar=2.0), whole)))
     cells = roofline.roofline_tables(run)[0].rows[1].cells
-    assert cells[:5] == ["lantern", "59", "3.00", "1.6 x", "—"]
+    assert cells[:6] == ["lantern", "59", "3.00", "1.82", "1.6 x", "—"]
     panels = draw_floors(run).spec["concat"]
     rows = [row for panel in panels for layer in panel["layer"] for row in layer["data"]["values"]]
     shown = {(row.get("decoder"), row.get("text")) for row in rows}
