@@ -75,7 +75,7 @@ LAYERS = {
     "bench": (
         "data", "console", "config", "prompts", "measure", "cost", "judge.gate", "judge", "records",
         "run", "report.plots", "report", "compare",
-        "profile", "commands", "notebook", "__main__",
+        "commands", "notebook", "__main__",
     ),
 }  # fmt: skip
 

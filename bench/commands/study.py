@@ -57,7 +57,6 @@ def cmd_run(words: Sequence[str]) -> int:
 def _run(config: StudyConfig, words: Sequence[str]) -> int:
     """Runs a study that these words describe, here; 1 where some decoder failed."""
     from bench.records.load import load
-    from bench.records.run_json import write_record
     from bench.run.finish import clear, finish, interruptible, scorer_of
     from bench.run.runner import run_study
 
@@ -65,11 +64,9 @@ def _run(config: StudyConfig, words: Sequence[str]) -> int:
         scorer = scorer_of(config)
         result = run_study(config)
         summary = finish(config, result, scorer)
-        write_record(result.path)
     clear(result.path)
     if config.report:
         _report(load(result.path))
-        write_record(result.path)
     else:
         say(f"records: {result.path / 'records.parquet'}")
     failed = summary[summary.status != "ok"]
@@ -82,15 +79,14 @@ def cmd_sweep(words: Sequence[str]) -> int:
     """Run a study once for each value: sweep acceptance.delta=0.05,0.1 tree=chain,static.
     One decoder for each value, or combination of values, of settings that are given several; a
     decoder without such a setting runs once. Resumes as `run` does; `report` makes the tables
-    again from the same words with this run_dir. At its end `best` says which is the fastest.
+    again from the same words with this run_dir.
     Settings: study decoders ...
         PART.SETTING=A,B  values of a setting of decoders: acceptance.delta=0.05,0.1
         PART=A,B          options of a part: tree=chain,static
         run_dir=DIR       the run's folder (default: results/runs/<study>_sweep)
     Example: sweep study=main decoders=[ar,lantern] acceptance.delta=0.05,0.1,0.2
     """
-    from bench.compare.best import cmd_best
-    from bench.config.compose import compose_study, sort_overrides
+    from bench.config.compose import sort_overrides
 
     if not any(len(values) > 1 for values in sort_overrides(words).entry):
         raise ConfigError(
@@ -99,13 +95,7 @@ def cmd_sweep(words: Sequence[str]) -> int:
         )
     if not any(split(word).key == "run_dir" for word in words):
         words = [*words, "run_dir=results/runs/${name}_sweep"]
-    if any(split(word).group in ("ray", "shard") for word in words):
-        return cmd_run(words)
-    config = compose_study(words)
-    status = _run(config, words)
-    if not status:
-        cmd_best([config.run_dir])
-    return status
+    return cmd_run(words)
 
 
 def cmd_report(words: Sequence[str]) -> int:
@@ -120,7 +110,6 @@ def cmd_report(words: Sequence[str]) -> int:
     from bench.config.compose import compose_study
     from bench.judge.fairness import judge_folder
     from bench.records.load import load
-    from bench.records.run_json import write_record
     from bench.records.study import require_own
     from bench.report.build import check_place, split_out
     from bench.run.finish import clear, gather
@@ -146,8 +135,6 @@ def cmd_report(words: Sequence[str]) -> int:
     if part is not None:
         run = replace(run, study=f"{run.study} ({part.title})")
     _report(run, out)
-    if out is None and part is None:
-        write_record(folder)
     return 0
 
 

@@ -23,7 +23,6 @@ import pandas as pd
 from scipy.stats import false_discovery_control, permutation_test
 from scipy.stats import t as student
 
-from bench.config.schedule import BATCHED
 from bench.judge.paired import every_latency_row, image_rows, quiet
 from bench.records.kept import images_digest, judged
 from bench.records.load import load
@@ -41,7 +40,6 @@ RATIOS = (RATE, SPEEDUP)
 SCORES = ("codes per forward", "CLIP")
 FIGURES = (*RATIOS, *SCORES, "FID")
 IMAGE = ["prompt_index", "seed", "prompt"]
-SAME_IMAGE, BOTH = [*IMAGE, "protocol", "repeat", "size"], ("_a", "_b")
 MACHINE = ("cpu", "gpu", "threads", "backend", "device", "dtype")
 
 
@@ -227,30 +225,6 @@ def _scores(a: Side, b: Side) -> list[Finding]:
         error = float(less.std(ddof=1)) / math.sqrt(len(less))
         out.append(replace(found, error=error, freedom=len(less) - 1, p=_sign_test(less)))
     return out
-
-
-def same_images(a: Side, b: Side) -> tuple[pd.DataFrame, list[bool]]:
-    """Rows of one decoder that came out in A, each with that of the same image in B, which may have
-    failed (columns end in `BOTH`; reseeds too); and whether its codes, or else its pictures, are
-    the same, for those that both have kept either of."""
-    sides = []
-    for side in (a, b):
-        rows = side.run.records[side.run.records.decoder == side.decoder]
-        sides.append(rows.assign(size=rows.batch.where(rows.protocol == BATCHED, 1)))
-    both = sides[0][sides[0].status == "ok"].merge(sides[1], on=SAME_IMAGE, suffixes=BOTH)
-    found = [_same(row) for row in both.to_dict("records")]
-    return both, [same for same in found if same is not None]
-
-
-def _same(row: Mapping[Any, Any]) -> bool | None:
-    """None where one side has kept neither codes nor a picture, as published runs have."""
-    if row[f"status{BOTH[1]}"] != "ok":
-        return False
-    for column in ("codes", "image_hash"):
-        one, other = (row[column + end] for end in BOTH)
-        if len(one) and len(other):
-            return [*one] == [*other]
-    return None
 
 
 def _sign_test(less: np.ndarray) -> float:

@@ -14,9 +14,8 @@ from bench.compare.chance import APART, RATIOS, Finding, Side, findings, read_si
 from bench.config.differences import differences
 from bench.config.words import fraction, with_folders
 from bench.console import say
-from bench.data.errors import ConfigError, FolderError, unknown
+from bench.data.errors import ConfigError, unknown
 from bench.data.files import ready_file, write_text
-from bench.records.run_json import FILE, read_record
 from bench.report.table import Column, filled, interval, terminal
 
 SIDES = ("in A", "in B")
@@ -49,8 +48,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     runs = [read_sides(folder) for folder in folders]
     pairs, notes = _chosen(folders, runs, given.get("decoders"))
     found = findings(pairs, level)
-    notes += _changed(folders) + _settings(runs) + _protocols(pairs)
-    notes += _unmeasured(pairs) + _failures(pairs)
+    notes += _settings(runs) + _protocols(pairs) + _unmeasured(pairs) + _failures(pairs)
     say("\n".join([*heads(pairs), rendered(found, notes)]))
     if out:
         text = json.dumps({"findings": [asdict(f) for f in found], "notes": notes}, indent=1)
@@ -124,17 +122,6 @@ def _chosen(
         if name not in runs[0]:
             raise ConfigError(unknown(f"decoder of {folders[0]}", name, sorted(runs[0])))
     return [(runs[0][asked[0]], runs[0][asked[1]])], []
-
-
-def _changed(folders: Sequence[Path]) -> list[str]:
-    """Folders whose files are not as their run.json says."""
-    notes = []
-    for folder in (folder for folder in folders if (folder / FILE).is_file()):
-        try:
-            read_record(folder / FILE)
-        except FolderError as error:
-            notes.append(f"changed since it was recorded: {error}")
-    return notes
 
 
 def _settings(runs: Sequence[Mapping[str, Side]]) -> list[str]:

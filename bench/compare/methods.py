@@ -1,10 +1,8 @@
-"""What conf says of published methods, and `python -m bench methods [RUN ...]`: all in one table.
+"""Which measured rows speak of a published one.
 
-A decoder's YAML says under `published` which method it is (`bench.config.schema.PublishedConfig`):
-its name in published.csv, how rows of a run are recognised as it, what it is exact to, what its
-released code does. names.yaml says what the papers' models, prompts and features are called here.
-claims.csv has claims of papers and programs that do not hold, with what was found here: a table of
-its own behind the first, in which the papers' own figures stand beside AR's.
+A decoder's YAML says under `published` (`bench.config.schema.PublishedConfig`) what its method is
+called in published.csv and how rows of a run are recognised as it. names.yaml says what the papers'
+models, prompts and features are called here.
 
 Of a published row and the measured ones every setting agrees, differs, or is not stated by the
 source. Among the rows of the same method, those that agree on the model are taken first, then on
@@ -14,31 +12,20 @@ obstacle. A setting that is not stated is no obstacle: it is written down as ass
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from bench.compare.measured import Measured
-from bench.compare.measured import load as load_run
 from bench.compare.published import FOLDER, Published, PublishedError, settings_text
-from bench.compare.published import load as load_published
 from bench.config.catalogue import groups, option
 from bench.config.schema import PublishedConfig, build
-from bench.config.words import with_folders
-from bench.console import say
-from bench.data.files import ready_file, write_text
-from bench.report.table import interval, number
 from decoders.kinds import Within
 
-FILE, CLAIMS = FOLDER / "names.yaml", FOLDER / "claims.csv"
-HEADINGS = ("method", "`decoder=`", "exact to", "released code", "published", "ours")
-REFUTED = ("claim", "the paper's figures (AR's)", "here", "because")
-CLAIM = ["paper", "arxiv", "method", "claim", "here", "reason"]
-NOTHING = "-"
+FILE = FOLDER / "names.yaml"
 # Whether a setting agrees (None: the source does not state it); the obstacle, or what is assumed.
 Setting = tuple[bool | None, str]
 AGREES: Setting = True, ""
@@ -83,143 +70,18 @@ def load_names(path: Path = FILE) -> Names:
     return replace(
         names,
         models={name: astuple(one) for name, one in models.items()},
-        methods={one.name: one for _, one in methods() if one.name},
+        methods={one.name: one for one in methods()},
     )
 
 
-def entries() -> list[tuple[str, dict[str, Any]]]:
-    """Every decoder of conf, and its YAML."""
+def methods() -> Iterator[PublishedConfig]:
+    """What every decoder of conf says under `published`."""
     import yaml
 
-    return [(name, yaml.safe_load(option("decoder", name))) for name in groups()["decoder"]]
-
-
-def methods() -> list[tuple[str, PublishedConfig]]:
-    """(decoder, its method): AR, exact ones, then the others, each by the date of the paper."""
-    found = []
-    for decoder, written in entries():
+    for decoder in groups()["decoder"]:
+        written = yaml.safe_load(option("decoder", decoder))
         if "published" in written:
-            one = build(PublishedConfig, written["published"], f"{decoder}: published")
-            exact = written.get("expect") == "exact"
-            order = (not written.get("baseline"), not exact, one.arxiv or "later", one.method)
-            found.append((order, decoder, one))
-    return [(decoder, one) for _, decoder, one in sorted(found, key=lambda line: line[0])]
-
-
-def cmd_methods(words: Sequence[str]) -> int:
-    """Every method: exact to what, as released, published, and ours in the runs named.
-    Prints a Markdown table, and one of published claims that do not hold.
-    Usage: [RUN ...] [setting=value ...]
-    Settings:
-        out=FILE  also writes the table there
-    Example: methods results/runs/exact results/runs/relaxed
-
-    Raises BenchError.
-    """
-    runs, given = with_folders(words, ("out",), "methods")
-    out = Path(given["out"]).expanduser() if "out" in given else None
-    if out:
-        ready_file(out)
-    published = load_published()
-    text = f"{table(published, runs)}\n\n{claims(published)}"
-    say(text)
-    if out:
-        write_text(out, text + "\n")
-    return 0
-
-
-def table(rows: Sequence[Published], runs: Sequence[Path] = ()) -> str:
-    """The Markdown table; without runs it has no column of ours."""
-    found = {row.decoder: row for run in runs for row in load_run(run).rows}
-    lines = [
-        (
-            f"{one.method} ([{one.arxiv}](https://arxiv.org/abs/{one.arxiv}))"
-            if one.arxiv
-            else one.method,
-            ", ".join(f"`{name}`" for name in (decoder, *one.variants)),
-            one.exact_to,
-            one.released or NOTHING,
-            figures(one.name, rows),
-            ours((decoder, *one.variants, *one.rows), found),
-        )
-        for decoder, one in methods()
-    ]
-    return _table(HEADINGS, lines, len(HEADINGS) - (not runs))
-
-
-def claims(rows: Sequence[Published], path: Path = CLAIMS) -> str:
-    """The Markdown table of claims that do not hold. Raises PublishedError where the file is
-    damaged."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            found = [*reader]
-            if reader.fieldnames != CLAIM or not all(all(one.values()) for one in found):
-                raise PublishedError(f"{path}: expected the columns {CLAIM}, none of them empty")
-    except (OSError, csv.Error) as error:
-        raise PublishedError(f"cannot read {path} ({error}); restore it from git") from error
-    lines = [
-        (
-            f"{one['method']}: {one['claim']} "
-            f"([{one['arxiv']}](https://arxiv.org/abs/{one['arxiv']}))",
-            own_figures(one["paper"], one["method"], rows),
-            one["here"],
-            one["reason"],
-        )
-        for one in found
-    ]
-    return _table(REFUTED, lines, len(REFUTED))
-
-
-def own_figures(paper: str, method: str, rows: Sequence[Published]) -> str:
-    """FID and CLIP of a method in its paper, AR's of the same table in brackets; the first model
-    that has both."""
-    own = [row for row in rows if row.paper == paper and "fid" in row.figures]
-    for row in (row for row in own if row.method == method):
-        same = (row.model, row.dataset, row.resolution)
-        for ar in (ar for ar in own if ar.method == "AR"):
-            if (ar.model, ar.dataset, ar.resolution) == same:
-                return f"{row.model} " + ", ".join(
-                    f"{name.upper()} {row.figures[name]:.{digits}f} ({ar.figures[name]:.{digits}f})"
-                    for name, digits in (("fid", 2), ("clip", 4))
-                    if name in row.figures and name in ar.figures
-                )
-    return NOTHING
-
-
-def _table(headings: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> str:
-    return "\n".join(
-        f"| {' | '.join(cell.replace('|', '/') for cell in line[:width])} |"
-        for line in (headings, [":--"] * len(headings), *lines)
-    )
-
-
-def figures(method: str, rows: Sequence[Published]) -> str:
-    """Published speed-ups over AR: by model, lowest to highest, with who measured them."""
-    groups: dict[str, list[Published]] = {}
-    for row in rows:
-        if row.method == method != "AR" == row.baseline and "speedup" in row.figures:
-            greedy = ", greedy" * (row.temperature == 0)
-            groups.setdefault(f"{row.model or 'model not named'}{greedy}", []).append(row)
-    return "; ".join(_range(name, group) for name, group in sorted(groups.items())) or NOTHING
-
-
-def _range(name: str, rows: Sequence[Published]) -> str:
-    speeds = sorted({row.figures["speedup"] for row in rows})
-    papers = ", ".join(sorted({row.paper for row in rows}))
-    span = " to ".join(f"{speed:.2f}x" for speed in dict.fromkeys((speeds[0], speeds[-1])))
-    return f"{name} {span} ({papers})"
-
-
-def ours(names: Sequence[str], found: Mapping[str, Measured]) -> str:
-    """Speed-up with its interval and codes per forward of those of these decoders that were run; of
-    several runs of one decoder the last that was named."""
-    cells = []
-    for name in (name for name in names if name in found):
-        measured = found[name].figures
-        speed, codes = interval(measured["speedup"], 2), number(measured["mal"].value, 2)
-        cells.append(f"`{name}` {speed}x, {codes} codes")
-    return "; ".join(cells) or NOTHING
+            yield build(PublishedConfig, written["published"], f"{decoder}: published")
 
 
 @dataclass(frozen=True)

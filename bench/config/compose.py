@@ -34,7 +34,6 @@ from bench.config.hydra_edge import (
 from bench.config.schema import (
     BackendConfig,
     DecoderEntry,
-    LoaderConfig,
     PublishedConfig,
     SamplingConfig,
     StudyConfig,
@@ -241,25 +240,6 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
     return build(
         DecoderEntry, raw | {"name": name, "spec": spec, "sampling": own.resolve(study)}, name
     )
-
-
-def recomposed(measured: Mapping[str, Any], where: str) -> StudyConfig:
-    """The study of `StudyConfig.measured()`, without a gate, quality metrics and a report, which
-    that does not say. where: the file that holds it. Raises ConfigError."""
-    from decoders.compose import DecoderSpec, PartSpec
-
-    root = dict(check_type(where, measured, dict))
-
-    def entry(raw: Any) -> DecoderEntry:
-        own = dict(check_type(f"{where}: a decoder", raw, dict))
-        spec = dict(check_type("spec", own.get("spec"), dict))
-        named = {key: build(PartSpec, spec[key], key) for key in PARTS if spec.get(key) is not None}
-        return build(DecoderEntry, own | {"spec": build(DecoderSpec, spec | named, "spec")}, where)
-
-    made = {key: build(LoaderConfig, root.get(key), key) for key in ("model", "prompts")}
-    decoders = tuple(map(entry, check_type(f"{where}: decoders", root.get("decoders"), list)))
-    usual = {"run_dir": "", "metric": None, "gate": False, "report": False}
-    return build(StudyConfig, {**root, **usual, **made, "decoders": decoders}, where)
 
 
 def settled(backend: BackendConfig) -> BackendConfig:

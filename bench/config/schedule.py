@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -123,20 +122,6 @@ def quality_batches(
         for cell, protocol, seed in runs
         for start in range(0, len(indices), size)
     ]
-
-
-def part_of(config: StudyConfig, share: float) -> StudyConfig:
-    """The first prompts of each protocol, about this share of a study: at least two timed ones and
-    one batch. Batches stay as they are: in half precision codes depend on the size of theirs."""
-    latency, quality = config.latency, config.quality
-    prompts = min(latency.prompts, max(2, math.ceil(share * latency.prompts)))
-    blocks = max(1, min(prompts, round(share * latency.blocks)))
-    batches = max(1, math.ceil(share * quality.images / quality.batch))
-    return dataclasses.replace(
-        config,
-        latency=dataclasses.replace(latency, prompts=prompts, blocks=blocks),
-        quality=dataclasses.replace(quality, images=min(quality.images, batches * quality.batch)),
-    )
 
 
 def parts(latency: Sequence[Batch], quality: Sequence[Batch], blocks: int) -> list[list[Batch]]:

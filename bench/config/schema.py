@@ -215,21 +215,13 @@ class FairnessConfig:
 class PublishedConfig:
     """`published` in a decoder's YAML: its method in the papers. It is no part of what a row is.
 
-    exact_to: whose law the output has; released: where the authors' program departs from the
-    paper's rule; variants: further decoders of the method, rows: other names that studies give
-    them; name: in published.csv, "" where nothing is published; parts: how rows of summary.csv are
-    recognised as it, by the first words of loop (speculative where it is not said), drafter,
-    acceptance and tree; tree: its settings in the authors' code, as another tree is another method;
-    params: the settings that papers state, and what they are here (k: acceptance.k)."""
+    name: in published.csv; parts: how rows of summary.csv are recognised as it, by the first words
+    of loop (speculative where it is not said), drafter, acceptance and tree; tree: its settings in
+    the authors' code, as another tree is another method; params: the settings that papers state,
+    and what they are here (k: acceptance.k)."""
 
-    method: str
-    exact_to: str
-    arxiv: str = ""
-    released: str = ""
-    variants: list[str] = field(default_factory=list)
-    rows: list[str] = field(default_factory=list)
-    name: str = ""
-    parts: dict[str, str] = field(default_factory=dict)
+    name: str
+    parts: dict[str, str]
     tree: dict[str, float] = field(default_factory=dict)
     params: dict[str, str] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ class Scores:
 
     `..._features`: what the figures were made with; "" for the same as FID's. clip and hps: 100
     cos, the mean over images; clip_each: of every image, in their order; protocol: how they were
-    measured, in lines that a record of the run repeats (`bench.records.run_json`).
+    measured.
     """
 
     fid: float = NAN

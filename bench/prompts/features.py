@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 
 @prompt_set
 def load(count: int | None, path: str) -> PromptSet:
-    """The first `count` prompts of a file that `bench features` (or another program in the same
-    layout) wrote. Raises PromptError, and DecoderError where the file cannot be used."""
+    """The first `count` prompts of a feature file (`decoders.models.text.features`). Raises
+    PromptError, and DecoderError where the file cannot be used."""
     cache = FeatureCache(path)
     if not cache.named:
         log.warning(

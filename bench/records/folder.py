@@ -6,7 +6,6 @@
     images/<cell>/<protocol>/<the same stem>.png     reseeds: one folder per seed;
                                                      at the end each with its captions.json
     records.parquet, summary.csv, report/            made from the rows at the end
-    run.json                                         hashes of them (`bench.records.run_json`)
     machine.json, roofline.csv, fairness.csv         what the machine can do, beside what was done
 
 Why a guard: rows of two configurations, two schema versions or two machines in one folder would be
@@ -92,7 +91,7 @@ class RunFolder:
             self.row_path(*key).replace(self.row_path(*key).with_suffix(STALE))
         self._failed(retry_failed)
         if len(self.tables) < len(keys):
-            for name in ("records.parquet", "summary.csv", "run.json"):
+            for name in ("records.parquet", "summary.csv"):
                 (self.path / name).unlink(missing_ok=True)
 
     def load(self, keys: Mapping[Key, Mapping[str, Any]]) -> list[Key]:

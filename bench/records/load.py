@@ -33,8 +33,10 @@ ROWS = "records.parquet"
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
 NO_PART = {"", "none", "null", "-", "nan"}
 
-REMEDY = "run `python -m bench run study=...` again: it resumes and writes what is missing"
-COPY = "it is a published run, which nothing here makes again: copy its folder once more"
+REMEDY = (
+    "run `python -m bench run study=...` again: it resumes and writes what is missing; of a copied "
+    "folder, copy it once more"
+)
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def load(run: Path, rows: Rows = "needed") -> RunData:
     records = read_rows(folder) if wanted else pd.DataFrame(columns=[*RECORD_COLUMNS])
     table = read_table(path, SUMMARY if whole else OLDER_SUMMARY)
     if table.empty:
-        raise FolderError(f"{path} has no rows: nothing was measured yet; {remedy(path)}")
+        raise FolderError(f"{path} has no rows: nothing was measured yet; {REMEDY}")
     lacking = {name: value for name, value in NOTHING.items() if name not in table}
     verdicts = {"exactness": table.exactness.map(today)} if "exactness" in table else {}
     summary = _with_unsummarised(table.assign(**lacking | verdicts), records)
@@ -144,7 +146,7 @@ def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataF
     path = folder / ROWS
     require_file(path)
     if schema.damaged(path):
-        raise FolderError(f"{path} is damaged: it is not as it was written; {remedy(path)}")
+        raise FolderError(f"{path} is damaged: it is not as it was written; {REMEDY}")
     try:
         names = pq.read_schema(path).names
         if not {*columns} <= {*names, *schema.LATER} and (wrong := schema.other_version(path)):
@@ -153,9 +155,7 @@ def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataF
         table = schema.brought_up(pq.read_table(path, columns=[c for c in columns if c in names]))
         table = table.select([*columns]).cast(pa.schema([schema.SCHEMA.field(c) for c in columns]))
     except (pa.ArrowException, OSError) as error:
-        raise FolderError(
-            f"{path} is damaged: no readable Parquet ({error}); {remedy(path)}"
-        ) from error
+        raise FolderError(f"{path} is damaged: no readable Parquet ({error}); {REMEDY}") from error
     for column in columns:
         if not pa.types.is_floating(schema.SCHEMA.field(column).type) and table[column].null_count:
             raise FolderError(f"{path}: column {column} has empty cells; copy the file again")
@@ -165,7 +165,7 @@ def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataF
     if {*found["schema_version"]} - {*schema.READABLE}:
         raise FolderError(schema.other_version(path))
     if found.empty:
-        raise FolderError(f"{path} has no rows: no image was decoded yet; {remedy(path)}")
+        raise FolderError(f"{path} has no rows: no image was decoded yet; {REMEDY}")
     return found
 
 
@@ -259,7 +259,7 @@ def read_table(path: Path, form: Form) -> pd.DataFrame:
         # Only empty cells are missing: a part may well be called "none" or "null".
         table = pd.read_csv(path, keep_default_na=False, dtype=str, index_col=False)
     except ValueError as error:  # empty, no table, no UTF-8
-        raise FolderError(f"{path} is not a readable table ({error}); {remedy(path)}") from error
+        raise FolderError(f"{path} is not a readable table ({error}); {REMEDY}") from error
     require_columns(path, (*form.words, *form.numbers), list(table.columns))
     for column in [name for name in table if name in (*form.numbers, *form.later_numbers)]:
         blank = table[column].str.strip().str.lower().isin({"", "nan", "none"})
@@ -267,18 +267,11 @@ def read_table(path: Path, form: Form) -> pd.DataFrame:
             table[column] = table[column].mask(blank).astype(float)
         except ValueError as error:
             raise FolderError(
-                f"{path}: column {column} holds a non-number ({error}); {remedy(path)}"
+                f"{path}: column {column} holds a non-number ({error}); {REMEDY}"
             ) from error
         if table[column].abs().max() == math.inf:
             raise FolderError(f"{path}: column {column} holds a number that is not finite")
     return table
-
-
-def remedy(path: Path) -> str:
-    """What to do where a file of a run folder is not as it was written. A published run has no rows
-    that it could be made from."""
-    published = (path.parent / "run.json").is_file() and not (path.parent / "rows").is_dir()
-    return COPY if published else REMEDY
 
 
 def require_file(path: Path) -> None:
@@ -289,7 +282,7 @@ def require_file(path: Path) -> None:
     if path.suffix == ".parquet" and tables and not (folder / "rows").is_dir():
         raise FolderError(
             f"{folder} holds tables without {path.name}, so it cannot be compared: expected a "
-            "finished run, or one that `python -m bench publish` copied with its records"
+            "finished run; of a copied folder, copy that file too"
         )
     raise FolderError(
         f"there is no {path}, so {folder} holds no finished run; run the study first (`python -m "
@@ -301,4 +294,4 @@ def require_file(path: Path) -> None:
 def require_columns(path: Path, wanted: Sequence[str], found: list[str]) -> None:
     lacking = [column for column in wanted if column not in found]
     if lacking:
-        raise FolderError(f"{path} lacks the columns {', '.join(lacking)}; {remedy(path)}")
+        raise FolderError(f"{path} lacks the columns {', '.join(lacking)}; {REMEDY}")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from bench.config.differences import settings_of
 from bench.cost.work import regime
 from bench.records.run_data import RESEED_LABEL, Entry, Role, RunData, Section
+from bench.report.plots.sweeps import is_number, swept_in
 from bench.report.roofline import bounds
 from bench.report.table import NOISE, interval, number
 
@@ -105,6 +107,7 @@ def _fastest(run: RunData, section: Section) -> list[str]:
         lines.append(_said(run, like[0], "decoder with quality in AR's band"))
     elif others and like and all(apart(section, e) is not None for e in others):
         lines.append("No relaxed decoder with quality in AR's band is faster.")
+    lines += _ends(run, section, [*exact[:1], *like[:1]])
     doubts = _doubts(run, section, [*exact[:1], *like[:1]], known)
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
 
@@ -116,6 +119,23 @@ def _said(run: RunData, entry: Entry, kind: str) -> str:
     if not entry.number("speedup_lo") > 1:
         start = f"No {kind} is faster than AR beyond chance; the fastest is {entry.name}"
     return f"{start}, {speed} times AR, output TV {tv}, {entry.word}."
+
+
+def _ends(run: RunData, section: Section, best: list[Entry]) -> list[str]:
+    """Settings of which one of the best decoders has the first or last of three or more values."""
+    listed = run.identity.get("config", {}).get("decoders", [])
+    swept = swept_in(section, {entry["name"]: settings_of(entry) for entry in listed})
+    lines = [(s.setting, line) for s in swept for line in s.series if len(line) > 2]
+    ends = {
+        (entry.name, setting): value
+        for setting, line in lines
+        for value, entry in (line[0], line[-1])
+        if is_number(value) and entry in best
+    }
+    return [
+        f"{name} lies at the end of the values of {setting}: one beyond {value} may be faster."
+        for (name, setting), value in ends.items()
+    ]
 
 
 def _doubts(run: RunData, section: Section, best: list[Entry], known: list[Entry]) -> list[str]:

@@ -38,7 +38,7 @@ from bench.records.sources import sources_by_cell, weights_of
 from bench.records.study import identity_of
 from bench.run.lineup import Lineup
 from bench.run.outcome import blamed, measured, picture_of, require_main_thread
-from bench.run.session import ATTENTION, check_prompts, frozen_heap, go_by, load_model
+from bench.run.session import check_prompts, frozen_heap, go_by, load_model
 from decoders.api import ImageModel
 
 log = logging.getLogger(__name__)
@@ -55,14 +55,13 @@ class RunResult:
     cells: list[Cell]
 
 
-def run_study(config: StudyConfig, attention: Sequence[dict[str, Any]] = ()) -> RunResult:
-    """Runs (or resumes) a study and merges its rows. attention: choices of another run to go by
-    (study.json), so that codes in half precision are the same.
+def run_study(config: StudyConfig) -> RunResult:
+    """Runs (or resumes) a study and merges its rows.
 
     Raises, before work starts where possible: ConfigError, PromptError, FolderError, DecoderError
     (a model or decoder that cannot be built, a prompt that the model cannot read), DiskFullError.
     """
-    with opened(config, attention=attention) as run:
+    with opened(config) as run:
         folder, (latency, quality) = run.folder, run.batches()
         run.resume([*latency, *quality])
         run.all(schedule.parts(latency, quality, config.latency.parts), config.name)
@@ -71,13 +70,9 @@ def run_study(config: StudyConfig, attention: Sequence[dict[str, Any]] = ()) -> 
 
 
 @contextmanager
-def opened(
-    config: StudyConfig,
-    shard: str = "",
-    attention: Sequence[dict[str, Any]] = (),
-) -> Iterator[Run]:
+def opened(config: StudyConfig, shard: str = "") -> Iterator[Run]:
     """A run before its first image: its folder open, the model loaded, every decoder built.
-    shard: the name of one; attention: as of `run_study`."""
+    shard: the name of one."""
     device = prepare(config.backend)
     made = provenance(device)
     require_main_thread(config.time_limit)
@@ -86,8 +81,6 @@ def opened(
     with open_folder(Path(config.run_dir), *identity, shard) as folder:
         model = load_model(config, device, prompts, config.latency.sizes)
         check_prompts(model, prompts)
-        if attention:
-            folder.note(ATTENTION, lambda chosen: chosen or [*attention])
         go_by(folder, model)
         yield Run(config, folder, model, made, prompts)
 

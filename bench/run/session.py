@@ -77,7 +77,7 @@ def load_model(
         if cache.length != model.target.prefix:
             raise DecoderError(
                 f"{cache.path} holds features of {cache.length} positions, the model's prefix has "
-                f"{model.target.prefix}; make the file for this model (`python -m bench features`)"
+                f"{model.target.prefix}; make the file with this model's encoder"
             )
         model.target.prefill(text, 1, model.target.new_cache(1, cache.length))
     return model

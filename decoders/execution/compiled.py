@@ -14,7 +14,6 @@ several times faster than a library call.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import subprocess
@@ -111,9 +110,7 @@ class Compiled(Execution):
                 own = kept.setdefault((piece.__name__, state), {})
                 how = "eager" if None in own.values() else "compiled"
                 run.path[phase] = slower(run.path.get(phase), how)
-                # A profile's name around it is no part of what is compiled.
-                plain = piece if inspect.ismethod(piece) else inspect.unwrap(piece)
-                piece = by_form(phase, plain, own, make)
+                piece = by_form(phase, piece, own, make)
             found.append((phase, piece))
         return found
 

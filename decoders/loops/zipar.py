@@ -1,8 +1,9 @@
 """Rows of an image in parallel: ZipAR (2412.04062, decoders.md (q)).
 
 A row opens once the row above has `window` codes; a forward then adds a code to every open row. So
-the target changes, by how much `bench context` measures. With the window at a row's width only one
-row is open: AR, code by code. Lane k of an image is its k-th open row, the topmost first.
+the target changes, and no rule bounds by how much (docs/decoders.md has figures). With the window
+at a row's width only one row is open: AR, code by code. Lane k of an image is its k-th open row,
+the topmost first.
 
 The first code of a row is drawn before the row above has its last code: its newest code stands in
 for it (`first: newest`), or, after DiagD (2503.14070), the last code of the nearest complete row

@@ -13,7 +13,7 @@ TENSOR = "model.layers.1.self_attn.k_proj.weight"
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13\n"
 PAGE = "<!DOCTYPE html>\n<html><title>Sign in</title></html>"
 ONE = ("study=smoke", "decoders=[ar]", "prompts=classes", "prompts.limit=1")
-READ = ("features", *ONE, "out={tmp}/o.safetensors")
+READ = ("check", *ONE)
 LLAMAGEN = ("model=llamagen_xl_256", "model.grid=4", "model.checkpoint={tmp}/m")
 MODEL = (*READ, *LLAMAGEN)
 Change = Callable[[Path], object]
@@ -126,18 +126,20 @@ def _encoder_alone(folder: Path) -> None:
 
 
 def _text(change: Change) -> Change:
-    """A small random T5 encoder in {tmp}/t5, and what is wrong with it."""
+    """A small random T5 encoder in {tmp}/t5, and what is wrong with it, behind a whole target."""
 
     def prepare(tmp: Path) -> None:
+        from tests.decoders.models import released
         from tests.decoders.models.made.t5 import save_t5
 
+        released.write_hub(tmp / "m")
         change(save_t5(tmp / "t5"))
 
     return prepare
 
 
 def _t5(about: str, says: str, change: Change) -> Bad:
-    words = [*READ, "text.checkpoint={tmp}/t5"]
+    words = ["run", *ONE[:2], *LLAMAGEN, "model.text={tmp}/t5", "run_dir={tmp}/run"]
     return Bad(f"text encoder: {about}", words, says, _text(change))
 
 

@@ -114,8 +114,6 @@ CASES = [
        folder("d")),
     at("evaluated images are a file",
        ["evaluate", "images={tmp}/file", "metrics=[kid]", "reference={tmp}"], "not a folder"),
-    at("features under a file", ["features", "study=smoke", "out={tmp}/file/f.safetensors"],
-       "as a file"),
     at("prompts under a file", [*RUN, "prompts=file", "prompts.path={tmp}/file/a.txt",
        "run_dir={tmp}/run"], "under a file"),
     at("prompts in too long a name", [*RUN, "prompts=file", "prompts.path={tmp}/" + "x" * 300 +

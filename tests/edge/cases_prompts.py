@@ -7,12 +7,12 @@ from typing import Any
 
 from tests.edge.table import Bad
 
-READ = ("features", "study=smoke", "decoders=[ar]", "out={tmp}/o.safetensors")
+READ = ("run", "study=smoke", "decoders=[ar]", "run_dir={tmp}/run")
 LONG = "a" * 10_001
 
 
 def _prompts(about: str, path: str, says: str, kind: str = "file", make: Any = None) -> Bad:
-    """A file that `features` reads before it loads anything."""
+    """A prompt file of a study."""
     words = [*READ, f"prompts={kind}", f"prompts.path={path}"]
     return Bad(f"prompts: {about}", words, says, make)
 

@@ -88,7 +88,7 @@ def _ordered(name: str, line: list[tuple[Any, Entry]]) -> list[tuple[Any, Entry]
     """Numbers by size; where whole parts differ, the decoders' names stand for them."""
     if name in PARTS:
         return [(entry.name, entry) for _, entry in line]
-    if all(_is_number(value) for value, _ in line):
+    if all(is_number(value) for value, _ in line):
         return sorted(line, key=lambda pair: pair[0])
     return line
 
@@ -97,7 +97,7 @@ def _panel(section: Section, swept: Swept, quality: Quality) -> Spec:
     """A figure over the setting's values, and over what AR has: its figure, and the band of its
     other seeds. A line joins values that are numbers."""
     values = [value for line in swept.series for value, _ in line]
-    numbers = all(map(_is_number, values))
+    numbers = all(map(is_number, values))
     labels = [*dict.fromkeys(map(str, sorted(values) if numbers else values))]
     look = {"grid": False, "labelAngle": 0 if numbers else -30, "labelLimit": 150}
     x = {"field": "value", "type": "ordinal", "title": swept.setting, "sort": labels, "axis": look}
@@ -124,5 +124,5 @@ def _panel(section: Section, swept: Swept, quality: Quality) -> Spec:
     return {"title": title, "height": 170, "layer": layers}
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)

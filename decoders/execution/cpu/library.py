@@ -20,14 +20,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from decoders.api import DecoderError
 from decoders.execution.cpu.processor import cpuinfo
 from decoders.execution.cpu.structures import FUNCTIONS, Struct, arguments
 from decoders.places import folder
 
-NAMES = "lantern::"  # what a profiler calls these functions
 SOURCE = Path(__file__).parent / "kernel.cpp"
 COMPILERS = ("g++", "c++")
 WORDS = "-std=c++17 -O3 -march=native -fPIC -fopenmp"
@@ -112,14 +109,9 @@ def library() -> ctypes.CDLL:
 
 
 def run(name: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Calls a function of the library, under `lantern::name` where a profiler records. Raises
-    DecoderError where it found an index out of its range, before it has written anything."""
-    if torch.autograd._profiler_enabled():
-        with torch.profiler.record_function(NAMES + name):
-            wrong = function(*arguments)
-    else:
-        wrong = function(*arguments)
-    if wrong:
+    """Calls a function of the library. Raises DecoderError where it found an index out of its
+    range, before it has written anything."""
+    if function(*arguments):
         raise DecoderError(
             f"the CPU kernel ({name}): a code, node, slot or place lies outside its table; the "
             "decoder or drafter that called it is wrong, or backend.layers=torch will say more"

@@ -13,10 +13,9 @@ import copy
 import difflib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,10 +24,7 @@ from decoders.api import DecoderError, NumericalError, TextFeatures
 from decoders.models.weights import opened_file, require_weights, sha256_of
 
 log = logging.getLogger(__name__)
-NAMES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-}  # fmt: skip
-ALIGN = 8  # bytes; where the tensors of a safetensors file begin
+FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class FeatureCache:
@@ -44,7 +40,7 @@ class FeatureCache:
         if not self.path.is_file():
             raise DecoderError(
                 f"no feature file at {self.path}: expected a .safetensors file with `features` "
-                "[n, P, F] and `mask` [n, P]; `python -m bench features out=FILE` writes one"
+                "[n, P, F] and `mask` [n, P] (docs/official_models.md)"
             )
         require_weights(self.path)
         self._open = ExitStack()  # closed with this object
@@ -78,7 +74,7 @@ class FeatureCache:
             )
         part, mask = self._file.get_slice("features"), self._file.get_tensor("mask")
         shape, kind = tuple(part.get_shape()), str(part.get_dtype())
-        odd = len(shape) != 3 or 0 in shape or kind not in NAMES.values()
+        odd = len(shape) != 3 or 0 in shape or kind not in FLOATS
         if odd or tuple(mask.shape) != shape[:2]:
             raise DecoderError(
                 f"{self.path}: expected `features` [n, P, F] float and `mask` [n, P], found "
@@ -170,7 +166,7 @@ class FeatureCache:
         )
         raise DecoderError(
             f"{self.path} has no features of the prompt {prompt!r} among its {self.count}{hint}. "
-            "Use prompts=features with this file, or cache the prompt (`python -m bench features`)"
+            "Use prompts=features with this file, or add the prompt to it"
         )
 
     def _same(self, first: int, row: int) -> None:
@@ -180,62 +176,6 @@ class FeatureCache:
                 f"{self.path}: rows {first} and {row} have the same prompt "
                 f"({self.prompts[row]!r}) and other features; name them apart"
             )
-
-
-def write_features(
-    file: IO[bytes],
-    parts: Iterable[TextFeatures],
-    prompts: Sequence[str],
-    dtype: torch.dtype,
-    metadata: Mapping[str, Sequence[str]] | None = None,
-) -> int:
-    """Writes a cache row by row, so that memory holds one part of it at a time.
-
-    parts: left-padded features [b, P, F] and masks, in the order of `prompts`. metadata: more lists
-    of texts, one a prompt. Returns the bytes written. Raises DecoderError where the parts do not
-    add up to the prompts, or differ in shape.
-    """
-    total, masks = 0, []
-    shape: tuple[int, ...] | None = None
-    for part in parts:
-        found = (len(prompts), *part.features.shape[1:])
-        if found != (shape or found) or len(found) != 3 or not part.features.is_floating_point():
-            raise DecoderError(
-                f"expected features [b, P, F] float of one shape, found {list(found[1:])} after "
-                f"{list((shape or found)[1:])}, {part.features.dtype}; only captions' features can "
-                "be cached"
-            )
-        if shape is None:
-            shape = found
-            total += file.write(_header(shape, dtype, {"prompt": prompts, **(metadata or {})}))
-        total += file.write(_bytes(part.features.to(dtype)))
-        masks.append(part.mask.bool().cpu())
-    rows = sum(len(mask) for mask in masks)
-    if shape is None or rows != len(prompts):
-        raise DecoderError(f"expected features of {len(prompts)} prompts, found {rows}")
-    return total + sum(file.write(_bytes(mask)) for mask in masks)
-
-
-def _header(shape: tuple[int, ...], dtype: torch.dtype, texts: dict[str, Sequence[str]]) -> bytes:
-    """Length and header of a safetensors file that holds features and mask."""
-    rows, length, width = shape
-    size = rows * length * width * dtype.itemsize
-    header = {
-        "__metadata__": {key: json.dumps(list(value)) for key, value in texts.items()},
-        "features": {"dtype": NAMES[dtype], "shape": shape, "data_offsets": [0, size]},
-        "mask": {
-            "dtype": "BOOL",
-            "shape": [rows, length],
-            "data_offsets": [size, size + rows * length],
-        },
-    }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % ALIGN)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def left_padded(features: Tensor, mask: Tensor) -> TextFeatures:

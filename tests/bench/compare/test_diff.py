@@ -5,12 +5,13 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from bench.__main__ import main
 from bench.records import rows as records
 from bench.records.kept import images_digest
-from tests.bench.compare.made import save
 from tests.bench.report.synthetic import DECODERS, write_run
 
 LINEUP = tuple(d for d in DECODERS if d.name in ("ar", "sd_chain", "eagle2", "lantern"))
@@ -21,6 +22,11 @@ def first(tmp_path_factory) -> Path:
     run = write_run(tmp_path_factory.mktemp("a") / "run", LINEUP, prompts=40)
     shutil.rmtree(run / "images")  # that rows name pictures is enough
     return run
+
+
+def save(rows: pd.DataFrame, folder: Path) -> None:
+    table = pa.Table.from_pandas(rows, schema=records.SCHEMA, preserve_index=False)
+    records.write(folder / "records.parquet", table)
 
 
 def again(run: Path, folder: Path, seed: int, hour=1.0, slow=None, loss=None, ar=0.0) -> Path:

@@ -1,5 +1,6 @@
-"""Cached text features in a study: written by the command, used in place of the model's encoder."""
+"""Text features of a file in a study, in place of the model's encoder."""
 
+import csv
 import dataclasses
 import hashlib
 import json
@@ -10,13 +11,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from bench.commands.features import cmd_features
-from bench.data.errors import ConfigError
 from bench.run.runner import run_study
 from decoders.api import DecoderError, ImageModel
 from decoders.models.small import random_model
 from decoders.models.text.t5 import T5Encoder
-from tests.bench import fakes
 from tests.decoders.models.made.t5 import save_t5
 
 PREFIX, WIDTH = 4, 8  # those of the random model
@@ -42,9 +40,13 @@ def words(tmp_path) -> list[str]:
     ]  # fmt: skip
 
 
-def features(words: list[str], out: Path, *more: str) -> list[str]:
-    """Writes the cache of a study's prompts; returns the study's words with the cache in use."""
-    assert cmd_features([fakes.SEARCHPATH, "study=fake", *words, f"out={out}", *more]) == 0
+def features(words: list[str], out: Path) -> list[str]:
+    """Writes the features of a study's prompts; returns the study's words with the file in use."""
+    folder = next(w for w in words if w.startswith("+model.text")).split("=")[1]
+    rows = list(csv.DictReader(CSV.splitlines()))
+    text = T5Encoder(folder, length=PREFIX, dtype="float32").encode([r["prompt"] for r in rows])
+    metadata = {key: json.dumps([row[key] for row in rows]) for key in rows[0]}
+    save_file({"features": text.features, "mask": text.mask}, out, metadata)
     rest = [w for w in words if not w.startswith(("prompts", "+model.text"))]
     return [*rest, "prompts=features", f"prompts.path={out}"]
 
@@ -96,19 +98,6 @@ def test_a_run_says_once_that_rows_are_padded_on_the_right(fake_study, words, tm
     assert [c.tolist() for c in right.codes] == [c.tolist() for c in left.codes]
 
 
-def test_the_encoder_alone_is_enough_to_write_features(words, tmp_path, capsys):
-    folder = next(w for w in words if w.startswith("+model.text")).split("=")[1]
-    broken = [w for w in words if not w.startswith(("model.", "+model."))]
-    broken += ["model._target_=tests.bench.fakes:cannot_be_loaded"]
-    own = [f"text.checkpoint={folder}", "text.length=6", "text.dtype=bfloat16", "prompts.limit=2"]
-    out = tmp_path / "bf16.safetensors"
-    features(broken, out, *own)
-    tensors = load_file(out)
-    assert tensors["features"].shape == (2, 6, WIDTH)
-    assert tensors["features"].dtype == torch.bfloat16
-    assert "2 x 6 x 8 bfloat16" in capsys.readouterr().out
-
-
 def test_features_that_do_not_fit_the_model_stop_the_run(fake_study, words, tmp_path):
     out = tmp_path / "cache.safetensors"
     cached = features(words, out)
@@ -120,23 +109,3 @@ def test_features_that_do_not_fit_the_model_stop_the_run(fake_study, words, tmp_
         save_file({**tensors, **change}, out)
         with pytest.raises(DecoderError, match=expected):
             run_study(fake_study(*cached))
-
-
-def test_what_the_command_refuses(words, tmp_path):
-    study = [fakes.SEARCHPATH, "study=fake", *words]
-    taken = tmp_path / "taken.safetensors"
-    taken.touch()
-    fresh = f"out={tmp_path / 'x.safetensors'}"
-    for more, expected in (
-        ([], "out=FILE.safetensors"),
-        (["out=x.pt"], "out=FILE.safetensors"),
-        ([f"out={taken}"], "is there already"),
-        ([fresh, "text.checkpont=x"], "text.checkpoint"),
-        ([fresh, "text.dtype=float32"], "text.dtype needs text.checkpoint="),
-        ([fresh, "text.checkpoint=x", "text.length=long"], "text.length must be"),
-    ):
-        with pytest.raises(ConfigError, match=expected):
-            cmd_features([*study, *more])
-    with pytest.raises(ConfigError, match=r"no end.*prompts\.limit"):
-        cmd_features(["decoders=[ar]", "prompts=scenes", fresh])
-    assert list(tmp_path.glob("*.safetensors")) == [taken]

@@ -1,6 +1,7 @@
 """Tables: the numbers as given, intervals, noise marks, reseeds, failures, order and sections."""
 
 import io
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -70,6 +71,32 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path):
     pd.concat([records, again]).assign(block=lambda r: r["repeat"]).to_parquet(path)
     (line,) = [line for line in facts(load(folder)) if "rounds" in line]
     assert "timed in 2 rounds of all prompts; from round to round ar took 0.450 to 0.650" in line
+
+
+def test_the_headline_of_a_sweep_names_the_fastest_and_the_end_that_it_lies_at(tmp_path):
+    """The larger delta, the faster; the last ones have a quality that is not AR's."""
+    kept, lost = {"fid": 21.5, "clip": 0.3115}, {"fid": 90.0, "clip": 0.1}
+    parts = dict.fromkeys(("loop", "drafter", "tree", "proposer"))
+
+    def said(number: int, *quality: dict[str, float]) -> str:
+        """delta = 0, 1, ... of these qualities, each faster than the one before it."""
+        ar, lantern = DECODERS[0], DECODERS[4]
+        made = [
+            replace(lantern, name=f"delta{at}", seconds=0.9 - 0.1 * at, **figures)
+            for at, figures in enumerate(quality)
+        ]
+        folder = write_run(tmp_path / str(number), (ar, *made), images=False)
+        listed = [
+            {"name": one.name, "sampling": {},
+             "spec": {**parts, "acceptance": {"target": "L", "kwargs": {"delta": at}}}}
+            for at, one in enumerate(made)
+        ]  # fmt: skip
+        (folder / "study.json").write_text(json.dumps({"config": {"decoders": listed}}))
+        return " ".join(headline(load(folder)))
+
+    text = said(0, kept, kept, lost)
+    assert "Fastest decoder with quality in AR's band: delta1, " in text and "beyond" not in text
+    assert "acceptance.delta: one beyond 0 may be faster" in said(1, kept, lost, lost)
 
 
 def test_a_table_has_at_most_six_footnotes_of_one_sentence(said):

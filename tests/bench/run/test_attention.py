@@ -106,18 +106,6 @@ def test_a_resumed_run_uses_the_attention_that_it_began_with(fake_study, first, 
     assert chosen(config.run_dir) == [first]
 
 
-def test_a_run_goes_by_the_attention_of_another_one(fake_study, tmp_path):
-    """As `bench verify` has it."""
-    FAST[:] = ["left"]
-    first = fake_study(LOOP, UNTIMED)
-    before = run_study(first).rows
-    FAST[:], TRIED[:] = ["right"], []
-    again = fake_study(LOOP, UNTIMED, f"run_dir={tmp_path / 'again'}")
-    rows = run_study(again, read_identity(Path(first.run_dir))["attention"]).rows
-    assert used(rows) == used(before) == {0} and not TRIED
-    assert chosen(again.run_dir) == ["left"]
-
-
 @pytest.mark.parametrize(
     ("name", "says"), [("left", "left is not installed"), ("up", "attention is auto or one of")]
 )

@@ -4,12 +4,11 @@ import json
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from decoders.api import DecoderError, NumericalError
 from decoders.models.llamagen import LabelEncoder
-from decoders.models.text.features import FeatureCache, left_padded, write_features
+from decoders.models.text.features import FeatureCache
 from decoders.models.text.t5 import T5Encoder
 from tests.decoders.models.made.t5 import save_t5
 
@@ -29,34 +28,16 @@ def save(path, features, mask, metadata=None, **tensors):
     return path
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_cache_equals_the_live_encoder_bit_for_bit(tmp_path, dtype):
-    live = T5Encoder(str(save_t5(tmp_path / "t5")), length=12, dtype=dtype)
-    parts = (live.encode(PROMPTS[i : i + 3]) for i in (0, 3))
-    path = tmp_path / "cache.safetensors"
-    with path.open("wb") as file:
-        size = write_features(file, parts, PROMPTS, dtype)
-    assert size == path.stat().st_size
-    cache = FeatureCache(path)
+def test_a_cache_equals_the_live_encoder_bit_for_bit(tmp_path):
+    live = T5Encoder(str(save_t5(tmp_path / "t5")), length=12, dtype=torch.bfloat16)
+    text, metadata = live.encode(PROMPTS), {"prompt": json.dumps(PROMPTS)}
+    features = text.features.bfloat16()
+    cache = FeatureCache(save(tmp_path / "f.safetensors", features, text.mask, metadata))
     assert cache.prompts == PROMPTS and cache.named
     for batch in (PROMPTS, PROMPTS[2:3], PROMPTS[1:3]):
         made, wanted = cache.encode(batch), live.encode(batch)
         assert made.features.dtype == wanted.features.dtype == torch.float32
         assert torch.equal(made.features, wanted.features) and torch.equal(made.mask, wanted.mask)
-
-
-def test_the_file_is_plain_safetensors(tmp_path):
-    features, mask = example()
-    path = tmp_path / "cache.safetensors"
-    text = left_padded(features, torch.ones_like(mask))
-    with path.open("wb") as file:
-        write_features(file, [text], ["x", "é", "z"], torch.float16, {"id": ["7", "8", "9"]})
-    tensors = load_file(path)
-    assert tensors["features"].dtype == torch.float16 and tensors["mask"].dtype == torch.bool
-    assert torch.equal(tensors["features"], features.half())
-    with safe_open(path, "pt") as file:
-        assert json.loads(file.metadata()["prompt"]) == ["x", "é", "z"]
-    assert FeatureCache(path).ids == ["7", "8", "9"]
 
 
 @pytest.mark.parametrize("feature", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
@@ -148,14 +129,6 @@ def test_missing_truncated_and_unknown(tmp_path):
     (tmp_path / "cut.safetensors").write_bytes(path.read_bytes()[:100])
     with pytest.raises(DecoderError, match="cannot be read"):
         FeatureCache(tmp_path / "cut.safetensors")
-
-
-def test_writing_refuses_what_does_not_add_up(tmp_path):
-    text = left_padded(*example())
-    labels = LabelEncoder().encode(["1"])
-    for parts, names in (([text], ["a", "b"]), ([], ["a"]), ([labels], ["1"])):
-        with (tmp_path / "f").open("wb") as file, pytest.raises(DecoderError, match="expected"):
-            write_features(file, parts, names, torch.float32)
 
 
 def test_labels():

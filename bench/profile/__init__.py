@@ -1,1 +1,0 @@
-"""Where a decoding step's time goes."""
