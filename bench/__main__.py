@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
@@ -42,6 +43,9 @@ if "OMP_WAIT_POLICY" not in os.environ:  # a spin count would take precedence ov
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit status (0 done, 1 failed decoders, 2 bad request).
     Raises SystemExit(141) where the reader of a pipe has left."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as a daemon's are
+            setattr(sys, name, Path(os.devnull).open("r+"))
     words = list(sys.argv[1:] if argv is None else argv)
     verbose = bool(words) and words[0] in ("-v", "--verbose")
     words = words[1:] if verbose else words
@@ -83,6 +87,11 @@ def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> i
         if said is None:
             raise
         complain(f"error: {said}")
+        return 2
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # the words of `Path.expanduser`
+            raise
+        complain("error: this user has no home folder; set HOME, or XDG_CACHE_HOME for caches")
         return 2
 
 
