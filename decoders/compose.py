@@ -92,11 +92,11 @@ def _import(name: str, path: str) -> ModuleType:
                 "before the command"
             )
         raise DecoderError(f"cannot import {missing!r} (for {path!r}){near}; {where}") from error
-    except (Exception, SystemExit) as error:  # a plug-in's file may raise anything
+    except Exception as error:  # a plug-in's file may raise anything
         raise _broken(name, path, error) from error
 
 
-def _broken(name: str, path: str, error: BaseException) -> BrokenModule:
+def _broken(name: str, path: str, error: Exception) -> BrokenModule:
     """What importing a module raised, with the line of a file of one's own."""
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     where = place(error)

@@ -36,7 +36,7 @@ def call(loader: LoaderConfig, **extra: Any) -> Any:
         return target(**extra, **loader.kwargs)
     except own_errors(OSError):  # they say what to do; the command line explains the system's
         raise
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         log.info("%s raised", loader.target, exc_info=True)
         raise ConfigError(f"{loader.name} ({loader.target}) failed: {described(error)}") from error
 

@@ -93,11 +93,7 @@ def described(error: BaseException) -> str:
     of the project's own types) needs no place."""
     from decoders.places import place
 
-    try:
-        message = str(error)
-    except Exception as failed:  # a plug-in's error may not even be printable
-        message = f"(its message cannot be shown: {type(failed).__name__})"
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
     where = "" if isinstance(error, own_errors()) else place(error)
     return shown(f"{text}, at {where}" if where else text)
 

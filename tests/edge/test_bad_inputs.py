@@ -1,28 +1,313 @@
 """Bad inputs, one row each: every answer is a message that says what was expected, what was found
-and what to do. The rows stand in `cases_*.py`, by what is wrong."""
+and what to do. Readers of files and single settings have more of them in their own tests."""
 
-import importlib
-import pkgutil
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-import tests.edge as room
-from tests.edge.table import Bad, answered
+from bench.__main__ import main
+from bench.records.rows import SCHEMA_VERSION
 
-CASES: list[Bad] = [
-    case
-    for found in pkgutil.iter_modules(room.__path__)
-    if found.name.startswith("cases_")
-    for case in importlib.import_module(f"tests.edge.{found.name}").CASES
+HERE = Path(__file__).parents[1]
+PLACES = f"file://{HERE}/bench/conf"
+FOUND = f"hydra.searchpath=[{PLACES}]"
+OWN = f"hydra.searchpath=[{PLACES},file://{{tmp}}/conf]"
+MOST_SECONDS = 20.0  # of processor time: an answer that takes longer is a hang
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13\n"
+PAGE = "<!DOCTYPE html>\n<html><title>Sign in</title></html>"
+TENSOR = "model.layers.1.self_attn.k_proj.weight"
+Change = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """words: a command line, `{tmp}` standing for a fresh folder; says: a word that the message
+    holds, whatever its case; prepare: makes the files that it names, given the fresh folder;
+    status: the exit status (2: a request that cannot be, 1: decoders failed)."""
+
+    name: str
+    words: Sequence[str]
+    says: str
+    prepare: Change | None = None
+    status: int = 2
+
+
+def file(name: str, content: str | bytes = "x") -> Change:
+    def write(folder: Path) -> None:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return write
+
+
+def pipe(name: str) -> Change:
+    def make(folder: Path) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return make
+
+
+# ---- checkpoints --------------------------------------------------------------------------------
+
+LLAMAGEN = ("model=llamagen_xl_256", "model.grid=4", "model.checkpoint={tmp}/m")
+LOAD = ("check", "study=smoke", "decoders=[ar]")
+
+
+def target(about: str, says: str, change: Change, **settings: Any) -> Bad:
+    """A small random LlamaGen checkpoint, and what is wrong with it."""
+
+    def prepare(tmp: Path) -> None:
+        from tests.decoders.models import released
+
+        change(released.write_hub(tmp / "m", **settings))
+
+    return Bad(f"target: {about}", [*LOAD, *LLAMAGEN], says, prepare)
+
+
+def tensor(value: Callable[[Any], Any]) -> Change:
+    """Another tensor in the file, which `value` makes with torch."""
+
+    def change(folder: Path) -> None:
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        path = folder / "model.safetensors"
+        save_file(load_file(path) | {TENSOR: value(torch)}, path)
+
+    return change
+
+
+def shards(change: Callable[[str], Any]) -> Change:
+    """The names of the shards in the index, changed."""
+
+    def prepare(folder: Path) -> None:
+        path = folder / "model.safetensors.index.json"
+        index = json.loads(path.read_text())
+        index["weight_map"] = {k: change(v) for k, v in index["weight_map"].items()}
+        path.write_text(json.dumps(index))
+
+    return prepare
+
+
+def linked_shard(folder: Path) -> None:
+    shard = folder / "model-00001-of-00002.safetensors"
+    shard.rename(folder.parent / "elsewhere.safetensors")
+    shard.symlink_to(folder.parent / "elsewhere.safetensors")
+
+
+def cut(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+def program(folder: Path) -> None:
+    """A pickle that would run code."""
+    import argparse
+
+    import torch
+
+    torch.save({"args": argparse.Namespace(x=1)}, folder / "pytorch_model.bin")
+
+
+def renamed(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def parts_of_two_trainings(folder: Path) -> None:
+    """A card whose target was trained with another tokenizer than the one that it describes."""
+    card = {
+        "vq": {"sha256": "a" * 64, "trained_with": {}},
+        "text": {"sha256": "b" * 64, "trained_with": {"vq": "0" * 64, "target": "c" * 64}},
+        "target": {"sha256": "c" * 64, "trained_with": {"vq": "0" * 64, "text": "b" * 64}},
+    }
+    file("m/models.json", json.dumps(card))(folder)
+
+
+def card(about: str, content: Any, says: str) -> Bad:
+    words = [*LOAD, "model.checkpoint={tmp}/m"]
+    return Bad(f"models.json: {about}", words, says, file("m/models.json", json.dumps(content)))
+
+
+def config(about: str, text: str, says: str) -> Bad:
+    return Bad(f"config.json: {about}", [*LOAD, *LLAMAGEN], says, file("m/config.json", text))
+
+
+CHECKPOINTS = [
+    target("a Git LFS pointer", "git lfs pull", file("model.safetensors", POINTER)),
+    target("an HTML page", "HTML", file("model.safetensors", PAGE)),
+    target("truncated", "truncated", cut),
+    target("a named pipe", "named pipe", pipe("model.safetensors")),
+    target("a pickled program", "it wants argparse.Namespace", program, pickled=True),
+    target("safetensors named bin", "ending .safetensors", renamed),
+    target("int8", "is int8", tensor(lambda torch: torch.ones(32, 32).char())),
+    target("NaN", "NaN or infinity", tensor(lambda torch: torch.full((32, 32), torch.nan))),
+    target("another shape", "expected [96, 32]", tensor(lambda torch: torch.ones(32, 1))),
+    target("a shard above the folder", "../", shards(lambda f: f"../{f}"), shards=2),
+    target("an absolute shard", "/etc/passwd", shards(lambda f: "/etc/passwd"), shards=2),
+    target("a shard that is a link out", "which is not in", linked_shard, shards=2),
+    Bad("a checkpoint that is not there", [*LOAD, "model.checkpoint=ck"], "no such folder"),
+    Bad("parts of two trainings", [*LOAD, "model.checkpoint={tmp}/m"], "do not belong together",
+        parts_of_two_trainings),
+    card("it lacks a part", {}, "does not describe"),
+    card("a word for a part", {"vq": "x"}, "vq must be a mapping"),
+    config("cut off", '{"hidden_size": 64', "not valid JSON"),
+    config("another kind", '{"hidden_size": "wide"}', "hidden_size must be an integer"),
+    config("nested without end", "[" * 100_000, "nested too deeply"),
+]  # fmt: skip
+
+
+# ---- places, folders of runs, YAML --------------------------------------------------------------
+
+RUN = ("run", "study=smoke", "decoders=[ar]", "gate=false", "metric=none")
+REPORT = ("report", "study=smoke", "run_dir={tmp}/run")
+
+
+def study(**changed: Any) -> Change:
+    """A finished run of other settings."""
+    said = {"schema_version": SCHEMA_VERSION, "config_hash": "0", "config": {"seed": 0}}
+
+    def prepare(folder: Path) -> None:
+        file("run/study.json", json.dumps(said | {"machine": {}} | changed))(folder)
+        file("run/summary.csv", "")(folder)
+        file("run/records.parquet", "")(folder)
+
+    return prepare
+
+
+def linked(path: str) -> Change:
+    """A link at run/PATH to a folder outside of the run."""
+
+    def prepare(folder: Path) -> None:
+        (folder / "elsewhere").mkdir()
+        (folder / "run").mkdir()
+        (folder / "run" / path).symlink_to(folder / "elsewhere")
+
+    return prepare
+
+
+def option(about: str, group: str, text: str, says: str) -> Bad:
+    """A YAML of the user's own."""
+    words = [*LOAD, OWN, f"{group}=mine"]
+    return Bad(f"{group}: {about}", words, says, file(f"conf/{group}/mine.yaml", text))
+
+
+FILES = [
+    Bad("run_dir is a file", [*RUN, "run_dir={tmp}/x"], "is a file", file("x")),
+    Bad("run_dir is too long", [*RUN, "run_dir={tmp}/" + "x" * 300], "too long"),
+    Bad("run_dir where nothing can be made", [*RUN, "run_dir=/proc/run"], "/proc/run"),
+    Bad("run_dir with a bracket", [*RUN, "run_dir={tmp}/run(1)"], "/run(1)\"'"),
+    Bad("run_dir is a number", [*RUN, "run_dir=2026"], 'run_dir="2026"'),
+    Bad("train into a file", ["train", "run_dir={tmp}/x"], "as a file", file("x")),
+    Bad("evaluate writes under a file", ["evaluate", "images={tmp}", "out={tmp}/x/a.csv"],
+        "as a file", file("x")),
+    Bad("report of another seed", [*REPORT, "seed=5"], "another configuration", study()),
+    Bad("report of older rows", REPORT, "schema version 1", study(schema_version=1)),
+    Bad("report of no run", REPORT, "holds no run"),
+    Bad("report of a damaged study.json", REPORT, "damaged", file("run/study.json", '{"con')),
+    Bad("report over a link", REPORT, "report is a link", linked("report")),
+    Bad("out is not empty", [*REPORT, "out={tmp}/mine"], "not empty", file("mine/thesis.tex")),
+    Bad("out in the run", [*REPORT, "out={tmp}/run/report"], "lies in the run"),
+    Bad("a search path that is not there", [*LOAD, "hydra.searchpath=[file://{tmp}/nowhere]"],
+        "nowhere is no folder"),
+    option("no YAML", "model", "name: [1", "damaged"),
+    option("no target", "model", "name: x\n", "_target_"),
+    option("a typo", "backend", "name: x\ndevcie: cpu\n", "device"),
+    Bad("prompts of a device", [*RUN, "prompts=coco", "prompts.path=/dev/zero"], "device"),
+    Bad("too few prompts", [*RUN, "prompts=file", "prompts.path={tmp}/p.txt"], "1 prompts",
+        file("p.txt", "a red ring\n")),
+]  # fmt: skip
+
+
+# ---- plug-ins that break ------------------------------------------------------------------------
+
+
+def plug(group: str, name: str, code: str) -> Change:
+    """NAME.py, and the option NAME of a group, which names `load` in it."""
+
+    def prepare(folder: Path) -> None:
+        file(f"{name}.py", code)(folder)
+        file(f"conf/{group}/{name}.yaml", f"name: {name}\n_target_: {name}.load\n")(folder)
+
+    return prepare
+
+
+def loader(group: str, about: str, code: str, says: str) -> Bad:
+    """A prompt set, model or metric of one's own."""
+    name = f"broken_{group}_{about}"
+    words = ["run", "study=fake", "run_dir={tmp}/run", OWN, f"{group}={name}", "decoders=[fake_ar]"]
+    return Bad(f"{group}: {about}", words, says, plug(group, name, code))
+
+
+def drafter(about: str, code: str, says: str, status: int = 1) -> Bad:
+    name = f"broken_drafter_{about}"
+    own = f"{{decoder: eagle2, name: mine, overrides: ['drafter={name}', '~drafter.name']}}"
+    words = [
+        "run", "study=fake", "run_dir={tmp}/run", OWN, f"decoders=[ar,{own}]", "model=random24",
+        "latency.prompts=0", "quality.images=1", "quality.reseeds=0", "backend.layers=torch",
+    ]  # fmt: skip
+    return Bad(f"drafter: {about}", words, says, plug("drafter", name, code), status)
+
+
+PLUG_INS = [
+    drafter("syntax", "import os\ndef load(:\n", "broken_drafter_syntax.py:2"),
+    drafter("raises", "\n\n1 / 0\n", "broken_drafter_raises.py:3"),
+    drafter("no_class", "load = 3\n", "must be a class", status=2),
+    loader("prompts", "imports", "import nowhere_to_be_found\n", "nowhere_to_be_found"),
+    loader("prompts", "fails", "def load(count):\n    [][count]\n", "broken_prompts_fails.py:2"),
+    loader("prompts", "strings", "def load(count):\n    return ['a'] * count\n", "Prompt("),
+    loader("model", "fails", "def load(device, dtype):\n    None + 1\n", "model_fails.py:2"),
+    loader("model", "none", "def load(device, dtype):\n    pass\n", "ImageModel"),
+    loader("model", "keyword", "def load(device):\n    pass\n", "dtype"),
+    loader("metric", "none", "def load(device):\n    pass\n", "scorer"),
 ]
 
 
-def test_no_case_stands_twice():
-    names = [case.name for case in CASES]
-    assert len(names) == len(set(names))
+# ---- words and values; `test_values` has every setting ------------------------------------------
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def within(about: str, override: str, word: str, says: str) -> Bad:
+    """A setting of a part that an entry's own override brings along."""
+    entry = 'decoders=[{decoder: lantern, name: x, overrides: ["' + override + '"]}]'
+    return Bad(about, ["check", "study=smoke", entry, FOUND, "model=random24", word], says)
+
+
+WORDS = [
+    Bad("seed of five thousand digits", [*LOAD, "seed=" + "9" * 5000], "seed"),
+    Bad("time_limit=nan", [*LOAD, "time_limit=nan"], "time_limit must be"),
+    Bad("a batch of infinity", ["run", "latency.batch=[1,inf]"], "integer"),
+    Bad("help of no command", ["help", "evaluat"], "'evaluate'"),
+    Bad("compare without a run", ["compare"], "finished here: (none)"),
+    within("delta is not a number", "tree=chain", "acceptance.delta=nan", "finite"),
+    within("a chain of a billion", "tree=chain", "tree.depth=1000000000", "at most"),
+    within("heads without end", "drafter=medusa", "drafter.heads=1000000000", "at most"),
+    within("a tree of no name", "tree=static", "tree.choices=naive_extend_75", "naive_extend_57"),
+    within("a path twice", "tree=static", "tree.choices=[[0],[0]]", "twice"),
+    within("a child without its parent", "tree=static", "tree.choices=[[0],[1,0]]", "no parent"),
+]
+
+
+@pytest.mark.parametrize(
+    "case", [*CHECKPOINTS, *FILES, *PLUG_INS, *WORDS], ids=lambda case: case.name
+)
 def test_a_bad_input_is_answered_with_a_message(case, tmp_path, capsys, monkeypatch):
-    answered(case, tmp_path, capsys, monkeypatch)
+    if case.prepare is not None:
+        case.prepare(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    began = time.process_time()
+    status = main([word.replace("{tmp}", str(tmp_path)) for word in case.words])
+    spent = time.process_time() - began
+    out, err = capsys.readouterr()
+    assert status == case.status, f"exit status {status}, said: {err or out}"
+    assert "Traceback" not in err + out
+    assert case.says.lower() in (err + out).lower(), f"{case.says!r} is not in: {err or out}"
+    assert spent < MOST_SECONDS, f"{spent:.0f} s"

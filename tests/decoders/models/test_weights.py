@@ -1,6 +1,6 @@
 """Reading and writing weights: checksums, shapes, what is never unpickled; files that are no
 weights, tensors that cannot be, and indices that point elsewhere: what the command line's cases
-(tests/edge/cases_checkpoints.py) do not have."""
+(tests/edge/test_bad_inputs.py) do not have."""
 
 import json
 import pickle
