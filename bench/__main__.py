@@ -13,7 +13,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises SystemExit(141) where the reader of a pipe has left."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as a daemon's are
-            setattr(sys, name, Path(os.devnull).open("r+"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "w"))
     words = list(sys.argv[1:] if argv is None else argv)
     verbose = bool(words) and words[0] in ("-v", "--verbose")
     words = words[1:] if verbose else words
