@@ -210,9 +210,9 @@ class Compiler:
         bfloat16 at batch 1 with guidance."""
         kernels: list[Kernel] = []
         with fake(card), targeting(GPUTarget("cuda", card.cc, 32)):
-            model = fake_model(1)
+            model = fake_model()
             backend = partial(Written, self, card, kernels)
-            found = step(model, spec_of(name), sampling, 1, compiled=True, backend=backend)
+            found = step(model, spec_of(name), sampling, backend)
         return Step(kernels, {phase: each.total() for phase, each in found.items()})
 
     def own(self, operator: str, given: Any, card: Card) -> list[Kernel]:

@@ -1,15 +1,6 @@
-"""A decoder's step on a CUDA device that is not there: what it launches, counted on tensors of no
-memory. `tests.cuda.lowered` goes on to machine code.
-
-At batch 1 a launch costs a few microseconds whatever it computes, so their number is the time that
-a small model's step cannot fall below. Two figures (a step's pieces run either way):
-
-* **operators**: what the eager step dispatches, one launch each. Views and allocations launch
-  nothing. A program of the project counts as one.
-* **kernels**: what `torch.compile` makes of the same pieces: the nodes of Inductor's schedule after
-  fusion. This is what a recorded step replays.
-
-Layers are all alike, so the kernels of a deep model follow from those of two shallow ones.
+"""A decoder's step on a CUDA device that is not there, on tensors of no memory: what the eager step
+dispatches (`Operators`), and what Inductor lowers its pieces to (`Schedule`). `tests.cuda.lowered`
+goes on to machine code.
 """
 
 from __future__ import annotations
@@ -26,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, fresh
 from decoders.execution.state import rebind, tensors
@@ -49,7 +40,6 @@ FREE = (  # beside views: what allocates, or says something of a tensor
     "detach", "alias", "lift_fresh", "_reshape_alias", "resize_", "set_", "device",
 )  # fmt: skip
 TWICE = ("topk", "sort", "argsort")  # a selection and a sort; a sort in two passes
-SHALLOW = 1, 2  # layers of the models that are compiled
 
 
 @dataclass(frozen=True)
@@ -90,39 +80,6 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Launches of a piece of a step: of all layers of the target, and of everything else."""
-
-    phase: str
-    layer: float  # a layer
-    rest: float
-    layers: int
-
-    @property
-    def total(self) -> float:
-        return self.rest + self.layer * self.layers
-
-
-def launches(spec: DecoderSpec, sampling: Sampling) -> list[Piece]:
-    """Kernels of a decoder's compiled step at LlamaGen-XL's size, by piece; bfloat16, batch 1.
-
-    Raises DecoderError for a loop that has no pieces."""
-    plain, counts = [], []
-    for layers in SHALLOW:
-        with fake():
-            model = fake_model(layers)
-            plain.append(step(model, spec, sampling, 1))
-            deep = {k for k in plain[-1] if plain[-1][k] != plain[0][k]} if len(plain) > 1 else None
-            counts.append(step(model, spec, sampling, 1, deep, True))
-    few, more = SHALLOW
-    found = []
-    for phase, first in counts[0].items():
-        each = (counts[1].get(phase, first).total() - first.total()) / (more - few)
-        found.append(Piece(phase, each, first.total() - few * each, XL.layers))
-    return found
-
-
 @contextmanager
 def fake(card: Card = HOPPER) -> Iterator[None]:
     """Tensors made inside have no memory; attention is cut for the card."""
@@ -145,9 +102,9 @@ class Fitting(Kernels):
         return next(one for one in (Triton(), Sdpa()) if one.reason(shape) is None)
 
 
-def fake_model(layers: int) -> ImageModel:
-    """LlamaGen-XL with fewer layers, on a CUDA device that is not there."""
-    config = replace(XL, layers=layers)
+def fake_model() -> ImageModel:
+    """LlamaGen-XL with one layer, on a CUDA device that is not there."""
+    config = replace(XL, layers=1)
     target = _filled(Transformer, config)
     target.kernels = Fitting()
     others = {
@@ -166,7 +123,7 @@ def fake_model(layers: int) -> ImageModel:
         device=CUDA,
         dtype=DTYPE,
         weights_sha256={},
-        drafters={"eagle": _filled(EagleNet, replace(config, layers=1))},
+        drafters={"eagle": _filled(EagleNet, config)},
         targets=others,
     )
 
@@ -181,57 +138,39 @@ def _filled(kind: Callable[[TransformerConfig], nn.Module], config: Any) -> Any:
 
 
 def step(
-    model: ImageModel,
-    spec: DecoderSpec,
-    sampling: Sampling,
-    batch: int,
-    only: set[str] | None = None,
-    compiled: bool = False,
-    backend: Callable[[], Schedule] | None = None,
+    model: ImageModel, spec: DecoderSpec, sampling: Sampling, backend: Callable[[], Schedule]
 ) -> dict[str, Counter[str]]:
-    """Launches of one step of a decoder, by phase and name. only: phases that are compiled;
-    backend: makes what lowers a piece, `Schedule` by default."""
+    """Launches of one compiled step of a decoder at batch 1, by phase and name. backend: makes what
+    lowers a piece."""
     loop: Any = build_decoder(model, spec, sampling)
-    if not hasattr(loop, "pieces"):
-        raise DecoderError(f"{spec.name}: {type(loop).__name__} has no `pieces` to count")
-    text = _text(model, batch)
-    run = loop.begin(text, _noise(model, batch), *([0] if loop.proposer is not None else []))
+    run = loop.begin(_text(model), _noise(model), *([0] if loop.proposer is not None else []))
     before = tensors(run)
-    found: dict[str, Counter[str]] = {}
     carries: list[tuple[Any, ...]] = [()]
-    for phase, piece in loop.pieces():
-        with Operators() as operators:
-            carries.append(piece(run, *carries[-1]))
-        found[phase] = operators.found
+    for _, piece in loop.pieces():
+        carries.append(piece(run, *carries[-1]))
     with Operators() as bound:  # what a recorded step copies back behind its last piece
         rebind(run, before)
-    found[phase] += bound.found
-    if not compiled:
-        return found
-    made = {}  # behind an eager step, as in a recorded one: what is chosen once is chosen
+    found = {}  # behind an eager step, as in a recorded one: what is chosen once is chosen
     for (phase, piece), carry in zip(loop.pieces(), carries, strict=False):
-        if only is None or phase in only:
-            torch._dynamo.reset()
-            lowers = (backend or Schedule)()
-            torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=lowers)(run, *carry)
-            torch._dynamo.reset()
-            made[phase] = lowers.found
-    if phase in made:
-        made[phase] += bound.found
-    return made
+        torch._dynamo.reset()
+        lowers = backend()
+        torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=lowers)(run, *carry)
+        torch._dynamo.reset()
+        found[phase] = lowers.found
+    found[phase] += bound.found
+    return found
 
 
-def _text(model: ImageModel, batch: int) -> TextFeatures:
+def _text(model: ImageModel) -> TextFeatures:
     config: Any = model.target.cfg  # type: ignore[attr-defined]
-    size = config.prefix
-    mask = torch.empty(batch, size, dtype=torch.bool, device=CUDA)
-    features = torch.empty(batch, size, config.text_width, dtype=model.dtype, device=CUDA)
+    mask = torch.empty(1, config.prefix, dtype=torch.bool, device=CUDA)
+    features = torch.empty(1, config.prefix, config.text_width, dtype=model.dtype, device=CUDA)
     return TextFeatures(features, mask)
 
 
-def _noise(model: ImageModel, batch: int) -> Noise:
-    size = (batch, model.target.length + OVERRUN, SLOTS)
-    key = torch.empty(batch, 2, dtype=torch.long, device=CUDA)
+def _noise(model: ImageModel) -> Noise:
+    size = (1, model.target.length + OVERRUN, SLOTS)
+    key = torch.empty(1, 2, dtype=torch.long, device=CUDA)
     return Noise(torch.empty(size, device=CUDA), key)
 
 
