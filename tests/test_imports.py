@@ -74,8 +74,7 @@ LAYERS = {
     ),
     "bench": (
         "data", "console", "config", "prompts", "measure", "cost", "judge.gate", "judge", "records",
-        "run", "report.plots", "report", "compare",
-        "commands", "notebook", "__main__",
+        "run", "report", "compare", "commands", "notebook", "__main__",
     ),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 
 from bench.compare import measured
@@ -27,19 +27,8 @@ from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
 from bench.data.files import ready_folder, write_text
 from bench.report import table
-from bench.report.plots.chart import (
-    INK,
-    Chart,
-    Spec,
-    axis,
-    layer,
-    line_of,
-    linked,
-    rule_at,
-    tooltip,
-)
-from bench.report.plots.chart import save as save_plot
-from bench.report.plots.chart import say as chart_words
+from bench.report.plots import style
+from bench.report.plots.style import Plot, styled
 from bench.report.table import Column
 
 RUNS = Path("results/runs")
@@ -47,12 +36,10 @@ SOURCES = ("study", "run_dir", "summary")
 KEYS = (*SOURCES, "published", "tolerance", "out")
 NAMED = 3  # papers in a line
 DIGITS = {"clip": 2, "precision": 3, "recall": 3, "image_reward": 4}
-TITLE = "Measured and published"
 COLORS = {Verdict.REPRODUCED: "#009E73", Verdict.NOT: "#D55E00", Verdict.APART: "#9a9a9a"}
-MARKS = ("square", "diamond", "triangle-up", "triangle-down", "cross", "triangle-right",
-         "triangle-left", "stroke", "wedge")  # fmt: skip
+MARKS = "sD^vP<>Xp*"
 MOST = 40  # lines of a panel; more are left to the table
-LINE = 34  # pixels of a decoder's line
+LINE = 0.25  # inches of a decoder's line
 NO_MODEL = (
     "No published row is about this model. Figures stand side by side only to show which findings "
     "point the same way; none is reproduced or refuted by this run."
@@ -61,7 +48,7 @@ NO_MODEL = (
 
 def cmd_compare(words: Sequence[str]) -> int:
     """A run and the papers' numbers: reproduced, or not, or why not comparable.
-    Writes compare.md, .csv, .svg and .png.
+    Writes compare.md, .csv, .png, .svg and .pdf.
     Settings:
         study=NAME      the run in results/runs/NAME (default: main)
         run_dir=DIR     or the run in this folder
@@ -111,11 +98,11 @@ def _summary(asked: dict[str, str]) -> Path:
 
 
 def save(result: Result, folder: Path) -> list[Path]:
-    """Writes the four files and returns their paths."""
+    """Writes the files and returns their paths."""
     return [
         write_text(folder / "compare.md", markdown(result)),
         write_text(folder / "compare.csv", csv(result)),
-        *save_plot(draw(result), folder),
+        *style.save(draw(result), folder).values(),
     ]
 
 
@@ -306,67 +293,41 @@ def _six(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.6g}"
 
 
-def draw(result: Result) -> Chart:
-    """The chart `compare`; one that says so where no published row has a measured one."""
+@styled
+def draw(result: Result) -> Plot:
+    """The figure `compare`; one that says so where no published row has a measured one."""
+    from matplotlib.lines import Line2D
+
     shown, places = [c for c in result.shown() if c.known], list(LABELS)
-    papers = list(dict.fromkeys(c.row.paper for c in shown))
-    panels: dict[str, dict[str, list[Comparison]]] = {}  # figure -> decoder -> its comparisons
     shown.sort(key=lambda item: (places.index(item.metric), item.row.baseline))
+    found: dict[str, dict[str, list[Comparison]]] = {}  # figure -> decoder -> its comparisons
     for item in shown:
-        lines = panels.setdefault(item.label, {row.decoder: [] for row in result.run.rows})
-        lines[item.decoder].append(item)
-    panels = {name: {d: own for d, own in lines.items() if own} for name, lines in panels.items()}
-    caption = "Black: this run, with its 95 % interval. "
-    if result.covered:
-        caption += (
-            "Coloured: published; hollow: the source leaves a setting unstated and the verdict "
-            "assumes it. Several marks on a line: several published numbers."
-        )
-    else:
-        caption += "Grey: published, of other models; nothing here is reproduced or refuted."
-    cut = [name for name, lines in panels.items() if len(lines) > MOST]
-    if cut:
-        caption += f" Only the first {MOST} lines of {', '.join(cut)}; all are in the table."
-    drawn = [_panel(name, lines, papers) for name, lines in panels.items()]
-    drawn = drawn or [chart_words("No published row has a measured one to compare.")]
-    return Chart("compare", TITLE, caption, linked(drawn, {}, columns=1))
-
-
-def by_paper(papers: Sequence[str], values: Sequence[str]) -> Spec:
-    """A paper's shape or colour; where papers are more than values, these come again."""
-    scale = {"domain": [*papers], "range": [*islice(cycle(values), len(papers))]}
-    return {"field": "paper", "type": "nominal", "scale": scale}
-
-
-def _panel(name: str, lines: dict[str, list[Comparison]], papers: list[str]) -> Spec:
-    decoders = list(lines)[:MOST]
-    ours = [
-        {"decoder": decoder, "figure": own.value}
-        | ({"lo": own.lo, "hi": own.hi} if has_interval(own) else {})
-        for decoder, own in ((decoder, lines[decoder][0].figure) for decoder in decoders)
-    ]
-    published = [
-        {"decoder": decoder, "figure": item.published, "paper": item.row.paper,
-         "verdict": str(item.verdict), "fill": "white" if item.assumed else COLORS[item.verdict]}
-        for decoder in decoders for item in lines[decoder]
-    ]  # fmt: skip
-    x, y = axis("figure", name), line_of(decoders)
-    verdicts = {"domain": [str(v) for v in COLORS], "range": [*COLORS.values()]}
-    mark = {"type": "point", "size": 90, "strokeWidth": 1.6, "opacity": 1}
-    said = tooltip(decoder="decoder", paper="paper", figure="published", verdict="verdict")
-    dot, bar = {"type": "point", "filled": True, "size": 40}, {"type": "rule", "strokeWidth": 1.8}
-    black = {"color": {"value": INK}}
-    layers = [
-        layer(mark, published, x=x, y=y, tooltip=said,
-              fill={"field": "fill", "type": "nominal", "scale": None},
-              stroke={"field": "verdict", "type": "nominal", "scale": verdicts},
-              shape=by_paper(papers, MARKS)),
-        layer(dot | {"opacity": 1}, ours, x=x, y=y, **black),
-    ]  # fmt: skip
-    within = [row for row in ours if "lo" in row]
-    if within:
-        across = {"x": x | {"field": "lo"}, "x2": {"field": "hi"}}
-        layers.insert(0, layer(bar, within, y=y, **across, **black))
-    if name.startswith("speed-up"):
-        layers.append(rule_at("x", x, 1, dash=[2, 3]))
-    return {"title": name, "height": LINE * len(decoders), "layer": layers}
+        found.setdefault(item.label, {}).setdefault(item.decoder, []).append(item)
+    figure, rows = style.panels([LINE * min(len(lines), MOST) for lines in found.values()] or [0.5])
+    if not found:
+        rows[0][0].set_axis_off()
+        rows[0][0].text(0, 0.5, "No published row has a measured one to compare.")
+    papers = dict(zip(dict.fromkeys(c.row.paper for c in shown), cycle(MARKS), strict=False))
+    for (name, lines), (axes,) in zip(found.items(), rows, strict=False):
+        order = [row.decoder for row in result.run.rows if row.decoder in lines][:MOST]
+        for line, own in enumerate(lines[decoder] for decoder in order):
+            for item in own:
+                color = COLORS[item.verdict]
+                face = "none" if item.assumed else color
+                axes.plot(item.published, line, papers[item.row.paper], color=color, mfc=face)
+            ours = own[0].figure
+            reach = style.errors(ours) if has_interval(ours) else None
+            axes.errorbar(ours.value, line, xerr=reach, fmt=".", color=style.INK, capsize=2)
+        axes.set(yticks=range(len(order)), yticklabels=order, xlabel=name)
+        axes.set_ylim(len(order) - 0.4, -0.6)
+        axes.grid(visible=True)
+        if name.startswith("speed-up"):
+            axes.axvline(1, color=style.MUTED, linewidth=0.8, linestyle=":")
+    verdicts = {v: COLORS[v] for v in Verdict if any(c.verdict is v for c in shown)}
+    style.key(figure, [
+        Line2D([], [], marker=".", color=style.INK, label="this run"),
+        *(Line2D([], [], marker="o", linestyle="", color=c, label=v) for v, c in verdicts.items()),
+        *(Line2D([], [], marker=mark, linestyle="", color=style.MUTED, mfc="none", label=paper)
+          for paper, mark in papers.items()),
+    ])  # fmt: skip
+    return Plot("compare", "Measured and published", "", figure)

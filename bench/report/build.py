@@ -4,8 +4,8 @@
 <run>/report/prompts/*.html       a page a prompt
 <run>/report/table.{txt,md,tex,csv}
 <run>/report/scaling.csv          of a run that timed several sizes of batches
-<run>/report/plots/*.svg, *.png
-<run>/report/contact_sheet.png, code_maps.png     where images were kept
+<run>/report/plots/*.png, *.svg, *.pdf
+<run>/report/contact_sheet.webp, code_maps.webp   where images were kept
 
 With `report out=DIR` they lie in DIR, and nothing is written into the run: that of a colleague may
 be read-only, and a report of it must not change it.
@@ -13,11 +13,11 @@ be read-only, and a report of it must not change it.
 
 from __future__ import annotations
 
-import logging
+import io
 import os
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -25,18 +25,18 @@ from PIL import Image
 
 from bench.config.words import apart, split
 from bench.data.errors import ConfigError, FolderError
-from bench.data.files import refuse_links, write_atomically, write_text
+from bench.data.files import refuse_links, write_bytes, write_text
 from bench.records.load import load
 from bench.records.run_data import RunData
 from bench.report import table
 from bench.report.document import Document, document
-from bench.report.page import Figure, libraries, render, render_prompt
-from bench.report.plots.chart import save
+from bench.report.page import Sheet, render, render_prompt
+from bench.report.plots.style import save
 from bench.report.prompts import prompt_pages
 from bench.report.sheets import code_maps, contact_sheet
 
-log = logging.getLogger(__name__)
 REPORT = {"index.html", "table.txt"}  # what every report holds
+LARGEST = 200_000  # bytes of a sheet
 SHEETS = {  # file -> what draws it, title, caption
     "contact_sheet": (contact_sheet, "Contact sheet", "Same prompt and same noise in every row."),
     "code_maps": (
@@ -53,10 +53,10 @@ class ReportPaths:
     the command line to show; sheets: of `SHEETS`, [] where no image was kept."""
 
     folder: Path
-    page: Path | None  # None: its libraries are missing, and there are no plots either
+    page: Path
     terminal: str
-    plots: dict[str, tuple[Path, Path]] = field(default_factory=dict)  # name -> (svg, png)
-    sheets: list[Figure] = field(default_factory=list)
+    plots: dict[str, dict[str, Path]]  # name -> format -> file
+    sheets: list[Sheet]
 
 
 def split_out(words: Sequence[str]) -> tuple[list[str], Path | None]:
@@ -113,40 +113,22 @@ def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
         write_text(folder / f"table.{ending}", text)
     if made.batches:
         write_text(folder / "scaling.csv", scaling_csv(made))
-    kept = [
-        Figure(title, caption, path)
+    sheets = [
+        Sheet(title, caption, path)
         for name, (draw, title, caption) in SHEETS.items()
-        if (path := _sheet(draw(made.run), folder / f"{name}.png"))
+        if (path := _sheet(draw(made.run), folder / f"{name}.webp"))
     ]
-    if not kept:
+    if not sheets:
         made.notices.append(
             "No image was kept, so there is neither a contact sheet nor a code map."
         )
-    if not _drawable(folder):
-        return ReportPaths(folder, None, said, {}, kept)
-    plots = {chart.name: save(chart, folder / "plots") for chart in made.figures}
-    figures = [Figure(c.title, c.caption, plots[c.name][0], c) for c in made.figures]
-    page = write_page(made, folder, [*figures, *kept])
-    return ReportPaths(folder, page, said, plots, kept)
+    for old in (folder / "plots").glob("*.*"):
+        old.unlink()
+    plots = {plot.name: save(plot, folder / "plots") for plot in made.plots}
+    return ReportPaths(folder, write_page(made, folder, sheets), said, plots, sheets)
 
 
-def _drawable(folder: Path) -> bool:
-    """Whether there are the libraries of the page and its plots. If not, an older page goes and a
-    warning says so: the page may be missing, never the numbers."""
-    try:
-        libraries()
-    except ImportError as error:
-        log.warning(
-            "left out: the report's page and its plots (%s). The tables are in %s; `pip install "
-            "itables vl-convert-python`, then `python -m bench report` draws them",
-            *(error, folder),
-        )
-        (folder / "index.html").unlink(missing_ok=True)
-        return False
-    return True
-
-
-def write_page(made: Document, folder: Path, figures: Sequence[Figure]) -> Path:
+def write_page(made: Document, folder: Path, sheets: Sequence[Sheet]) -> Path:
     """index.html and the pages of its prompts; those of an earlier report are removed, so that none
     goes stale."""
     for old in (folder / "prompts").glob("*.html"):
@@ -158,15 +140,21 @@ def write_page(made: Document, folder: Path, figures: Sequence[Figure]) -> Path:
     for page, before, after in zip(pages, numbers, numbers[2:], strict=False):
         write_text(folder / page.address, render_prompt(made.study, page, before, after))
         listed.append(replace(page, groups=[]))  # one page's pictures in memory at a time
-    return write_text(folder / "index.html", render(made, figures, listed))
+    return write_text(folder / "index.html", render(made, sheets, listed))
 
 
 def _sheet(image: Image.Image | None, path: Path) -> Path | None:
-    """Saves the sheet; removes an older one when there is none, so that none goes stale."""
+    """Saves a sheet as WebP, of at most `LARGEST` bytes where quality 30 allows it; removes an
+    older one when there is none, so that none goes stale."""
     if image is None:
         path.unlink(missing_ok=True)
         return None
-    write_atomically(path, lambda file: image.save(file, format="PNG"))
+    for quality in range(90, 20, -10):
+        file = io.BytesIO()
+        image.save(file, format="WEBP", quality=quality, method=6)
+        if file.tell() <= LARGEST:
+            break
+    write_bytes(path, file.getvalue())
     return path
 
 

@@ -15,10 +15,9 @@ from typing import Any
 from bench.judge import paired
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import notes, roofline, scaling
-from bench.report.headline import DIVISIONS, arranged, division, headline, output_tv, quality
-from bench.report.plots import bars, drafts, scatter
-from bench.report.plots.chart import Chart
-from bench.report.plots.sweeps import sweep_charts
+from bench.report.headline import DIVISIONS, arranged, division, headline, in_band, output_tv
+from bench.report.plots import bars, depth, quality, sweeps, throughput, verification
+from bench.report.plots.style import Plot
 from bench.report.prompts import chosen
 from bench.report.table import ABSENT, NOISE, Column, Row, Table, filled, interval, number
 
@@ -65,34 +64,20 @@ class Document:
         return self.run.study
 
     @cached_property
-    def charts(self) -> list[Chart]:
-        """Linked ones, for the page alone."""
-        pages = [index for index, _ in self.prompts]
-        return [] if self.run.all_failed else scatter.linked_charts(self.run, pages)
-
-    @cached_property
-    def sweeps(self) -> list[Chart]:
-        """What a setting changes, for the page alone."""
-        return [] if self.run.all_failed else sweep_charts(self.run)
-
-    @cached_property
-    def figures(self) -> list[Chart]:
-        """Pictures, which the page draws too: those of which the run recorded something."""
+    def plots(self) -> list[Plot]:
+        """Figures of what the run recorded."""
         run = self.run
         if run.all_failed:
             return []
-        where_known: dict[Callable[[RunData], Chart], object] = {
-            bars.draw_speed: True,
-            bars.draw_latency: True,
-            drafts.draw_depth: drafts.depth_shown(run),
-            drafts.draw_moved: drafts.moved_shown(run),
-            scatter.draw_costs: scatter.costs_known(run),
-            scaling.draw: self.batches,
-            roofline.draw: run.roofline,
-            bars.draw_floors: run.roofline,
-        }
-        quality = [scatter.draw_pareto(run, of) for of in (scatter.FID, scatter.CLIP)]
-        return [*quality, *(draw(run) for draw, known in where_known.items() if known)]
+        made = [bars.draw_speed(run)]
+        made += [quality.draw(run, one) for one in quality.QUALITIES if quality.known(run, one)]
+        made += [throughput.draw(run)] if self.batches else []
+        made += [bars.draw_codes(run), bars.draw_phases(run)]
+        made += (
+            [verification.draw(run)] if any(roofline.forwards(run, s) for s in run.sections) else []
+        )
+        made += [depth.draw(run)] if any(map(depth.curves, run.sections)) else []
+        return made + sweeps.draw(run)
 
     def block(self, name: str) -> Block:
         """One of them; empty where there is nothing of it."""
@@ -235,7 +220,7 @@ def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]
         return lambda e: _with_interval(e, column, digits, section.quality_is_noise(e, column))
 
     def banded(entry: Entry) -> str:
-        return ABSENT if entry.role is not Role.DECODER else quality(section, entry)
+        return ABSENT if entry.role is not Role.DECODER else in_band(section, entry)
 
     return [
         DECODER,

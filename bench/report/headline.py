@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from bench.config.differences import settings_of
 from bench.cost.work import regime
 from bench.records.run_data import RESEED_LABEL, Entry, Role, RunData, Section
-from bench.report.plots.sweeps import is_number, swept_in
+from bench.report.plots.sweeps import swept_in
 from bench.report.roofline import bounds
 from bench.report.table import NOISE, interval, number
 
@@ -68,7 +67,7 @@ def apart(section: Section, entry: Entry) -> list[str] | None:
     return [c.upper() for c in known if not section.quality_is_noise(entry, c)] if known else None
 
 
-def quality(section: Section, entry: Entry) -> str:
+def in_band(section: Section, entry: Entry) -> str:
     """For a table's cell."""
     found = apart(section, entry)
     if found is None:
@@ -123,14 +122,12 @@ def _said(run: RunData, entry: Entry, kind: str) -> str:
 
 def _ends(run: RunData, section: Section, best: list[Entry]) -> list[str]:
     """Settings of which one of the best decoders has the first or last of three or more values."""
-    listed = run.identity.get("config", {}).get("decoders", [])
-    swept = swept_in(section, {entry["name"]: settings_of(entry) for entry in listed})
-    lines = [(s.setting, line) for s in swept for line in s.series if len(line) > 2]
+    series = [(s.setting, line) for s in swept_in(run, section) for line in s.series]
     ends = {
         (entry.name, setting): value
-        for setting, line in lines
+        for setting, line in series
         for value, entry in (line[0], line[-1])
-        if is_number(value) and entry in best
+        if len(line) > 2 and entry in best
     }
     return [
         f"{name} lies at the end of the values of {setting}: one beyond {value} may be faster."

@@ -1,15 +1,14 @@
-"""One self-contained HTML page: the headline, tables that sort and filter, linked charts, a line a
-prompt with a link to its page, plots, contact sheet, code maps, provenance, failures.
+"""One self-contained HTML page: the headline, tables that sort and filter, figures as SVG, a line
+per prompt with a link to its page, contact sheet, code maps, provenance, failures.
 
-Every image and two JavaScript libraries are embedded, so the file can be mailed and opens offline:
-Vega-Lite, which draws the charts from their descriptions as wide as the page, and DataTables, which
-sorts and filters; about 1.8 MB together. The page's own script (templates/page.js) hands them the
-charts and tables. Without scripts the page shows pictures in their place.
+Every image and one JavaScript library (DataTables, which sorts and filters) are embedded, so the
+file can be mailed and opens offline. Without scripts the tables are as they are written.
 """
 
 from __future__ import annotations
 
 import base64
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,62 +20,54 @@ from markupsafe import Markup
 
 from bench.data.clean import for_page
 from bench.report.document import Document
-from bench.report.plots.chart import Chart
+from bench.report.plots.style import inline
 from bench.report.prompts import KEY, PHASE_KEY, PromptPage
 from bench.report.table import ABSENT
 
 if TYPE_CHECKING:
     import jinja2
 
+log = logging.getLogger(__name__)
 TEMPLATES = Path(__file__).parent / "templates"
-MEDIA = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 @dataclass(frozen=True)
-class Figure:
-    """An image of the page with its heading and caption. chart: drawn by the page's script in its
-    place; the image is for readers without scripts."""
+class Sheet:
+    """A WebP image of the page with its heading and caption."""
 
     title: str
     caption: str
     path: Path
-    chart: Chart | None = None
 
     @property
     def source(self) -> str:
         """The file as a data URI."""
         data = base64.b64encode(self.path.read_bytes()).decode("ascii")
-        return f"data:{MEDIA[self.path.suffix]};base64,{data}"
+        return f"data:image/webp;base64,{data}"
 
 
-@lru_cache(maxsize=1)  # bundling takes two seconds
+@lru_cache(maxsize=1)
 def libraries() -> dict[str, str]:
-    """Ready to be put into a page: `charts`, a script that sets window.vegaEmbed; `tables`, a
-    module whose default export is DataTable, as a data URI; `table_style`. Raises ImportError."""
-    import itables
-    import vl_convert
-
+    """`tables`, a module whose default export is DataTable, as a data URI; `table_style`. Both are
+    "" without itables, and a warning says so: the page may lack its sorting, never the numbers."""
+    try:
+        import itables
+    except ImportError as error:
+        log.warning("the page's tables do not sort (%s); `pip install itables`", error)
+        return {"tables": "", "table_style": ""}
     tables = Path(itables.__file__).parent / "html" / "dt_bundle.js"
     code = base64.b64encode(tables.read_bytes()).decode("ascii")
-    return {
-        "charts": _inside("script", vl_convert.javascript_bundle()),  # type: ignore[call-arg]
-        "tables": f"data:text/javascript;base64,{code}",
-        "table_style": _inside("style", tables.with_suffix(".css").read_text(encoding="utf-8")),
-    }
-
-
-def _inside(element: str, text: str) -> Markup:
-    """Trusted text that cannot end the element that it is in."""
-    return Markup(text.replace(f"</{element}", f"<\\/{element}"))
+    style = tables.with_suffix(".css").read_text(encoding="utf-8").replace("</style", "<\\/style")
+    return {"tables": f"data:text/javascript;base64,{code}", "table_style": Markup(style)}
 
 
 def render(
-    document: Document, figures: Sequence[Figure] = (), prompts: Sequence[PromptPage] = ()
+    document: Document, sheets: Sequence[Sheet] = (), prompts: Sequence[PromptPage] = ()
 ) -> str:
     """The page. prompts: those with a page."""
     template = environment().get_template("index.html.j2")
     return template.render(
-        document=document, libraries=libraries(), prompts=prompts, figures=figures
+        document=document, libraries=libraries(), prompts=prompts, sheets=sheets, inline=inline
     )
 
 

@@ -1,8 +1,8 @@
 """A page for each prompt: what every decoder made of it under the same noise, and how.
 
 For each decoder: its picture, the map of how each code came to be, the map of codes that are not
-AR's, the codes that each forward committed along the image, and where its seconds went. Each page
-is one file without any script, <report>/prompts/<prompt index>.html.
+AR's, and where its seconds went. Each page is one file without any script,
+<report>/prompts/<prompt index>.html.
 """
 
 from __future__ import annotations
@@ -12,25 +12,22 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageChops
+from PIL import Image
 
 from bench.judge.paired import latency_rows
 from bench.records.run_data import Entry, Role, RunData, as_text
-from bench.report.plots.bars import COLORS as PHASES
 from bench.report.plots.bars import COLUMNS, phases_of
+from bench.report.plots.bars import SHADES as PHASES
 from bench.report.sheets import KINDS, kind_map, kinds_of, picture, pictured, raster, shown_rows
 from bench.report.table import ABSENT, number
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
 LARGE = 120_000  # bytes from which a picture is embedded as WebP
-SAME = (225, 225, 225)  # colour of codes that are AR's
-NEAR, FAR = (253, 217, 155), (103, 0, 31)  # of others, by how far the picture is from AR's
-MOST = 96  # from which on they are as far as can be, of 255
+SAME, OTHER = (225, 225, 225), (170, 30, 45)  # colours of codes that are AR's and that are not
 KEY = [(f"rgb{color}", name, text) for name, (color, text) in KINDS.items()]
 PHASE_KEY = [(color, name) for name, color in PHASES.items()]
 
@@ -57,16 +54,6 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Strip:
-    """Codes that each forward committed, left to right along the raster. path: of an SVG whose
-    user units are codes, both ways; length and height: its extent."""
-
-    path: str
-    length: int
-    height: int
-
-
-@dataclass(frozen=True)
 class Card:
     """One decoder's image of the prompt. Pictures and maps are data URIs, "" where there is none;
     missing: why there is no picture; seconds: (phase, colour, share of the section's longest, text)
@@ -81,7 +68,6 @@ class Card:
     kinds: str = ""
     differs: str = ""
     difference: str = ""
-    strip: Strip | None = None
     seconds: list[tuple[str, str, float, str]] = field(default_factory=list)
 
 
@@ -121,7 +107,7 @@ def _shown(entry: Entry, prompts: list[int]) -> Shown:
     """Read once for all prompts: looking a prompt up in a table takes milliseconds."""
     records = entry.records[entry.records["prompt_index"].isin(prompts)]
     failed = records[records["status"] != "ok"].drop_duplicates("prompt_index")
-    columns = ["seed", "nfe", "mal", "image", "kind", "codes", "step"]
+    columns = ["seed", "nfe", "mal", "image", "kind", "codes"]
     images = shown_rows(records[records["status"] == "ok"]).set_index("prompt_index")[columns]
     timed = latency_rows(records).drop_duplicates("prompt_index").set_index("prompt_index")
     return Shown(
@@ -168,12 +154,12 @@ def _card(run: RunData, shown: Shown, index: int, reference: Line | None) -> Car
     if row is None:
         error = shown.errors.get(index, "")
         return Card(name, verdict, "failed" if error else "not run", error)
-    kinds, codes, steps = kinds_of(row), _whole(row, "codes"), _whole(row, "step")
+    kinds, codes = kinds_of(row), _codes(row)
     facts = f"seed {row['seed']}, {row['nfe']} forwards, {row['mal']:.2f} codes per forward"
     if math.isfinite(total := shown.total(index)):
         facts += f", {total:.3f} s"
     embedded, missing = _picture(run, row)
-    same = ("", "the baseline") if shown.baseline else _differs(run, codes, row, reference)
+    same = ("", "the baseline") if shown.baseline else _differs(codes, row, reference)
     return Card(
         name,
         verdict,
@@ -183,13 +169,12 @@ def _card(run: RunData, shown: Shown, index: int, reference: Line | None) -> Car
         kinds=_png(kind_map(kinds)) if len(kinds) else "",
         differs=same[0],
         difference=same[1],
-        strip=strip_of(steps) if len(steps) else None,
     )
 
 
-def _whole(row: Line, column: str) -> NDArray[np.int64]:
-    """A list column of a row; empty where nothing was recorded."""
-    return np.asarray([] if row[column] is None else row[column], dtype=np.int64)
+def _codes(row: Line) -> NDArray[np.int64]:
+    """Empty where none were recorded."""
+    return np.asarray([] if row["codes"] is None else row["codes"], dtype=np.int64)
 
 
 def _picture(run: RunData, row: Line) -> tuple[str, str]:
@@ -205,51 +190,19 @@ def _picture(run: RunData, row: Line) -> tuple[str, str]:
     return _uri(smaller.getvalue(), "webp"), ""
 
 
-def _differs(
-    run: RunData, codes: NDArray[np.int64], row: Line, reference: Line | None
-) -> tuple[str, str]:
-    """The map of codes that are not AR's of the same prompt and seed, darker the further the
-    picture is from AR's there, and what it shows in words; no map where there is nothing to
-    compare."""
-    theirs = np.empty(0) if reference is None else _whole(reference, "codes")
+def _differs(codes: NDArray[np.int64], row: Line, reference: Line | None) -> tuple[str, str]:
+    """The map of codes that are not AR's of the same prompt and seed, and what it shows in words;
+    no map where there is nothing to compare."""
+    theirs = np.empty(0) if reference is None else _codes(reference)
     if reference is None or len(theirs) != len(codes) or not len(codes):
         return "", "no codes of AR to compare with"
     if reference["seed"] != row["seed"]:
         return "", "AR has no image of this seed"
     other = codes != theirs
     count, words = int(other.sum()), "every code is AR's"
-    far = _far(run, row, reference, len(codes))  # [L]
     if count:
         words = f"{count} of {len(codes)} codes not AR's; first: code {int(other.argmax())}"
-        words += "" if far is None else f"; colour off by {far.mean():.0f} of 255, darker: more"
-    share = np.ones(len(codes)) if far is None else (far / MOST).clip(max=1)
-    shade = np.add(NEAR, share[:, None] * np.subtract(FAR, NEAR))  # [L, 3]
-    return _png(raster(np.where(other[:, None], shade, SAME))), words
-
-
-def _far(run: RunData, row: Line, reference: Line, length: int) -> NDArray[np.float64] | None:
-    """[L] how far the picture's colours are from AR's in the cell of each code, 0 to 255; None
-    where one of the two was not kept or is damaged."""
-    side = math.isqrt(length)
-    own, theirs = picture(run, row), picture(run, reference)
-    if isinstance(own, str) or isinstance(theirs, str):
-        return None
-    if side * side != length or own.size != theirs.size:
-        return None
-    apart = ImageChops.difference(own, theirs).resize((side, side), Image.Resampling.BOX)
-    return np.asarray(apart, dtype=np.float64).mean(axis=2).ravel()  # [H, W, 3] -> [L]
-
-
-def strip_of(steps: NDArray[np.int64]) -> Strip:
-    """[L] the forward that committed each code -> one outline: above each code, how many codes its
-    forward committed."""
-    counts = np.bincount(steps)[steps]  # [L]
-    height = int(counts.max())
-    edges = [0, *(np.flatnonzero(np.diff(counts)) + 1).tolist(), len(counts)]
-    path = f"M0 {height}"
-    for start, end in pairwise(edges):
-        path += f"V{height - int(counts[start])}H{end}"
-    return Strip(f"{path}V{height}Z", len(counts), height)
+    return _png(raster(np.where(other[:, None], OTHER, SAME))), words
 
 
 def _png(pixels: NDArray[np.uint8]) -> str:

@@ -1,23 +1,17 @@
 """The roofline of a run: the table of time over floor, what bounds a section's forwards, and what a
-forward costs by the codes that it is over: measured, and by the roofline."""
+forward costs by the codes that it is over."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from bench.cost.work import MEMORY, Growth, Known, Work, place_of
 from bench.records.run_data import RunData, Section, forward_part
-from bench.report.plots import chart as vl
-from bench.report.plots.chart import Chart, Spec
-from bench.report.plots.series import WORDS, names
 from bench.report.table import ABSENT, Column, Row, Table, figures, number, percent
 
-HEIGHT = 260  # pixels of the chart
-LINES = {"reading": vl.HUES[0], "arithmetic": vl.HUES[1], "floor": vl.MUTED}
 FORWARD = ("ms", "floor_ms", "over_floor")
 
 
@@ -96,7 +90,7 @@ def roofline_tables(run: RunData) -> list[Table]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Forwards:
     """Median milliseconds of the target forwards over `codes` codes, and whose; whole: of the step,
     where a backend runs it as one."""
 
@@ -106,7 +100,7 @@ class Seen:
     whole: bool = False
 
 
-def seen(run: RunData, section: Section) -> list[Seen]:
+def forwards(run: RunData, section: Section) -> list[Forwards]:
     """A section's forwards by their codes, decoders of as many codes together at their mean."""
     found: dict[tuple[int, bool], list[tuple[str, float]]] = {}
     for entry in section.decoders:
@@ -119,7 +113,7 @@ def seen(run: RunData, section: Section) -> list[Seen]:
         if not math.isnan(ms):
             found.setdefault((int(line["codes"]), whole), []).append((entry.name, ms))
     return [
-        Seen(codes, fmean(ms for _, ms in mine), tuple(name for name, _ in mine), whole)
+        Forwards(codes, fmean(ms for _, ms in mine), tuple(name for name, _ in mine), whole)
         for (codes, whole), mine in sorted(found.items())
     ]
 
@@ -134,73 +128,3 @@ def takes_over(found: Bounds | None) -> str:
     if over == 1:
         return "arithmetic binds from the first code on"
     return f"arithmetic takes over at {over} codes"
-
-
-def draw(run: RunData) -> Chart:
-    """A panel a section: milliseconds of a target forward over its codes per row."""
-    caption = (
-        "Median over the timed images, batch 1; one code is an AR step, more are a verification "
-        "(hollow: a whole step, where a backend runs it as one). Lines: the least that reading "
-        "(blue) and arithmetic (orange) take on this machine; the floor is the upper of the two."
-    )
-
-    def one(section: Section) -> tuple[list[Spec], str]:
-        points, found = seen(run, section), bounds(run, section)
-        timed = {name for point in points for name in point.names}
-        drawn = [entry for entry in section.decoders if entry.name in timed]
-        said = f" {section.title}: {takes_over(found)}." + vl.left_out(section, drawn, "not timed")
-        return [_panel(points, found) if points else vl.say("no forward was timed")], said
-
-    return vl.by_section(run, "verification", "What verifying more codes costs", caption, one)
-
-
-def _panel(points: Sequence[Seen], found: Bounds | None) -> Spec:
-    """Points and lines of a section."""
-    widest = max(point.codes for point in points)
-    over = None if found is None else found.growth.crossing(found.rates)
-    right = max(1.18 * widest, 1.15 * over if over and over < 2 * widest else 0.0, 3.0)
-    ar = next((point.ms for point in points if point.codes == 1), math.nan)
-    x = vl.axis("codes", "codes per row of a target forward, root included", domain=[0, right])
-    y = vl.axis("ms", "ms per target forward", zero=True)
-    layers, highest = list[Spec](), max(point.ms for point in points)
-    if found is not None:
-        rows: list[Spec] = [
-            {"codes": right * at / 60, "ms": ms, "line": name}
-            for at in range(61)
-            for name, ms in _least(found, right * at / 60).items()
-        ]
-        highest = max(highest, *(row["ms"] for row in rows))
-        scale = {"domain": [*LINES], "range": [*LINES.values()]}
-        of = {"field": "line", "type": "nominal", "scale": scale, "legend": {"title": None}}
-        whole = {"test": "datum.line === 'floor'", "value": [1, 0]}
-        dash = {"condition": whole, "value": [5, 4]}
-        layers.append(vl.layer("line", rows, x=x, y=y, color=of, strokeDash=dash))
-        if over and 1 < over <= right:
-            place, text = {"x": x, "color": vl.color(vl.HUES[1])}, {"value": takes_over(found)}
-            where = [{"codes": over}]
-            layers.append(vl.layer({"type": "rule", "strokeDash": [2, 3]}, where, **place))
-            layers.append(vl.layer(WORDS | {"dx": 5}, where, y={"value": 6}, text=text, **place))
-    measured: list[Spec] = [
-        {"decoder": ", ".join(point.names), "codes": point.codes, "ms": point.ms,
-         "AR steps": point.ms / ar if ar > 0 else None, "fill": "white" if point.whole else vl.INK}
-        for point in points
-    ]  # fmt: skip
-    fill = {"field": "fill", "type": "nominal", "scale": None}
-    said = vl.tooltip(decoder="decoder", codes="codes", ms="ms", AR__steps="AR steps")
-    mark = {"type": "point", "stroke": vl.INK, "size": 60, "opacity": 1}
-    layers.append(vl.layer(mark, measured, x=x, y=y, fill=fill, tooltip=said))
-    named = [
-        row | {"decoder": f"{row['decoder']} ({row['AR steps']:.2f} AR steps)"}
-        if row["codes"] > 1 and ar > 0
-        else row
-        for row in measured
-    ]
-    layers.append(names(named, x, y, [0, right], [0, 1.1 * highest], (vl.WIDTH, HEIGHT)))
-    return {"height": HEIGHT, "layer": layers}
-
-
-def _least(found: Bounds, codes: float) -> dict[str, float]:
-    """Milliseconds that reading and arithmetic take, and their maximum."""
-    at = found.growth.at(codes)
-    reading, computing = 1e3 * at.reading(found.rates), 1e3 * at.computing(found.rates)
-    return {"reading": reading, "arithmetic": computing, "floor": max(reading, computing)}

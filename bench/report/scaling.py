@@ -10,18 +10,14 @@ the call, prefill and decoding. A call is one batch, in which all wait for the s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from bench.config.schedule import BATCHED, LATENCY
 from bench.records.run_data import Entry, RunData
-from bench.report.plots import chart as vl
-from bench.report.plots.chart import Chart, Spec
-from bench.report.plots.series import DOT, series
 from bench.report.table import Column, figures, interval, intervals
-from metrics.stats import FEWEST_BLOCKS, Interval, bootstrap_mean, paired_ratio
+from metrics.stats import FEWEST_BLOCKS, UNKNOWN, Interval, bootstrap_mean, paired_ratio
 
 CALL = ["repeat", "call"]
 
@@ -38,10 +34,10 @@ class Line:
     baseline: str
     error: str
     calls: int = 0
-    images_s: Interval = vl.UNKNOWN
-    latency_s: Interval = vl.UNKNOWN
-    speedup: Interval = vl.UNKNOWN
-    over_one: Interval = vl.UNKNOWN
+    images_s: Interval = UNKNOWN
+    latency_s: Interval = UNKNOWN
+    speedup: Interval = UNKNOWN
+    over_one: Interval = UNKNOWN
     images: int = 0
     mal: float = math.nan
     forwards_a_call: float = math.nan
@@ -92,7 +88,7 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
         calls=len(calls),
         images_s=rate,
         latency_s=latency,
-        speedup=_speedup(base, rows) if baseline else vl.UNKNOWN,
+        speedup=_speedup(base, rows) if baseline else UNKNOWN,
         over_one=Interval(alone * rate.value, math.nan, math.nan),
         images=images,
         mal=float(rows.mal.mean()),
@@ -113,7 +109,7 @@ def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
     baseline = baseline[baseline.batch == rows.batch.iloc[0]]
     both = _calls(baseline).merge(_calls(rows), on=CALL, suffixes=("_0", "_1"))
     if len(both) < 2 or (baseline.status == "failed").any():
-        return vl.UNKNOWN
+        return UNKNOWN
     found = paired_ratio(both.seconds_total_0, both.seconds_total_1)
     return found if len(both) >= FEWEST_BLOCKS else Interval(found.value, math.nan, math.nan)
 
@@ -146,50 +142,3 @@ LEGEND = (
     "during a call, model included (not known of CUDA graphs); on a CPU resident memory of the "
     "process."
 )
-
-
-PANELS = {
-    "images per second": "images_s", "speed-up at the same batch": "speedup",
-    "over the baseline at batch 1": "over_one",
-}  # fmt: skip
-
-
-def draw(run: RunData) -> Chart:
-    """Three panels; a cell that failed is named in the caption."""
-    rows = lines(run)
-    ok = [row for row in rows if not row.error]
-    failed = [f"{row.decoder} at {row.batch}" for row in rows if row.error]
-    caption = (
-        "Prefill and decoding; bars are 95 % intervals over calls, where there are enough. "
-        "Speed-up: over the baseline at the same batch, and over what it does one image at a time."
-    )
-    many = {row.images for row in ok if row.batch > 1 and row.images > row.batch}
-    if many:
-        caption += f" Offline: {many.pop()} images per call, a place that is done is refilled."
-    caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
-    title = "Throughput and speed-up by batch size"
-    panels = [_panel(ok, *panel) for panel in PANELS.items()]
-    return Chart("scaling", title, caption, vl.linked(panels, vl.colors_of(run), 3))
-
-
-def _panel(rows: Sequence[Line], title: str, figure: str) -> Spec:
-    """A line a decoder; speed-ups over the baseline at the same batch are not of itself."""
-    points = [
-        {"decoder": row.decoder, "batch": row.batch, **vl.ends("figure", getattr(row, figure))}
-        for row in rows
-        if math.isfinite(getattr(row, figure).value)
-        and (figure != "speedup" or row.decoder != row.baseline)
-    ]
-    if not points:
-        return {"title": title, **vl.say("nothing was measured")}
-    batches = sorted({point["batch"] for point in points})
-    log: Spec = {"type": "log", "padding": 0.1}
-    rate = figure == "images_s"
-    x = vl.axis("batch", "batch size", **log, base=2) | {"axis": {"values": batches, "grid": False}}
-    y = vl.axis("figure", None, **(log if rate else {}))
-    of = {"figure": title, "figure_lo": "from", "figure_hi": "to"}
-    return {"title": title, "height": 260, "layer": [
-        *([] if rate else [vl.rule_at("y", y, 1.0, dash=[2, 3])]),
-        *series(points, DOT, x=x, y=y, ends="y", line=1.5,
-                tooltip=vl.tooltip(decoder="decoder", batch="batch", **of)),
-    ]}  # fmt: skip

@@ -1,7 +1,7 @@
 """Two sheets of images: the contact sheet and the code maps. And which image is shown of a decoder.
 
-Contact sheet: rows are prompts, columns are decoders, one block a section. Code maps: for one image
-per decoder the image, and next to it how each of its codes came to be: sampled from the target, an
+Contact sheet: rows are prompts, columns are decoders, one block a section. Code maps: of one prompt
+each decoder's image, and below it how each of its codes came to be: sampled from the target, an
 accepted draft, a draft that only the relaxed rule accepted, a correction after a rejection, or the
 bonus after a wholly accepted path (`decoders.api.CodeKind`). A map has one cell a code, in raster
 order, over the same area as the image.
@@ -10,26 +10,24 @@ order, over the same area as the image.
 from __future__ import annotations
 
 import math
-import re
+import textwrap
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image
 
 from bench.records.run_data import Entry, RunData, as_text
+from bench.report.plots.style import MUTED, styled
 
 Color = tuple[int, int, int]
-PAPER, INK, MUTED, LINE = (255, 255, 255), (34, 34, 34), (110, 110, 110), (224, 224, 224)
-TILE, GAP, CAPTION, MARGIN = 128, 8, 236, 16  # pixels
-ACROSS = 12  # decoders in one block at most; more are shared out among blocks below each other
+PIXELS = 128  # of a tile's side
+GAP, WORDS, HEAD = 8, 200, 56  # pixels between tiles, of the rows' words, above the tiles
+ACROSS = 10  # decoders in a block at most; more are shared out among blocks below each other
 PROMPTS = 8
-SIDE, CARD_GAP, CARDS = 192, 20, 3  # of the code maps: pixels, pixels, cards a line
-BREAKS = " _-/"  # where the name of a decoder is broken
-Font = ImageFont.FreeTypeFont
 
 # How a code came to be, in the order of CodeKind: colour and meaning. Light grey, then four hues
 # that colour-blind readers tell apart (Okabe and Ito).
@@ -43,76 +41,116 @@ KINDS: dict[str, tuple[Color, str]] = {
 COLORS = [color for color, _ in KINDS.values()]
 
 
+@dataclass(frozen=True)
+class Block:
+    """A grid of tiles under a title: pixels [PIXELS, PIXELS, 3], or the reason why there are
+    none."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[str]
+    tiles: Sequence[Sequence[NDArray[np.uint8] | str]]  # row by row
+
+    @property
+    def height(self) -> int:
+        return HEAD + len(self.rows) * (PIXELS + GAP)
+
+
 def contact_sheet(run: RunData) -> Image.Image | None:
     """The sheet, or None when no decoder kept an image."""
     chosen = pictured(run, PROMPTS)
-    if not chosen:
-        return None
     blocks = [
-        _block(run, section.title + " (continued)" * (number > 0), entries, chosen)
-        for section in run.sections
-        for number, entries in enumerate(shared_out(section.decoders))
-    ]
-    return joined(blocks)
-
-
-def shared_out(entries: list[Entry]) -> list[list[Entry]]:
-    """The columns of each block: as few blocks as may be, as even as may be."""
-    blocks = np.array_split(np.arange(len(entries)), max(-(-len(entries) // ACROSS), 1))
-    return [[entries[at] for at in block] for block in blocks if len(block)]
-
-
-def _block(
-    run: RunData, title: str, entries: list[Entry], prompts: list[tuple[int, str]]
-) -> Image.Image:
-    """One section's columns under its title."""
-    head, body = font(17, bold=True), font(17)
-    names = [text(e.name, head, TILE, MUTED if e.failed else INK, breaks=BREAKS) for e in entries]
-    rows = [joined([paper(CAPTION - GAP, 1), *names], across=True, gap=GAP, low=True)]
-    for index, prompt in prompts:
-        caption = text(prompt, body, CAPTION - GAP, most=TILE // line_height(body))
-        tiles = [tile(run, entry, image_row(entry, index), TILE) for entry in entries]
-        row = joined([caption, *tiles], across=True, gap=GAP)
-        rows += [paper(row.width, 1, LINE), row]
-    parts = [text(title, font(22, bold=True)), *rows]
-    return ImageOps.expand(joined(parts, gap=GAP // 2), MARGIN, PAPER)
+        Block(
+            title,
+            [entry.name for entry in entries],
+            [prompt for _, prompt in chosen],
+            [[tile(run, entry, image_row(entry, index)) for entry in entries]
+             for index, _ in chosen],
+        )
+        for title, entries in _shared_out(run)
+    ]  # fmt: skip
+    return _sheet(blocks, {}) if chosen else None
 
 
 def code_maps(run: RunData) -> Image.Image | None:
-    """All cards on one sheet, a block a section; None when no image has a trace."""
+    """An image per decoder and its map; None when no image was kept."""
     chosen = pictured(run, 1)
-    if not chosen:
-        return None
-    index, prompt = chosen[0]
-    parts = [_key(prompt, CARDS * (2 * SIDE + 4) + (CARDS - 1) * CARD_GAP)]
+    blocks = []
+    for title, entries in _shared_out(run) if chosen else ():
+        rows = [image_row(entry, chosen[0][0]) for entry in entries]
+        kinds = [kinds_of(row) for row in rows]
+        names = [entry.name for entry in entries]
+        images = [tile(run, entry, row) for entry, row in zip(entries, rows, strict=True)]
+        maps = [_scaled(Image.fromarray(kind_map(k))) if len(k) else "no trace" for k in kinds]
+        blocks.append(Block(title, names, [chosen[0][1], "how each code came to be"],
+                            [images, maps]))  # fmt: skip
+    return _sheet(blocks, KINDS) if blocks else None
+
+
+def _shared_out(run: RunData) -> list[tuple[str, list[Entry]]]:
+    """The title and columns of each block: as few blocks as may be, as even as may be."""
+    found = []
     for section in run.sections:
-        cards = [_card(run, entry, image_row(entry, index)) for entry in section.decoders]
-        lines = [cards[at : at + CARDS] for at in range(0, len(cards), CARDS)]
-        parts.append(text(section.title, font(21, bold=True)))
-        parts += [joined(line, across=True, gap=CARD_GAP) for line in lines]
-    return ImageOps.expand(joined(parts, gap=16), MARGIN, PAPER)
+        entries = section.decoders
+        parts = np.array_split(np.arange(len(entries)), max(-(-len(entries) // ACROSS), 1))
+        for number, part in enumerate(parts):
+            title = section.title + " (continued)" * (number > 0)
+            found.append((title, [entries[at] for at in part]))
+    return found
 
 
-def _key(prompt: str, width: int) -> Image.Image:
-    """The prompt and what the colours of code maps mean."""
-    step, kinds = width // len(KINDS), []
-    for kind, (color, meaning) in KINDS.items():
-        name = text(kind, font(17, bold=True))
-        heading = joined([paper(21, 21, color), name], across=True, gap=GAP)
-        said = text(meaning, font(14), step - GAP, MUTED, most=2)
-        kinds.append(joined([heading, said], gap=4))
-    parts = [text(f"“{prompt}”", font(18), width), joined(kinds, across=True, gap=GAP)]
-    return joined(parts, gap=12)
+@styled
+def _sheet(blocks: Sequence[Block], kinds: Mapping[str, tuple[Color, str]] = {}) -> Image.Image:
+    """Blocks below each other, with the key of the kinds; one pixel of a tile is one of the
+    sheet."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    width = WORDS + max(len(block.columns) for block in blocks) * (PIXELS + GAP) + GAP
+    columns = max(width // 320, 1)  # of the key
+    height = sum(block.height for block in blocks) + 24 * -(-len(kinds) // columns)
+    figure = Figure((width / 100, height / 100), dpi=100, facecolor="white")
+    canvas, top = FigureCanvasAgg(figure), height
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, width), ylim=(0, height))
+    axes.axis("off")
+    for block in blocks:
+        axes.text(GAP, top - GAP, block.title, va="top", weight="bold", fontsize=11)
+        for column, name in enumerate(block.columns):
+            left = WORDS + column * (PIXELS + GAP)
+            axes.text(left, top - HEAD + 3, "\n".join(textwrap.wrap(name, 19)[:2]), fontsize=8.5)
+        for row, (words, tiles) in enumerate(zip(block.rows, block.tiles, strict=True)):
+            low = top - HEAD - PIXELS - row * (PIXELS + GAP)
+            text = "\n".join(textwrap.wrap(words, 26)[:6])
+            axes.text(GAP, low + PIXELS, text, va="top", fontsize=8.5)
+            for column, pixels in enumerate(tiles):
+                left = WORDS + column * (PIXELS + GAP)
+                if isinstance(pixels, str):
+                    pixels, reason = np.full((1, 1, 3), 240, np.uint8), pixels
+                    axes.text(left + PIXELS / 2, low + PIXELS / 2, reason, ha="center",
+                              color=MUTED, fontsize=8.5)  # fmt: skip
+                place = (left, left + PIXELS, low, low + PIXELS)
+                axes.imshow(pixels, extent=place, interpolation="nearest", aspect="auto")
+        top -= block.height
+    handles = [Patch(color=np.divide(color, 255), label=f"{name}: {said}")
+               for name, (color, said) in kinds.items()]  # fmt: skip
+    if handles:
+        figure.legend(handles=handles, loc="lower left", ncols=columns)
+    canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
 
 
-def _card(run: RunData, entry: Entry, row: pd.Series | None) -> Image.Image:
-    """Name, share of each kind, image and map."""
-    kinds, width = kinds_of(row), 2 * SIDE + 4
-    name = text(entry.name, font(17, bold=True), width, MUTED if entry.failed else INK,
-                most=1, breaks=BREAKS)  # fmt: skip
-    shares = text(_shares(kinds), font(13), width, MUTED, most=1)
-    views = joined([tile(run, entry, row, SIDE), _map(entry, kinds)], across=True, gap=4)
-    return joined([name, shares, views], gap=4)
+def _scaled(image: Image.Image) -> NDArray[np.uint8]:
+    return np.asarray(image.resize((PIXELS, PIXELS), Image.Resampling.NEAREST))
+
+
+def tile(run: RunData, entry: Entry, row: pd.Series | None) -> NDArray[np.uint8] | str:
+    """[PIXELS, PIXELS, 3] of the kept image (nearest neighbour), or why there is none."""
+    if row is None:
+        return "failed" if entry.failures or entry.failed else "not run"
+    found = picture(run, row)
+    return found if isinstance(found, str) else _scaled(found)
 
 
 def kinds_of(row: pd.Series | Mapping[str, Any] | None) -> NDArray[np.uint8]:
@@ -132,93 +170,6 @@ def raster(colors: ArrayLike) -> NDArray[np.uint8]:
     cells = np.full((side * side, 3), 255, dtype=np.uint8)
     cells[: len(colors)] = colors
     return cells.reshape(side, side, 3)  # [H, W, 3]
-
-
-def _map(entry: Entry, kinds: NDArray[np.uint8]) -> Image.Image:
-    if not len(kinds):
-        return blank(SIDE, "failed" if entry.failed else "no trace")
-    cells = Image.fromarray(kind_map(kinds))
-    picture = cells.resize((SIDE, SIDE), Image.Resampling.NEAREST)
-    draw = ImageDraw.Draw(picture)
-    for at in range(1, cells.width):
-        place = round(at * SIDE / cells.width)
-        draw.line([(place, 0), (place, SIDE)], fill=PAPER)
-        draw.line([(0, place), (SIDE, place)], fill=PAPER)
-    return picture
-
-
-def _shares(kinds: NDArray[np.uint8]) -> str:
-    """`draft 61 %, relaxed 20 %, ...` of the codes, kinds from half a percent on."""
-    counts = np.bincount(kinds, minlength=len(KINDS))
-    return ", ".join(
-        f"{kind} {100 * count / len(kinds):.0f} %"
-        for kind, count in zip(KINDS, counts, strict=True)
-        if count and 200 * count >= len(kinds)
-    )
-
-
-@lru_cache(maxsize=16)
-def font(size: int, bold: bool = False) -> Font:
-    """DejaVu Sans as shipped with matplotlib: the same on every machine."""
-    from matplotlib.font_manager import FontProperties, findfont
-
-    weight = "bold" if bold else "normal"
-    return ImageFont.truetype(findfont(FontProperties(family="DejaVu Sans", weight=weight)), size)
-
-
-def line_height(face: Font) -> int:
-    return round(face.size * 1.25)
-
-
-def wrap(words: str, face: Font, width: float, breaks: str = " ") -> list[str]:
-    """Lines of at most `width` pixels; breaks after any of `breaks`, inside a word if it must."""
-    lines = [""]
-    for piece in re.findall(f"[^{re.escape(breaks)}]*[{re.escape(breaks)}]?", words):
-        for part in [piece] if face.getlength(piece.rstrip()) <= width else piece:
-            if lines[-1] and face.getlength((lines[-1] + part).rstrip()) > width:
-                lines.append("")
-            lines[-1] += part
-    return [line.strip() for line in lines if line.strip()]
-
-
-def text(
-    words: str,
-    face: Font,
-    width: float = math.inf,
-    color: Color = INK,
-    most: int | None = None,
-    breaks: str = " ",
-) -> Image.Image:
-    """Wrapped words on paper of that width (inf: as wide as they are), of at least one line and at
-    most so many: an ellipsis marks what is left out."""
-    lines = wrap(words, face, width, breaks)
-    if most is not None and len(lines) > most:
-        lines = [*lines[: most - 1], lines[most - 1].rstrip(" ,.") + " …"]
-    wide = width if math.isfinite(width) else face.getlength(words)
-    drawn = paper(math.ceil(wide), max(len(lines), 1) * line_height(face))
-    for at, line in enumerate(lines):
-        ImageDraw.Draw(drawn).text((0, at * line_height(face)), line, font=face, fill=color)
-    return drawn
-
-
-def paper(width: int, height: int, color: Color = PAPER) -> Image.Image:
-    """A rectangle."""
-    return Image.new("RGB", (width, height), color)
-
-
-def joined(
-    parts: Sequence[Image.Image], *, across: bool = False, gap: int = 0, low: bool = False
-) -> Image.Image:
-    """Parts below each other, or next to each other; low: at their lower ends."""
-    wide, high = [part.width for part in parts], [part.height for part in parts]
-    room = gap * (len(parts) - 1)
-    sheet = paper(sum(wide) + room, max(high)) if across else paper(max(wide), sum(high) + room)
-    at = 0
-    for part in parts:
-        place = (at, (sheet.height - part.height) * low) if across else (0, at)
-        sheet.paste(part, place)
-        at += (part.width if across else part.height) + gap
-    return sheet
 
 
 def pictured(run: RunData, count: int, all_prompts: bool = False) -> list[tuple[int, str]]:
@@ -262,21 +213,3 @@ def picture(run: RunData, row: pd.Series | Mapping[str, Any]) -> Image.Image | s
             return image.convert("RGB")
     except (OSError, SyntaxError):  # what PIL raises on a damaged file
         return "image damaged"
-
-
-def tile(run: RunData, entry: Entry, row: pd.Series | None, side: int) -> Image.Image:
-    """The kept image at `side` pixels (nearest neighbour), or a blank with the reason."""
-    absent = "failed" if entry.failures or entry.failed else "not run"
-    found = absent if row is None else picture(run, row)
-    if isinstance(found, str):
-        return blank(side, found)
-    return found.resize((side, side), Image.Resampling.NEAREST)
-
-
-def blank(side: int, reason: str) -> Image.Image:
-    """A light tile with a reason in its middle."""
-    image, face = paper(side, side, (243, 243, 243)), font(15)
-    lines = "\n".join(wrap(reason, face, side - 12))
-    place = (side / 2, side / 2)
-    ImageDraw.Draw(image).text(place, lines, MUTED, face, anchor="mm", align="center")
-    return image

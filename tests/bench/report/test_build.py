@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 from bench.data.errors import FolderError
 from bench.records import rows as records
@@ -19,15 +17,12 @@ from bench.records.load import load
 from bench.report import build
 from bench.report.build import ReportPaths, build_report, write_report
 from bench.report.document import document
-from bench.report.headline import arranged
 from bench.report.notes import provenance
-from bench.report.plots.bars import draw_latency
-from bench.report.plots.chart import save
 from tests.bench.report.synthetic import DECODERS, write_run
 
 PLOTS = {
-    "speedup_fid", "speedup_clip", "speedup_cost", "mal_speedup", "acceptance_depth", "moved_mass",
-    "latency",
+    "speedup", "speedup_fid", "speedup_clip", "speedup_tv_output", "codes_per_forward",
+    "acceptance_depth", "phases",
 }  # fmt: skip
 
 
@@ -36,21 +31,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> ReportPaths:
     return build_report(write_run(tmp_path_factory.mktemp("run") / "synthetic", prompts=13))
 
 
-def shown(path: Path) -> np.ndarray:
-    with Image.open(path) as image:
-        return np.asarray(image.convert("RGB"))
-
-
-def test_every_file_is_written_and_every_image_shows_something(built):
+def test_every_file_is_written_and_no_picture_is_large(built):
     assert set(built.plots) == PLOTS
-    assert [sheet.path.name for sheet in built.sheets] == ["contact_sheet.png", "code_maps.png"]
-    for svg, png in built.plots.values():
-        assert svg.read_text(encoding="utf-8").startswith("<svg")
-        pixels = shown(png)
-        assert min(pixels.shape[:2]) > 500
-        assert pixels.std() > 20
-        assert (np.ptp(pixels, axis=2) > 60).mean() > 0.001  # coloured marks, not just axes
-    assert all(shown(sheet.path).std() > 20 for sheet in built.sheets)
+    assert [sheet.path.name for sheet in built.sheets] == ["contact_sheet.webp", "code_maps.webp"]
+    pictures = [*(files["png"] for files in built.plots.values()), *(s.path for s in built.sheets)]
+    assert max(path.stat().st_size for path in pictures) < 200_000
     for name in ("index.html", "table.md", "table.tex", "table.csv"):
         assert (built.folder / name).stat().st_size > 500
     assert built.terminal == (built.folder / "table.txt").read_text(encoding="utf-8")
@@ -60,8 +45,8 @@ def test_page_is_self_contained_and_escapes_what_it_shows(built):
     page = built.page.read_text(encoding="utf-8")
     seen = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)  # libraries make tags too
     sources = re.findall(r'<img src="([^"]*)"', seen)
-    assert len(sources) == len(PLOTS) + 2
-    assert all(source.startswith("data:image/") for source in sources)
+    assert len(sources) == 2 and seen.count('<svg role="img"') == len(PLOTS)
+    assert all(source.startswith("data:image/webp") for source in sources)
     assert "row 3 &lt;cond&gt; of 2" in page and "<cond>" not in page
     for made in DECODERS:
         assert f">{made.name}</td>" in page
@@ -71,25 +56,19 @@ def test_page_is_self_contained_and_escapes_what_it_shows(built):
     assert page.count("Greedy (temperature 0, guidance 2)") >= 2
 
 
-def test_the_same_run_gives_the_same_plot(built, tmp_path):
-    again = save(draw_latency(arranged(load(built.folder.parent))), tmp_path)
-    for before, after in zip(built.plots["latency"], again, strict=True):
-        assert before.read_bytes() == after.read_bytes()
-
-
 def test_run_without_quality_or_images_says_so(tmp_path):
     few = (DECODERS[0], DECODERS[4])
     nan = float("nan")
     absent = dict.fromkeys(("fid", "fid_lo", "fid_hi", "clip", "clip_lo", "clip_hi"), nan)
     folder = write_run(tmp_path, few, prompts=3, reseed=False, images=False, **absent)
     (folder / "report").mkdir()
-    stale = folder / "report" / "contact_sheet.png"
+    stale = folder / "report" / "contact_sheet.webp"
     stale.write_bytes(b"old")
     paths = build_report(folder)
     assert not paths.sheets and not stale.exists()
     page = paths.page.read_text(encoding="utf-8")
     assert "No image was kept" in page
-    assert "left out ar, lantern (FID or speed-up not measured)" in page
+    assert "Speed-up against FID" not in page
     assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\].* — +— ", paths.terminal)
 
 
@@ -101,7 +80,7 @@ def test_a_run_without_pictures_and_traces_shows_nothing_empty(tmp_path):
         records[column] = [[] for _ in records.index]
     records.to_parquet(folder / "records.parquet")
     paths = write_report(load(folder), tmp_path / "report")
-    assert set(paths.plots) == PLOTS - {"acceptance_depth", "moved_mass"}
+    assert set(paths.plots) == PLOTS - {"acceptance_depth"}
     assert not paths.sheets
     page = paths.page.read_text(encoding="utf-8")
     assert 'href="prompts/' not in page and 'href="#prompts"' not in page

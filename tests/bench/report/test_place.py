@@ -52,7 +52,7 @@ def test_a_report_elsewhere_leaves_the_run_as_it_was(words, tmp_path, capsys, fi
     assert seen(run) == before
     there = {path.name for path in out.iterdir()}
     assert there >= {"index.html", "table.txt", "table.md", "table.tex", "table.csv", "plots"}
-    assert "partial" not in there and "contact_sheet.png" in there
+    assert "partial" not in there and "contact_sheet.webp" in there
     assert list((out / "plots").glob("*.svg"))
     page = (out / "index.html").read_text(encoding="utf-8")
     assert "fake_spec" in page and ("partial: 4" in page) != finished

@@ -106,7 +106,7 @@ def test_a_table_has_at_most_six_footnotes_of_one_sentence(said):
     shown = " ".join(build.terminal(said).split())
     assert all(line in shown for line in lines)
     page = render(said)
-    below = page[page.index('id="table"') : page.index('id="charts"')]
+    below = page[page.index('id="table"') : page.index('id="figures"')]
     assert below.count("<li>") == len(lines) and 'href="#details"' in below
     assert "Quiet speed-up" in page[page.index('id="details"') :]
 
@@ -189,7 +189,7 @@ def test_the_headline_is_made_from_the_figures(said):
         words = " ".join(text.split())
         assert words.index("Fastest exact decoder") < words.index("exact division")
     page = render(said)
-    assert page.index("Fastest exact decoder") < page.index("<table") < page.index('id="charts"')
+    assert page.index("Fastest exact decoder") < page.index("<table") < page.index('id="figures"')
 
 
 def test_a_fastest_decoder_is_faster_beyond_chance(run):

@@ -1,0 +1,256 @@
+"""What all figures share: size, fonts, colours of decoders, markers of verdicts, labels and files.
+
+A figure is 6.4 inches wide: its PNG has 1,280 pixels, and at 400 its words can still be read.
+Colours are Okabe and Ito's, two of Tol's after them: colour-blind readers tell them apart. Every
+mark is also named directly. On the page a figure is SVG without a background, and its words have
+the colour of the page's text, in light and in dark.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from markupsafe import Markup
+
+from bench.data.files import write_bytes
+from bench.records.run_data import Entry, Role, RunData, Section
+from metrics.stats import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+P, R = ParamSpec("P"), TypeVar("R")
+WIDTH = 6.4  # inches
+SMALL = 10  # points of words inside axes
+FORMATS = ("png", "svg", "pdf")
+UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
+HUES = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6655bb", "#aa4466",
+)  # fmt: skip
+MARKERS = {"exact": "o", "exact as far as sampled": "s", "relaxed": "D", "broken": "X"}
+NOT_JUDGED = "^"
+STYLE: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"], "font.size": 11, "axes.titlesize": 11,
+    "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.labelsize": 11,
+    "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": MUTED,
+    "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "grid.color": MUTED, "grid.alpha": 0.3, "grid.linewidth": 0.6, "legend.fontsize": 10.5,
+    "legend.frameon": False, "lines.linewidth": 1.4, "lines.markersize": 6,
+    "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "lantern-bench",
+    "pdf.fonttype": 42, "figure.constrained_layout.h_pad": 0.08,
+}  # fmt: skip
+PLACES = [  # of a label, in points from its mark; the first ones are the best
+    (dx, dy * r) for r, far in ((8, 0), (20, 6), (34, 12), (50, 20)) for dy in (1, -1)
+    for dx in (7 + far, -7 - far)
+]  # fmt: skip
+LEADER = 15  # points from which on a line leads to a label
+
+
+@dataclass(frozen=True)
+class Plot:
+    """name: file stem; caption: below it on the page, says what was left out and why."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Runs a function with the style of all figures."""
+
+    @wraps(draw)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+        import matplotlib
+
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return inside
+
+
+def panels(heights: Sequence[float], columns: int = 1) -> tuple[Figure, list[list[Axes]]]:
+    """A figure, and its axes row by row. heights: of each row's axes, in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    heights = [max(height, 0.5) for height in heights]
+    size = (WIDTH, sum(heights) + 0.75 * len(heights) + 0.3)
+    figure = Figure(size, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+    return figure, grid.tolist()
+
+
+def by_section(
+    sections: Sequence[Section], heights: Sequence[float]
+) -> tuple[Figure, list[tuple[Section, Axes]]]:
+    """A figure with a row per section of the run, under its title where there are several."""
+    figure, rows = panels(heights)
+    found = [(section, row[0]) for section, row in zip(sections, rows, strict=True)]
+    for section, axes in found if len(found) > 1 else ():
+        axes.set_title(section.title)
+    return figure, found
+
+
+def colors_of(run: RunData) -> dict[str, str]:
+    """Decoder -> colour: one for a composition at every temperature; AR is grey, hues repeat."""
+    found: dict[tuple[str, ...], str] = {}
+    hues = cycle(HUES)
+    for entry in run.entries:
+        if entry.part_key not in found and entry.role is not Role.RESEED:
+            found[entry.part_key] = MUTED if entry.role is Role.BASELINE else next(hues)
+    return {e.name: found[e.part_key] for e in run.entries if e.part_key in found}
+
+
+def kind(entry: Entry) -> str:
+    """A decoder's verdict without its figure."""
+    return entry.text("exactness").partition(" (")[0]
+
+
+def point(
+    axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | Interval, **how: Any
+) -> None:
+    """A decoder's mark, in the shape of its verdict, with its intervals as error bars."""
+    places = [one.value if isinstance(one, Interval) else one for one in (x, y)]
+    reach = {f"{side}err": errors(one) for side, one in (("x", x), ("y", y))
+             if isinstance(one, Interval)}  # fmt: skip
+    look = {"markeredgecolor": "white", "markeredgewidth": 0.8, "zorder": 3} | how
+    marker = MARKERS.get(kind(entry), NOT_JUDGED)
+    axes.errorbar(*places, **reach, fmt=marker, color=color, elinewidth=1.1, capsize=2, **look)
+
+
+def errors(found: Interval) -> list[list[float]]:
+    """The two lengths of an error bar; an end that is not known has none."""
+    sides = (found.value - found.lo, found.hi - found.value)
+    return [[max(side, 0.0) if math.isfinite(side) else 0.0] for side in sides]
+
+
+def verdict_key(figure: Figure, entries: Iterable[Entry], more: Sequence[Any] = ()) -> None:
+    """Below the figure: which marker is which verdict of these decoders; more: further handles."""
+    from matplotlib.lines import Line2D
+
+    shown = dict.fromkeys(
+        kind(e) if kind(e) in MARKERS else "not judged" for e in entries if not e.failed
+    )
+    handles: list[Any] = [
+        Line2D([], [], marker=MARKERS.get(name, NOT_JUDGED), color=MUTED, linestyle="", label=name)
+        for name in shown
+    ]
+    key(figure, [*handles, *more])
+
+
+def key(figure: Figure, handles: Sequence[Any]) -> None:
+    """A legend below the figure."""
+    if handles:
+        figure.legend(handles=[*handles], loc="outside lower left", ncols=min(len(handles), 4),
+                      columnspacing=1.2, handletextpad=0.5)  # fmt: skip
+
+
+def label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
+    """Writes names next to points, where they cover each other and other points the least. Call it
+    last: it needs the final layout."""
+    figure: Any = axes.figure
+    fixed(figure)
+    scale, frame = figure.dpi / 72, axes.get_window_extent()
+    spots = {name: axes.transData.transform(place) for name, place in points.items()}
+    taken = [(x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale)
+             for x, y in spots.values()]  # fmt: skip
+    for name, (x, y) in spots.items():
+        text = axes.annotate(name, points[name], (0, 0), textcoords="offset points", fontsize=SMALL)
+        size = text.get_window_extent()
+        found = []
+        for dx, dy in PLACES:
+            left = x + dx * scale - (size.width if dx < 0 else 0)
+            low = y + dy * scale - size.height / 2
+            box = (left, low, left + size.width, low + size.height)
+            outside = max(frame.x0 - box[0], box[2] - frame.x1, 0)
+            outside += max(frame.y0 - box[1], box[3] - frame.y1, 0)
+            cost = sum(_shared(box, other) for other in taken) + 1e3 * outside
+            found.append((cost, len(found), box))
+        _, best, box = min(found)
+        taken.append(box)
+        dx, dy = PLACES[best]
+        text.set(position=(dx, dy), ha="right" if dx < 0 else "left", va="center")
+        text.set_in_layout(False)
+        if abs(dy) > LEADER:
+            axes.annotate(
+                "", points[name], (dx, dy), textcoords="offset points",
+                arrowprops={"arrowstyle": "-", "color": MUTED, "lw": 0.6, "shrinkA": 0},
+            ).set_in_layout(False)  # fmt: skip
+
+
+def fixed(figure: Figure) -> None:
+    """Lays the figure out for good: what is drawn later does not move its axes."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def _shared(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    """The area that two boxes (x0, y0, x1, y1) share."""
+    return max(min(a[2], b[2]) - max(a[0], b[0]), 0) * max(min(a[3], b[3]) - max(a[1], b[1]), 0)
+
+
+def left_out(section: Section, drawn: Sequence[Entry], reason: str) -> str:
+    """Caption text naming the decoders without a mark, "" when all are drawn."""
+    names = {entry.name for entry in drawn}
+    found: dict[str, list[str]] = {}
+    for entry in sorted(section.decoders, key=lambda e: e.failed):
+        if entry.name not in names:
+            found.setdefault("failed" if entry.failed else reason, []).append(entry.name)
+    parts = [f"{', '.join(absent)} ({why})" for why, absent in found.items()]
+    return f" {section.title}: left out {' and '.join(parts)}." if parts else ""
+
+
+def unfair(run: RunData) -> str:
+    """Text for the caption of a plot of speed-ups, "" where no baseline is unfair."""
+    decoders = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
+    names = [e.name for e in decoders if run.mark(e)]
+    return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
+
+
+@styled
+def save(plot: Plot, folder: Path) -> dict[str, Path]:
+    """Format -> file, of `FORMATS`; the same bytes for the same figure."""
+    from PIL import Image
+
+    fixed(plot.figure)
+    found = {}
+    for ending in FORMATS:
+        file, path = io.BytesIO(), folder / f"{plot.name}.{ending}"
+        plot.figure.savefig(
+            file, format=ending, metadata=UNDATED.get(ending), facecolor="white", dpi=200
+        )
+        if ending == "png":  # few colours: a palette takes a third of the bytes
+            with Image.open(file) as drawn:
+                few = drawn.convert("RGB").quantize(64)
+            file = io.BytesIO()
+            few.save(file, "PNG", optimize=True)
+        write_bytes(path, file.getvalue())
+        found[ending] = path
+    return found
+
+
+@styled
+def inline(plot: Plot) -> Markup:
+    """The figure as an SVG element of a page: as wide as there is room, transparent, its words in
+    the colour of the text around it, without ids that another figure has too."""
+    fixed(plot.figure)
+    file = io.StringIO()
+    plot.figure.savefig(file, format="svg", transparent=True)
+    text = file.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' id="\w+_\d+"', "", text).replace(INK, "currentColor")
+    head = Markup('<svg role="img" aria-label="{}"').format(plot.title)
+    return head + Markup(re.sub(r'^<svg| (?:width|height)="[\d.]+pt"', "", text, count=3))

@@ -1,0 +1,203 @@
+"""Figures and sheets of pictures, on small made-up data: what they say, and in which files."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from bench.judge.paired import latency_rows, mal_interval
+from bench.records.load import load
+from bench.records.run_data import RunData
+from bench.report import sheets
+from bench.report.plots import bars, depth, quality, sweeps
+from bench.report.plots.curves import draw_curves
+from bench.report.plots.style import FORMATS, Plot, inline, label, panels, save
+from decoders.api import CodeKind
+from tests.bench.report.synthetic import DECODERS, write_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
+    few = (DECODERS[0], DECODERS[4], DECODERS[8])
+    return load(write_run(tmp_path_factory.mktemp("plots") / "run", few, prompts=3))
+
+
+def words(plot: Plot) -> list[str]:
+    """What a reader of the figure sees written."""
+    return re.findall(r">([^<>]+)</text>", inline(plot))
+
+
+def test_a_figure_is_a_small_picture_and_files_for_papers(run, tmp_path):
+    first = save(bars.draw_speed(run), tmp_path / "a")
+    again = save(bars.draw_speed(run), tmp_path / "b")
+    assert list(first) == list(FORMATS) == ["png", "svg", "pdf"]
+    for ending, path in first.items():
+        assert path.name == f"speedup.{ending}"
+        assert path.read_bytes() == again[ending].read_bytes(), "the same run, the same bytes"
+    assert first["png"].stat().st_size < 200_000
+    with Image.open(first["png"]) as picture:
+        assert picture.width == 1280 and len(picture.convert("RGB").getcolors(1 << 20)) > 10
+
+
+def test_on_a_page_a_figure_has_the_colour_of_the_text_and_no_id_twice(run):
+    shown = inline(replace(bars.draw_speed(run), title='a "b" <c>'))
+    assert shown.startswith('<svg role="img" aria-label="a &#34;b&#34; &lt;c&gt;"')
+    assert "currentColor" in shown and "#222222" not in shown and 'pt"' not in shown[:200]
+    assert not re.search(r'id="[a-z]+_\d+"', shown) and "<metadata" not in shown
+
+
+def test_bars_say_the_figure_its_interval_and_why_one_is_missing(run):
+    speed = words(bars.draw_speed(run))
+    assert {"ar", "1.00", "lantern", "2.35 [2.27, 2.44]", "lantern_chain", "failed"} <= {*speed}
+    assert {"exact", "relaxed"} <= {*speed}, "the key of the markers"
+    entry = run.entries[2]
+    found = mal_interval(entry.records)
+    assert found is not None and found.lo < entry.number("mal") < found.hi
+    assert f"{entry.number('mal'):.2f}" in words(bars.draw_codes(run))
+
+
+def test_phases_sum_to_the_measured_whole(run):
+    entry = run.entries[2]
+    seconds = bars.phase_seconds(entry)
+    rows = latency_rows(entry.records)
+    whole = (rows["seconds_total"] + rows["seconds_text"] + rows["seconds_vq"]).mean()
+    assert sum(seconds.values()) == pytest.approx(whole)
+    assert seconds["other"] > 0
+    assert bars.phase_seconds(run.entries[3]) == {}  # failed
+    assert "left out lantern_chain (failed)" in bars.draw_phases(run).caption
+
+
+@pytest.mark.parametrize(
+    ("measure", "label", "band"),
+    [
+        (quality.FID, "FID (scenes-clip), lower is better", True),
+        (quality.CLIP, "CLIP (scenes), higher is better", True),
+        (quality.TV, "output TV, lower is better", False),
+    ],
+)
+def test_speed_is_drawn_against_quality(run, measure, label, band):
+    assert quality.known(run, measure)
+    plot = quality.draw(run, measure)
+    said = words(plot)
+    assert {label, "speed-up over AR", "ar", "lantern"} <= {*said}
+    assert (f"{measure.name} of AR under other seeds" in said) == band
+    assert plot.name == f"speedup_{measure.column}" and "lantern_chain (failed)" in plot.caption
+    ar, lantern = run.sections[0].decoders[:2]
+    assert quality.TV.of(ar).value == 0 and quality.TV.of(lantern).value == 0.09
+    assert quality.FID.of(lantern) == lantern.interval("fid")
+
+
+def test_names_do_not_cover_each_other():
+    _, ((axes,),) = panels([3])
+    points = {f"decoder_{n:02d}": (n % 3 / 9, 1 + n / 40) for n in range(9)}
+    axes.scatter(*zip(*points.values(), strict=True))
+    label(axes, points)
+    boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
+    assert len(boxes) == 9
+    pairs = [(a, b) for at, a in enumerate(boxes) for b in boxes[at + 1 :]]
+    assert not [1 for a, b in pairs if a.padded(-2).overlaps(b.padded(-2))]
+
+
+def test_acceptance_by_depth_counts_whole_steps():
+    rows = pd.DataFrame(
+        {"accepted": [[2, 0, 1, 2], [1, 2, 0, -1, -1]], "tree_depth": [2, 2]}
+    )  # the last real step of each image is cut by the image's end: steps 2 0 1 and 1 2 remain
+    curve = depth.acceptance_by_depth(rows)
+    assert list(curve["steps"]) == [5, 4]
+    assert list(curve["share"]) == pytest.approx([4 / 5, 2 / 4])
+    assert depth.acceptance_by_depth(rows.iloc[:0]).empty
+
+
+def decoder(name: str, **acceptance: object) -> dict[str, Any]:
+    """An entry of study.json."""
+    part = {"target": "decoders.verify.lantern.Lantern", "kwargs": {"k": 100, **acceptance}}
+    spec = {"acceptance": part if acceptance else None, "loop": {"target": "x.Loop", "kwargs": {}}}
+    return {"name": name, "sampling": {"temperature": None}, "spec": spec}
+
+
+def test_a_sweep_is_found_by_its_settings_and_drawn_over_them(run):
+    section = run.sections[0]
+    ar, lantern, _ = section.decoders
+    swept = [replace(lantern, name=f"delta{d}") for d in (0.3, 0.1)]
+    both = replace(run, sections=[replace(section, entries=[ar, *swept])])
+    both.__dict__["identity"] = {"config": {"decoders": [
+        decoder("ar"), *(decoder(f"delta{d}", delta=d) for d in (0.3, 0.1))
+    ]}}  # fmt: skip
+    (plot,) = sweeps.draw(both)
+    assert plot.title.startswith("acceptance.delta. Sampling")
+    said = words(plot)
+    assert said.count("acceptance.delta") == 4 and said.index("0.1") < said.index("0.3")
+    assert {"speed-up over AR", "FID (scenes-clip)", "CLIP (scenes)", "output TV"} <= {*said}
+    assert sweeps.draw(run) == []
+
+
+def test_the_curves_of_a_training_are_drawn(tmp_path):
+    (tmp_path / "curves.csv").write_text("step,loss,overlap_1,overlap_2\n1,2.5,,\n2,2.0,0.4,0.3\n")
+    draw_curves(tmp_path / "curves.csv")
+    assert {"depth 1", "depth 2", "loss"} <= {
+        *re.findall(r">([^<>]+)</text>", (tmp_path / "curves.svg").read_text())
+    }
+
+
+def test_map_colours_are_those_of_the_kinds():
+    assert [kind.name.lower() for kind in CodeKind] == list(sheets.KINDS)
+    cells = sheets.kind_map(np.arange(256, dtype=np.uint8) % 5)
+    assert cells.shape == (16, 16, 3)
+    for at in (0, 1, 2, 3, 4, 17, 255):
+        assert tuple(cells[at // 16, at % 16]) == sheets.COLORS[CodeKind(at % 5)]
+    assert len(set(sheets.COLORS)) == 5
+
+
+def holds(sheet: Image.Image, tile: np.ndarray) -> bool:
+    """Whether a tile stands in a sheet, pixel by pixel."""
+    pixels, side = np.asarray(sheet), len(tile)
+    corners = np.argwhere((pixels[:-side, :-side] == tile[0, 0]).all(axis=2))
+    return any(np.array_equal(pixels[y : y + side, x : x + side], tile) for y, x in corners)
+
+
+def test_sheets_show_the_kept_images_and_the_recorded_kinds(run):
+    entry = next(e for e in run.entries if e.name == "lantern")
+    row = sheets.image_row(entry, sheets.pictured(run, 1)[0][0])
+    assert row is not None
+    with Image.open(run.folder / row["image"]) as image:
+        tile = np.asarray(image.resize((sheets.PIXELS,) * 2, Image.Resampling.NEAREST))
+    maps, contact = sheets.code_maps(run), sheets.contact_sheet(run)
+    assert maps is not None and contact is not None
+    assert holds(contact, tile) and holds(maps, tile)
+    kinds = sheets.kind_map(np.asarray(row["kind"], dtype=np.uint8))
+    assert holds(maps, kinds.repeat(8, axis=0).repeat(8, axis=1))
+
+
+def test_many_decoders_are_shared_out_evenly(run, monkeypatch):
+    whole = sheets.contact_sheet(run)
+    monkeypatch.setattr(sheets, "ACROSS", 2)
+    halves = sheets.contact_sheet(run)
+    assert whole is not None and halves is not None
+    assert halves.width < whole.width and halves.height > 1.9 * whole.height
+
+
+def test_lost_and_damaged_images_leave_a_tile_that_says_so(tmp_path):
+    folder = write_run(tmp_path, DECODERS[:2], prompts=2)
+    kept = "images/{}-0/quality/quality-0-0.png".format
+    (folder / kept("ar")).unlink()
+    (folder / kept("sd_chain")).write_bytes(b"\x89PNG broken")
+    run = load(folder)
+    assert sheets.contact_sheet(run) is not None
+    for name, reason in (("ar", "image not kept"), ("sd_chain", "image damaged")):
+        entry = next(e for e in run.entries if e.name == name)
+        assert sheets.tile(run, entry, sheets.image_row(entry, 0)) == reason
+
+
+def test_the_picture_is_that_of_the_round_that_kept_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, DECODERS[:1], prompts=1, reseed=False)
+    rows = pd.read_parquet(folder / "records.parquet")
+    timed = rows[rows.protocol == "latency"]
+    rounds = [timed.assign(repeat=0, image=""), timed.assign(repeat=1)]
+    pd.concat(rounds, ignore_index=True).to_parquet(folder / "records.parquet")
+    row = sheets.image_row(load(folder).entries[0], 0)
+    assert row is not None and row["repeat"] == 1 and row["image"]
