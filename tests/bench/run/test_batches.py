@@ -133,7 +133,7 @@ def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fa
     text = (folder / "report" / "table.txt").read_text()
     assert "speed-up at this batch" in text and "failed" in text
     assert "speed-up at this batch" in (folder / "report" / "table.md").read_text()
-    assert (folder / "report" / "plots" / "scaling.svg").stat().st_size > 0
+    assert (folder / "report" / "plots" / "throughput.svg").stat().st_size > 0
     saved = list(csv.DictReader((folder / "report" / "scaling.csv").read_text().splitlines()))
     assert len(saved) == 9 and float(saved[0]["images_s_lo"]) > 0
 
