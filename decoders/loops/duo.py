@@ -97,7 +97,7 @@ class OnwardSession(GrownSession):
 
     def __init__(self, part: Onward, start: Start) -> None:
         size = part.length
-        super().__init__(part, start, size, 2 * size)
+        super().__init__(part, start, 2 * size)
         self.tree = part.chain
         shape = start.batch, size + 1
         self.kept = torch.zeros_like(start.first).bool()  # [B], rows whose drafts went on rightly

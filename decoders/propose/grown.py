@@ -29,9 +29,9 @@ class GrownSession(Known, ProposerSession):
 
     known: ClassVar = {Capability.GROWN: ("propose", "advance", "grow"), **RESTART}
 
-    def __init__(self, part: Any, start: Start, most: int = 0, nodes: int = 0) -> None:
-        """part: a `Grown`, or what has drafter and tree as one. most: codes that a step commits at
-        most, nodes: session indices in use, where others than the tree's are."""
+    def __init__(self, part: Any, start: Start, nodes: int = 0) -> None:
+        """part: a `Grown`, or what has drafter and tree as one. nodes: session indices in use,
+        where others than the tree's are."""
         model, tree = start.model, part.tree
         self.part, self.sampling = part, start.sampling
         self.tree: Tree = tree
@@ -41,7 +41,7 @@ class GrownSession(Known, ProposerSession):
             start.text,
             start.hidden,
             start.sampling,
-            most or tree.depth + 1,
+            part.depth + 1,
             nodes or tree.session_nodes,
             *[start.cache] * part.drafter.reads_cache,
         )
@@ -101,6 +101,7 @@ class Grown(Proposer):
 
     drafter: Drafter
     tree: Tree
+    opens: type[GrownSession] = GrownSession
 
     def __init__(self, drafter: Drafter | None, tree: Tree | None) -> None:
         if drafter is None or tree is None:
@@ -118,7 +119,7 @@ class Grown(Proposer):
         self.nodes, self.depth, self.branching = tree.nodes, tree.depth, tree.branching
 
     def begin(self, start: Start) -> GrownSession:
-        return GrownSession(self, start)
+        return self.opens(self, start)
 
 
 # ---- what a drafter answers: looked at every time, shapes and dtypes, no values -----------------

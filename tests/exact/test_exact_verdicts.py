@@ -120,7 +120,7 @@ def test_another_target_is_no_tv_away_and_its_loop_is_exact_on_one_like_all_othe
     [
         ("zipar", "of them free, do not follow the AR law: TV 0.12"),
         ("ssd", "do not follow the AR law: TV 0.0014, by enumeration"),
-        ("vvs_dynamic", "output TV up to 0.6491 at"),
+        ("vvs", "output TV up to 0.6491 at"),
     ],
 )
 def test_a_loop_that_claims_no_law_is_relaxed_and_its_distance_is_named(name, words):
@@ -134,7 +134,7 @@ def test_a_loop_that_claims_no_law_is_relaxed_and_its_distance_is_named(name, wo
 
 @pytest.mark.parametrize(
     ("decoder", "overrides"),
-    [("ssd_all", "[]"), ("vvs", '["loop.interval=0", "acceptance=exact"]')],
+    [("ssd_all", "[]")],
 )
 def test_the_same_loops_claim_ar_where_they_keep_its_law(decoder, overrides, few_images):
     entry = f"decoders=[{{decoder: {decoder}, name: same, overrides: {overrides}}}]"

@@ -1,1 +1,0 @@
-"""Loops that skip a verification now and then (VVS)."""

@@ -1,0 +1,150 @@
+"""VVS, verification skipping (2511.13587, decoders.md (s)): of `interval` steps one has no forward.
+
+Such a step commits a path of the draft tree, uniform over the leaves and untested. The path is cut
+to the mean codes per forward so far less one, and a root from the target's last law follows. The
+drafter goes on from there with its old feature. The next forward runs on the skipped codes too, so
+a skipped and a verified step are one draft here: a chain of S codes with a tree under it. The rule
+judges the tree. Of a chain's code TV(p, q) is recorded, as moved mass and as bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoders.api import DecoderError, Draft, Law, Piece, Seen, Start
+from decoders.kinds import Within
+from decoders.loops.speculative import Speculative
+from decoders.loops.speculative_run import Run
+from decoders.noise import OWN_SLOT, sample
+from decoders.propose.grown import Grown, GrownSession
+from decoders.propose.window import pick_rows
+from decoders.verify.by_node import ByNode
+from decoders.verify.children import Verdicts, ancestry_of, at_node, children_of, path_to
+
+
+@dataclass
+class Skipped(Draft):
+    """A chain of S nodes behind the root, and a tree under its first ones, which stand untested."""
+
+    stands: Any = None  # [B, N + 1] bool, nodes whose first child stands
+    laws: Any = None  # [B, S, V], where the chain's codes were drawn from
+
+
+class SkippingSession(GrownSession):
+    def __init__(self, part: Any, start: Start) -> None:
+        super().__init__(part, start)
+        self.turn, self.row = -1, start.model.target.grid()[1]  # the first row is never skipped
+        self.last = torch.zeros_like(start.law)  # [B, V], the target's last law: the loop tells it
+
+    def drafted(self, seen: Seen, noise: Any, place: Tensor, skips: bool) -> Draft:
+        """skips: behind a step that is skipped. Raises DecoderError for trees that are drawn."""
+        tree: Any = self.propose(seen, noise, place)
+        if tree.expected is None or tree.q is not None:
+            raise DecoderError("VVS needs a tree that is not drawn; set tree=dynamic or tree=opt")
+        if not skips:
+            return replace(tree, levels=self.part.depth)
+        root, (codes, taken, laws) = tree.codes[:, :1].clone(), self.skip(tree, noise, place)
+        copies, end = len(seen.hidden) // len(place), taken[:, None]  # [B, 1]
+        old = pick_rows(seen.hidden, (seen.count - 1).repeat(copies)[:, None])  # [R, 1, D]
+        wide = F.pad(codes, (0, seen.codes.shape[1] - codes.shape[1]))  # [B, T]
+        told = replace(
+            seen, hidden=torch.where(end.repeat(copies, 1)[..., None] > 0, old, seen.hidden),
+            codes=torch.where(end > 0, wide, seen.codes),
+            count=torch.where(taken > 0, taken, seen.count),
+            start=torch.where(taken > 0, place, seen.start),
+        )  # fmt: skip
+        tree, size = self.propose(told, noise, place + taken), codes.shape[1]
+        level = torch.arange(size + 1, device=codes.device).expand(len(codes), -1)  # [B, S + 1]
+        parents = torch.where(tree.parents > 0, tree.parents + size, end)[:, 1:]
+        kids = torch.where(tree.children > 0, tree.children + size, 0)  # [B, N + 1, K]
+        chain = F.pad(torch.where(level < end, level + 1, 0)[..., None], (0, kids.shape[-1] - 1))
+        chain = torch.where((level == end)[..., None], kids[:, :1], chain)  # [B, S + 1, K]
+        return Skipped(
+            torch.cat([root, codes, tree.codes[:, 1:]], 1),
+            torch.cat([(level - 1).clamp_min(0), parents], 1),
+            torch.cat([level, tree.depth[:, 1:] + end], 1),
+            torch.cat([chain, kids[:, 1:]], 1),
+            q=None, levels=size + tree.levels, by_leaf=tree.by_leaf, laws=laws,
+            expected=taken + tree.expected, stands=F.pad(level < end, (0, kids.shape[1] - 1)),
+        )  # fmt: skip
+
+    def skip(self, tree: Draft, noise: Any, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A path at random and the root behind it: codes [B, S], how many are taken [B], and the
+        laws [B, S, V]: of a code the shares of leaves below its siblings, of the root the last."""
+        (code, valid), above = children_of(tree), ancestry_of(tree)  # [B, N + 1, K], [.., N + 1]
+        u, leaf = noise.at(place, OWN_SLOT, 2), ~valid.any(-1)  # [B, 2], [B, N + 1]
+        rank = (u[:, :1] * leaf.sum(-1, keepdim=True)).long()
+        path = path_to(tree, above, (leaf.cumsum(-1) <= rank).sum(-1), tree.levels)  # [B, D + 1]
+        below = (leaf[..., None] & above).sum(1)  # [B, N + 1], leaves at or below
+        share = below.gather(1, tree.children.flatten(1)).view_as(code) * valid / below[..., None]
+        laws = share.new_zeros(*leaf.shape, self.vocab).scatter_add(2, code, share)
+        laws = F.pad(pick_rows(laws, path[:, :-1]), (0, 0, 0, 1))  # [B, S, V]
+        mean = (place - 1) // noise.round  # [B], whole codes per forward so far
+        count = torch.minimum(tree.depth.gather(1, path[:, -1:])[:, 0], mean - 1)
+        count = torch.where(place > self.row, count, 0).clamp_min(0)[:, None]  # [B, 1]
+        root = self.last.argmax(-1) if self.sampling.greedy else sample(self.last, u[:, 1])
+        codes = F.pad(tree.codes.gather(1, path[:, 1:]), (0, 1)).scatter(1, count, root[:, None])
+        laws = laws.scatter(1, count[..., None].expand(-1, 1, self.vocab), self.last[:, None])
+        return codes, torch.where(count > 0, count + 1, 0)[:, 0], laws
+
+
+class Untested(ByNode):
+    """The rule, but a draft's chain stands."""
+
+    def verdicts(self, law: Law, draft: Draft, *given: Tensor) -> Verdicts:
+        found = super().verdicts(law, draft, *given)
+        if isinstance(draft, Skipped):
+            size = draft.laws.shape[1]
+            away = 0.5 * (law.p[:, :size] - draft.laws).abs().sum(-1)  # [B, S], TV(p, q)
+            for name, value in {"accept": 1.0, "strict": 0.0, "moved": away, "bound": away}.items():
+                first = getattr(found, name)[:, :size, 0]  # of each node's first child
+                first.copy_(torch.where(draft.stands[:, :size], value, first))
+        return found
+
+
+@dataclass(eq=False, repr=False)
+class Vvs(Speculative):
+    """interval: every so many steps one is skipped. Steps are of two shapes, of which `choose`
+    takes one and counts: no execution may try one."""
+
+    plain, claims_law = frozenset({"choose"}), False
+    interval: Annotated[int, Within(2, 10**6)] = 4
+
+    def __post_init__(self) -> None:
+        if self.model.mode not in ("eager", "cpu"):
+            raise DecoderError(f"VVS needs backend.mode=eager or cpu, found {self.model.mode!r}")
+        if not isinstance(self.proposer, Grown) or not isinstance(self.verifier, ByNode):
+            raise DecoderError("VVS needs a rule on a draft tree: set drafter, tree, acceptance")
+        self.verifier, chain = Untested(self.verifier.rule), self.proposer.depth + 1  # S
+        self.proposer = grown = Grown(self.proposer.drafter, self.proposer.tree)  # a copy
+        grown.opens, grown.nodes, grown.depth = SkippingSession, grown.nodes + chain, 2 * chain - 1
+        super().__post_init__()
+
+    def pieces(self) -> Sequence[Piece]:
+        return [("draft", self.choose), *super().pieces()]
+
+    def choose(self, run: Run) -> tuple[bool]:
+        """Whether a step is skipped now; asked once per draft."""
+        session: Any = run.session
+        session.turn += 1
+        return (session.turn > 0 and session.turn % (self.interval - 1) == 0,)
+
+    def draft(self, run: Run, skips: bool = False) -> tuple[Draft, Tensor]:
+        session: Any = run.session
+        if skips:  # it drafts twice
+            active = run.length < self.model.target.length
+            run.drafter_calls.add_(active, alpha=self.draft_calls or 0)
+        return self.masked(run, session.drafted(run.seen, run.noise, run.length, skips))
+
+    def settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
+        start, size, _, nodes, count, p = super().settle(run, draft, hidden, logits)
+        run.session.last.copy_(at_node(p, nodes[:, -1]))  # type: ignore[attr-defined]
+        if isinstance(draft, Skipped):  # nothing tested its chain
+            draft = replace(draft, children=draft.children * ~draft.stands[..., None])
+        return start, size, draft, nodes, count, p
