@@ -1,7 +1,7 @@
 # `make` lists the targets. PYTHON, STUDY, ARGS and PIP_ARGS can be set on the command line:
 #   make bench STUDY=smoke ARGS='sampling.temperature=0'
 #   make test ARGS='tests/exact -x'
-#   make tiny WEIGHTS=DIR ARGS='vq minutes=5'
+#   make tiny WEIGHTS=DIR ARGS='minutes=5'
 #   make setup PYTHON=python3.12 PIP_ARGS='--index-url <an index of CPU-only torch wheels>'
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -59,7 +59,8 @@ gpu-check: ## check an NVIDIA card in half an hour; ARGS='out=DIR' (docs/gpu.md)
 
 # Not over the shipped weights: that takes WEIGHTS=decoders/tiny/weights and ARGS='... overwrite=true'.
 tiny: $(STAMP) ## train the embedded models from nothing into WEIGHTS (three hours on two cores; resumes)
-	$(PY) -m bench tiny weights=$(WEIGHTS) $(ARGS)
+	$(PY) -m bench train recipe=tiny weights=$(WEIGHTS) $(ARGS)
+	$(PY) -m bench train recipe=clip weights=$(WEIGHTS) $(ARGS)
 
 # Two processes of one thread: the tests' models are tiny, so threads would mostly wait for each other, and for
 # long where the cores are taken (hence a passive wait). ARGS='-n 0' for one process, to debug in;

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from decoders.tiny.recipes.card import enter, write_card
-from decoders.tiny.recipes.plan import Plan, keep_shipped
+from decoders.tiny.recipes.plan import Plan
 from decoders.tiny.recipes.reading import ANSWERS, answers
 from decoders.tiny.scenes import (
     ATTRIBUTES,
@@ -102,7 +102,7 @@ def train(
     batch: images a step, three of four of them twins. budget_seconds: training stops
     after that much wall clock, resumed runs included. held_out: images of each final figure.
     start: a CLIP to go on from; None begins from nothing.
-    Also written: ``clip.csv`` and ``clip.png`` (loss curve), ``clip.ckpt`` (for resume).
+    Also written: ``clip.csv`` (loss curve), ``clip.ckpt`` (for resume).
     """
     if batch < 2 * FAMILY or batch % FAMILY:
         raise ValueError(
@@ -136,7 +136,6 @@ def train(
         "device": device,
     }
     save(clip, out_dir, figures)
-    _plot(loop)
     return figures
 
 
@@ -182,10 +181,10 @@ def held_out_figures(clip: ScenesClip, count: int, first: int) -> dict[str, Any]
     }
 
 
-def make(plan: Plan) -> None:
-    """The stage `clip` of `make tiny`: trains, copies the files to the weights folder, enters the
-    figures in the model card."""
-    keep_shipped(plan)
+def make(**settings: Any) -> None:
+    """`train recipe=clip`: trains, copies the files to the weights folder, enters the figures in
+    the model card. settings: the fields of `Plan`. Raises DecoderError."""
+    plan = Plan(**settings)
     start = load(plan.weights, plan.device) if plan.warm else None
     folder = plan.folder("clip")
     train(folder, start=start, device=plan.device, **plan.settings("clip"))
@@ -307,22 +306,3 @@ def _optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
         {"params": [p for p in parameters if p.ndim < 2], "peak": _PEAK_LR, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, _PEAK_LR, (0.9, 0.98), 1e-6, _DECAY)
-
-
-def _plot(loop: Loop) -> None:
-    """clip.png: the loss and the held-out attribute preferences over steps."""
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    checks = ("preference", *ATTRIBUTES)
-    rows = pd.DataFrame(loop.history).set_index("step").reindex(columns=["loss", *checks])
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    left.plot(rows.loss.dropna())
-    left.set(xlabel="step", ylabel="contrastive loss (nats)", yscale="log")
-    for name in checks:
-        right.plot(rows[name].dropna(), label=name, lw=2 if name == "preference" else 1)
-    right.axhline(0.9, color="grey", ls=":")
-    right.set(xlabel="step", ylabel="right caption preferred (held out)", ylim=(0.45, 1.01))
-    right.legend(fontsize="small")
-    figure.savefig(loop.folder / "clip.png", dpi=120)

@@ -31,7 +31,6 @@ COMMANDS = {
     "fetch": "bench.commands.fetch",
     "evaluate": "bench.commands.evaluate",
     "train": "bench.commands.train",
-    "tiny": STUDY,
     "list": STUDY,
 }  # name -> module
 SOME = {

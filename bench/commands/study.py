@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
     from bench.records.run_data import RunData
 
-TINY_STAGES = ("vq", "target", "drafter", "clip")
-
 
 def cmd_run(words: Sequence[str]) -> int:
     """Run a study (or resume it) and write its summary and report.
@@ -173,39 +171,6 @@ def cmd_check(words: Sequence[str]) -> int:
     if wrong:
         complain(f"not as expected: {', '.join(wrong)}")
     return 1 if wrong else 0
-
-
-def cmd_tiny(words: Sequence[str]) -> int:
-    """Retrain the embedded models: stages vq, target, drafter, clip (default: all).
-    The other drafters and targets are stages too, and are trained when they are named.
-    A stage rests on the ones before it. The large model has the stages target and drafter,
-    which start as those of the small one, grown.
-    Usage: [STAGE ...] [setting=value ...]
-    Settings:
-        *  decoders/tiny/recipes/plan.py Plan
-    Example: tiny vq target weights=work/tiny minutes=5
-    """
-    given = [split(word) for word in words]
-    stages = [word.text for word in given if word.value is None]
-    from decoders.tiny.drafters import DRAFTERS
-    from decoders.tiny.recipes.plan import GROWN, plan_of, require_stages
-    from decoders.tiny.targets import TARGETS
-
-    known = (*TINY_STAGES, *DRAFTERS, *TARGETS)
-    for stage in stages:
-        if stage not in known:
-            raise ConfigError(unknown("stage", stage, known))
-    from decoders.tiny.recipes.stages import make
-    from metrics import train_clip
-
-    settings = {word.key: word.value for word in given if word.value is not None}
-    plan = plan_of(settings)
-    stages = stages or list(GROWN if plan.large else TINY_STAGES)
-    require_stages(stages, plan)
-    make([s for s in stages if s != "clip"], **settings)
-    if "clip" in stages:
-        train_clip.make(plan)
-    return 0
 
 
 def cmd_list(words: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-FILES = ("config.yaml", "entry.yaml", "train_config.yaml")  # every setting
+FILES = ("config.yaml", "entry.yaml", "train_config.yaml", "recipe_config.yaml")  # every setting
 
 
 def groups() -> dict[str, dict[str, str]]:

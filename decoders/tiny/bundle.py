@@ -5,10 +5,8 @@ that it was trained with (`TRAINED_WITH`), and its model-card figures; it is wri
 and read here. A target that was trained on another tokenizer's codes draws noise without any error,
 so parts that do not belong together are refused.
 
-The small model is what tests and smoke runs decode: it lives in a processor's cache, where a
-forward costs arithmetic. `decoders.tiny.grown` makes it as large as memory-bound decoding asks for.
-A large one that was trained on from there has a folder of the same layout and borrows the small
-one's tokenizer.
+The small targets of `TARGETS` lie in ``weights/targets``, with the text encoder that they were
+trained with, and share the tokenizer.
 """
 
 from __future__ import annotations
@@ -33,11 +31,9 @@ from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of, explained, load_into, read_json, read_tensors
 from decoders.propose.drafters.shared import Stored
-from decoders.tiny.drafters import DRAFTERS
 from decoders.tiny.targets import TARGETS
 
 WEIGHTS = Path(__file__).parent / "weights"
-SIZES = ("small", "large")
 CARD = "models.json"
 # The parts whose weights a part needs to be the very ones of its own training. A target's codes are
 # the tokenizer's, its captions the text encoder's, which was trained along with it.
@@ -46,9 +42,9 @@ TRAINED_WITH: dict[str, tuple[str, ...]] = {
     "text": ("vq", "target"),
     "target": ("vq", "text"),
     "eagle": ("vq", "text", "target"),
+    "eagle3": ("vq", "text", "target"),
     "clip": (),
 }
-TRAINED_WITH |= dict.fromkeys(DRAFTERS, TRAINED_WITH["eagle"])
 TRAINED_WITH |= dict.fromkeys(TARGETS, TRAINED_WITH["target"])
 KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
     "vq": (LlamaGenVQ, VQConfig),
@@ -115,22 +111,20 @@ def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) 
             )
             continue
         for other, wanted in sorted(known.items()):
-            found = card.get(other, {}).get("sha256", "none")
-            if found != wanted:
+            found = card.get(other, {}).get("sha256")  # none: that part is not loaded
+            if found not in (wanted, None):
                 stage = STAGE_OF.get(part, part)
                 raise DecoderError(
                     f"{folder / CARD}: the weights do not belong together. {part} was trained with "
                     f"{other} {wanted[:12]}, found {other} {found[:12]}. Train the stage again "
-                    f"(`python -m bench tiny {stage} weights={folder}`), or restore all files of "
-                    "one training"
+                    f"(`python -m bench train recipe=tiny stages=[{stage}] weights={folder}`), or "
+                    "restore all files of one training"
                 )
 
 
-def shipped(size: str) -> Path:
-    """The folder of a model that comes with the program. Raises DecoderError."""
-    if size not in SIZES:
-        raise DecoderError(f"size is one of {', '.join(SIZES)}, found {size!r}")
-    return WEIGHTS if size == SIZES[0] else WEIGHTS / size
+def shipped(target: str) -> Path:
+    """The folder of a target that comes with the program."""
+    return WEIGHTS / "targets" if target in TARGETS else WEIGHTS
 
 
 def load(
@@ -138,20 +132,18 @@ def load(
     dtype: str = "bfloat16",
     checkpoint: str | None = None,
     drafters: bool = True,
-    size: str = "small",
     target: str = "target",
     targets: Sequence[str] = (),
 ) -> ImageModel:
-    """An embedded model on a device, of one of `SIZES`. `checkpoint`: another folder in the same
-    layout; without `drafters` it is what a drafter is trained for. target: the part that it is;
-    one of `TARGETS` has no drafters. targets: others beside it."""
+    """An embedded model on a device. checkpoint: a folder of this layout; None: the shipped one.
+    drafters: whether they are loaded too. target: the part that is the target; one of `TARGETS`
+    has no drafters. targets: further ones. Raises DecoderError."""
     place, kind = torch.device(device), dtype_of(dtype)
-    folder = shipped(size) if checkpoint is None else Path(checkpoint)
+    folder = shipped(target) if checkpoint is None else Path(checkpoint)
     card = read_json(folder / CARD)
     drafters = drafters and target == "target"
     names = ("vq", "text", target, *targets, *["eagle"] * drafters)
-    # Read where one is used.
-    others = [name for name in DRAFTERS if drafters and name in card]
+    others = ["eagle3"] if drafters and "eagle3" in card else []  # read where it is used
     check_together(folder, card, (*names, *others))
     made = {name: load_part(folder, card, name) for name in names}
     parts = {name: module for name, (module, _) in made.items()}
@@ -163,7 +155,7 @@ def load(
     if drafters:
         named["eagle"] = cast(parts["eagle"], place, kind)
     return ImageModel(
-        name="tiny" if size == SIZES[0] else f"tiny_{size}",
+        name="tiny",
         target=cast(parts[target], place, kind),
         text=parts["text"].to(place),
         tokenizer=VQTokenizer(parts["vq"].to(place)),

@@ -1,6 +1,6 @@
 """The targets that predict several codes a forward, and their control, a line each: small, of one
 size, with the embedded tokenizer and text encoder. They are trained when they are named
-(`python -m bench tiny par`). No torch here."""
+(`python -m bench train recipe=tiny stages=[par]`). No torch here."""
 
 from __future__ import annotations
 

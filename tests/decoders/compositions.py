@@ -11,7 +11,6 @@ from decoders.api import ImageModel
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.transformer import cast
-from decoders.tiny.drafters import DRAFTERS
 from decoders.tiny.targets import TARGETS
 
 EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle")
@@ -32,13 +31,12 @@ SPECS = {
     "early_exit": DecoderSpec("early_exit", LOOP, EARLY_EXIT, DYNAMIC, EXACT),
 }
 # Drafters with a class and weights of their own, here untrained; in conf/drafter by these names.
+CLASSES = ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "Block", "Free", "Medusa")
+PATHS = {name: f"decoders.propose.drafters.{name.lower()}.{name}" for name in CLASSES}
 OWN = {
-    name: DecoderSpec(name, LOOP, PartSpec(one.learner.removesuffix("Learner")), STATIC, EXACT)
-    for name, one in DRAFTERS.items()
-    if not one.options
+    name.lower(): DecoderSpec(name.lower(), LOOP, PartSpec(PATHS[name]), STATIC, EXACT)
+    for name in CLASSES[:-1]
 }
-PATHS = {one.learner.rpartition(".")[2][:-7]: one.learner[:-7] for one in DRAFTERS.values()}
-PATHS["Medusa"] = "decoders.propose.drafters.medusa.Medusa"
 DRAFTED = {"specdec": "block"}  # decoders of conf/decoder on a drafter of their own
 SMALLER = {"free": ', "drafter.layers=1"'}  # for targets of one layer
 WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]

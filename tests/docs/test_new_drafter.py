@@ -9,13 +9,13 @@ import torch
 
 from bench.commands.train import compose_train
 from bench.config.compose import compose_study
+from bench.config.hydra_edge import composed
 from bench.config.schedule import cells
 from bench.judge.gate import sampled
 from bench.run.finish import verdicts
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
-from decoders.tiny.drafters import DRAFTERS
-from decoders.tiny.recipes.plan import plan_of
+from decoders.tiny.recipes.plan import NAMED
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -36,9 +36,9 @@ def test_the_second_example_is_the_code_of_its_module_and_a_stage():
     (code,) = [text.strip("\n") for kind, text in LATER if kind == "python"]
     assert code in (ROOT / "decoders" / "propose" / "drafters" / "eagle3.py").read_text()
     (words,) = [shlex.split(text) for kind, text in LATER if not kind]
-    stage, *settings = words[4:]
-    assert words[3] == "tiny" and stage in DRAFTERS
-    assert plan_of(dict(word.split("=") for word in settings)).large
+    assert words[3] == "train"
+    (stage,) = composed("recipe_config", words[4:])["stages"]
+    assert stage in NAMED
 
 
 def test_the_yaml_of_the_page_is_the_yaml_of_the_group():

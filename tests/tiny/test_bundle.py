@@ -19,8 +19,6 @@ from decoders.propose.drafters.eagle import Eagle, check_match
 from decoders.propose.grown import Grown
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.tiny import bundle
-from decoders.tiny.drafters import DRAFTERS
-from decoders.tiny.targets import TARGETS
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
@@ -35,16 +33,18 @@ def model() -> ImageModel:
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    folder = tmp_path / "weights"
-    shutil.copytree(bundle.WEIGHTS, folder, ignore=shutil.ignore_patterns("large"))
-    return folder
+    """A card of its own, and the shipped files."""
+    shutil.copy(bundle.WEIGHTS / bundle.CARD, tmp_path)
+    for file in bundle.WEIGHTS.glob("*.safetensors"):
+        (tmp_path / file.name).symlink_to(file)
+    return tmp_path
 
 
 def test_sizes(model: ImageModel) -> None:
     total = sum(f.stat().st_size for f in bundle.WEIGHTS.rglob("*"))
-    assert total <= 128 * 2**20  # the drafters besides EAGLE: 32 of it
+    assert total <= 95e6
     parameters = sum(p.numel() for p in model.target.parameters())  # type: ignore[attr-defined]
-    assert 8e6 < parameters < 20e6
+    assert 25e6 < parameters < 35e6
     assert model.codebook.shape == (1024, 8)
     torch.testing.assert_close(model.codebook.norm(dim=-1), torch.ones(1024))
 
@@ -96,17 +96,16 @@ def test_weights_of_another_shape_are_refused(copied: Path) -> None:
     card = json.loads((copied / bundle.CARD).read_text())
     card["target"]["config"]["ffn"] = 512
     (copied / bundle.CARD).write_text(json.dumps(card))
-    with pytest.raises(DecoderError, match=r"w13.weight: expected \(1024, 256\), found"):
+    with pytest.raises(DecoderError, match=r"w13.weight: expected \(1024, 384\), found"):
         bundle.load(checkpoint=str(copied))
 
 
 def test_the_shipped_weights_belong_together(caplog: pytest.LogCaptureFixture) -> None:
-    card = json.loads((bundle.WEIGHTS / bundle.CARD).read_text())
-    for part, others in bundle.TRAINED_WITH.items():
-        if part in (*DRAFTERS, *TARGETS) and part not in card:
-            continue  # trained on demand: `bench tiny NAME`
-        assert card[part]["trained_with"] == {other: card[other]["sha256"] for other in others}
-    bundle.check_together(bundle.WEIGHTS, card, list(card))
+    for target in ("target", "plain"):
+        folder = bundle.shipped(target)
+        card = json.loads((folder / bundle.CARD).read_text())
+        assert {"vq", "text", target} <= card.keys()
+        bundle.check_together(folder, card, list(card))
     assert not caplog.records
 
 
@@ -120,7 +119,7 @@ def exchanged(folder: Path, part: str) -> None:
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        ("vq", r"text was trained with vq 7687\w+, found vq \w+.*bench tiny target weights="),
+        ("vq", r"text was trained with vq 7687\w+, found vq \w+.*stages=.target. weights="),
         ("target", r"text was trained with target"),
         ("text", r"target was trained with text"),
     ],
@@ -137,7 +136,7 @@ def test_a_drafter_of_an_earlier_target_is_refused_and_may_be_trained_on(copied:
     card = json.loads((copied / bundle.CARD).read_text())
     card["eagle"]["trained_with"]["target"] = "0" * 64
     (copied / bundle.CARD).write_text(json.dumps(card))
-    with pytest.raises(DecoderError, match=r"eagle was trained with target 0+, .*tiny drafter"):
+    with pytest.raises(DecoderError, match=r"eagle was trained with target 0+, .*stages=.drafter."):
         bundle.load(checkpoint=str(copied))
     assert "target" in bundle.load(checkpoint=str(copied), drafters=False).weights_sha256
     assert bundle.load_part(copied, card, "eagle")[1] == card["eagle"]["sha256"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from bench.commands.study import cmd_tiny
+from bench.commands.train import cmd_train
+from bench.data.errors import ConfigError
 from decoders.api import DecoderError
-from decoders.compose import PartSpec, build_part
 from decoders.models.transformer import TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
+from decoders.propose.drafters.eagle3 import Eagle3
 from decoders.tiny import bundle
-from decoders.tiny.drafters import DRAFTERS
 from decoders.tiny.recipes import drafter, grouped, reading, target, vq
-from decoders.tiny.recipes.plan import MINUTES, plan_of
+from decoders.tiny.recipes.plan import MINUTES, Plan
 from decoders.tiny.recipes.stages import make
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
 from decoders.tiny.targets import TARGETS
 from decoders.training.loop import Loop, fit, made_ahead
 from decoders.training.shards import DataConfig
-from metrics import train_clip
 
 LEARN = reading.learn  # as the recipe has it: `small` shortens it
 
@@ -45,7 +43,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         (vq, "BATCH", 2),
         (vq, "WARMUP", 2),
         (target, "CONFIG", net),
-        (target, "LARGE", replace(net, width=64, layers=3, heads=4, ffn=96)),
         (target, "BATCH", 2),
         (target, "NAMED", 1),
         (grouped, "HELD_OUT", (2, 4)),
@@ -65,17 +62,17 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     where = {"work": str(tmp_path / "work"), "weights": str(tmp_path / "weights")}
-    make(["vq"], steps="4", **where)
-    make(["vq"], steps="2", warm="true", **where)
-    make(["target"], steps="3", **where)
-    make(["target"], steps="2", warm="true", **where)
-    make(["target"], steps="1", warm="true", **where)
-    make(["drafter"], steps="3", **where)
+    make(["vq"], steps=4, **where)
+    make(["vq"], steps=2, warm=True, **where)
+    make(["target"], steps=3, **where)
+    make(["target"], steps=2, warm=True, **where)
+    make(["target"], steps=1, warm=True, **where)
+    make(["drafter"], steps=3, **where)
     once = (tmp_path / "weights" / "eagle.safetensors").read_bytes()
-    make(["target"], steps="1", warm="true", **where)
+    make(["target"], steps=1, warm=True, **where)
     with pytest.raises(DecoderError, match="eagle was trained with t"):
         bundle.load(dtype="float32", checkpoint=where["weights"])
-    make(["drafter"], steps="2", warm="true", **where)
+    make(["drafter"], steps=2, warm=True, **where)
     assert (tmp_path / "weights" / "eagle.safetensors").read_bytes() != once
     model = bundle.load(dtype="float32", checkpoint=where["weights"])
     assert model.target.vocab_size == 64
@@ -98,34 +95,29 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     assert (tmp_path / "work" / "target" / "target.csv").exists()
 
 
-def test_other_drafters_are_stages_of_their_own(small: None, tmp_path: Path) -> None:
+def test_eagle3_is_a_stage_of_its_own(small: None, tmp_path: Path) -> None:
     where = {"work": str(tmp_path / "work"), "weights": str(tmp_path / "weights")}
-    make(["vq", "target", "drafter"], steps="1", **where)
-    make(list(DRAFTERS), steps="1", **where)
+    make(["vq", "target", "drafter", "eagle3"], steps=1, **where)
     card = json.loads((tmp_path / "weights" / bundle.CARD).read_text())
-    assert card["eagle3"]["start"] == "eagle" and "start" not in card["hawk"]
+    assert card["eagle3"]["start"] == "eagle"
+    assert card["eagle3"]["figures"]["valid_overlap_6"] > 0
+    assert card["eagle3"]["trained_with"] == card["eagle"]["trained_with"]
     model = bundle.load(dtype="float32", checkpoint=where["weights"])
-    assert {*DRAFTERS, "eagle"} == model.drafters.keys()
-    for name in DRAFTERS:
-        assert card[name]["figures"]["valid_overlap_6"] > 0
-        assert card[name]["trained_with"] == card["eagle"]["trained_with"]
-        recipe = DRAFTERS[name]
-        options = {"checkpoint": name, **recipe.options}
-        spec = PartSpec(recipe.learner.removesuffix("Learner"), options)
-        assert build_part(spec, model).net is model.drafters[name]
-        assert model.weights_sha256[name] == card[name]["sha256"]
-    make(["hawk"], steps="2", warm="true", **where)
-    card["hawk"]["trained_with"]["target"] = "0" * 64
+    assert model.drafters.keys() == {"eagle", "eagle3"}
+    assert Eagle3(model, "eagle3").net is model.drafters["eagle3"]
+    assert model.weights_sha256["eagle3"] == card["eagle3"]["sha256"]
+    make(["eagle3"], steps=2, warm=True, **where)
+    card["eagle3"]["trained_with"]["target"] = "0" * 64
     (tmp_path / "weights" / bundle.CARD).write_text(json.dumps(card))
-    with pytest.raises(DecoderError, match=r"hawk was trained with target 0+, .*tiny hawk"):
+    with pytest.raises(DecoderError, match=r"eagle3 was trained with target 0+, .*stages=.eagle3."):
         bundle.load(dtype="float32", checkpoint=where["weights"])
 
 
 def test_other_targets_are_stages_of_their_own(small: None, tmp_path: Path) -> None:
     where = {"work": str(tmp_path / "work"), "weights": str(tmp_path / "weights")}
-    make(["vq", "target"], steps="1", **where)
-    make(list(TARGETS), steps="2", **where)
-    make(["coral"], steps="1", warm="true", **where)
+    make(["vq", "target"], steps=1, **where)
+    make(list(TARGETS), steps=2, **where)
+    make(["coral"], steps=1, warm=True, **where)
     card = json.loads((tmp_path / "weights" / bundle.CARD).read_text())
     assert card["coral"]["figures"]["images"] == (2 + 1) * 2
     assert card["coral"]["figures"]["valid_nats_refined"] > 0 < card["par"]["figures"]["valid_nats"]
@@ -137,44 +129,8 @@ def test_other_targets_are_stages_of_their_own(small: None, tmp_path: Path) -> N
     assert {name: card[name]["sha256"] for name in TARGETS}.items() <= model.weights_sha256.items()
     card["par"]["trained_with"]["text"] = "0" * 64
     (tmp_path / "weights" / bundle.CARD).write_text(json.dumps(card))
-    with pytest.raises(DecoderError, match=r"par was trained with text 0+, .*tiny par"):
+    with pytest.raises(DecoderError, match=r"par was trained with text 0+, .*stages=.par."):
         bundle.load(dtype="float32", checkpoint=where["weights"], target="plain", targets=["par"])
-    with pytest.raises(DecoderError, match="has no par of its own"):
-        make(["par"], size="large", **where)
-
-
-def test_a_large_model_is_grown_from_a_small_one_and_trained_on(
-    small: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without a step it has the small one's function; the tokenizer is the small one's file."""
-    little, large = tmp_path / "weights", tmp_path / "weights" / "large"
-    work = {"work": str(tmp_path / "work")}
-    make(["vq", "target", "drafter"], steps="2", weights=str(little), **work)
-    grown = work | {"size": "large", "small": str(little), "weights": str(large)}
-    with pytest.raises(DecoderError, match=r"no vq of its own: .*target, drafter"):
-        make(["vq"], steps="1", **grown)
-    make(["target"], steps="0", **grown)
-    make(["drafter"], steps="1", **grown)
-    models = [bundle.load(dtype="float32", checkpoint=str(f)) for f in (little, large)]
-    prompts = ["a small red ring on a plain grey background"]
-    codes, drop = torch.randint(64, (1, 256)), torch.tensor([False])
-    states = [m.target.hidden_states(m.text.encode(prompts), codes, drop) for m in models]
-    logits = [m.target.logits(s) for m, s in zip(models, states, strict=True)]
-    torch.testing.assert_close(*logits, rtol=0.02, atol=0.02)  # of weights in bfloat16
-    card = json.loads((large / bundle.CARD).read_text())
-    assert card["vq"]["file"] == "../vq.safetensors"
-    assert not (large / "vq.safetensors").exists()
-    before = json.loads((little / bundle.CARD).read_text())
-    assert card["target"]["figures"]["images"] == before["target"]["figures"]["images"] == 4
-    naming = [c["target"]["figures"]["valid_naming"] for c in (before, card)]
-    assert naming[0] == naming[1]  # no step, no probe
-    assert card["target"]["config"]["width"] == card["eagle"]["config"]["width"] == 64
-    assert card["target"]["settings"]["size"] == "large"
-    make(["target"], steps="2", warm="true", **grown)
-    make(["drafter"], steps="2", warm="true", **grown)
-    bundle.load(checkpoint=str(large))
-    assert json.loads((large / bundle.CARD).read_text())["target"]["figures"]["images"] == 8
-    assert not caplog.records
 
 
 @pytest.mark.parametrize("stage", ["vq", "coral"])
@@ -277,51 +233,43 @@ def test_a_batch_that_fails_to_be_made_is_heard_of_and_threads_stay_as_they_were
     assert torch.get_num_threads() == before
 
 
-def test_all_stages_fit_in_three_hours() -> None:
+def test_all_stages_fit_in_three_hours(tmp_path: Path) -> None:
+    plan = functools.partial(Plan, tmp_path, tmp_path)
     assert sum(MINUTES.values()) < 180
-    assert plan_of({}).settings("target")["budget_seconds"] == 60 * MINUTES["target"]
-    assert plan_of({"minutes": "3"}).settings("target")["budget_seconds"] == 180
-    assert "budget_seconds" not in plan_of({"steps": "20000"}).settings("target")
+    assert plan().settings("target")["budget_seconds"] == 60 * MINUTES["target"]
+    assert plan(minutes=3).settings("target")["budget_seconds"] == 180
+    assert "budget_seconds" not in plan(steps=20000).settings("target")
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("words", "says"),
     [
-        ({"stepz": "3"}, "unknown setting 'stepz'"),
-        ({"steps": "many"}, "steps=many"),
-        ({"resume": "maybe"}, "resume=maybe"),
+        (["recipe=tin"], "'tiny'"),
+        (["recipe=tiny", "stepz=3"], "unknown setting 'stepz'; did you mean 'steps'"),
+        (["recipe=tiny", "train.steps=3"], "unknown setting 'train.steps'"),
+        (["recipe=tiny", "steps=many"], "steps must be an integer or null"),
+        (["recipe=clip", "resume=maybe"], "resume must be true or false"),
+        (["recipe=tiny", "stages=[vqq]"], "unknown stage 'vqq'; did you mean 'vq'"),
     ],
 )
-def test_bad_settings_are_refused(settings: dict[str, str], says: str) -> None:
-    with pytest.raises(DecoderError, match=says):
-        plan_of(settings)
+def test_bad_settings_are_refused(words: list[str], says: str) -> None:
+    with pytest.raises((ConfigError, DecoderError), match=says):
+        cmd_train(words)
 
 
-def test_an_unknown_stage_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DecoderError, match="unknown stage 'vqq'"):
-        make(["vqq"], weights=str(tmp_path))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.mark.parametrize("stage", ["vq", "clip"])
 def test_the_shipped_weights_are_written_over_on_request_alone(
-    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = tmp_path / "shipped"
-    shutil.copytree(bundle.WEIGHTS, shipped, ignore=shutil.ignore_patterns("large"))
+    shipped.mkdir()
     monkeypatch.setattr(bundle, "WEIGHTS", shipped)
-    monkeypatch.setattr(train_clip, "train", lambda *_, **__: pytest.fail("trained"))
-    before = contents(shipped)
-    for words in ([], [f"weights={shipped}"], ["overwrite=false"]):
+    words = [f"weights={shipped}", f"work={tmp_path / 'work'}", "steps=1"]
+    for recipe in (["recipe=tiny", "stages=[vq]"], ["recipe=clip"]):
         with pytest.raises(DecoderError, match=r"weights=DIR.*overwrite=true"):
-            cmd_tiny([stage, "steps=1", f"work={tmp_path / 'work'}", *words])
-        assert contents(shipped) == before
-    if stage == "vq":
-        cmd_tiny([stage, "steps=1", f"work={tmp_path / 'work'}", "overwrite=true"])
-        assert contents(shipped)["vq.safetensors"] != before["vq.safetensors"]
+            cmd_train([*recipe, *words])
+    assert not [*shipped.iterdir()]
+    cmd_train(["recipe=tiny", "stages=[vq]", *words, "overwrite=true"])
+    assert (shipped / "vq.safetensors").is_file()
 
 
 def test_objects_count_more_at_first_and_like_all_others_at_the_end(small: None) -> None:

@@ -326,7 +326,7 @@ def fill(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
     elif not path.exists():
         raise DecoderError(
             f"model {model.name!r} has no drafter {checkpoint!r}; it has: "
-            f"{', '.join(model.drafters) or 'none'}. Train it (`make tiny`), or give the folder "
-            f"that `bench train` wrote: expected {path}"
+            f"{', '.join(model.drafters) or 'none'}. Train it (`bench train drafter=...`) "
+            f"and set drafter.checkpoint to the folder that was written: expected {path}"
         )
     load_into(net, read_tensors(path, sha256), str(path))

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from decoders.tiny.bundle import CARD, STAGE_OF, TRAINED_WITH
-from decoders.tiny.drafters import DRAFTERS
-from decoders.tiny.recipes.plan import Plan, written_card
+from decoders.tiny.recipes.plan import MINUTES, NAMED, Plan
 from decoders.tiny.targets import TARGETS
 
 CARD_NAME = "MODEL_CARD.md"
@@ -29,7 +28,7 @@ TITLES = {
     "text": "Text encoder (words; learned to read, then trained with the target)",
     "target": "Target (LlamaGen's architecture)",
     "eagle": "Drafter (EAGLE, one layer)",
-    **{name: f"Drafter ({recipe.title})" for name, recipe in DRAFTERS.items()},
+    "eagle3": "Drafter (EAGLE-3: features of three layers)",
     **{name: f"Target, small ({title})" for name, (title, _) in TARGETS.items()},
     "clip": "CLIP of the metrics (open_clip)",
 }
@@ -41,13 +40,13 @@ def enter(plan: Plan, entries: Mapping[str, dict[str, Any]]) -> None:
     path = plan.weights / CARD
     card = json.loads(path.read_text()) if path.exists() else {}
     trained_on = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
-    before = card if plan.warm else written_card(plan.grows_from) if plan.large else {}
+    before = card if plan.warm else {}
     for name, entry in entries.items():
         figures = entry["figures"]
         if name in before:
             figures = _added(before[name]["figures"], figures)
         settings = plan.settings(STAGE_OF.get(name, name))
-        settings = settings | {"warm": plan.warm, "rate": plan.rate, "size": plan.size}
+        settings = settings | {"warm": plan.warm, "rate": plan.rate}
         made = {**card, **entries}
         others = {part: made[part]["sha256"] for part in TRAINED_WITH[name]}
         card[name] = entry | {
@@ -56,12 +55,6 @@ def enter(plan: Plan, entries: Mapping[str, dict[str, Any]]) -> None:
             "trained_on": trained_on,
             "trained_with": others,
         }
-    write_entries(plan.weights, card)
-
-
-def write_entries(weights: Path, card: Mapping[str, Any]) -> None:
-    """Writes the whole card."""
-    path = weights / CARD
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
     partial.replace(path)
@@ -75,31 +68,26 @@ def _added(before: dict[str, Any], figures: dict[str, Any]) -> dict[str, Any]:
     return before | figures | sums
 
 
-def write_card(weights: Path, work: Path) -> Path:
-    """Writes MODEL_CARD.md, and the pictures of whatever curves `work` holds; returns the card."""
+def write_card(weights: Path, work: Path) -> None:
+    """Writes MODEL_CARD.md, and a picture of whatever curves `work` holds."""
     entries: dict[str, Any] = json.loads((weights / CARD).read_text())
     lines = [
         "# The embedded models",
         "",
         "Written by `make tiny`; do not edit. Data: procedural scenes (`decoders/tiny/scenes/`),",
-        "64 x 64 pixels with captions; splits are disjoint by seed, held-out figures are from",
-        "`valid`. The target's loss is in nats a code; `uncond` is without the caption; `overlap`",
-        "is the mean of sum min(p, q) under guidance: the share of single drafts that the exact",
-        "rule accepts; `naming` is the share of attributes, what is not said counted in, that a",
-        "probe reads from the target's states. `warm`: trained on from earlier weights, whose",
-        "images and seconds are counted in; `curves.png` shows the last training of each,",
-        "`curves_others.png` that of the other drafters or targets, with held-out figures.",
-        "`size: large`: grown from the small model, whose images, steps and seconds are counted",
-        "in; with `steps: 0` it was not trained since, and `naming` is the small model's.",
+        "64 x 64 pixels with captions. Splits are disjoint by seed; held-out figures are from",
+        "`valid`. The target's loss is in nats per code; `uncond` is without the caption.",
+        "`overlap` is the mean of sum min(p, q) under guidance: the share of single drafts that",
+        "the exact rule accepts. `naming` is the share of attributes, those not mentioned",
+        "included, that a probe reads from the target's states. `warm`: trained on from earlier",
+        "weights, whose images and seconds are included. `curves.png` shows the last training of",
+        "each part.",
         "",
     ]
     for name in (n for n in TITLES if n in entries):
         lines += [f"## {TITLES[name]}", "", *_entry(name, entries[name], weights), ""]
-    path = weights / CARD_NAME
-    path.write_text("\n".join(lines))
-    draw_curves(work, ("vq", "target", "drafter", "clip"), weights / "curves.png")
-    draw_curves(work, (*DRAFTERS, *TARGETS), weights / "curves_others.png")
-    return path
+    (weights / CARD_NAME).write_text("\n".join(lines))
+    draw_curves(work, weights / "curves.png")
 
 
 def _entry(name: str, entry: dict[str, Any], weights: Path) -> list[str]:
@@ -127,12 +115,12 @@ def _number(value: Any) -> str:
     )
 
 
-def draw_curves(work: Path, stages: Sequence[str], path: Path) -> None:
+def draw_curves(work: Path, path: Path) -> None:
     """Training loss against step of each recipe's last training, where it left a curve, and the
     held-out figure (points, the right axis)."""
     curves = {
         name: max(files, key=lambda file: file.stat().st_mtime)
-        for name in stages
+        for name in (*MINUTES, *NAMED)
         if (files := list((work / name).rglob("*.csv")))
     }
     if not curves:

@@ -1,7 +1,4 @@
-"""`make tiny`: trains the embedded models from nothing, stage by stage, and writes weights and
-card.
-
-The large target and its drafter (``size=large``) start as the small ones, grown (`grow`).
+"""`train recipe=tiny`: trains the embedded models, stage by stage, and writes weights and card.
 
 Each stage reads the *written* weights of the stages before it (rounded as they ship), resumes from
 its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``:
@@ -12,7 +9,6 @@ configuration, SHA-256, data, steps, seconds, held-out figures. Loss curves go t
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -23,23 +19,14 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, ImageModel
-from decoders.models.eagle_net import EagleNet
+from decoders.kinds import unknown
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import cast
 from decoders.models.weights import write_weights
 from decoders.tiny.bundle import CARD, config_of, load, load_part, part_of
-from decoders.tiny.drafters import DRAFTERS
-from decoders.tiny.grown import grow, grow_drafter
 from decoders.tiny.recipes import drafter, grouped, target, vq
-from decoders.tiny.recipes.card import enter, write_card, write_entries
-from decoders.tiny.recipes.plan import (
-    STAGES,
-    Plan,
-    keep_shipped,
-    plan_of,
-    require_stages,
-    written_card,
-)
+from decoders.tiny.recipes.card import enter, write_card
+from decoders.tiny.recipes.plan import Plan, written_card
 from decoders.tiny.targets import TARGETS
 from decoders.training.optimise import fast_dtype
 
@@ -48,38 +35,23 @@ TARGET_DATA = f"scenes, split train from index {target.OFFSET}, every image seen
 DRAFTER_DATA = f"scenes, split train from index {drafter.OFFSET}"
 
 
-def make(stages: Sequence[str] = STAGES, **settings: str) -> None:
-    """Runs the stages in order. Settings: the fields of `Plan`."""
-    plan = plan_of(settings)
-    keep_shipped(plan)
-    require_stages(stages, plan)
+def make(stages: Sequence[str], **settings: Any) -> None:
+    """Runs the stages in order. settings: the fields of `Plan`. Raises DecoderError."""
+    plan = Plan(**settings)
     runners: dict[str, Callable[[Plan], None]] = {
         "vq": _vq,
         "target": _target,
         "drafter": _drafter,
-        **{name: partial(_other, name) for name in DRAFTERS},
+        "eagle3": _eagle3,
         **{name: partial(_grouped, name) for name in TARGETS},
     }
     for stage in stages:
         if stage not in runners:
-            raise DecoderError(f"unknown stage {stage!r}: expected some of {', '.join(runners)}")
-    if plan.large:
-        _borrow(plan)
+            raise DecoderError(unknown("stage", stage, runners))
     for stage in (s for s in runners if s in stages):
         logger.info("training %s", stage)
         runners[stage](plan)
-        write_card(plan.weights, plan.root)
-
-
-def _borrow(plan: Plan) -> None:
-    """Enters the small model's tokenizer in a card of the large one's that has none."""
-    if (plan.weights / CARD).exists() and "vq" in written_card(plan.weights):
-        return
-    card = written_card(plan.grows_from)
-    file = part_of(card, "vq", plan.grows_from / CARD).file or "vq.safetensors"
-    plan.weights.mkdir(parents=True, exist_ok=True)
-    relative = os.path.relpath(plan.grows_from / file, plan.weights)
-    write_entries(plan.weights, {"vq": card["vq"] | {"file": relative}})
+        write_card(plan.weights, plan.work)
 
 
 def _vq(plan: Plan) -> None:
@@ -118,7 +90,7 @@ def _target(plan: Plan) -> None:
         tokenizer,
         plan.folder("target"),
         device=plan.device,
-        start=_target_start(plan),
+        start=_written_target(plan.weights) if plan.warm else None,
         rate=plan.rate,
         compiled=plan.compile,
         **plan.settings("target"),
@@ -153,21 +125,6 @@ def _grouped(name: str, plan: Plan) -> None:
     enter(plan, {name: entry | {"sampling": {"cfg": drafter.CFG}}})
 
 
-def _target_start(plan: Plan) -> target.Start | None:
-    """What the target's training goes on from: nothing, the written target, or the small one,
-    grown."""
-    if plan.warm:
-        return _written_target(plan.weights)
-    if not plan.large:
-        return None
-    start = _written_target(plan.grows_from)
-    torch.manual_seed(plan.seed)
-    model = target.TextToCodes(target.LARGE)
-    model.text.load_state_dict(start.model.text.state_dict())
-    grow(start.model.target, model.target)
-    return target.Start(model, start.images, start.reads)
-
-
 def _written_target(weights: Path) -> target.Start:
     """The written text encoder and target, how many images they have seen, and whether the encoder
     has learned to read (if not, it begins anew)."""
@@ -182,17 +139,13 @@ def _written_target(weights: Path) -> target.Start:
     return target.Start(model.requires_grad_(True).train(), int(figures["images"]), reads)
 
 
-def _other(name: str, plan: Plan) -> None:
-    """A drafter with a class of its own: from the written one where plan.warm, else from nothing or
-    from what its recipe starts with."""
-    net, figures = drafter.train_other(
-        name, _loaded(plan, drafters=True), plan.folder(name), plan.warm, **plan.settings(name)
+def _eagle3(plan: Plan) -> None:
+    net, figures = drafter.train_eagle3(
+        _loaded(plan, drafters=True), plan.folder("eagle3"), plan.warm, **plan.settings("eagle3")
     )
     config = {"parameters": sum(p.numel() for p in net.parameters())}
-    entry = _entry(plan, name, net, config, DRAFTER_DATA, figures)
-    if (start := DRAFTERS[name].start) is not None and not plan.warm:
-        entry["start"] = start
-    enter(plan, {name: entry})
+    entry = _entry(plan, "eagle3", net, config, DRAFTER_DATA, figures)
+    enter(plan, {"eagle3": entry if plan.warm else entry | {"start": "eagle"}})
 
 
 def _loaded(plan: Plan, drafters: bool) -> ImageModel:
@@ -203,17 +156,10 @@ def _loaded(plan: Plan, drafters: bool) -> ImageModel:
 
 def _drafter(plan: Plan) -> None:
     model = _loaded(plan, drafters=False)
-    net = None
     if plan.warm:  # it may go on from a drafter of an earlier target
         net, _ = load_part(plan.weights, written_card(plan.weights), "eagle")
-    elif plan.large:
-        small, _ = load_part(plan.grows_from, written_card(plan.grows_from), "eagle")
-        net = EagleNet(target.LARGE)
-        grow_drafter(small, net)
-        net.eval().requires_grad_(False)
-    if net is not None:
         model.drafters["eagle"] = cast(net, model.device, model.dtype)
     net, figures = drafter.train(
-        model, plan.folder("drafter"), warm=net is not None, **plan.settings("drafter")
+        model, plan.folder("drafter"), warm=plan.warm, **plan.settings("drafter")
     )
     enter(plan, {"eagle": _entry(plan, "eagle", net, net.cfg, DRAFTER_DATA, figures)})

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,15 @@ from decoders.training.optimise import mixed, optimisers
 logger = logging.getLogger(__name__)
 CONFIG = TransformerConfig(
     vocab=1024,
-    width=256,
-    layers=10,
-    heads=4,
-    ffn=768,
+    width=384,
+    layers=16,
+    heads=6,
+    ffn=1024,
     grid=16,
     prefix=32,
     text_width=128,
     prefix_rope="identity",
 )
-LARGE = replace(CONFIG, width=384, layers=16, heads=6, ffn=1024)
 BATCH = 24
 STEPS = 4500
 DROP = 0.1  # share of captions dropped

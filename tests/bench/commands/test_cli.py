@@ -49,7 +49,6 @@ def test_help_in_all_ways(words, capsys):
         (["list", "decodr"], "'decoder'"),
         (["list", "settings", "decodr"], "'decoder'"),
         (["list", "acceptance=lantrn"], "'lantern'"),
-        (["tiny", "drafer"], "'drafter'"),
     ],
 )
 def test_bad_requests_name_the_nearest_without_a_traceback(words, expected, capsys):
@@ -88,7 +87,6 @@ def test_every_command_shows_its_own_help(command, capsys):
 def test_help_names_every_setting_of_a_command():
     from bench.commands.evaluate import EvaluateConfig
     from bench.compare.compare import KEYS
-    from decoders.tiny.recipes.plan import Plan
     from metrics.official.checkpoint import FILES
     from metrics.official.papers import METRICS
 
@@ -97,7 +95,6 @@ def test_help_names_every_setting_of_a_command():
     for name in (*METRICS, *FILES):
         assert name in manual("evaluate")
     assert all(f"  {name}=" in manual("compare") for name in KEYS)
-    assert all(f"  {name}=" in manual("tiny") for name in {*Plan.__dataclass_fields__} - {"steps"})
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "..." in form_of(c)["some"]])

@@ -23,7 +23,7 @@ def told(*words: str, old: tuple[str, ...] = ()) -> str:
         (("latency.prompts=20",), "latency.prompts: 40 in the folder, 20 asked for"),
         (("seed=3", "keep_images=false"), "seed: 0 in the folder, 3 asked for; "
          "keep_images: true in the folder, false asked for"),
-        (("model=llamagen_xl_256",), "model: tiny_large in the folder, llamagen_xl_256 asked for"),
+        (("model=llamagen_xl_256",), "model: tiny in the folder, llamagen_xl_256 asked for"),
         (("prompts.split=valid",), "prompts.split: bench in the folder, valid asked for"),
         (("decoders=[ar,eagle2]", "acceptance=lantern"), None),
     ],
