@@ -25,15 +25,17 @@ from PIL import Image
 from torch import Tensor
 
 from bench.config.compose import compose_study
+from bench.config.plugins import call
 from bench.config.schedule import cells
 from bench.data.errors import ConfigError, Failure, FolderError
 from bench.measure.clock import Clock
+from bench.measure.device import prepare
 from bench.measure.memory import MemoryMeter
 from bench.records.load import load
 from bench.report.build import build_report
 from bench.run.outcome import build_cell, picture_of
 from bench.run.outcome import decode as outcome_of
-from bench.run.session import opened
+from bench.run.session import load_model
 
 if TYPE_CHECKING:
     from decoders.api import Decoder, ImageModel, Trace
@@ -95,7 +97,8 @@ def decode(
 def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
     """The model and the one decoder that the words name."""
     config = compose_study(["study=smoke", *words])
-    model = opened(config, count=1).model
+    prompts = call(config.prompts, count=1)
+    model = load_model(config, prepare(config.backend), prompts, timed=(1,))
     cell, *more = cells(config, model.sampling)
     if more:
         raise ConfigError(f"decode takes one decoder, found {len(more) + 1}: call it for each")

@@ -21,11 +21,6 @@ PARTS = ("loop", "proposer", "drafter", "tree", "acceptance")  # of a decoder, a
 LONG = 8  # items of a list that are written out
 
 
-def as_yaml(part: PartSpec | None) -> dict[str, Any]:
-    """A part as its YAML has it."""
-    return {"_target_": None} if part is None else {"_target_": part.target, **part.kwargs}
-
-
 def labels(spec: DecoderSpec, built: Decoder | None) -> dict[str, str]:
     """loop, drafter, tree, acceptance as rows hold them; a proposer takes the drafter's place."""
     parts: dict[str, Any] = dict.fromkeys(("loop", "drafter", "tree", "acceptance"))

@@ -25,7 +25,7 @@ from yaml import YAMLError
 
 from bench.config.describe import PARTS
 from bench.config.schema import build
-from bench.config.words import apart, at_home, split
+from bench.config.words import at_home, split
 from bench.data.errors import ConfigError, did_you_mean, unknown
 
 T = TypeVar("T")
@@ -104,22 +104,6 @@ def composed(name: str, words: Sequence[str]) -> dict[str, Any]:
             require_folders(override.value())
     with hydra_session():
         return plain(compose_config(name, [str(override.input_line) for override in overrides]))
-
-
-def of_group(
-    name: str, words: Sequence[str], group: str, wrong: str, also: Sequence[str] = ()
-) -> tuple[dict[str, Any], list[str]]:
-    """conf/NAME.yaml under the words of a group that a command names in front of a study's, and of
-    the groups `also`; {} where no word is of the group. And the other words. wrong: what is said
-    of a setting of the group without an option of it. Raises ConfigError."""
-    mine = [word for word in words if split(word).group in (group, *also)]
-    own = [word for word in mine if split(word).group == group]
-    if not own:
-        return {}, list(words)
-    rest = [word for word in words if word not in mine]
-    if group not in (split(word).key for word in own):
-        raise ConfigError(f"{own[0]!r} is a {wrong}")
-    return composed(name, [*mine, *apart(rest, (SEARCH,))[0]]), rest
 
 
 def require_folders(searchpath: Any) -> None:

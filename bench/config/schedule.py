@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -132,23 +131,6 @@ def parts(latency: Sequence[Batch], quality: Sequence[Batch], blocks: int) -> li
         share = slice(block * len(quality) // blocks, (block + 1) * len(quality) // blocks)
         out += [[b for b in latency if b.block == block], list(quality[share])]
     return [part for part in out if part]
-
-
-def held(parts: Sequence[Sequence[Batch]]) -> Iterator[tuple[Batch, list[Batch]]]:
-    """Every batch of the parts in order, and one of each call whose recorded step is kept while it
-    is decoded: from its first batch, or the warm-up before a latency part, to its last one."""
-    ahead = Counter(call_of(batch) for part in parts for batch in part)
-    kept: dict[tuple[str, int], Batch] = {}
-    for part in parts:
-        warmed = part if part[0].timed else []
-        kept |= {call_of(batch): batch for batch in warmed}
-        for batch in part:
-            call = call_of(batch)
-            kept[call] = batch
-            yield batch, list(kept.values())
-            ahead[call] -= 1
-            if not ahead[call]:
-                del kept[call]
 
 
 def is_replayed(loop: Any) -> bool:

@@ -22,7 +22,6 @@ from torch import Tensor
 from bench.config.plugins import call, require_returned
 from bench.config.schema import BackendConfig, StudyConfig
 from bench.data.errors import ConfigError, FolderError
-from bench.measure.device import Provenance, prepare, provenance
 from bench.prompts import Prompt, PromptSet
 from bench.records.folder import RunFolder
 from bench.records.study import advice, read_identity
@@ -32,25 +31,6 @@ from decoders.kernels.selected import Kernels, purpose
 
 ATTENTION = "attention"  # of study.json: what was chosen for each shape
 ENCODE = 64  # prompts read at once when they are checked
-
-
-@dataclass(frozen=True)
-class Session:
-    """A study's model on its device, with prompts that it can read, and what it runs on."""
-
-    model: ImageModel
-    prompts: Sequence[Prompt]
-    made: Provenance
-
-
-def opened(config: StudyConfig, count: int, timed: Container[int] = (1,)) -> Session:
-    """For a command that measures something else than rows, on so many prompts, in batches of the
-    sizes `timed`. Raises as a run does before it starts."""
-    device = prepare(config.backend)
-    prompts = call(config.prompts, count=count)
-    model = load_model(config, device, prompts, timed)
-    check_prompts(model, prompts)
-    return Session(model, prompts, provenance(device))
 
 
 def load_model(

@@ -160,7 +160,7 @@ def test_no_pairs_give_no_figures_and_what_is_no_number_an_error(stochastic):
 
 
 def test_the_output_tv_of_drawn_siblings_is_not_that_of_one_draft():
-    """The law of a node is that of all its children (issue: the legend says so)."""
+    """The law of a node is that of all its children."""
     made = pairs(True)
     made.children[:, 0] = torch.tensor([0, 1, 3, 4, 5])  # codes that q draws
     made.valid[:] = True

@@ -116,7 +116,7 @@ def test_provenance_names_code_and_machine():
 
 
 def test_an_installation_inside_another_repository_has_no_commit(tmp_path, monkeypatch):
-    """Issue: records of an installation carried the commit of the repository around it."""
+    """Records of an installation once carried the commit of the repository around it."""
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "theirs"], check=True)

@@ -63,7 +63,6 @@ def mal(rows: pd.DataFrame) -> float:
 
 
 def test_rows_of_an_edited_plug_in_are_decoded_again(fake_study, edit, caplog):
-    """Issue 18, point 1: the old rows were shown, beside a verdict of the new code."""
     edit(depth=3)
     first = run_study(fake_study(*WORDS)).rows
     edit(depth=3, comment="only words")
@@ -101,7 +100,6 @@ def interrupted(_: object) -> list[str]:
 def test_a_mended_plug_in_is_tried_again_and_an_old_error_names_the_remedy(
     fake_study, edit, caplog
 ):
-    """Issue 18, point 1: after a failing drafter was mended, the old error was repeated."""
     edit(broken="codes")
     assert (run_study(fake_study(*WORDS)).rows.status == "failed").sum() == 4
     caplog.clear()
@@ -195,7 +193,6 @@ def test_a_truncated_or_foreign_picture_is_made_again(finished, kind):
 
 
 def test_no_damage_of_a_row_file_passes(finished, tmp_path):
-    """Issue 18, point 8: 64 bytes overwritten were a traceback, or altered values."""
     config, _ = finished
     path = row_file(config, "fake_spec", "quality-0-00000")
     whole, expected, chance = path.read_bytes(), records.read(path), random.Random(0)

@@ -5,13 +5,11 @@ import weakref
 
 import pytest
 
-from bench.config import schedule
 from bench.run.lineup import LATE, Lineup
 from bench.run.runner import Run, run_study
 from bench.run.shards import Shard, run_shard
 from tests.bench import fakes
 
-NAMES = {"fake_ar": "ar", "fake_spec": "spec"}
 UNTIMED = "latency.prompts=0"
 UNFREEZE = gc.unfreeze  # which tests do without (tests/conftest.py)
 
@@ -35,25 +33,6 @@ def moments(monkeypatch) -> list[set[tuple[str, int]]]:
     return found
 
 
-@pytest.mark.parametrize("blocks", [1, 2])
-def test_the_runner_holds_what_the_schedule_says(fake_study, moments, blocks):
-    config = fake_study(f"latency.blocks={blocks}", "decoders=[fake_ar,fake_spec]")
-    result = run_study(config)
-    every = result.cells
-    parts = schedule.parts(
-        schedule.latency_batches(config, every),
-        schedule.quality_batches(config, every),
-        config.latency.parts,
-    )
-    wanted = [
-        {(NAMES[b.cell.entry.name], len(b.indices)) for b in kept}
-        for _, kept in schedule.held(parts)
-    ]
-    assert moments == wanted
-    assert max(map(len, wanted)) == {1: 3, 2: 5}[blocks]
-    assert held() == set()
-
-
 def test_a_decoder_is_done_behind_its_last_batch_of_each_size(fake_study, moments):
     run_study(fake_study("decoders=[fake_ar,fake_spec]"))
     both = {("ar", 1), ("spec", 1)}
@@ -70,7 +49,7 @@ def test_a_decoder_is_done_behind_its_last_batch_of_each_size(fake_study, moment
     ]
 
 
-def test_a_worker_holds_one_decoder_at_a_time(fake_study, moments):
+def test_a_shard_holds_one_decoder_at_a_time(fake_study, moments):
     config = fake_study("quality.reseeds=0", "decoders=[fake_ar,fake_spec]", UNTIMED)
     run_shard(config, Shard(0, 1))
     assert moments == [{("ar", 4)}, {("ar", 2)}, {("spec", 4)}, {("spec", 2)}]

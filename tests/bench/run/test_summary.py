@@ -177,7 +177,6 @@ def test_quality_uses_quality_images_only_and_says_when_it_cannot(done, caplog):
 
 
 def test_a_finished_study_without_gate_and_metric_keeps_what_still_holds(fake_study, monkeypatch):
-    """Issue 18, point 8: a second run with metric=none gate=false blanked figures and verdicts."""
     names = ("fake_ar", "fake_spec", "greedy")
     said = [Verdict(name, "exact", 0.0, "all", None, "exact") for name in names]
     monkeypatch.setattr("bench.run.finish.verdicts", lambda model, cells, *_: said)
