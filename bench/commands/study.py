@@ -98,7 +98,7 @@ def cmd_sweep(words: Sequence[str]) -> int:
 
 def cmd_report(words: Sequence[str]) -> int:
     """Table, plots and page again from a study's records.
-    Also while a run goes on. Takes the words of that run.
+    Also while a run goes on. Takes the words of that run, or of a finished one its run_dir alone.
     Settings: study decoders run_dir ...
     Example: report study=smoke
 
@@ -113,6 +113,10 @@ def cmd_report(words: Sequence[str]) -> int:
     from bench.run.finish import clear, gather
 
     words, out = split_out(words)
+    if (finished := _finished(words)) is not None:
+        check_place(finished, out)
+        _report(load(finished), out)
+        return 0
     config = compose_study(words)
     folder = Path(config.run_dir)
     check_place(folder, out)
@@ -136,12 +140,19 @@ def cmd_report(words: Sequence[str]) -> int:
     return 0
 
 
+def _finished(words: Sequence[str]) -> Path | None:
+    """The folder of a finished run that the words name with nothing else."""
+    folder = Path(words[0].partition("=")[2]).expanduser() if len(words) == 1 else None
+    named = folder and words[0].startswith("run_dir=") and (folder / "summary.csv").is_file()
+    return folder if named else None
+
+
 def _report(run: RunData, folder: Path | None = None) -> None:
     from bench.report.build import write_report
 
     paths = write_report(run, folder)
     say(paths.terminal)
-    say(f"report: {paths.page or paths.folder}")
+    say(f"report: {paths.page}")
 
 
 def cmd_check(words: Sequence[str]) -> int:
