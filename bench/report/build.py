@@ -17,7 +17,7 @@ import io
 import os
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -135,12 +135,10 @@ def write_page(made: Document, folder: Path, sheets: Sequence[Sheet]) -> Path:
         if old.stem.isdecimal():
             old.unlink()
     numbers = [None, *(index for index, _ in made.prompts), None]
-    listed = []
-    pages = prompt_pages(made.run, made.prompts)
-    for page, before, after in zip(pages, numbers, numbers[2:], strict=False):
-        write_text(folder / page.address, render_prompt(made.study, page, before, after))
-        listed.append(replace(page, groups=[]))  # one page's pictures in memory at a time
-    return write_text(folder / "index.html", render(made, sheets, listed))
+    for at, page in enumerate(prompt_pages(made.run, made.prompts)):
+        text = render_prompt(made.study, page, numbers[at], numbers[at + 2])
+        write_text(folder / page.address, text)
+    return write_text(folder / "index.html", render(made, sheets))
 
 
 def _sheet(image: Image.Image | None, path: Path) -> Path | None:

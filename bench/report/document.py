@@ -126,14 +126,6 @@ def _blocks(run: RunData, marks: Sequence[str], batches: list[scaling.Line]) -> 
     return [block for block in every if block.tables or block.notes]
 
 
-def quiet(section: Section, entry: Entry) -> str:
-    """The speed-up from lower quartiles of a step's seconds."""
-    if entry.role is not Role.DECODER or section.baseline is None:
-        return ABSENT
-    found = paired.quiet([("", section.baseline.records)], [("", entry.records)])
-    return ABSENT if found is None else interval(found[0].interval(), 2)
-
-
 def failures(run: RunData) -> list[str]:
     """What went wrong in full, of every entry with a failed image."""
     lines = []
@@ -244,7 +236,6 @@ def _part_columns(section: Section) -> list[Column]:
         _figure("n_latency", "images timed", 0),
         _figure("latency_p50_s", "p50 s", 3),
         _figure("latency_p95_s", "p95 s", 3),
-        Column("", "quiet speed-up", lambda entry: quiet(section, entry)),
         _figure("mal_no_bonus", "codes, no bonus", 2),
         _figure("mal_expected", "codes expected", 2),
         _figure("peak_memory_mb", "peak MB", 0),

@@ -89,7 +89,7 @@ def ranked(run: RunData, section: Section) -> list[Entry]:
     """The decoders whose speed-up counts, fastest first."""
     timed = [e for e in section.decoders if e.role is Role.DECODER and not e.failed]
     known = [e for e in timed if not math.isnan(e.number("speedup")) and not run.unmeasured(e)]
-    known = [e for e in known if not run.eager(e) and not e.replayed]
+    known = [e for e in known if not run.eager(e)]
     return sorted(known, key=lambda e: -e.number("speedup"))
 
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bench.config.schedule import REPLAYED
 from bench.judge.fairness import FAIR, UNKNOWN
 from bench.judge.paired import every_latency_row, repeats, timings
 from bench.records.load import PROVENANCE
@@ -72,7 +71,8 @@ def floors(run: RunData) -> list[str]:
         "Over floor: the time over the least that this machine needs (max of bytes / bandwidth and "
         "operations / rate).",
         "Accept share: acceptance, commit and bookkeeping, as a share of draft, verification and "
-        "acceptance.",
+        "acceptance. Step: all but the prefill, per target forward. Draft call: growing the tree "
+        "included.",
     ]
     if run.machine is not None:
         lines.append(f"Machine: {run.machine}.")
@@ -89,15 +89,8 @@ def floors(run: RunData) -> list[str]:
 
 
 def facts(run: RunData) -> list[str]:
-    """What the tables do not show of this run: seeds, rounds, replayed lengths, code, processor."""
-    sources = [f"{e.name}: {as_text(e.records.loop.iloc[0])}" for e in run.entries if e.replayed]
+    """What the tables do not show of this run: seeds, rounds, code, processor."""
     lines = []
-    if sources:
-        lines.append(
-            f"{REPLAYED.capitalize()}: the number of accepted drafts is stated or recorded "
-            f"({'; '.join(sources)}). Every step is really computed. Only the times mean anything: "
-            "the codes follow no distribution."
-        )
     for section in run.sections:
         if max((entry.number("n_latency") for entry in section.decoders), default=0) == 1:
             lines.append(f"{section.title}: one prompt was timed, and a speed-up needs two.")
@@ -121,46 +114,24 @@ def neighbours(run: RunData) -> list[str]:
 
 
 def columns(run: RunData) -> list[str]:
-    """What footnotes leave out: how each figure is defined."""
-    lines = [
+    """How columns are defined that no footnote explains."""
+    return [
         "Codes per forward, NFE and moved mass are of the quality images, or of the timed ones if "
         "there are no others. Output TV is of quality images only; times and speed-ups are of the "
         "timed ones.",
         "Quality: in band where neither FID nor CLIP score is told apart from AR's (its seeds span "
-        "the band), else which of them is apart.",
+        "the band), else which of them is apart. The tests of all decoders of a run are corrected "
+        "for their number (Holm).",
         "Codes expected: codes per forward that the drafter expected, 1 + the sum of its "
-        "probabilities of all drafted paths. Compared with those committed they tell the drafter's "
-        "calibration.",
-        f"A speed-up is noise ({NOISE}) if its interval includes 1.",
-        "A quality figure is noise if AR might have it under another seed: Student's t of one more "
-        "run. The tests of all decoders and figures of a run are corrected for their number "
-        "(Holm): in at most one run of twenty a decoder that draws as AR does lacks the mark.",
-        "Quiet speed-up: from lower quartiles of a step's seconds. Other programs only ever add "
-        "time, so it moves less from run to run.",
-        "Moved mass: TV(p, p_A) of the relaxed target. Bound: what the rule declares on it.",
-        "Output TV: the mean over recorded nodes of the tree. It is exact for one drawn child and "
-        "for fixed children. For several drawn children it is the sum of what each adds, weighted "
-        "with the probability that those before it were rejected. On average that is no less than "
-        "the node's own.",
-        "Output bound: what the acceptance allows, sum (q a - p)+ over the children of the same "
-        "nodes. Declared bound: what the rule declares, composed over the children. The papers' "
-        "delta and lambda bound TV(p, p_A), not the output.",
-    ]
-    if any(section.compares_clip for section in run.sections):
-        lines.append(
-            "CLIP - AR: the decoder's CLIP score less that of AR at the same temperature on the "
-            "same prompt, the mean with its interval over prompts. If AR ran under several seeds, "
-            "their mean stands for it, and each seed is compared with the others. With only one AR "
-            f"seed, its luck shifts every row equally. {NOISE}, also at the CLIP score: the "
-            "difference is noise after the correction."
-        )
-    if run.roofline:
-        lines += [
-            "Step: all but the prefill, divided by the target forwards. Draft call: one forward of "
-            "the drafter, growing the tree included.",
-            "Floor: max(bytes / bandwidth, operations / rate) of weights, cache and head.",
-        ]
-    return [*lines, f"Every figure in full: {MANUAL}."]
+        "probabilities of all drafted paths.",
+        "Moved mass: TV(p, p_A) of the relaxed target. Bound: what the rule declares on it. Output "
+        "bound: what the acceptance allows (lemma R). Declared bound: what the rule declares, "
+        "composed over the children.",
+        *(["CLIP - AR: the decoder's CLIP score less that of AR on the same prompt, the mean with "
+           "its interval over prompts. With only one AR seed, its luck shifts every row equally."]
+          if any(section.compares_clip for section in run.sections) else []),
+        f"Every figure in full: {MANUAL}.",
+    ]  # fmt: skip
 
 
 def reseed_lines(section: Section) -> str:
@@ -205,20 +176,13 @@ def drift(section: Section) -> list[str]:
     seconds = rows.groupby("block")["seconds_total"].mean()
     if len(seconds) < 2:
         return []
-    times, blocks = repeats(rows), int(rows.groupby("repeat")["block"].nunique().max())
-    part, cut = ("block", f"{blocks} blocks of prompts") if blocks > 1 else ("round", "all prompts")
-    over = "blocks" if len(seconds) >= FEWEST_BLOCKS else "prompts, blocks being too few"
-    counts = "Intervals of speed-ups are over " + over
-    if times > 1:
-        cut = f"{times} rounds of {cut}"
-        counts = (
-            f"Every image was timed {times} times, its fastest counts; intervals of speed-ups are "
-            "over prompts and these moments"
-        )
+    blocks = int(rows.groupby("repeat")["block"].nunique().max())
+    over = "them" if len(seconds) >= FEWEST_BLOCKS else "prompts alone, as blocks are too few"
     return [
-        f"{section.title}: timed in {cut}; from {part} to {part} "
-        f"{section.baseline.name} took {number(seconds.min(), 3)} to {number(seconds.max(), 3)} s "
-        f"per image. {counts}."
+        f"{section.title}: rounds: {repeats(rows)}, blocks of prompts in each: {blocks}. From "
+        f"block to block {section.baseline.name} took {number(seconds.min(), 3)} to "
+        f"{number(seconds.max(), 3)} s per image. An image's fastest time counts; intervals of "
+        f"speed-ups are over prompts and {over}."
     ]
 
 

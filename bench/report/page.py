@@ -61,14 +61,10 @@ def libraries() -> dict[str, str]:
     return {"tables": f"data:text/javascript;base64,{code}", "table_style": Markup(style)}
 
 
-def render(
-    document: Document, sheets: Sequence[Sheet] = (), prompts: Sequence[PromptPage] = ()
-) -> str:
-    """The page. prompts: those with a page."""
+def render(document: Document, sheets: Sequence[Sheet] = ()) -> str:
+    """The page."""
     template = environment().get_template("index.html.j2")
-    return template.render(
-        document=document, libraries=libraries(), prompts=prompts, sheets=sheets, inline=inline
-    )
+    return template.render(document=document, libraries=libraries(), sheets=sheets, inline=inline)
 
 
 def render_prompt(study: str, page: PromptPage, before: int | None, after: int | None) -> str:
@@ -79,13 +75,13 @@ def render_prompt(study: str, page: PromptPage, before: int | None, after: int |
     )
 
 
-@lru_cache(maxsize=2)  # a template is compiled once for all prompts
-def environment(templates: Path = TEMPLATES) -> jinja2.Environment:
-    """Templates of a folder for a page whose texts others wrote: escaped, and shown as they are."""
+@lru_cache(maxsize=1)  # a template is compiled once for all prompts
+def environment() -> jinja2.Environment:
+    """The templates, for pages whose texts others wrote: escaped, and shown as they are."""
     import jinja2
 
     made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         finalize=for_page,
         undefined=jinja2.StrictUndefined,

@@ -23,7 +23,6 @@ from bench.records.run_data import Entry, Role, RunData, as_text
 from bench.report.plots.bars import COLUMNS, phases_of
 from bench.report.plots.bars import SHADES as PHASES
 from bench.report.sheets import KINDS, kind_map, kinds_of, picture, pictured, raster, shown_rows
-from bench.report.table import ABSENT, number
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
 LARGE = 120_000  # bytes from which a picture is embedded as WebP
@@ -78,7 +77,6 @@ class PromptPage:
     index: int
     prompt: str
     groups: list[tuple[str, list[Card]]]
-    facts: dict[str, str]  # in the page's table of prompts
 
     @property
     def address(self) -> str:
@@ -99,8 +97,7 @@ def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[P
     numbers = [index for index, _ in prompts]
     sections = [(s.title, [_shown(e, numbers) for e in s.decoders]) for s in run.sections]
     for index, prompt in prompts:
-        groups = [(title, _cards(run, shown, index)) for title, shown in sections]
-        yield PromptPage(index, prompt, groups, _facts(groups[0][1], sections[0][1], index))
+        yield PromptPage(index, prompt, [(t, _cards(run, shown, index)) for t, shown in sections])
 
 
 def _shown(entry: Entry, prompts: list[int]) -> Shown:
@@ -116,20 +113,6 @@ def _shown(entry: Entry, prompts: list[int]) -> Shown:
         cast(dict[int, dict[str, float]], timed[[*COLUMNS]].to_dict("index")),
         {int(i): as_text(error) for i, error in failed[["prompt_index", "error"]].to_numpy()},
     )
-
-
-def _facts(cards: list[Card], shown: list[Shown], index: int) -> dict[str, str]:
-    """Of a prompt, in its line of the report's page: those of the first section."""
-    seconds = {one.entry.name: one.total(index) for one in shown}
-    timed = {name: value for name, value in seconds.items() if math.isfinite(value)}
-    own = next((one.total(index) for one in shown if one.baseline), math.nan)
-    fastest = min(timed, key=lambda name: timed[name]) if timed else ""
-    return {
-        "pictures": str(sum(bool(card.picture) for card in cards)),
-        "AR s": number(own, 3),
-        "fastest": fastest or ABSENT,
-        "its speed-up": number(own / timed[fastest] if fastest else math.nan, 2),
-    }
 
 
 def _cards(run: RunData, shown: list[Shown], index: int) -> list[Card]:

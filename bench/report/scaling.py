@@ -25,9 +25,8 @@ CALL = ["repeat", "call"]
 @dataclass(frozen=True)
 class Line:
     """A decoder at a batch size. images: of a call; images_s: images per second; speedup: over the
-    baseline at the same size; over_one: over its images per second at batch 1; forwards_a_call: of
-    its slowest image; idle: the share of row-steps without an image; error: what a call raised,
-    and then there are no figures."""
+    baseline at the same size; forwards_a_call: of its slowest image; idle: the share of row-steps
+    without an image; error: what a call raised, and then there are no figures."""
 
     batch: int
     decoder: str
@@ -37,7 +36,6 @@ class Line:
     images_s: Interval = UNKNOWN
     latency_s: Interval = UNKNOWN
     speedup: Interval = UNKNOWN
-    over_one: Interval = UNKNOWN
     images: int = 0
     mal: float = math.nan
     forwards_a_call: float = math.nan
@@ -79,7 +77,6 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
     if len(calls) >= FEWEST_BLOCKS:
         latency = bootstrap_mean(calls.seconds_total)
     rate = Interval(*(images / x for x in (latency.value, latency.hi, latency.lo)))
-    alone = base[base.batch == 1].seconds_total.mean()  # NaN where a call of it failed
     return Line(
         batch,
         name,
@@ -89,7 +86,6 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
         images_s=rate,
         latency_s=latency,
         speedup=_speedup(base, rows) if baseline else UNKNOWN,
-        over_one=Interval(alone * rate.value, math.nan, math.nan),
         images=images,
         mal=float(rows.mal.mean()),
         forwards_a_call=float(calls.nfe.mean()),
@@ -125,7 +121,6 @@ COLUMNS = (
     Column("", "images/s", lambda x: "failed" if x.error else interval(x.images_s, 2)),
     Column("latency_s", "latency, s", intervals(3)),
     Column("", "speed-up at this batch", _over),
-    Column("over_one", "over batch 1", intervals(2)),
     Column("mal", "codes per forward", figures(2)),
     Column("forwards_a_call", "forwards per call", figures(1)),
     Column("idle", "idle, %", figures(1, 100)),
@@ -136,8 +131,8 @@ LEGEND = (
     f"a 95 % interval over calls, where {FEWEST_BLOCKS} or more were timed. Latency: seconds of "
     "prefill and decoding until all images of a call are done; images/s: images of a call over "
     "latency. Speed-up: the baseline's seconds over the decoder's, same batch, same prompts, "
-    "paired. Over batch 1: images per second over the baseline's at batch 1. Codes per forward: "
-    "mean over images; forwards per call: those of its slowest image. Idle: share of a call's "
+    "paired. Codes per forward: mean over images; "
+    "forwards per call: those of its slowest image. Idle: share of a call's "
     "row-steps in which a row had no image left to decode. Peak MB: on a GPU what was allocated "
     "during a call, model included (not known of CUDA graphs); on a CPU resident memory of the "
     "process."
