@@ -79,8 +79,8 @@ def warnings_once() -> Iterator[None]:
 @contextmanager
 def terminable() -> Iterator[None]:
     """SIGTERM, which batch systems and `kill` send, raises KeyboardInterrupt like Ctrl-C. Python
-    allows that in the main thread alone; elsewhere, and where a scheduler that runs this in its own
-    process handles the signal, nothing changes."""
+    allows that in the main thread alone; elsewhere, and where Ray handles the signal in its own
+    process, nothing changes."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield

@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.data.errors import ConfigError, unknown
 
@@ -82,17 +81,6 @@ def whole(key: str, text: str, least: int) -> int:
     if not re.fullmatch("[0-9]{1,40}", text) or int(text) < least:
         raise ConfigError(f"{key} must be an integer of at least {least}, found {text!r}")
     return int(text)
-
-
-def share(setting: str, text: Any) -> tuple[int, int]:
-    """(i, n) of "i/n". Raises ConfigError."""
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text) if isinstance(text, str) else None
-    if found is None or int(found[1]) >= int(found[2]):
-        raise ConfigError(
-            f"{setting} must be i/n with 0 <= i < n, found {text!r}; the four quarters of a whole "
-            "are 0/4, 1/4, 2/4 and 3/4"
-        )
-    return int(found[1]), int(found[2])
 
 
 def pairs(text: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Prompt sets. A loader is `load(count, **settings) -> list[Prompt]`; conf/prompts names them.
 
-`@prompt_set` gives every loader the settings `limit` (the first so many) and `shard` ("i/n": every
-n-th of those, from the i-th on), so that they mean the same everywhere.
+`@prompt_set` gives every loader the setting `limit` (the first so many), so that it means the same
+everywhere.
 
 Why checks here: an image's noise is a function of (seed, prompt), so a duplicate prompt is a
 duplicate image and would narrow every interval without adding anything. What a model can read
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from bench.config.plugins import call, require_returned
 from bench.config.schema import LoaderConfig
-from bench.config.words import share
 from bench.data.errors import ConfigError, PromptError
 from decoders.text_files import require_size, said_as
 
@@ -59,55 +58,39 @@ class TooFewPrompts(PromptError):
 
 
 def prompt_set(load: Callable[..., Sequence[Prompt]]) -> Callable[..., PromptSet]:
-    """The loader with `limit` (int or None) and `shard` ("i/n" or None) as further settings.
+    """The loader with `limit` (int or None) as a further setting.
 
     A loader is called as load(count, **settings): its first `count` prompts, None: all of them.
-    Raises ConfigError on an impossible limit or shard, PromptError where the set, the limit or the
-    shard leaves fewer prompts than `count`.
+    Raises ConfigError on an impossible limit, PromptError where the set or the limit leaves fewer
+    prompts than `count`.
     """
 
     @functools.wraps(load)
     def loader(
-        count: int | None,
-        *args: Any,
-        limit: int | None = None,
-        shard: str | None = None,
-        **settings: Any,
+        count: int | None, *args: Any, limit: int | None = None, **settings: Any
     ) -> PromptSet:
-        first, step = (0, 1) if shard is None else share("prompts.shard", shard)
         if limit is not None and (type(limit) is not int or limit < 1):
             raise ConfigError(
                 f"prompts.limit must be a whole number from 1 on or null, found {limit!r}"
             )
-        wanted = None if count is None else first + (count - 1) * step + 1
         try:
             with said_as(PromptError):
-                found = load(wanted if limit is None else limit, *args, **settings)
+                found = load(count if limit is None else limit, *args, **settings)
         except TooFewPrompts as error:
-            if limit is not None:
-                raise PromptError(
-                    f"prompts.limit={limit}, but {error.source} has {error.have} prompts; set "
-                    f"prompts.limit={error.have} or less, or null"
-                ) from error
-            if shard is None:
+            if limit is None:
                 raise
             raise PromptError(
-                f"prompts.shard={shard} leaves {len(range(first, error.have, step))} of the "
-                f"{error.have} prompts of {error.source}, {count} are wanted; {LESS}"
+                f"prompts.limit={limit}, but {error.source} has {error.have} prompts; set "
+                f"prompts.limit={error.have} or less, or null"
             ) from error
-        left = found[first::step]
-        if count is not None and len(left) < count:
-            given = {"prompts.limit": limit, "prompts.shard": shard}
-            set_by = ", ".join(f"{key}={value}" for key, value in given.items() if value)
-            raise PromptError(
-                f"{set_by or 'the loader'} leaves {len(left)} prompts, {count} are wanted; {LESS}"
-            )
-        return PromptSet(left[:count], getattr(found, "text", None))
+        if count is not None and len(found) < count:
+            set_by = f"prompts.limit={limit}" if limit else "the loader"
+            raise PromptError(f"{set_by} leaves {len(found)} prompts, {count} are wanted; {LESS}")
+        return PromptSet(found[:count], getattr(found, "text", None))
 
     own = inspect.signature(load)
     kind = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(name, kind, default=None) for name in ("limit", "shard")]
-    parameters = [*own.parameters.values(), *added]
+    parameters = [*own.parameters.values(), inspect.Parameter("limit", kind, default=None)]
     loader.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return loader
 

@@ -8,6 +8,7 @@ can run by hand: `bench run ... shard=i/n`.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -85,7 +86,7 @@ def _connected(settings: RaySettings) -> Iterator[Any]:
         raise ConfigError("ray.shards= needs Ray: pip install 'lantern-bench[ray]'") from error
     terminated = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(settings.address or "local", logging_level="warning")
+        ray.init(settings.address or "local", logging_level=logging.WARNING)
         signal.signal(signal.SIGTERM, terminated)  # Ray's handler would end this without a word
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ConfigError(

@@ -9,10 +9,11 @@ finishes the run: verdicts, table, FID, page. Shards time nothing, as they may s
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.config.words import apart, given, share
+from bench.config.words import apart, given
 from bench.console import say
 from bench.data.errors import ConfigError, InUseError
 
@@ -33,8 +34,16 @@ class Shard(NamedTuple):
 def shard_of(words: Sequence[str]) -> tuple[Shard | None, list[str]]:
     """(the shard that a command line names, the other words). Raises ConfigError."""
     own, rest = apart(words, ("shard",))
-    named = given(own, ("shard",), "run")
-    return Shard(*share("shard", named["shard"])) if named else None, rest
+    if not own:
+        return None, rest
+    text = given(own, ("shard",), "run")["shard"]
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ConfigError(
+            f"shard must be i/n with 0 <= i < n, found {text!r}; the four quarters of a run are "
+            "0/4, 1/4, 2/4 and 3/4"
+        )
+    return Shard(int(found[1]), int(found[2])), rest
 
 
 def run_shard(config: StudyConfig, shard: Shard) -> int:

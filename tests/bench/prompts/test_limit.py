@@ -1,4 +1,4 @@
-"""prompts.limit and prompts.shard, on every prompt set; captions and classes as prompts."""
+"""prompts.limit, on every prompt set; captions and classes as prompts."""
 
 import json
 from pathlib import Path
@@ -28,13 +28,12 @@ def texts(prompts):
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_set_has_both_settings(name):
+def test_every_set_has_a_limit(name):
     settings = OmegaConf.load(Path(__file__).parents[3] / f"conf/prompts/{name}.yaml")
-    assert "limit" in settings and settings.shard is None
-    words = [f"prompts={name}", "decoders=[ar]", "prompts.limit=3", "prompts.shard=4/4"]
+    words = [f"prompts={name}", "decoders=[ar]", "prompts.limit=0"]
     if "path" in settings.keys():  # noqa: SIM118  ??? is a key without a value
         words.append("prompts.path=none.txt")
-    with pytest.raises(ConfigError, match="must be i/n with 0 <= i < n, found '4/4'"):
+    with pytest.raises(ConfigError, match=r"prompts\.limit must be a whole number"):
         call(compose_study(words).prompts, count=1)
 
 
@@ -43,16 +42,7 @@ def test_limit_takes_the_first(ten):
     assert texts(file.load(1, ten, limit=2)) == ["prompt 0"]
 
 
-def test_shards_are_a_partition_of_the_limited_set(ten):
-    parts = [texts(file.load(None, ten, limit=7, shard=f"{i}/3")) for i in range(3)]
-    assert parts[1] == ["prompt 1", "prompt 4"]
-    assert sorted(p for part in parts for p in part) == texts(file.load(7, ten))
-    assert file.load(None, ten, shard="1/3")[:2] == file.load(2, ten, shard="1/3")
-
-
-def test_shards_of_a_set_without_end():
-    parts = [scenes.load(3, shard=f"{i}/2") for i in (0, 1)]
-    assert [p for pair in zip(*parts, strict=True) for p in pair] == scenes.load(6)
+def test_a_set_without_end_needs_a_limit():
     with pytest.raises(ConfigError, match=r"prompts\.limit"):
         scenes.load(None)
     assert len(scenes.load(None, limit=5)) == 5
@@ -63,8 +53,6 @@ def test_shards_of_a_set_without_end():
     [
         (1, {"limit": 11}, "prompts.limit=11, but .* has 10 prompts"),
         (3, {"limit": 2}, "prompts.limit=2 leaves 2 prompts, 3 are wanted"),
-        (4, {"limit": 10, "shard": "1/3"}, "prompts.limit=10, prompts.shard=1/3 leaves 3 prompts"),
-        (4, {"shard": "1/3"}, "prompts.shard=1/3 leaves 3 of the 10 prompts"),
         (11, {}, "has 10 prompts, 11 are wanted"),
     ],
 )
@@ -73,23 +61,19 @@ def test_too_few_prompts_are_explained(ten, count, settings, expected):
         file.load(count, ten, **settings)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"shard": s} for s in ("4/4", "-1/4", "1", "1/0", "a/b", "1/4 ", 3)]
-    + [{"limit": n} for n in (0, -1, 2.0, "3", True)],
-)
-def test_impossible_settings(ten, settings):
-    with pytest.raises(ConfigError, match=f"prompts.{next(iter(settings))} must be"):
-        file.load(1, ten, **settings)
+@pytest.mark.parametrize("limit", [0, -1, 2.0, "3", True])
+def test_impossible_limits(ten, limit):
+    with pytest.raises(ConfigError, match=r"prompts\.limit must be"):
+        file.load(1, ten, limit=limit)
 
 
 def test_a_study_that_wants_more_than_is_left_stops_before_anything_is_decoded(fake_study, ten):
-    words = ["prompts=file", f"prompts.path={ten}", "prompts.shard=0/2"]
-    with pytest.raises(PromptError, match="leaves 5 of the 10 prompts"):
+    words = ["prompts=file", f"prompts.path={ten}", "prompts.limit=5"]
+    with pytest.raises(PromptError, match="leaves 5 prompts, 6 are wanted"):
         run_study(fake_study(*words))
     assert fakes.CALLS == []
     rows = run_study(fake_study(*words, "quality.images=5")).rows
-    assert sorted(set(rows.prompt_id)) == ["1", "3", "5", "7", "9"]
+    assert sorted(set(rows.prompt_id)) == ["1", "2", "3", "4", "5"]
 
 
 def test_coco_picks_one_caption_an_image_and_keeps_its_id(tmp_path):
