@@ -73,7 +73,7 @@ LAYERS = {
         "tiny",
     ),
     "bench": (
-        "data", "console", "config", "prompts", "measure", "cost", "judge.gate", "judge", "records",
+        "data", "console", "config", "prompts", "measure", "judge.gate", "judge", "records",
         "run", "report", "compare", "commands", "notebook", "__main__",
     ),
 }  # fmt: skip

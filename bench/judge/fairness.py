@@ -1,7 +1,7 @@
 """The fairness gate: is the baseline that a speed-up refers to as good as it could be?
 
 Why: a speed-up over a slow baseline says nothing about a method. A speed-up is *unfair* where the
-baseline's step takes more than a stated factor of its floor (`bench.cost.work`), or where
+baseline's step takes more than a stated factor of its floor (`bench.measure.floors`), or where
 decoder and baseline ran on another backend, device, dtype, thread count, CPU or GPU. It is *not
 measured* where the machine was busy, or where a step took less than its floor: no step can, so the
 floor is wrong. Where no floor is known the verdict is *unknown*, and says why. A decoder of which a

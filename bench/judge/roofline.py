@@ -3,11 +3,11 @@
 One row a decoder, from its timed images (latency protocol, batch 1): milliseconds of a whole step
 (all but the prefill, over nfe), of an AR step or a forward over a draft (seconds_forward / nfe), of
 a drafter call (seconds_draft / drafter_calls; growing the tree is part of it), their floors on this
-machine (`bench.cost.work`), and the share of a speculative step that acceptance, commit and
+machine (`bench.measure.floors`), and the share of a speculative step that acceptance, commit and
 bookkeeping take (seconds_accept over the sum). A backend that runs a step as one graph tells its
 parts not apart: then there is the whole step alone, which for AR is the AR step. Times are medians
 over images. The machine is measured before, between and after the timed images
-(`bench.cost.moments`), or here where it was not.
+(`bench.measure.machine`), or here where it was not.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import pandas as pd
 import torch
 
 from bench.config.schedule import Cell
-from bench.cost.moments import watch_of
-from bench.cost.rates import MACHINE, MachineRates, read_rates
-from bench.cost.work import Net, Unknown, Work, drafter_net, target_net
 from bench.data.errors import Failure, attempt
 from bench.data.files import write_text
 from bench.judge.fairness import ROOFLINE, below_floor
 from bench.judge.paired import latency_rows
+from bench.measure.floors import Net, Unknown, Work, drafter_net, target_net
+from bench.measure.machine import watch_of
+from bench.measure.rates import MACHINE, MachineRates, read_rates
 from decoders.api import ImageModel, Sampling
 from decoders.compose import PartSpec, build_part
 from decoders.noise import Noise

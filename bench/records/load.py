@@ -19,11 +19,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.cost.rates import MACHINE, read_rates
 from bench.data.errors import FolderError
 from bench.judge.fairness import ROOFLINE, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
+from bench.measure.rates import MACHINE, read_rates
 from bench.records import rows as schema
 from bench.records.kept import today
 from bench.records.run_data import Entry, Role, RunData, Section, as_text, missing

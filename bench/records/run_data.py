@@ -18,9 +18,9 @@ from typing import Any
 import pandas as pd
 
 from bench.config.schedule import REPLAYED
-from bench.cost.rates import MachineRates
 from bench.judge.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.judge.paired import CLIP_LESS, image_rows
+from bench.measure.rates import MachineRates
 from bench.records.study import read_study
 from metrics.stats import UNKNOWN, Interval, holm, p_of_zero, reseed_p, reseed_range
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from bench.cost.work import regime
+from bench.measure.floors import regime
 from bench.records.run_data import RESEED_LABEL, Entry, Role, RunData, Section
 from bench.report.plots.sweeps import swept_in
 from bench.report.roofline import bounds

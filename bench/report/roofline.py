@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from bench.cost.work import MEMORY, Growth, Known, Work, place_of
+from bench.measure.floors import MEMORY, Growth, Known, Work, place_of
 from bench.records.run_data import RunData, Section, forward_part
 from bench.report.table import ABSENT, Column, Row, Table, figures, number, percent
 

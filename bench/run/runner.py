@@ -26,11 +26,11 @@ from bench.config import schedule
 from bench.config.schedule import Batch, Cell
 from bench.config.schema import StudyConfig, digest
 from bench.console import progress
-from bench.cost.moments import moments_of, watch_of
 from bench.data.errors import Failure
 from bench.measure.busy import Neighbours
 from bench.measure.clock import now
 from bench.measure.device import Provenance, prepare, provenance
+from bench.measure.machine import moments_of, watch_of
 from bench.prompts import Prompt, call_prompts
 from bench.records.folder import Key, RunFolder, check_space, open_folder
 from bench.records.rows import SCHEMA_VERSION, empty_measures, image_name

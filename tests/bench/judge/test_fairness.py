@@ -9,14 +9,14 @@ import pytest
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.config.schema import FairnessConfig
-from bench.cost.rates import MachineRates
 from bench.data.errors import ConfigError
 from bench.judge.fairness import SAME, judge, judge_folder, mixed
 from bench.judge.roofline import roofline
+from bench.measure.rates import MachineRates
 from bench.run.finish import finish, gather
 from bench.run.summary import COLUMNS
-from tests.bench.cost.test_roofline import REAL
 from tests.bench.fakes import SEARCHPATH
+from tests.bench.measure.test_floors import REAL
 
 LIMITS = FairnessConfig()
 FLOOR_MS = 0.5
@@ -121,7 +121,7 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypa
         "cpu", result.rows.cpu.iloc[0], "float32", 1, 2**28,
         measured.ar_bytes / (measured.ar_ms / 2e3), int(1e9), 1.0, 1e15, 0.0, 1.0,
     )  # fmt: skip
-    monkeypatch.setattr("bench.cost.moments.Watch.known", lambda _: rates)
+    monkeypatch.setattr("bench.measure.machine.Watch.known", lambda _: rates)
     for slower, expected in ((1.0, "fair"), (10.0, "unfair")):
         planted = result.rows.copy()
         ar = planted.decoder == "ar"
@@ -207,7 +207,7 @@ def test_rates_of_a_busy_moment_are_measured_again_and_then_give_no_speed_up(
             "cpu", name, "float32", 1, 2**28, rate, weights, rate, 1e15, 0.0, 1.0
         )  # fmt: skip
 
-    monkeypatch.setattr("bench.cost.moments.measure_rates", measured)
+    monkeypatch.setattr("bench.measure.machine.measure_rates", measured)
     summary = finish(config, result)
     assert len(looks) == 2
     found = pd.read_csv(result.path / "fairness.csv")

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from bench.config.schema import FairnessConfig
-from bench.cost.rates import MachineRates, save_rates
 from bench.judge.fairness import judge_folder
+from bench.measure.rates import MachineRates, save_rates
 from bench.records.load import load
 from bench.report import build, roofline
 from bench.report.build import ReportPaths, build_report

@@ -13,11 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.cost import moments
-from bench.cost.machine import measure_rates
-from bench.cost.moments import moments_of
-from bench.cost.rates import MachineRates, Moment, read_rates, save_rates
-from bench.cost.work import (
+from bench.judge.roofline import drafted_on, roofline
+from bench.measure.floors import (
     Net,
     Unknown,
     Work,
@@ -27,7 +24,8 @@ from bench.cost.work import (
     parameters,
     target_net,
 )
-from bench.judge.roofline import drafted_on, roofline
+from bench.measure.machine import measure_rates, moments_of
+from bench.measure.rates import MachineRates, Moment, read_rates, save_rates
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from decoders.api import Sampling
@@ -242,7 +240,7 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
             rates, dtype="float32", step_bytes=weights, name=name, device=str(device), threads=1
         )
 
-    monkeypatch.setattr(moments, "measure_rates", measured)
+    monkeypatch.setattr("bench.measure.machine.measure_rates", measured)
     config = fake_study(*REAL, "latency.blocks=2")
     folder = Path(config.run_dir)
     result = run_study(config)
@@ -290,7 +288,7 @@ def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, mon
     def again(*_: object) -> MachineRates:
         raise AssertionError("the machine was measured a second time")
 
-    monkeypatch.setattr(moments, "measure_rates", again)
+    monkeypatch.setattr("bench.measure.machine.measure_rates", again)
     finish(config, result)
     after = pd.read_csv(result.path / "roofline.csv").set_index("decoder")
     assert after.loc["ar"].ar_floor_ms == ar.ar_floor_ms

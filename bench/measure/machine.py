@@ -1,10 +1,11 @@
 """What this machine can do: bytes read a second and matrix operations a second, measured.
 
 Why: a step can be no faster than its weights can be read and its products computed
-(`bench.cost.work`; Williams et al., "Roofline", 2009), so a time says little without the
-machine's own rates. They are the best of several kernels and repeats, because a floor must be a
-lower bound. Reading is measured twice: over an array far larger than the last cache, and over one
-as large as what an AR step reads, weights, keys and values, which stays in the cache where they do.
+(`bench.measure.floors`; Williams et al., "Roofline", 2009), so a time says little without the
+machine's own rates. A floor must be a lower bound, and whatever else runs here raises it. So rates
+are the best of several kernels and repeats, at several moments of a run. A neighbour that stays all
+run long is seen by none of them. Reading is measured twice: over an array far larger than the last
+cache, and over one as large as what an AR step reads, which stays in the cache where that does.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.cost.rates import MachineRates, Moment
 from bench.measure.clock import Clock, now
+from bench.measure.floors import Unknown, step_bytes, target_net
+from bench.measure.rates import MACHINE, MachineRates, Moment, read_rates, save_rates
+from decoders.api import ImageModel
 from decoders.kernels.choose import cuda_milliseconds
 
 MIB = 2**20
@@ -29,6 +33,8 @@ LARGE, SMALL = 256 * MIB, MIB  # bytes: the large array at least, the step's arr
 CACHES = 4  # the large array is at least so many last-level caches
 MOST = 1024 * MIB
 BUDGET = 0.12  # seconds a kernel is repeated for
+MOMENT = 0.04  # the same at each moment of a run: half a second in all on a CPU
+BETWEEN = 4  # moments before and between parts of a run; one more comes after
 LEAST, REPEATS = 4, 400  # repeats of a kernel, many of those that are over at once
 SLOW = 5  # times as slow as another kernel: not repeated
 GRAPHED = 8  # calls in one replayed graph on a GPU, so that launches cost nothing
@@ -176,3 +182,44 @@ def gpu_seconds(kernel: Callable[[], Any], budget: float = BUDGET) -> list[float
     graph.replay()
     spent = _repeated(lambda: cuda_milliseconds(graph.replay) / 1e3, budget)
     return [seconds / GRAPHED for seconds in spent]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Of the machine under one model. folder: where machine.json lies; step: bytes that an AR
+    step reads; name: of the processor or GPU."""
+
+    folder: Path
+    model: ImageModel
+    step: int
+    name: str
+
+    def known(self) -> MachineRates | None:
+        """The best of all moments so far, of earlier sessions too; None where machine.json is not
+        there, or is of another machine, dtype, thread count or model."""
+        found = read_rates(self.folder / MACHINE)
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        threads, device = torch.get_num_threads(), str(self.model.device)
+        fits = found is not None and found.fits(device, self.name, dtype, threads, self.step)
+        return found if fits else None
+
+    def look(self) -> MachineRates:
+        """Measures now; returns the best of all moments so far."""
+        model, before = self.model, self.known()
+        rates = measure_rates(model.device, model.dtype, self.step, self.name, MOMENT)
+        best = rates if before is None else before.joined(rates)
+        save_rates(best, self.folder / MACHINE)
+        return best
+
+
+def watch_of(folder: Path, model: ImageModel, name: str) -> Watch | None:
+    """None for a model whose floor is not known: nothing asks for the machine's rates then."""
+    net = target_net(model)
+    return None if isinstance(net, Unknown) else Watch(folder, model, step_bytes(net, model), name)
+
+
+def moments_of(parts: int) -> set[int]:
+    """Before which of so many parts of a run to measure: at most `BETWEEN`, evenly spread, the
+    first among them."""
+    count = min(BETWEEN, parts)
+    return {number * parts // count for number in range(count)}

@@ -3,7 +3,7 @@
 Why of several moments: what else runs on a machine only ever lowers its rates, and a floor from a
 lowered rate is too high, so that a slow baseline passes as fair. The best that was seen counts.
 
-Apart from `bench.cost.machine`, which measures them, so that a report needs no torch.
+Apart from `bench.measure.machine`, which measures them, so that a report needs no torch.
 """
 
 from __future__ import annotations
