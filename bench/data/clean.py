@@ -2,8 +2,7 @@
 
 Why one place: a row, a plug-in or a prompt file of a stranger holds any character. ESC and BEL move
 the cursor and rename the window, bidirectional controls show a text in another order than it has,
-Markdown turns brackets into links and pictures, and spreadsheets run what begins with `=`. The
-page escapes its markup by itself (autoescape); `for_page` cleans what it is given.
+and Markdown turns brackets into links and pictures. The page escapes its markup by itself.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ HIDDEN = re.compile(
     "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-NUMBER = re.compile(r"-(?:[\d.]+(?:e[-+]?\d+)?|inf)?", re.IGNORECASE)
 
 
 def shown(text: str) -> str:
@@ -38,15 +35,6 @@ def for_markdown(text: str) -> str:
     return " ".join(MARKUP.sub(lambda found: "\\" + found[0], shown(text)).split())
 
 
-def for_csv(value: Any) -> Any:
-    """For a cell of a CSV file: a text that a spreadsheet would take for a formula begins with a
-    quote. Numbers are as they are."""
-    if not isinstance(value, str):
-        return value
-    text = shown(value)
-    return f"'{text}" if text.startswith(FORMULA) and not NUMBER.fullmatch(text) else text
-
-
-def for_page(value: Any) -> Any:
-    """For jinja's `finalize`: texts that are no markup of our own."""
+def cleaned(value: Any) -> Any:
+    """For a cell of a CSV file, and for jinja's `finalize`: texts that are no markup of our own."""
     return shown(value) if type(value) is str else value

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from bench.data.clean import for_page
+from bench.data.clean import cleaned
 from bench.report.document import Document
 from bench.report.plots.style import inline
 from bench.report.prompts import KEY, PHASE_KEY, PromptPage
@@ -83,7 +83,7 @@ def environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
-        finalize=for_page,
+        finalize=cleaned,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

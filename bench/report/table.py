@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.data.clean import for_csv, on_one_line, shown
+from bench.data.clean import cleaned, on_one_line, shown
 from bench.data.clean import for_markdown as escaped
 
 if TYPE_CHECKING:
@@ -207,5 +207,5 @@ def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Interval):
             out |= {key: value.value, f"{key}_lo": value.lo, f"{key}_hi": value.hi}
         else:
-            out[key] = for_csv(value)
+            out[key] = cleaned(value)
     return out
