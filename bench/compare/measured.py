@@ -31,8 +31,7 @@ FIGURES = ("speedup", "mal", "latency_s", "fid", "clip", "precision", "recall", 
 class Measured:
     """A decoder's row. gpu, prompts "" and top_k, loop, drafter None: not known (tables of older
     versions say no loop and no drafter); features: name by figure, of which parts are NaN where not
-    known; records: the rows of its images that came out; drafter: or the proposer in its place;
-    replayed: its accepted lengths are read off a recording."""
+    known; records: the rows of its images that came out; drafter: or the proposer in its place."""
 
     decoder: str
     model: str
@@ -50,7 +49,6 @@ class Measured:
     records: pd.DataFrame = field(compare=False)
     loop: Described | None = None
     drafter: Described | None = None
-    replayed: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,6 @@ def _measured(entry: Entry, run: RunData) -> Measured:
         records=records,
         loop=read(line["loop"]) if line.get("loop") else None,
         drafter=read(line["drafter"]) if line.get("drafter") else None,
-        replayed=entry.replayed,
     )
 
 

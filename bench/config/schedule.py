@@ -15,7 +15,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.config.schema import DecoderEntry, StudyConfig, digest
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 LATENCY, BATCHED = "latency", "batched"  # protocols that are timed: one image, or several a call
-REPLAYED = "replayed"  # what takes the place of a verdict, and part of such a decoder's name
 
 
 @dataclass(frozen=True)
@@ -131,9 +130,3 @@ def parts(latency: Sequence[Batch], quality: Sequence[Batch], blocks: int) -> li
         share = slice(block * len(quality) // blocks, (block + 1) * len(quality) // blocks)
         out += [[b for b in latency if b.block == block], list(quality[share])]
     return [part for part in out if part]
-
-
-def is_replayed(loop: Any) -> bool:
-    """Whether a loop (its class, or built) replays recorded acceptance: its codes follow no
-    distribution, so its times are all that it is run for."""
-    return bool(getattr(loop, "replayed", False))

@@ -17,7 +17,6 @@ from typing import Any
 
 import pandas as pd
 
-from bench.config.schedule import REPLAYED
 from bench.judge.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.judge.paired import CLIP_LESS, image_rows
 from bench.measure.rates import MachineRates
@@ -52,11 +51,6 @@ class Entry:
     def failed(self) -> bool:
         """True when the entry has no figures to show."""
         return str(self.row["status"]).startswith("fail")
-
-    @property
-    def replayed(self) -> bool:
-        """True when its accepted lengths are stated or recorded, not decided by its rule."""
-        return self.text("exactness") == REPLAYED
 
     @property
     def exact(self) -> bool:

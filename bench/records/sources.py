@@ -35,8 +35,7 @@ HARNESS = ("bench", "metrics")
 OWN = "decoders"
 SHARED = ("decoders.noise", "decoders.executed", "decoders.loops.start")
 NATIVE = (".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh")  # compiled by the module beside them
-# Read together with weights: of a checkpoint; of a run whose steps are replayed.
-DESCRIPTIONS = ("config.json", "records.parquet")
+CONFIG = "config.json"  # of a checkpoint, read together with its weights
 INSTALLED = ("site-packages", "dist-packages")
 DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
 
@@ -182,6 +181,6 @@ def weight_files(word: str) -> list[Path]:
     path = Path(word).expanduser()
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
-        return [p for p in files if (p.suffix in WEIGHTS or p.name in DESCRIPTIONS) and p.is_file()]
+        return [p for p in files if (p.suffix in WEIGHTS or p.name == CONFIG) and p.is_file()]
     except (OSError, ValueError, RuntimeError):  # no name of a file, or not to be read
         return []

@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from bench.config.plugins import call, require_returned
-from bench.config.schedule import REPLAYED, Cell, is_replayed
+from bench.config.schedule import Cell
 from bench.config.schema import StudyConfig
 from bench.console import progress, terminable, warnings_once
 from bench.data.errors import Failure, Interrupted, TimeLimitError, attempt
@@ -37,7 +37,6 @@ from bench.run.guard import Guard
 from bench.run.runner import RunResult
 from bench.run.summary import summarise, write_csv
 from decoders.api import ImageModel, Sampling
-from decoders.compose import resolve
 
 log = logging.getLogger(__name__)
 PARTIAL = "partial"
@@ -46,9 +45,8 @@ VERDICT_COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says of a decoder. verdict: exact, relaxed, broken, "not checked", or
-    "replayed" for one whose acceptance is read off a recording; text: the same for a table's cell,
-    with the figure."""
+    """What the gate says of a decoder. verdict: exact, relaxed, broken or "not checked"; text: the
+    same for a table's cell, with the figure."""
 
     decoder: str
     verdict: str
@@ -60,7 +58,7 @@ class Verdict:
     @property
     def as_expected(self) -> bool:
         if self.expect is None:
-            return self.verdict in ("exact", "relaxed", REPLAYED)
+            return self.verdict in ("exact", "relaxed")
         return self.verdict == self.expect
 
     def cells(self) -> tuple[str, ...]:
@@ -89,8 +87,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     fair = judge(rows, config.baselines, floors, config.fairness)
     write_fairness(path, fair)
     kept = Kept(path)
-    exactness = {c.entry.name: REPLAYED for c in cells if _replayed(c)}
-    exactness |= _judged(config, result, kept)
+    exactness = _judged(config, result, kept)
     scorer = scorer if result.model.draws else None
     with warnings_once():
         table = summarise(path, rows, cells, fair, scorer=scorer, exactness=exactness, kept=kept)
@@ -136,21 +133,12 @@ def verdicts(
     return found
 
 
-def _replayed(cell: Cell) -> bool:
-    """False too where the loop cannot be imported: what is wrong with it is said elsewhere."""
-    loop = attempt(lambda: resolve(cell.entry.spec.loop.target))
-    return not isinstance(loop, Failure) and is_replayed(loop)
-
-
 def _verdict(
     cell: Cell, model: ImageModel, captions: Callable[[], Sequence[str]], skipped: bool
 ) -> Verdict:
     from bench.judge.gate import check_decoder
 
     name, expect, spec = cell.entry.name, cell.entry.expect, cell.entry.spec
-    if _replayed(cell):  # its codes are not meant to follow any distribution
-        says = "accepted lengths are stated or recorded; only its times mean anything"
-        return Verdict(name, REPLAYED, math.nan, says, expect, REPLAYED)
     found: Any = Failure("an image of it ran into time_limit")
     if not skipped:
         found = attempt(lambda: check_decoder(spec, cell.sampling, model, captions))

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from bench.config.describe import labels
-from bench.config.schedule import BATCHED, LATENCY, REPLAYED, Batch, Cell, call_of, is_replayed
+from bench.config.schedule import BATCHED, LATENCY, Batch, Cell, call_of
 from bench.config.schema import StudyConfig
 from bench.data.clean import shown
 from bench.data.errors import Failure, TimeLimitError, attempt
@@ -74,23 +74,11 @@ class Lineup:
     def _build(self, cell: Cell) -> Decoder | Failure:
         """The decoder of a cell. DecoderError (a setting that cannot be) stops the run before work
         starts; any other error is the decoder's own and becomes its failed rows."""
-        name, built, wrong = cell.entry.name, build_cell(self.model, cell), ""
+        built = build_cell(self.model, cell)
         self.guard.check(cell)
         if isinstance(built, Failure):
-            log.warning("%s cannot be built: %s", name, built.error)
-        elif is_replayed(built) and REPLAYED not in name:
-            wrong = "which its name must say wherever it appears; call it "
-            wrong += f"{name}_{REPLAYED} (`name:` of its entry)"
-        elif is_replayed(built) and not self.config.latency.prompts:
-            wrong = "so its times are all that it is run for; set latency.prompts"
-        if wrong:
-            raise DecoderError(f"{name} replays recorded acceptance, {wrong}")
+            log.warning("%s cannot be built: %s", cell.entry.name, built.error)
         return built
-
-    def replays(self, cell: Cell) -> bool:
-        """Whether a cell's acceptance is replayed: it has times, and neither pictures nor quality
-        figures."""
-        return is_replayed(self.built[cell.key])
 
     def labels(self, cell: Cell) -> dict[str, str]:
         """loop, drafter, tree and acceptance of a cell's rows: in the built parts' own words, where

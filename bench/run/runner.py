@@ -118,8 +118,7 @@ class Run:
 
     def quality(self, shard: tuple[int, int] = (0, 1)) -> list[Batch]:
         """What is to be decoded for quality, of all images or of a shard (i, n)."""
-        found = schedule.quality_batches(self.config, self.every, shard)
-        return [batch for batch in found if not self.lineup.replays(batch.cell)]
+        return schedule.quality_batches(self.config, self.every, shard)
 
     def resume(self, mine: Sequence[Batch]) -> None:
         """Takes the rows of these batches that count, and looks whether what is left fits on the
@@ -167,7 +166,7 @@ class Run:
     def draws(self, batch: Batch) -> bool:
         """Whether a batch has pictures to keep."""
         drawn = self.config.keep_images and self.model.draws
-        return drawn and batch.protocol != schedule.BATCHED and not self.lineup.replays(batch.cell)
+        return drawn and batch.protocol != schedule.BATCHED
 
     def all(self, parts: Sequence[Sequence[Batch]], name: str) -> None:
         """Runs the batches that are not recorded yet, in order. name: what the terminal shows."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.config.schedule import REPLAYED, Cell
+from bench.config.schedule import Cell
 from bench.data.files import write_text
 from bench.data.scores import PreferenceRow, Scores
 from bench.judge import paired
@@ -85,8 +85,7 @@ def summarise(
                 # The paired ratio to the baseline over the prompts that both decoded.
                 found = paired.paired_speedup(rows[rows.decoder == baselines[name]], own) or UNKNOWN
                 line |= {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
-            unknown = dict.fromkeys(MASS, NAN) if verdict == REPLAYED else {}
-            out.append(line | {"exactness": verdict} | unknown)
+            out.append(line | {"exactness": verdict})
             clip[name].append(scores)
             preferences += [preference] if preference else []
     preferences += judge.real(rows) if preferences else []

@@ -287,7 +287,6 @@ class AcceptRule(Protocol):
     # children. It judges the children of all nodes, x [B, N + 1]; at temperature 0 all children at
     # once, p [B, N + 1, 1, V] and x [B, N + 1, K].
     at: Callable[[Draft, Tensor], AcceptRule] | None = None
-    truncated: Callable[[Tensor], Tensor] | None = None  # p [..., V] -> the law it is cut to
 
     @abstractmethod
     def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:

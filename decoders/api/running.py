@@ -106,7 +106,6 @@ class Decoder(Protocol):
     # says how far their law lies from the target's, and does not hold it against the decoder.
     claims_law: bool = True
     target_changed: bool = False  # whether codes are those of another target than the model's own
-    replayed: bool = False  # whether accepted lengths are a recording's: codes follow no law
     # Options under which small random models run every part of the loop, for the gate (where a
     # threshold is made for trained ones).
     exercised: ClassVar[Mapping[str, Any]] = MappingProxyType({})

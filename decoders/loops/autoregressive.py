@@ -18,13 +18,12 @@ from decoders.api import (
     DecoderError,
     Generation,
     Piece,
-    Start,
     TextFeatures,
 )
 from decoders.cache import BLOCK, aligned
 from decoders.capability import Capability
 from decoders.distribution import code_logits
-from decoders.loops.recording import Recorder, batch_by_batch
+from decoders.loops.recording import batch_by_batch
 from decoders.loops.start import Composed, Moving, choose, require_finite
 from decoders.noise import TARGET_SLOT, Noise
 
@@ -42,7 +41,7 @@ class Run(Moving):
 class Autoregressive(Composed):
     """Plain next-code decoding."""
 
-    known: ClassVar = {Capability.NEXT: ("next", "draw")}
+    known: ClassVar = {Capability.NEXT: ("next",)}
 
     def __post_init__(self) -> None:
         given = {"drafter and tree (or proposer)": self.proposer, "acceptance": self.verifier}
@@ -92,21 +91,15 @@ class Autoregressive(Composed):
         capacity = self._capacity(BLOCK) if self.grows else most
         kept = self.execution.kept(self, text.batch)
         start, shared = self.started(text, noise, capacity, 1, kept)
-        codes = self.first(start, shared["record"])
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         seen = F.pad(valid, (0, most - target.prefix))[:, None].contiguous()  # [R, 1, S]
         place = torch.ones(1, dtype=torch.long, device=self.model.device)
-        return Run(seen=seen, codes=codes, place=place, **shared)
+        return Run(seen=seen, codes=start.first, place=place, **shared)
 
     def _capacity(self, codes: int) -> int:
         """Cache slots for so many codes, of the image's at most."""
         target = self.model.target
         return aligned(target.prefix + min(codes, target.length))
-
-    def first(self, start: Start, record: Recorder) -> Tensor:
-        """The first code of every image, [B], where it is not the recorded one recorded."""
-        del record
-        return start.first
 
     def next(self, run: Run) -> tuple[int]:
         """The target on the last code, and the next code; returns how many were chosen."""
@@ -124,15 +117,10 @@ class Autoregressive(Composed):
         )
         places = place.expand(len(run.codes), 1)  # [B, 1]
         logits = code_logits(target, hidden, sampling.cfg, places)[:, 0]
-        codes, p = self.draw(run, logits)
+        u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, place)[:, 0]  # [B]
+        codes, p = choose(logits, sampling, u)
         run.record.check(p if sampling.greedy else p[:, :1])  # one NaN makes a softmax's row NaN
         run.record.codes.index_copy_(1, place, codes[:, None])
         run.codes.copy_(codes)
         run.place.add_(1)
         return (1,)
-
-    def draw(self, run: Run, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Guided logits [B, V] -> the codes at the run's place [B], and the distribution they came
-        from [B, V]."""
-        u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, run.place)[:, 0]  # [B]
-        return choose(logits, self.sampling, u)

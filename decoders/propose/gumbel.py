@@ -1,10 +1,9 @@
 """Speculative coupled decoding with Gumbel noise (SCD-GS, 2510.24211, decoders.md (c)).
 
 Every place has one row of Gumbel numbers for the whole image: x = argmax(log r + g), with r the
-target's last law there, or the initial one. Two successive drafts are equal with probability at
-least (1 - TV) / (1 + TV). The row is independent of all earlier places, so x has the law r. The
-rows are the target's own (`decoders.verify.gumbel`); the exact rule draws its corrections with
-uniforms, so the drafts suit both.
+target's last law there, or 1 / V. Two successive drafts are equal with probability at least
+(1 - TV) / (1 + TV). The row is independent of all earlier places and of all uniforms, so x has the
+law r.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ from typing import Any
 from torch import Tensor
 
 from decoders.propose.window import Left, Window
-from decoders.verify.gumbel import drawn
 
 
 class Gumbel(Window):
-    """Exact with any `init`."""
+    """Exact by lemma J."""
 
     couples = True
 
     def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
-        return drawn(law, noise.gumbel(places, law.shape[-1]))
+        return (law.log() + noise.gumbel(places, law.shape[-1])).argmax(-1)

@@ -2,8 +2,8 @@
 
 A draft is not redrawn but coupled to the new law: x' = x with probability min(1, p(x) / q(x)), else
 x' ~ norm((p - q)+). So x' has the law p, and equals x as often as it can: 1 - TV(p, q). What is
-declared is p, at *every* place of the window. The released code leaves the old q on drafts that
-were kept: biased, as the test on p has selected them (lemma J).
+declared is p, at *every* place of the window: a draft that was kept has been selected by the test
+on p, so that its old q would be biased (lemma J).
 """
 
 from __future__ import annotations
@@ -22,30 +22,15 @@ from decoders.verify.exact import ratio, residual
 
 @dataclass(eq=False, repr=False)
 class Maximal(Window):
-    """released: with the old q on drafts that were kept."""
+    """Exact by lemma J."""
 
     couples = True
     window: Codes = 32
-    released: bool = False
-
-    def __str__(self) -> str:
-        return (
-            f"{self.called('released' * self.released)}(window={self.depth + 1}, init={self.init})"
-        )
 
     def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
-        return sample(coupling(law, left), fresh_uniforms(noise, places, COUPLE_SLOT)[..., 0])
-
-    def declared(self, law: Tensor, left: Left, codes: Tensor) -> Tensor:
-        if not self.released:
-            return law
-        kept = left.drafted & (codes == left.codes)
-        return torch.where(kept[..., None], left.q, law)
-
-
-def coupling(law: Tensor, left: Left) -> Tensor:
-    """The law of the new draft given the old one, [B, W, V]; where there was none, `law`."""
-    return torch.where(left.drafted[..., None], coupled(law, left.q, left.codes), law)
+        given = coupled(law, left.q, left.codes)  # [B, W, V], the new draft's law given the old one
+        law = torch.where(left.drafted[..., None], given, law)
+        return sample(law, fresh_uniforms(noise, places, COUPLE_SLOT)[..., 0])
 
 
 def coupled(law: Tensor, q: Tensor, codes: Tensor) -> Tensor:

@@ -3,9 +3,7 @@
 The first levels of the window hold K candidates each, shared by all nodes of the level above; a
 chain of first candidates follows. The first candidate is coupled to the new law p (SCD-MC). The
 others are drawn from p without it, without replacement. So all K are an exact draw without
-replacement from p, which is declared; the walk takes the first accepted one. As released, the
-siblings come from norm((p - q)+), while p is declared for them, and one may repeat a first
-candidate that was kept: biased, as its verifier is, `decoders.verify.released.LongestPath`.
+replacement from p, which is declared; the walk takes the first accepted one.
 """
 
 from __future__ import annotations
@@ -17,14 +15,11 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.distribution import without
+from decoders.distribution import drop_sibling, without
 from decoders.kinds import Within
 from decoders.noise import COUPLE_SLOT, MAX_CHILDREN, sample
 from decoders.propose.maximal import Maximal
 from decoders.propose.window import Codes, Left, fresh_uniforms
-from decoders.verify.children import drop_sibling
-
-EMPTY = 1e-20  # released: added to code 0 of the residual, so that something can be drawn
 
 
 @dataclass(eq=False, repr=False)
@@ -46,10 +41,7 @@ class Pac(Maximal):
 
     def __str__(self) -> str:
         shape = f"window={self.nodes + 1}, candidates={self.candidates}, levels={self.levels}"
-        return f"{self.called('released' * self.released)}({shape}, init={self.init})"
-
-    def declared(self, law: Tensor, left: Left, codes: Tensor) -> Tensor:
-        return law
+        return f"pac({shape})"
 
     def siblings(
         self, codes: Tensor, law: Tensor, left: Left, noise: Any, places: Tensor
@@ -59,13 +51,6 @@ class Pac(Maximal):
             return codes[..., None]
         upper = slice(0, self.levels)
         main, law, count = codes[:, upper], law[:, upper], self.candidates - 1
-        kept = torch.zeros_like(main, dtype=torch.bool)  # whose code is still in `law`
-        if self.released:
-            found = (law - left.q[:, upper]).clamp_min(0.0)  # [B, levels, V]
-            found[..., 0] += EMPTY
-            drafted = left.drafted[:, upper]
-            law = torch.where(drafted[..., None], found / found.sum(-1, keepdim=True), law)
-            kept = drafted & (main == left.codes[:, upper])
         wide = codes[..., None].repeat(1, 1, self.candidates)  # [B, W, K]
         if left.greedy:
             law = torch.where(left.told[:, upper, None], left.p[:, upper], law)
@@ -74,8 +59,7 @@ class Pac(Maximal):
         u = fresh_uniforms(noise, places[:, upper], COUPLE_SLOT + 1, count)  # [B, levels, K - 1]
         drawn = [main]
         for j in range(count):
-            rest = drop_sibling(law, drawn[-1])
-            law = torch.where(kept[..., None], law, rest) if j == 0 else rest
+            law = drop_sibling(law, drawn[-1])
             drawn.append(sample(law, u[..., j]))
         wide[:, upper] = torch.stack(drawn, -1)
         return wide

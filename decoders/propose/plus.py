@@ -4,8 +4,8 @@ new law is high against its old one, and is redrawn elsewhere.
     x' = x if p(x) / q(x) > tau else x' ~ p
 
 So a draft x ~ q becomes x' ~ q 1[A] + q(A^c) p, A = {p > tau q}. That law is declared, which makes
-the decoder exact (lemma J). As published p is declared: biased, as the test on p has selected the
-drafts that stay. There is no released code. tau is that of two re-implementations, which agree.
+the decoder exact (lemma J); the paper declares p, which is biased. There is no released code. tau
+is that of two re-implementations, which agree.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from decoders.propose.window import Left, Window, fresh_uniforms
 
 @dataclass(eq=False, repr=False)
 class Plus(Window):
-    """tau: the ratio from which a draft stays; published: declares p."""
+    """tau: the ratio from which a draft stays."""
 
     couples = True
     tau: NotNegative = 0.5
-    published: bool = False
 
     def __str__(self) -> str:
-        name = self.called("published" * self.published)
-        return f"{name}(window={self.depth + 1}, init={self.init}, tau={self.tau:g})"
+        return f"plus(window={self.depth + 1}, tau={self.tau:g})"
 
     def stays(self, law: Tensor, left: Left) -> Tensor:
         """Codes that would stay where they are drafted, [B, W, V] bool."""
@@ -43,8 +41,6 @@ class Plus(Window):
         return torch.where(pick(self.stays(law, left), left.codes), left.codes, new)
 
     def declared(self, law: Tensor, left: Left, codes: Tensor) -> Tensor:
-        if self.published:
-            return law
         kept = torch.where(self.stays(law, left), left.q, 0.0)  # [B, W, V]
         gone = (left.q - kept).sum(-1, keepdim=True)
         return torch.where(left.drafted[..., None], kept + gone * law, law)

@@ -3,16 +3,8 @@ a drafter.
 
 A forward over a window tells the target's law at every place, read after the drafts of that step.
 The next window stands on what is left of these laws. Its codes are drawn from them (`draw`, which
-the methods differ in), and where there is none yet from an initial law, `init` (decoders.md (a)):
-
-* uniform: drawn from 1 / V, and 1 / V is declared. Accepted with min(1, V p(x)).
-* random: drawn from 1 / V, but a certain code is declared (q = 1 at x), as the released code does.
-  Exact too, but accepted with p(x) only.
-* horizontal, vertical: the code to the left, or one row up (`back` codes ago); a certain code is
-  declared.
-* sample: drawn from the target's furthest law, which is declared.
-
-A structural code (Lumina's row ends) is certain at its place, whatever the init.
+the methods differ in). Where there is no law yet a draft is drawn from 1 / V, which is declared: it
+is accepted with min(1, V p(x)). A structural code (Lumina's row ends) is certain at its place.
 
 A decoder of this family is exact (decoders.md, lemma J) if at every place the draft has the law
 that is declared for it, given all that happened at earlier places. A place is tested once, with a
@@ -23,20 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
-from decoders.kinds import Amount, Within
-from decoders.noise import OVERRUN, sample
+from decoders.kinds import Within
+from decoders.noise import OVERRUN
 from decoders.propose.trees.static import Static, drop_impossible
 
-Init = Literal["uniform", "random", "horizontal", "vertical", "sample"]
-INITS: tuple[str, ...] = get_args(Init)
-POINTS = ("random", "horizontal", "vertical")  # inits that declare a certain code
 Codes = Annotated[int, Within(2, OVERRUN)]
 
 
@@ -49,27 +38,16 @@ class Left:
     codes: Tensor  # [B, W] int64, the old draft
     q: Tensor  # [B, W, V], the law that was declared for it
     drafted: Tensor  # [B, W] bool, whether there was one
-    behind: Tensor  # [B, W] int64, how many levels below the last accepted draft it stood
-    last: Tensor  # [B, V], the furthest law of the last step; zeros before the first
     greedy: bool  # temperature 0
-
-    @property
-    def waits(self) -> Tensor:
-        """Old drafts that were accepted and not committed, [B, W] bool: where a verifier commits
-        less than it accepts."""
-        return self.drafted & (self.behind <= 0)
 
 
 @dataclass(eq=False, repr=False)
 class Window(Proposer):
-    """window: L, codes of a forward, with the root and the tree of candidates; init: of drafts at
-    new places; back: how far behind `vertical` looks, 0: a row of the image. A subclass says how
-    codes are drawn."""
+    """window: L, codes of a forward, with the root and the tree of candidates. Exact as long as a
+    subclass draws its codes (`draw`) from the laws that it declares."""
 
     model: InitVar[Any]
     window: Codes = 16
-    init: Init = "uniform"
-    back: Amount = 0
 
     reads_laws = True
     couples = False  # whether a draft hangs on earlier drafts at its place
@@ -86,11 +64,7 @@ class Window(Proposer):
         self.pick = torch.tensor(own)  # [N], of the level's candidates
 
     def __str__(self) -> str:
-        return f"{self.called()}(window={self.depth + 1}, init={self.init})"
-
-    def called(self, variant: str = "") -> str:
-        """The class's name, with "_variant" where there is one."""
-        return type(self).__name__.lower() + f"_{variant}" * bool(variant)
+        return f"{type(self).__name__.lower()}(window={self.depth + 1})"
 
     def begin(self, start: Start) -> WindowSession:
         return WindowSession(self, start)
@@ -122,28 +96,28 @@ class WindowSession(ProposerSession):
                 f"proposer {part} keeps drafts from step to step, and a verifier that looks ahead "
                 "has selected them by then; use proposer=jacobi, or acceptance=exact"
             )
-        self.part, self.greedy, self.first = part, start.sampling.greedy, start.law
+        self.part, self.greedy = part, start.sampling.greedy
         self.shape = part.lattice.shape_on(device)
         self.lines, self.pick = part.lines.to(device), part.pick.to(device)
         self.span = torch.arange(part.depth, device=device)  # [W]
-        self.kind = Places.of(target, part.back)
+        self.forced = forced_codes(target)
 
     def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
         part = self.part
         left = self.left(seen)
         places = place[:, None] + self.span  # [B, W]
-        law = torch.where(left.told[..., None], left.p, blank(part.init, left.last, self.first))
+        law = torch.where(left.told[..., None], left.p, 1 / left.p.shape[-1])
         if self.greedy:
-            likeliest = left.told | (part.init == "sample")
-            law = torch.where(likeliest[..., None], certain(law.argmax(-1), law), law)
+            law = torch.where(left.told[..., None], certain(law.argmax(-1), law), law)
         root = seen.codes.gather(1, seen.count[:, None] - 1)  # [B, 1]
-        fresh = ~left.told
         codes = part.draw(law, left, noise, places)
-        codes, known = copied(part.init, self.kind, codes, fresh, root, seen.image, places)
-        point = known | (fresh & (part.init in POINTS))  # drafts that were not drawn from `law`
         declared = part.declared(law, left, codes)
-        declared = torch.where(point[..., None], certain(codes, law), declared)
+        if self.forced is not None:
+            must = self.forced[places % len(self.forced)]  # [B, W]
+            known = ~left.told & (must >= 0)
+            codes = torch.where(known, must, codes)
+            declared = torch.where(known[..., None], certain(codes, law), declared)
         every = part.siblings(codes, declared, left, noise, places)  # [B, W, K]
         return self.draft(root, every, declared)
 
@@ -160,11 +134,9 @@ class WindowSession(ProposerSession):
         told = (level <= depth) & (laws.sum(-1) > 0)
         drafted = told & (level < depth)
         laws = torch.where(told[..., None], laws, 0.0)
-        last = pick_rows(p, row[:, -1:])[:, 0]
         codes = old.codes.gather(1, below)
         q = torch.zeros_like(laws) if old.q is None else pick_rows(old.q, main)
-        behind = level + 1 - self.shape.depth[0][seen.nodes[:, -1:]]  # of main nodes in a chain
-        return Left(laws, told, codes, q, drafted, behind, last, self.greedy)
+        return Left(laws, told, codes, q, drafted, self.greedy)
 
     def draft(self, root: Tensor, every: Tensor, law: Tensor) -> Draft:
         """root [B, 1], candidates [B, W, K], law [B, W, V] of each level."""
@@ -186,23 +158,6 @@ def certain(codes: Tensor, like: Tensor) -> Tensor:
 def pick_rows(values: Tensor, rows: Tensor) -> Tensor:
     """values [B, N, V], rows [B, n] -> [B, n, V]."""
     return values.gather(1, rows[..., None].expand(-1, -1, values.shape[-1]))
-
-
-def redrawn(
-    law: Tensor,
-    told: Tensor,
-    u: Tensor,
-    asked: tuple[Places, Tensor, Tensor, Tensor],
-    greedy: bool,
-) -> tuple[Tensor, Tensor]:
-    """Drafts [B, W] of law [B, W, V] where that is told [B, W] bool, else of 1 / V; and the
-    declared laws. u [B, W]; asked: `kind`, `root`, `image` and `places` of `copied`."""
-    kind, root, image, places = asked
-    law = torch.where(told[..., None], law, 1 / law.shape[-1])
-    if greedy:
-        law = torch.where(told[..., None], certain(law.argmax(-1), law), law)
-    codes, known = copied("uniform", kind, sample(law, u), ~told, root, image, places)
-    return codes, torch.where(known[..., None], certain(codes, law), law)
 
 
 def fresh_uniforms(noise: Any, places: Tensor, slot: int, count: int = 1) -> Tensor:
@@ -247,68 +202,11 @@ def lines_of(parent: Sequence[int], level: Sequence[int]) -> Tensor:
     return torch.tensor(rows)
 
 
-# ---- drafts at new places -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Places:
-    """What is known of an image's places: how far behind a code is copied from (a row, or `back`),
-    and the codes that are forced."""
-
-    row: int
-    forced: Tensor | None  # [W] int64, of a place n at n % W; -1 where the model chooses
-
-    @staticmethod
-    def of(target: Any, back: int = 0) -> Places:
-        row = back or target.grid()[1]
-        if target.barred is None:
-            return Places(row, None)
-        open_ = ~target.barred  # [W, V]
-        alone = open_.sum(-1) == 1
-        return Places(row, torch.where(alone, open_.int().argmax(-1), -1))
-
-
-def blank(init: str, last: Tensor, first: Tensor) -> Tensor:
-    """The law to draw a fresh draft from, [B, 1, V]. last [B, V]: the target's furthest law, zeros
-    if it said nothing; first [B, V]: that of the image's first code."""
-    if init == "sample":
-        return torch.where(last.sum(-1, keepdim=True) > 0, last, first.to(last))[:, None]
-    return torch.full_like(last, 1 / last.shape[-1])[:, None]
-
-
-def copied(
-    init: str,
-    kind: Places,
-    codes: Tensor,
-    fresh: Tensor,
-    root: Tensor,
-    image: Tensor,
-    places: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Fresh drafts [B, W] that are copied from a neighbour, or forced -> (codes, forced ones
-    [B, W] bool). codes: what was drawn; fresh bool; root [B, 1]; image [B, > L]: all codes so far;
-    places [B, W]."""
-    if init in ("horizontal", "vertical"):
-        left = torch.cat([root, codes], 1).gather(1, (~fresh).sum(1, keepdim=True))  # [B, 1]
-        codes = torch.where(fresh, left, codes)
-    if init == "vertical":
-        codes = _from_above(kind.row, codes, fresh, image, places)
-    if kind.forced is None:
-        return codes, torch.zeros_like(fresh)
-    must = kind.forced[places % len(kind.forced)]  # [B, W]
-    known = fresh & (must >= 0)
-    return torch.where(known, must, codes), known
-
-
-def _from_above(row: int, codes: Tensor, fresh: Tensor, image: Tensor, places: Tensor) -> Tensor:
-    """Fresh drafts below the first row: the code `row` places back, which may be a draft of the
-    window."""
-    width = codes.shape[1]
-    whole = F.pad(image, (0, width))  # [B, > L + W]
-    fresh = fresh & (places >= row)
-    end = whole.shape[1] - 1
-    for _ in range(-(-width // row)):
-        whole = whole.scatter(1, places.clamp_max(end), codes)
-        above = whole.gather(1, (places - row).clamp(0, end))
-        codes = torch.where(fresh, above, codes)
-    return codes
+def forced_codes(target: Any) -> Tensor | None:
+    """Codes that are certain at their places: [W] int64, of a place n at n % W; -1 where the model
+    chooses. None where it chooses everywhere."""
+    if target.barred is None:
+        return None
+    open_ = ~target.barred  # [W, V]
+    alone = open_.sum(-1) == 1
+    return torch.where(alone, open_.int().argmax(-1), -1)

@@ -1,5 +1,5 @@
 """Where captions and codes of training come from: pictures here; codes that the target samples in
-`decoders.loops.sampled`, embedded scenes in `decoders.tiny.scenes.source`.
+`decoders.baselines`, embedded scenes in `decoders.tiny.scenes.source`.
 
 A source is a pure function of an index, so that a run that resumes, or shares its work among
 processes, sees what an uninterrupted one sees.

@@ -9,17 +9,12 @@ A concrete rule says q a and nothing else.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from decoders.api import AcceptRule, Test
 from decoders.distribution import normalised, pick
 from decoders.verify.exact import likeliest, ratio
-
-# What a rule goes on with after a rejection, where its paper has another law: lemma R's, or that.
-Residual = Literal["lemma", "paper"]
 
 
 def scaled(p: Tensor, q: Tensor | None, omega: Tensor | float) -> Tensor:
@@ -37,11 +32,6 @@ class Corrected(AcceptRule):
         """q a [..., V] of every code, at most q; q None: a(x) of a drafter that says x alone."""
         raise NotImplementedError("a rule says which mass it accepts")
 
-    def corrected(self, p: Tensor, q: Tensor | None, mass: Tensor, x: Tensor) -> Tensor:
-        """What the rule goes on with after x was rejected, [..., V]; mass: q a."""
-        del q, x
-        return normalised((p - mass).clamp_min(0.0), p)
-
     def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
         mass = self.mass(p, q)  # [..., V]
         taken = pick(mass, x)
@@ -49,7 +39,7 @@ class Corrected(AcceptRule):
         if q is None:
             mass = torch.zeros_like(p).scatter(-1, x.unsqueeze(-1), taken.unsqueeze(-1))
         away = (mass - p).clamp_min(0.0).sum(-1)
-        left = self.corrected(p, q, mass, x)
+        left = normalised((p - mass).clamp_min(0.0), p)
         return Test(accept, ratio(pick(p, x), q, x), left, away, away)
 
     def greedy(self, p: Tensor, x: Tensor) -> Test:

@@ -25,10 +25,9 @@ def ratio(mass: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
     return torch.where(at > 0, mass / at.clamp_min(1e-30), 0.0).clamp_max(1.0)
 
 
-def residual(p: Tensor, q: Tensor | None, x: Tensor, fill: float = 0.0) -> Tensor:
-    """norm((p - q)+) [..., V]; fill: what is added to every code, as some authors do."""
-    left = without(p, x) if q is None else (p - q).clamp_min(0.0)
-    return normalised(left + fill if fill else left, p)
+def residual(p: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
+    """norm((p - q)+) [..., V]."""
+    return normalised(without(p, x) if q is None else (p - q).clamp_min(0.0), p)
 
 
 def likeliest(p: Tensor, x: Tensor) -> Test:

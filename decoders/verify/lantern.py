@@ -1,5 +1,5 @@
-"""LANTERN (2410.03355), LANTERN++ (2502.06352) and LANTERN within the support: p_A, its acceptance
-test and its residuals (METHODS 4).
+"""LANTERN (2410.03355) and LANTERN++ (2502.06352): p_A, its acceptance test and its residuals
+(METHODS 4).
 
 A(x) is the longest prefix of B_k(x) whose neighbour mass stays within a bound; p_A moves that mass
 onto x. The rules differ in the bound alone: delta, so TV(p, p_A) <= delta; or (lambda - 1) p(x), so
@@ -195,19 +195,3 @@ class LanternPP(RelaxedRule):
 
     def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
         return (self.lam - 1) * pick(p, x)
-
-
-class LanternWithin(Lantern):
-    """LANTERN within the target's support: a draft with p(x) = 0 borrows nothing (decoders.md (S)).
-
-    Published LANTERN commits codes that top-k or top-p ruled out, where their neighbours have mass.
-    LANTERN++ cannot: its bound is (lambda - 1) p(x).
-    """
-
-    beyond_support = False
-
-    def __str__(self) -> str:
-        return super().__str__().replace("lantern(", "lantern_within(")
-
-    def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
-        return torch.where(pick(p, x) > 0, super().bound_of(p, x), 0.0)

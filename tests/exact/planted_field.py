@@ -1,6 +1,4 @@
-"""Errors that released code or papers of the field make (decoders.md), one planted in each decoder
-here. Those that `decoders` has as released variants are not among them: tables of `tests.exact`
-hold their size."""
+"""Errors that released code or papers of the field make, one planted in each decoder here."""
 
 from dataclasses import replace
 from typing import Any

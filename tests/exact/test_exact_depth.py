@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.judge.gate import check_decoder
-from bench.judge.gate.laws import CLOSE, definition_check, law_check, record_nodes
+from bench.judge.gate.laws import CLOSE, law_check, record_nodes
 from bench.judge.gate.small import Asked
 from decoders.api import Sampling
 from decoders.verify.cool_sd import CoolSD, Lenience
@@ -51,14 +51,6 @@ class Outside(Lantern):
     """Commits codes that the target rules out, and does not say so."""
 
     beyond_support = False
-
-
-class Claims(Lantern):
-    """Says that it stays within the support, and does not."""
-
-    def __init__(self, model, **options):
-        super().__init__(model, **options)
-        self.beyond_support = False
 
 
 # Declares half of what it moves.
@@ -120,14 +112,6 @@ def test_a_rule_that_leaves_the_support_must_say_so():
         found = law_check(asked, record_nodes(asked))
         assert ("codes with p(x) = 0 are committed" in found.fault) == error
         assert found.evidence["outside the support"] > 0.01
-
-
-def test_lantern_within_the_support_has_a_definition_of_its_own():
-    """The same as LANTERN's, but for codes that the target rules out."""
-    part = verifying("lantern.LanternWithin", k=400, delta=0.3)
-    assert definition_check(Asked(composed("dynamic", part), TAU_1)).fault == ""
-    wrong = composed("dynamic", here("Claims", k=400, delta=0.3))
-    assert "from its definition" in definition_check(Asked(wrong, TAU_1)).fault
 
 
 def test_a_node_of_such_a_rule_needs_to_know_where_it_stands():

@@ -7,7 +7,6 @@ import torch
 from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.sampled import real_check
 from bench.judge.gate.small import LAYERS, Asked, Real, small_model, small_spec
-from bench.judge.gate.statistics import draw_pvalues
 from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
@@ -140,22 +139,3 @@ def test_images_of_the_real_model_show_an_error(sampling, loop, says):
         for own in (planted(loop), SPECULATIVE)
     )
     assert says in wrong and right == ""
-
-
-def test_the_two_tests_keep_still_on_the_truth_and_speak_up_on_an_error():
-    g = torch.Generator().manual_seed(0)
-    values, loud = [], []
-    for _ in range(40):
-        p = torch.randn(3000, 100, generator=g, dtype=torch.float64).softmax(-1)
-        sharper = (p**1.15) / (p**1.15).sum(-1, keepdim=True)
-        favoured = p.clone()
-        favoured[:, 7] *= 3
-        draws = [torch.multinomial(law, 1, generator=g)[:, 0] for law in (p, sharper, favoured)]
-        each = [draw_pvalues([(p, codes)]) for codes in draws]  # of groups, of ranks
-        values.append(each[0])
-        loud.append([each[1][1], each[2][0]])
-    assert torch.tensor(values).mean(0).tolist() == pytest.approx([0.5, 0.5], abs=0.17)
-    assert min(map(min, values)) > 1e-4
-    assert torch.tensor(loud).median(0).values.max() < 1e-3
-    p[0] = torch.nan
-    assert draw_pvalues([(p, draws[0])]) == [0]

@@ -48,18 +48,9 @@ def test_greedy_decoders_give_the_tokens_of_greedy_ar(spec):
         assert found.evidence["greedy"]["greedy V=64"]["share_of_drafts"] > 0.1
 
 
-def test_filters_without_guidance_are_exact_too():
+def test_filters_without_guidance_are_exact_too(few_images):
     sampling = Sampling(temperature=0.7, top_k=500, top_p=0.9)
     assert check_decoder(composed("small"), sampling).verdict == "exact"
-
-
-@pytest.mark.parametrize(
-    ("tree", "rule"),
-    [("small", lantern_pp(lam=1.0)), ("dynamic", lantern(delta=0.0))],
-    ids=["lambda 1", "delta 0"],
-)
-def test_a_relaxed_rule_that_moves_nothing_is_exact(tree, rule, few_images):
-    assert check_decoder(composed(tree, rule), TAU_1).verdict == "exact"
 
 
 def test_lantern_on_the_dynamic_tree_keeps_its_bound(few_images):
@@ -70,11 +61,13 @@ def test_lantern_on_the_dynamic_tree_keeps_its_bound(few_images):
     assert law["max_tv_of_one_child"] < found.figure <= law["max_bound"]
 
 
-@pytest.mark.parametrize("tree", ["chain", "static_25"])
-def test_drawn_drafts_move_more_than_lantern_pp_declares(tree, few_images):
+def test_drawn_drafts_move_more_than_lantern_pp_declares(few_images):
     """p_A differs from draft to draft, so the law over drafts is no single p_A (METHODS 4)."""
-    found = check_decoder(composed(tree, lantern_pp()), TAU_1)
-    assert found.verdict == "relaxed"
+    found = check_decoder(composed("static_25", lantern_pp()), TAU_1)
+    assert (found.verdict, found.text) == ("relaxed", "relaxed")
+    assert found.detail.startswith("at temperature 1, guidance 2: ")
+    assert "is on TV(p, p_A), not on the output, and exceeded" in found.detail
+    assert "within sum (q a - p)+, lemma R's output bound, at all" in found.detail
     assert found.figure > 0.1
     beyond = found.evidence["node law"]["beyond"]
     assert beyond["tv"] > beyond["bound"] and beyond["tv"] <= beyond["output_bound"] + 1e-5
@@ -90,8 +83,8 @@ def test_drawn_drafts_move_more_than_lantern_pp_declares(tree, few_images):
 )
 def test_released_residuals_are_called_what_they_are(spec, few_images):
     found = check_decoder(spec, TAU_1)
-    assert found.verdict == "broken"
-    assert found.figure > 0.2
+    assert found.verdict == "broken" and found.figure > 0.2
+    assert "is exceeded" in found.detail and "norm((p - q a)+)" in found.detail
 
 
 @pytest.mark.parametrize(("rule", "residual"), [(lantern, "released"), (lantern_pp, "paper")])
@@ -119,7 +112,6 @@ def test_another_target_is_no_tv_away_and_its_loop_is_exact_on_one_like_all_othe
     ("name", "words"),
     [
         ("zipar", "of them free, do not follow the AR law: TV 0.12"),
-        ("ssd", "do not follow the AR law: TV 0.0014, by enumeration"),
         ("vvs", "output TV up to 0.6491 at"),
     ],
 )
@@ -130,16 +122,6 @@ def test_a_loop_that_claims_no_law_is_relaxed_and_its_distance_is_named(name, wo
     assert "the loop claims nothing of its codes' law" in found.detail and words in found.detail
     assert found.figure > 0.001
     assert check_decoder(entry.spec, TAU_0).verdict == "relaxed"
-
-
-@pytest.mark.parametrize(
-    ("decoder", "overrides"),
-    [("ssd_all", "[]")],
-)
-def test_the_same_loops_claim_ar_where_they_keep_its_law(decoder, overrides, few_images):
-    entry = f"decoders=[{{decoder: {decoder}, name: same, overrides: {overrides}}}]"
-    (found,) = compose_study(["study=smoke", entry]).decoders
-    assert check_decoder(found.spec, TAU_1).verdict == "exact"
 
 
 class Boundless(ZipAR):

@@ -155,8 +155,6 @@ def _greedy(asked: Asked, seen: list[Finding]) -> GateReport:
 
 def _sampling(asked: Asked, seen: list[Finding]) -> GateReport:
     """The cheap and the exact checks first; images are drawn where none of them found a fault."""
-    if _truncates(asked.spec):
-        return _truncated(asked, seen)
     law: list[Finding] = []
     tested, recorded = asked, None
     if _by_rule(asked.spec):
@@ -197,26 +195,6 @@ def _by_rule(spec: DecoderSpec) -> bool:
     """Whether drafts are judged node by node, by an acceptance rule; a verifier judges them
     whole."""
     return spec.acceptance is not None and not hasattr(resolve(spec.acceptance.target), "decide")
-
-
-def _truncates(spec: DecoderSpec) -> bool:
-    """Whether it draws no drafts, from a target that its rule cuts."""
-    drafts = spec.drafter or spec.tree or spec.proposer
-    if drafts is not None or spec.acceptance is None:
-        return False
-    return getattr(resolve(spec.acceptance.target), "truncated", None) is not None
-
-
-def _truncated(asked: Asked, seen: list[Finding]) -> GateReport:
-    found = whole_check(asked, truncated=True)
-    if not any(f.fault for f in (found, *seen)) and not _complete(found):
-        raise DecoderError(f"its law cannot be followed on a small model: {found.evidence}")
-    says = (
-        f"images follow the AR law of the target that the rule cuts (to 1e-9, over all "
-        f"{found.evidence.get('ways')} ways to a small one); the cut law of a code is away from p "
-        f"by {found.figure:.4f} at most there"
-    )
-    return _report(asked, "relaxed" if found.figure else "exact", says, [found, *seen])
 
 
 def _complete(finding: Finding) -> bool:

@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from bench.data.errors import Failure, attempt
 from bench.judge.gate.branching import FREE, PLACES, POINT, Held, Outcome, Scripted, explore
 from bench.judge.gate.report import Finding
@@ -27,7 +25,6 @@ from bench.judge.gate.small import Asked
 from bench.judge.gate.whole_law import (
     CERTAIN,
     MOST,
-    Cut,
     WholeLaw,
     table_model,
     table_spec,
@@ -74,8 +71,8 @@ class Made:
     def ahead(self) -> bool:
         return self.decoder.verifier is not None and self.decoder.verifier.looks_ahead
 
-    def law(self, most: int = MOST, held: Held = FREE, cut: Cut | None = None) -> WholeLaw:
-        return whole_law(self.decoder, self.model, self.sampling, most, held, cut)
+    def law(self, most: int = MOST, held: Held = FREE) -> WholeLaw:
+        return whole_law(self.decoder, self.model, self.sampling, most, held)
 
     def held(self, value: float, tests: float) -> Held:
         """All but the last two places; where steps are held, but those of the steps that commit
@@ -120,26 +117,16 @@ def _ways(evidence: dict[str, Any]) -> str:
     return f"{share} {evidence['ways']} ways"
 
 
-def whole_check(asked: Asked, truncated: bool = False) -> Finding:
-    """The law of whole images of the table. truncated: against AR's from the target that the rule
-    cuts; figure: the largest TV of a code's law that the cut makes."""
-    away = [0.0]
-    rule: Any = asked.rule(table_model(VOCAB, LENGTH, SEED)) if truncated else None
-
-    def cutting(p: Tensor) -> Tensor:
-        law: Tensor = rule.truncated(p)
-        away.append(0.5 * float((law - p).abs().sum(-1).max()))
-        return law
-
+def whole_check(asked: Asked) -> Finding:
+    """The law of whole images of the table."""
     with_table = "" if asked.spec.drafter is None else " with a table drafter"
     images = f"{VOCAB}**{LENGTH}"
-    found = _judged(
+    return _judged(
         "whole law",
         f"images of {images}",
         f"enumerated to 1e-9{with_table}: {{}} to an image of {images}",
-        lambda: [Made.on_table(asked, VOCAB, LENGTH).law(cut=cutting if truncated else None)],
+        lambda: [Made.on_table(asked, VOCAB, LENGTH).law()],
     )
-    return found if found.fault else replace(found, figure=max(away))
 
 
 def deep_check(asked: Asked) -> Finding:

@@ -4,7 +4,6 @@ training forward (no cache, no tree), filters and relaxation written a second ti
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,11 +85,9 @@ def image_law(
     text: TextFeatures,
     sampling: Sampling,
     prefix: Tensor | None = None,
-    cut: Callable[[Tensor], Tensor] | None = None,
 ) -> ImageLaw:
     """By enumeration: text holds one caption; V**L must be small. prefix [m]: the first codes,
-    which are given, so that the law is of the L - m others. cut: p [..., V] -> what a rule makes of
-    a code's law."""
+    which are given, so that the law is of the L - m others."""
     vocab = model.target.vocab_size
     prefix = torch.zeros(0, dtype=torch.long) if prefix is None else prefix
     length = model.target.length - len(prefix)
@@ -98,7 +95,6 @@ def image_law(
     images = torch.cat([prefix.expand(len(ends), -1), ends], 1)  # [V**n, L]
     rows = same_prompt(text, len(images))
     p = processed(teacher_logits(model, rows, images, sampling.cfg)[:, len(prefix) :], sampling)
-    p = p if cut is None else cut(p)  # [V**n, n, V]
     return ImageLaw(p.gather(-1, ends[..., None])[..., 0].prod(-1), vocab, length)
 
 
@@ -116,17 +112,14 @@ class ReferenceRule:
     """A relaxation by its definition: neighbours by full sort of exact distances, x left out, mass
     added one by one (METHODS 2 and 4)."""
 
-    def __init__(
-        self, codebook: Tensor, k: int, delta: float | None, lam: float | None, within: bool = False
-    ) -> None:
-        """within: a code with p(x) = 0 borrows nothing."""
+    def __init__(self, codebook: Tensor, k: int, delta: float | None, lam: float | None) -> None:
         book = codebook.double().numpy()
         self.near = []
         for x in range(len(book)):
             distance = ((book - book[x]) ** 2).sum(-1)
             order = [int(y) for y in np.argsort(distance, kind="stable") if y != x]
             self.near.append(order[:k])
-        self.delta, self.lam, self.within = delta, lam, within
+        self.delta, self.lam = delta, lam
 
     @staticmethod
     def of(rule: Any, model: ImageModel) -> ReferenceRule | None:
@@ -140,13 +133,11 @@ class ReferenceRule:
             book = getattr(model.tokenizer, "raw_codebook", book)
         elif metric == "cosine":
             book = torch.nn.functional.normalize(book, dim=-1)
-        return ReferenceRule(book, k, delta, lam, not getattr(rule, "beyond_support", True))
+        return ReferenceRule(book, k, delta, lam)
 
     def at(self, p: np.ndarray, x: int) -> Relaxed:
         """p [V] float64."""
         bound = self.delta if self.delta is not None else ((self.lam or 1.0) - 1.0) * float(p[x])
-        if self.within and p[x] == 0:
-            bound = 0.0
         mass, near_edge = 0.0, False
         for y in self.near[x]:
             near_edge |= abs(mass + p[y] - bound) < EDGE

@@ -33,7 +33,6 @@ from decoders.executed import execution
 MOST = 40_000  # rows that are run at most
 CERTAIN = 1e-9  # a total variation that is no rounding
 DRAFTER = PartSpec("bench.judge.gate.whole_law.TableDrafter")
-Cut = Callable[[Tensor], Tensor]  # p [..., V] -> the law it is cut to
 BEYOND = 8  # places past the image's end that differ from each other
 SHORT, NARROW = 16, 24  # places of images whose slots hold a one-hot vector; else a random one of
 WIDE, SHARP, APART = 16, 1.0, 1.5  # hidden units; scale of the logits; of the drafter's own share
@@ -225,12 +224,10 @@ def whole_law(
     sampling: Sampling,
     most: int = MOST,
     held: Held = FREE,
-    cut: Cut | None = None,
 ) -> WholeLaw:
     """The law of a decoder's images of one caption, on a table model or a small one. held: numbers
-    of the first places that are no random ones; wanted is then AR's law given the codes there. cut:
-    the law is AR's from a target that a rule cuts so. Raises NotEnumerable where a random number is
-    used in a way that cannot be followed."""
+    of the first places that are no random ones; wanted is then AR's law given the codes there.
+    Raises NotEnumerable where a random number is used in a way that cannot be followed."""
     target, text = model.target, model.text.encode(["x"])
     size, start, now = target.length, held.places, clock_of(target)
 
@@ -245,7 +242,7 @@ def whole_law(
     before = found.value[:, :start]
     for prefix in before.unique(dim=0) if start else before[:1]:
         mine = (before == prefix).all(1)
-        given = image_law(model, text, sampling, prefix, cut)
+        given = image_law(model, text, sampling, prefix)
         law = torch.zeros_like(given.probability)
         index = given.index(found.value[mine, start:size], size - start)
         laws.append(law.index_add_(0, index, found.weight[mine]))

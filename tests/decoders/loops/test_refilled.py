@@ -27,8 +27,8 @@ from tests.decoders.execution.test_backends import Replayed
 
 PROMPTS = ["a b", "c", "d e f", "g i", "a h k l"]
 SAMPLING = Sampling(cfg=2.0, top_k=40)
-# Rows of the released SJD wait for each other, and VVS skips in its batch's steps.
-ALONE = [name for name in DECODERS if not name.startswith(("sjd_released", "vvs"))]
+# VVS skips in its batch's steps.
+ALONE = [name for name in DECODERS if not name.startswith("vvs")]
 COMPARED = ("kind", "step", "depth", "target_calls", "drafter_calls")
 KERNEL = pytest.mark.skipif(missing() is not None, reason="no kernel")
 
@@ -40,7 +40,7 @@ def traced() -> Execution:
 
 
 # Of every kind of loop, tree and noise; eagerly all are tried.
-KINDS = ("ar", "sd_chain", "eagle2", "lantern_pp", "block_chain", "sjd_sample")
+KINDS = ("ar", "sd_chain", "eagle2", "lantern_pp", "block_chain", "scd_gs", "sjd")
 CASES = [pytest.param(name, Eager, id=f"{name}-eager") for name in ALONE]
 for name in KINDS:
     CASES += [
@@ -99,7 +99,7 @@ def test_refilled_images_are_those_of_a_batch_of_one(name: str, how: Any) -> Non
 
 
 @pytest.mark.parametrize("rows", [1, 3, 9])
-@pytest.mark.parametrize("name", ["ar", "sd_chain", "sjd_sample"])
+@pytest.mark.parametrize("name", ["ar", "sd_chain", "sjd"])
 def test_any_number_of_rows_will_do(name: str, rows: int) -> None:
     greedy = Sampling(temperature=0, cfg=2.0)
     for sampling in (SAMPLING, greedy, Sampling()):

@@ -1,4 +1,4 @@
-"""VVS (verification skipping) and the baseline of truncating rules, on small random models."""
+"""VVS (verification skipping) on small random models."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops import vvs
 from decoders.models.small import random_model
-from decoders.noise import TARGET_SLOT, Noise, sample
-from decoders.verify.entropy import Typical
+from decoders.noise import Noise
 from tests.decoders.compositions import DYNAMIC, EAGLE, LOOP, STATIC
 
 MODEL = random_model(vocab=12, grid=6, seed=1)
@@ -116,41 +115,3 @@ def test_what_it_cannot_do_is_refused():
                          proposer=PartSpec("tests.decoders.test_contracts.Jacobi"))  # fmt: skip
     with pytest.raises(DecoderError, match="draft tree"):
         build_decoder(MODEL, jacobi, SAMPLING)
-
-
-TRUNCATED = DecoderSpec(
-    "cut", PartSpec("decoders.loops.truncated.Truncated"),
-    acceptance=PartSpec("decoders.verify.entropy.Typical", {"eps": 0.09, "alpha": 0.9}),
-)  # fmt: skip
-
-
-def test_the_truncated_baseline_samples_from_the_rule_s_own_cut():
-    """Every code is what the noise picks from the cut law of its teacher-forced p."""
-    made = build_decoder(MODEL, TRUNCATED, SAMPLING).generate(TEXT, NOISE)
-    p = probabilities(teacher_logits(MODEL, TEXT, made.codes, SAMPLING.cfg), SAMPLING)
-    passes = p > torch.exp((p * p.log()).sum(-1, keepdim=True)).mul(0.9).clamp_max(0.09)
-    cut = torch.where(passes, p, 0.0)
-    assert (~passes).any()
-    wanted = sample(cut, NOISE.uniform[:, :36, TARGET_SLOT])
-    assert torch.equal(made.codes, wanted)
-    torch.testing.assert_close(made.trace.moved, 1 - cut.sum(-1), atol=1e-5, rtol=0)
-    plain = DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive"))
-    greedy = replace(SAMPLING, temperature=0.0)
-    same = [build_decoder(MODEL, s, greedy).generate(TEXT, NOISE).codes for s in (TRUNCATED, plain)]
-    assert torch.equal(*same)
-
-
-def test_typical_drafts_come_from_the_same_cut():
-    """What the baseline is for: the rule accepts nothing that the baseline never says."""
-    rule = Typical(eps=0.09, alpha=0.9)
-    p = torch.randn(50, 12, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    cut = rule.truncated(p)
-    for x in range(12):
-        accept = rule.test(p, None, torch.full((50,), x)).accept
-        assert torch.equal(accept > 0, cut[:, x] > 0)
-
-
-def test_the_truncated_loop_needs_a_rule_that_cuts():
-    exact = replace(TRUNCATED, acceptance=PartSpec("decoders.verify.exact.Exact"))
-    with pytest.raises(DecoderError, match="acceptance=typical"):
-        build_decoder(MODEL, exact, SAMPLING)

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from decoders.api import DecoderError, Sampling
+from decoders.baselines import sampled
 from decoders.loops.autoregressive import Autoregressive
-from decoders.loops.sampled import sampled
 from decoders.models.small import random_model
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer

@@ -12,8 +12,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from decoders.api import Generation, ImageModel, Sampling
+from decoders.baselines import sampled
 from decoders.loops.autoregressive import Autoregressive
-from decoders.loops.sampled import sampled
 from decoders.loops.speculative import Speculative
 from decoders.models import families, llamagen
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
