@@ -149,7 +149,7 @@ def twins(usual: Any, dist: Any, level: Any, noise: Any, place: Any) -> Any:
 
 # Siblings are drawn, and then tested in the order of their probability.
 BestFirst = changed(Static, draw=best_first)
-# A draft is the drafter's likeliest code, and the soft q is declared (SSD).
+# A draft is the drafter's likeliest code, and the soft q is declared.
 Argmax = changed(Static, draw=lambda _, dist, level, *rest: dist.topk(level.count, -1).indices)
 # Right: siblings are drawn with replacement, and the tree drops what it has already.
 Twins = changed(Static, draw=twins)
@@ -297,7 +297,7 @@ DeepTwin = judging(tests=level_above)
 DeepGenerous = judging(verdicts=generous)
 # The code behind the path is drawn with the number that rejected its draft.
 TestedNumber = judging(last_code=tested_number)
-# Chains under the root are tested each on its own, and the longest is committed (PathSpec).
+# Chains under the root are tested each on its own, and the longest is committed.
 LongestChain = judging(
     verdicts=each_chain,
     path=lambda _, law, draft, accepted: longest(draft, accepted, draft.levels),

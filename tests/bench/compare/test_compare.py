@@ -121,9 +121,9 @@ def test_a_method_is_known_by_its_loop_and_proposer(tmp_path):
     window = {"loop": "speculative", "acceptance": "exact", "tree": "none"}
     rows = [
         vvs | speed(1.45),
-        window | {"decoder": "sjd", "drafter": "jacobi(window=64, init=uniform)"} | speed(2.37),
-        window | {"decoder": "scd", "drafter": "maximal(window=64, init=uniform)"} | speed(4.1),
-        window | {"decoder": "old", "drafter": "maximal_released(window=64, init=uniform)"},
+        window | {"decoder": "sjd", "drafter": "jacobi(window=64)"} | speed(2.37),
+        window | {"decoder": "scd", "drafter": "maximal(window=64)"} | speed(4.1),
+        window | {"decoder": "old", "drafter": "maximal_other(window=64)"},
     ]
     papers = [
         PAPER | {"method": "VVS", "params": "", "speedup": "1.45"},
