@@ -1,9 +1,8 @@
 """Runs against other numbers: the papers' and another run's.
 
-    published.py    published.csv, and rows of it that contradict each other
-    methods.py      what conf/decoder says of a published method, and which rows are of it
-    measured.py, verdicts.py, compare.py    `bench compare`
-    chance.py, diff.py                      `bench diff`
+    published.py    published.csv, its contradictions, and what its names are called here
+    measured.py, pairs.py, verdicts.py, compare.py    `bench compare`
+    chance.py, diff.py                                `bench diff`
 
 Why a folder: the papers' numbers contradict each other, leave settings out and were taken on other
 GPUs against other baselines; two runs differ in their hour and machine. A table that only puts two

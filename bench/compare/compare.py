@@ -1,5 +1,5 @@
-"""`python -m bench compare [study=NAME | run_dir=DIR | summary=FILE] [published=FILE]
-[tolerance=0.1] [out=DIR]`: a run and the published numbers, as text, Markdown, CSV and a plot.
+"""`python -m bench compare [study=NAME | run_dir=DIR] [published=FILE] [tolerance=0.1] [out=DIR]`:
+a run and the published numbers, as text, Markdown, CSV and a plot.
 
 In the plot a black dot with its 95 % interval is ours; coloured marks are published, their shape
 the paper, their colour the verdict, hollow where the verdict assumes what the source leaves
@@ -11,15 +11,12 @@ not at hand where it is looked at.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 
 from bench.compare import measured
-from bench.compare.measured import UNKNOWN
-from bench.compare.methods import load_names
-from bench.compare.published import DEFAULT, LABELS
+from bench.compare.published import DEFAULT, LABELS, load_names
 from bench.compare.published import load as load_published
 from bench.compare.verdicts import ABSOLUTE, Comparison, Result, Verdict, build, has_interval
 from bench.config.words import fraction, given
@@ -32,18 +29,14 @@ from bench.report.plots.style import Plot, styled
 from bench.report.table import Column
 
 RUNS = Path("results/runs")
-SOURCES = ("study", "run_dir", "summary")
-KEYS = (*SOURCES, "published", "tolerance", "out")
+KEYS = ("study", "run_dir", "published", "tolerance", "out")
 NAMED = 3  # papers in a line
 DIGITS = {"clip": 2, "precision": 3, "recall": 3, "image_reward": 4}
 COLORS = {Verdict.REPRODUCED: "#009E73", Verdict.NOT: "#D55E00", Verdict.APART: "#9a9a9a"}
 MARKS = "sD^vP<>Xp*"
 MOST = 40  # lines of a panel; more are left to the table
 LINE = 0.25  # inches of a decoder's line
-NO_MODEL = (
-    "No published row is about this model. Figures stand side by side only to show which findings "
-    "point the same way; none is reproduced or refuted by this run."
-)
+NO_MODEL = "No published row is about this model: nothing is reproduced or refuted by this run."
 
 
 def cmd_compare(words: Sequence[str]) -> int:
@@ -52,7 +45,6 @@ def cmd_compare(words: Sequence[str]) -> int:
     Settings:
         study=NAME      the run in results/runs/NAME (default: main)
         run_dir=DIR     or the run in this folder
-        summary=FILE    or this summary.csv alone
         published=FILE  another table of published numbers
         tolerance=X     how far apart two figures may be, as a fraction (default: 0.1)
         out=DIR         where the files go (default: compare/ in the run's folder)
@@ -61,12 +53,11 @@ def cmd_compare(words: Sequence[str]) -> int:
     Raises ConfigError, PublishedError, FolderError.
     """
     asked = given(words, KEYS, "compare")
-    summary = _summary(asked)
+    run = _run(asked)
     ratio = fraction("tolerance", asked.get("tolerance", "0.1"), "0.1 is 10 %")
     rows = load_published(Path(asked["published"]) if "published" in asked else DEFAULT)
-    result = build(rows, measured.load(summary), load_names(), ratio)
-    usual = Path("compare") if "summary" in asked else summary.parent / "compare"
-    folder = Path(asked["out"]).expanduser() if "out" in asked else usual
+    result = build(rows, measured.load(run), load_names(), ratio)
+    folder = Path(asked["out"]) if "out" in asked else run / "compare"
     ready_folder(folder)
     say(terminal(result))
     for path in save(result, folder):
@@ -74,27 +65,22 @@ def cmd_compare(words: Sequence[str]) -> int:
     return 0
 
 
-def _summary(asked: dict[str, str]) -> Path:
-    """The summary.csv to compare; study= means results/runs/NAME, the default is study=main."""
-    chosen = [key for key in SOURCES if key in asked]
-    if len(chosen) > 1:
-        raise ConfigError(
-            f"{' and '.join(chosen)} each name a run; keep one of them and leave out the other"
-        )
-    if "summary" in asked:
-        return Path(asked["summary"])
+def _run(asked: dict[str, str]) -> Path:
+    """The run's folder; study= means results/runs/NAME, the default is study=main."""
+    if "study" in asked and "run_dir" in asked:
+        raise ConfigError("study and run_dir each name a run; keep one of them")
     if "run_dir" in asked:
-        return Path(asked["run_dir"]) / "summary.csv"
+        return Path(asked["run_dir"])
     name = asked.get("study", "main")
-    path = RUNS / name / "summary.csv"
-    if not path.is_file():
+    if not (RUNS / name / "summary.csv").is_file():
         there = sorted(p.parent.name for p in RUNS.glob("*/summary.csv"))
         hint = did_you_mean(name, there) or "."
         raise ConfigError(
-            f"study {name!r} has no {path}{hint} Finished here: {', '.join(there) or '(none)'}. "
-            f"Run it first (python -m bench run study={name}), or name a folder with run_dir="
+            f"study {name!r} has no finished run in {RUNS}{hint} Finished here: "
+            f"{', '.join(there) or '(none)'}. Run it first (python -m bench run study={name}), or "
+            "name a folder with run_dir="
         )
-    return path
+    return RUNS / name
 
 
 def save(result: Result, folder: Path) -> list[Path]:
@@ -136,27 +122,23 @@ COLUMNS = (
     # An asterisk marks a verdict that rests on what the source does not state.
     Column("", "verdict", lambda found: f"{found.verdict}{'*' * bool(found.assumed)}", words=True),
 )  # fmt: skip
-DIRECTION = Column("direction", "direction")
 
 
 def grounds(result: Result, found: Comparison) -> str:
     """Why, and everything that qualifies it."""
     assumed = f"assumes {', '.join(found.assumed)}" if found.assumed else ""
-    parts = [found.why, assumed, *found.caveats, found.direction, result.disagreement(found)]
+    parts = [found.why, assumed, *found.caveats, result.disagreement(found)]
     return ". ".join(filter(None, parts))
 
 
 def terminal(result: Result) -> str:
-    """The comparable rows as a table (where no row is about this model: which findings point the
-    same way), and what keeps the rest apart."""
-    lines = [f"{result.run.study}: {result.run.source}", counts(result)]
+    """The comparable rows as a table, and what keeps the rest apart."""
+    lines = [f"{result.run.study}: {result.run.folder}", counts(result)]
     compared = [c for c in result.comparisons if c.verdict is not Verdict.APART]
     if compared:
         lines += ["", table.terminal(table.filled(COLUMNS, compared))]
-    elif not result.covered:
-        pointing = [c for c in result.shown() if c.direction]
+    elif not result.shown():
         lines += ["", NO_MODEL]
-        lines += ["", table.terminal(table.filled((*COLUMNS[:4], DIRECTION), pointing))]
     lines.append("")
     for why, items in reasons(result).items():
         count = f"{len(items)} figure{'s' * (len(items) > 1)}"
@@ -193,8 +175,8 @@ def markdown(result: Result) -> str:
         f"# {table.escaped(result.run.study)} beside published numbers",
         f"{table.escaped(counts(result))}. {table.escaped(_conditions(result))}",
     ]
-    if not result.covered:
-        parts.append(f"{NO_MODEL} Other figures than speed-up and MAL are in compare.csv.")
+    if not result.shown():
+        parts.append(NO_MODEL)
     compared = [c for c in result.comparisons if c.verdict is not Verdict.APART]
     apart = [c for c in result.shown() if c.verdict is Verdict.APART]
     why = Column("", "why", lambda found: grounds(result, found), words=True)
@@ -244,7 +226,7 @@ def _absent(result: Result) -> str:
     for item in result.of(Verdict.APART):
         if item.measured is None:
             found.setdefault(item.why, []).append(f"{item.row.paper} ({item.row.model or '—'})")
-        elif result.covered and not item.pair.same_model:
+        elif not item.pair.same_model:
             who = f"{item.row.paper} ({item.row.model or 'no model named'})"
             found.setdefault("other models", []).append(who)
     lines = [f"{why}: {', '.join(dict.fromkeys(by))}" for why, by in found.items()]
@@ -257,40 +239,18 @@ def csv(result: Result) -> str:
 
 
 def _csv_row(result: Result, found: Comparison) -> dict[str, object]:
-    row, figure = found.row, found.figure
-    ends = figure if has_interval(figure) else UNKNOWN
-    relative = found.difference / found.published if found.published else math.nan
+    row = found.row
     return {
-        "paper": row.paper,
-        "arxiv": row.arxiv,
-        "evidence": row.evidence,
-        "published_line": row.line,
-        "model": row.model,
-        "method": row.method,
-        "params": " ".join(f"{k}={v:g}" for k, v in row.params.items()),
-        "temperature": "" if row.temperature is None else f"{row.temperature:g}",
-        "gpu": row.gpu,
-        "metric": found.metric,
-        "baseline": row.baseline if found.metric == "speedup" else "",
-        "published": _six(found.published),
+        **{name: getattr(row, name) for name in ("paper", "arxiv", "evidence", "model", "gpu")},
+        "method": row.label,
+        "temperature": row.temperature,
+        "figure": found.label,
+        "published": found.published,
         "decoder": found.decoder,
-        "measured": _six(figure.value),
-        "measured_lo": _six(ends.lo),
-        "measured_hi": _six(ends.hi),
-        "difference": _six(found.difference),
-        "relative": _six(relative),
+        "measured": found.figure,
         "verdict": str(found.verdict),
-        "why": found.why,
-        "assumed": "; ".join(found.assumed),
-        "caveats": "; ".join(found.caveats),
-        "direction": found.direction,
-        "disagreement": result.disagreement(found),
+        "why": grounds(result, found),
     }
-
-
-def _six(value: float) -> str:
-    """Six digits; nothing where it is not known."""
-    return "" if math.isnan(value) else f"{value:.6g}"
 
 
 @styled

@@ -1,8 +1,9 @@
-"""The papers' numbers: published.csv, read strictly, and its rows that contradict each other.
+"""The papers' numbers: published.csv with its rows that contradict each other, and what its names
+are called here (names.yaml, and `published` of conf/decoder).
 
 One row is one result of one paper as one source gives it; `evidence` says which source. Empty cells
 are settings or figures that the source does not state, never zeros. Units: speedup a ratio over
-`baseline`, mal codes a target forward, latency_s seconds an image, clip a cosine in [0, 1],
+`baseline`, mal codes per target forward, latency_s seconds per image, clip a cosine in [0, 1],
 precision and recall in [0, 1], hps 100 times a cosine.
 
 Two rows speak of one thing where method, baseline, model, temperature, guidance, top-k and the
@@ -15,18 +16,21 @@ import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from bench.config.catalogue import groups, option
+from bench.config.schema import PublishedConfig, build
 from bench.config.words import split
 from bench.data.errors import BenchError, unknown
+from decoders.kinds import Within
 
 PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py
 CHECKOUT = Path(__file__).resolve().parents[2] / "results" / "published"
 FOLDER = PACKAGED if PACKAGED.is_dir() else CHECKOUT
-DEFAULT = FOLDER / "published.csv"
+DEFAULT, NAMES = FOLDER / "published.csv", FOLDER / "names.yaml"
 TEXTS = ("paper", "arxiv", "evidence", "model", "dataset", "gpu", "method", "baseline")
 SETTINGS = ("resolution", "temperature", "cfg", "top_k")
 # name -> (lowest, highest) that can be
@@ -169,6 +173,41 @@ def _params(where: str, text: str) -> dict[str, float]:
             )
         found[key] = _number(where, f"params ({key})", value, -1e6, 1e6)
     return found
+
+
+@dataclass(frozen=True)
+class Names:
+    """names.yaml. models: by our name, {model: published name, resolution}; families: published
+    name -> members; methods: `published` of conf/decoder by their names in published.csv."""
+
+    models: Mapping[str, Mapping[str, Any]]
+    families: Mapping[str, list[str]]
+    prompts: Mapping[str, str]
+    features: Mapping[str, list[str]]
+    images: Annotated[int, Within(1)]
+    methods: Mapping[str, PublishedConfig] = field(default_factory=dict)
+
+    def same_features(self, metric: str, name: str) -> bool:
+        """Whether features or weights of this name are those of the papers' protocol."""
+        words = set(re.split(r"[^a-z0-9.]+", name.lower()))
+        return all(word in words for word in self.features.get(metric, ()))
+
+
+def load_names(path: Path = NAMES) -> Names:
+    """names.yaml and the methods of conf/decoder. Raises BenchError where they are damaged."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise PublishedError(f"cannot read {path} ({error}); restore it from git") from error
+    methods: dict[str, PublishedConfig] = {}
+    for decoder in groups()["decoder"]:
+        written = yaml.safe_load(option("decoder", decoder)).get("published")
+        if written is not None:
+            one = build(PublishedConfig, written, f"{decoder}: published")
+            methods[one.name] = one
+    return replace(build(Names, found, str(path)), methods=methods)
 
 
 @dataclass(frozen=True)

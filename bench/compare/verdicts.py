@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from bench.compare.measured import FIGURES, UNKNOWN, Measured, MeasuredRun
-from bench.compare.methods import Names, Pair, is_method, pairs
-from bench.compare.published import LABELS, Disagreement, Published, disagreements
+from bench.compare.measured import FIGURES, Measured, MeasuredRun
+from bench.compare.pairs import Pair, is_method, pairs
+from bench.compare.published import LABELS, Disagreement, Names, Published, disagreements
 from bench.judge.paired import paired_speedup
-from metrics.stats import Interval
+from metrics.stats import UNKNOWN, Interval
 
 QUALITY = ("fid", "clip", "precision", "recall", "hps")
 ABSOLUTE = {"clip": 0.5, "hps": 0.5, "precision": 0.02, "recall": 0.02}  # tolerances
@@ -46,7 +46,7 @@ def tolerance_of(metric: str, published: float, ratio: float) -> float:
 @dataclass(frozen=True)
 class Comparison:
     """published is in our unit (CLIP times 100). why: the grounds; assumed: what the source does
-    not state; caveats: what else to know; direction: of a speed-up that is not comparable."""
+    not state; caveats: what else to know."""
 
     pair: Pair
     metric: str
@@ -57,7 +57,6 @@ class Comparison:
     obstacles: tuple[str, ...]
     assumed: tuple[str, ...]
     caveats: tuple[str, ...]
-    direction: str = ""
 
     @property
     def row(self) -> Published:
@@ -120,7 +119,6 @@ def compare(
         obstacles=tuple(obstacles),
         assumed=() if obstacles else pair.assumed,
         caveats=tuple(caveats),
-        direction=direction(published, figure) if metric == "speedup" and obstacles else "",
     )
 
 
@@ -140,22 +138,11 @@ def judge(published: float, figure: Interval, tolerance: float) -> tuple[Verdict
     return (Verdict.REPRODUCED if near or inside else Verdict.NOT), grounds
 
 
-def direction(published: float, figure: Interval) -> str:
-    """Whether both are faster (or slower) than the baseline, where our interval says either."""
-    if not has_interval(figure) or figure.contains(1) or published == 1:
-        return ""
-    words = {True: "faster", False: "slower"}
-    ours, theirs = figure.lo > 1, published > 1
-    if ours == theirs:
-        return f"same direction: {words[ours]} in both"
-    return f"opposite direction: {words[ours]} here, {words[theirs]} there"
-
-
 def _figure(
     row: Published, ours: Measured, metric: str, rows: Sequence[Measured], names: Names
 ) -> tuple[Interval, str]:
     """Our figure, and why there is none. A speed-up over another method than AR is the paired ratio
-    of the seconds on the same prompts, or that of the mean seconds where no records are at hand."""
+    of the seconds on the same prompts."""
     if metric not in FIGURES:
         return UNKNOWN, f"{LABELS[metric]} is not measured here"
     figure = ours.figures[metric]
@@ -170,18 +157,15 @@ def _figure(
         if not same:
             where = f"temperature {ours.temperature:g} and cfg {ours.cfg:g}"
             return UNKNOWN, f"other baseline: no {row.baseline} at {where} in this run"
-        base = next((other for other in same if other.tree == ours.tree), same[0])
-        figure = figure if base.rule.name == "none" else ratio(base, ours)
+        base = next((o for o in same if o.parts["tree"] == ours.parts["tree"]), same[0])
+        figure = figure if base.parts["acceptance"].name == "none" else ratio(base, ours)
     unknown = f"{LABELS[metric]} was not measured in this run"
     return figure, unknown if math.isnan(figure.value) else ""
 
 
 def ratio(base: Measured, ours: Measured) -> Interval:
-    """Seconds of `base` over ours: paired bootstrap over shared prompts or blocks, or of means."""
-    both = len(base.records) and len(ours.records)
-    paired = paired_speedup(base.records, ours.records) if both else None
-    means = base.figures["latency_s"].value / ours.figures["latency_s"].value
-    return paired or Interval(means, math.nan, math.nan)
+    """Seconds of `base` over ours on shared prompts; UNKNOWN where they share too few."""
+    return paired_speedup(base.records, ours.records) or UNKNOWN
 
 
 def obstacles_of(row: Published, ours: Measured, metric: str, names: Names) -> list[str]:
@@ -221,13 +205,13 @@ def same_gpu(published: str, ours: str) -> bool:
 
 
 def _caveats(row: Published, ours: Measured, metric: str) -> list[str]:
-    found = []
+    found = list[str]()
     if metric == "speedup" and ours.device != "cpu":
         if not row.gpu:
             found.append("GPU not stated: a ratio is compared across GPUs")
         elif not same_gpu(row.gpu, ours.gpu):
             found.append(f"{_other_gpu(row, ours)}: only ratios compare")
-    if ours.rule.settings.get("residual") == "paper" and ours.temperature > 0:
+    if ours.parts["acceptance"].settings.get("residual") == "paper" and ours.temperature > 0:
         found.append("our rule is the one on paper, published numbers come from the released code")
     return found
 
@@ -252,18 +236,9 @@ class Result:
                 return item.text
         return ""
 
-    @property
-    def covered(self) -> bool:
-        """Whether any published row is of a model of this run."""
-        return any(c.pair.same_model for c in self.comparisons)
-
     def shown(self) -> list[Comparison]:
-        """What is worth a line in a table or a plot: the model's own rows; where there is none, the
-        speed-ups and accepted lengths of other models."""
-        if self.covered:
-            return [c for c in self.comparisons if c.pair.same_model]
-        figures = ("speedup", "mal")
-        return [c for c in self.comparisons if c.measured is not None and c.metric in figures]
+        """What is worth a line in a table or a plot: the rows of the run's model."""
+        return [c for c in self.comparisons if c.pair.same_model]
 
 
 def build(rows: Sequence[Published], run: MeasuredRun, names: Names, tolerance: float) -> Result:

@@ -1,14 +1,10 @@
-"""What may be shown of a text that others wrote: names, prompts, messages; for each kind of output.
-
-Why one place: a row, a plug-in or a prompt file of a stranger holds any character. ESC and BEL move
-the cursor and rename the window, bidirectional controls show a text in another order than it has,
-and Markdown turns brackets into links and pictures. The page escapes its markup by itself.
+"""Names, prompts and messages for a terminal and for Markdown, without characters that move the
+cursor, end a cell or start markup. The page escapes its markup by itself (autoescape).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 # Controls but tab and newline, line separators, what sets the direction of writing or cannot be
 # seen, and lone surrogates, which no file can hold.
@@ -33,8 +29,3 @@ def for_markdown(text: str) -> str:
     """For Markdown: without what would end a cell or start markup, a link or a picture, on one
     line."""
     return " ".join(MARKUP.sub(lambda found: "\\" + found[0], shown(text)).split())
-
-
-def cleaned(value: Any) -> Any:
-    """For a cell of a CSV file, and for jinja's `finalize`: texts that are no markup of our own."""
-    return shown(value) if type(value) is str else value

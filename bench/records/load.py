@@ -1,10 +1,8 @@
 """The one reader of runs: `load(run)` is what a run folder holds, checked, as a `RunData`; and what
 each of its tables must hold.
 
-A report and a paired comparison need all of a finished run. The comparison with published numbers
-and the leaderboard also take the tables of older versions, and those published without rows. Run
-folders are copied, edited and published by strangers. Whatever is wrong with a file is said once,
-as a FolderError with its name and the column; whoever gets a table from here may use it as it is.
+Whatever is wrong with a file is said once, as a FolderError with its name and the column; whoever
+gets a table from here may use it as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -28,7 +26,6 @@ from bench.records import rows as schema
 from bench.records.kept import today
 from bench.records.run_data import Entry, Role, RunData, Section, as_text, missing
 
-Rows = Literal["needed", "if there", "no"]
 ROWS = "records.parquet"
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
 NO_PART = {"", "none", "null", "-", "nan"}
@@ -58,17 +55,11 @@ COLUMNS = [  # of summary.csv
     "tv_output_bound", "tv_declared_bound", "exactness", "peak_memory_mb", "status",
 ]  # fmt: skip
 SUMMARY_TEXT = (
-    "study", "model", "decoder", "acceptance", "tree", "backend", "device", "dtype", "fid_features",
-    "exactness", "status",
+    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
+    "dtype", "fid_features", "exactness", "status",
 )  # fmt: skip
-SUMMARY_NUMBERS = tuple(c for c in COLUMNS if c not in (*SUMMARY_TEXT, "loop", "drafter"))
-# Without these a table is no summary of a run, of whatever version.
-CORE_TEXT = ("study", "model", "decoder", "acceptance", "tree", "device", "status")
-CORE_NUMBERS = (
-    "temperature", "cfg", "n_latency", "n_quality", "latency_mean_s", "speedup", "mal"
-)  # fmt: skip
+SUMMARY_NUMBERS = tuple(c for c in COLUMNS if c not in SUMMARY_TEXT)
 SUMMARY = Form(SUMMARY_TEXT, SUMMARY_NUMBERS)
-OLDER_SUMMARY = Form(CORE_TEXT, CORE_NUMBERS, SUMMARY_TEXT, SUMMARY_NUMBERS)
 NAMED = ("prc_features", "clip_features", "hps_features")  # in quality.csv
 FORMS = {
     FAIRNESS: Form(("decoder", "verdict", "reason"), ("factor",), ("mixed",), ("worth",)),
@@ -97,47 +88,33 @@ UNREAD = ("depth", "sources")  # columns of every code and long ones, of which n
 RECORD_COLUMNS = tuple(name for name in schema.SCHEMA.names if name not in UNREAD)
 
 
-def load(run: Path, rows: Rows = "needed") -> RunData:
-    """A run folder, and what there is of roofline.csv, fairness.csv, quality.csv, machine.json and
-    clip_pairs.csv (runs that timed or scored nothing, and older ones, lack them).
-
-    rows: "needed" for a finished run of this version, with records.parquet and every column of the
-    summary; else also tables of other versions (what they lack is unknown), by their folder or
-    their summary.csv, with records.parquet "if there" or not read.
-    Raises FolderError on a missing, unreadable, empty or incomplete file.
-    """
-    whole = rows == "needed"
-    if whole and run.is_file():
-        raise FolderError(f"{run} is a file; name the folder of a run")
-    named = run.is_file() or (run.suffix == ".csv" and not run.is_dir())
-    path = run if named else run / "summary.csv"
-    folder = path.parent
-    if whole and not folder.is_dir():
+def load(folder: Path) -> RunData:
+    """A finished run, and what there is of roofline.csv, fairness.csv, quality.csv, machine.json
+    and clip_pairs.csv (runs that timed or scored nothing lack them). Raises FolderError on a
+    missing, unreadable, empty or incomplete file."""
+    if not folder.is_dir():
+        what = f"{folder} is a file" if folder.is_file() else f"no run folder {folder}"
         raise FolderError(
-            f"no run folder {folder}: run a study first (python -m bench run study=...)"
+            f"{what}: expected the folder of a run (`python -m bench run study=...` makes one)"
         )
-    wanted = whole or (rows == "if there" and (folder / ROWS).is_file())
-    records = read_rows(folder) if wanted else pd.DataFrame(columns=[*RECORD_COLUMNS])
-    table = read_table(path, SUMMARY if whole else OLDER_SUMMARY)
+    records = read_rows(folder)
+    path = folder / "summary.csv"
+    table = read_table(path, SUMMARY)
     if table.empty:
         raise FolderError(f"{path} has no rows: nothing was measured yet; {REMEDY}")
-    lacking = {name: value for name, value in NOTHING.items() if name not in table}
-    verdicts = {"exactness": table.exactness.map(today)} if "exactness" in table else {}
-    summary = _with_unsummarised(table.assign(**lacking | verdicts), records)
-    differences = lines_of(folder / CLIP_PAIRS) if whole else []
-    summary = with_differences(summary, pd.DataFrame(differences, columns=CLIP_COLUMNS))
-    found = RunData(
+    table = table.assign(exactness=table.exactness.map(today))
+    pairs = pd.DataFrame(lines_of(folder / CLIP_PAIRS), columns=CLIP_COLUMNS)
+    summary = with_differences(_with_unsummarised(table, records), pairs)
+    return RunData(
         folder,
         as_text(summary["study"].iloc[0]) or folder.name,
         _sections([_entry(line, records) for line in plain(summary)]),
         records,
+        roofline=_by_decoder(lines_of(folder / ROOFLINE)),
         quality=_by_decoder(lines_of(folder / "quality.csv")),
         fairness={line["decoder"]: Fairness(**line) for line in lines_of(folder / FAIRNESS)},
+        machine=read_rates(folder / MACHINE),
     )
-    if not whole:
-        return found
-    roofline = _by_decoder(lines_of(folder / ROOFLINE))
-    return replace(found, roofline=roofline, machine=read_rates(folder / MACHINE))
 
 
 def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataFrame:

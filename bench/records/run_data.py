@@ -73,8 +73,7 @@ class Entry:
     def part_key(self) -> tuple[str, ...]:
         """What it is made of, the acceptance first: equal for the same composition at another
         temperature."""
-        parts = ("acceptance", "tree", "drafter", "loop")  # older tables lack the last two
-        return tuple(as_text(self.row.get(part, "")) for part in parts)
+        return tuple(self.text(part) for part in ("acceptance", "tree", "drafter", "loop"))
 
     def number(self, column: str) -> float:
         """Figure of the summary; NaN where it was not measured."""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from bench.data.clean import cleaned
 from bench.report.document import Document
 from bench.report.plots.style import inline
 from bench.report.prompts import KEY, PHASE_KEY, PromptPage
@@ -77,13 +76,12 @@ def render_prompt(study: str, page: PromptPage, before: int | None, after: int |
 
 @lru_cache(maxsize=1)  # a template is compiled once for all prompts
 def environment() -> jinja2.Environment:
-    """The templates, for pages whose texts others wrote: escaped, and shown as they are."""
+    """The templates of the page; texts are escaped."""
     import jinja2
 
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
-        finalize=cleaned,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

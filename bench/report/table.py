@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.data.clean import cleaned, on_one_line, shown
 from bench.data.clean import for_markdown as escaped
+from bench.data.clean import on_one_line, shown
 
 if TYPE_CHECKING:
     from metrics.stats import Interval
@@ -207,5 +207,5 @@ def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Interval):
             out |= {key: value.value, f"{key}_lo": value.lo, f"{key}_hi": value.hi}
         else:
-            out[key] = cleaned(value)
+            out[key] = value
     return out

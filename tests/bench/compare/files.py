@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from bench.compare.published import COLUMNS
 from bench.records import rows as made
+from bench.records.load import SECTION_KEYS
 from bench.run.summary import COLUMNS as SUMMARY
 
 EMPTY = {pa.string(): "", pa.int64(): 0, pa.float64(): 0.0, pa.bool_(): False}
@@ -25,29 +26,26 @@ def write(path: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS)
     return path
 
 
-def a_run(folder: Path, *rows: dict[str, Any], study: dict[str, Any] | None) -> Path:
-    """A run folder with a summary of the rows, and study.json."""
+def a_run(
+    folder: Path, *rows: dict[str, Any], gpu: str, prompts: str, seconds: dict[str, list[float]]
+) -> Path:
+    """A run folder with a summary of the rows, and with latency rows of each decoder: these
+    seconds on prompts 0, 1, ..., or its mean twice."""
     folder.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([dict.fromkeys(SUMMARY, "") | row for row in rows]).to_csv(
-        folder / "summary.csv", index=False
-    )
-    if study is not None:
-        (folder / "study.json").write_text(json.dumps(study))
-    return folder / "summary.csv"
-
-
-def records(folder: Path, **seconds: list[float]) -> None:
-    """records.parquet with latency rows of each decoder on prompts 0, 1, ..."""
-    rows = [
+    table = pd.DataFrame([dict.fromkeys(SUMMARY, "") | row for row in rows])
+    table.to_csv(folder / "summary.csv", index=False)
+    (folder / "study.json").write_text(json.dumps({"config": {"prompts": {"name": prompts}}}))
+    timed = [
         {field.name: EMPTY[field.type] for field in made.SCHEMA if field.type in EMPTY}
-        | made.empty_measures() | {
-            "schema_version": made.SCHEMA_VERSION, "decoder": name, "protocol": "latency",
-            "model": "llamagen_xl_256", "backend": "eager", "device": "cuda", "dtype": "bfloat16",
-            "temperature": 1.0, "cfg": 7.5, "status": "ok", "prompt_index": i, "seed": 0,
-            "block": i, "repeat": 0, "seconds_total": s, "mal": 2.0 + i / 10, "nfe": 100,
-            "top_k": 1000, "gpu": "NVIDIA A40",
+        | made.empty_measures()
+        | {key: row[key] for key in ("decoder", *SECTION_KEYS)}
+        | {
+            "schema_version": made.SCHEMA_VERSION, "protocol": "latency", "status": "ok",
+            "prompt_index": i, "block": i, "seconds_total": s, "mal": 2.0 + i / 10, "nfe": 100,
+            "top_k": 1000, "gpu": gpu,
         }
-        for name, times in seconds.items()
-        for i, s in enumerate(times)
+        for row in rows
+        for i, s in enumerate(seconds.get(row["decoder"], [row["latency_mean_s"]] * 2))
     ]  # fmt: skip
-    made.write(folder / "records.parquet", pa.Table.from_pylist(rows, schema=made.SCHEMA))
+    made.write(folder / "records.parquet", pa.Table.from_pylist(timed, schema=made.SCHEMA))
+    return folder

@@ -9,20 +9,24 @@ from PIL import Image
 from bench.compare import measured
 from bench.compare import published as table
 from bench.compare.compare import cmd_compare, draw, terminal
-from bench.compare.methods import load_names
-from bench.compare.verdicts import Result, Verdict, build, has_interval
+from bench.compare.published import load_names
+from bench.compare.verdicts import Result, Verdict, build
 from bench.data.errors import BenchError, ConfigError
+from bench.judge.paired import paired_speedup
 from bench.report.plots.style import inline
-from metrics.stats import paired_ratio
-from tests.bench.compare.files import a_run, records, write
+from tests.bench.compare.files import a_run, write
 
 DYNAMIC = "dynamic(depth=5, top_k=10, nodes=58)"
 BASE = {
     "study": "made up", "model": "llamagen_xl_256", "backend": "eager", "device": "cuda",
     "dtype": "bfloat16", "temperature": 1.0, "cfg": 7.5, "n_latency": 10, "n_quality": 5000,
-    "fid_features": "inception-v3 clean", "status": "ok",
+    "fid_features": "inception-v3 clean", "status": "ok", "loop": "speculative",
+    "drafter": "eagle(checkpoint=x)",
 }  # fmt: skip
-AR = {"decoder": "ar", "acceptance": "none", "tree": "none", "speedup": 1.0, "latency_mean_s": 3.0}
+AR = {
+    "decoder": "ar", "loop": "autoregressive", "drafter": "none", "acceptance": "none",
+    "tree": "none", "speedup": 1.0, "latency_mean_s": 3.0,
+}  # fmt: skip
 EAGLE = {"decoder": "eagle2", "acceptance": "exact", "tree": DYNAMIC, "latency_mean_s": 3.2}
 LANTERN = {
     "decoder": "lantern", "acceptance": "lantern(k=1000, delta=0.3, residual=released)",
@@ -33,24 +37,21 @@ PAPER = {
     "dataset": "MS-COCO", "resolution": "256", "temperature": "1", "cfg": "7.5", "top_k": "1000",
     "gpu": "A40", "method": "LANTERN", "params": "k=1000 delta=0.3", "baseline": "AR",
 }  # fmt: skip
-STUDY = {"machine": {"gpu": "NVIDIA A40"}, "config": {"prompts": {"name": "coco"}}}
 
 
-def made_run(folder: Path, *rows: dict, study: dict | None = STUDY) -> Path:
-    return a_run(folder, *[BASE | row for row in rows], study=study)
+def made_run(folder: Path, *rows: dict, gpu: str = "NVIDIA A40", **seconds: list[float]) -> Path:
+    rows_ = [BASE | row for row in rows]
+    return a_run(folder, *rows_, gpu=gpu, prompts="coco", seconds=seconds)
 
 
 def speed(value: float, width: float = 0.02) -> dict[str, float]:
     return {"speedup": value, "speedup_lo": value - width, "speedup_hi": value + width}
 
 
-def compared(tmp_path: Path, published: list[dict], *rows: dict, times=None, **options) -> Result:
-    """times: seconds of each decoder, as records have them."""
+def compared(tmp_path: Path, published: list[dict], *rows: dict, **options) -> Result:
     file = write(tmp_path / "published.csv", *published)
-    summary = made_run(tmp_path / "run", *rows, **options)
-    if times:
-        records(tmp_path / "run", **times)
-    return build(table.load(file), measured.load(summary), load_names(), 0.1)
+    run = measured.load(made_run(tmp_path / "run", *rows, **options))
+    return build(table.load(file), run, load_names(), 0.1)
 
 
 def one(result: Result):
@@ -117,8 +118,8 @@ def test_the_terminal_says_in_a_line_whose_figures_are_not_comparable_and_why(tm
 
 def test_a_method_is_known_by_its_loop_and_proposer(tmp_path):
     """A skipping LANTERN is VVS; windows are told apart by how they draw, and by their size."""
-    vvs = LANTERN | {"loop": "vvs(interval=4)", "drafter": "eagle(checkpoint=x)"}
-    window = {"loop": "speculative", "acceptance": "exact", "tree": "none"}
+    vvs = LANTERN | {"loop": "vvs(interval=4)"}
+    window = {"acceptance": "exact", "tree": "none", "latency_mean_s": 2.0}
     rows = [
         vvs | speed(1.45),
         window | {"decoder": "sjd", "drafter": "jacobi(window=64)"} | speed(2.37),
@@ -172,8 +173,7 @@ def test_seconds_need_the_same_gpu_ratios_do_not(tmp_path):
     row, rows = PAPER | {"speedup": "1.45", "latency_s": "2.05"}, (AR, LANTERN | speed(1.45))
     speedup, seconds = compared(tmp_path / "a", [row], *rows).comparisons
     assert seconds.verdict is Verdict.REPRODUCED and speedup.caveats == ()
-    study = STUDY | {"machine": {"gpu": "NVIDIA H200"}}
-    speedup, seconds = compared(tmp_path / "b", [row], *rows, study=study).comparisons
+    speedup, seconds = compared(tmp_path / "b", [row], *rows, gpu="NVIDIA H200").comparisons
     assert seconds.verdict is Verdict.APART and "other GPU" in seconds.why
     assert speedup.verdict is Verdict.REPRODUCED and "only ratios compare" in speedup.caveats[0]
 
@@ -185,27 +185,15 @@ def test_clip_is_compared_in_our_unit(tmp_path):
     assert "does not name the weights" in one(compared(tmp_path / "b", [row], AR, ours)).why
 
 
-def test_a_ratio_to_eagle2_is_paired_over_blocks_where_records_are_there(tmp_path):
+def test_a_ratio_to_eagle2_is_paired_over_shared_prompts(tmp_path):
     row = PAPER | {"speedup": "1.6", "baseline": "EAGLE-2"}
     rows = AR, EAGLE | speed(0.94), LANTERN | speed(1.5)
-    bare = one(compared(tmp_path / "a", [row], *rows))
-    assert bare.figure.value == pytest.approx(3.2 / 2.0) and not has_interval(bare.figure)
-    assert bare.verdict is Verdict.REPRODUCED and "no interval" in bare.why
     slow, fast = [3.0, 3.4, 3.1, 3.3, 3.2, 3.5], [2.0, 1.8, 2.1, 1.9, 2.2, 1.7]
-    times = {"ar": slow, "eagle2": slow, "lantern": fast}
-    result = compared(tmp_path / "b", [row], *rows, times=times)
-    found, ours = one(result).figure, result.run.rows[0]
-    assert found == paired_ratio(slow, fast, blocks=range(6)) != paired_ratio(slow, fast)
-    assert ours.gpu == "NVIDIA A40" and ours.top_k == 1000
-
-
-def test_records_of_another_version_are_refused_with_what_to_do(tmp_path):
-    made_run(tmp_path / "run", AR, LANTERN)
-    records(tmp_path / "run", ar=[3, 3], lantern=[2, 2])
-    path = tmp_path / "run" / "records.parquet"
-    pd.read_parquet(path).drop(columns="block").assign(schema_version=1).to_parquet(path)
-    with pytest.raises(BenchError, match=r"schema version \[1\].*another run_dir="):
-        measured.load(tmp_path / "run" / "summary.csv")
+    result = compared(tmp_path, [row], *rows, ar=slow, eagle2=slow, lantern=fast)
+    found, (_, eagle, lantern) = one(result), result.run.rows
+    assert found.figure == paired_speedup(eagle.records, lantern.records)
+    assert found.figure.value == pytest.approx(1.67, abs=0.05)
+    assert found.verdict is Verdict.REPRODUCED and "inside our 95 % interval" in found.why
 
 
 def test_disagreeing_papers_are_shown_beside_the_verdict(tmp_path):
@@ -216,14 +204,13 @@ def test_disagreeing_papers_are_shown_beside_the_verdict(tmp_path):
         assert result.disagreement(found) == "published numbers disagree: 1.45..1.9 (P, Q)"
 
 
-def test_an_embedded_run_reproduces_nothing_and_says_which_way_things_point(tmp_path, capsys):
+def test_an_embedded_run_reproduces_nothing(tmp_path, capsys):
     rows = [r | {"model": "tiny", "device": "cpu", "cfg": 3.0} for r in (AR, EAGLE | speed(0.7))]
-    summary = made_run(tmp_path / "run", *rows)
-    assert cmd_compare([f"summary={summary}", f"out={tmp_path / 'out'}"]) == 0
+    run = made_run(tmp_path / "run", *rows)
+    assert cmd_compare([f"run_dir={run}", f"out={tmp_path / 'out'}"]) == 0
     shown = capsys.readouterr().out
     assert "0 reproduced, 0 not reproduced" in shown and "No published row is about this" in shown
-    assert "same direction: slower in both" in shown
-    text = (tmp_path / "out" / "compare.md").read_text()
+    text = (tmp_path / "out" / "compare.csv").read_text()
     assert "other model (published LlamaGen-XL stage I, here tiny)" in text
 
 
@@ -238,7 +225,7 @@ def test_compare_writes_table_and_plot_of_the_shipped_numbers(tmp_path):
     folder = tmp_path / "run" / "compare"
     table_ = pd.read_csv(folder / "compare.csv")
     vvs = table_[(table_.paper == "VVS") & (table_.model == "LlamaGen-XL stage I")]
-    verdicts = vvs[vvs.metric == "speedup"].set_index("decoder").verdict
+    verdicts = vvs[vvs.figure == "speed-up over AR"].set_index("decoder").verdict
     assert verdicts["lantern"] == "reproduced" and verdicts["eagle2"] == "not reproduced"
     assert table_.evidence.notna().all() and set(table_.paper) >= {"COOL-SD", "PJD", "SCD"}
     with Image.open(folder / "compare.png") as picture:
@@ -264,10 +251,10 @@ def test_the_plot_has_a_panel_a_figure_and_a_line_a_decoder(tmp_path):
     [
         (["studi=main"], "did you mean 'study'"),
         (["study=main", "run_dir=x"], "keep one of them"),
-        (["tolerance=2", "summary=x"], "0.1 is 10 %"),
-        (["tolerance=wide", "summary=x"], "must be a number"),
+        (["tolerance=2", "run_dir=x"], "0.1 is 10 %"),
+        (["tolerance=wide", "run_dir=x"], "must be a number"),
         (["main"], "write key=value"),
-        (["study=nosuch"], "summary.csv. Finished here"),
+        (["study=nosuch"], "Finished here"),
         (["study=nosuch"], "Run it first"),
     ],
 )
@@ -280,12 +267,13 @@ def test_bad_words_are_refused(words, said, tmp_path, monkeypatch):
 def test_a_missing_or_foreign_summary_is_refused(tmp_path):
     with pytest.raises(BenchError, match="run the study first"):
         cmd_compare([f"run_dir={tmp_path}"])
-    (tmp_path / "summary.csv").write_text("a,b\n1,2\n")
+    run = made_run(tmp_path, AR)
+    (run / "summary.csv").write_text("a,b\n1,2\n")
     with pytest.raises(BenchError, match="lacks the columns"):
-        cmd_compare([f"run_dir={tmp_path}"])
+        cmd_compare([f"run_dir={run}"])
 
 
 def test_failed_decoders_and_reseeds_are_left_out(tmp_path):
     failed = {"status": "failed: NumericalError: NaN"}
     run = measured.load(made_run(tmp_path, AR, AR | {"decoder": "ar (reseed)"}, LANTERN | failed))
-    assert [row.decoder for row in run.rows] == ["ar"] and list(run.failed) == ["lantern"]
+    assert [row.decoder for row in run.rows] == ["ar"] and run.failed == ["lantern"]

@@ -153,7 +153,7 @@ def test_what_the_runs_do_not_share_is_listed(first, tmp_path, capsys):
     [
         ([], "expected 2 run folders, found 0"),
         (["nothing", "nowhere"], "no run folder nothing"),
-        (["{a}/summary.csv", "{a}"], "summary.csv is a file; name the folder of a run"),
+        (["{a}/summary.csv", "{a}"], "summary.csv is a file: expected the folder of a run"),
         (["{a}", "{old}"], "holds tables without records.parquet"),
         (["{a}", "decoders=ar"], "takes two names"),
         (["{a}", "decoders=ar,eagle3"], "eagle2"),

@@ -150,9 +150,10 @@ def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
     base = next(d for d in DECODERS if d.temperature == made.temperature)
     nan = math.nan
     head = {
-        "study": "synthetic", "model": "tiny", "decoder": made.name, "acceptance": made.acceptance,
-        "tree": made.tree, "backend": "eager", "device": "cpu", "dtype": "bfloat16",
-        "temperature": made.temperature, "cfg": 2.0,
+        "study": "synthetic", "model": "tiny", "decoder": made.name, "loop": rows[0]["loop"],
+        "drafter": rows[0]["drafter"], "acceptance": made.acceptance, "tree": made.tree,
+        "backend": "eager", "device": "cpu", "dtype": "bfloat16", "temperature": made.temperature,
+        "cfg": 2.0,
     }  # fmt: skip
     text = (*head, "fid_features", "exactness", "status")
     numbers = [column for column in SUMMARY_NUMBERS if column not in text]

@@ -133,7 +133,7 @@ def test_what_cannot_be_read_is_refused_before_writing(tmp_path, name, harm, say
     with pytest.raises(FolderError, match=f"{re.escape(name)}.*{says}"):
         build_report(folder)
     assert not (folder / "report").exists()
-    with pytest.raises(FolderError, match="run a study first"):
+    with pytest.raises(FolderError, match="no run folder"):
         build_report(tmp_path / "nowhere")
 
 

@@ -145,7 +145,7 @@ def test_what_figures_were_made_with_stands_beside_the_summary(done):
     assert set(named.clip_features) == {"ViT-B-32"}
     from bench.compare.measured import load
 
-    assert load(result.path / "summary.csv").rows[0].features["clip"] == "ViT-B-32"
+    assert load(result.path).rows[0].features["clip"] == "ViT-B-32"
 
 
 def test_a_reseed_has_its_own_row(done):

@@ -1,8 +1,7 @@
 """Which measured rows speak of a published one.
 
 A decoder's YAML says under `published` (`bench.config.schema.PublishedConfig`) what its method is
-called in published.csv and how rows of a run are recognised as it. names.yaml says what the papers'
-models, prompts and features are called here.
+called in published.csv and how rows of a run are recognised as it.
 
 Of a published row and the measured ones every setting agrees, differs, or is not stated by the
 source. Among the rows of the same method, those that agree on the model are taken first, then on
@@ -13,75 +12,15 @@ obstacle. A setting that is not stated is no obstacle: it is written down as ass
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from bench.compare.measured import Measured
-from bench.compare.published import FOLDER, Published, PublishedError, settings_text
-from bench.config.catalogue import groups, option
-from bench.config.schema import PublishedConfig, build
-from decoders.kinds import Within
+from bench.compare.published import Names, Published, settings_text
 
-FILE = FOLDER / "names.yaml"
 # Whether a setting agrees (None: the source does not state it); the obstacle, or what is assumed.
 Setting = tuple[bool | None, str]
 AGREES: Setting = True, ""
-
-
-@dataclass(frozen=True)
-class PaperModel:
-    """A model as the papers call it, at the resolution of one of ours."""
-
-    model: str
-    resolution: float
-
-
-@dataclass(frozen=True)
-class Names:
-    """models: by our name; families: published name -> members; methods: by their names in
-    published.csv."""
-
-    models: Mapping[str, Any]  # (published name, resolution)
-    families: Mapping[str, list[str]]
-    prompts: Mapping[str, str]
-    features: Mapping[str, list[str]]
-    images: Annotated[int, Within(1)]
-    methods: Mapping[str, PublishedConfig] = field(default_factory=dict)
-
-    def same_features(self, metric: str, name: str) -> bool:
-        """Whether features or weights of this name are those of the papers' protocol."""
-        words = set(re.split(r"[^a-z0-9.]+", name.lower()))
-        return all(word in words for word in self.features.get(metric, ()))
-
-
-def load_names(path: Path = FILE) -> Names:
-    """names.yaml, and the methods of conf/decoder. Raises BenchError where it is damaged."""
-    import yaml
-
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise PublishedError(f"cannot read {path} ({error}); restore it from git") from error
-    names = build(Names, found, str(path))
-    models = {k: build(PaperModel, v, f"{path}: {k}") for k, v in names.models.items()}
-    return replace(
-        names,
-        models={name: astuple(one) for name, one in models.items()},
-        methods={one.name: one for one in methods()},
-    )
-
-
-def methods() -> Iterator[PublishedConfig]:
-    """What every decoder of conf says under `published`."""
-    import yaml
-
-    for decoder in groups()["decoder"]:
-        written = yaml.safe_load(option("decoder", decoder))
-        if "published" in written:
-            yield build(PublishedConfig, written["published"], f"{decoder}: published")
 
 
 @dataclass(frozen=True)
@@ -99,21 +38,11 @@ class Pair:
 
 def is_method(row: Measured, name: str, names: Names) -> bool:
     """Whether a measured row is of a published method, by its loop, drafter or proposer, rule and
-    tree. A table of an older version says no loop and no drafter, and knew only AR and drafters on
-    trees."""
+    tree."""
     if name not in names.methods:
         return False
     parts = {"loop": "speculative"} | names.methods[name].parts
-    if row.loop is None:
-        row_loop = "autoregressive" if row.rule.name == "none" else "speculative"
-    else:
-        row_loop = row.loop.name
-    here = {"loop": row_loop, "acceptance": row.rule.name, "tree": row.tree.name}
-    if row.drafter is not None:
-        here["drafter"] = row.drafter.name
-    elif "tree" in parts:
-        here["drafter"] = parts.get("drafter", "")
-    return all(here.get(part) == wanted for part, wanted in parts.items())
+    return all(row.parts[part].name == wanted for part, wanted in parts.items())
 
 
 def pairs(published: Published, rows: Sequence[Measured], names: Names) -> list[Pair]:
@@ -156,8 +85,9 @@ def settings(published: Published, row: Measured, names: Names) -> dict[str, Set
 def _model(published: Published, row: Measured, names: Names) -> Setting:
     if not published.model:
         return False, "the source names no model"
-    name, resolution = names.models.get(row.model, (row.model, math.nan))
-    if published.resolution in (None, resolution):
+    here = names.models.get(row.model, {})
+    name = here.get("model", row.model)
+    if published.resolution in (None, here.get("resolution")):
         if published.model == name:
             return AGREES
         if name in names.families.get(published.model, ()):
@@ -166,11 +96,9 @@ def _model(published: Published, row: Measured, names: Names) -> Setting:
     return _other("model", published.model, row.model)
 
 
-def _number(name: str, published: float | None, ours: float | None) -> Setting:
+def _number(name: str, published: float | None, ours: float) -> Setting:
     if published is None:
-        return None, f"{name} {'as here' if ours is None else f'{ours:g}'}"
-    if ours is None:
-        return None, f"our {name} is {published:g}"
+        return None, f"{name} {ours:g}"
     if math.isclose(published, ours):
         return AGREES
     return _other(name, f"{published:g}", f"{ours:g}")
@@ -178,7 +106,7 @@ def _number(name: str, published: float | None, ours: float | None) -> Setting:
 
 def _tree(wanted: Mapping[str, float], row: Measured) -> Setting:
     """The tree of the authors' code; a smaller one drafts less and is verified faster."""
-    here = {key: value for key in wanted if (value := row.tree.number(key)) is not None}
+    here = {key: value for key in wanted if (value := row.parts["tree"].number(key)) is not None}
     if all(value == wanted[key] for key, value in here.items()):
         return AGREES
     return _other("tree", settings_text(wanted), settings_text(here))
@@ -189,8 +117,7 @@ def _params(wanted: Mapping[str, float], places: Mapping[str, str], row: Measure
     here: dict[str, float] = {}
     for key in {**places, **wanted}:
         part, _, name = places.get(key, f"acceptance.{key}").partition(".")
-        described = {"acceptance": row.rule, "proposer": row.drafter}[part]
-        value = None if described is None else described.number(name)
+        value = row.parts["drafter" if part == "proposer" else part].number(name)
         here |= {} if value is None else {key: value}
     differing = [key for key in wanted if key in here and not math.isclose(here[key], wanted[key])]
     if differing:
