@@ -31,13 +31,18 @@ SPECS = {
     "early_exit": DecoderSpec("early_exit", LOOP, EARLY_EXIT, DYNAMIC, EXACT),
 }
 # Drafters with a class and weights of their own, here untrained; in conf/drafter by these names.
-CLASSES = ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "Block", "Free", "Medusa")
+CLASSES = ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "SpecDec", "Free", "Medusa")
 PATHS = {name: f"decoders.propose.drafters.{name.lower()}.{name}" for name in CLASSES}
 OWN = {
     name.lower(): DecoderSpec(name.lower(), LOOP, PartSpec(PATHS[name]), STATIC, EXACT)
     for name in CLASSES[:-1]
 }
+<<<<<<< HEAD
 DRAFTED = {"specdec": "block"}  # decoders of conf/decoder on a drafter of their own
+=======
+PATHS = {one.learner.rpartition(".")[2][:-7]: one.learner[:-7] for one in DRAFTERS.values()}
+PATHS["Medusa"] = "decoders.propose.drafters.medusa.Medusa"
+>>>>>>> c94db86d (SpecDec's drafter is called specdec, as its decoder and its paper: class, file, YAML, weights and recipe)
 SMALLER = {"free": ', "drafter.layers=1"'}  # for targets of one layer
 WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]
 
@@ -69,6 +74,6 @@ def entry(name: str) -> str:
     """A study's entry: a decoder of conf/decoder, or as `sd_chain with hawk` one with a drafter of
     conf/drafter, untrained."""
     name, _, drafter = name.partition(" with ")
-    drafter = drafter or DRAFTED.get(name, "")
+    drafter = drafter or (name if name in OWN else "")  # a decoder on a drafter of its name
     words = f'["drafter={drafter}", "drafter.checkpoint=null"{SMALLER.get(drafter, "")}]'
     return f"{{decoder: {name}, overrides: {words}}}" if drafter else name

@@ -1,4 +1,5 @@
-"""Block drafter (after DFlash, 2602.06036): one layer fills a block of masked places at once.
+"""SpecDec's drafter (2203.16487): a block of masked places is filled at once. Its one layer reads
+the target's states, as DFlash's (2602.06036).
 
 The committed places are entries: the target's state that predicted a code, and that code, through
 one matrix. A block is the K = 6 places behind the root, each a mask of its distance added to the
@@ -32,7 +33,7 @@ from decoders.training.states import Drafted, States, transformer_of
 DEPTHS = 6  # K, places of a block; the tree must not be deeper
 
 
-class BlockNet(nn.Module):
+class SpecDecNet(nn.Module):
     """The trained part, for a target of width D and H query heads. It starts with the target's last
     norm."""
 
@@ -90,7 +91,7 @@ class BlockNet(nn.Module):
         return self.norm(x + self.feed_forward(self.ffn_norm(x)))
 
 
-class BlockSession(DepthSession):
+class SpecDecSession(DepthSession):
     """What it keeps of the images are the entries' keys and values by place, and the logits of a
     block."""
 
@@ -125,16 +126,16 @@ class BlockSession(DepthSession):
         return self.laws[:, 0]
 
 
-class Block(Trained):
+class SpecDec(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, label, made = BlockSession, "block", BlockNet
+    opens, label, made = SpecDecSession, "specdec", SpecDecNet
 
 
-class BlockLearner(NetLearner):
+class SpecDecLearner(NetLearner):
     """Trains the layer."""
 
-    made = BlockNet
+    made = SpecDecNet
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
