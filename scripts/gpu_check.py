@@ -105,7 +105,7 @@ def tests() -> list[str]:
     limits = ("addopts=", "timeout=120", f"session_timeout={SECONDS - 60}")
     options = ["-v", "-rfE", "--tb=short", "--continue-on-collection-errors"]
     options += [word for limit in limits for word in ("-o", limit)]
-    chosen = "not (medusa or early_exit or libraries or static_cache or fit)"
+    chosen = "not (medusa or free or libraries or static_cache or fit)"
     return [sys.executable, "-m", "pytest", *options, "-k", chosen, "tests/gpu"]
 
 

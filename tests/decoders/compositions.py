@@ -22,13 +22,13 @@ STATIC = PartSpec("decoders.propose.trees.static.Static", {"choices": "binary_8"
 CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
 TREES = {"chain": CHAIN, "static": STATIC, "dynamic": DYNAMIC}
 MEDUSA = PartSpec("decoders.propose.drafters.medusa.Medusa", {"heads": 3})
-EARLY_EXIT = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 1})
+FREE = PartSpec("decoders.propose.drafters.free.Free", {"layers": 1})
 SPECS = {
     "ar": DecoderSpec("ar", PartSpec("decoders.loops.autoregressive.Autoregressive")),
     "eagle2": DecoderSpec("eagle2", LOOP, EAGLE, DYNAMIC, EXACT),
     "lantern_pp": DecoderSpec("lantern_pp", LOOP, EAGLE, STATIC, LANTERN_PP),
     "medusa": DecoderSpec("medusa", LOOP, MEDUSA, DYNAMIC, EXACT),
-    "early_exit": DecoderSpec("early_exit", LOOP, EARLY_EXIT, DYNAMIC, EXACT),
+    "free": DecoderSpec("free", LOOP, FREE, DYNAMIC, EXACT),
 }
 # Drafters with a class and weights of their own, here untrained; in conf/drafter by these names.
 CLASSES = ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "SpecDec", "Free", "Medusa")

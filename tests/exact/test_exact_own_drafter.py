@@ -68,11 +68,11 @@ def test_the_small_drafter_has_the_heads_of_the_real_one_and_random_weights(trai
 @pytest.mark.parametrize(
     ("drafter", "rule", "sampling", "verdict"),
     [
-        ("block.Block", EXACT, TAU_1, "exact"),
+        ("specdec.SpecDec", EXACT, TAU_1, "exact"),
         ("free.Free", EXACT, TAU_1, "exact"),
-        ("block.Block", verifying("specdec.SpecDec", beta=1), TAU_0, "exact"),
-        ("block.Block", verifying("specdec.SpecDec"), TAU_0, "relaxed"),
-        ("block.Block", verifying("specdec.SpecDec"), TAU_1, "relaxed"),
+        ("specdec.SpecDec", verifying("specdec.SpecDec", beta=1), TAU_0, "exact"),
+        ("specdec.SpecDec", verifying("specdec.SpecDec"), TAU_0, "relaxed"),
+        ("specdec.SpecDec", verifying("specdec.SpecDec"), TAU_1, "relaxed"),
     ],
 )
 def test_the_verdict_on_a_block_an_exit_and_specdec(drafter, rule, sampling, verdict, monkeypatch):
@@ -82,7 +82,7 @@ def test_the_verdict_on_a_block_an_exit_and_specdec(drafter, rule, sampling, ver
 
 
 def test_a_drafter_of_the_first_layers_is_cut_to_the_small_target():
-    spec = composed(drafter=drafting("early_exit.EarlyExit", layers=12))
+    spec = composed(drafter=drafting("free.Free", layers=12))
     assert small_spec(spec, MODEL, Real()).drafter.kwargs == {"layers": LAYERS - 1}
     Asked(spec, TAU_1).decoder(small_model(12, 3, 0))
 

@@ -1,16 +1,19 @@
 """FREE (2310.05424) as a drafter: the target's own first layers with an exit that is trained.
 
 The state after layer n, through the target's last norm, is scaled and goes through a residual
-block; the target's head reads the sum. Without it this is `decoders.propose.drafters.early_exit`,
-of which it has the session. FREE trains the layers and the exits together; that would make another
-target here, so the target stays frozen and the exit alone is learned, which is less than FREE can
-do. Its rule for the length of a draft is a tree for any drafter
-(`decoders.propose.trees.confident`). Its fit of the threshold on line, by EM on a mixture of two
-beta laws, reads whether drafts were accepted, and is left out: the threshold is a setting.
+block; the target's head reads the sum. FREE trains the layers and the exits together; that would
+make another target here, so the target stays frozen and the exit alone is learned, which is less
+than FREE can do. It keeps a key/value cache of its own and reads the prefix itself, as an
+independent draft model would (2211.17192).
+
+Without a checkpoint the exit passes the state on unchanged: a plain early exit, which any library
+can build from the target's weights. So two implementations of speculative decoding can draft the
+same (`study=peers`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,16 +21,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel
+from decoders.api import DecoderError, ImageModel, TextFeatures
+from decoders.cache import KVCache
+from decoders.models.transformer import Transformer, empty
 from decoders.propose.drafters.eagle_learner import Head
-from decoders.propose.drafters.early_exit import EarlyExitSession, first_layers
-from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.propose.drafters.shared import CachedSession, NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
+
+
+def first_layers(target: Transformer, layers: int) -> Transformer:
+    """A target of the first `layers` layers; every parameter and table is shared with `target`."""
+    if not 1 <= layers <= target.cfg.layers:
+        raise DecoderError(
+            f"drafter.layers must be from 1 to {target.cfg.layers}, the target's layers, "
+            f"found {layers}"
+        )
+    net: Transformer = empty(Transformer, replace(target.cfg, layers=layers))
+    net.layers = nn.ModuleList(list(target.layers)[:layers])
+    net.cls_embedding, net.tok_embeddings = target.cls_embedding, target.tok_embeddings
+    net.norm, net.output = target.norm, target.output
+    for name in target.tables():
+        net.register_buffer(name, getattr(target, name), persistent=False)
+    return net.eval()
 
 
 class FreeNet(nn.Module):
     """The trained part: the exit. ``body``: the target's first layers, which are no part of the
-    weights. It starts near the untrained exit."""
+    weights. Untrained it changes nothing."""
 
     def __init__(self, model: ImageModel, layers: int) -> None:
         super().__init__()
@@ -38,8 +58,7 @@ class FreeNet(nn.Module):
         self.inner, self.outer = (
             nn.Linear(target.width, target.width, bias=False) for _ in range(2)
         )
-        with torch.no_grad():
-            self.outer.weight.mul_(0.1)
+        nn.init.zeros_(self.outer.weight)
 
     @property
     def body(self) -> Any:
@@ -52,17 +71,27 @@ class FreeNet(nn.Module):
         return self.scale * x + self.outer(F.silu(self.inner(x)))
 
 
-class FreeSession(EarlyExitSession):
-    """As of the untrained exit, with the exit between layers and head."""
+class FreeSession(CachedSession):
+    """It reads codes, and the prefix as the target does."""
 
     def allocate(self, like: Tensor, nodes: int) -> None:
-        self.exit, self.net = self.net, self.net.body
+        self.exit, self.body = self.net, self.net.body
+        self.start, self.target = self.body.prefix, self.body  # its head
         super().allocate(like, nodes)
+
+    def _new_cache(self, rows: int, capacity: int) -> KVCache:
+        return self.body.new_cache(rows, capacity)
+
+    def _read(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
+        self.calls = 1
+        self.prefix[:, 0, : self.start].copy_(text.row_mask(self.copies))
+        self.body.prefill(text, self.copies, self.cache)
 
     def _forward(
         self, codes: Tensor, features: Any, slots: Tensor, places: Tensor, seen: Tensor
     ) -> Tensor:
-        state = super()._forward(codes, features, slots, places, seen)
+        self.calls += 1
+        state = self.body.forward_codes(codes, places - self.start, slots, seen, self.cache)
         return self.exit(state).to(state.dtype)
 
 
@@ -73,6 +102,7 @@ class OfLayers:
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None, layers: int = 2) -> None:
         self.made, self.exit_layers = partial(FreeNet, layers=layers), layers
+        self.untrained = ", untrained" if checkpoint is None else ""
         super().__init__(model, checkpoint)  # type: ignore[call-arg]
         after = layers if checkpoint is None else int(self.net.after)
         if after != layers:
@@ -82,7 +112,7 @@ class OfLayers:
             )
 
     def __str__(self) -> str:
-        return f"free(layers={self.exit_layers})"
+        return f"free(layers={self.exit_layers}{self.untrained})"
 
 
 class Free(OfLayers, Trained):

@@ -23,7 +23,7 @@ from tests.decoders.compositions import SPECS
 from tests.decoders.execution.test_backends import Replayed
 
 FIRST, SECOND = ["a b", "c"], ["d", "e f g"]
-CACHES = {"ar": 1, "lantern_pp": 2, "early_exit": 2, "medusa": 1}  # target's, and drafter's
+CACHES = {"ar": 1, "lantern_pp": 2, "free": 2, "medusa": 1}  # target's, and drafter's
 
 
 def decoder_of(name: str, recorded: bool = True) -> Any:
@@ -99,7 +99,7 @@ def test_recording_copies_no_cache(name, monkeypatch):
     assert_equal(found, decoded(decoder_of(name, recorded=False), FIRST))
 
 
-@pytest.mark.parametrize("name", ["ar", "lantern_pp", "early_exit"])
+@pytest.mark.parametrize("name", ["ar", "lantern_pp", "free"])
 def test_an_image_that_failed_leaves_nothing_behind(name):
     decoder = decoder_of(name)
     decoded(decoder, FIRST)

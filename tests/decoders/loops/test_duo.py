@@ -21,8 +21,8 @@ PROMPTS = ["a", "b c", "d"]
 TEXT = MODEL.text.encode(PROMPTS)
 SAMPLING = Sampling(cfg=2.0, top_k=20)
 LAYERS = MODEL.target.cfg.layers
-SAME = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": LAYERS})
-SHALLOW = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 1})
+SAME = PartSpec("decoders.propose.drafters.free.Free", {"layers": LAYERS})
+SHALLOW = PartSpec("decoders.propose.drafters.free.Free", {"layers": 1})
 DRAFTERS = {"eagle": EAGLE, "itself": SAME, "shallow": SHALLOW, "hawk": OWN["hawk"].drafter}
 DRAFTERS |= {"chimera": OWN["chimera"].drafter}
 GREEDY = replace(SAMPLING, temperature=0.0)

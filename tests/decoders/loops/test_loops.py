@@ -17,7 +17,7 @@ from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.drafters.early_exit import EarlyExit
+from decoders.propose.drafters.free import Free
 from decoders.propose.grown import Grown
 from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
@@ -102,7 +102,7 @@ def test_the_trace_adds_up(tree: str, rule: str, temperature: float, cfg: float)
 
 
 DRAFTERS: dict[str, Any] = {
-    "eagle": Eagle, "early exit": lambda model: EarlyExit(model, 1),
+    "eagle": Eagle, "free": lambda model: Free(model, layers=1),
     **{name: resolve(path) for name, path in PATHS.items()},
 }  # fmt: skip
 DRAFTED = [

@@ -110,7 +110,7 @@ def test_it_is_exact(monkeypatch):
 def test_a_drafter_that_is_the_target_expects_what_it_gets(tree):
     """q = p: predicted codes per forward are the mean accepted length."""
     model = random_model(vocab=8, grid=6, seed=2)
-    own = PartSpec("decoders.propose.drafters.early_exit.EarlyExit", {"layers": 2})
+    own = PartSpec("decoders.propose.drafters.free.Free", {"layers": 2})
     part = PartSpec(f"decoders.propose.trees.{tree}", {"depth": 3, "top_k": 5, "nodes": 5})
     rows = same_prompt(model.text.encode(["x"]), 128)
     noise = Noise.for_prompts(0, [f"p{i}" for i in range(128)], 36)

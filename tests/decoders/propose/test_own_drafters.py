@@ -220,7 +220,9 @@ def test_a_tree_deeper_than_the_heads_is_refused() -> None:
 
 
 def test_an_exit_is_for_the_layers_that_it_was_trained_for(tmp_path: Path) -> None:
-    resolve(PATHS["Free"] + "Learner")(MODEL, layers=1).save(tmp_path)
+    learner = resolve(PATHS["Free"] + "Learner")(MODEL, layers=1)
+    torch.nn.init.normal_(learner.net.outer.weight)
+    learner.save(tmp_path)
     free = resolve(PATHS["Free"])
     assert str(free(MODEL, str(tmp_path), layers=1)) == "free(layers=1)"
     with pytest.raises(DecoderError, match=r"exit after 1 .* found drafter.layers=2; set"):

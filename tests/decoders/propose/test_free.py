@@ -1,4 +1,4 @@
-"""Early exit: what it drafts is what the target's first layers predict, whatever the tree, the
+"""FREE, untrained: what it drafts is what the target's first layers predict, whatever the tree, the
 batch and the guidance, and the exact rule on it stays exact."""
 
 import pytest
@@ -8,7 +8,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.propose.drafters.early_exit import EarlyExit
+from decoders.propose.drafters.free import Free
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
@@ -34,7 +34,7 @@ def text(prompts):
 def run(layers, tree, temperature, cfg=2.0, prompts=PROMPTS):
     sampling = Sampling(temperature=temperature, cfg=cfg)
     decoder = Speculative(
-        MODEL, sampling, Grown(EarlyExit(MODEL, layers), TREES[tree]), ByNode(Exact())
+        MODEL, sampling, Grown(Free(MODEL, layers=layers), TREES[tree]), ByNode(Exact())
     )
     return decoder.generate(text(prompts), Noise.for_prompts(0, prompts, LENGTH))
 
@@ -59,7 +59,7 @@ def test_rows_do_not_depend_on_their_batch(tree):
 
 
 def test_it_shares_the_target_s_parameters():
-    net = EarlyExit(MODEL, 2).net
+    net = Free(MODEL, layers=2).net.body
     own = {p.data_ptr() for p in MODEL.target.parameters()}
     assert {p.data_ptr() for p in net.parameters()} <= own
     assert len(net.layers) == 2
@@ -68,4 +68,4 @@ def test_it_shares_the_target_s_parameters():
 @pytest.mark.parametrize("layers", [0, 4])
 def test_more_layers_than_the_target_has_are_refused(layers):
     with pytest.raises(DecoderError, match=f"from 1 to 3.*found {layers}"):
-        EarlyExit(MODEL, layers)
+        Free(MODEL, layers=layers)
