@@ -10,10 +10,10 @@ torch.multinomial, so they differ from ours, from the same law.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -37,12 +37,14 @@ from decoders.api import (
     Trace,
 )
 from decoders.distribution import guided
+from decoders.kinds import Amount, Count
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.transformer import Transformer
 from decoders.noise import Noise
 from decoders.peers.convert import PeerError, llama_of, prompt_of, with_prompt_tokens
 from decoders.training.states import transformer_of
 
+TOLERANCE = 1e-4  # of logits in `prove`
 log = logging.getLogger(__name__)
 logging.getLogger("transformers").setLevel(logging.ERROR)  # its hints are not ours to follow
 
@@ -73,15 +75,15 @@ class Guided(LogitsProcessor):
 
 
 class Generate:
-    """`generate` with a dynamic cache (its default), or a static one, compiled or not.
-
-    attention: transformers' kernel, sdpa (its default) or eager. prove: before its first image, it
-    is shown that both libraries run the same model (`prove`), with logits at most `tolerance`
-    apart. Raises PeerError for a model that transformers' Llama cannot be.
+    """`generate` of the library. layers: the target's first so many are the assistant of assisted
+    generation and draft `drafts` codes per round, as FREE's untrained exit does on a chain; 0: no
+    assistant. transformers then takes one row, so there is no guidance: its ValueError says so.
+    attention: transformers' kernel. prove: before its first image, it is shown that both libraries
+    run the same model (`prove`). Raises PeerError for a model that transformers' Llama cannot be.
     """
 
-    rule = drafter = None
-    exercised: ClassVar = {"compiled": False, "prove": False}  # on the gate's small models
+    rule = None
+    exercised: ClassVar = {"cache": "dynamic", "prove": False}  # on the gate's small models
 
     def __init__(
         self,
@@ -90,23 +92,21 @@ class Generate:
         proposer: Any = None,
         verifier: Any = None,
         *,
-        static: bool = False,
-        compiled: bool = False,
-        attention: str = "sdpa",
+        cache: Literal["dynamic", "static", "compiled"] = "dynamic",
+        attention: Literal["sdpa", "eager"] = "sdpa",
+        layers: Amount = 0,
+        drafts: Count = 3,
         prove: bool = True,
-        tolerance: float = 1e-4,
     ) -> None:
         if proposer is not None or verifier is not None:
             raise DecoderError(
                 "generate takes no parts: set drafter=none tree=none acceptance=none"
             )
-        if attention not in ("sdpa", "eager"):
-            raise DecoderError(f"attention must be sdpa or eager, found {attention!r}")
-        self.model, self.sampling, self.compiled = model, sampling, compiled
-        self.static, self.attention, self.tolerance = static, attention, tolerance
-        self.options: dict[str, Any] = {"static": static, "attention": attention}
-        self.unproved = prove
+        self.model, self.sampling, self.unproved = model, sampling, prove
+        self.cache, self.attention, self.layers, self.drafts = cache, attention, layers, drafts
         self.target: Transformer = transformer_of(model)
+        if layers > (own := self.target.cfg.layers):
+            raise PeerError(f"loop.layers must be at most {own}, the target's, found {layers}")
         self.llama: Any = llama_of(self.target, attention)
         self.copies = sampling.guidance_rows
         draws = not sampling.greedy and self.copies == 1  # guided codes are drawn by `Guided`
@@ -116,37 +116,52 @@ class Generate:
         self.config = GenerationConfig(
             max_new_tokens=self.target.length,
             do_sample=draws,
-            cache_implementation="static" if static else None,
-            disable_compile=not compiled,
-            compile_config=everywhere if compiled else None,
+            cache_implementation=None if cache == "dynamic" else "static",
+            disable_compile=cache != "compiled",
+            compile_config=everywhere if cache == "compiled" else None,
             **{name: getattr(sampling, name) for name in filters},
         )
         self.processors = LogitsProcessorList([Guided(sampling)] if self.copies == 2 else [])
+        if layers:
+            self.assistant = llama_of(self.target, attention, layers)
+            self.table = with_prompt_tokens(self.target, self.llama, self.assistant)
+            settings = self.assistant.generation_config
+            settings.num_assistant_tokens = drafts
+            settings.num_assistant_tokens_schedule = "constant"
+            settings.assistant_confidence_threshold = 0.0
 
     def __str__(self) -> str:
-        cache = "static" if self.static else "dynamic"
-        how = ", compiled" if self.compiled else ""
-        return f"generate({cache} cache, {self.attention} attention{how})"
+        what = "assisted" if self.layers else "generate"
+        return f"{what}({self.cache} cache, {self.attention} attention)"
+
+    @property
+    def drafter(self) -> str | None:
+        """In the words of a table."""
+        return f"first {self.layers} layers, {self.drafts} codes per round" if self.layers else None
 
     def on(self, model: ImageModel, sampling: Sampling) -> Generate:
         """The same way to call it, not compiled, on another model."""
-        return type(self)(model, sampling, **self.options, prove=False)
+        cache: Any = "dynamic" if self.cache == "dynamic" else "static"
+        return Generate(
+            model, sampling, cache=cache, attention=self.attention, layers=self.layers,
+            drafts=self.drafts, prove=False,
+        )  # fmt: skip
 
     @torch.inference_mode()
     def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
         """See `decoders.api.Decoder`. The random numbers are torch's, seeded by the image's."""
         del pairs  # nothing is verified by us
         if self.unproved:
-            log.info("%s: logits differ by at most %.1e", self, prove(self, text, self.tolerance))
+            log.info("%s: logits differ by at most %.1e", self, prove(self, text))
             self.unproved = False
         with seeded(noise):
-            out, trace = self._codes(text)
-        if self.compiled and not hasattr(self.llama, "_compiled_call"):
+            out, trace = (self._assisted if self.layers else self._plain)(text)
+        if self.cache == "compiled" and not hasattr(self.llama, "_compiled_call"):
             raise PeerError("generate ran without compiling: its static cache was not taken up")
         return Generation(out[: text.batch, -self.target.length :].cpu(), trace)
 
-    def _codes(self, text: TextFeatures) -> tuple[Tensor, Trace]:
-        """Codes [R, L], behind a prompt or not, and how they came to be."""
+    def _plain(self, text: TextFeatures) -> tuple[Tensor, Trace]:
+        """Codes [R, L], and how they came to be."""
         prompt = prompt_of(self.target, text, self.copies)
         out = self.llama.generate(
             inputs_embeds=prompt.embeds,
@@ -157,56 +172,14 @@ class Generate:
         )
         return out, trace_of(torch.ones(self.target.length, dtype=torch.long), text.batch)
 
-
-class Assisted(Generate):
-    """Assisted generation: the assistant is the first `layers` of the target, `drafts` codes a
-    round, so it drafts what our early exit drafts on a chain.
-
-    transformers takes one row here, so there is no guidance: it raises a ValueError that says so.
-    """
-
-    def __init__(
-        self,
-        model: ImageModel,
-        sampling: Sampling,
-        proposer: Any = None,
-        verifier: Any = None,
-        *,
-        layers: int = 2,
-        drafts: int = 3,
-        attention: str = "sdpa",
-        prove: bool = True,
-        tolerance: float = 1e-4,
-    ) -> None:
-        super().__init__(
-            model, sampling, proposer, verifier, attention=attention, prove=prove,
-            tolerance=tolerance,
-        )  # fmt: skip
-        self.layers, self.drafts = layers, drafts
-        self.options = {"layers": layers, "drafts": drafts, "attention": attention}
-        self.assistant = llama_of(self.target, attention, layers)
-        self.table = with_prompt_tokens(self.target, self.llama, self.assistant)
-        settings = self.assistant.generation_config
-        settings.num_assistant_tokens = drafts
-        settings.num_assistant_tokens_schedule = "constant"
-        settings.assistant_confidence_threshold = 0.0
-        vocab = self.target.vocab_size
-        self.ids = torch.arange(vocab, vocab + self.target.prefix, device=model.device)[None]
-
-    def __str__(self) -> str:
-        return f"assisted({self.attention} attention)"
-
-    @property
-    def drafter(self) -> str:  # type: ignore[override]
-        """In the words of a table."""
-        return f"first {self.layers} layers, {self.drafts} codes per round"
-
-    def _codes(self, text: TextFeatures) -> tuple[Tensor, Trace]:
-        prompt = prompt_of(self.target, text, self.copies)
-        self.table.weight[self.target.vocab_size :] = prompt.embeds[0]
+    def _assisted(self, text: TextFeatures) -> tuple[Tensor, Trace]:
+        """Codes [R, P + L], behind the prompt, and how they came to be."""
+        prompt, vocab = prompt_of(self.target, text, self.copies), self.target.vocab_size
+        self.table.weight[vocab:] = prompt.embeds[0]
+        ids = torch.arange(vocab, len(self.table.weight), device=self.model.device)  # [P]
         with counted(self.llama) as held, counted(self.assistant) as drafted:
             out = self.llama.generate(
-                self.ids.expand(len(prompt.mask), -1),  # [R, P]
+                ids.expand(len(prompt.mask), -1),  # [R, P]
                 attention_mask=prompt.mask,
                 position_ids=prompt.positions,
                 generation_config=self.config,
@@ -268,12 +241,7 @@ def trace_of(committed: Tensor, batch: int) -> Trace:
 
 
 @torch.inference_mode()
-def prove(
-    made: Generate,
-    text: TextFeatures,
-    tolerance: float,
-    convert: Callable[[Transformer], LlamaForCausalLM] = llama_of,
-) -> float:
+def prove(made: Generate, text: TextFeatures) -> float:
     """Shows that both libraries run the same model, in float32 and on the first prompt: greedy
     codes are our AR's to the last one, and logits along them agree place by place. Returns their
     largest difference. A ratio of two different models would be worth nothing: raises PeerError.
@@ -293,12 +261,11 @@ def prove(
             f"{int(ours[0, at])}, generate {int(theirs[0, at])}: the two libraries do not run the "
             "same model"
         )
-    difference = _difference(target, convert(target), first, ours.to(model.device))
-    if not difference <= tolerance:
+    difference = _difference(target, llama_of(target), first, ours.to(model.device))
+    if not difference <= TOLERANCE:
         raise PeerError(
             f"the converted model's logits differ by up to {difference:.3g} in float32, at most "
-            f"{tolerance:g} is allowed (loop.tolerance): the two libraries do not run the same "
-            "model"
+            f"{TOLERANCE:g} is allowed: the two libraries do not run the same model"
         )
     return difference
 

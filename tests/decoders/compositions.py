@@ -37,12 +37,6 @@ OWN = {
     name.lower(): DecoderSpec(name.lower(), LOOP, PartSpec(PATHS[name]), STATIC, EXACT)
     for name in CLASSES[:-1]
 }
-<<<<<<< HEAD
-DRAFTED = {"specdec": "block"}  # decoders of conf/decoder on a drafter of their own
-=======
-PATHS = {one.learner.rpartition(".")[2][:-7]: one.learner[:-7] for one in DRAFTERS.values()}
-PATHS["Medusa"] = "decoders.propose.drafters.medusa.Medusa"
->>>>>>> c94db86d (SpecDec's drafter is called specdec, as its decoder and its paper: class, file, YAML, weights and recipe)
 SMALLER = {"free": ', "drafter.layers=1"'}  # for targets of one layer
 WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]
 
