@@ -148,12 +148,6 @@ class Section:
         """Whether any decoder's CLIP scores were compared with the baseline's, prompt by prompt."""
         return any(not math.isnan(entry.number(CLIP_LESS)) for entry in self.entries)
 
-    def like_ar(self, entry: Entry, column: str) -> bool:
-        """Whether a figure lies where AR's does, taken alone: for a front, which compares few."""
-        if column == "clip" and not math.isnan(entry.number(CLIP_LESS)):
-            return entry.interval(CLIP_LESS).contains(0)
-        return self.reseeded(column).contains(entry.number(column))
-
     def quality_p(self, entry: Entry, column: str) -> float:
         """Two-sided p that AR itself has the figure; NaN where it is not known. CLIP scores tell it
         prompt by prompt where they were compared so (means of a few seeds may lie close together by

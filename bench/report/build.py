@@ -42,7 +42,7 @@ SHEETS = {  # file -> what draws it, title, caption
     "code_maps": (
         code_maps,
         "How each code came to be",
-        "Left: the image. Right: one cell a code, in the same place as in the image.",
+        "Lower rows: one cell per code, in its place in the image above.",
     ),
 }
 

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from bench.report.document import Document
 from bench.report.plots.style import inline
-from bench.report.prompts import KEY, PHASE_KEY, PromptPage
+from bench.report.prompts import KEY, PromptPage
 from bench.report.table import ABSENT
 
 if TYPE_CHECKING:
@@ -69,9 +69,7 @@ def render(document: Document, sheets: Sequence[Sheet] = ()) -> str:
 def render_prompt(study: str, page: PromptPage, before: int | None, after: int | None) -> str:
     """The page of a prompt, with links to those before and after it (None: there is none)."""
     template = environment().get_template("prompt.html.j2")
-    return template.render(
-        study=study, page=page, before=before, after=after, key=KEY, phases=PHASE_KEY
-    )
+    return template.render(study=study, page=page, before=before, after=after, key=KEY)
 
 
 @lru_cache(maxsize=1)  # a template is compiled once for all prompts

@@ -1,51 +1,40 @@
 """A page for each prompt: what every decoder made of it under the same noise, and how.
 
-For each decoder: its picture, the map of how each code came to be, the map of codes that are not
-AR's, and where its seconds went. Each page is one file without any script,
-<report>/prompts/<prompt index>.html.
+For each decoder: its picture, the map of how each code came to be, and the map of codes that are
+not AR's. Each page is one file without any script, <report>/prompts/<prompt index>.html.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bench.judge.paired import latency_rows
 from bench.records.run_data import Entry, Role, RunData, as_text
-from bench.report.plots.bars import COLUMNS, phases_of
-from bench.report.plots.bars import SHADES as PHASES
 from bench.report.sheets import KINDS, kind_map, kinds_of, picture, pictured, raster, shown_rows
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
 LARGE = 120_000  # bytes from which a picture is embedded as WebP
 SAME, OTHER = (225, 225, 225), (170, 30, 45)  # colours of codes that are AR's and that are not
 KEY = [(f"rgb{color}", name, text) for name, (color, text) in KINDS.items()]
-PHASE_KEY = [(color, name) for name, color in PHASES.items()]
 
 Line = Mapping[str, Any]  # a row of the records
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What is shown of a decoder, by prompt index: the row of its image, its seconds_* columns
-    where it was timed, and its error where it has no image."""
+    """What is shown of a decoder, by prompt index: the row of its image, and its error where it
+    has none."""
 
     entry: Entry
     images: dict[int, Line]
-    seconds: dict[int, dict[str, float]]
     errors: dict[int, str]
-
-    def total(self, index: int) -> float:
-        """Seconds of the prompt's timed image; NaN where there is none."""
-        return self.seconds.get(index, {}).get("seconds_total", math.nan)
 
     @property
     def baseline(self) -> bool:
@@ -55,8 +44,7 @@ class Shown:
 @dataclass(frozen=True)
 class Card:
     """One decoder's image of the prompt. Pictures and maps are data URIs, "" where there is none;
-    missing: why there is no picture; seconds: (phase, colour, share of the section's longest, text)
-    of what was timed."""
+    missing: why there is no picture."""
 
     name: str
     verdict: str
@@ -67,7 +55,6 @@ class Card:
     kinds: str = ""
     differs: str = ""
     difference: str = ""
-    seconds: list[tuple[str, str, float, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -106,29 +93,16 @@ def _shown(entry: Entry, prompts: list[int]) -> Shown:
     failed = records[records["status"] != "ok"].drop_duplicates("prompt_index")
     columns = ["seed", "nfe", "mal", "image", "kind", "codes"]
     images = shown_rows(records[records["status"] == "ok"]).set_index("prompt_index")[columns]
-    timed = latency_rows(records).drop_duplicates("prompt_index").set_index("prompt_index")
     return Shown(
         entry,
         cast(dict[int, Line], images.to_dict("index")),
-        cast(dict[int, dict[str, float]], timed[[*COLUMNS]].to_dict("index")),
         {int(i): as_text(error) for i, error in failed[["prompt_index", "error"]].to_numpy()},
     )
 
 
 def _cards(run: RunData, shown: list[Shown], index: int) -> list[Card]:
-    """A card each, with bars of seconds on one scale."""
     reference = next((one.images.get(index) for one in shown if one.baseline), None)
-    phases = [phases_of(one.seconds[index]) if index in one.seconds else {} for one in shown]
-    longest = max((sum(one.values()) for one in phases), default=0.0)
-    bars = [
-        [(name, PHASES[name], 100 * value / longest, f"{value:.3f} s")
-         for name, value in seconds.items() if value > 0]
-        for seconds in phases
-    ]  # fmt: skip
-    return [
-        replace(_card(run, one, index, reference), seconds=seconds)
-        for one, seconds in zip(shown, bars, strict=True)
-    ]
+    return [_card(run, one, index, reference) for one in shown]
 
 
 def _card(run: RunData, shown: Shown, index: int, reference: Line | None) -> Card:
@@ -139,8 +113,6 @@ def _card(run: RunData, shown: Shown, index: int, reference: Line | None) -> Car
         return Card(name, verdict, "failed" if error else "not run", error)
     kinds, codes = kinds_of(row), _codes(row)
     facts = f"seed {row['seed']}, {row['nfe']} forwards, {row['mal']:.2f} codes per forward"
-    if math.isfinite(total := shown.total(index)):
-        facts += f", {total:.3f} s"
     embedded, missing = _picture(run, row)
     same = ("", "the baseline") if shown.baseline else _differs(codes, row, reference)
     return Card(

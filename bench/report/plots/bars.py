@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ SHADES = {
     "text": "#CC79A7", "prefill": "#56B4E9", "draft": "#E69F00", "forward": "#0072B2",
     "accept": "#D55E00", "other": "#BDBDBD", "VQ decode": "#009E73",
 }  # fmt: skip
-COLUMNS = (*(f"seconds_{phase}" for phase in PHASES), "seconds_total")
 INSIDE = ("prefill", "draft", "forward", "accept")  # what seconds_total covers
 
 
@@ -150,21 +149,13 @@ def draw_phases(run: RunData) -> Plot:
 
 
 def phase_seconds(entry: Entry) -> dict[str, float]:
-    """Mean seconds of every phase over the timed images, see `phases_of`; {} without any."""
+    """Mean seconds of every phase over the timed images, 0 where not recorded; {} without any.
+    `other` is what seconds_total holds beyond its four timed parts."""
     rows = paired.latency_rows(entry.records)
     if rows.empty:
         return {}
-    return phases_of({column: float(rows[column].mean()) for column in COLUMNS})
-
-
-def phases_of(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Seconds of every phase by its name in `SHADES`, 0 where not recorded, of the seconds_*
-    columns of a row.
-
-    `other` is what seconds_total holds beyond its four timed parts.
-    """
-    known = {phase: float(np.nan_to_num(seconds[f"seconds_{phase}"])) for phase in PHASES}
-    total = float(np.nan_to_num(seconds["seconds_total"]))
-    known["other"] = max(total - sum(known[name] for name in INSIDE), 0.0)
-    known["VQ decode"] = known["vq"]
-    return {name: known[name] for name in SHADES}
+    names = (*PHASES, "total")
+    means = {name: float(np.nan_to_num(rows[f"seconds_{name}"].mean())) for name in names}
+    means["other"] = max(means["total"] - sum(means[name] for name in INSIDE), 0.0)
+    means["VQ decode"] = means["vq"]
+    return {name: means[name] for name in SHADES}

@@ -36,8 +36,6 @@ def test_every_file_is_written_and_no_picture_is_large(built):
     assert [sheet.path.name for sheet in built.sheets] == ["contact_sheet.webp", "code_maps.webp"]
     pictures = [*(files["png"] for files in built.plots.values()), *(s.path for s in built.sheets)]
     assert max(path.stat().st_size for path in pictures) < 200_000
-    for name in ("index.html", "table.md", "table.tex", "table.csv"):
-        assert (built.folder / name).stat().st_size > 500
     assert built.terminal == (built.folder / "table.txt").read_text(encoding="utf-8")
 
 
@@ -48,43 +46,30 @@ def test_page_is_self_contained_and_escapes_what_it_shows(built):
     assert len(sources) == 2 and seen.count('<svg role="img"') == len(PLOTS)
     assert all(source.startswith("data:image/webp") for source in sources)
     assert "row 3 &lt;cond&gt; of 2" in page and "<cond>" not in page
-    for made in DECODERS:
-        assert f">{made.name}</td>" in page
+    assert all(f">{made.name}</td>" in page for made in DECODERS)
     for fact in ("0123456789abcdef", "Example CPU, 2 cores", "torch 2.9.0", "c0ffee"):
         assert fact in page
-    assert page.count("Sampling (temperature 1, guidance 2)") >= 2
-    assert page.count("Greedy (temperature 0, guidance 2)") >= 2
 
 
-def test_run_without_quality_or_images_says_so(tmp_path):
-    few = (DECODERS[0], DECODERS[4])
+def test_a_run_without_quality_pictures_and_traces_shows_nothing_empty(tmp_path):
     nan = float("nan")
     absent = dict.fromkeys(("fid", "fid_lo", "fid_hi", "clip", "clip_lo", "clip_hi"), nan)
-    folder = write_run(tmp_path, few, prompts=3, reseed=False, images=False, **absent)
-    (folder / "report").mkdir()
+    folder = write_run(tmp_path, (DECODERS[0], DECODERS[4]), prompts=3, reseed=False, **absent)
+    shutil.rmtree(folder / "images")  # as a published run: the rows still name them
+    table = pd.read_parquet(folder / "records.parquet")
+    for column in ("kind", "depth", "step", "accepted", "moved", "bound", "codes", "tv_output"):
+        table[column] = [[] for _ in table.index]
+    table.to_parquet(folder / "records.parquet")
     stale = folder / "report" / "contact_sheet.webp"
+    stale.parent.mkdir()
     stale.write_bytes(b"old")
-    paths = build_report(folder)
+    paths = write_report(load(folder))
+    assert set(paths.plots) == PLOTS - {"acceptance_depth", "speedup_fid", "speedup_clip"}
     assert not paths.sheets and not stale.exists()
     page = paths.page.read_text(encoding="utf-8")
-    assert "No image was kept" in page
-    assert "Speed-up against FID" not in page
-    assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\].* — +— ", paths.terminal)
-
-
-def test_a_run_without_pictures_and_traces_shows_nothing_empty(tmp_path):
-    folder = write_run(tmp_path / "run", (DECODERS[0], DECODERS[4]), prompts=3)
-    shutil.rmtree(folder / "images")  # as a published run: the rows still name them
-    records = pd.read_parquet(folder / "records.parquet")
-    for column in ("kind", "depth", "step", "accepted", "moved", "bound", "codes", "tv_output"):
-        records[column] = [[] for _ in records.index]
-    records.to_parquet(folder / "records.parquet")
-    paths = write_report(load(folder), tmp_path / "report")
-    assert set(paths.plots) == PLOTS - {"acceptance_depth"}
-    assert not paths.sheets
-    page = paths.page.read_text(encoding="utf-8")
-    assert 'href="prompts/' not in page and 'href="#prompts"' not in page
+    assert "No image was kept" in page and 'href="#prompts"' not in page
     assert not [*paths.folder.glob("prompts/*.html")]
+    assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\].* — +— ", paths.terminal)
 
 
 def test_many_values_of_a_fact_are_counted(built):
@@ -115,7 +100,6 @@ def rewritten(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> Non
 
 HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (Path.unlink, ""),
-    "empty": (lambda path: path.write_bytes(b""), ""),
     "no table": (lambda path: path.write_bytes(b"\x00\x01 no table"), ""),
     "no rows": (lambda path: rewritten(path, lambda table: table.iloc[:0]), "has no rows"),
     "a column less": (
@@ -143,23 +127,11 @@ def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path):
     older = pq.read_table(path).drop_columns([*records.LATER])
     at = older.schema.get_field_index("schema_version")
     older = older.set_column(at, "schema_version", pa.array([5] * len(older)))
-    records.write(
-        path, older.cast(pa.schema([f for f in records.SCHEMA if f.name in older.schema.names]))
-    )
+    fields = [f for f in records.SCHEMA if f.name in older.schema.names]
+    records.write(path, older.cast(pa.schema(fields)))
     shown = build.terminal(document(load(folder)))
     assert "took of the cores while images were timed is not known" in " ".join(shown.split())
-    found = records.read(path)
-    assert found is not None and found.schema == records.SCHEMA
     assert not records.other_version(path)
-
-
-def test_other_schema_version_is_refused(tmp_path):
-    folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
-    path = folder / "records.parquet"
-    for change in (
-        lambda rows: rows.assign(schema_version=99),
-        lambda rows: rows.drop(columns="block"),  # the version is named, not what it lacks
-    ):
-        rewritten(path, change)
-        with pytest.raises(FolderError, match=r"schema version \[99\]"):
-            build_report(folder)
+    rewritten(path, lambda rows: rows.assign(schema_version=99).drop(columns="block"))
+    with pytest.raises(FolderError, match=r"schema version \[99\]"):
+        build_report(folder)

@@ -1,9 +1,8 @@
-"""The page in a real browser: sorting, filtering, opening a prompt, figures, widths, a prompt that
-is a script. And what the pages of prompts say, without one."""
+"""The page in a real browser: sorting, filtering, opening a prompt, figures, widths, the dark, and
+a prompt that is a script. And what the pages of prompts say, without one."""
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,20 @@ from bench.report.document import document
 from bench.report.page import sort_key
 from tests.bench.report.synthetic import DECODERS, write_run
 
-LINEUP = tuple(d for d in DECODERS if d.name in ("ar", "sd_chain", "lantern", "lantern_chain"))
-SWEPT = tuple(
-    replace(LINEUP[2], name=f"lantern_delta{delta}", acceptance=f"lantern(delta={delta})",
-            seconds=1.4 - delta, fid=21 + 5 * delta, verdict="relaxed (TV 0.5170; both hold)")
-    for delta in (0.3, 0.1)
-)  # fmt: skip
+NAMES = ("ar", "sd_chain", "lantern", "lantern_pp", "lantern_chain")
+LINEUP = tuple(d for d in DECODERS if d.name in NAMES)
 SCRIPT = "<script>document.title = 'taken over'</script> & a \"ring\""
 BROWSERS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_run(tmp_path_factory.mktemp("page") / "run", LINEUP + SWEPT, prompts=3)
+    folder = write_run(tmp_path_factory.mktemp("page") / "run", LINEUP, prompts=3)
     records = pd.read_parquet(folder / "records.parquet")
     records.loc[records["prompt_index"] == 1, "prompt"] = SCRIPT
-    same = records["decoder"] == "sd_chain"  # decodes AR's codes, but for one
-    for at in records.index[same]:
-        ar = records[(records["decoder"] == "ar") & (records["protocol"] == "quality")]
-        codes = ar[ar["prompt_index"] == records["prompt_index"][at]]["codes"].iloc[0].copy()
+    ar = records[(records.decoder == "ar") & (records.protocol == "quality")]
+    for at in records.index[records.decoder == "sd_chain"]:  # decodes AR's codes, but for one
+        codes = ar[ar.prompt_index == records.prompt_index[at]]["codes"].iloc[0].copy()
         codes[40] += 1
         records.at[at, "codes"] = codes
     records.to_parquet(folder / "records.parquet")
@@ -61,7 +55,6 @@ def opened(browser: Any, page: Path) -> Iterator[Any]:
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 800})
     tab, errors, asked = context.new_page(), [], []
     tab.on("pageerror", lambda error: errors.append(str(error)))
-    tab.on("console", lambda said: errors.append(said.text) if said.type == "warning" else None)
     tab.on("request", lambda request: asked.append(request.url))
     tab.goto(page.as_uri())
     tab.wait_for_selector("body[data-ready]", timeout=60_000)
@@ -71,43 +64,23 @@ def opened(browser: Any, page: Path) -> Iterator[Any]:
     context.close()
 
 
-RELAXED = 1  # the second table
-
-
-def first_column(tab: Any, table: int = RELAXED) -> list[str]:
-    """Decoders of a table, from top to bottom."""
-    rows = tab.locator("table.grid").nth(table).locator("tbody tr td:first-child")
-    return list(rows.all_inner_texts())
-
-
-def test_a_click_on_a_heading_sorts_by_the_figure(opened: Any) -> None:
-    assert first_column(opened, 0) == ["ar", "AR reseed, seed 1", "sd_chain"]
-    assert first_column(opened) == ["ar", "lantern", "lantern_delta0.3", "lantern_delta0.1"]
-    heading = opened.locator("table.grid").nth(RELAXED).locator("th", has_text="s/image")
-    heading.click()
-    opened.locator("th[aria-sort=ascending]").first.wait_for()
-    assert first_column(opened) == ["lantern", "lantern_delta0.3", "lantern_delta0.1", "ar"]
-    heading.click()
-    opened.locator("th[aria-sort=descending]").first.wait_for()
-    assert first_column(opened)[0] == "ar"
-
-
-def test_the_search_field_filters(opened: Any) -> None:
-    opened.locator(".dt-search input").nth(RELAXED).fill("relaxed")
-    assert first_column(opened) == ["lantern", "lantern_delta0.3", "lantern_delta0.1"]
-    opened.locator(".dt-search input").nth(RELAXED).fill("no such decoder")
-    assert "No matching records" in opened.locator("table.grid").nth(RELAXED).inner_text()
-
-
-def test_the_page_opens_with_the_answer(opened: Any) -> None:
-    lines = opened.locator(".headline li").all_inner_texts()
-    assert lines[0].startswith("Fastest exact decoder: sd_chain, 1.17 [1.12, 1.21] times AR")
-    assert lines[1].startswith("Fastest decoder with quality in AR's band: lantern, 2.35")
+def test_the_answer_is_first_and_tables_sort_and_filter(opened: Any) -> None:
     tops = opened.evaluate(
         "['.headline', '#table', '#figures'].map(s => document.querySelector(s)"
         ".getBoundingClientRect().top)"
     )
     assert tops == sorted(tops) and tops[0] < 200
+    table = opened.locator("table.grid").nth(1)
+    names = table.locator("tbody tr td:first-child").all_inner_texts
+    assert names() == ["ar", "lantern_pp", "lantern"]
+    table.locator("th", has_text="output TV").click()
+    opened.locator("th[aria-sort=ascending]").first.wait_for()
+    assert names()[1:] == ["lantern_pp", "lantern"]
+    table.locator("th", has_text="output TV").click()
+    opened.locator("th[aria-sort=descending]").first.wait_for()
+    assert names()[0] == "lantern"
+    opened.locator(".dt-search input").nth(1).fill("relaxed")
+    assert names() == ["lantern", "lantern_pp"]
 
 
 def test_a_prompt_opens_and_a_script_in_it_is_text(opened: Any) -> None:
@@ -116,42 +89,26 @@ def test_a_prompt_opens_and_a_script_in_it_is_text(opened: Any) -> None:
     links.nth(1).click()
     assert opened.locator("h1").inner_text() == SCRIPT
     assert SCRIPT in opened.title() and opened.locator("script").count() == 0
-    assert opened.locator(".card h3").all_inner_texts() == [
-        "ar", "sd_chain", "lantern", "lantern_delta0.3", "lantern_delta0.1", "lantern_chain"
-    ]  # fmt: skip
+    assert {*opened.locator(".card h3").all_inner_texts()} == {*NAMES}
     wide = opened.evaluate("[...document.images].map(i => i.naturalWidth)")
-    assert len(wide) == 3 * 5 - 1 and min(wide) > 0  # AR has no map of codes that are not AR's
+    assert len(wide) == 3 * 4 - 1 and min(wide) > 0  # AR has no map of codes that are not AR's
     opened.locator("nav a", has_text="Next").click()
     assert opened.url.endswith("prompts/2.html")
 
 
-def test_tables_and_figures_fit_a_laptop_and_figures_use_its_width(opened: Any) -> None:
-    shown = opened.locator("table.grid, .plots svg")
-    ends = shown.evaluate_all("all => all.map(one => one.getBoundingClientRect().right)")
-    assert len(ends) > 10 and max(ends) <= 1280
+def test_tables_and_figures_fit_every_screen(browser: Any, opened: Any, page: Path) -> None:
     wide = opened.locator(".plots svg").evaluate_all(
         "all => all.map(one => one.getBoundingClientRect().width)"
     )
-    assert min(wide) > 0.85 * 1240 / 2
-    assert "Speed-up against FID" in opened.locator("h3:visible").all_inner_texts()
-
-
-def test_in_the_dark_words_of_figures_are_light(browser: Any, page: Path) -> None:
-    tab = browser.new_page(color_scheme="dark")
-    tab.goto(page.as_uri())
-    look = "one => getComputedStyle(one).fill"
-    assert tab.locator(".plots svg text").first.evaluate(look) == "rgb(221, 221, 221)"
-    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(24, 24, 24)"
-    tab.close()
-
-
-def test_the_page_fits_a_telephone(browser: Any, page: Path) -> None:
+    assert min(wide) > 500 and opened.evaluate("document.documentElement.scrollWidth") <= 1280
     tab = browser.new_page(viewport={"width": 400, "height": 800})
-    for address in (page, page.parent / "prompts" / "0.html"):
+    for address in (page.parent / "prompts" / "0.html", page):
         tab.goto(address.as_uri())
-        if address == page:
-            tab.wait_for_selector("body[data-ready]", timeout=60_000)
         assert tab.evaluate("document.documentElement.scrollWidth") <= 400
+    tab.emulate_media(color_scheme="dark")
+    light = tab.locator(".plots svg text").first.evaluate("one => getComputedStyle(one).fill")
+    assert light == "rgb(221, 221, 221)"
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(24, 24, 24)"
     tab.close()
 
 
@@ -167,17 +124,17 @@ def test_a_prompt_s_page_says_which_codes_are_not_ar_s(page: Path) -> None:
     assert "1 of 256 codes not AR&#39;s; first: code 40" in text
     assert "Codes differ even between decoders of one law" in text
     assert "NaN logits at code 17" in text  # of the decoder that failed
-    assert "256 forwards" not in text and "255 forwards, 1.00 codes per forward" in text
+    assert "255 forwards, 1.00 codes per forward" in text
 
 
-def test_pages_of_an_earlier_report_are_removed(page: Path, tmp_path: Path) -> None:
+def test_pages_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
     old, other = tmp_path / "prompts" / "77.html", tmp_path / "prompts" / "mine.html"
     old.parent.mkdir()
     for path in (old, other):
         path.write_text("old")
     few = write_run(tmp_path / "run", LINEUP[:1], prompts=1, reseed=False, images=False)
     write_page(document(load(few)), tmp_path, [])
-    assert not old.exists() and other.exists() and (tmp_path / "prompts" / "0.html").is_file()
+    assert not old.exists() and other.exists()
     assert "image not kept" in (tmp_path / "prompts" / "0.html").read_text()
 
 

@@ -78,39 +78,19 @@ def row(text: str, name: str, table: int = 0) -> str:
 
 def test_an_unfair_baseline_marks_every_speed_up_over_it_in_every_form(built: ReportPaths) -> None:
     assert "unfair baseline (1)" in row(built.terminal, "ar")
-    assert "2.35 [2.27, 2.44] unfair baseline (1)" in row(built.terminal, "lantern")
-    for name in ("ar_greedy", "eagle2_greedy", "lantern_greedy"):
+    for name in ("ar_greedy", "eagle2_greedy", "lantern_greedy", "AR reseed, seed 1"):
         assert "unfair" not in row(built.terminal, name)
-    assert "unfair" not in row(built.terminal, "AR reseed, seed 1"), "it has no speed-up"
-    assert f"(1) unfair baseline: {SLOW}." in " ".join(built.terminal.split())
-    markdown = (built.folder / "table.md").read_text(encoding="utf-8")
-    assert "| 2.35 [2.27, 2.44] unfair baseline (1) |" in markdown
-    assert f"* (1) unfair baseline: {SLOW}." in markdown
-    latex = (built.folder / "table.tex").read_text(encoding="utf-8")
-    assert "lantern & 2.35 [2.27, 2.44] unfair baseline (1) &" in latex
-    assert rf"\footnotesize (1) unfair baseline: {SLOW}." in latex
-    assert latex.count(r"\begin{") == latex.count(r"\end{") == 12
-    page = built.page.read_text(encoding="utf-8")
-    assert ">2.35 [2.27, 2.44] unfair baseline (1)</td>" in page
-    assert f"<li>(1) unfair baseline: {SLOW}.</li>" in page
+    for name, (cell, note) in {
+        "txt": ("2.35 [2.27, 2.44] unfair baseline (1)", f"(1) unfair baseline: {SLOW}."),
+        "md": ("| 2.35 [2.27, 2.44] unfair baseline (1) |", f"* (1) unfair baseline: {SLOW}."),
+        "tex": ("2.35 [2.27, 2.44] unfair baseline (1) &", f"(1) unfair baseline: {SLOW}."),
+    }.items():
+        text = (built.folder / f"table.{name}").read_text(encoding="utf-8")
+        assert cell in text and note in " ".join(text.split())
+    assert f"<li>(1) unfair baseline: {SLOW}.</li>" in built.page.read_text(encoding="utf-8")
     table = pd.read_csv(built.folder / "table.csv", keep_default_na=False).set_index("decoder")
     assert list(table.fairness) == ["unfair", "", "unfair", "fair", "fair", "fair"]
     assert table.loc["lantern", "fairness_reason"] == SLOW
-
-
-def test_a_baseline_on_another_backend_is_marked(tmp_path: Path) -> None:
-    folder = made(tmp_path / "run")
-    rows = pd.read_parquet(folder / "records.parquet")
-    rows.loc[rows.decoder == "eagle2_greedy", "backend"] = "cuda_graph"
-    rows.to_parquet(folder / "records.parquet")
-    judge_folder(folder, rows, ["ar", "ar_greedy"], FairnessConfig(20.0))
-    summary = pd.read_csv(folder / "summary.csv", keep_default_na=False)
-    summary.loc[summary.decoder == "eagle2_greedy", "backend"] = "cuda_graph"
-    summary.to_csv(folder / "summary.csv", index=False)
-    text = build.terminal(document(load(folder)))
-    assert "unfair baseline (1)" in row(text, "eagle2_greedy")
-    assert "unfair" not in row(text, "lantern") + row(text, "lantern_greedy")
-    assert "backend: eagle2_greedy ran on cuda_graph, ar_greedy on eager" in text
 
 
 def test_fair_and_unknown_baselines_are_said_to_be_so(tmp_path: Path) -> None:
@@ -165,11 +145,6 @@ def test_the_roofline_is_drawn_where_there_is_one(built: ReportPaths, tmp_path: 
     assert any("No roofline was measured" in line for line in without.notices)
 
 
-def test_a_decoder_may_be_called_null(tmp_path: Path) -> None:
-    folder = made(tmp_path, (line("null", 2.0), line("ar", 2.0)))
-    assert set(load(folder).roofline) == {"null", "ar"}
-
-
 def bound(folder: Path, **rates: float) -> Path:
     """A run whose AR reads 16.5 MB and takes 30 Mflop, at these rates."""
     made(folder)
@@ -183,15 +158,12 @@ def bound(folder: Path, **rates: float) -> Path:
 MEMORY = "AR is bound by memory here (0.825 ms for 16.5 MB at 20 GB/s)"
 
 
-def test_the_line_under_the_table_says_what_binds_ar(built: ReportPaths, tmp_path: Path) -> None:
-    page = built.page.read_text(encoding="utf-8")
-    assert page.index(MEMORY) < page.index("</table>")
-    markdown = (built.folder / "table.md").read_text(encoding="utf-8")
-    assert markdown.count(MEMORY) == 1 and markdown.index(MEMORY) < markdown.index("| decoder")
-    assert MEMORY in " ".join(built.terminal.split())
-    assert MEMORY in (built.folder / "table.tex").read_text(encoding="utf-8")
+def test_the_headline_says_what_binds_ar(built: ReportPaths, tmp_path: Path) -> None:
+    for name in ("table.txt", "table.md", "table.tex", "index.html"):
+        assert MEMORY in " ".join((built.folder / name).read_text(encoding="utf-8").split())
     run = load(bound(tmp_path / "slow", operations_per_s=20e9))
     assert "AR is bound by arithmetic here (1.5 ms for 30 Mflop" in regime_lines(run)[0]
+    assert "arithmetic binds from the first code on" in verification.draw(run).caption
     run = load(bound(tmp_path / "cache", large_bytes_per_s=5e9))
     assert "AR is bound by the processor's cache here" in regime_lines(run)[0]
 
@@ -208,8 +180,6 @@ def test_forwards_are_drawn_over_their_codes_and_by_the_roofline(tmp_path: Path)
     plot = verification.draw(run)
     assert f"{sampling.title}: arithmetic takes over at 9 codes." in plot.caption
     assert ">lantern (0.36 AR steps)<" in inline(plot)
-    slow = load(bound(tmp_path / "slow", operations_per_s=20e9))
-    assert "arithmetic binds from the first code on" in verification.draw(slow).caption
 
 
 def test_steps_that_are_one_graph_are_drawn_as_a_whole(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The table writer: one set of columns and rows in every format."""
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 from bench.report.table import (
     APART,
@@ -20,36 +20,24 @@ from bench.report.table import (
 )
 from metrics.stats import Interval
 
-
-@dataclass
-class Timed:
-    name: str
-    seconds: Interval
-    share: float
-
-
 NAN = math.nan
-ROWS = [
-    Timed("a_b", Interval(1.0, 0.5, 1.5), 0.123),
-    Timed("c|d", Interval(NAN, NAN, NAN), NAN),
-    Timed("e", Interval(2.0, NAN, NAN), 1.0),
+ROWS: list[dict[str, Any]] = [
+    {"name": "a_b", "seconds": Interval(1.0, 0.5, 1.5), "share": 0.123},
+    {"name": "c|d", "seconds": Interval(NAN, NAN, NAN), "share": NAN},
+    {"name": "e", "seconds": Interval(2.0, NAN, NAN), "share": 1.0},
 ]
 COLUMNS = (
     Column("name", "decoder", words=True),
     Column("seconds", "s", intervals(2)),
-    Column("", "ms", lambda row: figures(0, 1e3)(row.seconds.value)),
+    Column("", "ms", lambda row: figures(0, 1e3)(row["seconds"].value)),
     Column("share", "share", percent),
 )
 
 
 def test_one_table_reads_the_same_in_the_terminal_and_in_files():
     table = filled(COLUMNS, ROWS, "Times")
-    title, head, rule, *lines = terminal(table).splitlines()
-    assert (title, head.split(), set(rule)) == (
-        "Times",
-        ["decoder", "s", "ms", "share"],
-        {"-", " "},
-    )
+    title, head, _, *lines = terminal(table).splitlines()
+    assert (title, head.split()) == ("Times", ["decoder", "s", "ms", "share"])
     assert lines[0].split("  ")[0] == "a_b" and "1.00 [0.50, 1.50]" in lines[0]
     assert lines[1].split() == ["c|d", "—", "—", "—"] and "[" not in lines[2]
     text = markdown(table)
@@ -63,15 +51,13 @@ def test_a_failed_row_keeps_its_error_and_a_reseed_stands_apart():
     rows = [Row(["a", ""], "failed", "failed: no_weights"), Row(["b", "1"], APART)]
     table = Table("", [Column("", "decoder"), Column("", "s")], rows)
     assert terminal(table).splitlines()[2] == "a        failed: no_weights"
-    assert r"| a | **failed**: no\_weights |" in markdown(table) and "| *b* | *1* |" in markdown(
-        table
-    )
+    text = markdown(table)
+    assert r"| a | **failed**: no\_weights |" in text and "| *b* | *1* |" in text
     assert r"\multicolumn{1}{l}{\emph{failed: no\_weights}}" in latex(table, "")
 
 
 def test_a_csv_has_full_precision_and_the_ends_of_intervals():
-    third = Interval(1 / 3, 0.25, 0.5)
-    text = csv_text([{"name": "a,b", "speedup": third, "mal": 2.0}])
+    text = csv_text([{"name": "a,b", "speedup": Interval(1 / 3, 0.25, 0.5), "mal": 2.0}])
     assert text == f'name,speedup,speedup_lo,speedup_hi,mal\n"a,b",{1 / 3},0.25,0.5,2.0\n'
 
 

