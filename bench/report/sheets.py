@@ -126,14 +126,15 @@ def _sheet(blocks: Sequence[Block], kinds: Mapping[str, tuple[Color, str]] = {})
             axes.text(GAP, low + PIXELS, text, va="top", fontsize=8.5)
             for column, pixels in enumerate(tiles):
                 left = WORDS + column * (PIXELS + GAP)
+                shown = pixels
                 if isinstance(pixels, str):
-                    pixels, reason = np.full((1, 1, 3), 240, np.uint8), pixels
-                    axes.text(left + PIXELS / 2, low + PIXELS / 2, reason, ha="center",
+                    shown = np.full((1, 1, 3), 240, np.uint8)
+                    axes.text(left + PIXELS / 2, low + PIXELS / 2, pixels, ha="center",
                               color=MUTED, fontsize=8.5)  # fmt: skip
                 place = (left, left + PIXELS, low, low + PIXELS)
-                axes.imshow(pixels, extent=place, interpolation="nearest", aspect="auto")
+                axes.imshow(shown, extent=place, interpolation="nearest", aspect="auto")
         top -= block.height
-    handles = [Patch(color=np.divide(color, 255), label=f"{name}: {said}")
+    handles = [Patch(color="#{:02x}{:02x}{:02x}".format(*color), label=f"{name}: {said}")
                for name, (color, said) in kinds.items()]  # fmt: skip
     if handles:
         figure.legend(handles=handles, loc="lower left", ncols=columns)

@@ -63,7 +63,7 @@ def draw(run: RunData) -> Plot:
             share = cells[line, column]
             axes.text(column + 0.5, line + 0.5, f"{share:.2f}", ha="center", va="center",
                       color="white" if share > 0.55 else "black", fontsize=style.SMALL)  # fmt: skip
-        axes.set_xticks(np.arange(depths) + 0.5, range(1, depths + 1))
+        axes.set_xticks(np.arange(depths) + 0.5, [f"{d}" for d in range(1, depths + 1)])
         axes.set_yticks(np.arange(len(found)) + 0.5, [*found])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.plots import style
@@ -77,7 +78,12 @@ def draw(run: RunData, measure: Measure) -> Plot:
         entries, band = measure.drawn(section), section.reseeded(measure.column)
         if measure is not TV and math.isfinite(band.half_width):
             seeds = f"{measure.name} of AR under other seeds"
-            shade = {"color": style.MUTED, "alpha": 0.2, "linewidth": 0, "label": seeds}
+            shade: dict[str, Any] = {
+                "color": style.MUTED,
+                "alpha": 0.2,
+                "linewidth": 0,
+                "label": seeds,
+            }
             axes.axvspan(band.lo, band.hi, **shade)
             reseeds = [Patch(**shade)]
         axes.axhline(1, color=style.MUTED, linewidth=0.8, linestyle=":")

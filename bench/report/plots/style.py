@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
+Box = tuple[float, float, float, float]  # x0, y0, x1, y1
 WIDTH = 6.4  # inches
 SMALL = 10  # points of words inside axes
 FORMATS = ("png", "svg", "pdf")
@@ -39,7 +41,7 @@ HUES = (
 )  # fmt: skip
 MARKERS = {"exact": "o", "exact as far as sampled": "s", "relaxed": "D", "broken": "X"}
 NOT_JUDGED = "^"
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.family": ["DejaVu Sans"], "font.size": 11, "axes.titlesize": 11,
     "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.labelsize": 11,
     "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": MUTED,
@@ -123,12 +125,12 @@ def point(
     axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | Interval, **how: Any
 ) -> None:
     """A decoder's mark, in the shape of its verdict, with its intervals as error bars."""
-    places = [one.value if isinstance(one, Interval) else one for one in (x, y)]
-    reach = {f"{side}err": errors(one) for side, one in (("x", x), ("y", y))
+    at, up = (one.value if isinstance(one, Interval) else one for one in (x, y))
+    look: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.8, "zorder": 3} | how
+    look |= {f"{side}err": errors(one) for side, one in (("x", x), ("y", y))
              if isinstance(one, Interval)}  # fmt: skip
-    look = {"markeredgecolor": "white", "markeredgewidth": 0.8, "zorder": 3} | how
     marker = MARKERS.get(kind(entry), NOT_JUDGED)
-    axes.errorbar(*places, **reach, fmt=marker, color=color, elinewidth=1.1, capsize=2, **look)
+    axes.errorbar(at, up, fmt=marker, color=color, elinewidth=1.1, capsize=2, **look)
 
 
 def errors(found: Interval) -> list[list[float]]:
@@ -170,7 +172,7 @@ def label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
     for name, (x, y) in spots.items():
         text = axes.annotate(name, points[name], (0, 0), textcoords="offset points", fontsize=SMALL)
         size = text.get_window_extent()
-        found = []
+        found: list[tuple[float, int, Box]] = []
         for dx, dy in PLACES:
             left = x + dx * scale - (size.width if dx < 0 else 0)
             low = y + dy * scale - size.height / 2
@@ -197,8 +199,8 @@ def fixed(figure: Figure) -> None:
     figure.set_layout_engine("none")
 
 
-def _shared(a: tuple[float, ...], b: tuple[float, ...]) -> float:
-    """The area that two boxes (x0, y0, x1, y1) share."""
+def _shared(a: Box, b: Box) -> float:
+    """The area that two boxes share."""
     return max(min(a[2], b[2]) - max(a[0], b[0]), 0) * max(min(a[3], b[3]) - max(a[1], b[1]), 0)
 
 
