@@ -35,19 +35,20 @@ SCORES = ("clip", "clip_g", "hps")
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """The settings; what a metric does not need may be None. metrics (): those that fit."""
+    """The settings of `cmd_evaluate`; what a metric does not need may be None. metrics (): those
+    that fit."""
 
-    images: Path  # DIR the images (.png .jpg .jpeg .webp .bmp), numbers in numeric order
-    captions: Path | None = None  # FILE .txt (one per line), .csv .tsv .json .jsonl
-    reference: Path | None = None  # DIR real images, for FID, KID, precision and recall
+    images: Path
+    captions: Path | None = None
+    reference: Path | None = None
     metrics: tuple[str, ...] = ()
-    out: Path | None = None  # FILE.csv the figures with all that they were made with
-    limit: Annotated[int, Within(2, 10**9)] | None = None  # N only the first N images
-    size: Annotated[int, Within(1, 4096)] = 256  # side of the centre crop
-    batch: Annotated[int, Within(1, 2**20)] = 64  # images at once
-    seed: Seed = 0  # of the bootstrap intervals
-    device: str = "auto"  # auto, cpu or cuda
-    cache_dir: Path = Path("results/runs/.cache")  # DIR features of the reference, kept
+    out: Path | None = None
+    limit: Annotated[int, Within(2, 10**9)] | None = None
+    size: Annotated[int, Within(1, 4096)] = 256
+    batch: Annotated[int, Within(1, 2**20)] = 64
+    seed: Seed = 0
+    device: str = "auto"
+    cache_dir: Path = Path("results/runs/.cache")
     weights: dict[str, str | None] = field(default_factory=dict)
     folder: Path | None = None
     arch: dict[str, str] = field(default_factory=dict)
@@ -57,23 +58,32 @@ EVALUATED = typing.get_type_hints(EvaluateConfig, include_extras=True)
 
 
 def cmd_evaluate(words: Sequence[str]) -> int:
-    """Quality of any folder of images with captions, in the papers' protocol.
+    """Quality of any folder of images with captions, in the papers' protocol: evaluate [DIR].
     A folder of pictures of a run says enough by itself: its captions.json is read. Without
     metrics=, those that fit: scenes where the embedded CLIP knows all words of the captions (it
     needs no reference), else those of fid, kid, precision_recall and clip that have what they
     need.
-    Usage: [DIR] [setting=value ...]
-    Settings:
-        *                   bench/commands/evaluate.py EvaluateConfig
-        metrics=[...]       fid, fid_tf, kid, precision_recall, precision_recall_whole, clip,
-                            clip_g, hps, scenes (the embedded CLIP)
-        weights.NAME=FILE   weights of inception, vgg, clip, clip_g, hps
-        weights.folder=DIR  where weights are looked for by their public names
-                            (default: ~/.cache/lantern-bench/metrics)
-        arch.NAME=...       another open_clip architecture of clip, clip_g or hps
-    Example: evaluate DIR reference=REAL metrics=[fid,clip]
 
-    Without settings: what they are, status 2.
+    settings:
+      images=DIR          the images (.png .jpg .jpeg .webp .bmp), numbers in numeric order
+      captions=FILE       .txt (one per line), .csv .tsv .json .jsonl
+      reference=DIR       real images, for FID, KID, precision and recall
+      metrics=[...]       fid, fid_tf, kid, precision_recall, precision_recall_whole, clip, clip_g,
+                          hps, scenes (the embedded CLIP)
+      out=FILE.csv        the figures with all that they were made with
+      limit=N             only the first N images
+      size=N              side of the centre crop (default: 256)
+      batch=N             images at once (default: 64)
+      seed=N              of the bootstrap intervals (default: 0)
+      device=NAME         auto, cpu or cuda (default: auto)
+      cache_dir=DIR       features of the reference, kept
+      weights.NAME=FILE   weights of inception, vgg, clip, clip_g, hps
+      weights.folder=DIR  where weights are looked for by their public names
+                          (default: ~/.cache/lantern-bench/metrics)
+      arch.NAME=...       another open_clip architecture of clip, clip_g or hps
+
+    example:
+      python -m bench evaluate DIR reference=REAL metrics=[fid,clip]
     """
     if not words:
         complain(manual("evaluate"))

@@ -30,11 +30,15 @@ def cmd_fetch(words: Sequence[str]) -> int:
     """Download what a study needs from the hub, once.
     Notes the revisions, and keeps them when it runs again. With HF_HUB_OFFLINE=1 runs then read the
     hub's cache alone.
-    Settings: study decoders run_dir ...
-        pins=FILE  the revisions (default: revisions.json next to run_dir)
-    Example: fetch study=lantern_table
 
-    Raises ConfigError, BenchError where the hub cannot be reached.
+    settings (and all others of a study: `python -m bench list settings`):
+      study=NAME      which study (`list study`; default: main)
+      decoders=[a,b]  decoders of the study, or any of conf/decoder
+      run_dir=DIR     the run's folder (default: results/runs/<study>)
+      pins=FILE       the revisions (default: revisions.json next to run_dir)
+
+    example:
+      python -m bench fetch study=lantern_table
     """
     from bench.config.compose import compose_study
 

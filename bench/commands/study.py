@@ -23,16 +23,23 @@ if TYPE_CHECKING:
 
 def cmd_run(words: Sequence[str]) -> int:
     """Run a study (or resume it) and write its summary and report.
-    Decodes all images, judges every decoder, writes records, summary.csv and the report.
-    Settings: study decoders run_dir ...
-        latency.prompts=N  timed images per decoder; 0 leaves the timing out
-        quality.images=N   images per decoder for the quality figures; 0 leaves them out
-        retry_failed=true  decode failed rows again
-        shard=I/N          decode a part: every N-th quality image from the I-th on
-        ray.*  bench/run/on_ray.py RaySettings
-    Example: run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64
+    Decodes all images, judges every decoder, writes records, summary.csv and the report. Exit
+    status 1 where some decoder failed.
 
-    1 where some decoder failed.
+    settings (and all others of a study: `python -m bench list settings`):
+      study=NAME         which study (`list study`; default: main)
+      decoders=[a,b]     decoders of the study, or any of conf/decoder
+      run_dir=DIR        the run's folder (default: results/runs/<study>)
+      latency.prompts=N  timed images per decoder; 0 leaves the timing out
+      quality.images=N   images per decoder for the quality figures; 0 leaves them out
+      retry_failed=true  decode failed rows again
+      shard=I/N          decode a part: every N-th quality image from the I-th on
+      ray.shards=N       parts of the quality images, each a task of Ray
+      ray.gpus=X         GPUs of each task (default: 0)
+      ray.address=WHERE  auto or ray://HOST:PORT of a cluster (default: on this machine)
+
+    example:
+      python -m bench run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64
     """
     from bench.config.compose import compose_study
     from bench.config.hydra_edge import own_settings
@@ -78,11 +85,16 @@ def cmd_sweep(words: Sequence[str]) -> int:
     One decoder for each value, or combination of values, of settings that are given several; a
     decoder without such a setting runs once. Resumes as `run` does; `report` makes the tables
     again from the same words with this run_dir.
-    Settings: study decoders ...
-        PART.SETTING=A,B  values of a setting of decoders: acceptance.delta=0.05,0.1
-        PART=A,B          options of a part: tree=chain,static
-        run_dir=DIR       the run's folder (default: results/runs/<study>_sweep)
-    Example: sweep study=main decoders=[ar,lantern] acceptance.delta=0.05,0.1,0.2
+
+    settings (and all others of a study: `python -m bench list settings`):
+      study=NAME        which study (`list study`; default: main)
+      decoders=[a,b]    decoders of the study, or any of conf/decoder
+      PART.SETTING=A,B  values of a setting of decoders: acceptance.delta=0.05,0.1
+      PART=A,B          options of a part: tree=chain,static
+      run_dir=DIR       the run's folder (default: results/runs/<study>_sweep)
+
+    example:
+      python -m bench sweep study=main decoders=[ar,lantern] acceptance.delta=0.05,0.1,0.2
     """
     from bench.config.compose import sort_overrides
 
@@ -99,11 +111,14 @@ def cmd_sweep(words: Sequence[str]) -> int:
 def cmd_report(words: Sequence[str]) -> int:
     """Table, plots and page again from a study's records.
     Also while a run goes on. Takes the words of that run, or of a finished one its run_dir alone.
-    Settings: study decoders run_dir ...
-    Example: report study=smoke
 
-    Words of another study than the folder's are refused. out=DIR: there, and nothing is written
-    into the run's folder.
+    settings (and all others of a study: `python -m bench list settings`):
+      study=NAME   which study (`list study`; default: main)
+      run_dir=DIR  the run's folder (default: results/runs/<study>)
+      out=DIR      where the report goes; nothing is then written into the run's folder
+
+    example:
+      python -m bench report study=smoke
     """
     from bench.config.compose import compose_study
     from bench.judge.fairness import judge_folder
@@ -157,11 +172,14 @@ def _report(run: RunData, folder: Path | None = None) -> None:
 
 def cmd_check(words: Sequence[str]) -> int:
     """Exactness gate: is every decoder of a study exact, relaxed or broken?
-    Nothing is timed and nothing is written.
-    Settings: study decoders ...
-    Example: check study=smoke
+    Nothing is timed and nothing is written. Exit status 1 where one is not as expected.
 
-    1 where one is not as expected.
+    settings (and all others of a study: `python -m bench list settings`):
+      study=NAME      which study (`list study`; default: main)
+      decoders=[a,b]  decoders of the study, or any of conf/decoder
+
+    example:
+      python -m bench check study=smoke
     """
     from bench.config.compose import compose_study
     from bench.config.plugins import call
@@ -186,12 +204,14 @@ def cmd_check(words: Sequence[str]) -> int:
 
 def cmd_list(words: Sequence[str]) -> int:
     """Decoders, models, studies, ...; `list tree=static`, `list settings`: what can be set.
-    Usage: [GROUP | GROUP=OPTION | settings ...]
-    Settings:
-        GROUP         the options of a group: decoder, model, study, tree, ...
-        GROUP=OPTION  the settings of one option
-        settings      all settings of a study, a training and a search
-    Example: list acceptance=lantern
+
+    words:
+      GROUP         the options of a group: decoder, model, study, tree, ...
+      GROUP=OPTION  the settings of one option
+      settings      all settings of a study and a training
+
+    example:
+      python -m bench list acceptance=lantern
     """
     from bench.config.catalogue import groups, option, settings
 

@@ -69,20 +69,23 @@ def cmd_train(words: Sequence[str]) -> int:
     """Train a drafter, or the embedded models by their recipe.
     Resumes an interrupted training. Writes checkpoint, curves and acceptance to run_dir. `list
     settings` shows all settings of a training and of a recipe.
-    Settings:
-        drafter=NAME            what is trained: eagle or medusa, or your own
-        model=NAME              the model that it drafts for
-        data=NAME               where the target's states come from (`list data`)
-        loss=NAME               the loss (`list loss`)
-        train.steps=N           steps of the optimiser
-        train.budget_seconds=X  stop after so many seconds
-        start=NAME              a drafter to go on from
-        run_dir=DIR             default: results/train/<drafter>_<model> in the current folder
-        recipe=NAME             trains the embedded models instead: tiny, clip (`list recipe`)
-        stages=[A,B]            of recipe=tiny: what to train, for example [hawk]
-        weights=DIR             of a recipe: where weights go (default: work/tiny)
-        minutes=X               of a recipe: how long each stage trains
-    Example: train drafter=medusa model=tiny loss=unrolled train.budget_seconds=600
+
+    settings:
+      drafter=NAME            what is trained: eagle or medusa, or your own
+      model=NAME              the model that it drafts for
+      data=NAME               where the target's states come from (`list data`)
+      loss=NAME               the loss (`list loss`)
+      train.steps=N           steps of the optimiser
+      train.budget_seconds=X  stop after so many seconds
+      start=NAME              a drafter to go on from
+      run_dir=DIR             default: results/train/<drafter>_<model> in the current folder
+      recipe=NAME             trains the embedded models instead: tiny, clip (`list recipe`)
+      stages=[A,B]            of recipe=tiny: what to train, for example [hawk]
+      weights=DIR             of a recipe: where weights go (default: work/tiny)
+      minutes=X               of a recipe: how long each stage trains
+
+    example:
+      python -m bench train drafter=medusa model=tiny loss=unrolled train.budget_seconds=600
     """
     if any(split(word).key == "recipe" for word in words):
         call(LoaderConfig.of(composed("recipe_config", words), "recipe"))

@@ -41,16 +41,17 @@ NO_MODEL = "No published row is about this model: nothing is reproduced or refut
 
 def cmd_compare(words: Sequence[str]) -> int:
     """A run and the papers' numbers: reproduced, or not, or why not comparable.
-    Writes compare.md, .csv, .png, .svg and .pdf.
-    Settings:
-        study=NAME      the run in results/runs/NAME (default: main)
-        run_dir=DIR     or the run in this folder
-        published=FILE  another table of published numbers
-        tolerance=X     how far apart two figures may be, as a fraction (default: 0.1)
-        out=DIR         where the files go (default: compare/ in the run's folder)
-    Example: compare run_dir=results/runs/main tolerance=0.05
+    Writes compare.md, .csv and a plot.
 
-    Raises ConfigError, PublishedError, FolderError.
+    settings:
+      study=NAME      the run in results/runs/NAME (default: main)
+      run_dir=DIR     or the run in this folder
+      published=FILE  another table of published numbers
+      tolerance=X     how far apart two figures may be, as a fraction (default: 0.1)
+      out=DIR         where the files go (default: compare/ in the run's folder)
+
+    example:
+      python -m bench compare run_dir=results/runs/main tolerance=0.05
     """
     asked = given(words, KEYS, "compare")
     run = _run(asked)

@@ -24,18 +24,18 @@ USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two 
 
 
 def cmd_diff(words: Sequence[str]) -> int:
-    """Two runs, or two decoders of one, paired by image: faster, slower or not told apart.
+    """Two runs, or two decoders of one, paired by image: diff RUN_A [RUN_B].
     On the images that both made. First machines, commits and verdicts, then every figure: better,
     worse or not told apart, with the smallest difference that would have been found. Exit status
     1 where B is slower or worse than A.
-    Usage: RUN_A [RUN_B] [setting=value ...]
-    Settings:
-        decoders=A,B  two decoders of one run folder
-        level=X       share of false discoveries to allow (default: 0.05)
-        out=FILE      the same as JSON
-    Example: diff results/runs/main results/runs/main_again
 
-    Raises ConfigError, FolderError.
+    settings:
+      decoders=A,B  two decoders of one run folder
+      level=X       share of false discoveries to allow (default: 0.05)
+      out=FILE      the same as JSON
+
+    example:
+      python -m bench diff results/runs/main results/runs/main_again
     """
     folders, given = with_folders(words, KEYS, "diff")
     wanted = 1 if "decoders" in given else 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.commands.manual import COMMANDS, form_of, manual
+from bench.commands.manual import COMMANDS, manual
 from bench.config.compose import compose_study
 from bench.data.version import commit_line
 
@@ -78,7 +78,6 @@ def test_every_command_shows_its_own_help(command, capsys):
         assert main(words) == 0
         shown[words[-1]] = capsys.readouterr().out
     (text,) = set(shown.values())
-    assert text.startswith(f"usage: python -m bench {command} ")
     example = text.splitlines()[-1].strip()
     assert example.startswith(f"python -m bench {command} ")
     assert max(len(line) for line in text.splitlines()) <= 100
@@ -97,10 +96,9 @@ def test_help_names_every_setting_of_a_command():
     assert all(f"  {name}=" in manual("compare") for name in KEYS)
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if "..." in form_of(c)["some"]])
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "list settings`):" in manual(c)])
 def test_the_examples_of_help_are_understood(command):
-    words = shlex.split(form_of(command)["example"])[1:]
-    compose_study(words)
+    compose_study(shlex.split(manual(command).splitlines()[-1])[4:])
 
 
 def test_the_version_names_the_commit_of_the_checkout(capsys, tmp_path):
