@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bench.commands.manual import manual
 from bench.config.schema import check_type
-from bench.config.words import whole, with_folders
+from bench.config.words import with_folders
 from bench.console import complain, progress, say
 from bench.data.errors import ConfigError, PromptError
 from bench.data.files import ready_file, ready_folder, write_text
@@ -249,8 +249,7 @@ def _value(key: str, value: str) -> Any:
     if key == "metrics":
         return tuple(name.strip() for name in value.strip("[]").split(",") if name.strip())
     if key in ("limit", "size", "batch", "seed"):
-        least = {"limit": 2, "seed": 0}.get(key, 1)
-        return check_type(key, whole(key, value, least), EVALUATED[key])
+        return check_type(key, int(value) if value.isdecimal() else value, EVALUATED[key])
     return value
 
 

@@ -140,11 +140,9 @@ def terminal(result: Result) -> str:
         lines += ["", table.terminal(table.filled(COLUMNS, compared))]
     elif not result.shown():
         lines += ["", NO_MODEL]
-    lines.append("")
-    for why, items in reasons(result).items():
-        count = f"{len(items)} figure{'s' * (len(items) > 1)}"
-        lines.append(f"not comparable, {count} of {_papers(items)}: {why}")
-    return "\n".join(lines).rstrip()
+    return "\n".join(
+        [*lines, "", *(f"not comparable, {line}" for line in reasons(result))]
+    ).rstrip()
 
 
 def counts(result: Result) -> str:
@@ -152,12 +150,16 @@ def counts(result: Result) -> str:
     return ", ".join(f"{len(result.of(verdict))} {verdict}" for verdict in Verdict)
 
 
-def reasons(result: Result) -> dict[str, list[Comparison]]:
-    """The first obstacle of what is not comparable -> all that it keeps apart, most first."""
+def reasons(result: Result) -> list[str]:
+    """`6 figures of A (LANTERN): other model`: the first obstacles of what is not comparable, those
+    that keep most figures apart first."""
     found: dict[str, list[Comparison]] = {}
     for item in result.of(Verdict.APART):
         found.setdefault(item.obstacles[0], []).append(item)
-    return dict(sorted(found.items(), key=lambda one: -len(one[1])))
+    return [
+        f"{len(items)} figure{'s' * (len(items) > 1)} of {_papers(items)}: {why}"
+        for why, items in sorted(found.items(), key=lambda one: -len(one[1]))
+    ]
 
 
 def _papers(items: Sequence[Comparison]) -> str:
@@ -179,12 +181,11 @@ def markdown(result: Result) -> str:
     if not result.shown():
         parts.append(NO_MODEL)
     compared = [c for c in result.comparisons if c.verdict is not Verdict.APART]
-    apart = [c for c in result.shown() if c.verdict is Verdict.APART]
-    why = Column("", "why", lambda found: grounds(result, found), words=True)
-    for title, rows in (("Compared", compared), ("Not comparable", apart)):
-        if rows:
-            parts += [f"## {title}", table.markdown(table.filled((*COLUMNS, why), rows))]
-    parts += ["## Not measured here", _absent(result)]
+    if compared:
+        why = Column("", "why", lambda found: grounds(result, found), words=True)
+        parts.append(table.markdown(table.filled((*COLUMNS, why), compared)))
+    if apart := reasons(result):
+        parts += ["## Not comparable (figure by figure in compare.csv)", table.bullets(apart)]
     if result.disagreements:
         lines = [f"{item.title}: {item.text}" for item in result.disagreements]
         parts += ["## Published numbers that disagree", table.bullets(lines)]
@@ -219,19 +220,6 @@ def _conditions(result: Result) -> str:
     if result.run.failed:
         text += f" Failed and left out: {', '.join(result.run.failed)}."
     return text
-
-
-def _absent(result: Result) -> str:
-    """Published rows without a measured one, and rows of other models."""
-    found: dict[str, list[str]] = {}
-    for item in result.of(Verdict.APART):
-        if item.measured is None:
-            found.setdefault(item.why, []).append(f"{item.row.paper} ({item.row.model or '—'})")
-        elif not item.pair.same_model:
-            who = f"{item.row.paper} ({item.row.model or 'no model named'})"
-            found.setdefault("other models", []).append(who)
-    lines = [f"{why}: {', '.join(dict.fromkeys(by))}" for why, by in found.items()]
-    return table.bullets(lines) or "Every published row has a measured one."
 
 
 def csv(result: Result) -> str:

@@ -1,13 +1,12 @@
 """Words of a command line, `key=value`: the one place that takes them apart.
 
-Why not Hydra's grammar everywhere: commands without a study (compare, evaluate, tiny) have plain
+Why not Hydra's grammar everywhere: commands without a study (compare, diff, evaluate) have plain
 settings, and which words are a command's own must be known before Hydra reads the others. What
 Hydra reads is parsed by `bench.config.hydra_edge.parse_override`, which starts here too.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,13 +73,6 @@ def fraction(key: str, text: str, example: str) -> float:
     if not 0 <= value < 1:  # NaN neither
         raise ConfigError(f"{key} lies between 0 and 1, found {text}; {example}")
     return value
-
-
-def whole(key: str, text: str, least: int) -> int:
-    """The value of a setting that counts something."""
-    if not re.fullmatch("[0-9]{1,40}", text) or int(text) < least:
-        raise ConfigError(f"{key} must be an integer of at least {least}, found {text!r}")
-    return int(text)
 
 
 def pairs(text: str) -> dict[str, str]:

@@ -225,7 +225,7 @@ def test_settings_are_typed():
         ("imges=a", "unknown setting of evaluate 'imges'; did you mean 'images'"),
         ("weights.vg=a", "did you mean 'weights.vgg'"),
         ("arch.inception=a", "unknown setting"),
-        ("limit=many", "limit must be an integer of at least 2, found 'many'"),
+        ("limit=many", "limit must be an integer or null, found 'many'"),
         ("batch=0", "at least 1"),
         ("size=-3", "size must be an integer"),
         ("another", "expected one folder of images, found 2"),
