@@ -36,14 +36,13 @@ from bench.report.plots.curves import draw_curves
 from bench.report.table import of_cells, terminal
 from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling, completed
-from decoders.cache import Reads
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.training.loop import CURVE
 from decoders.training.losses import Acceptance, LossConfig
 from decoders.training.processes import World, joined
 from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.states import Learner, transformer_of
-from decoders.training.trainer import Batches, TrainConfig, Trained, Trainer
+from decoders.training.trainer import TrainConfig, Trained, Trainer
 
 DRAFTER, RECORD, DEPTHS = "drafter", "training.json", "acceptance.csv"
 
@@ -153,42 +152,19 @@ def run_training(study: TrainStudy, device: torch.device, world: World) -> Train
     loss = LossConfig(**study.loss | {"cfg": cfg})
     torch.manual_seed(study.train.seed)
     learner = completed(build_part(study.learner, model), Learner)
+    target, seed = transformer_of(model), study.train.seed
     texts = [prompt.text for prompt in prompts]
-    batches = _batches(study, model, texts, sampling, loss.guided, world, learner.reads)
-    target = transformer_of(model)
-    trainer = Trainer(learner, target, batches, sampling, loss, study.train, folder, world)
+    given = {"model": model, "prompts": texts, "sampling": sampling, "seed": seed}
+    source = call(study.source, **{k: v for k, v in given.items() if _wants(study.source, k)})
+    guided = sampling.cfg != 1
+    maker = StateMaker(target, source, loss.guided, study.data, seed, guided, learner.reads)
+    ring = Ring(maker, study.train.batch, seed, world)
+    trainer = Trainer(learner, target, ring, sampling, loss, study.train, folder)
     done = trainer.run()
     if world.leads:
         digest = learner.save(folder / DRAFTER)
         _write(study, model, done, digest, loss, sampling)
     return done
-
-
-def _batches(
-    study: TrainStudy,
-    model: ImageModel,
-    prompts: list[str],
-    sampling: Sampling,
-    paired: bool,
-    world: World,
-    reads: Reads,
-) -> Batches:
-    """The states to train on: a ring over a source, or what brings states of its own."""
-    target, seed, batch = transformer_of(model), study.train.seed, study.train.batch
-    extra = {
-        "model": model, "target": target, "prompts": prompts, "sampling": sampling, "seed": seed,
-        "batch": batch, "paired": paired, "reads": reads,
-    }  # fmt: skip
-    source = call(study.source, **{k: v for k, v in extra.items() if _wants(study.source, k)})
-    if hasattr(source, "at"):
-        return cast(Batches, source)
-    if world.size > 1 and study.data.shard and study.data.folder is None:
-        raise ConfigError(
-            f"{world.size} processes share the states of the target through a folder: set "
-            "data.folder=..., or data.shard=0 to store none"
-        )
-    maker = StateMaker(target, source, paired, study.data, seed, sampling.cfg != 1, reads)
-    return Ring(maker, batch, seed, world.rank, world.size)
 
 
 def _wants(loader: LoaderConfig, name: str) -> bool:

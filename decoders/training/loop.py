@@ -22,7 +22,6 @@ from tqdm import tqdm
 from decoders.api import DecoderError, NumericalError
 from decoders.training.optimise import rate, set_rate, update
 from decoders.training.processes import World
-from decoders.training.states import differing
 
 CURVE = "curve.csv"
 logger = logging.getLogger(__name__)
@@ -168,9 +167,11 @@ class Loop:
             raise DecoderError(
                 f"{self.checkpoint} cannot be read ({error}); remove it to start the training again"
             ) from error
-        if other := differing(found, {**dict.fromkeys(found), **self.settings}):
+        wanted = {**dict.fromkeys(found), **self.settings}
+        if other := [name for name in wanted if found.get(name) != wanted[name]]:
+            said = "; ".join(f"{k}: {found.get(k)} there, {wanted[k]} here" for k in other)
             raise DecoderError(
-                f"{self.checkpoint} is of a run with other settings ({other}); choose another "
+                f"{self.checkpoint} is of a run with other settings ({said}); choose another "
                 "folder, set train.resume=false to start again, or keep the settings"
             )
         net.load_state_dict(state["net"])

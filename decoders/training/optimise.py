@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-SCHEDULES = ("cosine", "linear", "constant")
+SCHEDULES = ("cosine", "linear")
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic polynomial
 ITERATIONS = 5
 EPS = 1e-7
@@ -108,8 +108,6 @@ def optimisers(
 def rate(schedule: str, progress: float, floor: float) -> float:
     """Learning-rate factor after the warm-up, `progress` in 0..1: down to `floor`."""
     progress = min(1.0, max(0.0, progress))
-    if schedule == "constant":
-        return 1.0
     down = 0.5 * (1 + math.cos(math.pi * progress)) if schedule == "cosine" else 1 - progress
     return floor + (1 - floor) * down
 

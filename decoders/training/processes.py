@@ -55,11 +55,6 @@ class World:
         torch.distributed.broadcast_object_list(said, src=0)
         return said[0]
 
-    def wait(self) -> None:
-        """Until all processes are here."""
-        if self.size > 1:
-            torch.distributed.barrier()
-
 
 def planned() -> World:
     """The world that torchrun describes in the environment, or this process alone."""

@@ -9,7 +9,7 @@ accepted. *Single*: one row an image, a share of the captions dropped, as in the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import KEYS, VALUES, Reads
 from decoders.models.transformer import Transformer
-from decoders.models.weights import opened_file
 
 
 @dataclass(frozen=True)
@@ -169,11 +168,7 @@ class Learner(Protocol):
         ...
 
 
-# ---- stored -------------------------------------------------------------------------------------
-# A shard file (safetensors) holds the states of some images, one row an image: `codes` [n, L]
-# int64, `hidden` [n, G, P + L - 1, D] in the target's dtype, G rows an image (2: with and
-# without its caption), `drop` [n, G] bool, `kept` [n, G, P + L - 1, k, C] where a drafter reads
-# some, and the caption as the model reads it (`TEXT`).
+# ---- kept ---------------------------------------------------------------------------------------
 
 TEXT = ("features", "mask", "uncond", "uncond_mask")
 ROWS = ("hidden", "drop", "kept")
@@ -181,11 +176,13 @@ ROWS = ("hidden", "drop", "kept")
 
 def join(parts: Sequence[States]) -> States:
     """States of several groups of images as one, rows in order."""
-    return unpack({k: torch.cat([pack(p)[k] for p in parts]) for k in pack(parts[0])}, None)
+    packed = [pack(part) for part in parts]
+    return unpack({name: torch.cat([one[name] for one in packed]) for name in packed[0]})
 
 
 def pack(states: States) -> dict[str, Tensor]:
-    """One entry an image: codes [B, L], hidden [B, G, T, D], drop [B, G], and the text."""
+    """One entry an image: codes [B, L], hidden [B, G, T, D], drop [B, G], and the text; G rows an
+    image."""
     text, found = states.images.text, {name: getattr(states, name) for name in ROWS}
     rows = {name: value for name, value in found.items() if value is not None}
     words = {name: getattr(text, name) for name in TEXT}
@@ -196,29 +193,10 @@ def pack(states: States) -> dict[str, Tensor]:
     }
 
 
-def unpack(packed: dict[str, Tensor], device: torch.device | None) -> States:
-    """The states of what `pack` made, on `device` (None: where they are)."""
-    moved = packed if device is None else {k: v.to(device) for k, v in packed.items()}
-    text = TextFeatures(**{name: moved[name] for name in TEXT if name in moved})
-    rows = {name: torch.cat(moved[name].unbind(1)) for name in ROWS if name in moved}  # [G B, ...]
-    return States(Images(text, moved["codes"]), **rows)
-
-
-def differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """What of `wanted` differs from `found`, for a message; empty where nothing does."""
-    return "; ".join(
-        f"{key}: {found.get(key)} there, {value} here"
-        for key, value in wanted.items()
-        if found.get(key) != value
-    )
-
-
-def stack(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Single images as `pack` lays them out."""
-    return {k: torch.stack([row[k] for row in rows]) for k in rows[0]}
-
-
-def read_row(path: Path, row: int) -> dict[str, Tensor]:
-    """One image of a shard file; the rest of the file is not read. Raises DecoderError."""
-    with opened_file(path, "remove it and start again, it is computed anew") as file:
-        return {name: file.get_slice(name)[row] for name in file.keys()}  # noqa: SIM118
+def unpack(packed: dict[str, Tensor]) -> States:
+    """The states of what `pack` made."""
+    text = TextFeatures(**{name: packed[name] for name in TEXT if name in packed})
+    rows = {
+        name: torch.cat(packed[name].unbind(1)) for name in ROWS if name in packed
+    }  # [G B, ...]
+    return States(Images(text, packed["codes"]), **rows)

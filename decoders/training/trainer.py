@@ -2,8 +2,8 @@
 
 A step is a function of its number alone (which images, noise, roots), a batch is the sum of its
 micro-batches wherever they run, and everything that must survive is in one checkpoint, written
-atomically. So a run that was killed goes on to the same weights, accumulation equals the large
-batch, and several processes equal one.
+atomically. So a run that was killed goes on to the same weights, and accumulation equals the large
+batch.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from decoders.models.transformer import Transformer
 from decoders.training.loop import CURVE, Loop
 from decoders.training.losses import Acceptance, LossConfig, acceptance, drafter_loss
 from decoders.training.optimise import SCHEDULES, mixed, optimisers, update
-from decoders.training.processes import World
-from decoders.training.shards import Batches
+from decoders.training.shards import Ring
 from decoders.training.states import Learner, States
 
 
@@ -59,10 +58,6 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         require(self, "train.", DecoderError)
-        if self.micro and self.batch % self.micro:
-            raise DecoderError(
-                f"train.micro must divide train.batch={self.batch}, found {self.micro}"
-            )
         if self.schedule not in SCHEDULES or self.precision not in ("bf16", "float32"):
             raise DecoderError(
                 f"expected train.schedule in {SCHEDULES} and train.precision bf16 or float32, "
@@ -92,21 +87,19 @@ class Trainer:
         self,
         learner: Learner,
         target: Transformer,
-        batches: Batches,
+        batches: Ring,
         sampling: Sampling,
         loss: LossConfig,
         config: TrainConfig,
         folder: Path,
-        world: World | None = None,
     ) -> None:
         self.learner, self.target, self.batches = learner, target, batches
         self.sampling, self.loss, self.config, self.folder = sampling, loss, config, folder
-        self.world = world or World()
-        self.micro = config.micro or config.batch // self.world.size
-        if config.batch % (self.micro * self.world.size) or not self.micro:
+        self.world, self.micro = batches.world, config.micro or batches.batch
+        if batches.batch % self.micro:
             raise DecoderError(
-                f"train.batch={config.batch} is not a whole number of micro-batches of "
-                f"{self.micro} for each of {self.world.size} processes"
+                f"train.micro must divide the {batches.batch} images of a step in each process, "
+                f"found {self.micro}"
             )
         self.device = target.output.weight.device
         self.optims = optimisers(learner.net, config.lr, config.muon_lr, config.decay)
@@ -132,7 +125,7 @@ class Trainer:
         """
         loop, net = self.loop, self.learner.net
         loop.restore(net, self.optims)
-        loop.run(net, self.optims, self._prepared, lambda: self._figures(self.evaluate()))
+        loop.run(net, self.optims, self._step, lambda: self._figures(self.evaluate()))
         found = self.evaluate()
         loop.note(self._figures(found))
         loop.save(net, self.optims)
@@ -142,25 +135,18 @@ class Trainer:
     def _figures(found: Acceptance) -> dict[str, float]:
         return {f"held_{name}": value for name, value in found.figures().items()}
 
-    def _prepared(self, step: int, share: float) -> dict[str, Tensor]:
-        """A step on shards that are computed by whoever's turn it is, seen by all."""
-        self.world.wait()
-        with torch.no_grad():
-            self.batches.prepare(step)
-        self.world.wait()
-        return self._step(step, self.loss.at(self.loop.annealed(share)))
-
-    def _step(self, step: int, now: LossConfig) -> dict[str, Tensor]:
+    def _step(self, step: int, share: float) -> dict[str, Tensor]:
         """One update; returns the batch's loss and its parts, summed over this process's
         micro-batches."""
         net, config, world = self.learner.net.train(), self.config, self.world
+        now, local = self.loss.at(self.loop.annealed(share)), self.batches.batch
         sums = {"loss": torch.zeros((), device=self.device)}
-        starts = range(0, config.batch, self.micro)
-        for first in list(starts)[world.rank :: world.size]:
+        for first in range(0, local, self.micro):
             states = self.batches.at(step, first, self.micro)
+            place = world.rank * local + first
             with self._autocast():
                 loss, parts = drafter_loss(
-                    self.learner, self.target, states, now, config.seed, step, first
+                    self.learner, self.target, states, now, config.seed, step, place
                 )
             share = self.micro / config.batch
             (loss * share).backward()

@@ -79,19 +79,6 @@ def test_a_training_leaves_a_drafter_that_loads(drafter, words, tmp_path, capsys
     assert torch.equal(fast.codes, plain.codes)
 
 
-def test_shards_that_were_kept_train_another_drafter(tmp_path):
-    kept = tmp_path / "kept"
-    assert trained(tmp_path / "one", f"data.folder={kept}", "data.keep=true", "data.reuse=1") == 0
-    files = sorted(kept.glob("shard_*.safetensors"))
-    assert len(files) == 4  # all there are: 19 images to train on
-    words = [w for w in SMALL if not w.startswith(("prompts.", "data=", "data.held"))]
-    words += ["data=shards", f"data.path={kept}", "data.held_out=0.25"]
-    assert cmd_train([*words, f"run_dir={tmp_path / 'two'}"]) == 0
-    assert json.loads((tmp_path / "two" / RECORD).read_text())["steps"] == 4
-    with pytest.raises(DecoderError, match="paired: False there, True here"):
-        cmd_train([*words, "loss=unrolled", f"run_dir={tmp_path / 'three'}"])
-
-
 def test_the_released_recipe_is_the_default_of_official_models():
     study = compose_train(["model=llamagen_xl_256", "data=sampled", "prompts.limit=30000"])
     assert study.name == "eagle_llamagen_xl_256"

@@ -59,7 +59,7 @@ def some_states(learner: Any, batch: int = 3) -> States:
     text = MODEL.text.encode([f"p{i}" for i in range(batch)])
     codes = torch.randint(24, (batch, LENGTH), generator=torch.Generator().manual_seed(1))
     made = target_states(TARGET, Images(text, codes), None, learner.reads)
-    return unpack(pack(made), None)
+    return unpack(pack(made))
 
 
 def cached(states: States, upto: int) -> Any:

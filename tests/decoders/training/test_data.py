@@ -20,7 +20,8 @@ from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.noise import Noise
 from decoders.tiny import bundle
 from decoders.tiny.scenes.source import Scenes
-from decoders.training.shards import DataConfig, Ring, StateMaker, Stored
+from decoders.training.processes import World
+from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.sources import Listed, pictures
 from decoders.training.states import Images, target_states, transformer_of
 
@@ -37,17 +38,22 @@ def images_of(numbers: list[int]) -> Images:
     return Images(MODEL.text.encode([f"p{n}" for n in numbers]), codes)
 
 
-def ring(count: int = 40, paired: bool = True, batch: int = 4, **settings: object) -> Ring:
+def ring(
+    count: int = 40,
+    paired: bool = True,
+    batch: int = 4,
+    world: World | None = None,
+    **settings: object,
+) -> Ring:
     chosen: dict[str, object] = {"shard": 4, "ring": 2, "reuse": 2.0, "chunk": 3} | settings
     config = DataConfig(**chosen)  # type: ignore[arg-type]
     maker = StateMaker(TARGET, Listed(count, 0.1, 0, images_of), paired, config)
-    return Ring(maker, batch)
+    return Ring(maker, batch, world=world)
 
 
-def drawn(made: Ring, step: int, batch: int = 4) -> list[int]:
+def drawn(made: Ring, step: int) -> list[int]:
     """The numbers of the images of a step's batch."""
-    made.prepare(step)
-    codes = made.at(step, 0, batch).images.codes
+    codes = made.at(step, 0, made.batch).images.codes
     return (24 * codes[:, 0] + codes[:, 1]).tolist()
 
 
@@ -141,23 +147,18 @@ def test_paired_states_are_those_of_decoding_with_and_without_the_caption() -> N
 def test_a_tenth_of_single_rows_loses_its_caption_and_held_out_ones_none() -> None:
     made = ring(count=220, paired=False, shard=180, batch=160, drop=0.1)
     made.maker.held_paired = False
-    made.prepare(0)
     dropped = made.at(0, 0, 160).drop
     assert 4 <= int(dropped.sum()) <= 36
     assert not made.held_out(0, 20).drop.any()
 
 
-@pytest.mark.parametrize("stored", [False, True])
-def test_a_batch_is_a_function_of_the_step(stored: bool, tmp_path: Path) -> None:
-    folder = str(tmp_path) if stored else None
-    through = ring(folder=folder)
+def test_a_batch_is_a_function_of_the_step() -> None:
+    through = ring()
     history = [drawn(through, step) for step in range(10)]
     assert all(len(set(numbers)) == 4 for numbers in history)
     for step in (9, 4):  # a run that starts in the middle
-        late = ring(folder=str(tmp_path / "late") if stored else None)
-        assert drawn(late, step) == history[step]
+        assert drawn(ring(), step) == history[step]
     states, again = through.at(9, 0, 4), ring()
-    again.prepare(9)
     for first in (0, 2):  # in parts
         part = again.at(9, first, 2)
         assert torch.equal(part.images.codes, states.images.codes[first : first + 2])
@@ -176,52 +177,20 @@ def test_images_are_used_about_reuse_times_and_computed_once() -> None:
     assert made.seen(270) == len(MADE)
 
 
-def test_the_ring_on_the_disk_is_bounded(tmp_path: Path) -> None:
-    made = ring(folder=str(tmp_path), reuse=1.0)
-    for step in range(6):
-        drawn(made, step)
-        assert len(list(tmp_path.glob("shard_*"))) <= 2
-    assert [p.stem for p in sorted(tmp_path.glob("shard_*"))] == ["shard_000005", "shard_000006"]
-
-
 def test_a_finite_source_is_gone_through_again() -> None:
     made = ring(count=14, shard=4, reuse=1.0)  # 13 to train on: 3 shards
     seen = {n for step in range(12) for n in drawn(made, step)}
     assert len(seen) == 12
     assert made.live(11) == [2, 0] and made.live(12) == [0, 1]
-    one_by_one = ring(count=14, shard=0)  # every image once an epoch
-    numbers = Counter(n for step in range(13) for n in drawn(one_by_one, step))
-    assert len(numbers) == 13 and set(numbers.values()) == {4}
     held = ring(reuse=1.0)
     codes = held.held_out(0, 4).images.codes
     never = set((24 * codes[:, 0] + codes[:, 1]).tolist())
     assert not never & {n for step in range(18) for n in drawn(held, step)}
 
 
-def test_kept_shards_are_read_by_a_later_run(tmp_path: Path) -> None:
-    made = ring(folder=str(tmp_path), keep=True, reuse=1.0)
-    for step in range(4):
-        drawn(made, step)
-    MADE.clear()
-    stored = Stored(TARGET, str(tmp_path), 4, True, 0.2, 0)
-    assert stored.valid == 4
-    states = stored.at(3, 0, 4)
-    direct = target_states(TARGET, states.images)
-    torch.testing.assert_close(states.hidden, direct.hidden, rtol=1e-4, atol=1e-5)
-    held = {tuple(row) for row in stored.held_out(0, 4).images.codes.tolist()}
-    seen = {tuple(row) for s in range(40) for row in stored.at(s, 0, 4).images.codes.tolist()}
-    assert len(seen) == 16 and not seen & held
-    assert not [n for n in MADE if n]  # the source was not asked
-
-
-def test_shards_of_other_settings_and_damaged_ones_are_refused(tmp_path: Path) -> None:
-    made = ring(folder=str(tmp_path))
-    with pytest.raises(DecoderError, match="paired: True there, False here"):
-        ring(folder=str(tmp_path), paired=False)
-    with pytest.raises(DecoderError, match="holds 0 shards"):
-        Stored(TARGET, str(tmp_path / "none"), 4, True, 0.2, 0)
-    made.prepare(0)
-    path = tmp_path / "shard_000000.safetensors"
-    path.write_bytes(path.read_bytes()[:64])
-    with pytest.raises(DecoderError, match=r"shard_000000\.safetensors cannot be read"):
-        made.at(0, 0, 4)
+def test_processes_learn_from_images_of_their_own() -> None:
+    worlds = [World(rank, 2) for rank in range(2)]
+    one, two = ({n for s in range(8) for n in drawn(ring(world=w), s)} for w in worlds)
+    assert one and two and not one & two
+    with pytest.raises(DecoderError, match="4 is not a whole number of images for each of 3"):
+        ring(world=World(0, 3))

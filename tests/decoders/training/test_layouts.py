@@ -92,11 +92,9 @@ class Done:
     folder: Path
 
 
-def ring_of(model: ImageModel, prompts: list[str], paired: bool, folder: Path | None) -> Ring:
+def ring_of(model: ImageModel, prompts: list[str], paired: bool) -> Ring:
     """Eight images to learn from and two held out: what the target draws for the prompts."""
-    data = DataConfig(
-        shard=4, ring=2, reuse=2, chunk=4, folder=None if folder is None else str(folder), drop=0.5
-    )
+    data = DataConfig(shard=4, ring=2, reuse=2, chunk=4, drop=0.5)
     source = sampled(model, prompts, GREEDY, held_out=0.2)
     return Ring(StateMaker(transformer_of(model), source, paired, data), CONFIG.batch)
 
@@ -111,7 +109,7 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     learner = EagleLearner(model)
     torch.manual_seed(0)
     untrained = EagleLearner(model).net
-    ring = ring_of(model, prompts, True, folder / "shards")
+    ring = ring_of(model, prompts, True)
     learnt = ring.maker.states("train", range(8))
     before = acceptance(learner, target, [learnt], GREEDY, CONFIG.depth)
     result = Trainer(learner, target, ring, GREEDY, LOSS, CONFIG, folder / "run").run()
@@ -227,7 +225,7 @@ def test_the_released_recipe_reads_one_row_an_image(done):
     pair = done.learnt.hidden.unflatten(0, (2, 8))  # [2, B, T, D]
     torch.testing.assert_close(single.hidden, pair[drop.long(), torch.arange(8)])
     assert single.copies == 1 and torch.equal(single.drop, drop)
-    learner, ring = EagleLearner(done.model), ring_of(done.model, done.prompts, False, None)
+    learner, ring = EagleLearner(done.model), ring_of(done.model, done.prompts, False)
     config = replace(CONFIG, steps=8, warmup=1)
     loss = LossConfig()
     rows = Trainer(learner, target, ring, GREEDY, loss, config, done.folder / "single").run()
@@ -238,7 +236,7 @@ def test_the_released_recipe_reads_one_row_an_image(done):
 @pytest.mark.parametrize("precision", ["bf16", "float32"])
 def test_a_half_precision_target_is_trained_on_in_either_precision(precision, tmp_path):
     model = chameleon_model(families.load_anole, tmp_path, "bfloat16")
-    learner, ring = EagleLearner(model), ring_of(model, SCENES, True, None)
+    learner, ring = EagleLearner(model), ring_of(model, SCENES, True)
     config = replace(CONFIG, steps=8, warmup=1, precision=precision)
     target = transformer_of(model)
     done = Trainer(learner, target, ring, GREEDY, LOSS, config, tmp_path / "run").run()
