@@ -97,7 +97,7 @@ def load(folder: Path) -> RunData:
         raise FolderError(
             f"{what}: expected the folder of a run (`python -m bench run study=...` makes one)"
         )
-    records = read_rows(folder)
+    records = read_rows(folder / ROWS)
     path = folder / "summary.csv"
     table = read_table(path, SUMMARY)
     if table.empty:
@@ -117,30 +117,28 @@ def load(folder: Path) -> RunData:
     )
 
 
-def read_rows(folder: Path, columns: Sequence[str] = RECORD_COLUMNS) -> pd.DataFrame:
-    """These columns of a run's records.parquet, each of its type, without nulls. Raises
+def read_rows(path: Path) -> pd.DataFrame:
+    """The rows of records.parquet but for `UNREAD`, each column of its type, without nulls. Raises
     FolderError."""
-    path = folder / ROWS
     require_file(path)
     if schema.damaged(path):
         raise FolderError(f"{path} is damaged: it is not as it was written; {REMEDY}")
+    if wrong := schema.other_version(path):
+        raise FolderError(wrong)
     try:
         names = pq.read_schema(path).names
-        if not {*columns} <= {*names, *schema.LATER} and (wrong := schema.other_version(path)):
-            raise FolderError(wrong)
-        require_columns(path, columns, [*names, *schema.LATER])
-        table = schema.brought_up(pq.read_table(path, columns=[c for c in columns if c in names]))
-        table = table.select([*columns]).cast(pa.schema([schema.SCHEMA.field(c) for c in columns]))
+        require_columns(path, RECORD_COLUMNS, [*names, *schema.LATER])
+        known = [name for name in RECORD_COLUMNS if name in names]
+        table = schema.brought_up(pq.read_table(path, columns=known))
+        table = table.cast(pa.schema([schema.SCHEMA.field(name) for name in RECORD_COLUMNS]))
     except (pa.ArrowException, OSError) as error:
         raise FolderError(f"{path} is damaged: no readable Parquet ({error}); {REMEDY}") from error
-    for column in columns:
-        if not pa.types.is_floating(schema.SCHEMA.field(column).type) and table[column].null_count:
-            raise FolderError(f"{path}: column {column} has empty cells; copy the file again")
-    if wrong := schema.foreign_picture(table):
-        raise FolderError(f"{path}: {wrong}; copy the file again from where the run was made")
+    for field in table.schema:
+        if not pa.types.is_floating(field.type) and table[field.name].null_count:
+            raise FolderError(f"{path}: column {field.name} has empty cells; copy the file again")
     found: pd.DataFrame = table.to_pandas()
-    if {*found["schema_version"]} - {*schema.READABLE}:
-        raise FolderError(schema.other_version(path))
+    if any(Path(name).is_absolute() or ".." in name for name in {*found["image"]}):
+        raise FolderError(f"{path} names a picture outside of its folder; copy the file again")
     if found.empty:
         raise FolderError(f"{path} has no rows: no image was decoded yet; {REMEDY}")
     return found

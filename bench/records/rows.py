@@ -76,7 +76,6 @@ SCHEMA = pa.schema(
 
 
 PLACE = ("decoder", "protocol", "seed", "prompt_index", "repeat")  # what its file's name says
-PICTURED = ("image", *PLACE[:-1])
 STEM = re.compile(r"([a-z]+)(\d{0,9})-(\d{1,18})-(\d{1,18})(?:-(\d{1,18}))?")
 
 
@@ -118,8 +117,7 @@ def to_table(row: Mapping[str, Any]) -> pa.Table:
 
 
 def read(path: Path) -> pa.Table | None:
-    """The rows of a file, or None where it is not a whole file of this schema that `write` made, or
-    names a picture of others (`foreign_picture`)."""
+    """The rows of a file, or None where it is not a whole file of this schema that `write` made."""
     content = path.read_bytes()
     if not _seal_holds(content):
         return None
@@ -127,8 +125,7 @@ def read(path: Path) -> pa.Table | None:
         table = brought_up(pq.read_table(io.BytesIO(content)))
     except (pa.ArrowException, OSError):  # whoever can write a file can also seal it
         return None
-    whole = table.schema.equals(SCHEMA) and not foreign_picture(table)
-    return table.replace_schema_metadata() if whole else None
+    return table.replace_schema_metadata() if table.schema.equals(SCHEMA) else None
 
 
 def brought_up(table: pa.Table) -> pa.Table:
@@ -140,21 +137,6 @@ def brought_up(table: pa.Table) -> pa.Table:
         nothing = False if name == "disturbed" else math.nan
         table = table.append_column(pa.field(name, kind), pa.array([nothing] * len(table), kind))
     return table.select([name for name in SCHEMA.names if name in table.schema.names])
-
-
-def foreign_picture(table: pa.Table) -> str:
-    """What is wrong with the first row that names another picture than its own, inside the folder
-    of its run; "" where none does. Whoever reads rows opens what they name."""
-    if any(table[name].null_count for name in PICTURED if name in table.schema.names):
-        return "a row does not say what it is of"
-    lines = [table[name].to_pylist() for name in PICTURED if name in table.schema.names]
-    for name, *row in zip(*lines, strict=True) if len(lines) == len(PICTURED) else ():
-        cell, stem = [*name.split("/"), ""][1], name.split("/")[-1].removesuffix(".png")
-        place = place_of(cell, stem) or {}
-        own = bool(place.get("decoder")) and name == image_name(cell, stem)
-        if name and not (own and row == [place[key] for key in PICTURED[1:]]):
-            return f"a row of {row[0]} names the picture {name!r}, which is not its own"
-    return ""
 
 
 def damaged(path: Path) -> bool:
