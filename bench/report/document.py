@@ -70,7 +70,7 @@ class Document:
         if run.all_failed:
             return []
         made = [bars.draw_speed(run)]
-        made += [quality.draw(run, one) for one in quality.QUALITIES if quality.known(run, one)]
+        made += [quality.draw(run, one) for one in quality.QUALITIES if quality.sections(run, one)]
         made += [throughput.draw(run)] if self.batches else []
         made += [bars.draw_codes(run), bars.draw_phases(run)]
         made += (

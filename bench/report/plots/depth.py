@@ -15,6 +15,7 @@ from bench.report.plots.style import Plot, by_section, left_out, styled
 from decoders.api import whole_steps
 
 FEWEST_STEPS = 20  # a share of fewer steps than this is not drawn
+DEEPEST = 12
 LINE = 0.29  # inches of a decoder
 
 
@@ -47,15 +48,17 @@ def draw(run: RunData) -> Plot:
     shares = {section.title: curves(section) for section in run.sections}
     sections = [section for section in run.sections if shares[section.title]]
     caption = (
-        "Of the steps that accepted depth d - 1, the share that also accepted depth d (shares of "
-        f"fewer than {FEWEST_STEPS} steps are not shown). AR drafts nothing."
+        "Of the steps that accepted depth d - 1, the share that also accepted depth d (not "
+        f"shown: shares of fewer than {FEWEST_STEPS} steps, and depths over {DEEPEST}). AR drafts "
+        "nothing."
     )
     figure, rows = by_section(sections, [LINE * len(shares[s.title]) for s in sections])
     for section, axes in rows:
         found = shares[section.title]
-        depths = max(curve["depth"].max() for curve in found.values())
+        depths = min(max(curve["depth"].max() for curve in found.values()), DEEPEST)
         cells = np.full((len(found), depths), np.nan)  # [decoders, depths]
         for line, curve in enumerate(found.values()):
+            curve = curve.head(depths)
             curve = curve[curve["steps"] >= FEWEST_STEPS]
             cells[line, curve["depth"] - 1] = curve["share"]
         axes.pcolormesh(cells, cmap="Blues", vmin=0, vmax=1, edgecolor="white", linewidth=1)

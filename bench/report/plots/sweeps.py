@@ -75,8 +75,8 @@ def _figure(run: RunData, section: Section, swept: Swept) -> Figure:
     """The speed-up and each known figure of quality over the setting's values, with what AR has:
     its figure, and the band of its other seeds."""
     entries = [entry for line in swept.series for _, entry in line]
-    measures = [m for m in QUALITIES if any(math.isfinite(m.of(e).value) for e in entries)]
-    measures = [SPEED, *measures]
+    figures = {m: [m.of(e).value for e in entries] for m in QUALITIES}
+    measures = [SPEED, *(m for m, own in figures.items() if any(v > 0 for v in own))]
     values = sorted({value for line in swept.series for value, _ in line})
     figure, rows = style.panels([HEIGHT] * -(-len(measures) // 2), columns=2)
     places, colors = [axes for row in rows for axes in row], style.colors_of(run)
