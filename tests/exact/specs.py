@@ -24,7 +24,7 @@ SPECULATIVE = PartSpec("decoders.loops.speculative.Speculative")
 EAGLE = drafting("eagle.Eagle", checkpoint="eagle")
 TREES = {
     "chain": planting("chain.Chain", depth=4),
-    "static_25": planting("static.Static", choices="eagle_25"),
+    "static_25": planting("static.Static", choices="mc_sim_7b_63"),
     "small": planting("static.Static", choices=[[0], [1], [2], [0, 0], [0, 1], [1, 0]]),
     "dynamic": planting("dynamic.Dynamic", depth=5, top_k=10, nodes=58),
 }

@@ -7,8 +7,11 @@ of draws.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path as FilePath
 from typing import Any, ClassVar
 
 import torch
@@ -17,20 +20,33 @@ from torch import Tensor
 from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
 from decoders.capability import Capability, Known, knows
 from decoders.distribution import draw_distinct, probabilities, processed
+from decoders.kinds import unknown
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
 from decoders.propose.grown import require_logits
-from decoders.propose.trees.named import Path, named_trees, own_name, tree_names
 from decoders.verify.children import ancestry
+
+Path = tuple[int, ...]
+
+
+@cache
+def named_trees() -> dict[str, list[Path]]:
+    """The paths of every named tree: the released ones, which are the authors' paths under the
+    authors' names (METHODS 4; level widths do not determine a tree), and two smaller ones."""
+    text = FilePath(__file__).with_name("trees.json").read_text(encoding="utf-8")
+    return {name: [tuple(path) for path in paths] for name, paths in json.loads(text).items()}
 
 
 def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
     """A tree's name, or its paths -> sorted paths. DecoderError on an unknown name, a hole in the
     tree, or a path that stands twice."""
     if isinstance(choices, str):
-        return sorted(named_trees()[own_name(choices)], key=lambda p: (len(p), p))
+        if choices not in (known_trees := named_trees()):
+            said = unknown("static tree", choices, known_trees)
+            raise DecoderError(f"{said}; or give its paths, as in [[0],[1],[0,0]]")
+        return sorted(known_trees[choices], key=lambda p: (len(p), p))
     if not _are_paths(choices):
         raise DecoderError(
-            f"tree.choices must be a tree's name ({', '.join(tree_names())}) or its paths, each a "
+            f"tree.choices must be a tree's name ({', '.join(named_trees())}) or its paths, each a "
             f"list of child ranks, as in [[0],[1],[0,0]]; found {choices!r}"
         )
     paths: list[Path] = sorted((tuple(path) for path in choices), key=lambda p: (len(p), p))
@@ -102,7 +118,7 @@ class Shape:
 
 
 class Static(Known, Tree):
-    """A fixed tree. ``choices``: a name of `decoders.propose.trees.named`, or a list of paths."""
+    """A fixed tree. ``choices``: a name of `named_trees`, or a list of paths."""
 
     known: ClassVar = {Capability.STATIC_TREE: ("grow", "draw")}
     paths: list[Path]
@@ -112,7 +128,7 @@ class Static(Known, Tree):
     ) -> None:
         del model
         self.paths = parse_choices(choices)
-        self.label = own_name(choices) if isinstance(choices, str) else f"{len(self.paths)} nodes"
+        self.label = choices if isinstance(choices, str) else f"{len(self.paths)} nodes"
         index = {(): 0, **{path: i + 1 for i, path in enumerate(self.paths)}}
         self.nodes = len(self.paths)
         self.depth = max(len(path) for path in self.paths)

@@ -32,7 +32,7 @@ GRID = 5
 LENGTH = GRID * GRID
 MODEL = random_model(vocab=24, grid=GRID, seed=1)
 TREES: dict[str, Any] = {
-    "chain": Chain(depth=3), "static": Static(choices="eagle_25"),
+    "chain": Chain(depth=3), "static": Static(choices="mc_sim_7b_63"),
     "wide": Static(choices=[[0], [1], [2], [0, 0], [1, 0], [1, 1]]),
     "dynamic": Dynamic(depth=3, top_k=3, nodes=9), "cape": Cape(depth=3, nodes=16),
 }  # fmt: skip

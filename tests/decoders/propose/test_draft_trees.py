@@ -9,7 +9,6 @@ from decoders.noise import DRAFT_SLOT, Noise
 from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.propose.trees.named import WIDTHS
 from decoders.propose.trees.static import Static, draw_distinct, drop_impossible, parse_choices
 from decoders.verify.children import drop_sibling
 
@@ -67,7 +66,7 @@ def consistent(draft, tree):
     assert int(draft.depth.max()) <= tree.depth
 
 
-TREES = [Chain(depth=4), Static(choices="eagle_25"), Static(choices="lantern_57"),
+TREES = [Chain(depth=4), Static(choices="mc_sim_7b_63"), Static(choices="naive_extend_57"),
          Static(choices=[[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]]),
          Dynamic(depth=3, top_k=4, nodes=12), Dynamic(depth=1, top_k=4, nodes=3),
          Dynamic(depth=5, top_k=10, nodes=58), Cape(), Cape(depth=3, nodes=7)]  # fmt: skip
@@ -83,15 +82,8 @@ def test_a_draft_hangs_together(tree, temperature):
     assert (draft.q is None) == (temperature == 0 or isinstance(tree, Dynamic))
 
 
-@pytest.mark.parametrize("name", WIDTHS)
-def test_named_trees_have_the_widths_they_are_named_for(name):
-    tree = Static(choices=name)
-    widths = [tree.level_of.count(d) for d in range(1, tree.depth + 1)]
-    assert widths == WIDTHS[name]
-
-
 def test_a_static_tree_reports_the_q_its_children_were_drawn_from():
-    tree = Static(choices="eagle_25")
+    tree = Static(choices="mc_sim_7b_63")
     session, draft, noise, position = grown(tree)
     torch.testing.assert_close(draft.q[:, 0], session.root_logits().softmax(-1))
     for node, path in enumerate(tree.paths, 1):
@@ -109,7 +101,9 @@ def test_a_static_tree_reports_the_q_its_children_were_drawn_from():
 
 def test_siblings_are_distinct_and_possible():
     for seed in range(5):
-        _, draft, _, _ = grown(Static(choices="lantern_57"), sampling=Sampling(top_k=4), seed=seed)
+        _, draft, _, _ = grown(
+            Static(choices="naive_extend_57"), sampling=Sampling(top_k=4), seed=seed
+        )
         for b in range(3):
             for n in range(58):
                 mine = draft.children[b, n][draft.children[b, n] > 0]
@@ -235,9 +229,8 @@ def test_drafts_of_filtered_codes_are_not_offered():
 @pytest.mark.parametrize(
     ("choices", "says"),
     [
-        ("eagle_52", "nearest: eagle_25.*; known: chain, mc_sim_7b_63, .*, eagle_25"),
-        ("nope", "'nope'; known: chain, .*, narrow_9, narrow_5, .*; or give its"),
-        (["eagle_25"], r"must be a tree's name \(chain, .* found \['eagle_25'\]"),
+        ("binary8", "did you mean 'binary_8'.* Known: binary_8, chain, .*; or give its"),
+        (["chain"], r"must be a tree's name \(chain, .* found \['chain'\]"),
         (25, "or its paths, .* found 25"),
         ([], "is empty"),
         ([[]], "root is implied"),

@@ -8,7 +8,6 @@ import pytest
 
 import conf
 from bench.config.compose import compose_study
-from decoders.propose.trees.named import ALIASES, WIDTHS, named_trees, widths_to_paths
 from decoders.propose.trees.static import Static
 
 # Level widths, and the hash of the paths as JSON, by length and then by ranks.
@@ -31,23 +30,6 @@ def test_a_released_tree_has_the_authors_paths(name: str) -> None:
     assert hashlib.sha256(paths.encode()).hexdigest()[:16] == digest
     assert [tree.level_of.count(d) for d in range(1, tree.depth + 1)] == widths
     assert str(tree) == f"static({name}, depth={len(widths)}, nodes={sum(widths)})"
-
-
-def test_every_released_tree_is_there() -> None:
-    assert set(named_trees()) == {*RELEASED, *WIDTHS}
-
-
-@pytest.mark.parametrize(("name", "released"), ALIASES.items())
-def test_the_papers_trees_are_the_released_ones(name: str, released: str) -> None:
-    assert Static(choices=name).paths == Static(choices=released).paths
-    assert str(Static(choices=name)) == str(Static(choices=released)), "one tree, one name"
-
-
-def test_widths_do_not_determine_a_tree() -> None:
-    """The difference that METHODS 4 gives: 11 of 57 and 4 of 25 paths."""
-    for name, other in (("naive_extend_57", 11), ("mc_sim_7b_63", 4)):
-        shared = set(Static(choices=name).paths) & set(widths_to_paths(RELEASED[name][0]))
-        assert sum(RELEASED[name][0]) - len(shared) == other
 
 
 @pytest.mark.parametrize("study", STUDIES)

@@ -26,8 +26,8 @@ TREES = {
     "chain": Chain(depth=4),
     "one": Chain(depth=1),
     "binary_8": Static(choices="binary_8"),
-    "narrow_9": Static(choices="narrow_9"),
-    "lantern_57": Static(choices="lantern_57"),
+    "narrow_5": Static(choices="narrow_5"),
+    "naive_extend_57": Static(choices="naive_extend_57"),
     "small": Dynamic(depth=3, top_k=2, nodes=6),
     "root alone": Dynamic(depth=1, top_k=4, nodes=4),
     "dynamic_58": Dynamic(depth=5, top_k=10, nodes=58),
@@ -140,7 +140,7 @@ def test_a_draft_is_that_of_the_tensor_code(name, batch, cfg, temperature):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["narrow_9", "dynamic_58"])
+@pytest.mark.parametrize("name", ["narrow_5", "dynamic_58"])
 @torch.inference_mode()
 def test_an_image_alone_has_the_bits_it_has_in_a_batch(name, dtype):
     def drafts(rows: tuple[int, ...] | None) -> tuple[EagleSession, Draft]:
@@ -226,7 +226,7 @@ def test_a_support_smaller_than_the_tree_leaves_fewer_children():
 
 @torch.inference_mode()
 def test_what_is_told_is_checked_before_anything_is_written():
-    case = Drafting(TREES["narrow_9"], Sampling(cfg=3.0), 2)
+    case = Drafting(TREES["narrow_5"], Sampling(cfg=3.0), 2)
     session = case.session(True)
     hidden, codes, count, start = case.told(0)
     kept = [t.clone() for t in (session.cache.data, session.root_slot, session.root_code)]
