@@ -42,6 +42,11 @@ def code_logits(target: Target, hidden: Tensor, cfg: float, places: Tensor) -> T
     return logits.masked_fill(barred[places % len(barred)], IMPOSSIBLE)
 
 
+def take(values: Tensor, index: Tensor) -> Tensor:
+    """values [R, n, C], index [R, w] -> [R, w, C]."""
+    return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
+
+
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """Guided logits [..., V] float32 -> probabilities [..., V] float32.
 

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Law, Piece, Seen, Start
+from decoders.distribution import take
 from decoders.kinds import Within
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.noise import OWN_SLOT, sample
 from decoders.propose.grown import Grown, GrownSession
-from decoders.propose.window import pick_rows
 from decoders.verify.by_node import ByNode
 from decoders.verify.children import Verdicts, ancestry_of, at_node, children_of, path_to
 
@@ -51,7 +51,7 @@ class SkippingSession(GrownSession):
             return replace(tree, levels=self.part.depth)
         root, (codes, taken, laws) = tree.codes[:, :1].clone(), self.skip(tree, noise, place)
         copies, end = len(seen.hidden) // len(place), taken[:, None]  # [B, 1]
-        old = pick_rows(seen.hidden, (seen.count - 1).repeat(copies)[:, None])  # [R, 1, D]
+        old = take(seen.hidden, (seen.count - 1).repeat(copies)[:, None])  # [R, 1, D]
         wide = F.pad(codes, (0, seen.codes.shape[1] - codes.shape[1]))  # [B, T]
         told = replace(
             seen, hidden=torch.where(end.repeat(copies, 1)[..., None] > 0, old, seen.hidden),
@@ -84,7 +84,7 @@ class SkippingSession(GrownSession):
         below = (leaf[..., None] & above).sum(1)  # [B, N + 1], leaves at or below
         share = below.gather(1, tree.children.flatten(1)).view_as(code) * valid / below[..., None]
         laws = share.new_zeros(*leaf.shape, self.vocab).scatter_add(2, code, share)
-        laws = F.pad(pick_rows(laws, path[:, :-1]), (0, 0, 0, 1))  # [B, S, V]
+        laws = F.pad(take(laws, path[:, :-1]), (0, 0, 0, 1))  # [B, S, V]
         mean = (place - 1) // noise.round  # [B], whole codes per forward so far
         count = torch.minimum(tree.depth.gather(1, path[:, -1:])[:, 0], mean - 1)
         count = torch.where(place > self.row, count, 0).clamp_min(0)[:, None]  # [B, 1]

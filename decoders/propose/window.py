@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
+from decoders.distribution import take
 from decoders.kinds import Within
 from decoders.noise import OVERRUN
 from decoders.propose.trees.static import Static, drop_impossible
@@ -130,12 +131,12 @@ class WindowSession(ProposerSession):
         level = seen.count[:, None] + self.span  # [B, W], of the node that a law is read at
         row = self.lines[seen.nodes[:, -1]]  # [B, D + 1]
         main, below = (self.lines[0][i.clamp_max(depth)] for i in (level, level + 1))  # [B, W]
-        laws = pick_rows(p, row.gather(1, level.clamp_max(depth)))
+        laws = take(p, row.gather(1, level.clamp_max(depth)))
         told = (level <= depth) & (laws.sum(-1) > 0)
         drafted = told & (level < depth)
         laws = torch.where(told[..., None], laws, 0.0)
         codes = old.codes.gather(1, below)
-        q = torch.zeros_like(laws) if old.q is None else pick_rows(old.q, main)
+        q = torch.zeros_like(laws) if old.q is None else take(old.q, main)
         return Left(laws, told, codes, q, drafted, self.greedy)
 
     def draft(self, root: Tensor, every: Tensor, law: Tensor) -> Draft:
@@ -153,11 +154,6 @@ class WindowSession(ProposerSession):
 def certain(codes: Tensor, like: Tensor) -> Tensor:
     """Codes [...] -> laws [..., V] that are 1 there."""
     return torch.zeros_like(like).scatter(-1, codes[..., None], 1.0)
-
-
-def pick_rows(values: Tensor, rows: Tensor) -> Tensor:
-    """values [B, N, V], rows [B, n] -> [B, n, V]."""
-    return values.gather(1, rows[..., None].expand(-1, -1, values.shape[-1]))
 
 
 def fresh_uniforms(noise: Any, places: Tensor, slot: int, count: int = 1) -> Tensor:

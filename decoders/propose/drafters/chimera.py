@@ -5,26 +5,22 @@ The feature is at first the target's state that predicted the root, then the dra
 f' = f + W2 silu(W1 [f ; t]). The head is a matrix on [f' ; t] that starts as the target's, twice.
 The state has read everything, so the paper's layer over all states is left out.
 
-In text the three codes are the last ones. On a raster the nearest are left, above and above-left
-(``context: raster``); ``line`` is the paper's choice, so that the two can be compared.
+The paper's three codes are the last ones. On a raster the nearest are left, above and above-left,
+which foresee more (docs/results.md).
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel
-from decoders.distribution import code_logits
-from decoders.propose.drafters.shared import NetLearner, Session, Trained, take
+from decoders.distribution import code_logits, take
+from decoders.propose.drafters.shared import NetLearner, Session, Trained
 from decoders.training.states import Drafted, States, transformer_of
-
-Context = Literal["raster", "line"]
-OLDER = 2  # codes of a context besides the last one
 
 
 class ChimeraNet(nn.Module):
@@ -32,10 +28,10 @@ class ChimeraNet(nn.Module):
 
     barred: Tensor | None
 
-    def __init__(self, model: ImageModel, context: str) -> None:
+    def __init__(self, model: ImageModel) -> None:
         super().__init__()
         target = transformer_of(model)
-        self.cfg, self.raster, self.columns = target.cfg, context == "raster", target.grid()[1]
+        self.cfg, self.columns = target.cfg, target.grid()[1]
         width, vocab = target.width, target.vocab_size
         self.vocab = vocab
         self.block = nn.Linear(3 * width, 3 * width)
@@ -77,14 +73,12 @@ class ChimeraNet(nn.Module):
 
 
 class ChimeraSession(Session):
-    """What it keeps of the images are their codes by place, and of every node its feature and the
-    codes that it is read with."""
+    """What it keeps of the images are their codes by place, and of every node its feature."""
 
     def allocate(self, like: Tensor, nodes: int) -> None:
         device, batch = like.device, len(self.root_code)
         size = self.net.cfg.length + self.max_new
         self.image = torch.zeros(batch, size, dtype=torch.long, device=device)
-        self.line = torch.zeros(batch, nodes + 1, OLDER + 1, dtype=torch.long, device=device)
         self.features = torch.zeros(len(like), nodes + 1, like.shape[-1], device=device)
         self.span = torch.arange(size, device=device)
         self.place = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the root
@@ -94,54 +88,34 @@ class ChimeraSession(Session):
         self.image.scatter_(1, start[:, None] + self.span[: codes.shape[1]], codes)
         self.place.copy_(start[:, None] + last)
         state = take(hidden, last.repeat(self.copies, 1)).float()  # [R, 1, D]
-        before = [self.image.gather(1, (self.place - i).clamp_min(0)) for i in (1, 2)]  # [B, 1]
-        before = [torch.where(self.place >= i, x, self.net.vocab) for i, x in enumerate(before, 1)]
-        return self._draft(state, self.root_code[:, None], before, self.span[:1], 0)[:, 0]
+        return self._draft(state, self.root_code[:, None], self.span[:1], 0)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         state = take(self.features, parents.repeat(self.copies, 1))  # [R, w, D]
-        above = take(self.line, parents)  # [B, w, 3]
-        return self._draft(state, codes, [above[..., 0], above[..., 1]], nodes, depth)
+        return self._draft(state, codes, nodes, depth)
 
-    def _draft(
-        self, state: Tensor, codes: Tensor, before: list[Tensor], nodes: Tensor, depth: int
-    ) -> Tensor:
-        """Guided logits [B, w, V] behind nodes of one depth. state [R, w, D]: the feature above;
-        before [B, w] each: the codes on the path in front of `codes` [B, w]."""
+    def _draft(self, state: Tensor, codes: Tensor, nodes: Tensor, depth: int) -> Tensor:
+        """Guided logits [B, w, V] behind nodes of one depth with the codes [B, w]. state [R, w, D]:
+        the feature above."""
         net, places = self.net, (self.place + depth + 1).expand_as(codes)  # of what is predicted
         self.calls += 1
-        line = torch.stack([codes, *before], -1)  # [B, w, 3]
-        self.line.index_copy_(1, nodes, line)
-        context = line
-        if net.raster:
-            context = torch.cat([codes[..., None], net.older(self.image, places, self.place)], -1)
+        context = torch.cat([codes[..., None], net.older(self.image, places, self.place)], -1)
         t = net.encode(context, self.target).repeat(self.copies, 1, 1)  # [R, w, D]
         features = net.step(state, t)
         self.features.index_copy_(1, nodes, features)
         return code_logits(net, torch.cat([features, t], -1), self.cfg, places)
 
 
-class OfContext:
-    """context: see the module."""
-
-    def __init__(
-        self, model: ImageModel, checkpoint: str | None = None, context: Context = "raster"
-    ) -> None:
-        self.made = partial(ChimeraNet, context=context)
-        super().__init__(model, checkpoint)  # type: ignore[call-arg]
-
-
-class Chimera(OfContext, Trained):
+class Chimera(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens = ChimeraSession
-
-    def __str__(self) -> str:
-        return f"chimera({'raster' if self.net.raster else 'line'})"
+    opens, made = ChimeraSession, ChimeraNet
 
 
-class ChimeraLearner(OfContext, NetLearner):
+class ChimeraLearner(NetLearner):
     """Trains the net: a deeper draft reads the feature that was drafted one depth above."""
+
+    made = ChimeraNet
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
@@ -152,22 +126,12 @@ class ChimeraLearner(OfContext, NetLearner):
         for d in range(1, depth + 1):
             at = every if d == 1 else roots
             places = at + d  # [m], of what is predicted
-            t = net.encode(self._context(codes, places, at), self.target)  # [R, m, D]
+            rows = places.expand(len(codes), -1)
+            older = net.older(codes, rows, at.expand_as(rows))
+            context = torch.cat([codes[:, places - 1, None], older], -1)  # [R, m, 3]
+            t = net.encode(context, self.target)  # [R, m, D]
             if d == 2:
                 features = features[:, roots]
             features = net.step(features, t)  # [R, m, D]
             drafted.append(Drafted(places, torch.cat([features, t], -1), net))
         return drafted
-
-    def _context(self, codes: Tensor, places: Tensor, roots: Tensor) -> Tensor:
-        """Codes [R, L], places [m] with their roots -> [R, m, 3]."""
-        net = self.net
-        if net.raster:
-            rows = places.expand(len(codes), -1)
-            older = net.older(codes, rows, roots.expand_as(rows))
-            return torch.cat([codes[:, places - 1, None], older], -1)
-        lines = [
-            torch.where(places >= i, codes[:, (places - i).clamp_min(0)], net.vocab)
-            for i in (1, 2, 3)
-        ]
-        return torch.stack(lines, -1)

@@ -69,7 +69,7 @@ class Eagle(NetDrafter):
     """The drafter as a part: ``checkpoint`` names one of the model's drafters, or is a folder or
     hub id in the released layout."""
 
-    opens, label = EagleSession, "eagle"
+    opens = EagleSession
 
     def __init__(self, model: ImageModel, checkpoint: str = "eagle") -> None:
         self.net, self.model = net_of(model, checkpoint), model

@@ -74,7 +74,7 @@ def untrained(model: ImageModel) -> Eagle3Net:
 class Eagle3(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, label = Eagle3Session, "eagle3"
+    opens = Eagle3Session
     made, reads_cache, dtype = staticmethod(untrained), True, None
 
 

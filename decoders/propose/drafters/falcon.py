@@ -24,13 +24,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel
+from decoders.distribution import take
 from decoders.kernels.reference import additive
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import prefix_mask
 from decoders.propose.drafters.eagle import EagleSession
 from decoders.propose.drafters.eagle_learner import Entries, Head
-from decoders.propose.drafters.shared import NetLearner, Trained, take
+from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 
@@ -179,7 +180,7 @@ def untrained(model: ImageModel) -> FalconNet:
 class Falcon(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, label = FalconSession, "falcon"
+    opens = FalconSession
     made = staticmethod(untrained)
 
 

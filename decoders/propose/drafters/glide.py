@@ -117,7 +117,7 @@ class GlideSession(CachedSession):
 class Glide(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, label = GlideSession, "glide"
+    opens = GlideSession
     made, reads_cache = GlideNet, True
 
 

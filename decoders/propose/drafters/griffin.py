@@ -85,7 +85,7 @@ def untrained(model: ImageModel) -> GriffinNet:
 class Griffin(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, label = GriffinSession, "griffin"
+    opens = GriffinSession
     made = staticmethod(untrained)
 
 

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel
-from decoders.distribution import code_logits
-from decoders.propose.drafters.shared import DepthSession, NetLearner, Trained, take
+from decoders.distribution import code_logits, take
+from decoders.propose.drafters.shared import DepthSession, NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 DEPTHS = 6  # distances that have a head; the tree must not be deeper
@@ -100,7 +100,7 @@ class HawkSession(DepthSession):
 class Hawk(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, label, made = HawkSession, "hawk", HawkNet
+    opens, made = HawkSession, HawkNet
 
 
 class HawkLearner(NetLearner):

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel
-from decoders.distribution import code_logits
+from decoders.distribution import code_logits, take
 from decoders.kinds import Within
 from decoders.models.weights import read_json
-from decoders.propose.drafters.shared import NetLearner, Session, Trained, take
+from decoders.propose.drafters.shared import NetLearner, Session, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 CONFIG = "config.json"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, Drafter, DraftSession, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache, Reads, aligned
 from decoders.capability import RESTART, Known
-from decoders.distribution import code_logits
+from decoders.distribution import code_logits, take
 from decoders.models.checkpoint import assign
 from decoders.models.weights import load_into, read_tensors, write_weights
 from decoders.training.states import States, transformer_of
@@ -167,23 +167,17 @@ class CachedSession(Session):
         return code_logits(self.target, hidden, self.cfg, places.expand(-1, hidden.shape[1]))
 
 
-def take(values: Tensor, index: Tensor) -> Tensor:
-    """values [R, n, C], index [R, w] -> [R, w, C]."""
-    return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
-
-
 # ---- parts --------------------------------------------------------------------------------------
 
 
 class NetDrafter(Drafter):
-    """A drafter whose sessions are of one class. label: its name in tables."""
+    """A drafter whose sessions are of one class."""
 
     opens: ClassVar[type[Session]]
-    label: ClassVar[str]
     model: ImageModel
 
     def __str__(self) -> str:
-        return self.label
+        return type(self).__name__.lower()
 
     def begin(
         self,

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, TextFeatures
 from decoders.cache import KVCache
 from decoders.capability import RESTART
-from decoders.distribution import code_logits
+from decoders.distribution import code_logits, take
 from decoders.kernels.reference import rotate
 from decoders.models.parts import RMSNorm
 from decoders.models.shape import rope_table
 from decoders.models.transformer import FeedForward, turns
 from decoders.propose.drafters.eagle_learner import Head
-from decoders.propose.drafters.shared import DepthSession, NetLearner, Trained, take
+from decoders.propose.drafters.shared import DepthSession, NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 DEPTHS = 6  # K, places of a block; the tree must not be deeper
@@ -129,7 +129,7 @@ class SpecDecSession(DepthSession):
 class SpecDec(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, label, made = SpecDecSession, "specdec", SpecDecNet
+    opens, made = SpecDecSession, SpecDecNet
 
 
 class SpecDecLearner(NetLearner):
