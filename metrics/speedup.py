@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -64,34 +64,51 @@ class Timings:
 
 @dataclass(frozen=True)
 class Speedup:
-    """A positive ratio; the standard error of its logarithm and the degrees of freedom of that, NaN
-    below `FEWEST` blocks; the least and the greatest ratio of a block."""
+    """A positive ratio. moments: the variance that moments of the machine give its logarithm, and
+    the degrees of freedom of that, NaN below `FEWEST` blocks; lengths: e of every prompt; least,
+    greatest: the ratio in the block that is worst and best for the decoder."""
 
     value: float
-    error: float = math.nan
-    freedom: float = math.nan
+    moments: tuple[float, float] = (math.nan, math.nan)
+    lengths: Mapping[int, float] = field(default_factory=dict)
     blocks: int = 0
     least: float = math.nan
     greatest: float = math.nan
 
+    @property
+    def error(self) -> tuple[float, float]:
+        """The standard error of the logarithm, and its degrees of freedom."""
+        variance, freedom = satterthwaite(self.moments, self._of_prompts())
+        return math.sqrt(variance), freedom
+
+    def _of_prompts(self) -> tuple[float, float]:
+        """The variance that the choice of prompts gives the logarithm."""
+        e = np.array([*self.lengths.values()])
+        return (float(e.var(ddof=1)) / len(e), len(e) - 1) if len(e) > 1 else (0.0, math.inf)
+
     def interval(self) -> Interval:
         """Of 95 %, symmetric in the logarithm; NaN where the error is not known."""
-        reach = math.exp(float(stdtrit(self.freedom, SIDE)) * self.error)
+        error, freedom = self.error
+        reach = math.exp(float(stdtrit(freedom, SIDE)) * error)
         return Interval(self.value, self.value / reach, self.value * reach)
 
     @property
     def p(self) -> float:
         """Two-sided, of a ratio of 1 (Student's t); NaN where the error is not known."""
-        if self.error == 0:
+        error, freedom = self.error
+        if error == 0:
             return float(self.value == 1)
-        return 2 * float(stdtr(self.freedom, -abs(math.log(self.value)) / self.error))
+        return 2 * float(stdtr(freedom, -abs(math.log(self.value)) / error))
 
     def over(self, other: Speedup) -> Speedup:
-        """This ratio over that of another run, whose moments are others."""
-        parts = ((self.error**2, self.freedom), (other.error**2, other.freedom))
-        variance, freedom = satterthwaite(*parts)
+        """This ratio over that of another run, whose moments are others. Prompts that both decoded
+        are paired, so that runs of the same codes differ by their moments alone."""
+        shared = self.lengths.keys() & other.lengths.keys()
+        lengths = {p: self.lengths[p] - other.lengths[p] for p in shared}
+        parts = [self.moments, other.moments]
+        parts += [] if len(shared) > 1 else [self._of_prompts(), other._of_prompts()]
         blocks = min(self.blocks, other.blocks)
-        return Speedup(self.value / other.value, math.sqrt(variance), freedom, blocks)
+        return Speedup(self.value / other.value, satterthwaite(*parts), lengths, blocks)
 
 
 def speedup(baseline: Timings, decoder: Timings) -> Speedup | None:
@@ -110,14 +127,11 @@ def speedup(baseline: Timings, decoder: Timings) -> Speedup | None:
     if not len(y):
         return None
     value, least, greatest = np.exp([y.mean(), y.min(), y.max()]).tolist()
-    if len(y) < FEWEST or len(shared) < 2:
-        return Speedup(value, blocks=len(y), least=least, greatest=greatest)
-    lengths = forwards[0] / forwards[0].mean() - forwards[1] / forwards[1].mean()  # [m]
-    variance, freedom = satterthwaite(
-        (variance_of_mean(y), len(y) - 1),
-        (float(lengths.var(ddof=1)) / len(lengths), len(lengths) - 1),
-    )
-    return Speedup(value, math.sqrt(variance), freedom, len(y), least, greatest)
+    e = forwards[0] / forwards[0].mean() - forwards[1] / forwards[1].mean()  # [m]
+    known = len(y) >= FEWEST and len(shared) > 1
+    moments = (variance_of_mean(y), len(y) - 1.0) if known else (math.nan, math.nan)
+    lengths = dict(zip(shared, e.tolist(), strict=True))
+    return Speedup(value, moments, lengths, len(y), least, greatest)
 
 
 def variance_of_mean(y: np.ndarray) -> float:

@@ -143,6 +143,8 @@ def test_the_prefill_has_its_share_and_images_of_other_lengths_are_worth_the_sam
     back = speedup(fast, slow)
     assert back is not None and back.value == pytest.approx(1 / found.value)
     assert back.error == pytest.approx(found.error)
+    again = found.over(found)
+    assert again.value == 1 and again.p == 1, "the same codes: only moments tell runs apart"
 
 
 def test_few_blocks_have_a_ratio_and_no_interval() -> None:
@@ -158,7 +160,11 @@ def test_few_blocks_have_a_ratio_and_no_interval() -> None:
 
 
 def test_a_ratio_over_another_adds_their_errors() -> None:
-    one, other = Speedup(2.0, 0.03, 20), Speedup(1.6, 0.04, 30)
+    one, other = Speedup(2.0, (0.0009, 20)), Speedup(1.6, (0.0016, 30))
     found = one.over(other)
-    assert found.value == pytest.approx(1.25) and found.error == pytest.approx(0.05)
-    assert 30 < found.freedom < 50
+    error, freedom = found.error
+    assert found.value == pytest.approx(1.25) and error == pytest.approx(0.05)
+    assert 30 < freedom < 50
+    lengths = {1: 0.1, 2: -0.1, 3: 0.0}
+    apart = replace(one, lengths=lengths).over(replace(other, lengths={7: 0.1, 8: -0.1}))
+    assert apart.error[0] ** 2 == pytest.approx(0.0025 + 0.01 / 3 + 0.02 / 2)
