@@ -1,7 +1,7 @@
 """Metrics: images, traces or timings in, numbers with intervals out.
 
-Pure of the harness: nothing here imports ``bench``. Every figure comes with a bootstrap or subset
-interval (``stats``), because a difference between two decoders means nothing without one.
+Pure of the harness: nothing here imports ``bench``. Every figure comes with an interval
+(``stats``, ``speedup``), because a difference between two decoders means nothing without one.
 """
 
 

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 
 from metrics import MetricError
 from metrics.images import Images, features_of
-from metrics.stats import Interval, bootstrap_mean
+from metrics.stats import Interval, student_mean
 
 
 class ImageText:
@@ -72,7 +72,7 @@ def build_clip(
 
 @dataclass(frozen=True)
 class ClipScore:
-    """per_image: [n] float64, 100 cos; mean: with its bootstrap interval over images."""
+    """per_image: [n] float64, 100 cos; mean: with its interval over images."""
 
     per_image: np.ndarray
     mean: Interval
@@ -88,7 +88,7 @@ class Preference:
 
 
 def clip_score(
-    clip: ImageText, images: Images, captions: Sequence[str], *, batch: int = 64, seed: int = 0
+    clip: ImageText, images: Images, captions: Sequence[str], *, batch: int = 64
 ) -> ClipScore:
     """CLIP score of n images (tensor or set) and n captions.
 
@@ -98,7 +98,7 @@ def clip_score(
     _same_count(features, captions, "captions")
     cosines = (features * text_embeddings(clip, captions, batch=batch)).sum(1)
     per_image = 100 * cosines.double().numpy()
-    return ClipScore(per_image, bootstrap_mean(per_image, seed=seed))
+    return ClipScore(per_image, student_mean(per_image))
 
 
 def attribute_preference(
@@ -107,7 +107,6 @@ def attribute_preference(
     pairs: Sequence[tuple[str, str, str]],
     *,
     batch: int = 64,
-    seed: int = 0,
 ) -> Preference:
     """Preference over n (right caption, wrong caption, attribute), one an image; a tie is wrong.
 
@@ -123,7 +122,7 @@ def attribute_preference(
         str(name): (float(correct[names == name].mean()), int((names == name).sum()))
         for name in sorted(set(names.tolist()))
     }
-    return Preference(correct, bootstrap_mean(correct.astype(float), seed=seed), by_attribute)
+    return Preference(correct, student_mean(correct.astype(float)), by_attribute)
 
 
 def retrieval_at_1(clip: ImageText, images: Images, captions: Sequence[str]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ FID falls with the number of images n even when the distributions agree, by abou
 decoders at equal n only. `fid_interval` also returns the jackknife's estimate without that bias.
 The intervals are about the figure *at this n*, for new samples of the generated images with the
 reference fixed: FID and recall by the delete-a-group jackknife (a bootstrap's duplicates would put
-the interval above FID itself), KID by the delete-one jackknife, precision by a bootstrap.
+the interval above FID itself), KID by the delete-one jackknife, precision by Student's t.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from metrics import MetricError
-from metrics.stats import Interval, bootstrap_mean, jackknife, left_out
+from metrics.stats import Interval, jackknife, left_out, student_mean
 
 FID_WIDE = 1.25  # the jackknife's spread over FID's own, simulated at 60 to 500 images
 NEIGHBOURS = 3  # k of precision and recall
@@ -62,14 +62,14 @@ class Moments:
         return Moments(count, mean, self.scatter - part.scatter - weight * np.outer(step, step))
 
 
-def fid_interval(generated: Tensor, reference: Moments, *, seed: int = 0) -> tuple[Interval, float]:
-    """FID of features [n, E] with its interval (not below 0), and FID without its bias: the
-    jackknife's K t - (K - 1) mean t_k, about what more images would give.
+def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Interval]:
+    """FID of features [n, E] with its interval (not below 0), and the same without its bias: the
+    jackknife's K t - (K - 1) mean t_k, about what more images would give. It scatters as FID does.
 
     Logs a warning where n <= E: the generated covariance is singular and FID mostly bias. Raises
     MetricError for fewer than 3 rows, NaN, or different E.
     """
-    values = fid_left_out(generated, reference, seed=seed)
+    values = fid_left_out(generated, reference)
     count, width = generated.shape
     if count <= width:
         _LOG.warning(
@@ -79,11 +79,13 @@ def fid_interval(generated: Tensor, reference: Moments, *, seed: int = 0) -> tup
             width,
             2 * width,
         )
-    found, groups = jackknife(values, least=0.0, wide=FID_WIDE), len(values) - 1
-    return found, groups * found.value - (groups - 1) * float(values[1:].mean())
+    found, groups = jackknife(values, wide=FID_WIDE), len(values) - 1
+    bias = (groups - 1) * (float(values[1:].mean()) - found.value)
+    free = Interval(*(end - bias for end in (found.value, found.lo, found.hi)))
+    return Interval(found.value, max(found.lo, 0.0), found.hi), free
 
 
-def fid_left_out(generated: Tensor, reference: Moments, *, seed: int = 0) -> np.ndarray:
+def fid_left_out(generated: Tensor, reference: Moments) -> np.ndarray:
     """FID of features [n, E], and without each of the jackknife's groups, [1 + K]."""
     _require_rows("generated", generated, 2)
     every, distance = Moments.of(generated), distance_to(reference)
@@ -92,7 +94,7 @@ def fid_left_out(generated: Tensor, reference: Moments, *, seed: int = 0) -> np.
         left = every.without(Moments.of(generated[torch.from_numpy(gone)])) if len(gone) else every
         return distance(left)
 
-    return left_out(len(generated), without, seed=seed)
+    return left_out(len(generated), without)
 
 
 def distance_to(reference: Moments) -> Callable[[Moments], float]:
@@ -154,14 +156,12 @@ def _sums(rows: Tensor, others: Tensor) -> Tensor:
     return torch.cat([_kernel(part @ others.T, width).sum(1) for part in rows.split(_BLOCK)])
 
 
-def precision_recall(
-    generated: Tensor, reference: Tensor, *, seed: int = 0
-) -> tuple[Interval, Interval]:
+def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, Interval]:
     """Precision and recall with 95 % intervals from features [n, E] and [m, E]: shares of the
     generated images in the reference's manifold, and of the reference in the generated ones'. A
     set's manifold is a ball of radius "distance to the k-th neighbour" around each of its points.
 
-    Precision is a mean over generated images of "lies in some reference ball" (bootstrap); recall
+    Precision is a mean over generated images of "lies in some reference ball"; recall
     changes with the generated set as a whole (its balls), hence the jackknife. Memory: 8 n (n + m)
     bytes. Raises MetricError for fewer than k + 2 rows, NaN, or different E.
     """
@@ -181,8 +181,9 @@ def precision_recall(
         hits = sum(int((part[:, kept] <= own).any(1).sum()) for part in across.split(_BLOCK))
         return hits / len(real)
 
-    recall = jackknife(left_out(len(fake), recall_without, seed=seed), least=0.0, most=1.0)
-    return bootstrap_mean(inside.double().numpy(), seed=seed), recall
+    recall = jackknife(left_out(len(fake), recall_without), least=0.0, most=1.0)
+    found = student_mean(inside.double().numpy())
+    return Interval(found.value, max(found.lo, 0.0), min(found.hi, 1.0)), recall
 
 
 def _radius(distances: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from bench.data.errors import ConfigError, PromptError
 from bench.data.files import ready_file, ready_folder, write_text
 from bench.prompts.file import OWN_FILE, captions_of
 from bench.report.table import Column, csv_text, filled, terminal
-from decoders.kinds import Seed, Within
+from decoders.kinds import Within
 
 if TYPE_CHECKING:
     from metrics.official.papers import Figure, Reference
@@ -46,7 +46,6 @@ class EvaluateConfig:
     limit: Annotated[int, Within(2, 10**9)] | None = None
     size: Annotated[int, Within(1, 4096)] = 256
     batch: Annotated[int, Within(1, 2**20)] = 64
-    seed: Seed = 0
     device: str = "auto"
     cache_dir: Path = Path("results/runs/.cache")
     weights: dict[str, str | None] = field(default_factory=dict)
@@ -164,7 +163,6 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
         device=device,
         size=config.size,
         batch=config.batch,
-        seed=config.seed,
         cache_dir=config.cache_dir,
         progress=progress,
     )
@@ -248,7 +246,7 @@ def _value(key: str, value: str) -> Any:
         return Path(value)
     if key == "metrics":
         return tuple(name.strip() for name in value.strip("[]").split(",") if name.strip())
-    if key in ("limit", "size", "batch", "seed"):
+    if key in ("limit", "size", "batch"):
         return check_type(key, int(value) if value.isdecimal() else value, EVALUATED[key])
     return value
 
@@ -292,7 +290,6 @@ def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], dev
         "captions": str(config.captions or ""),
         "captions_sha256": sha256_of(config.captions) if config.captions else "",
         "reference_folder": str(config.reference or ""),
-        "seed": config.seed,
         "device": device,
         "gpu": made.gpu,
         "git_commit": made.git_commit,

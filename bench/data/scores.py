@@ -20,6 +20,7 @@ class Scores:
     fid: float = NAN
     fid_lo: float = NAN
     fid_hi: float = NAN
+    fid_debiased: float = NAN
     fid_features: str = ""
     kid: float = NAN
     precision: float = NAN

@@ -22,7 +22,7 @@ import pandas as pd
 from bench.config.schema import FairnessConfig
 from bench.config.words import pairs
 from bench.data.files import write_text
-from bench.judge.paired import busy, every_latency_row
+from bench.judge.paired import busy, latency_rows
 
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
 COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed", "worth"]
@@ -59,7 +59,7 @@ def judge(
     baselines: decoders that speed-ups may refer to; the first of them at a decoder's temperature
     and guidance is its own. roofline: roofline.csv. limits: floors that a baseline's step may take.
     """
-    timed = every_latency_row(rows)
+    timed = latency_rows(rows)
     names = rows.decoder.unique()
     found = [_judge(name, rows, timed, baselines, roofline, limits) for name in names]
     return [replace(one, **mixed(timed, one.decoder)) for one in found]

@@ -64,7 +64,9 @@ class Evaluated:
         captions = [p.text for p in prompts]
         figures = self.evaluation.figures(_source(images), captions, reference)
         found = {(f.metric, f.key): f for f in figures}
-        fid, kid = (next(f for f in figures if f.key == key) for key in ("fid", "kid"))
+        fid, free, kid = (
+            next(f for f in figures if f.key == key) for key in ("fid", "fid_debiased", "kid")
+        )
         precision, recall = (found[self.shares, key] for key in ("precision", "recall"))
         clip = next(f for f in figures if f.key == "score" and f.metric != "hps")
         hps = found.get(("hps", "score"))
@@ -72,6 +74,7 @@ class Evaluated:
             fid=fid.value.value,
             fid_lo=fid.value.lo,
             fid_hi=fid.value.hi,
+            fid_debiased=free.value.value,
             fid_features=fid.features,
             kid=kid.value.value,
             precision=precision.value.value,

@@ -49,9 +49,10 @@ class Form:
 COLUMNS = [  # of summary.csv
     "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
     "dtype", "temperature", "cfg", "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
-    "speedup", "speedup_lo", "speedup_hi", "mal", "mal_no_bonus", "mal_expected", "nfe",
-    "n_quality", "fid", "fid_lo", "fid_hi", "fid_features", "kid", "precision", "recall",
-    "clip", "clip_lo", "clip_hi", "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output",
+    "speedup", "speedup_lo", "speedup_hi", "speedup_blocks", "speedup_least", "speedup_greatest",
+    "mal", "mal_no_bonus", "mal_expected", "nfe", "n_quality", "fid", "fid_lo", "fid_hi",
+    "fid_debiased", "fid_features", "kid", "precision", "recall", "clip", "clip_lo", "clip_hi",
+    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_lo", "tv_output_hi",
     "tv_output_bound", "tv_declared_bound", "exactness", "peak_memory_mb", "status",
 ]  # fmt: skip
 SUMMARY_TEXT = (

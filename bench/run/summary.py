@@ -29,18 +29,21 @@ from bench.records.kept import Figures, Kept, images_digest
 from bench.records.load import COLUMNS, NAMED
 from decoders.api import DecoderError
 from metrics import MetricError
-from metrics.stats import UNKNOWN
+from metrics.stats import UNKNOWN, student_ratio
 from metrics.traces import moved_mass
 
 log = logging.getLogger(__name__)
 NAN = math.nan
+SPEEDUP = (
+    "speedup", "speedup_lo", "speedup_hi", "speedup_blocks", "speedup_least", "speedup_greatest"
+)  # fmt: skip
 LATENCY = ("latency_mean_s", "latency_p50_s", "latency_p95_s")
 IDENTITY = COLUMNS[:12]  # as rows have them
 POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
 ACCEPTANCE = (*POOLED, "nfe")
 MASS = (
-    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_bound",
-    "tv_declared_bound",
+    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_lo", "tv_output_hi",
+    "tv_output_bound", "tv_declared_bound",
 )  # fmt: skip
 AT_NODES = ("tv_output", "tv_output_bound", "tv_declared_bound")  # means over recorded nodes
 
@@ -82,9 +85,7 @@ def summarise(
         for label, protocol, mine in parts:
             line, scores, preference = _line(judge, mine, label, protocol)
             if label == name and name not in unmeasured:
-                # The paired ratio to the baseline over the prompts that both decoded.
-                found = paired.paired_speedup(rows[rows.decoder == baselines[name]], own) or UNKNOWN
-                line |= {"speedup": found.value, "speedup_lo": found.lo, "speedup_hi": found.hi}
+                line |= _speedup(rows[rows.decoder == baselines[name]], own)
             out.append(line | {"exactness": verdict})
             clip[name].append(scores)
             preferences += [preference] if preference else []
@@ -114,13 +115,14 @@ def _line(
     drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
     first, alone = mine.iloc[0], paired.timings(mine)
     line: dict[str, Any] = {key: first[key] for key in IDENTITY} | {"decoder": label}
-    seconds = paired.latency_rows(ok)["seconds_total"].to_numpy(float)
-    line |= {"n_latency": len(seconds)} | dict.fromkeys(LATENCY, NAN)
+    timed = paired.latency_rows(ok)
+    seconds = timed["seconds_total"].to_numpy(float)
+    line |= {"n_latency": timed["prompt_index"].nunique()} | dict.fromkeys(LATENCY, NAN)
     if len(seconds):
         figures = seconds.mean(), np.median(seconds), np.quantile(seconds, 0.95)
         line |= dict(zip(LATENCY, map(float, figures), strict=True))
     line |= _acceptance(drawn if len(drawn) else paired.image_rows(alone))
-    line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), NAN) | {"n_quality": len(drawn)}
+    line |= dict.fromkeys(SPEEDUP, NAN) | {"n_quality": len(drawn)}
     pictured = drawn[drawn.image != ""]
     scores, preference = judge.images(pictured, label)
     line |= vars(scores)
@@ -131,6 +133,16 @@ def _line(
     line["status"] = _status(mine)
     each = zip(pictured.prompt_index.astype(int), scores.clip_each, strict=True)
     return line, dict(each) if scores.clip_each else {}, preference
+
+
+def _speedup(baseline: pd.DataFrame, mine: pd.DataFrame) -> dict[str, float]:
+    """Over the baseline; {} where the two were not timed in the same blocks."""
+    found = paired.paired_speedup(baseline, mine)
+    if found is None:
+        return {}
+    interval = found.interval()
+    values = (found.value, interval.lo, interval.hi, found.blocks, found.least, found.greatest)
+    return dict(zip(SPEEDUP, values, strict=True))
 
 
 def _status(mine: pd.DataFrame) -> str:
@@ -156,6 +168,10 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     nfe = used["nfe"].to_numpy(float)
     moved = moved_mass(*(np.concatenate(used[c].to_list()) for c in ("moved", "bound", "kind")))
     nodes = {name: np.concatenate(used[name].to_list()) for name in AT_NODES}
+    each = used.tv_output.map(len).to_numpy(float)
+    output = UNKNOWN
+    if (each > 0).sum() > 1:  # nodes of an image are alike: its images are what was drawn
+        output = student_ratio(used.tv_output.map(np.sum).to_numpy(float), each)
     pooled = {name: float((used[name] * nfe).sum(min_count=1) / nfe.sum()) for name in POOLED}
     return {
         **pooled,
@@ -163,6 +179,8 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
         "tv_bound": moved.bound_max,
         "tv_moved_mean": moved.mean,
         "tv_moved_max": moved.max,
+        "tv_output_lo": max(output.lo, 0.0),
+        "tv_output_hi": output.hi,
     } | {name: float(found.mean()) if found.size else NAN for name, found in nodes.items()}
 
 

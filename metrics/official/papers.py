@@ -69,8 +69,8 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a table. metric: of `METRICS`; key: fid, kid, precision, recall or score; name:
-    with its protocol, as tables have it; features: the part of it in brackets.
+    """One number of a table. metric: of `METRICS`; key: fid, fid_debiased, kid, precision, recall or
+    score; name: with its protocol, as tables have it; features: the part of it in brackets.
 
     reference: how many reference images, 0 where none is used; note: what a reader must know; each:
     of a score, that of every image, whose mean the value is.
@@ -123,7 +123,6 @@ class Evaluation:
         device: str = "cpu",
         size: int | None = SIZE,
         batch: int = 64,
-        seed: int = 0,
         cache_dir: Path = Path("results/runs/.cache"),
         progress: Progress | None = None,
     ) -> None:
@@ -139,7 +138,7 @@ class Evaluation:
         keys = dict.fromkeys(METRICS[m].weights for m in metrics)
         files = locate([key for key in keys if key], weights or {}, folder)
         self.networks = Networks(files, arch or {}, device, size)
-        self.metrics, self.batch, self.seed = tuple(metrics), batch, seed
+        self.metrics, self.batch = tuple(metrics), batch
         self.cache_dir, self.progress = cache_dir, progress or _silent
         self._references: dict[tuple[Any, ...], Statistics] = {}
 
@@ -200,13 +199,13 @@ class Evaluation:
         found: list[tuple[str, str, Interval, str]] = []
         for part in METRICS[metric].parts:
             if part == "fid":
-                value, debiased = fid_interval(rows, real.moments, seed=self.seed)
-                note = f"{debiased:.3g} without the bias of {len(rows)} images"
-                found.append(("fid", "FID", value, note))
+                value, debiased = fid_interval(rows, real.moments)
+                found.append(("fid", "FID", value, f"of {len(rows)} images: compare at equal n"))
+                found.append(("fid_debiased", "FID without its bias", debiased, ""))
             elif part == "kid":
                 found.append(("kid", "KID", kid(rows, real.rows), ""))
             elif part == "shares":
-                both = precision_recall(rows, real.rows, seed=self.seed)
+                both = precision_recall(rows, real.rows)
                 found += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
         return [
             Figure(
@@ -230,7 +229,7 @@ class Evaluation:
         use = self.networks.score(metric)
         with self.progress(len(images), use.name) as bar:
             chosen = ImageSet(images, use.prepare, tick=bar.update)
-            found = clip_score(use.network, chosen, captions, batch=self.batch, seed=self.seed)
+            found = clip_score(use.network, chosen, captions, batch=self.batch)
         return Figure(
             metric, "score", use.name, use.name, found.mean, len(images), 0, use.prepare.name,
             use.weights, use.note, tuple(found.per_image.tolist()),

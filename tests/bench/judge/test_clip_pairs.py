@@ -14,7 +14,7 @@ from bench.records.kept import Kept
 from bench.run.runner import RunResult, run_study
 from bench.run.summary import summarise
 from metrics import MetricError
-from metrics.stats import bootstrap_mean
+from metrics.stats import student_mean
 
 GREEDY = "{{decoder: {}, name: {}, overrides: ['sampling.temperature=0']}}"
 ALONE, FAST = GREEDY.format("fake_ar", "greedy"), GREEDY.format("fake_spec", "fast_greedy")
@@ -60,7 +60,7 @@ def test_a_study_pairs_each_decoder_with_ar_of_its_temperature(fake_run) -> None
     }  # fmt: skip
     assert found.seeds.to_dict() == {"fake_ar": 1, reseed: 1, "fake_spec": 2, "fast_greedy": 1}
     assert found.clip_less_baseline[["fake_ar", reseed]].tolist() == [0.0, 0.0]
-    mean = bootstrap_mean([-1.0 - prompt % 2 for prompt in range(6)])
+    mean = student_mean([-1.0 - prompt % 2 for prompt in range(6)])
     line = found.loc["fake_spec"]
     assert (line.images, line.clip_less_baseline) == (6, pytest.approx(-1.5))
     assert (line.clip_less_baseline_lo, line.clip_less_baseline_hi) == (mean.lo, mean.hi)

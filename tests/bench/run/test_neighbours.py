@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.judge.paired import every_latency_row
+from bench.judge.paired import latency_rows
 from bench.measure import busy
 from bench.measure.busy import Reading
 from bench.records.load import load
@@ -135,9 +135,9 @@ def test_a_few_disturbed_timings_are_left_out_and_many_leave_none(fake_study, ma
     rows = run_study(fake_study(*FEW, "latency.prompts=6")).rows
     ar = rows.decoder == "fake_ar"
     few = rows.assign(disturbed=ar & (rows.prompt_index < 2))
-    assert len(every_latency_row(few[ar])) == 4 and len(every_latency_row(few[~ar])) == 6
+    assert len(latency_rows(few[ar])) == 4 and len(latency_rows(few[~ar])) == 6
     many = rows.assign(disturbed=ar & (rows.prompt_index < 3))
-    assert len(every_latency_row(many[ar])) == 0 and len(every_latency_row(many[~ar])) == 6
+    assert len(latency_rows(many[ar])) == 0 and len(latency_rows(many[~ar])) == 6
 
 
 def test_an_unfinished_run_says_it_too(fake_study, machine):
