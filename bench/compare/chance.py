@@ -1,13 +1,13 @@
 """Is a difference between two decoders more than chance? Paired by image, with three answers.
 
-Times are taken as on a quiet machine (`metrics.latency.quiet_ratio`): neighbours slow what waits
-for memory, above all AR, more than the rest. Two runs are compared by their speed-ups, each over
-the AR of its own run, so that what the hour or the machine does to both drops out; and by their
-images per second, which vary less, where one machine made both and those of AR do not differ.
-Scores per image are compared by a paired bootstrap and a permutation test of the signs; FID against
-the band of AR's own reseeds, where both drew the same prompts. CLIP and FID must have been measured
-in the same way. Over many decoders p-values are adjusted for false discoveries (Benjamini and
-Hochberg 1995).
+Two decoders of one run are compared by their seconds in the same blocks; decoders of two runs by
+their speed-ups, each over the AR of its own run, since an hour or a machine slows both
+(`metrics.speedup`). Scores per image are compared by Student's t of the paired differences. FID is
+compared with how AR's own FID differs from seed to seed: by chance alone two single runs differ by
+more than t(k - 1, 1 - level / 2m) s sqrt(2) in a share `level` of comparisons of m decoders, s the
+standard deviation over k seeds. CLIP and FID must have been measured in the same way, FID of the
+same prompts. Over many decoders p-values are adjusted for false discoveries (Benjamini and Hochberg
+1995).
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import false_discovery_control, permutation_test
+from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
-from bench.judge.paired import every_latency_row, image_rows, quiet
+from bench.judge.paired import image_rows, latency_rows, paired_speedup
 from bench.records.kept import images_digest, judged
 from bench.records.load import load
 from bench.records.run_data import Entry, Role, RunData, Section
-from metrics.latency import LogRatio
-from metrics.stats import Interval, bootstrap_mean
+from metrics.speedup import Speedup
+from metrics.stats import Interval, student_mean
 
 POWER = 0.8  # the smallest difference is found in four of five runs
-DRAWS = 9999
-HOUR = 0.05  # AR's seconds of two runs differ below this p
 APART = "not told apart"
 RATE, SPEEDUP = "images per second", "speed-up over AR"
 MOST = 10.0  # as a difference that would have been found: beyond it, nothing would
@@ -103,7 +101,7 @@ class Side:
         if len(drawn) and self.judged and self.judged["of"] == images_digest(drawn):
             each = self.judged["value"]["scores"]["clip_each"]
             clip = each if len(each) == len(drawn) else math.nan
-        shown = drawn if len(drawn) else image_rows(every_latency_row(self.entry.records))
+        shown = drawn if len(drawn) else image_rows(latency_rows(self.entry.records))
         found = shown.set_index(IMAGE)[["mal"]].rename(columns={"mal": "codes per forward"})
         return found.assign(CLIP=clip)
 
@@ -135,7 +133,7 @@ class Finding:
     lo: float
     hi: float
     error: float | None = None
-    freedom: int | None = None
+    freedom: float | None = None
     least: float | None = None
     p: float | None = None
     verdict: str = APART
@@ -143,7 +141,8 @@ class Finding:
 
 def findings(sides: Sequence[tuple[Side, Side]], level: float) -> list[Finding]:
     """All figures of all pairs of sides, with verdicts at this level of false discoveries."""
-    found = [f for a, b in sides for f in (*_speed(a, b), *_scores(a, b), *_fid(a, b))]
+    each = level / max(len(sides), 1)
+    found = [f for a, b in sides for f in (*_speed(a, b), *_scores(a, b), *_fid(a, b, each))]
     out = []
     for figure in FIGURES:
         mine = [f for f in found if f.figure == figure]
@@ -161,8 +160,6 @@ def _least(found: Finding, level: float) -> float | None:
     """The smallest difference that a test at this level finds in four of five runs. level: that of
     all over the number of decoders, which is what one is asked where no other differs."""
     if found.error is None or not found.freedom:
-        return None
-    if found.figure in SCORES and 2 ** (1 - found.pairs) >= level:  # all signs alike is not enough
         return None
     reach = student.ppf(1 - level / 2, found.freedom) + student.ppf(POWER, found.freedom)
     with np.errstate(over="ignore"):
@@ -188,29 +185,26 @@ def _found(a: Side, b: Side, figure: str, pairs: int, value: Interval) -> Findin
 
 
 def _speed(a: Side, b: Side) -> list[Finding]:
+    """Seconds of A over B's: within a run directly, else by their speed-ups over AR. None without
+    an interval."""
     if a.unmeasured or b.unmeasured:
         return []
-    mine, other = (a.folder, a.entry.records), (b.folder, b.entry.records)
     if a.folder == b.folder:
-        return _ratio(a, b, RATE, quiet([mine], [other]))
-    seconds = quiet([mine], [other]) if a.machine == b.machine else None
-    if a.baseline is None or b.baseline is None or a.is_baseline:
-        return _ratio(a, b, RATE, seconds)
-    own, theirs = (a.folder, a.baseline), (b.folder, b.baseline)
-    hour = quiet([own], [theirs])
-    same = hour is not None and hour[0].p >= HOUR
-    return [
-        *_ratio(a, b, RATE, seconds if same else None),
-        *_ratio(a, b, SPEEDUP, quiet([mine, theirs], [other, own])),
-    ]
-
-
-def _ratio(a: Side, b: Side, figure: str, made: tuple[LogRatio, int] | None) -> list[Finding]:
-    if made is None:
+        figure, ratio = RATE, paired_speedup(a.entry.records, b.entry.records)
+    else:
+        figure, ratio = SPEEDUP, _of_two_runs(a, b)
+    if ratio is None or math.isnan(ratio.p):
         return []
-    ratio, count = made
-    found = _found(a, b, figure, count, ratio.interval())
-    return [replace(found, error=ratio.error, freedom=ratio.freedom, p=ratio.p)]
+    error, freedom = ratio.error
+    found = _found(a, b, figure, ratio.blocks, ratio.interval())
+    return [replace(found, error=error, freedom=freedom, p=ratio.p)]
+
+
+def _of_two_runs(a: Side, b: Side) -> Speedup | None:
+    if a.baseline is None or b.baseline is None or a.is_baseline:
+        return None
+    one, other = (paired_speedup(s.baseline, s.entry.records) for s in (a, b))  # type: ignore[arg-type]
+    return None if one is None or other is None else other.over(one)
 
 
 def _scores(a: Side, b: Side) -> list[Finding]:
@@ -221,19 +215,11 @@ def _scores(a: Side, b: Side) -> list[Finding]:
         in_two_ways = figure == "CLIP" and a.measured("CLIP") != b.measured("CLIP")
         if len(less) < 2 or in_two_ways:
             continue
-        found = _found(a, b, figure, len(less), bootstrap_mean(less))
-        error = float(less.std(ddof=1)) / math.sqrt(len(less))
-        out.append(replace(found, error=error, freedom=len(less) - 1, p=_sign_test(less)))
+        found = _found(a, b, figure, len(less), student_mean(less))
+        error, freedom = float(less.std(ddof=1)) / math.sqrt(len(less)), len(less) - 1
+        p = 2 * float(student.sf(abs(less.mean()) / error, freedom)) if error else 1.0
+        out.append(replace(found, error=error, freedom=freedom, p=p if less.any() else 1.0))
     return out
-
-
-def _sign_test(less: np.ndarray) -> float:
-    if not less.any():
-        return 1.0
-    tested = permutation_test(
-        (less,), np.mean, permutation_type="samples", n_resamples=DRAWS, rng=0, vectorized=True
-    )
-    return float(tested.pvalue)
 
 
 def _drawn(side: Side) -> list[str]:
@@ -242,9 +228,9 @@ def _drawn(side: Side) -> list[str]:
     return sorted(rows[rows["protocol"] == "quality"]["prompt"])
 
 
-def _fid(a: Side, b: Side) -> list[Finding]:
+def _fid(a: Side, b: Side, level: float) -> list[Finding]:
     less = b.entry.number("fid") - a.entry.number("fid")
-    reach = a.section.reseeded("fid").half_width  # where AR's lies under other seeds
+    reach = a.section.differs_by_chance("fid", level)
     if math.isnan(less) or math.isnan(reach) or a.measured("FID") != b.measured("FID"):
         return []
     if _drawn(a) != _drawn(b):  # FID depends on how many images there are, and of what
