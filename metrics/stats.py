@@ -7,6 +7,7 @@ of 95 %.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -20,6 +21,8 @@ from metrics import MetricError
 REACH = 2  # differences of two seeds that the reseed band reaches, where one other was run
 SIDE = (1 + 0.95) / 2  # the upper end of an interval, as a share of the law
 NORMAL = NormalDist().inv_cdf(SIDE)
+TELLS = NormalDist().inv_cdf(0.95) + NormalDist().inv_cdf(0.8)  # 2.49
+NOT_WORSE, WORSE, NOT_TOLD = "not worse", "worse", "not told"
 
 
 @dataclass(frozen=True)
@@ -121,28 +124,45 @@ def reseed_p(runs: Sequence[float], figure: float) -> float:
     return float(2 * stdtr(len(seeds) - 1, -shift / error)) if error else float(not shift)
 
 
+def differs_by_chance(runs: Sequence[float], level: float) -> float:
+    """How far two single runs lie apart by their seeds alone, but for a share `level` of cases:
+    t(k - 1, 1 - level / 2) s sqrt(2), s over k >= 2 runs; NaN for fewer, or where one is NaN."""
+    data = np.asarray(runs, np.float64)
+    if len(data) < 2 or np.isnan(data).any():
+        return float("nan")
+    return float(stdtrit(len(data) - 1, 1 - level / 2) * data.std(ddof=1) * math.sqrt(2))
+
+
 def _further(seeds: np.ndarray) -> float:
     """Standard error of one further run around the mean of n."""
     return float(seeds.std(ddof=1)) * float(np.sqrt(1 + 1 / len(seeds)))
 
 
-def p_of_zero(difference: Interval) -> float:
-    """Two-sided p of no difference, by the normal law that has the interval."""
-    if not difference.half_width:
-        return float(not difference.value)
-    shift = NORMAL * abs(difference.value) / difference.half_width
-    return 2 * NormalDist().cdf(-shift)
+@dataclass(frozen=True)
+class NonInferiority:
+    """Whether a mean difference to AR is above -margin, by one-sided bounds of 95 % (Student's t).
+    verdict: *not worse* where the lower bound is above it, *worse* where the upper bound is below,
+    else *not told*; images: how many would tell in four of five runs that nothing is lost,
+    ((z_.95 + z_.8) s / margin)^2; 0 where it is told."""
+
+    verdict: str
+    margin: float
+    images: int = 0
+
+    def __str__(self) -> str:
+        if self.verdict == NOT_WORSE:
+            return f"{self.verdict} (margin {self.margin:g})"
+        return f"{self.verdict} (n = {self.images})" if self.images else self.verdict
 
 
-def holm(p_values: Sequence[float], level: float) -> list[bool]:
-    """Which of several hypotheses are refused, so that one or more true ones are at most so often
-    (Holm 1979): by rising p, each at the level over those that are left, until one is not."""
-    refused = [False] * len(p_values)
-    for done, at in enumerate(np.argsort(p_values, kind="stable")):
-        if p_values[at] > level / (len(p_values) - done):
-            break
-        refused[at] = True
-    return refused
+def non_inferiority(mean: float, sd: float, count: int, margin: float) -> NonInferiority:
+    """Of a mean difference over `count` >= 2 prompts with standard deviation `sd`."""
+    reach = float(stdtrit(count - 1, 0.95)) * sd / math.sqrt(count)
+    if mean - reach > -margin:
+        return NonInferiority(NOT_WORSE, margin)
+    if mean + reach < -margin:
+        return NonInferiority(WORSE, margin)
+    return NonInferiority(NOT_TOLD, margin, math.ceil((TELLS * sd / margin) ** 2))
 
 
 def _around(value: float, reach: float) -> Interval:

@@ -187,13 +187,15 @@ class LatencyProtocol:
 class QualityProtocol:
     """Batched, one seed for every decoder. images 0: not run. reseeds: how many
     other seeds the baseline has, counted from reseed_from (None: seed + 1); they make the reseed
-    band. 0: none."""
+    band. 0: none. margin: points of CLIP score that a decoder may lose on AR and still be called
+    not worse."""
 
     images: Amount
     batch: Count = 32
     pairs: Amount = 128
     reseeds: Annotated[int, Within(0, 1000)] = 1
     reseed_from: Seed | None = None
+    margin: Annotated[float, Within(0, above=True)] = 1.0
 
     def __post_init__(self) -> None:
         require(self, "quality.", ConfigError)

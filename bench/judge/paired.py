@@ -23,8 +23,9 @@ IMAGE = ["prompt_index", "seed"]
 MOST = 1 / 3  # of a decoder's timings: where more are disturbed, the others are hardly quiet
 CLIP_PAIRS = "clip_pairs.csv"  # of a run folder
 CLIP_LESS = "clip_less_baseline"  # followed by _lo and _hi: its 95 % interval over prompts
-CLIP_FIGURES = [CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi"]
-CLIP_COLUMNS = ["decoder", "baseline", "seeds", "images", *CLIP_FIGURES]
+CLIP_TEST = [CLIP_LESS, f"{CLIP_LESS}_sd", "clip_images"]  # what a verdict on it needs
+CLIP_FIGURES = [CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi", *CLIP_TEST[1:]]
+CLIP_COLUMNS = ["decoder", "baseline", "seeds", *CLIP_FIGURES]
 Scored = Mapping[int, float]  # prompt index -> 100 cos
 _RESEED = re.compile(r"(.*) \(reseed(?: (\d+))?\)")
 
@@ -127,7 +128,8 @@ def clip_differences(
             label = reseed_name(name, number) if number else name
             less = [own[p] - statistics.fmean(other[p] for other in others) for p in shared]
             found = student_mean(less)
-            line = (label, baseline, len(others), len(shared), found.value, found.lo, found.hi)
+            ends, sd = (found.value, found.lo, found.hi), statistics.stdev(less)
+            line = (label, baseline, len(others), *ends, sd, len(less))
             lines.append(line)
     return pd.DataFrame(lines, columns=CLIP_COLUMNS)
 

@@ -24,7 +24,8 @@ from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differe
 from bench.measure.rates import MACHINE, read_rates
 from bench.records import rows as schema
 from bench.records.kept import today
-from bench.records.run_data import Entry, Role, RunData, Section, as_text, missing
+from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text, missing
+from bench.records.study import read_study
 
 ROWS = "records.parquet"
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
@@ -109,7 +110,7 @@ def load(folder: Path) -> RunData:
     return RunData(
         folder,
         as_text(summary["study"].iloc[0]) or folder.name,
-        _sections([_entry(line, records) for line in plain(summary)]),
+        _sections([_entry(line, records) for line in plain(summary)], _margin(folder)),
         records,
         roofline=_by_decoder(lines_of(folder / ROOFLINE)),
         quality=_by_decoder(lines_of(folder / "quality.csv")),
@@ -182,13 +183,20 @@ def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
     return Entry(name, Role.RESEED if reseed else Role.DECODER, row, mine, error, len(failed))
 
 
-def _sections(entries: list[Entry]) -> list[Section]:
+def _margin(folder: Path) -> float:
+    """Of CLIP scores, as the run's study states it; the default of older runs."""
+    path = folder / "study.json"
+    config = read_study(path).get("config", {}) if path.is_file() else {}
+    return float(config.get("quality", {}).get("margin", MARGIN))
+
+
+def _sections(entries: list[Entry], margin: float) -> list[Section]:
     """Groups by SECTION_KEYS, in order of first appearance."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         groups.setdefault(tuple(as_text(entry.row[key]) for key in SECTION_KEYS), []).append(entry)
     varying = [key for at, key in enumerate(SECTION_KEYS[:4]) if len({g[at] for g in groups}) > 1]
-    return [replace(_section(group, varying), of=len(groups)) for group in groups.values()]
+    return [replace(_section(group, varying), margin=margin) for group in groups.values()]
 
 
 def _section(entries: list[Entry], varying: list[str]) -> Section:

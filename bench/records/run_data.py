@@ -18,14 +18,24 @@ from typing import Any
 import pandas as pd
 
 from bench.judge.fairness import UNFAIR, UNMEASURED, Fairness
-from bench.judge.paired import CLIP_LESS, image_rows
+from bench.judge.paired import CLIP_LESS, CLIP_TEST, image_rows
 from bench.measure.rates import MachineRates
 from bench.records.study import read_study
-from metrics.stats import UNKNOWN, Interval, holm, p_of_zero, reseed_p, reseed_range
+from metrics.stats import (
+    UNKNOWN,
+    Interval,
+    NonInferiority,
+    differs_by_chance,
+    non_inferiority,
+    reseed_p,
+    reseed_range,
+)
 
 UNFAIR_BASELINE = "unfair baseline"
 RESEED_LABEL = "AR reseed"
-LEVEL = 0.05  # of a run's marks: how often an exact decoder may lack one
+LEVEL = 0.05  # of a mark: how often a decoder that draws as AR does lacks it
+MARGIN = 1.0  # of CLIP scores, where a study states none
+FEWEST_SEEDS = 4  # of AR; fewer say too little of how FID differs by chance
 
 
 class Role(Enum):
@@ -110,7 +120,7 @@ class Section:
     entries: list[Entry]
     fid_name: str
     clip_name: str
-    of: int = 1  # sections of the run, which share the level of its marks
+    margin: float = MARGIN  # points of CLIP score that a decoder may lose and be not worse
 
     @property
     def baseline(self) -> Entry | None:
@@ -148,22 +158,25 @@ class Section:
         """Whether any decoder's CLIP scores were compared with the baseline's, prompt by prompt."""
         return any(not math.isnan(entry.number(CLIP_LESS)) for entry in self.entries)
 
-    def quality_p(self, entry: Entry, column: str) -> float:
-        """Two-sided p that AR itself has the figure; NaN where it is not known. CLIP scores tell it
-        prompt by prompt where they were compared so (means of a few seeds may lie close together by
-        chance), else its seeds do."""
-        if column == "clip" and not math.isnan(entry.number(CLIP_LESS)):
-            return p_of_zero(entry.interval(CLIP_LESS))
-        return reseed_p(self._seeds(column), entry.number(column))
+    def differs_by_chance(self, column: str, level: float) -> float:
+        """How far two runs' figures lie apart by their seeds alone (`metrics.stats`)."""
+        return differs_by_chance(self._seeds(column), level)
 
-    def quality_is_noise(self, entry: Entry, column: str) -> bool:
-        """AR itself might have the figure. Of all quality figures of a run's decoders that AR might
-        have, one or more are told apart in one run of twenty (Holm)."""
-        every = [(e, c) for e in self.entries if e.role is Role.DECODER for c in ("fid", "clip")]
-        known = [(e.name, c, p) for e, c in every if not math.isnan(p := self.quality_p(e, c))]
-        apart = holm([p for *_, p in known], LEVEL / self.of)
-        told = {(name, c): one for (name, c, _), one in zip(known, apart, strict=True)}
-        return not told.get((entry.name, column), True)
+    def like_ar(self, entry: Entry, column: str) -> bool:
+        """Whether chance can explain the difference of a figure from AR's: of CLIP scores prompt by
+        prompt, of FID by AR's seeds, of which there must be `FEWEST_SEEDS`."""
+        if column == "clip":
+            return entry.interval(CLIP_LESS).contains(0)
+        seeds = self._seeds(column)
+        return len(seeds) >= FEWEST_SEEDS and reseed_p(seeds, entry.number(column)) >= LEVEL
+
+    def quality(self, entry: Entry) -> NonInferiority | None:
+        """Whether the decoder's CLIP score is not worse than AR's by more than the study's margin,
+        prompt by prompt; None where the two were not compared."""
+        mean, sd, images = (entry.number(column) for column in CLIP_TEST)
+        if math.isnan(sd):
+            return None
+        return non_inferiority(mean, sd, int(images), self.margin)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,13 @@ import pytest
 
 from metrics import MetricError
 from metrics.stats import (
-    Interval,
-    holm,
+    NOT_TOLD,
+    NOT_WORSE,
+    WORSE,
+    differs_by_chance,
     jackknife,
     left_out,
-    p_of_zero,
+    non_inferiority,
     reseed_p,
     reseed_range,
     student_mean,
@@ -61,14 +63,34 @@ def test_a_further_seed_lies_in_the_range_of_the_others():
     assert (found.value, found.lo, found.hi) == pytest.approx((18.0, 17.4, 18.6))
 
 
-def test_holm_refuses_a_true_hypothesis_in_one_family_of_twenty() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005], 0.05) == [True, False, False, True]
-    assert holm([], 0.05) == []
-    rng = np.random.default_rng(0)
-    families = rng.uniform(size=(2000, 12))
-    wrong = np.mean([any(holm(list(family), 0.05)) for family in families])
-    alone = np.mean((families < 0.05).any(1))
-    assert 0.035 < wrong < 0.065 and alone > 0.4
+def test_two_single_runs_differ_by_chance_as_often_as_stated() -> None:
+    rng = np.random.default_rng(3)
+    apart = []
+    for _ in range(4000):
+        runs = rng.normal(size=6)  # four seeds of AR, and the two that are compared
+        apart.append(abs(runs[4] - runs[5]) > differs_by_chance([*runs[:4]], 0.05))
+    assert np.mean(apart) == pytest.approx(0.05, abs=0.015)
+    assert np.isnan(differs_by_chance([1.0], 0.05))
+
+
+def verdicts(loss: float, count: int, margin: float = 1.0, sd: float = 6.5) -> dict[str, float]:
+    """How often each verdict is given at a true loss."""
+    rng = np.random.default_rng(4)
+    drawn = rng.normal(-loss, sd, (2000, count))
+    means, sds = drawn.mean(1), drawn.std(1, ddof=1)
+    said = [non_inferiority(m, s, count, margin).verdict for m, s in zip(means, sds, strict=True)]
+    return {word: said.count(word) / 2000 for word in (NOT_WORSE, WORSE, NOT_TOLD)}
+
+
+def test_a_loss_of_the_margin_is_called_not_worse_in_one_run_of_twenty() -> None:
+    at_margin = verdicts(loss=1.0, count=260)
+    assert at_margin[NOT_WORSE] == pytest.approx(0.05, abs=0.015)
+    assert at_margin[WORSE] == pytest.approx(0.05, abs=0.015)
+    assert verdicts(loss=0.0, count=260)[NOT_WORSE] == pytest.approx(0.8, abs=0.03)
+    assert verdicts(loss=0.0, count=100)[NOT_TOLD] > 0.5, "too few images"
+    assert verdicts(loss=3.0, count=260)[WORSE] > 0.99
+    found = non_inferiority(0.0, 6.5, 50, 1.0)
+    assert (found.verdict, found.images) == (NOT_TOLD, 262) and "262" in str(found)
 
 
 @pytest.mark.parametrize("seeds", [2, 4])
@@ -79,12 +101,6 @@ def test_a_further_seed_has_a_small_p_as_often_as_it_says(seeds: int) -> None:
         assert np.mean(found < level) == pytest.approx(level, abs=0.02)
     assert np.isnan(reseed_p([1.0], 1.0)) and np.isnan(reseed_p([1.0, np.nan], 1.0))
     assert reseed_p([2.0, 2.0], 2.0) == 1 and reseed_p([2.0, 2.0], 3.0) == 0
-
-
-def test_the_p_of_a_difference_is_that_of_its_interval() -> None:
-    assert p_of_zero(Interval(1.0, 0.0, 2.0)) == pytest.approx(0.05)
-    assert p_of_zero(Interval(-2.0, -3.0, -1.0)) == pytest.approx(8.9e-5, rel=0.02)
-    assert p_of_zero(Interval(0.0, 0.0, 0.0)) == 1 and p_of_zero(Interval(1.0, 1.0, 1.0)) == 0
 
 
 @pytest.mark.parametrize(
