@@ -164,8 +164,9 @@ def _figure(
 
 
 def ratio(base: Measured, ours: Measured) -> Interval:
-    """Seconds of `base` over ours on shared prompts; UNKNOWN where they share too few."""
-    return paired_speedup(base.records, ours.records) or UNKNOWN
+    """Seconds of `base` over ours, as timed in the same blocks; UNKNOWN where they share none."""
+    found = paired_speedup(base.records, ours.records)
+    return UNKNOWN if found is None else found.interval()
 
 
 def obstacles_of(row: Published, ours: Measured, metric: str, names: Names) -> list[str]:

@@ -15,7 +15,8 @@ from typing import Any
 from bench.judge import paired
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import notes, roofline, scaling
-from bench.report.headline import DIVISIONS, arranged, division, headline, in_band, output_tv
+from bench.report.headline import DIVISIONS, arranged, division, headline, output_tv
+from bench.report.headline import quality as quality_verdict
 from bench.report.plots import bars, depth, quality, sweeps, throughput, verification
 from bench.report.plots.style import Plot
 from bench.report.prompts import chosen
@@ -126,6 +127,16 @@ def _blocks(run: RunData, marks: Sequence[str], batches: list[scaling.Line]) -> 
     return [block for block in every if block.tables or block.notes]
 
 
+def over_blocks(entry: Entry) -> str:
+    """`1.42 to 1.81 (20)`: the least and the greatest speed-up of a block, and how many blocks."""
+    least, greatest, count = (
+        entry.number(f"speedup_{name}") for name in ("least", "greatest", "blocks")
+    )
+    if entry.role is not Role.DECODER or math.isnan(least):
+        return ABSENT
+    return f"{number(least, 2)} to {number(greatest, 2)} ({count:.0f})"
+
+
 def failures(run: RunData) -> list[str]:
     """What went wrong in full, of every entry with a failed image."""
     lines = []
@@ -144,8 +155,9 @@ def _line(run: RunData, section: Section, entry: Entry) -> dict[str, Any]:
         "division": division(entry),
         "role": entry.role.value,
         "speedup_is_noise": section.speed_is_noise(entry),
-        "fid_is_noise": section.quality_is_noise(entry, "fid"),
-        "clip_is_noise": section.quality_is_noise(entry, "clip"),
+        "fid_is_noise": section.like_ar(entry, "fid"),
+        "clip_is_noise": section.like_ar(entry, "clip"),
+        "quality": quality_verdict(section, entry) if entry.role is Role.DECODER else "",
         "fairness": fair.verdict if fair else "",
         "fairness_reason": fair.reason if fair else "",
         "failed_images": entry.failures,
@@ -209,21 +221,24 @@ def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]
 
     def scored(column: str) -> Callable[[Entry], str]:
         digits = _digits(section, column)
-        return lambda e: _with_interval(e, column, digits, section.quality_is_noise(e, column))
+        return lambda e: _with_interval(e, column, digits, section.like_ar(e, column))
 
-    def banded(entry: Entry) -> str:
-        return ABSENT if entry.role is not Role.DECODER else in_band(section, entry)
+    def judged(entry: Entry) -> str:
+        return ABSENT if entry.role is not Role.DECODER else quality_verdict(section, entry)
 
+    images = {int(n) for e in section.entries if (n := e.number("n_quality"))}
+    count = f", n = {images.pop()}" if len(images) == 1 else ""
     return [
         DECODER,
         Column("", "speed-up", speed),
         _figure("latency_mean_s", "s/image", 3),
         _figure("mal", "codes per forward", 2),
         _figure("nfe", "NFE", 1),
-        Column("", section.fid_name, scored("fid")),
+        Column("", f"{section.fid_name}{count}", scored("fid")),
+        _figure("fid_debiased", "FID without bias", _digits(section, "fid")),
         Column("", section.clip_name, scored("clip")),
         Column("", "output TV", output_tv),
-        *([Column("", "quality", banded, words=True)] if relaxed else []),
+        *([Column("", "CLIP against AR", judged, words=True)] if relaxed else []),
         Column("", "verdict", lambda entry: entry.word or ABSENT, words=True),
     ]
 
@@ -236,6 +251,7 @@ def _part_columns(section: Section) -> list[Column]:
         _figure("n_latency", "images timed", 0),
         _figure("latency_p50_s", "p50 s", 3),
         _figure("latency_p95_s", "p95 s", 3),
+        Column("", "speed-up over blocks", over_blocks),
         _figure("mal_no_bonus", "codes, no bonus", 2),
         _figure("mal_expected", "codes expected", 2),
         _figure("peak_memory_mb", "peak MB", 0),
@@ -247,13 +263,7 @@ def _bound_columns(section: Section) -> list[Column]:
 
     def less(entry: Entry) -> str:
         """CLIP score less the baseline's, image by image; marked as the score is."""
-        own = entry.role is Role.RESEED
-        noise = (
-            entry.interval(paired.CLIP_LESS).contains(0)
-            if own
-            else section.quality_is_noise(entry, "clip")
-        )
-        return _with_interval(entry, paired.CLIP_LESS, digits, noise)
+        return _with_interval(entry, paired.CLIP_LESS, digits, section.like_ar(entry, "clip"))
 
     return [
         DECODER,

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from bench.judge.paired import paired_speedup
 from bench.measure.floors import regime
-from bench.records.run_data import RESEED_LABEL, Entry, Role, RunData, Section
+from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.plots.sweeps import swept_in
 from bench.report.roofline import bounds
 from bench.report.table import NOISE, interval, number
+from metrics.speedup import FEWEST
+from metrics.stats import NOT_TOLD, NOT_WORSE
 
 DAGGER = "†"
 DIVISIONS = ("exact division", "relaxed division", "not judged")
@@ -49,30 +52,30 @@ def over_declared(entry: Entry) -> bool:
 
 
 def output_tv(entry: Entry) -> str:
-    """`0.279 ≤ 0.279 †`: the mean per code with lemma R's bound, of an exact decoder 0."""
-    text = number(entry.number("tv_output"), 3)
+    """`0.264 [0.255, 0.273] ≤ 0.279 †`: the mean per code with its interval and lemma R's bound, of
+    an exact decoder 0."""
+    text = interval(entry.interval("tv_output"), 3)
     most = entry.number("tv_output_bound")
     if entry.exact or not math.isfinite(most):
-        return text
+        return number(entry.number("tv_output"), 3)
     mark = f" {DAGGER}" if over_declared(entry) else ""
     return f"{text} ≤ {number(most, 3)}{mark}"
 
 
-def apart(section: Section, entry: Entry) -> list[str] | None:
-    """The figures of quality that are told apart from AR's; None where none is known. An exact
-    decoder has AR's quality whatever its images came out like."""
+def not_worse(section: Section, entry: Entry) -> bool:
+    """Whether its images are as good as AR's: by its law, or by their CLIP scores within the
+    margin."""
     if entry.exact:
-        return []
-    known = [c for c in ("fid", "clip") if not math.isnan(section.quality_p(entry, c))]
-    return [c.upper() for c in known if not section.quality_is_noise(entry, c)] if known else None
+        return True
+    found = section.quality(entry)
+    return found is not None and found.verdict == NOT_WORSE and entry.word != "broken"
 
 
-def in_band(section: Section, entry: Entry) -> str:
-    """For a table's cell."""
-    found = apart(section, entry)
-    if found is None:
-        return "not compared"
-    return f"{', '.join(found)} apart" if found else "in band"
+def quality(section: Section, entry: Entry) -> str:
+    """For a table's cell. An exact decoder has AR's quality whatever its images came out like."""
+    if entry.exact:
+        return "AR's law"
+    return str(section.quality(entry) or "not compared")
 
 
 def headline(run: RunData) -> list[str]:
@@ -97,15 +100,19 @@ def _fastest(run: RunData, section: Section) -> list[str]:
     known = ranked(run, section)
     if not known:
         return []
-    exact, others = [e for e in known if e.exact], [e for e in known if not e.exact]
-    like = [e for e in known if apart(section, e) == [] and e.word != "broken"]
+    exact = [e for e in known if e.exact]
+    like = [e for e in known if not_worse(section, e)]
     lines = []
     if exact:
         lines.append(_said(run, exact[0], "exact decoder"))
     if like and like[:1] != exact[:1]:
-        lines.append(_said(run, like[0], "decoder with quality in AR's band"))
-    elif others and like and all(apart(section, e) is not None for e in others):
-        lines.append("No relaxed decoder with quality in AR's band is faster.")
+        kind = f"decoder whose CLIP score is not worse than AR's (margin {section.margin:g})"
+        lines.append(_said(run, like[0], kind))
+    elif like and len(exact) < len(known):
+        lines.append(
+            "No relaxed decoder whose CLIP score is not worse than AR's (margin "
+            f"{section.margin:g}) is faster."
+        )
     lines += _ends(run, section, [*exact[:1], *like[:1]])
     doubts = _doubts(run, section, [*exact[:1], *like[:1]], known)
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
@@ -115,7 +122,7 @@ def _said(run: RunData, entry: Entry, kind: str) -> str:
     tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
     speed = " ".join(filter(None, [interval(entry.interval("speedup"), 2), run.mark(entry)]))
     start = f"Fastest {kind}: {entry.name}"
-    if not entry.number("speedup_lo") > 1:
+    if entry.number("speedup_lo") <= 1:
         start = f"No {kind} is faster than AR beyond chance; the fastest is {entry.name}"
     return f"{start}, {speed} times AR, output TV {tv}, {entry.word}."
 
@@ -140,19 +147,18 @@ def _doubts(run: RunData, section: Section, best: list[Entry], known: list[Entry
     doubts = []
     for first in {e.name: e for e in best}.values():
         pool = [e for e in known if e.exact] if first.exact else known
-        rivals = [e for e in pool if e is not first and apart(section, e) == []]
-        close = [e.name for e in rivals if e.number("speedup_hi") > first.number("speedup_lo")]
+        rivals = [e for e in pool if e is not first and not_worse(section, e)]
+        close = [e.name for e in rivals if not _faster(first, e)]
         if close:
             doubts.append(f"{', '.join(close)} may be as fast as {first.name}")
-    fid, clip = section.reseeded("fid").half_width, section.reseeded("clip").half_width
-    if math.isnan(fid + clip):
-        scored = not math.isnan(section.entries[0].number("n_quality") or math.nan)
-        if scored and not section.reseeds:
-            doubts.append(f"quality, as there is no {RESEED_LABEL} to compare with")
-    else:
+    found = {e.name: section.quality(e) for e in known if not e.exact}
+    few = [name for name, one in found.items() if one is not None and one.verdict == NOT_TOLD]
+    if few:
+        doubts.append(f"too few images to tell whether the CLIP score of {', '.join(few)} is worse")
+    blocks = min((int(e.number("speedup_blocks")) for e in known), default=FEWEST)
+    if blocks < FEWEST:
         doubts.append(
-            f"quality differences within AR's seeds ({section.fid_name} ± {number(fid)}, "
-            f"{section.clip_name} ± {number(clip)}) are not told apart"
+            f"speed-ups have no interval: {FEWEST} blocks are needed, {blocks} were timed"
         )
     sampled = [e.name for e in known if e.text("exactness").startswith("exact as far")]
     if sampled:
@@ -164,6 +170,13 @@ def _doubts(run: RunData, section: Section, best: list[Entry], known: list[Entry
     if noise:
         doubts.append(f"the speed of {', '.join(noise)} may be AR's ({NOISE})")
     return doubts
+
+
+def _faster(one: Entry, other: Entry) -> bool:
+    """Whether one decoder is faster than another beyond chance, by their times in the same
+    blocks."""
+    ratio = paired_speedup(other.records, one.records)
+    return ratio is not None and ratio.interval().lo > 1
 
 
 def _machine(run: RunData) -> list[str]:

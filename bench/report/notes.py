@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.judge.fairness import FAIR, UNKNOWN
-from bench.judge.paired import every_latency_row, repeats, timings
+from bench.judge.paired import latency_rows, timings
 from bench.records.load import PROVENANCE
 from bench.records.run_data import RESEED_LABEL, RunData, Section, as_text
 from bench.report.headline import DAGGER, over_declared
 from bench.report.table import ABSENT, NOISE, number, percent
-from metrics.stats import FEWEST_BLOCKS, Interval
+from metrics.speedup import FEWEST
+from metrics.stats import Interval
 
 MANUAL = "docs/results.md"
 MANY = 12  # values of one fact from which on they are counted
@@ -37,8 +38,8 @@ def footnotes(run: RunData, fairness: Sequence[str]) -> list[str]:
     lines = [
         f"[a, b]: 95 % interval; {NOISE}: chance can explain the difference from AR; {ABSENT}: not "
         "measured.",
-        "Speed-up: AR's seconds over the decoder's on the same prompts, batch 1; s/image: prefill "
-        "and decoding.",
+        "Speed-up: AR's seconds over the decoder's, batch 1, the typical ratio of times close "
+        "together; s/image: prefill and decoding, the mean over all timings.",
         "Codes per forward: committed by a forward of the target, bonus code included (mean "
         "accepted length, MAL); NFE: target forwards per image.",
         f"{output}.",
@@ -119,9 +120,13 @@ def columns(run: RunData) -> list[str]:
         "Codes per forward, NFE and moved mass are of the quality images, or of the timed ones if "
         "there are no others. Output TV is of quality images only; times and speed-ups are of the "
         "timed ones.",
-        "Quality: in band where neither FID nor CLIP score is told apart from AR's (its seeds span "
-        "the band), else which of them is apart. The tests of all decoders of a run are corrected "
-        "for their number (Holm).",
+        "CLIP against AR: mean difference of CLIP scores, prompt by prompt. Not worse: its lower "
+        "bound (95 %, Student's t) lies above minus the margin that the study states. Worse: its "
+        "upper bound lies below that. Else not told, with the number of images that would tell.",
+        f"{NOISE} at FID: AR might have it under another seed (Student's t, four seeds or more). "
+        "FID without bias: the jackknife's estimate for many images.",
+        "Speed-up over blocks: the least and the greatest of a block, which is what a busy and a "
+        "quiet moment give.",
         "Codes expected: codes per forward that the drafter expected, 1 + the sum of its "
         "probabilities of all drafted paths.",
         "Moved mass: TV(p, p_A) of the relaxed target. Bound: what the rule declares on it. Output "
@@ -172,17 +177,15 @@ def drift(section: Section) -> list[str]:
     prompts, of which every round has its own."""
     if section.baseline is None:
         return []
-    rows = every_latency_row(section.baseline.records)
+    rows = latency_rows(section.baseline.records)
     seconds = rows.groupby("block")["seconds_total"].mean()
     if len(seconds) < 2:
         return []
-    blocks = int(rows.groupby("repeat")["block"].nunique().max())
-    over = "them" if len(seconds) >= FEWEST_BLOCKS else "prompts alone, as blocks are too few"
+    few = f" No intervals: {FEWEST} blocks are needed." if len(seconds) < FEWEST else ""
     return [
-        f"{section.title}: rounds: {repeats(rows)}, blocks of prompts in each: {blocks}. From "
-        f"block to block {section.baseline.name} took {number(seconds.min(), 3)} to "
-        f"{number(seconds.max(), 3)} s per image. An image's fastest time counts; intervals of "
-        f"speed-ups are over prompts and {over}."
+        f"{section.title}: timed in {len(seconds)} blocks; from block to block "
+        f"{section.baseline.name} took {number(seconds.min(), 3)} to {number(seconds.max(), 3)} s "
+        f"per image.{few}"
     ]
 
 

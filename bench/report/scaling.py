@@ -17,7 +17,8 @@ import pandas as pd
 from bench.config.schedule import BATCHED, LATENCY
 from bench.records.run_data import Entry, RunData
 from bench.report.table import Column, figures, interval, intervals
-from metrics.stats import FEWEST_BLOCKS, UNKNOWN, Interval, bootstrap_mean, paired_ratio
+from metrics.speedup import FEWEST, Timings, speedup
+from metrics.stats import UNKNOWN, Interval, student_mean
 
 CALL = ["repeat", "call"]
 
@@ -74,8 +75,8 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
         return Line(batch, name, baseline, str(failed.error.iloc[0]))
     calls, images = _calls(rows), int(rows.images.iloc[0])
     latency = Interval(calls.seconds_total.mean(), math.nan, math.nan)
-    if len(calls) >= FEWEST_BLOCKS:
-        latency = bootstrap_mean(calls.seconds_total)
+    if len(calls) >= FEWEST:
+        latency = student_mean(calls.seconds_total)
     rate = Interval(*(images / x for x in (latency.value, latency.hi, latency.lo)))
     return Line(
         batch,
@@ -96,18 +97,27 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
 
 def _calls(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per call."""
-    how = {"seconds_total": "first", "nfe": "max", "peak_memory_mb": "max"}
+    how = {
+        "seconds_prefill": "first", "seconds_total": "first", "nfe": "max", "peak_memory_mb": "max",
+    }  # fmt: skip
     return rows.groupby(CALL).agg(how)
 
 
 def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
-    """Seconds of the baseline's calls of the same size over the decoder's, paired."""
+    """Seconds of the baseline's calls of the same size over the decoder's: a call is a block."""
     baseline = baseline[baseline.batch == rows.batch.iloc[0]]
-    both = _calls(baseline).merge(_calls(rows), on=CALL, suffixes=("_0", "_1"))
-    if len(both) < 2 or (baseline.status == "failed").any():
+    if baseline.empty or (baseline.status == "failed").any():
         return UNKNOWN
-    found = paired_ratio(both.seconds_total_0, both.seconds_total_1)
-    return found if len(both) >= FEWEST_BLOCKS else Interval(found.value, math.nan, math.nan)
+    found = speedup(*(_timings(_calls(side)) for side in (baseline, rows)))
+    return UNKNOWN if found is None else found.interval()
+
+
+def _timings(calls: pd.DataFrame) -> Timings:
+    prefill, each = calls.seconds_prefill.to_numpy(float), calls.nfe.groupby("call").mean()
+    number = [repeat * 10**6 + call for repeat, call in calls.index]  # rises with time
+    return Timings(
+        number, prefill, calls.seconds_total.to_numpy(float) - prefill, calls.nfe, each.to_dict()
+    )
 
 
 def _over(line: Line) -> str:
@@ -127,11 +137,11 @@ COLUMNS = (
     Column("peak_memory_mb", "peak MB", figures(0)),
 )
 LEGEND = (
-    "By batch size: means over all calls (the main table takes an image's fastest time); [a, b] is "
-    f"a 95 % interval over calls, where {FEWEST_BLOCKS} or more were timed. Latency: seconds of "
+    f"By batch size: means over all calls; [a, b] is a 95 % interval, where {FEWEST} calls or more "
+    "were timed. Latency: seconds of "
     "prefill and decoding until all images of a call are done; images/s: images of a call over "
-    "latency. Speed-up: the baseline's seconds over the decoder's, same batch, same prompts, "
-    "paired. Codes per forward: mean over images; "
+    "latency. Speed-up: the baseline's seconds over the decoder's, same batch, same calls. "
+    "Codes per forward: mean over images; "
     "forwards per call: those of its slowest image. Idle: share of a call's "
     "row-steps in which a row had no image left to decode. Peak MB: on a GPU what was allocated "
     "during a call, model included (not known of CUDA graphs); on a CPU resident memory of the "

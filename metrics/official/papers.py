@@ -69,8 +69,8 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a table. metric: of `METRICS`; key: fid, fid_debiased, kid, precision, recall or
-    score; name: with its protocol, as tables have it; features: the part of it in brackets.
+    """One number of a table. metric: of `METRICS`; key: fid, fid_debiased, kid, precision, recall
+    or score; name: with its protocol, as tables have it; features: the part of it in brackets.
 
     reference: how many reference images, 0 where none is used; note: what a reader must know; each:
     of a score, that of every image, whose mean the value is.
