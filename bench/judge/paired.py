@@ -98,14 +98,14 @@ def timings_of(rows: pd.DataFrame) -> Timings | None:
     timed = timed[timed.nfe > 0]
     if timed.empty:
         return None
-    prefill = timed.seconds_prefill.to_numpy(float)
+    prefill = timed.seconds_prefill.fillna(0).to_numpy(float)
     images = rows[(rows.status == "ok") & rows.protocol.isin(("latency", "quality"))]
     return Timings(
         timed.block.to_numpy(int),
         prefill,
         timed.seconds_total.to_numpy(float) - prefill,
         timed.nfe.to_numpy(float),
-        images.groupby("prompt_index").nfe.mean().to_dict(),
+        {int(k): float(v) for k, v in images.groupby("prompt_index").nfe.mean().items()},  # type: ignore[call-overload]
     )
 
 

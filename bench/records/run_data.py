@@ -165,6 +165,8 @@ class Section:
     def like_ar(self, entry: Entry, column: str) -> bool:
         """Whether chance can explain the difference of a figure from AR's: of CLIP scores prompt by
         prompt, of FID by AR's seeds, of which there must be `FEWEST_SEEDS`."""
+        if entry.role is not Role.DECODER:
+            return False
         if column == "clip":
             return entry.interval(CLIP_LESS).contains(0)
         seeds = self._seeds(column)

@@ -226,8 +226,8 @@ def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]
     def judged(entry: Entry) -> str:
         return ABSENT if entry.role is not Role.DECODER else quality_verdict(section, entry)
 
-    images = {int(n) for e in section.entries if (n := e.number("n_quality"))}
-    count = f", n = {images.pop()}" if len(images) == 1 else ""
+    images = {n for e in section.entries if (n := e.number("n_quality")) > 0}
+    count = f", n = {images.pop():.0f}" if len(images) == 1 else ""
     return [
         DECODER,
         Column("", "speed-up", speed),

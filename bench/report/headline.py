@@ -148,17 +148,17 @@ def _doubts(run: RunData, section: Section, best: list[Entry], known: list[Entry
     for first in {e.name: e for e in best}.values():
         pool = [e for e in known if e.exact] if first.exact else known
         rivals = [e for e in pool if e is not first and not_worse(section, e)]
-        close = [e.name for e in rivals if not _faster(first, e)]
+        close = [e.name for e in rivals if _as_fast(e, first)]
         if close:
             doubts.append(f"{', '.join(close)} may be as fast as {first.name}")
     found = {e.name: section.quality(e) for e in known if not e.exact}
     few = [name for name, one in found.items() if one is not None and one.verdict == NOT_TOLD]
     if few:
         doubts.append(f"too few images to tell whether the CLIP score of {', '.join(few)} is worse")
-    blocks = min((int(e.number("speedup_blocks")) for e in known), default=FEWEST)
+    blocks = min((e.number("speedup_blocks") for e in known), default=FEWEST)
     if blocks < FEWEST:
         doubts.append(
-            f"speed-ups have no interval: {FEWEST} blocks are needed, {blocks} were timed"
+            f"speed-ups have no interval: {FEWEST} blocks are needed, {blocks:g} were timed"
         )
     sampled = [e.name for e in known if e.text("exactness").startswith("exact as far")]
     if sampled:
@@ -172,11 +172,11 @@ def _doubts(run: RunData, section: Section, best: list[Entry], known: list[Entry
     return doubts
 
 
-def _faster(one: Entry, other: Entry) -> bool:
-    """Whether one decoder is faster than another beyond chance, by their times in the same
-    blocks."""
+def _as_fast(one: Entry, other: Entry) -> bool:
+    """Whether one decoder may be as fast as another, by their times in the same blocks; False
+    where they have no interval."""
     ratio = paired_speedup(other.records, one.records)
-    return ratio is not None and ratio.interval().lo > 1
+    return ratio is not None and ratio.interval().hi >= 1
 
 
 def _machine(run: RunData) -> list[str]:

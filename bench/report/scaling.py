@@ -113,10 +113,13 @@ def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
 
 
 def _timings(calls: pd.DataFrame) -> Timings:
-    prefill, each = calls.seconds_prefill.to_numpy(float), calls.nfe.groupby("call").mean()
+    prefill, each = (
+        calls.seconds_prefill.fillna(0).to_numpy(float),
+        calls.nfe.groupby("call").mean(),
+    )
     number = [repeat * 10**6 + call for repeat, call in calls.index]  # rises with time
     return Timings(
-        number, prefill, calls.seconds_total.to_numpy(float) - prefill, calls.nfe, each.to_dict()
+        number, prefill, calls.seconds_total.to_numpy(float) - prefill, calls.nfe, {**each}
     )
 
 

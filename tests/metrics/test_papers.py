@@ -55,7 +55,7 @@ def evaluation(tmp_path, monkeypatch):
 def test_fid_of_folders_is_the_distance_of_their_features(evaluation, drawn, real):
     figures = evaluation("fid", "kid").figures(drawn, [], real)
     rows = [extract(Tiles(), ImageSet(s, centre_crop(16))) for s in (drawn, real)]
-    assert [f.key for f in figures] == ["fid", "kid"]
+    assert [f.key for f in figures] == ["fid", "fid_debiased", "kid"]
     assert figures[0].value.value == pytest.approx(fid(*rows), rel=1e-9)
     assert figures[0].name == "FID (tiles)" and figures[0].features == "tiles"
     assert (figures[0].images, figures[0].reference) == (20, 24)
@@ -88,6 +88,7 @@ def test_figures_come_in_the_order_asked_for_and_say_how_they_were_made(evaluati
     assert [(f.metric, f.key) for f in figures] == [
         ("hps", "score"), ("precision_recall_whole", "precision"),
         ("precision_recall_whole", "recall"), ("clip", "score"), ("fid_tf", "fid"),
+        ("fid_tf", "fid_debiased"),
         ("precision_recall", "precision"), ("precision_recall", "recall"),
     ]  # fmt: skip
     by = {(f.metric, f.key): f for f in figures}

@@ -58,7 +58,7 @@ def test_a_folder_is_evaluated_with_the_embedded_network(scenes, tmp_path, capsy
         assert name in shown
     with out.open(newline="") as file:
         rows = {row["figure"]: row for row in csv.DictReader(file)}
-    assert list(rows) == ["fid", "kid", "precision", "recall", "score"]
+    assert list(rows) == ["fid", "fid_debiased", "kid", "precision", "recall", "score"]
     assert float(rows["fid"]["lo"]) <= float(rows["fid"]["value"]) <= float(rows["fid"]["hi"])
     assert float(rows["score"]["value"]) > 40  # the captions belong to the images
     for row in rows.values():
@@ -79,10 +79,10 @@ def test_pictures_of_one_s_own_run_are_evaluated(fake_study, tmp_path, capsys):
     assert main([*said, cache]) == 0
     shown = capsys.readouterr().out
     assert "6 images on" in shown and "metrics scenes" in shown and "CLIP (scenes" in shown
-    assert "without the bias of" not in shown  # AR's pictures are of the same prompts
+    assert "compare at equal n" not in shown  # AR's pictures are of the same prompts
     (ar / "captions.json").unlink()
     assert main([*said, cache]) == 0
-    assert "without the bias of" in capsys.readouterr().out
+    assert "compare at equal n" in capsys.readouterr().out
 
 
 def test_a_folder_by_itself_is_compared_with_real_scenes(scenes, tmp_path, capsys, monkeypatch):

@@ -63,7 +63,6 @@ def test_two_runs_of_the_same_codes_are_not_told_apart(first, tmp_path):
     assert status == 0
     assert {name for name, _ in found} == {made.name for made in LINEUP}
     assert {f["verdict"] for f in found.values()} == {"not told apart"}
-    assert 0 < found["eagle2", "images per second"]["least"] < 0.08
     assert 0 < found["eagle2", "speed-up over AR"]["least"] < 0.12
 
 
@@ -72,9 +71,8 @@ def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path):
     b = again(first, tmp_path / "b", 2, hour=1.3, slow={"eagle2": 1.1}, loss={"lantern": 2})
     status, found = said(tmp_path, str(a), str(b))
     verdicts = {key: f["verdict"] for key, f in found.items() if f["verdict"] != "not told apart"}
-    # A slower hour shows in AR's seconds alone: those of the others are then not compared.
+    # A slower hour slows all alike.
     assert verdicts == {
-        ("ar", "images per second"): "slower",
         ("eagle2", "speed-up over AR"): "slower",
         ("lantern", "CLIP"): "worse",
     }
@@ -83,23 +81,20 @@ def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path):
     assert found["lantern", "CLIP"]["value"] == pytest.approx(-2, abs=1)
 
 
-def test_seconds_find_what_a_restless_ar_hides(first, tmp_path):
+def test_a_restless_ar_hides_a_slowdown_and_raises_no_alarm(first, tmp_path):
     a, b = (again(first, tmp_path / name, seed, ar=2.0) for name, seed in (("a", 1), ("b", 3)))
     slow = again(first, tmp_path / "slow", 3, slow={"eagle2": 1.1}, ar=2.0)
     assert said(tmp_path, str(a), str(b))[0] == 0
-    status, found = said(tmp_path, str(a), str(slow))
-    verdicts = {key for key, f in found.items() if f["verdict"] != "not told apart"}
-    assert verdicts == {("eagle2", "images per second")} and status == 1
+    found = said(tmp_path, str(a), str(slow))[1]
+    assert found["eagle2", "speed-up over AR"]["least"] > 0.1
 
 
-def test_seconds_of_two_machines_are_not_compared(first, tmp_path):
+def test_decoders_of_one_run_are_compared_by_their_seconds(first, tmp_path):
     a = again(first, tmp_path / "a", 1)
-    b = again(first, tmp_path / "b", 2, hour=0.2)
-    save(records.read(b / "records.parquet").to_pandas().assign(cpu="another CPU"), b)
-    status, found = said(tmp_path, str(a), str(b))
-    assert not [name for name, figure in found if figure == "images per second"]
-    assert found["eagle2", "speed-up over AR"]["verdict"] == "not told apart"
+    status, found = said(tmp_path, str(a), "decoders=eagle2,lantern")
+    ratio = found["lantern", "images per second"]
     assert status == 0
+    assert ratio["verdict"] == "faster" and ratio["value"] == pytest.approx(1.98 / 1.02, rel=0.1)
 
 
 def test_machines_commits_and_verdicts_come_first(first, tmp_path, capsys):
@@ -197,7 +192,7 @@ def test_two_images_tell_nothing_apart(tmp_path):
     status, found = said(tmp_path, str(a), str(b))
     assert status == 0
     assert {f["verdict"] for f in found.values()} == {"not told apart"}
-    assert found["lantern", "CLIP"]["least"] is None  # both signs alike: p = 0.5
+    assert found["lantern", "CLIP"]["least"] > 10
 
 
 def test_a_stricter_level_finds_only_larger_differences(first, tmp_path):

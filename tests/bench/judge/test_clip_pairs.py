@@ -62,7 +62,7 @@ def test_a_study_pairs_each_decoder_with_ar_of_its_temperature(fake_run) -> None
     assert found.clip_less_baseline[["fake_ar", reseed]].tolist() == [0.0, 0.0]
     mean = student_mean([-1.0 - prompt % 2 for prompt in range(6)])
     line = found.loc["fake_spec"]
-    assert (line.images, line.clip_less_baseline) == (6, pytest.approx(-1.5))
+    assert (line.clip_images, line.clip_less_baseline) == (6, pytest.approx(-1.5))
     assert (line.clip_less_baseline_lo, line.clip_less_baseline_hi) == (mean.lo, mean.hi)
     assert found.clip_less_baseline["fast_greedy"] == pytest.approx(0.5)
     columns = (result.path / "summary.csv").read_text().splitlines()[0]
@@ -80,7 +80,7 @@ def test_failed_images_are_left_out_on_both_sides(fake_run) -> None:
     )
     rows.loc[lost, "status"], rows.loc[lost, "image"] = "failed", ""
     found = compared(result, rows)
-    assert "fast_greedy" not in found.index and found.images["fake_spec"] == 4
+    assert "fast_greedy" not in found.index and found.clip_images["fake_spec"] == 4
     assert found.clip_less_baseline["fake_spec"] == pytest.approx(-(2 + 2 + 1 + 2) / 4)
 
 
@@ -96,7 +96,7 @@ def test_seeds_of_ar_stand_for_it_together_and_are_held_against_each_other() -> 
     ar = [{0: 1.0, 1: 2.0, 2: 9.0}, {0: 3.0, 1: 4.0}, {0: 2.0, 1: 6.0, 2: 9.0}]
     scores = {"ar": ar, "fast": [{0: 1.0, 1: 5.0, 2: 9.0}]}
     found = clip_differences({"ar": "ar", "fast": "ar"}, scores).set_index("decoder")
-    assert found.images.tolist() == [2] * 4, "prompt 2 failed under one seed"
+    assert found.clip_images.tolist() == [2] * 4, "prompt 2 failed under one seed"
     assert found.seeds.to_dict() == {
         "ar": 2, "ar (reseed)": 2, "ar (reseed 2)": 2, "fast": 3,
     }  # fmt: skip

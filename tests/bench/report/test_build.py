@@ -69,7 +69,7 @@ def test_a_run_without_quality_pictures_and_traces_shows_nothing_empty(tmp_path)
     page = paths.page.read_text(encoding="utf-8")
     assert "No image was kept" in page and 'href="#prompts"' not in page
     assert not [*paths.folder.glob("prompts/*.html")]
-    assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\].* — +— ", paths.terminal)
+    assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\].* — +18\.93", paths.terminal)
 
 
 def test_many_values_of_a_fact_are_counted(built):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from bench.judge.fairness import FAIR, Fairness
-from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, latency_rows
+from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
 from bench.records.load import load
 from bench.records.run_data import Entry, Role, RunData
 from bench.report import build
@@ -50,20 +50,20 @@ def changed(run: RunData, of: Callable[[Entry], bool], **figures: object) -> Run
 
 def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path):
     folder = write_run(tmp_path, prompts=4, images=False)
-    assert not [line for line in facts(load(folder)) if "blocks" in line]
     path = folder / "records.parquet"
     records = pd.read_parquet(path)
     mine = (records.decoder == "ar") & (records.protocol == "latency")
     records.loc[mine, "block"] = records.prompt_index[mine]
     records.loc[mine, "seconds_total"] = 0.5 + records.prompt_index[mine] / 10
+    records.to_parquet(path)
+    line, _ = [line for line in facts(load(folder)) if "blocks" in line]
+    assert "4 blocks" in line and "ar took 0.500 to 0.800 s" in line
+    assert "No intervals: 10 blocks are needed" in line
     again = records[mine].assign(repeat=1, block=records.block[mine] + 4)
     again["seconds_total"] -= 0.2
     pd.concat([records, again], ignore_index=True).to_parquet(path)
-    ar = load(folder).sections[0].baseline
-    assert ar is not None and list(latency_rows(ar.records)["repeat"]) == [1] * 4, "the fastest"
-    (line,) = [line for line in facts(load(folder)) if "blocks" in line]
-    assert "rounds: 2, blocks of prompts in each: 4. From block to block ar took 0.300 to" in line
-    assert "0.800 s per image" in line and "over prompts and them" in line
+    line, _ = [line for line in facts(load(folder)) if "blocks" in line]
+    assert "timed in 8 blocks; from block to block ar took 0.300 to 0.800" in line
 
 
 def test_the_headline_of_a_sweep_names_the_fastest_and_the_end_that_it_lies_at(tmp_path):
@@ -88,7 +88,7 @@ def test_the_headline_of_a_sweep_names_the_fastest_and_the_end_that_it_lies_at(t
         return " ".join(headline(load(folder)))
 
     text = said(0, kept, kept, lost)
-    assert "Fastest decoder with quality in AR's band: delta1, " in text and "beyond" not in text
+    assert "AR's (margin 1): delta1, " in text and "beyond" not in text
     assert "acceptance.delta: one beyond 0 may be faster" in said(1, kept, lost, lost)
 
 
@@ -112,23 +112,27 @@ def test_one_timed_prompt_says_why_there_is_no_speedup(run):
 CELLS = {
     ("lantern", "speed-up"): "2.35 [2.27, 2.44]",  # 2.4 s / 1.02 s
     ("lantern", "s/image"): "1.020",
-    ("lantern", "FID (scenes-clip)"): "21.93 [21.48, 22.43] ≈",  # one other seed says little
-    ("lantern", "CLIP (scenes)"): "0.3098 [0.3086, 0.3111] ≈",
-    ("lantern", "output TV"): "0.090 ≤ 0.140",
+    (
+        "lantern",
+        "FID (scenes-clip), n = 256",
+    ): "21.93 [21.48, 22.43]",  # one other seed says little
+    ("lantern", "CLIP (scenes)"): "0.3098 [0.3086, 0.3111]",
+    ("lantern", "output TV"): "0.090 [0.080, 0.100] ≤ 0.140",
     ("lantern", "acceptance"): "lantern(k=100, delta=0.2, residual=paper)",
     ("lantern", "output bound"): "0.140",
     ("lantern", "declared bound"): "0.200",
     ("lantern_released", "verdict"): "broken",
-    ("lantern_released", "output TV"): "0.410 ≤ 0.460 †",
+    ("lantern_released", "output TV"): "0.410 [0.400, 0.420] ≤ 0.460 †",
     ("ar", "speed-up"): "1.00",
-    ("ar", "FID (scenes-clip)"): "21.40 [20.95, 21.90]",
+    ("ar", "FID (scenes-clip), n = 256"): "21.40 [20.95, 21.90]",
     ("eagle1", "speed-up"): "1.02 [0.98, 1.05] ≈",
     ("sd_chain", "speed-up"): "1.17 [1.12, 1.21]",
     ("eagle2", "speed-up"): "1.21 [1.17, 1.25]",
-    ("eagle2", "FID (scenes-clip)"): "21.52 [21.07, 22.02] ≈",
-    # Without a reseed nothing may be called noise, not even no difference at all.
-    ("eagle2_greedy", "FID (scenes-clip)"): "33.10 [32.65, 33.60]",
-    ("AR reseed, seed 1", "FID (scenes-clip)"): f"{RESEED_FID:.2f} [21.21, 22.16]",
+    # With fewer than four seeds no FID may be called noise.
+    ("eagle2", "FID (scenes-clip), n = 256"): "21.52 [21.07, 22.02]",
+    ("eagle2", "FID without bias"): "18.52",
+    ("eagle2_greedy", "FID (scenes-clip), n = 256"): "33.10 [32.65, 33.60]",
+    ("AR reseed, seed 1", "FID (scenes-clip), n = 256"): f"{RESEED_FID:.2f} [21.21, 22.16]",
     ("AR reseed, seed 1", "speed-up"): "—",
 }
 
@@ -141,41 +145,32 @@ def test_figures_are_those_of_the_summary_and_noise_is_marked(said):
     assert "| *AR reseed, seed 1* |" in build.markdown(said)
 
 
-def test_an_exact_decoder_lacks_its_mark_in_at_most_one_run_of_twenty(run):
-    """Ten decoders that draw as AR does, four seeds of AR: uncorrected, a third of the runs would
-    have one without a mark."""
+def test_a_decoder_that_draws_as_ar_does_lacks_its_mark_in_one_run_of_twenty(run):
     section, rng = run.sections[0], np.random.default_rng(0)
     ar, eagle2 = section.baseline, next(e for e in section.entries if e.name == "eagle2")
     reseed = section.reseeds[0]
-    assert ar is not None
-    unmarked = 0
-    for _ in range(200):
-        figures = iter(rng.normal(21, 0.3, (14, 2)).tolist())
+    assert ar is not None and not section.like_ar(eagle2, "fid"), "two seeds are too few"
+    marked = []
+    for _ in range(1000):
+        figures = rng.normal(21, 0.3, 5).tolist()
         drawn = [
-            replace(e, name=f"{e.name}{n}", row=e.row | dict(zip(("fid", "clip"), f, strict=True)))
-            for n, (e, f) in enumerate(
-                zip([ar, *[reseed] * 3, *[eagle2] * 10], figures, strict=True)
-            )
+            replace(e, row=e.row | {"fid": fid})
+            for e, fid in zip([ar, *[reseed] * 3, eagle2], figures, strict=True)
         ]
-        made = replace(section, entries=drawn)
-        noise = [made.quality_is_noise(e, c) for e in drawn[4:] for c in ("fid", "clip")]
-        unmarked += not all(noise)
-    assert unmarked / 200 <= 0.07
-    far = replace(drawn[-1], row=drawn[-1].row | {"fid": 99.0})
-    assert not replace(made, entries=[*drawn[:-1], far]).quality_is_noise(far, "fid")
+        marked.append(replace(section, entries=drawn).like_ar(drawn[-1], "fid"))
+    assert np.mean(marked) == pytest.approx(0.95, abs=0.02)
 
 
 def test_the_headline_is_made_from_the_figures(said):
-    exact, relaxed, doubts, *greedy, machine = said.headline
+    exact, relaxed, doubts, *_, machine = said.headline
     assert exact.endswith(
         "Fastest exact decoder: eagle2, 1.21 [1.17, 1.25] times AR, output TV 0, exact."
     )
-    assert "quality in AR's band: lantern_pp, 2.64 [2.55, 2.73] times AR" in relaxed
-    assert "output TV 0.070, at most 0.120, relaxed." in relaxed, "and no broken one, if faster"
-    assert "sd_chain may be as fast as eagle2" in doubts
-    assert "FID (scenes-clip) ± 0.520" in doubts and "no speed-up of lantern_chain counts" in doubts
-    assert any("no AR reseed to compare with" in line for line in greedy)
-    assert not any("AR's band" in line for line in greedy), "where there is none to compare with"
+    assert "not worse than AR's (margin 1): lantern_pp, 2.64 [2.55, 2.73] times AR" in relaxed
+    assert "output TV 0.070 [0.060, 0.080], at most 0.120, relaxed." in relaxed, (
+        "and no broken one, if faster"
+    )
+    assert "no speed-up of lantern_chain counts" in doubts
     assert machine == "Measured on Example CPU, 2 cores (bfloat16, 2 threads), batch 1."
     for text in (build.terminal(said), build.markdown(said)):
         words = " ".join(text.split())
@@ -232,13 +227,19 @@ def test_a_decoder_with_an_eager_piece_is_marked_and_not_the_fastest(run, said):
     assert not any("decoder: eagle2," in line for line in headline(marked))
 
 
+def test_the_range_over_blocks_stands_beside_the_speed_up(said):
+    row = cells(said, "lantern")
+    assert row["speed-up over blocks"] == "2.12 to 2.59 (10)"
+
+
 def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path):
     few = [d for d in DECODERS if d.name in ("ar", "eagle2", "lantern", "ar_greedy")]
     folder = write_run(tmp_path, tuple(few), prompts=2, images=False)
+    (folder / CLIP_PAIRS).unlink()
     assert "CLIP - AR" not in build.markdown(document(load(folder))), "nothing was compared"
     lines = [
-        ("eagle2", "ar", 1, 100, 0.0002, -0.001, 0.002),
-        ("lantern", "ar", 1, 100, -0.0021, -0.003, -0.0012),
+        ("eagle2", "ar", 1, 0.0002, -0.001, 0.002, 0.008, 100),
+        ("lantern", "ar", 1, -0.0021, -0.003, -0.0012, 0.005, 100),
     ]
     pd.DataFrame(lines, columns=CLIP_COLUMNS).to_csv(folder / CLIP_PAIRS, index=False)
     made = document(load(folder))
@@ -259,7 +260,7 @@ def test_failed_decoder_is_shown_with_its_error(said):
     assert "failed: NumericalError: NaN logits at code 17" in line
     assert "8 of 8 images failed" in text.partition("\nFailures\n")[2]
     assert r"**failed**: NumericalError: NaN logits at code 17 \| row 3" in build.markdown(said)
-    assert r"lantern\_chain & \multicolumn{9}{l}{\emph{failed: Numerical" in build.latex(said)
+    assert r"lantern\_chain & \multicolumn{10}{l}{\emph{failed: Numerical" in build.latex(said)
 
 
 def test_a_partly_failed_decoder_keeps_its_figures_and_none_goes_missing(tmp_path):
@@ -280,7 +281,7 @@ def test_a_partly_failed_decoder_keeps_its_figures_and_none_goes_missing(tmp_pat
 def test_markup_is_well_formed(said):
     lines = [line for line in build.markdown(said).splitlines() if line.startswith("|")]
     widths = {line.replace(r"\|", "").count("|") for line in lines}
-    assert widths == {10, 11}  # exact tables have 9 columns, all others 10
+    assert widths == {11, 12}  # exact tables have 10 columns, all others 11
     latex = build.latex(said)
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 10
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")

@@ -120,10 +120,9 @@ def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fa
         assert line.latency_s.value >= 0.01
         assert line.images_s.value == pytest.approx(size / line.latency_s.value)
         intervals = line.latency_s, line.images_s, line.speedup
-        assert all(math.isnan(x.lo) == math.isnan(x.hi) == (count < 5) for x in intervals)
+        assert all(math.isnan(x.lo) == math.isnan(x.hi) == (count < 10) for x in intervals)
     single = found["fake_spec", 1]
-    assert single.latency_s.lo <= single.latency_s.value
-    assert single.images_s.lo == pytest.approx(1 / single.latency_s.hi)
+    assert single.images_s.value == pytest.approx(1 / single.latency_s.value)
     assert not found["bad", 2].error and "NaN logits" in found["bad", 5].error
     assert math.isnan(found["bad", 5].speedup.value)
     summary = pd.read_csv(folder / "summary.csv", index_col="decoder")
@@ -133,7 +132,7 @@ def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fa
     assert "speed-up at this batch" in (folder / "report" / "table.md").read_text()
     assert (folder / "report" / "plots" / "throughput.svg").stat().st_size > 0
     saved = list(csv.DictReader((folder / "report" / "scaling.csv").read_text().splitlines()))
-    assert len(saved) == 9 and float(saved[0]["images_s_lo"]) > 0
+    assert len(saved) == 9 and float(saved[0]["images_s"]) > 0
 
     (row,) = folder.glob("rows/fake_ar-*/batched5-0-00003.parquet")
     row.unlink()
