@@ -20,7 +20,7 @@ from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
-from decoders.propose.window import Places
+from decoders.propose.window import forced_codes
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
@@ -153,19 +153,8 @@ def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
     for place, law in enumerate(p):
         alone = [0.0] * 8 + [1.0] if place % 4 == 3 else [1 / 8] * 8 + [0.0]
         assert law.tolist() == pytest.approx(alone)
-    kind = Places.of(SimpleNamespace(grid=lambda: (3, 4), barred=target.barred))
-    assert kind.row == 4 and kind.forced.tolist() == [-1, -1, -1, 8]
+    assert forced_codes(target).tolist() == [-1, -1, -1, 8]
     assert barred_codes(replace(cfg, row_end=False)) is None
-
-
-def test_half_precision_is_a_cast(folder):
-    whole = load(folder, True).target
-    half = load_lumina(
-        dtype="bfloat16", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX
-    ).target
-    assert half.output.weight.dtype == torch.bfloat16 and half.rope.dtype == torch.complex64
-    for name, values in half.named_parameters():
-        assert torch.equal(values, whole.get_parameter(name).bfloat16())
 
 
 def test_another_models_folder_is_refused(tmp_path):

@@ -136,15 +136,6 @@ def test_pictures_agree_with_transformers(theirs, folders, kind):
     torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_emu3_caches_its_shared_heads_alone(folders):
-    model = load(folders["emu3"], "emu3")
-    cfg = model.target.cfg
-    assert (cfg.heads, cfg.kv_heads, cfg.group) == (L.HEADS, 2, 2)
-    data = model.target.new_cache(2, 8).data
-    assert data.shape == (cfg.layers, 2, 2, 2, 8, cfg.head_dim)
-    assert model.target.layers[0].attention.wqkv.weight.shape[0] == cfg.width + 2 * 2 * cfg.head_dim
-
-
 @pytest.mark.parametrize("attention", [None, "products", "sdpa"])
 def test_greedy_speculative_codes_equal_ar_on_shared_heads(folders, tmp_path, attention):
     model = load(folders["emu3"], "emu3")
