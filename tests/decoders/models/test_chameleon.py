@@ -123,24 +123,6 @@ def test_codes_are_the_tokens_transformers_maps_them_to(hf, folder):
     assert torch.equal(lumina.output.weight, hf.lm_head.weight[lumina.code_tokens])
 
 
-def test_the_padded_head_gives_the_same_logits_and_codes(folder):
-    model = load(folder, True)
-    head, text = model.target.output, model.text.encode(PROMPTS)
-    assert head.rows.shape == (64, C.WIDTH) and not head.rows[C.CODES + 1 :].any()
-    hidden = torch.randn(2, 5, C.WIDTH, generator=torch.Generator().manual_seed(1))
-    plain = torch.nn.Linear(C.WIDTH, C.CODES + 1, bias=False).requires_grad_(False)
-    plain.weight.copy_(head.weight)
-    found, right = head(hidden), plain(hidden)
-    assert found.shape == right.shape
-    torch.testing.assert_close(found, right, atol=1e-6, rtol=1e-6)
-    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
-    codes = []
-    for each in (head, plain):
-        model.target.output = each
-        codes.append(Autoregressive(model, Sampling(cfg=2.0)).generate(text, noise).codes)
-    assert torch.equal(*codes)
-
-
 def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
     cfg = TransformerConfig(vocab=9, grid=3, row_end=True)
     every = torch.zeros(1, 14, 9)

@@ -58,12 +58,6 @@ def test_templates(opened, kind):
     assert text.features.dtype == torch.long
 
 
-def test_padding_changes_nothing(opened):
-    short, long = (encoder(opened, length=n).encode(["a red fox"]) for n in (8, 20))
-    assert torch.equal(long.features[:, -8:], short.features)
-    assert torch.equal(long.mask[:, -8:], short.mask)
-
-
 @pytest.mark.parametrize(
     ("prompts", "message"),
     [

@@ -51,23 +51,6 @@ def test_a_random_model_decodes_like_any_other(small: str) -> None:
         assert torch.equal(value, again.target.state_dict()[name])  # type: ignore[attr-defined]
 
 
-def test_logits_are_flat_and_the_dtype_is_final(small: str) -> None:
-    model = load(small)
-    assert torch.get_default_dtype() == torch.float32
-    assert model.target.output.weight.dtype == torch.bfloat16  # type: ignore[attr-defined]
-    text = model.text.encode(PROMPTS)
-    logits = model.target.logits(
-        model.target.prefill(text, 1, model.target.new_cache(2, model.target.prefix))[:, -1]
-    )
-    assert bool(logits.isfinite().all()) and float(logits.softmax(-1).max()) < 0.5
-
-
-def test_a_prompt_has_the_same_features_in_any_batch(small: str) -> None:
-    text = load(small).text
-    pair, alone = text.encode(PROMPTS), text.encode(PROMPTS[1:])
-    assert torch.equal(pair.features[1], alone.features[0])
-
-
 def test_no_pictures_and_no_unknown_size(small: str) -> None:
     model = load(small)
     assert not model.draws

@@ -46,15 +46,6 @@ def test_features_stand_at_the_right_end_and_are_zero_before(folder):
         assert torch.equal(live.encode([caption]).features[0], text.features[row])  # alone
 
 
-def test_bfloat16_features_are_handed_out_as_float32(folder):
-    made = T5Encoder(str(folder), length=10, dtype="bfloat16").encode(CAPTIONS[:1]).features
-    assert made.dtype == torch.float32
-    assert torch.equal(made, made.bfloat16().float()), "bf16 values, exactly"
-    torch.testing.assert_close(
-        made, encoder(folder).encode(CAPTIONS[:1]).features, rtol=0.1, atol=0.1
-    )
-
-
 def test_a_long_prompt_is_cut_with_one_warning_and_recorded(folder, caplog):
     live, long = encoder(folder, length=5), "a red cube a blue ring"
     with caplog.at_level(logging.WARNING):

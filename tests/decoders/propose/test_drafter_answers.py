@@ -39,10 +39,7 @@ class Answers:
     calls: int = 0
     root_code: Any = None
 
-    begun: int = 0
-
     def begin(self, *_: Any) -> Answers:
-        self.begun += 1
         return self
 
     def advance(self, hidden: Tensor, codes: Tensor, *_: Any) -> Any:
@@ -76,23 +73,6 @@ def decode(drafter: Any, tree: str, batch: int = 2) -> Tensor:
 def test_an_answer_that_no_tree_can_read_is_refused(tree: str, wrong: Any, says: str) -> None:
     with pytest.raises(DecoderError, match=rf"the drafter \S+\.Answers: .*{says}"):
         decode(Answers(**wrong), tree)
-
-
-def test_logits_of_one_image_for_a_batch_are_refused_with_the_first_batch() -> None:
-    drafter = Answers(first=lambda b: torch.zeros(1, V))
-    loop = Speculative(MODEL, Sampling(cfg=2.0), Grown(drafter, TREES["chain"]), ByNode(Exact()))
-    loop.generate(MODEL.text.encode(["a"]), Noise.for_prompts(0, ["a"], 16))
-    two = MODEL.text.encode(["a", "b"]), Noise.for_prompts(0, ["a", "b"], 16)
-    with pytest.raises(DecoderError, match=r"the drafter \S+Answers: .* \[2, 24\] .* \[1, 24\]"):
-        loop.generate(*two)
-
-
-def test_a_drafter_is_tried_once_however_many_batch_sizes_follow() -> None:
-    drafter = Answers()
-    loop = Speculative(MODEL, Sampling(cfg=2.0), Grown(drafter, TREES["chain"]), ByNode(Exact()))
-    for prompts in (["a"], ["a"], ["a", "b"], ["a", "b", "c"]):
-        loop.generate(MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, 16))
-    assert drafter.begun == 4 + 1, "a session an image or batch, and one to count its calls"
 
 
 @pytest.mark.parametrize("tree", TREES)
