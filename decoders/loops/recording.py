@@ -39,10 +39,6 @@ class Recorder:
         self.depths = (self.span + 1).to(torch.uint8)  # of a step's drafts
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
 
-    def first(self, codes: Tensor) -> None:
-        """The code sampled from the prefill, [B]."""
-        self.codes[:, 0] = codes
-
     def write(self, start: Tensor, codes: Tensor, **fields: Tensor) -> None:
         """codes and fields [B, width] at places start..start + width - 1, start [B]."""
         span = self.span[: codes.shape[1]]

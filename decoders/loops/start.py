@@ -84,7 +84,7 @@ class Composed(Known, Decoder, Loop):
         noise = noise.stepping(record.steps, self.renews)
         start = begin(self.model, self.sampling, text, noise, slots, kept)
         record.check(start.law)
-        record.first(start.first)
+        record.codes[:, 0] = start.first
         watch.lap("prefill")
         return start, {"noise": noise, "cache": start.cache, "record": record, "watch": watch}
 

@@ -15,7 +15,7 @@ from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OWN_SLOT, TARGET_SLOT, sampl
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.jacobi import Jacobi as Window
 from decoders.propose.trees.static import Static
-from decoders.verify.children import at_node, longest
+from decoders.verify.children import at_node
 from tests.exact.planted import changed, finds, judging
 
 # ---- drafters -----------------------------------------------------------------------------------
@@ -108,18 +108,6 @@ Sharper = with_rows(1.05)  # (t3)
 Rows = with_rows(1.0)  # right, and not to be enumerated
 
 
-class SharperWhole(Static):
-    """(t3) The same through a whole number."""
-
-    def draw(self, dist: Any, level: Any, noise: Any, place: Any) -> Any:
-        law, drawn = normalised(dist**1.05, dist), []
-        for u in self.numbers(level, noise, place).unbind(-1):
-            whole = torch.floor(u * 2**24) / 2**24
-            drawn.append(sample(law, whole.expand(law.shape[:-1])))
-            law = normalised(drop_sibling(law, drawn[-1]), law)
-        return torch.stack(drawn, -1)
-
-
 class HalfSums(Static):
     """(w4) Drafts are drawn by sums in the model's dtype; q is declared in float32."""
 
@@ -142,17 +130,10 @@ def best_first(usual: Any, dist: Any, *rest: Any) -> Any:
     return drawn.gather(-1, dist.gather(-1, drawn).argsort(-1, descending=True))
 
 
-def twins(usual: Any, dist: Any, level: Any, noise: Any, place: Any) -> Any:
-    u = usual.__self__.numbers(level, noise, place)
-    return torch.stack([sample(dist, v.expand(dist.shape[:-1])) for v in u.unbind(-1)], -1)
-
-
 # Siblings are drawn, and then tested in the order of their probability.
 BestFirst = changed(Static, draw=best_first)
 # A draft is the drafter's likeliest code, and the soft q is declared.
 Argmax = changed(Static, draw=lambda _, dist, level, *rest: dist.topk(level.count, -1).indices)
-# Right: siblings are drawn with replacement, and the tree drops what it has already.
-Twins = changed(Static, draw=twins)
 
 # ---- loops --------------------------------------------------------------------------------------
 
@@ -275,14 +256,6 @@ def tested_number(_: Any, law: Any, verdicts: Any, path: Any, noise: Any, place:
     return sample(at_node(verdicts.residual, path.last), u)
 
 
-def each_chain(usual: Any, law: Any, draft: Any, codes: Any, valid: Any, place: Any) -> Any:
-    alone = [usual(law, draft, x, v, place)
-             for x, v in zip(codes.split(1, -1), valid.split(1, -1), strict=True)]  # fmt: skip
-    accept = torch.cat([one.accept for one in alone], -1)
-    same = replace(usual(law, draft, codes, valid, place), accept=accept)
-    return replace(same, strict=accept, residual=alone[0].residual)
-
-
 def largest_last(usual: Any, law: Any, verdicts: Any, *rest: Any) -> Any:
     return usual(law, replace(verdicts, residual=largest(verdicts.residual)), *rest)
 
@@ -297,11 +270,6 @@ DeepTwin = judging(tests=level_above)
 DeepGenerous = judging(verdicts=generous)
 # The code behind the path is drawn with the number that rejected its draft.
 TestedNumber = judging(last_code=tested_number)
-# Chains under the root are tested each on its own, and the longest is committed.
-LongestChain = judging(
-    verdicts=each_chain,
-    path=lambda _, law, draft, accepted: longest(draft, accepted, draft.levels),
-)
 # (w2) The residual is cut to its 64 largest codes, once the path is known.
 LargestLast = judging(last_code=largest_last)
 # (w3) Acceptance numbers repeat within an image.

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from bench.config.compose import compose_study
 from bench.judge.gate.branching import Explored, Outcome, Scripted, explore
 from bench.judge.gate.whole_law import DRAFTER, WholeLaw, table_model, whole_law
 from decoders.api import DecoderError, Draft, Law, Sampling
@@ -23,7 +22,7 @@ from decoders.verify.block import Block
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.traversal import Traversal
-from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LOOP
+from tests.decoders.compositions import DYNAMIC, EAGLE, LOOP
 from tests.decoders.execution.test_backends import Replayed
 
 PLAIN = Sampling()
@@ -158,18 +157,6 @@ def test_a_recorded_step_gives_the_same_codes(rule: PartSpec, choices: Any) -> N
         noise = Noise.for_prompts(3, names, 16)
         made.append(decoder.generate(model.text.encode(names), noise).codes.clone())
     assert torch.equal(*made)
-
-
-def test_the_exact_rule_is_as_exact_by_enumeration() -> None:
-    assert law(spec(WIDE, EXACT)).tv < 1e-9
-
-
-def test_rows_of_conf_name_the_verifiers() -> None:
-    decoders = compose_study(["study=smoke", "decoders=[block_chain,traversal_tree]"]).decoders
-    parts = [entry.spec for entry in decoders]
-    assert [spec.acceptance.target for spec in parts] == [BLOCK.target, TRAVERSAL.target]
-    assert [entry.expect for entry in decoders] == ["exact", "exact"]
-    assert [spec.tree.target.rpartition(".")[2] for spec in parts] == ["Chain", "Static"]
 
 
 class Unknown(Static):
