@@ -186,18 +186,12 @@ def markdown(document: Document) -> str:
 
 
 def latex(document: Document) -> str:
-    """A booktabs `table*` for each table of the main part and of the roofline; needs the packages
-    booktabs and graphicx."""
-    main, floors = document.block("table"), document.block("roofline")
+    """A booktabs `table*` for each main table; needs the packages booktabs and graphicx."""
     noise = f"Brackets: 95 % intervals; {table.NOISE}: not distinguishable from noise."
     blocks = ["% needs \\usepackage{booktabs,graphicx}"]
-    for block, caption, below in (
-        (main, noise, [*document.headline, *document.marks]),
-        (floors, f"{floors.title}. {' '.join(floors.notes)}", []),
-    ):
-        for at, made in enumerate(block.tables):
-            own = below if at == 0 else document.marks if below else []
-            blocks.append(table.latex(made, f"{document.study}. {made.title}. {caption}", own))
+    for at, made in enumerate(document.block("table").tables):
+        below = [*([] if at else document.headline), *document.marks]
+        blocks.append(table.latex(made, f"{document.study}. {made.title}. {noise}", below))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -74,9 +74,7 @@ class Document:
         made += [quality.draw(run, one) for one in quality.QUALITIES if quality.sections(run, one)]
         made += [throughput.draw(run)] if self.batches else []
         made += [bars.draw_codes(run), bars.draw_phases(run)]
-        made += (
-            [verification.draw(run)] if any(roofline.forwards(run, s) for s in run.sections) else []
-        )
+        made += [verification.draw(run)] if verification.sections(run) else []
         made += [depth.draw(run)] if any(map(depth.curves, run.sections)) else []
         return made + sweeps.draw(run)
 
@@ -183,11 +181,6 @@ def _figure(column: str, heading: str, digits: int) -> Column:
     return Column("", heading, lambda entry: number(entry.number(column), digits))
 
 
-def _word(column: str, heading: str) -> Column:
-    """A text of an entry's summary row."""
-    return Column("", heading, lambda entry: entry.text(column) or ABSENT, words=True)
-
-
 DECODER = Column("label", "decoder", words=True)
 
 
@@ -244,40 +237,34 @@ def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]
 
 
 def _part_columns(section: Section) -> list[Column]:
+    figures = (
+        ("n_latency", "images timed", 0), ("latency_p50_s", "p50 s", 3),
+        ("latency_p95_s", "p95 s", 3), ("mal_no_bonus", "codes, no bonus", 2),
+        ("mal_expected", "codes expected", 2), ("peak_memory_mb", "peak MB", 0),
+    )  # fmt: skip
     return [
         DECODER,
-        _word("acceptance", "acceptance"),
-        _word("tree", "tree"),
-        _figure("n_latency", "images timed", 0),
-        _figure("latency_p50_s", "p50 s", 3),
-        _figure("latency_p95_s", "p95 s", 3),
+        Column("", "acceptance", lambda entry: entry.text("acceptance") or ABSENT, words=True),
+        Column("", "tree", lambda entry: entry.text("tree") or ABSENT, words=True),
         Column("", "speed-up over blocks", over_blocks),
-        _figure("mal_no_bonus", "codes, no bonus", 2),
-        _figure("mal_expected", "codes expected", 2),
-        _figure("peak_memory_mb", "peak MB", 0),
+        *(_figure(*one) for one in figures),
     ]
 
 
 def _bound_columns(section: Section) -> list[Column]:
-    digits = _digits(section, "clip")
-
     def less(entry: Entry) -> str:
         """CLIP score less the baseline's, image by image; marked as the score is."""
+        digits = _digits(section, "clip")
         return _with_interval(entry, paired.CLIP_LESS, digits, section.like_ar(entry, "clip"))
 
-    return [
-        DECODER,
-        _figure("tv_moved_mean", "moved mass, mean", 4),
-        _figure("tv_moved_max", "max", 3),
-        _figure("tv_bound", "bound, max", 3),
-        _figure("tv_output_bound", "output bound", 3),
-        _figure("tv_declared_bound", "declared bound", 3),
-        _figure("n_quality", "images judged", 0),
-        _figure("kid", "KID", 5),
-        _figure("precision", "precision", 3),
-        _figure("recall", "recall", 3),
-        *([Column("", f"{section.clip_name} - AR", less)] if section.compares_clip else []),
-    ]
+    figures = (
+        ("tv_moved_mean", "moved mass, mean", 4), ("tv_moved_max", "max", 3),
+        ("tv_bound", "bound, max", 3), ("tv_output_bound", "output bound", 3),
+        ("tv_declared_bound", "declared bound", 3), ("n_quality", "images judged", 0),
+        ("kid", "KID", 5), ("precision", "precision", 3), ("recall", "recall", 3),
+    )  # fmt: skip
+    clip = [Column("", f"{section.clip_name} - AR", less)] if section.compares_clip else []
+    return [DECODER, *(_figure(*one) for one in figures), *clip]
 
 
 DETAILS = (("parts, times and lengths", _part_columns), ("bounds and quality", _bound_columns))

@@ -140,13 +140,9 @@ COLUMNS = (
     Column("peak_memory_mb", "peak MB", figures(0)),
 )
 LEGEND = (
-    f"By batch size: means over all calls; [a, b] is a 95 % interval, where {FEWEST} calls or more "
-    "were timed. Latency: seconds of "
-    "prefill and decoding until all images of a call are done; images/s: images of a call over "
-    "latency. Speed-up: the baseline's seconds over the decoder's, same batch, same calls. "
-    "Codes per forward: mean over images; "
-    "forwards per call: those of its slowest image. Idle: share of a call's "
-    "row-steps in which a row had no image left to decode. Peak MB: on a GPU what was allocated "
-    "during a call, model included (not known of CUDA graphs); on a CPU resident memory of the "
-    "process."
+    f"Means over all calls; [a, b] is a 95 % interval, where {FEWEST} calls or more were timed. "
+    "Latency: seconds until all images of a call are done; images/s: images over latency. "
+    "Speed-up: the baseline's seconds over the decoder's, same batch, same calls. Forwards per "
+    "call: of its slowest image. Idle: share of row-steps in which a row had no image left to "
+    "decode."
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bench.records.run_data import RunData
+from bench.records.run_data import RunData, Section
 from bench.report.plots import style
 from bench.report.plots.style import Plot, by_section, left_out, styled
 from bench.report.roofline import bounds, forwards, takes_over
@@ -14,13 +14,18 @@ NAMED = 2  # decoders at a point
 READING, ARITHMETIC = style.HUES[:2]
 
 
+def sections(run: RunData) -> list[Section]:
+    """Those of which a forward was timed."""
+    return [section for section in run.sections if forwards(run, section)]
+
+
 @styled
 def draw(run: RunData) -> Plot:
     """Measured forwards, and the least that reading and arithmetic take, a row per section."""
     from matplotlib.lines import Line2D
 
-    sections = [section for section in run.sections if forwards(run, section)]
-    figure, rows = by_section(sections, [HEIGHT] * len(sections))
+    shown = sections(run)
+    figure, rows = by_section(shown, [HEIGHT] * len(shown))
     caption = (
         "Median over the timed images, batch 1; one code is an AR step, more are a verification "
         "(hollow: a whole step, where a backend runs it as one). Dashed lines: the least that "
