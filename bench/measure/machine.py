@@ -11,10 +11,11 @@ cache, and over one as large as what an AR step reads, which stays in the cache 
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bench.data.files import write_text
 from bench.measure.clock import Clock, now
 from bench.measure.floors import Unknown, step_bytes, target_net
 from bench.measure.rates import MACHINE, MachineRates, Moment, read_rates, save_rates
 from decoders.api import ImageModel
 from decoders.kernels.choose import cuda_milliseconds
+from decoders.places import folder as cache
 
 MIB = 2**20
 LARGE, SMALL = 256 * MIB, MIB  # bytes: the large array at least, the step's array at least
@@ -34,7 +37,7 @@ CACHES = 4  # the large array is at least so many last-level caches
 MOST = 1024 * MIB
 BUDGET = 0.12  # seconds a kernel is repeated for
 MOMENT = 0.04  # the same at each moment of a run: half a second in all on a CPU
-BETWEEN = 4  # moments before and between parts of a run; one more comes after
+SHOWN = "rates.json"  # the best bandwidth that each kind of host has shown, in the cache
 LEAST, REPEATS = 4, 400  # repeats of a kernel, many of those that are over at once
 SLOW = 5  # times as slow as another kernel: not repeated
 GRAPHED = 8  # calls in one replayed graph on a GPU, so that launches cost nothing
@@ -208,6 +211,7 @@ class Watch:
         model, before = self.model, self.known()
         rates = measure_rates(model.device, model.dtype, self.step, self.name, MOMENT)
         best = rates if before is None else before.joined(rates)
+        best = replace(best, shown=best_shown(best))
         save_rates(best, self.folder / MACHINE)
         return best
 
@@ -218,8 +222,17 @@ def watch_of(folder: Path, model: ImageModel, name: str) -> Watch | None:
     return None if isinstance(net, Unknown) else Watch(folder, model, step_bytes(net, model), name)
 
 
-def moments_of(parts: int) -> set[int]:
-    """Before which of so many parts of a run to measure: at most `BETWEEN`, evenly spread, the
-    first among them."""
-    count = min(BETWEEN, parts)
-    return {number * parts // count for number in range(count)}
+def best_shown(rates: MachineRates) -> float:
+    """The best bandwidth, bytes per second, that this kind of host (its name, threads and number
+    type) has shown to any run of this user; kept for later runs."""
+    path = cache() / SHOWN
+    kind = f"{rates.name}, {rates.device}, {rates.threads} threads, {rates.dtype}"
+    try:
+        known = {k: float(v) for k, v in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        known = {}
+    best = max(known.get(kind, 0.0), rates.large_bytes_per_s)
+    if best > known.get(kind, 0.0):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(known | {kind: best}, indent=1) + "\n")
+    return best

@@ -16,6 +16,7 @@ from typing import Any
 from bench.data.files import write_text
 
 MACHINE = "machine.json"
+BUSY = 0.8  # of the best bandwidth that this kind of host has shown
 NOISY = 0.25  # repeats that lie so far apart say that something else runs here
 RATES = ("large_bytes_per_s", "step_bytes_per_s", "operations_per_s")
 
@@ -51,6 +52,12 @@ class MachineRates:
     spread: float
     seconds: float  # that measuring took
     moments: tuple[Moment, ...] = ()
+    shown: float = 0.0  # the best large_bytes_per_s that this kind of host has shown to any run
+
+    @property
+    def busy(self) -> bool:
+        """Whether the machine reads more slowly than its kind is known to."""
+        return self.large_bytes_per_s < BUSY * self.shown
 
     @property
     def bytes_per_s(self) -> float:
@@ -94,6 +101,14 @@ class MachineRates:
         """Whether these are the rates of such a run."""
         mine = (self.device, self.name, self.dtype, self.threads, self.step_bytes)
         return mine == (device, name, dtype, threads, step)
+
+    @property
+    def rates(self) -> str:
+        """`reads 21.3 GB/s, multiplies 982 Gflop/s`, and whether it was busy."""
+        text = f"reads {self.bytes_per_s / 1e9:.3g} GB/s, multiplies "
+        text += f"{self.operations_per_s / 1e9:.3g} Gflop/s"
+        shown = f" (busy: this kind of host has shown {self.shown / 1e9:.3g} GB/s)"
+        return text + shown * self.busy
 
     def __str__(self) -> str:
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"

@@ -188,6 +188,8 @@ def _machine(run: RunData) -> list[str]:
     types = "/".join(map(str, rows.dtype.dropna().unique()))
     threads = sorted({str(int(n)) for n in rows.threads.dropna()})
     text = f"Measured on {', '.join(where)} ({types}, {'/'.join(threads)} threads), batch 1"
+    if run.machine is not None:
+        text += f", {run.machine.rates}"
     return [f"{text}. {' '.join(regime_lines(run))}".strip()]
 
 

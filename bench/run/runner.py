@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import itertools
 import json
 import logging
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ from bench.data.errors import Failure
 from bench.measure.busy import Neighbours
 from bench.measure.clock import now
 from bench.measure.device import Provenance, prepare, provenance
-from bench.measure.machine import moments_of, watch_of
+from bench.measure.machine import watch_of
 from bench.prompts import Prompt, call_prompts
 from bench.records.folder import Key, RunFolder, check_space, open_folder
 from bench.records.rows import SCHEMA_VERSION, empty_measures, image_name
@@ -183,13 +182,12 @@ class Run:
         if not (left or behind or any(map(self.disturbed, every))):
             return
         # Measuring takes memory: where the peak cannot be reset, it comes after all images.
-        looks = moments_of(len(timed)) if self.lineup.meter.exact else set()
-        rounds = itertools.count()
+        looks = self.lineup.meter.exact
         with frozen_heap(), progress(total, name, total - left) as bar:
             self.lineup.announce(bar)
             for part in filter(None, todo):
                 if part[0].timed:
-                    if next(rounds) in looks:
+                    if looks:
                         self._look(bar)
                     self.lineup.warm_all(part, bar)
                 gc.collect()
