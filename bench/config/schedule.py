@@ -94,7 +94,7 @@ def latency_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
         protocol, count = LATENCY if size == 1 else BATCHED, latency.calls(size)
         for call in range(count):
             turn = (call + repeat) % len(every)
-            block = repeat * latency.blocks + call * latency.blocks // count
+            block = repeat * latency.cut + call * latency.cut // count
             images = latency.images(size)
             indices = tuple(range(call * images, (call + 1) * images))
             for cell in [*every[turn:], *every[:turn]]:

@@ -122,8 +122,9 @@ class SamplingConfig:
 @dataclass(frozen=True)
 class LatencyProtocol:
     """Decoders interleaved prompt by prompt. prompts 0 switches it off; blocks: into how
-    many parts, spread over the quality protocol, the prompts are cut; repeats: how often each image
-    is timed, each time in a part of its own (the fastest counts). batch: images decoded at once: 1
+    many parts, at most, the prompts are cut, which are spread over the quality protocol: a speed-up
+    has an interval from 10 on (`metrics.speedup`); repeats: how often each image is timed, each
+    time in blocks of its own. batch: images decoded at once: 1
     for all figures, larger ones for `bench.report.scaling`. requests: images of a call in batches,
     of which the batch's size is decoded at once; the place of one that is done is refilled by the
     next. None: one batch, decoded as a whole. busy: the share of the cores that other
@@ -131,7 +132,7 @@ class LatencyProtocol:
     seconds that the run waits for them, 0: not at all."""
 
     prompts: Amount
-    blocks: Count = 1
+    blocks: Count = 20
     repeats: Count = 1
     warmup_max: Count = 4
     warmup_tolerance: Annotated[float, Within(0, 1, above=True, below=True)] = 0.1
@@ -152,12 +153,6 @@ class LatencyProtocol:
                 f"latency.requests={self.requests} do not fill latency.batch={self.batch}; set "
                 f"latency.requests={max(self.batch)} or more, best a multiple of each, or null"
             )
-        if self.prompts and self.blocks > self.prompts:
-            raise ConfigError(
-                f"latency.blocks must be at most latency.prompts, found {self.blocks} blocks for "
-                f"{self.prompts} prompts: every block times one prompt or more; set "
-                f"latency.blocks={self.prompts} or less, or more latency.prompts"
-            )
 
     @property
     def timings(self) -> int:
@@ -167,7 +162,12 @@ class LatencyProtocol:
     @property
     def parts(self) -> int:
         """Into how many parts all that is timed is cut."""
-        return self.blocks * self.repeats
+        return self.cut * self.repeats
+
+    @property
+    def cut(self) -> int:
+        """Into how many blocks the prompts are cut: every block times one prompt or more."""
+        return min(self.blocks, self.prompts)
 
     @property
     def sizes(self) -> list[int]:

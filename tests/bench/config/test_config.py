@@ -39,7 +39,6 @@ def test_study_main_composes_the_published_decoders():
         (["tree=statik", "decoders=[lantern]"], "'static'"),
         (["latency.prompts=abc"], "latency.prompts must be an integer, found 'abc'"),
         (["seed=abc"], "seed must be an integer"),
-        (["latency.prompts=3", "latency.blocks=4"], "found 4 blocks for 3 prompts: every block"),
         (["backend.layers=natvie"], "native"),
         (["backend.dtype=bfloat61"], "'bfloat16'"),
         (["latency.prompts"], "key=value"),
@@ -72,9 +71,6 @@ def test_a_subset_keeps_the_entries_of_the_study_and_equal_ones_run_once():
     assert config.decoders[0].sampling.temperature == 0
     config = compose_study(["study=main", "sampling.temperature=0"])
     assert [e.name for e in config.decoders if e.name.startswith("ar")] == ["ar"]
-    blocks = compose_study(["study=main", "latency.prompts=0"]).latency.blocks  # mean nothing
-    assert blocks > 1
-    assert compose_study(["study=main", f"latency.prompts={blocks}"]).latency.prompts == blocks
 
 
 def test_global_overrides_reach_every_entry_that_has_the_setting(fake_study):
