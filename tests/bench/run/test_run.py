@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 # What differs between two runs of the same study: when, how fast, how much memory, which tree.
 VOLATILE = ["started_at", "peak_memory_mb", "config_hash", "git_commit", "git_dirty"]
 TIMES = [f"latency_{kind}_s" for kind in ("mean", "p50", "p95")]
-TIMES += ["speedup", "speedup_lo", "speedup_hi"]
+TIMES += [f"speedup{end}" for end in ("", "_lo", "_hi", "_least", "_greatest")]
 FAILING = "{decoder: fake_spec, name: bad, overrides: ['loop.fail_at=number 2']}"
 
 
