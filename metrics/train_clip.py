@@ -43,7 +43,7 @@ from decoders.tiny.scenes import (
 from decoders.tiny.scenes.render import render
 from decoders.training.loop import Loop, fit
 from metrics.clip import attribute_preference, retrieval_at_1
-from metrics.scenes_clip import CONFIG_FILE, WEIGHTS_FILE, ClipConfig, ScenesClip, load, save
+from metrics.scenes_clip import CONFIG_FILE, WEIGHTS_FILE, ClipConfig, ScenesClip, save
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins
@@ -91,17 +91,14 @@ def train(
     batch: int = 128,
     seed: int = 0,
     device: str = "cpu",
-    resume: bool = True,
     budget_seconds: float | None = None,
     config: ClipConfig | None = None,
     held_out: int = 1024,
-    start: ScenesClip | None = None,
 ) -> dict[str, Any]:
     """Trains, writes ``clip.safetensors`` and ``clip.json`` to out_dir, returns held-out figures.
 
     batch: images a step, three of four of them twins. budget_seconds: training stops
     after that much wall clock, resumed runs included. held_out: images of each final figure.
-    start: a CLIP to go on from; None begins from nothing.
     Also written: ``clip.csv`` (loss curve), ``clip.ckpt`` (for resume).
     """
     if batch < 2 * FAMILY or batch % FAMILY:
@@ -110,10 +107,8 @@ def train(
             f"{2 * FAMILY}, found {batch}"
         )
     torch.manual_seed(seed)
-    before = {} if start is None else start.config.held_out.get("training", {})
-    seen = before.get("steps", 0) * before.get("batch", 0) // FAMILY
-    clip = start or ScenesClip(default_config() if config is None else config, device)
-    loop = Loop("clip", out_dir, steps, warmup=100, evaluate_every=_CHECK_EVERY, resume=resume)
+    clip = ScenesClip(config or default_config(), device)
+    loop = Loop("clip", out_dir, steps, warmup=100, evaluate_every=_CHECK_EVERY)
     loop.budget_seconds = budget_seconds
     head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES)).to(device)
     parts = torch.nn.ModuleDict({"clip": clip.model, "head": head})
@@ -122,15 +117,15 @@ def train(
         loop,
         parts,
         [_optimizer(parts)],
-        lambda step: family_batch(seen + step * batch // FAMILY, batch // FAMILY, seed),
+        lambda step: family_batch(step * batch // FAMILY, batch // FAMILY, seed),
         lambda made, share: _loss(parts, clip, *made),
         lambda: _check(clip),
     )
     clip.model.eval().half().float()  # the figures are those of the stored float16 weights
     figures = held_out_figures(clip, held_out, _FINAL_AT)
     figures["training"] = {
-        "steps": before.get("steps", 0) + loop.done,
-        "seconds": round(before.get("seconds", 0) + loop.seconds, 1),
+        "steps": loop.done,
+        "seconds": round(loop.seconds, 1),
         "batch": batch,
         "seed": seed,
         "device": device,
@@ -185,9 +180,8 @@ def make(**settings: Any) -> None:
     """`train recipe=clip`: trains, copies the files to the weights folder, enters the figures in
     the model card. settings: the fields of `Plan`. Raises DecoderError."""
     plan = Plan(**settings)
-    start = load(plan.weights, plan.device) if plan.warm else None
-    folder = plan.folder("clip")
-    train(folder, start=start, device=plan.device, **plan.settings("clip"))
+    folder = plan.work / "clip"
+    train(folder, device=plan.device, **plan.settings("clip"))
     plan.weights.mkdir(parents=True, exist_ok=True)
     for name in (WEIGHTS_FILE, CONFIG_FILE):
         shutil.copyfile(folder / name, plan.weights / name)
@@ -199,7 +193,7 @@ def make(**settings: Any) -> None:
         "figures": described["config"]["held_out"],
     }
     enter(plan, {"clip": entry})
-    write_card(plan.weights, plan.work)
+    write_card(plan.weights)
 
 
 def family_batch(first: int, count: int, seed: int) -> tuple[Tensor, list[str], Tensor]:

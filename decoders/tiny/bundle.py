@@ -11,7 +11,6 @@ trained with, and share the tokenizer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -54,17 +53,18 @@ KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
     **dict.fromkeys(TARGETS, (Grouped, GroupedConfig)),
 }
 STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Part:
     """What models.json says of a part and its loading needs; sampling: of the target alone. file:
-    where its weights are, from the card's folder; empty: in it, under the part's name."""
+    where its weights are, from the card's folder; empty: in it, under the part's name.
+    trained_with: SHA-256 of other parts."""
 
     config: dict[str, Any]
     sha256: str
     file: str = ""
+    trained_with: dict[str, str] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
 
 
@@ -95,30 +95,19 @@ def load_part(folder: Path, card: Mapping[str, Any], name: str) -> tuple[Any, st
 
 
 def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) -> None:
-    """Raises DecoderError where one of `parts` was trained with other weights than the card's. A
-    card that does not say (an older program wrote it) is taken, with a warning."""
+    """Raises DecoderError where one of `parts` was trained with other weights than the card's."""
+    path = folder / CARD
     for part in parts:
-        if part not in card:
-            continue  # `load_part` says so
-        own = card[part]
-        known = own.get("trained_with") if isinstance(own, dict) else {}  # `part_of` says so
-        if known is None:
-            log.warning(
-                "%s does not say which weights %s was trained with; whether they belong together "
-                "is not known",
-                folder / CARD,
-                part,
-            )
-            continue
-        for other, wanted in sorted(known.items()):
-            found = card.get(other, {}).get("sha256")  # none: that part is not loaded
-            if found not in (wanted, None):
-                stage = STAGE_OF.get(part, part)
+        for other, wanted in sorted(part_of(card, part, path).trained_with.items()):
+            if other not in card:
+                continue  # it is not loaded either
+            found = part_of(card, other, path).sha256
+            if found != wanted:
                 raise DecoderError(
-                    f"{folder / CARD}: the weights do not belong together. {part} was trained with "
-                    f"{other} {wanted[:12]}, found {other} {found[:12]}. Train the stage again "
-                    f"(`python -m bench train recipe=tiny stages=[{stage}] weights={folder}`), or "
-                    "restore all files of one training"
+                    f"{path}: the weights do not belong together. {part} was trained with {other} "
+                    f"{wanted[:12]}, found {other} {found[:12]}. Train the stage again (`python -m "
+                    f"bench train recipe=tiny stages=[{STAGE_OF.get(part, part)}] "
+                    f"weights={folder}`), or restore all files of one training"
                 )
 
 

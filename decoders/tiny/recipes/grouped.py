@@ -88,14 +88,12 @@ def train(
     out_dir: Path,
     *,
     seed: int = 0,
-    start: tuple[Grouped, int] | None = None,
-    rate: float = 1.0,
     **settings: Any,
 ) -> tuple[Grouped, dict[str, Any]]:
-    """Trains one of `TARGETS`, from nothing or from `start` (and the images that it has seen);
-    returns it with the figures of the model card. rate, settings: as of `target.train`."""
+    """Trains one of `TARGETS`; returns it with the figures of the model card. settings: as of
+    `target.train`."""
     torch.manual_seed(seed)
-    model, seen = start or (Grouped(config_for(name)), 0)
+    model = Grouped(config_for(name))
     loop = Loop(
         name, out_dir, warmup=12, save_every=30, evaluate_every=EVALUATE,
         **{"steps": STEPS} | settings,
@@ -122,10 +120,10 @@ def train(
     parts = nn.ModuleDict({"model": model.float(), "named": named})
 
     def batch(step: int) -> tuple[int, target.Batch]:
-        first = target.OFFSET + seen + step * target.BATCH
+        first = target.OFFSET + step * target.BATCH
         return step, target.batch_of(vq, "train", first, target.BATCH)
 
-    optims = optimisers(parts, rate * target.ADAM_LR, rate * target.MUON_LR, target.DECAY)
+    optims = optimisers(parts, target.ADAM_LR, target.MUON_LR, target.DECAY)
     fit(loop, parts, optims, batch, step_loss, evaluate=lambda: held_out(model, text, some))
     named.hook.remove()
     spent = {"images": loop.done * target.BATCH, "steps": loop.done, "seconds": loop.seconds}

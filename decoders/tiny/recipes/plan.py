@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from decoders.api import DecoderError
-from decoders.kinds import Amount, NotNegative, Positive, Seed, require
+from decoders.kinds import Amount, NotNegative, Seed, require
 from decoders.tiny.targets import TARGETS
 
 # Of each stage where nothing is set: less than three hours in all on two cores; on a faster machine
@@ -15,14 +15,6 @@ from decoders.tiny.targets import TARGETS
 MINUTES = {"vq": 25.0, "target": 110.0, "drafter": 20.0, "clip": 20.0}
 # Of the stages that are trained when they are named.
 NAMED = {"eagle3": 35.0} | dict.fromkeys(TARGETS, 12.0)
-# The written parts that a warm start of a stage rests on; else the target and the stage's own.
-RESTS_ON = {
-    "vq": ("vq",),
-    "target": ("vq", "target"),
-    "drafter": ("target", "eagle"),
-    "clip": ("clip",),
-    **{name: (name,) for name in TARGETS},
-}
 
 
 @dataclass(frozen=True)
@@ -32,12 +24,9 @@ class Plan:
     work: Path
     weights: Path
     device: str = "cpu"
-    resume: bool = True
     seed: Seed = 0
     steps: Amount | None = None
     minutes: NotNegative | None = None
-    warm: bool = False
-    rate: Positive = 1.0
     compile: bool = False
     overwrite: bool = False
 
@@ -49,7 +38,7 @@ class Plan:
 
     def settings(self, stage: str) -> dict[str, Any]:
         """What the recipe of a stage is given."""
-        chosen: dict[str, Any] = {"seed": self.seed, "resume": self.resume}
+        chosen: dict[str, Any] = {"seed": self.seed}
         if self.steps is not None:
             chosen["steps"] = self.steps
         if self.minutes is not None:
@@ -57,16 +46,6 @@ class Plan:
         elif self.steps is None:
             chosen["budget_seconds"] = 60 * (MINUTES | NAMED)[stage]
         return chosen
-
-    def folder(self, stage: str) -> Path:
-        """Where checkpoint and curve of a stage are. A warm start has a folder named after what it
-        starts from, so that a checkpoint is resumed only by the training it belongs to."""
-        if not self.warm:
-            return self.work / stage
-        card = written_card(self.weights)
-        parts = RESTS_ON.get(stage, ("target", stage))
-        begun = "_".join(card[part]["sha256"][:10] for part in parts if part in card)
-        return self.work / stage / f"from_{begun}"
 
     def _keep_shipped(self) -> None:
         """Raises DecoderError where a stage would write over the shipped weights unasked: they took

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,10 +19,9 @@ from torch import nn
 
 from decoders.api import DecoderError, ImageModel
 from decoders.kinds import unknown
-from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import cast
 from decoders.models.weights import write_weights
-from decoders.tiny.bundle import CARD, config_of, load, load_part, part_of
+from decoders.tiny.bundle import check_together, load, load_part
 from decoders.tiny.recipes import drafter, grouped, target, vq
 from decoders.tiny.recipes.card import enter, write_card
 from decoders.tiny.recipes.plan import Plan, written_card
@@ -51,16 +49,11 @@ def make(stages: Sequence[str], **settings: Any) -> None:
     for stage in (s for s in runners if s in stages):
         logger.info("training %s", stage)
         runners[stage](plan)
-        write_card(plan.weights, plan.work)
+        write_card(plan.weights)
 
 
 def _vq(plan: Plan) -> None:
-    start = None
-    if plan.warm:
-        card = written_card(plan.weights)
-        model, _ = load_part(plan.weights, card, "vq")
-        start = vq.Start(model.requires_grad_(True).train(), int(card["vq"]["figures"]["images"]))
-    model, figures = vq.train(plan.folder("vq"), start=start, **plan.settings("vq"))
+    model, figures = vq.train(plan.work / "vq", **plan.settings("vq"))
     data = f"scenes, split train, batches of {vq.BATCH}"
     enter(plan, {"vq": _entry(plan, "vq", model, vq.CONFIG, data, figures, torch.float16)})
 
@@ -88,10 +81,8 @@ def _target(plan: Plan) -> None:
     tokenizer, _ = load_part(plan.weights, written_card(plan.weights), "vq")
     model, figures = target.train(
         tokenizer,
-        plan.folder("target"),
+        plan.work / "target",
         device=plan.device,
-        start=_written_target(plan.weights) if plan.warm else None,
-        rate=plan.rate,
         compiled=plan.compile,
         **plan.settings("target"),
     )
@@ -108,58 +99,30 @@ def _grouped(name: str, plan: Plan) -> None:
     """A target of its own schedule, behind the written tokenizer and text encoder."""
     card = written_card(plan.weights)
     tokenizer, text = (load_part(plan.weights, card, part)[0] for part in ("vq", "text"))
-    start = None
-    if plan.warm:
-        model, _ = load_part(plan.weights, card, name)
-        start = model.requires_grad_(True).train(), int(card[name]["figures"]["images"])
-    model, figures = grouped.train(
-        name,
-        tokenizer,
-        text,
-        plan.folder(name),
-        start=start,
-        rate=plan.rate,
-        **plan.settings(name),
-    )
+    model, figures = grouped.train(name, tokenizer, text, plan.work / name, **plan.settings(name))
     entry = _entry(plan, name, model, model.cfg, TARGET_DATA, figures)
     enter(plan, {name: entry | {"sampling": {"cfg": drafter.CFG}}})
 
 
-def _written_target(weights: Path) -> target.Start:
-    """The written text encoder and target, how many images they have seen, and whether the encoder
-    has learned to read (if not, it begins anew)."""
-    card, path = written_card(weights), weights / CARD
-    config = config_of(TransformerConfig, part_of(card, "target", path).config, path)
-    model = target.TextToCodes(config)
-    figures = card["target"]["figures"]
-    reads = "valid_naming" in figures
-    if reads:
-        model.text, _ = load_part(weights, card, "text")
-    model.target, _ = load_part(weights, card, "target")
-    return target.Start(model.requires_grad_(True).train(), int(figures["images"]), reads)
+def _drafter(plan: Plan) -> None:
+    model = _loaded(plan)
+    net, figures = drafter.train(model, plan.work / "drafter", **plan.settings("drafter"))
+    enter(plan, {"eagle": _entry(plan, "eagle", net, net.cfg, DRAFTER_DATA, figures)})
 
 
 def _eagle3(plan: Plan) -> None:
-    net, figures = drafter.train_eagle3(
-        _loaded(plan, drafters=True), plan.folder("eagle3"), plan.warm, **plan.settings("eagle3")
-    )
+    card = written_card(plan.weights)
+    check_together(plan.weights, card, ["eagle"])
+    eagle, _ = load_part(plan.weights, card, "eagle")
+    model = _loaded(plan)
+    model.drafters["eagle"] = cast(eagle, model.device, model.dtype)
+    net, figures = drafter.train_eagle3(model, plan.work / "eagle3", **plan.settings("eagle3"))
     config = {"parameters": sum(p.numel() for p in net.parameters())}
     entry = _entry(plan, "eagle3", net, config, DRAFTER_DATA, figures)
-    enter(plan, {"eagle3": entry if plan.warm else entry | {"start": "eagle"}})
+    enter(plan, {"eagle3": entry | {"start": "eagle"}})
 
 
-def _loaded(plan: Plan, drafters: bool) -> ImageModel:
-    """The written model, to train a drafter for."""
+def _loaded(plan: Plan) -> ImageModel:
+    """The written model without drafters, to train one for."""
     dtype = fast_dtype(torch.device(plan.device))
-    return load(plan.device, str(dtype).removeprefix("torch."), str(plan.weights), drafters)
-
-
-def _drafter(plan: Plan) -> None:
-    model = _loaded(plan, drafters=False)
-    if plan.warm:  # it may go on from a drafter of an earlier target
-        net, _ = load_part(plan.weights, written_card(plan.weights), "eagle")
-        model.drafters["eagle"] = cast(net, model.device, model.dtype)
-    net, figures = drafter.train(
-        model, plan.folder("drafter"), warm=plan.warm, **plan.settings("drafter")
-    )
-    enter(plan, {"eagle": _entry(plan, "eagle", net, net.cfg, DRAFTER_DATA, figures)})
+    return load(plan.device, str(dtype).removeprefix("torch."), str(plan.weights), drafters=False)

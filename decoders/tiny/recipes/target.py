@@ -166,36 +166,23 @@ def held_out(
     return {f"valid_{name}": sum(v) / len(v) for name, v in figures.items()}
 
 
-@dataclass(frozen=True)
-class Start:
-    """A model to go on from, the images it has seen, and whether its encoder learned to read."""
-
-    model: TextToCodes
-    images: int
-    reads: bool
-
-
 def train(
     vq: LlamaGenVQ,
     out_dir: Path,
     *,
     seed: int = 0,
     device: str = "cpu",
-    start: Start | None = None,
-    rate: float = 1.0,
     compiled: bool = False,
     **settings: Any,
 ) -> tuple[TextToCodes, dict[str, Any]]:
-    """Trains target and text encoder, from `start` or from nothing; returns them with the figures
-    of the model card. `rate`: factor of the learning rates (below 1 to go on for a short time).
-    compiled: the layers are, once, which takes half a minute and then half the time per step.
-    settings: steps, resume and budget_seconds of the `Loop`."""
+    """Trains target and text encoder; returns them with the figures of the model card. compiled:
+    the layers are, once, which takes half a minute and then half the time per step. settings: steps
+    and budget_seconds of the `Loop`."""
     torch.manual_seed(seed)
-    seen = 0 if start is None else start.images
-    model = (TextToCodes(CONFIG) if start is None else start.model).to(device)
+    model = TextToCodes(CONFIG).to(device)
     vq = vq.eval().to(device)
     loop = Loop("target", out_dir, warmup=12, save_every=15, **{"steps": STEPS} | settings)
-    if not loop.resumes and not (start is not None and start.reads):
+    if not loop.resumes:
         share = reading.learn(model.text, model.target.cls_embedding, seed=seed)
         logger.info("the word encoder names %.1f %% of what held-out captions say", 100 * share)
     named = Named(model.target).to(device)
@@ -217,15 +204,13 @@ def train(
     fit(
         loop,
         parts,
-        optimisers(parts, rate * ADAM_LR, rate * MUON_LR, DECAY),
-        lambda step: (step, batch_of(vq, "train", OFFSET + seen + step * BATCH, BATCH)),
+        optimisers(parts, ADAM_LR, MUON_LR, DECAY),
+        lambda step: (step, batch_of(vq, "train", OFFSET + step * BATCH, BATCH)),
         step_loss,
         evaluate=lambda: held_out(model, named, vq),
         ahead=True,
     )
     figures = held_out(model.eval(), named, vq, 480)
-    if not loop.done:
-        del figures["valid_naming"]  # of a probe that has learned nothing
     named.hook.remove()
     spent = {"images": loop.done * BATCH, "steps": loop.done, "seconds": loop.seconds}
     return model, spent | figures

@@ -9,7 +9,6 @@ step, the tokenizer takes thousands of steps to find colour.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,29 +122,17 @@ def held_out(model: LlamaGenVQ, count: int = 512) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class Start:
-    """A tokenizer to go on from, and the images it has seen."""
-
-    model: LlamaGenVQ
-    images: int
-
-
-def train(
-    out_dir: Path, *, seed: int = 0, start: Start | None = None, **settings: Any
-) -> tuple[LlamaGenVQ, dict[str, Any]]:
-    """Trains the tokenizer, from `start` or from nothing; returns it with its model-card figures.
-    settings: steps, resume and budget_seconds of the `Loop`."""
+def train(out_dir: Path, *, seed: int = 0, **settings: Any) -> tuple[LlamaGenVQ, dict[str, Any]]:
+    """Trains the tokenizer; returns it with its model-card figures. settings: steps and
+    budget_seconds of the `Loop`."""
     torch.manual_seed(seed)
-    model = LlamaGenVQ(CONFIG) if start is None else start.model
-    seen = 0 if start is None else start.images
+    model = LlamaGenVQ(CONFIG)
     loop = Loop("vq", out_dir, **{"steps": STEPS} | settings)
 
     def batch(step: int) -> tuple[Tensor, Tensor, bool]:
-        if start is None and step == WARMUP:
+        if step == WARMUP:
             start_codebook(model)
-        made = weighted_images_of("train", seen + step * BATCH, BATCH)
-        return *made, start is not None or step >= WARMUP
+        return *weighted_images_of("train", step * BATCH, BATCH), step >= WARMUP
 
     fit(
         loop,

@@ -23,7 +23,7 @@ _SPEC, _CAPTION, _PIXELS, _ALTER = range(4)  # independent random streams of one
 
 @dataclass(frozen=True)
 class SceneBatch:
-    """images: float32 [n, 3, size, size] in [0, 1]; cover: float32 [n, size, size], how much of a
+    """images: float32 [n, 3, 64, 64] in [0, 1]; cover: float32 [n, 64, 64], how much of a
     pixel is an object's; captions, specs: n of each."""
 
     images: np.ndarray
@@ -32,18 +32,12 @@ class SceneBatch:
     specs: list[at.SceneSpec]
 
 
-def scene_batch(split: str, indices: Sequence[int], seed: int = 0, size: int = 64) -> SceneBatch:
-    """The scenes at `indices` with images [n, 3, size, size].
-
-    Raises ValueError for an unknown split, a negative index, or a size that is not a positive
-    multiple of 4.
-    """
-    if size <= 0 or size % 4:
-        raise ValueError(f"size must be a positive multiple of 4, found {size}")
+def scene_batch(split: str, indices: Sequence[int], seed: int = 0) -> SceneBatch:
+    """The scenes at `indices`, drawn. Raises ValueError: unknown split, negative index."""
     pairs = scene_captions(split, indices, seed)
     key = _key(split, seed)
     specs = [spec for _, spec in pairs]
-    images, cover = render(specs, [_rng(key, _PIXELS, int(i)) for i in indices], size)
+    images, cover = render(specs, [_rng(key, _PIXELS, int(i)) for i in indices])
     return SceneBatch(images, cover, [caption for caption, _ in pairs], specs)
 
 

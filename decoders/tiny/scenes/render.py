@@ -2,7 +2,7 @@
 
 Why: training draws images on the fly, so a core must give hundreds a second; and an image must
 not depend on its neighbours in the batch, so its randomness is drawn from its own generator and
-everything after is elementwise. Lengths are in units of 1/64 of the image's side.
+everything after is elementwise. Lengths are in pixels.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from decoders.tiny.scenes import attributes as at
 
 Array = np.ndarray
+SIDE = 64  # pixels
 COARSE, FINE = 11, 32  # cells a side of the smooth and of the grainy noise grids
 FIELD_NORMALS = COARSE * COARSE + FINE * FINE  # standard normals one surface takes
 FIELD_UNIFORMS = 3  # angle, phase, period
@@ -30,7 +31,7 @@ _PAIR_RADII = (9.0, 1.2), (13.2, 1.5)
 
 
 class Surface(NamedTuple):
-    """n surfaces: their pixels x, y [n, S, S], in units of 1/64 of the side; their random normals
+    """n surfaces: their pixels x, y [n, S, S], in pixels; their random normals
     [n, FIELD_NORMALS] and uniforms in [0, 1) [n, FIELD_UNIFORMS]; tint [n, 3] of their colour,
     light [n, 2]. All float32."""
 
@@ -46,20 +47,20 @@ class Surface(NamedTuple):
 
 
 def render(
-    specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator], size: int = 64
+    specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator]
 ) -> tuple[Array, Array]:
-    """Images of the scenes, float32 [n, 3, size, size] in [0, 1], and how much of every pixel their
-    objects cover, float32 [n, size, size] in [0, 1]; image i uses rngs[i] only."""
-    images = np.empty((len(specs), 3, size, size), np.float32)
-    cover = np.empty((len(specs), size, size), np.float32)
+    """Images of the scenes, float32 [n, 3, 64, 64] in [0, 1], and how much of every pixel their
+    objects cover, float32 [n, 64, 64] in [0, 1]; image i uses rngs[i] only."""
+    images = np.empty((len(specs), 3, SIDE, SIDE), np.float32)
+    cover = np.empty((len(specs), SIDE, SIDE), np.float32)
     for start in range(0, len(specs), _CHUNK):
         part = slice(start, start + _CHUNK)
-        images[part], cover[part] = _render_chunk(specs[part], rngs[part], size)
+        images[part], cover[part] = _render_chunk(specs[part], rngs[part])
     return images, cover
 
 
 def _render_chunk(
-    specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator], size: int
+    specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator]
 ) -> tuple[Array, Array]:
     """`render` for one chunk."""
     n = len(specs)
@@ -67,23 +68,23 @@ def _render_chunk(
     uniforms = np.empty((n, _SURFACES, FIELD_UNIFORMS), np.float32)
     normals = np.empty((n, _SURFACES, FIELD_NORMALS), np.float32)
     tint = np.empty((n, _SURFACES, 3), np.float32)
-    grain = np.empty((n, size, size), np.float32)
+    grain = np.empty((n, SIDE, SIDE), np.float32)
     for i, rng in enumerate(rngs):  # each image draws the same amounts, in the same order
         geometry[i] = rng.random(_GEOMETRY)
         uniforms[i] = rng.random((_SURFACES, FIELD_UNIFORMS), dtype=np.float32)
         normals[i] = rng.standard_normal((_SURFACES, FIELD_NORMALS), dtype=np.float32)
         tint[i] = rng.uniform(-0.03, 0.03, (_SURFACES, 3))
-        grain[i] = rng.standard_normal((size, size), dtype=np.float32)
-    axis = (np.arange(size, dtype=np.float32) + 0.5) * (64 / size)
+        grain[i] = rng.standard_normal((SIDE, SIDE), dtype=np.float32)
+    axis = np.arange(SIDE, dtype=np.float32) + 0.5
     y, x = np.meshgrid(axis, axis, indexing="ij")  # [S, S]
-    x, y = np.broadcast_to(x, (n, size, size)), np.broadcast_to(y, (n, size, size))
+    x, y = np.broadcast_to(x, (n, SIDE, SIDE)), np.broadcast_to(y, (n, SIDE, SIDE))
     light = np.array([at.LIGHTS[s.light] for s in specs], np.float32)  # [n, 2]
     grounds, *surfaces = (
         Surface(x, y, normals[:, k], uniforms[:, k], tint[:, k], light) for k in range(_SURFACES)
     )
     image = _background(specs, grounds)
     places = np.array([_place(s, g) for s, g in zip(specs, geometry, strict=True)], np.float32)
-    cover = np.zeros((n, size, size), np.float32)
+    cover = np.zeros((n, SIDE, SIDE), np.float32)
     for k in (1, 0):  # the first object is drawn last, on top
         rows = np.array([i for i, s in enumerate(specs) if len(s.objects) > k], int)
         if rows.size:
@@ -215,30 +216,30 @@ def _distance(shape: str, px: Array, py: Array, r: Array, turn: Array) -> Array:
 
 
 @cache
-def _upsampler(cells: int, size: int) -> Array:
-    """Weights float32 [size, cells] of smoothstep interpolation from cells to pixels."""
-    place = (np.arange(size) + 0.5) / size * (cells - 1)
+def _upsampler(cells: int) -> Array:
+    """Weights float32 [S, cells] of smoothstep interpolation from cells to pixels."""
+    place = (np.arange(SIDE) + 0.5) / SIDE * (cells - 1)
     low = np.minimum(place.astype(int), cells - 2)
     t = place - low
     t = t * t * (3 - 2 * t)
-    weights = np.zeros((size, cells), np.float32)
-    weights[np.arange(size), low] = 1 - t
-    weights[np.arange(size), low + 1] = t
+    weights = np.zeros((SIDE, cells), np.float32)
+    weights[np.arange(SIDE), low] = 1 - t
+    weights[np.arange(SIDE), low + 1] = t
     weights.setflags(write=False)
     return weights
 
 
-def _upsample(grid: Array, size: int) -> Array:
-    """Smooth enlargement of noise grids, float32 [n, g, g] -> [n, size, size]."""
-    weights = _upsampler(grid.shape[1], size)
+def _upsample(grid: Array) -> Array:
+    """Smooth enlargement of noise grids, float32 [n, g, g] -> [n, S, S]."""
+    weights = _upsampler(grid.shape[1])
     return weights @ grid @ weights.T  # [n, S, S]
 
 
-def noise_fields(normals: Array, size: int) -> tuple[Array, Array]:
-    """Coarse and fine noise fields, float32 [n, FIELD_NORMALS] -> two of [n, size, size]."""
+def noise_fields(normals: Array) -> tuple[Array, Array]:
+    """Coarse and fine noise fields, float32 [n, FIELD_NORMALS] -> two of [n, S, S]."""
     split = COARSE * COARSE
-    coarse = _upsample(normals[:, :split].reshape(-1, COARSE, COARSE), size)  # [n, S, S]
-    fine = _upsample(normals[:, split:].reshape(-1, FINE, FINE), size)  # [n, S, S]
+    coarse = _upsample(normals[:, :split].reshape(-1, COARSE, COARSE))  # [n, S, S]
+    fine = _upsample(normals[:, split:].reshape(-1, FINE, FINE))  # [n, S, S]
     return coarse, fine
 
 
@@ -262,7 +263,7 @@ def object_texture(kind: str, own: Surface) -> Array:
         return np.clip(
             5 * np.sin(_wave(own, 0.0, 15.0)) * np.sin(_wave(own, np.pi / 2, 15.0)), -1, 1
         )
-    coarse, fine = noise_fields(own.normals, own.x.shape[-1])
+    coarse, fine = noise_fields(own.normals)
     if kind == "cloudy":
         return np.clip(1.1 * coarse, -1, 1)
     if kind == "grainy":
@@ -283,7 +284,7 @@ def background_texture(kind: str, own: Surface) -> Array:
         return np.clip(slope / 32, -1.2, 1.2)
     if kind == "woven":
         return 0.35 * (np.sin(_wave(own, 0.0, 5.5)) + np.sin(_wave(own, np.pi / 2, 5.5)))
-    coarse, fine = noise_fields(own.normals, own.x.shape[-1])
+    coarse, fine = noise_fields(own.normals)
     if kind == "cloudy":
         return np.clip(0.60 * coarse, -0.7, 1)
     if kind == "sandy":
