@@ -13,13 +13,15 @@ from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from bench.notebook import decode, page, records, summary
 from tests.bench.report.synthetic import DECODERS, write_run
+from tests.tiny import short
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two wait for each other where another test has one of two cores."""
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread, as two wait for each other where another test has one of two cores."""
+    monkeypatch.setattr("decoders.tiny.bundle.load", short.load)
     monkeypatch.setattr(
         "bench.notebook.compose_study", lambda words: compose_study([*words, "backend.threads=1"])
     )

@@ -17,6 +17,7 @@ from bench.run.runner import run_study
 from bench.run.shards import Shard, run_shard, shard_of
 from tests.bench import fakes
 from tests.bench.run.test_run import FAILING
+from tests.tiny import short
 
 UNTIMED = "latency.prompts=0"
 OF_THE_CALL = ("seconds_", "cpu_", "peak_memory", "started_at", "batch")
@@ -43,10 +44,11 @@ def test_any_number_of_shards_gives_the_same_rows(fake_study, fake_run, tmp_path
 
 
 @pytest.mark.slow
-def test_shards_of_the_embedded_model_give_the_same_rows(tmp_path):
+def test_shards_of_the_embedded_model_give_the_same_rows(tmp_path, monkeypatch):
     """Its layers, its kernel and its tokenizer round alike, whatever else is in the batch."""
+    monkeypatch.setattr("decoders.tiny.bundle.load", short.load)
     words = [
-        "study=main", "model=tiny", "decoders=[ar,lantern_pp]", UNTIMED, "quality.reseeds=0",
+        "study=main", "decoders=[ar,lantern_pp]", UNTIMED, "quality.reseeds=0",
         "quality.pairs=24", "quality.images=4", "quality.batch=2", "backend.threads=1",
     ]  # fmt: skip
     found = [sharded(compose_study([*words, f"run_dir={tmp_path / str(n)}"]), n) for n in (1, 3)]

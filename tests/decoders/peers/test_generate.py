@@ -24,9 +24,9 @@ from decoders.noise import Noise
 from decoders.peers import generate
 from decoders.peers.convert import PeerError, llama_of
 from decoders.peers.generate import TOLERANCE, Generate, prove
-from decoders.tiny import bundle
 from metrics.traces import from_trace
 from tests.bench.fakes import SEARCHPATH
+from tests.tiny import short
 
 GRID = 4
 LENGTH = GRID * GRID
@@ -64,7 +64,7 @@ def decoded(decoder: Any, model: ImageModel) -> Generation:
 def test_the_embedded_model_is_the_same_in_both_libraries(cfg):
     """Identity prefix rotation, left padding, bfloat16: logits to 1e-4, greedy codes to the last
     one."""
-    embedded = bundle.load(dtype="bfloat16")
+    embedded = short.load(dtype="bfloat16")
     made = Generate(embedded, Sampling(cfg=cfg))
     assert prove(made, embedded.text.encode(["a large red circle above a square"])) <= TOLERANCE
 
