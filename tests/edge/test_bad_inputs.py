@@ -122,16 +122,6 @@ def renamed(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-def parts_of_two_trainings(folder: Path) -> None:
-    """A card whose target was trained with another tokenizer than the one that it describes."""
-    card = {
-        "vq": {"sha256": "a" * 64, "trained_with": {}},
-        "text": {"sha256": "b" * 64, "trained_with": {"vq": "0" * 64, "target": "c" * 64}},
-        "target": {"sha256": "c" * 64, "trained_with": {"vq": "0" * 64, "text": "b" * 64}},
-    }
-    file("m/models.json", json.dumps(card))(folder)
-
-
 def card(about: str, content: Any, says: str) -> Bad:
     words = [*LOAD, "model.checkpoint={tmp}/m"]
     return Bad(f"models.json: {about}", words, says, file("m/models.json", json.dumps(content)))
@@ -155,8 +145,6 @@ CHECKPOINTS = [
     target("an absolute shard", "/etc/passwd", shards(lambda f: "/etc/passwd"), shards=2),
     target("a shard that is a link out", "which is not in", linked_shard, shards=2),
     Bad("a checkpoint that is not there", [*LOAD, "model.checkpoint=ck"], "no such folder"),
-    Bad("parts of two trainings", [*LOAD, "model.checkpoint={tmp}/m"], "do not belong together",
-        parts_of_two_trainings),
     card("it lacks a part", {}, "does not describe"),
     card("a word for a part", {"vq": "x"}, "vq must be a mapping"),
     config("cut off", '{"hidden_size": 64', "not valid JSON"),

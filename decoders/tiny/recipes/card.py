@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ TITLES = {
 }
 
 
-def enter(plan: Plan, entries: Mapping[str, dict[str, Any]]) -> None:
+def enter(plan: Plan, entries: dict[str, dict[str, Any]]) -> None:
     """Adds the entries of the parts that a stage made, and the settings of its training, to the
     card, all at once; the others stay."""
     path = plan.weights / CARD
