@@ -3,17 +3,14 @@
 import errno
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
-import torch
 
 from bench import __main__ as program
 from bench.config.compose import compose_study
 from bench.config.words import word_at_home
 from bench.data.errors import explained
 from bench.data.files import ready_file, ready_folder
-from decoders.models.weights import write_tensors
 
 
 def refused(code: int, name: str | None = "/data/x") -> OSError:
@@ -41,20 +38,6 @@ def test_a_full_disk_without_a_name_is_said_and_a_lost_connection_is_not_hidden(
     assert "no space" in str(explained(refused(errno.ENOSPC, None)))
     assert explained(refused(errno.ECONNRESET, None)) is None
     assert explained(refused(errno.ENOENT, None)) is None
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_plot_and_weights_on_a_full_disk_are_said(tmp_path):
-    from matplotlib.figure import Figure
-
-    with pytest.raises(OSError) as plot:
-        Figure().savefig("/dev/full", format="png")
-    assert "no space" in str(explained(plot.value))
-    under = tmp_path / "file"
-    under.mkdir()
-    with pytest.raises(OSError) as weights:  # a folder where the file is to be
-        write_tensors({"a": torch.zeros(3)}, under, torch.float32)
-    assert str(under) in str(explained(weights.value))
 
 
 def test_a_place_is_tried_before_the_work(tmp_path):

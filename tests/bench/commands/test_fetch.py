@@ -116,23 +116,7 @@ def test_what_a_study_needs_is_downloaded_once_and_read_offline(place, made, tmp
     assert len(rows) == 4 and {row.status[0] for row in rows} == {"ok"}
 
 
-def test_without_pins_the_newest_revision_is_fetched(place, made, tmp_path):
-    assert place.fetch() == 0
-    newer = tmp_path / "newer"
-    shutil.copytree(made[0] / "drafter", newer)
-    (newer / "generation_config.json").write_text("{}")
-    revision = place.hub.commit(DRAFTER, newer)
-    place.pins.unlink()
-    place.hub.bodies.clear()
-    assert place.fetch() == 0
-    assert place.hub.bodies == ["generation_config.json"], "files that are as they were stay"
-    assert json.loads(place.pins.read_text())[DRAFTER] == revision
-
-
 REFUSED = {
-    "missing, or nobody logged in": ((401, ""), "no such repository", "hf auth login"),
-    "not there": ((404, "RepoNotFound"), "no such repository", "look at its name"),
-    "gated": ((403, "GatedRepo"), "accept its terms", "hf auth login"),
     "gated, nobody logged in": ((401, "GatedRepo"), "accept its terms", "hf auth login"),
     "a hub with troubles": ((500, ""), "500", "again later"),
 }
@@ -154,19 +138,6 @@ def test_a_hub_out_of_reach_says_what_to_do(place, monkeypatch, capsys):
     assert place.fetch() == 2
     last = message(capsys)
     assert "127.0.0.1:9" in last and "HF_HOME" in last
-
-
-def test_a_connection_that_breaks_says_what_to_do_and_what_came_is_kept(place, monkeypatch, capsys):
-    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)  # of retries
-    monkeypatch.setattr("logging.raiseExceptions", False)  # the hub's handler may be of a past test
-    place.hub.cut = {"pytorch_model.bin"}
-    assert place.fetch() == 2
-    last = message(capsys)
-    assert DRAFTER in last and "goes on from there" in last, last
-    place.hub.cut = set()
-    place.hub.bodies.clear()
-    assert place.fetch() == 0
-    assert set(place.hub.bodies) <= {"pytorch_model.bin", "config.json"}
 
 
 def test_offline_is_said(place, monkeypatch, capsys):

@@ -42,7 +42,6 @@ def trained(folder: Path, *words: str) -> int:
     ("drafter", "words"),
     [
         ("eagle", ["loss=unrolled", "loss.roots=3"]),
-        ("eagle", []),
         ("medusa", ["drafter.heads=3", "loss=unrolled"]),
     ],
 )
@@ -104,8 +103,6 @@ def test_the_embedded_recipe_is_the_default_of_the_embedded_model():
     ("words", "says"),
     [
         (["train.stepz=3"], "did you mean 'train.steps'"),
-        (["loss.guidd=true"], "did you mean 'loss.guided'"),
-        (["data=scene"], "did you mean 'scenes'"),
         (["drafter=none"], "nothing to train"),
         (["data=pictures"], "data.path has no value"),
     ],

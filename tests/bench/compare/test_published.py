@@ -4,7 +4,6 @@ import pytest
 
 from bench.compare import published as table
 from bench.compare.published import COLUMNS, PublishedError, disagreements, load_names
-from bench.data.errors import BenchError
 from tests.bench.compare.files import write
 
 GOOD = {
@@ -28,15 +27,8 @@ def test_the_shipped_numbers_load_and_keep_their_sources():
     ("column", "value", "said"),
     [
         ("speedup", "fast", "expected a number or nothing, found 'fast'"),
-        ("speedup", "nan", "[0.01, 1000]"),
-        ("mal", "0.5", "[1, 1000]"),
-        ("clip", "32.2", "[0, 1]"),
         ("arxiv", "hep-th/9711200", "expected an id such as"),
-        ("evidence", "", "every number keeps its source"),
-        ("params", "k=1000 delta", "key=value"),
         ("params", "k=1 k=2", "each key once"),
-        ("params", "k=many", "expected a number"),
-        ("top_k", "2.5", "whole number"),
         ("baseline", "", "a speed-up needs what it is over"),
     ],
 )
@@ -51,31 +43,13 @@ def test_a_bad_cell_is_named_by_line_and_column(tmp_path, column, value, said):
     ("rows", "columns", "said"),
     [
         ([GOOD | {"speed_up": "2"}], ("paper", "speed_up"), "did you mean 'speedup'"),
-        ([GOOD], COLUMNS[:3], "expected the columns paper, arxiv"),
         ([GOOD, GOOD], COLUMNS, "line 3: the same as line 2"),
-        ([GOOD | {"speedup": ""}], COLUMNS, "no figure"),
-        ([], COLUMNS, "no row below its header"),
     ],
 )
 def test_bad_files_say_what_is_wrong(tmp_path, rows, columns, said):
     known = [{key: row[key] for key in row if key in columns} for row in rows]
     with pytest.raises(PublishedError, match=said):
         table.load(write(tmp_path / "a.csv", *known, columns=columns))
-
-
-def test_unreadable_files_say_what_to_do(tmp_path):
-    with pytest.raises(PublishedError, match="published=FILE"):
-        table.load(tmp_path / "absent.csv")
-    short = write(tmp_path / "d.csv", GOOD)
-    short.write_text(short.read_text() + "A,2410.03355\n")
-    with pytest.raises(PublishedError, match="line 3: expected 22 cells, found 2"):
-        table.load(short)
-
-
-def test_names_that_are_damaged_are_refused(tmp_path):
-    (tmp_path / "n.yaml").write_text("models: {}\n")
-    with pytest.raises(BenchError, match="families is missing"):
-        load_names(tmp_path / "n.yaml")
 
 
 def test_contradictions_in_the_shipped_numbers_are_found():

@@ -38,20 +38,6 @@ def test_elsewhere_auto_is_torch_and_native_an_error(words, monkeypatch):
         backend(**words, layers="native")
 
 
-def test_what_is_asked_for_stays(monkeypatch):
-    monkeypatch.setattr(library, "missing", lambda: "no compiler")
-    assert settled(backend(layers="native")).layers == "native"  # and fails loudly when it runs
-    monkeypatch.setattr(library, "missing", lambda: None)
-    assert settled(backend(layers="torch")).layers == "torch"
-
-
-def test_the_settled_word_is_part_of_what_was_measured():
-    """A folder of one kind of layers is not gone on with by the other."""
-    torch, native = (compose_study([*STUDY, f"backend.layers={w}"]) for w in ("torch", "native"))
-    assert torch.hash != native.hash
-    assert torch.measured()["backend"]["layers"] == "torch"
-
-
 def test_training_is_pytorchs():
     words = [SEARCHPATH, "model=random24", "drafter=eagle", "data=sampled"]
     assert compose_train([*words, "backend=cpu"]).backend.layers == "torch"

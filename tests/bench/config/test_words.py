@@ -3,7 +3,7 @@
 import pytest
 
 from bench.config.describe import label, labels, read
-from bench.config.words import apart, given, pairs, split
+from bench.config.words import apart, given, pairs
 from bench.data.errors import ConfigError
 from bench.run.outcome import blamed
 from decoders.compose import DecoderSpec, PartSpec
@@ -12,24 +12,9 @@ RULE = PartSpec("decoders.verify.lantern.Lantern", {"k": 100, "delta": 0.2, "pin
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "group", "value"),
-    [
-        ("tree.depth=3", "tree.depth", "tree", "3"),
-        ("~acceptance.k", "acceptance.k", "acceptance", None),
-        ("++run_dir=a=b", "run_dir", "run_dir", "a=b"),
-        ("out=", "out", "out", ""),
-    ],
-)
-def test_a_word_is_key_and_value(text, key, group, value):
-    word = split(text)
-    assert (word.key, word.group, word.value) == (key, group, value)
-
-
-@pytest.mark.parametrize(
     ("words", "says"),
     [
         (["toleranse=1"], "unknown setting of compare 'toleranse'; did you mean 'tolerance'"),
-        (["+out=x"], "unknown setting of compare"),
         (["out"], "expected out=VALUE, found 'out'"),
         (["out=a", "out=b"], "out is given twice"),
     ],

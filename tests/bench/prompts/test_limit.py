@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from bench.config.compose import compose_study
 from bench.config.plugins import call
 from bench.data.errors import ConfigError, PromptError
-from bench.prompts import classes, coco, file, scenes
+from bench.prompts import classes, coco, file
 from bench.run.runner import run_study
 from tests.bench import fakes
 
@@ -37,34 +37,16 @@ def test_every_set_has_a_limit(name):
         call(compose_study(words).prompts, count=1)
 
 
-def test_limit_takes_the_first(ten):
-    assert texts(file.load(None, ten, limit=2)) == ["prompt 0", "prompt 1"]
-    assert texts(file.load(1, ten, limit=2)) == ["prompt 0"]
-
-
-def test_a_set_without_end_needs_a_limit():
-    with pytest.raises(ConfigError, match=r"prompts\.limit"):
-        scenes.load(None)
-    assert len(scenes.load(None, limit=5)) == 5
-
-
 @pytest.mark.parametrize(
     ("count", "settings", "expected"),
     [
         (1, {"limit": 11}, "prompts.limit=11, but .* has 10 prompts"),
         (3, {"limit": 2}, "prompts.limit=2 leaves 2 prompts, 3 are wanted"),
-        (11, {}, "has 10 prompts, 11 are wanted"),
     ],
 )
 def test_too_few_prompts_are_explained(ten, count, settings, expected):
     with pytest.raises(PromptError, match=expected):
         file.load(count, ten, **settings)
-
-
-@pytest.mark.parametrize("limit", [0, -1, 2.0, "3", True])
-def test_impossible_limits(ten, limit):
-    with pytest.raises(ConfigError, match=r"prompts\.limit must be"):
-        file.load(1, ten, limit=limit)
 
 
 def test_a_study_that_wants_more_than_is_left_stops_before_anything_is_decoded(fake_study, ten):
@@ -88,13 +70,6 @@ def test_coco_picks_one_caption_an_image_and_keeps_its_id(tmp_path):
     path.write_text("[]")
     with pytest.raises(PromptError, match="not an official COCO"):
         coco.load(1, str(path))
-
-
-def test_coco_reads_a_list_of_captions_with_repeats(tmp_path):
-    path = tmp_path / "list.json"
-    path.write_text(json.dumps(["a cat ", "a  dog", "a cat"]))
-    found = coco.load(None, str(path))
-    assert [(p.id, p.text) for p in found] == [("0", "a cat"), ("1", "a dog"), ("2", "a cat")]
 
 
 def test_classes():

@@ -1,18 +1,16 @@
 """The run folder: what is refused, and that nothing is ever half written or lost."""
 
 import errno
-import io
 import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from bench.data.errors import DiskFullError, FolderError, PromptError
 from bench.records import rows as records
-from bench.records.folder import check_space, open_folder
+from bench.records.folder import open_folder
 from bench.records.kept import today
-from bench.records.rows import SCHEMA, SCHEMA_VERSION, empty_measures, write_atomically
+from bench.records.rows import SCHEMA_VERSION, write_atomically
 from bench.run import runner
 from bench.run.runner import run_study
 from decoders.api import DecoderError
@@ -87,19 +85,11 @@ def test_a_full_disk_stops_with_advice_and_loses_nothing(fake_study, monkeypatch
     assert (resumed.status == "ok").all() and len(resumed) == 36
 
 
-def test_too_little_space_is_noticed_before_work_starts(tmp_path):
-    for rows, pictures in ((10**12, 0), (0, 10**12)):
-        with pytest.raises(DiskFullError, match="are free"):
-            check_space(tmp_path / "new" / "run", rows, pictures)
-    check_space(tmp_path / "new" / "run", 10, 10)
-
-
 @pytest.mark.parametrize(
     ("words", "rows", "pictures"),
     [
         ((), 36, 36),
         (("latency.repeats=3",), 36 + 24, 36),  # three decoders time four images twice more
-        (("keep_images=false",), 36, 0),
     ],
 )
 def test_space_is_asked_for_what_is_left_an_image_s_picture_once(
@@ -139,22 +129,6 @@ def test_leftovers_of_a_killed_run_are_swept(tmp_path):
         assert not stray.exists()
 
 
-def test_a_row_must_fit_the_schema(tmp_path):
-    text = dict.fromkeys((n for n in SCHEMA.names if SCHEMA.field(n).type == "string"), "x")
-    numbers = dict.fromkeys((n for n in SCHEMA.names if n not in text), 0)
-    row = {**numbers, "git_dirty": False, **text, **empty_measures()}
-    with open_folder(tmp_path / "run", {}, "h", {}) as folder:
-        folder.add("cell", "latency-0-00000", row, Image.new("RGB", (4, 4)))
-        assert folder.merge().num_rows == 1
-        with pytest.raises(FolderError, match=r"missing \['mal'\]"):
-            folder.add("cell", "s", {k: v for k, v in row.items() if k != "mal"})
-        with pytest.raises(FolderError, match=r"unknown \['mall'\]"):
-            folder.add("cell", "s", {**row, "mall": 1})
-    assert Image.open(
-        io.BytesIO((tmp_path / "run/images/cell/latency/latency-0-00000.png").read_bytes())
-    )
-
-
 def test_a_run_that_is_refused_before_its_first_row_leaves_no_folder(tmp_path):
     path = tmp_path / "run"
     with pytest.raises(PromptError), open_folder(path, {}, "hash", {}):
@@ -165,12 +139,8 @@ def test_a_run_that_is_refused_before_its_first_row_leaves_no_folder(tmp_path):
 @pytest.mark.parametrize(
     ("recorded", "shown"),
     [
-        ("exact", "exact"),
-        ("bounded (TV 0.3725; both bounds hold)", "relaxed (TV 0.3725; both bounds hold)"),
         ("violates (TV 0.3777; output bound holds)", "relaxed (TV 0.3777; output bound holds)"),
         ("violates (TV 0.4021)", "broken (TV 0.4021)"),
-        ("violates", "broken"),
-        ("not checked", "not checked"),
     ],
 )
 def test_a_verdict_of_an_earlier_version_is_read_in_todays_words(recorded, shown):

@@ -10,9 +10,7 @@ import pytest
 from PIL import Image
 
 from bench.__main__ import main
-from bench.data.errors import FolderError
 from bench.records import rows as records
-from bench.records.load import load
 from bench.records.sources import code_of
 from bench.run.finish import gather
 from bench.run.runner import run_study
@@ -209,20 +207,6 @@ def test_no_damage_of_a_row_file_passes(finished, tmp_path):
     path.write_bytes(whole[:600] + bytes(64) + whole[664:])
     new, calls = again(config)
     assert calls and (new.status == "ok").all() and records.read(path) is not None
-
-
-def test_damaged_merged_records_are_no_report(finished):
-    config, _ = finished
-    assert main(["run", *study_words(config)]) == 0
-    path = Path(config.run_dir) / "records.parquet"
-    whole, chance = path.read_bytes(), random.Random(1)
-    for _ in range(20):
-        at = chance.randrange(len(whole) - 64)
-        path.write_bytes(whole[:at] + chance.randbytes(64) + whole[at + 64 :])
-        try:
-            load(Path(config.run_dir))
-        except FolderError as error:
-            assert "again: it resumes" in str(error)
 
 
 def study_words(config) -> list[str]:
