@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 from bench.config.compose import compose_study
-from bench.data.errors import ConfigError
-from bench.notebook import decode, page, records, summary
+from bench.notebook import decode, page
 from tests.bench.report.synthetic import DECODERS, write_run
 from tests.tiny import short
 
@@ -65,9 +64,3 @@ def test_a_page_shows_itself_and_is_written_where_there_is_none(tmp_path: Path) 
     shown = page(write_run(tmp_path / "run", DECODERS[:2], images=False))
     assert shown.path.is_file()
     assert shown._repr_html_().startswith("<iframe srcdoc=") and "sd_chain" in shown._repr_html_()
-
-
-def test_unknown_names_are_answered_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="lantern_pp"):
-        decode("a red circle", decoder="lantern_p")
-    assert summary is not records

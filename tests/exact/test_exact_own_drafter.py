@@ -9,7 +9,7 @@ from bench.judge.gate.sampled import real_check
 from bench.judge.gate.small import LAYERS, Asked, Real, small_model, small_spec
 from decoders.api import DecoderError
 from decoders.models.small import random_model
-from decoders.propose.drafters.medusa import Medusa, MedusaLearner
+from decoders.propose.drafters.medusa import MedusaLearner
 from tests.exact.specs import (
     EXACT,
     SPECULATIVE,
@@ -19,7 +19,6 @@ from tests.exact.specs import (
     drafting,
     part,
     planted,
-    planting,
     verifying,
 )
 
@@ -52,17 +51,6 @@ def test_a_trained_medusa_is_exact(trained, sampling, monkeypatch):
     assert "random weights in the enumerated models" in found.detail
     assert "256 images of the real model follow its AR law" in found.detail
     assert found.evidence["real model"]["images"] == 256
-
-
-def test_the_small_drafter_has_the_heads_of_the_real_one_and_random_weights(trained):
-    deep = planting("chain.Chain", depth=5)
-    model = small_model(12, 3, 0)
-    part = small_spec(medusa(trained, deep), model, Real()).drafter
-    assert part.kwargs == {"heads": 5}
-    made = Asked(medusa(trained, deep), TAU_1).decoder(model)
-    untrained = Medusa(model, heads=5)
-    pairs = zip(made.drafter.net.parameters(), untrained.net.parameters(), strict=True)
-    assert not any(torch.equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize(

@@ -34,15 +34,6 @@ def test_reference_is_kept_and_equals_direct_extraction(extractor, tmp_path, mon
     assert len(list(tmp_path.rglob("*.safetensors"))) == 1
 
 
-def test_other_weights_and_counts_have_their_own_files(extractor, tmp_path):
-    scenes_statistics(extractor, 4, tmp_path)
-    scenes_statistics(extractor, 5, tmp_path)
-    other = ScenesClip(small_config())
-    other.sha256 = "of other weights"
-    scenes_statistics(ScenesClipFeatures(clip=other), 4, tmp_path)
-    assert len(list(tmp_path.rglob("*.safetensors"))) == 3
-
-
 def test_bad_requests_are_refused(extractor, images, tmp_path):
     with pytest.raises(MetricError, match="at least 2"):
         scenes_statistics(extractor, 1, tmp_path)

@@ -1,6 +1,5 @@
 """Weight files: one list of what is missing, layouts that load, files that are refused."""
 
-import logging
 import pickle
 from pathlib import Path
 
@@ -50,14 +49,6 @@ def test_files_are_found_by_their_public_names_in_the_folder(tmp_path):
         locate(["clip"], {"hpsv2": "x"}, tmp_path)
 
 
-def test_a_file_that_is_not_the_public_one_is_warned_about(tmp_path, caplog):
-    path = tmp_path / "mine.pth"
-    path.write_bytes(b"other weights")
-    with caplog.at_level(logging.WARNING):
-        locate(["vgg"], {"vgg": str(path)})
-    assert "not the public file vgg16-397923af.pth" in caplog.text
-
-
 @pytest.mark.parametrize(
     "write",
     [
@@ -87,10 +78,3 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path):
     with pytest.raises(DecoderError, match=r"w\.pt"):
         read_state(path)
     assert not trace.exists()
-
-
-def test_programs_are_refused(tmp_path):
-    path = tmp_path / "w.pt"
-    torch.jit.trace(torch.nn.Linear(3, 2), torch.zeros(1, 3)).save(str(path))
-    with pytest.raises(MetricError, match="TorchScript program"):
-        read_state(path)

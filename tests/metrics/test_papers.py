@@ -81,32 +81,6 @@ def test_nothing_depends_on_the_batch_or_on_files_being_a_tensor(evaluation, dra
                 assert a.each == ()
 
 
-def test_figures_come_in_the_order_asked_for_and_say_how_they_were_made(evaluation, drawn, real):
-    captions = ["a cat"] * 20
-    names = ("hps", "precision_recall_whole", "clip", "fid_tf", "precision_recall")
-    figures = evaluation(*names).figures(drawn, captions, real)
-    assert [(f.metric, f.key) for f in figures] == [
-        ("hps", "score"), ("precision_recall_whole", "precision"),
-        ("precision_recall_whole", "recall"), ("clip", "score"), ("fid_tf", "fid"),
-        ("fid_tf", "fid_debiased"),
-        ("precision_recall", "precision"), ("precision_recall", "recall"),
-    ]  # fmt: skip
-    by = {(f.metric, f.key): f for f in figures}
-    assert "padded" in by["hps", "score"].preparation
-    assert "bilinear 224" in by["precision_recall_whole", "recall"].preparation
-    assert by["clip", "score"].note == "caption behind 'A photo depicts '"
-    assert by["clip", "score"].name == "clip on arch (100 cos)"  # not the official architecture
-    assert "caption alone" in by["hps", "score"].note
-
-
-def test_generated_features_are_extracted_once_for_fid_and_kid(evaluation, drawn, real):
-    found = evaluation("fid", "kid")
-    found.figures(drawn, [], real)
-    assert sum(found.networks.features("fid").network.seen) == 20 + 24
-    found.figures(drawn, [], real)  # the reference is kept for the next decoder
-    assert sum(found.networks.features("fid").network.seen) == 2 * 20 + 24
-
-
 def test_a_picture_is_read_once_until_something_changes(tmp_path, real):
     network = Tiles()
 

@@ -19,7 +19,6 @@ from metrics.preparations import (
     float_resize,
     padded,
     pil_resize,
-    whole,
 )
 
 
@@ -39,20 +38,6 @@ def test_the_centre_crop_is_torchvisions_then_lanczos(shape):
     side = min(shape)
     want = F.center_crop(image, [side, side]).resize((32, 32), Image.Resampling.LANCZOS)
     assert np.array_equal(pixels(centre_crop(32).apply(image)), pixels(want))
-
-
-def test_a_whole_image_is_squeezed_as_torchvision_does():
-    image = picture(61, 40)
-    want = F.resize(image, [24, 24])
-    assert np.array_equal(pixels(whole(24).apply(image)), pixels(want))
-
-
-def test_padding_keeps_every_pixel():
-    image = picture(30, 20)
-    found = pixels(padded().apply(image))
-    assert found.shape == (30, 30, 3)
-    assert np.array_equal(found[5:25], pixels(image))
-    assert not found[:5].any() and not found[25:].any()
 
 
 def test_clean_resize_is_pils_bicubic_on_each_float_channel():
@@ -102,14 +87,6 @@ def test_a_set_streams_its_files_and_batches_change_nothing(folder, monkeypatch)
     both = torch.cat([first, *stream])
     assert ticks == [3, 1]
     assert torch.equal(both, torch.cat(list(image_batches(images, 16, 1))))
-
-
-def test_a_tensor_is_prepared_like_its_files(tmp_path):
-    images = torch.stack([module.from_pil(picture(50, 40, seed)) for seed in range(3)])
-    for row, image in enumerate(images):
-        module.to_pil(image).save(tmp_path / f"{row}.png")
-    sets = [ImageSet(source, centre_crop(16)) for source in (images, image_files(tmp_path))]
-    assert torch.equal(*(torch.cat(list(image_batches(s, 16, 2))) for s in sets))
 
 
 def test_sizes_that_differ_and_broken_files_are_named(folder):

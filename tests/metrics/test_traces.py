@@ -15,11 +15,6 @@ from metrics.traces import from_trace, image_acceptance, moved_mass, output_tv
 V = 7
 
 
-def test_ar_has_mal_one_and_no_drafts():
-    image = image_acceptance([-1, -1], range(16), 15)
-    assert (image.mal, image.mal_no_bonus, image.nfe) == (1.0, 0.0, 15)
-
-
 def test_mean_accepted_length_with_and_without_the_bonus():
     """Two images of 8 codes: one steady, one whose last step is cut by the image's end."""
     step = torch.tensor([[0, 1, 1, 1, 2, 3, 3, 3], [0, 1, 1, 1, 1, 2, 2, 2]], dtype=torch.int32)
@@ -129,15 +124,6 @@ def test_relaxed_stochastic_law_is_what_sampling_gives():
         for x in range(V)
     )
     assert float(bound[0]) == pytest.approx(mass, abs=1e-6)
-
-
-def test_laws_are_distributions_and_chunking_changes_nothing(monkeypatch):
-    made = pairs(True)
-    whole = [node_law(PairRule(), p, q, 3).out for p, q in zip(made.p, made.q, strict=True)]
-    assert torch.stack(whole).sum(-1) == pytest.approx(torch.ones(5).double(), abs=1e-6)
-    monkeypatch.setattr("metrics.node_law.CHUNK_ENTRIES", 2 * V)
-    for law, p, q in zip(whole, made.p, made.q, strict=True):
-        assert torch.allclose(law, node_law(PairRule(), p, q, 3).out, atol=1e-9)
 
 
 class NoNumber(ExactRule):

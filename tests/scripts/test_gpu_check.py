@@ -21,7 +21,6 @@ from scripts.gpu_check import (
     Figure,
     Stage,
     main,
-    read_words,
     run_stage,
 )
 from tests.bench.fakes import SEARCHPATH
@@ -95,12 +94,6 @@ def test_what_leaves_no_figure_has_failed(tmp_path):
         assert row["verdict"] == FAILED and "left no figure" in row["note"]
 
 
-def test_without_pytest_its_stages_say_so_and_fail(tmp_path):
-    words = [sys.executable, "-S", *gpu_check.STAGES[2].command[1:]]
-    row = run_stage(Stage("tests", words, ()), tmp_path, 16.0)
-    assert row["verdict"] == FAILED and "No module named pytest" in row["note"]
-
-
 def test_the_stages_run_what_exists():
     page = (ROOT / "docs" / "gpu.md").read_text()
     for stage in gpu_check.STAGES:
@@ -121,12 +114,6 @@ def test_without_a_card_one_line_says_what_is_needed(broken, monkeypatch, capsys
     assert main([]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "compute capability 8.0" in line and ("too old" if broken else "nvidia-smi") in line
-
-
-def test_bad_words_are_answered():
-    for word, expected in {"study=main": "Known: out, stages", "stages=cost": "costs"}.items():
-        with pytest.raises(gpu_check.ConfigError, match=expected):
-            read_words([word])
 
 
 LACKING = "ftfy itables open_clip playwright timm torch_fidelity torchvision"

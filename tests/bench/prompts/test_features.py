@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from bench.run.runner import run_study
@@ -78,24 +77,6 @@ def test_a_file_without_prompts_runs_under_its_own_names(fake_study, words, tmp_
     assert "holds no prompts" in caplog.text
     greedy, same = (r[(r.decoder == "greedy") & (r.protocol == "quality")] for r in (rows, named))
     assert [c.tolist() for c in greedy.codes] == [c.tolist() for c in same.codes]
-
-
-def test_a_run_says_once_that_rows_are_padded_on_the_right(fake_study, words, tmp_path, caplog):
-    out = tmp_path / "cache.safetensors"
-    cached = features(words, out)
-    with safe_open(out, "pt") as file:
-        metadata = file.metadata()
-    tensors = load_file(out)
-    for tensor in tensors.values():
-        tensor[1, 0] = 0  # one place of padding
-    save_file(tensors, out, metadata)
-    left = run_study(fake_study(*cached, f"run_dir={tmp_path / 'left'}")).rows
-    for tensor in tensors.values():
-        tensor[1] = tensor[1].roll(-1, 0)
-    save_file(tensors, out, metadata)
-    right = run_study(fake_study(*cached, f"run_dir={tmp_path / 'right'}")).rows
-    assert caplog.text.count("are padded on the right") == 1
-    assert [c.tolist() for c in right.codes] == [c.tolist() for c in left.codes]
 
 
 def test_features_that_do_not_fit_the_model_stop_the_run(fake_study, words, tmp_path):

@@ -17,7 +17,6 @@ from bench.records.load import load
 from bench.report import build
 from bench.report.build import ReportPaths, build_report, write_report
 from bench.report.document import document
-from bench.report.notes import provenance
 from tests.bench.report.synthetic import DECODERS, write_run
 
 PLOTS = {
@@ -70,14 +69,6 @@ def test_a_run_without_quality_pictures_and_traces_shows_nothing_empty(tmp_path)
     assert "No image was kept" in page and 'href="#prompts"' not in page
     assert not [*paths.folder.glob("prompts/*.html")]
     assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\].* — +18\.93", paths.terminal)
-
-
-def test_many_values_of_a_fact_are_counted(built):
-    run = load(built.folder.parent)
-    hashes = run.records["prompt_index"].map("h{:02d}".format)
-    facts = dict(provenance(replace(run, records=run.records.assign(prompt_hash=hashes))))
-    assert facts["prompt_hash"] == ["13 different values, h00 the first"]
-    assert facts["seed"] == ["0", "1"]
 
 
 def test_all_failed_run_gives_a_page_that_says_so(tmp_path):

@@ -12,7 +12,6 @@ import pytest
 from bench.records.load import load
 from bench.report.build import write_page
 from bench.report.document import document
-from bench.report.page import sort_key
 from tests.bench.report.synthetic import DECODERS, write_run
 
 NAMES = ("ar", "sd_chain", "lantern", "lantern_pp", "lantern_chain")
@@ -136,11 +135,3 @@ def test_pages_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
     write_page(document(load(few)), tmp_path, [])
     assert not old.exists() and other.exists()
     assert "image not kept" in (tmp_path / "prompts" / "0.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("cell", "key"),
-    [("1.20 [1.1, 1.3] ≈", "1.20"), ("-0.5", "-0.5"), ("—", ""), ('a"b', "a&#34;b")],
-)
-def test_cells_are_sorted_by_their_leading_number(cell: str, key: str) -> None:
-    assert sort_key(cell) == f' data-order="{key}"'

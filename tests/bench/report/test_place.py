@@ -1,15 +1,12 @@
 """A run is reported where it may be written, and never written through a link."""
 
-import io
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bench.__main__ import main
-from bench.console import complain, say
 from bench.data.errors import FolderError
 from bench.run.runner import run_study
 from tests.bench import fakes
@@ -74,15 +71,6 @@ def test_a_read_only_run_says_how_it_is_reported(words, tmp_path, capsys, monkey
     assert seen(tmp_path / "run") == before
 
 
-def test_the_run_folder_itself_may_be_a_link(words, tmp_path):
-    (tmp_path / "disk").mkdir()
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "disk")
-    assert main(["run", *words(run_dir=link)]) == 0
-    assert main(["report", *words(run_dir=link)]) == 0
-    assert (tmp_path / "disk" / "report" / "index.html").is_file() and link.is_symlink()
-
-
 FILES = (".lock", "study.json", "summary.csv")
 
 
@@ -100,13 +88,3 @@ def test_nothing_is_written_through_a_link(fake_study, tmp_path, place):
     with pytest.raises(FolderError, match="remove the link"):
         run_study(fake_study("latency.prompts=1", "quality.images=0"))
     assert seen(elsewhere) == before and link.is_symlink()
-
-
-def test_a_terminal_gets_what_it_can_show(monkeypatch):
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=name) for name in ("ascii", "utf-8"))
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    say("caf\xe9 \udcff")
-    complain("caf\xe9 \udcff")
-    assert out.buffer.getvalue() == b"caf\\xe9 \\udcff\n"
-    assert err.buffer.getvalue().decode() == "caf\xe9 \\udcff\n"

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,7 @@ from bench.records.load import load
 from bench.records.run_data import RunData
 from bench.report import sheets
 from bench.report.plots import bars, depth, quality, sweeps
-from bench.report.plots.curves import draw_curves
 from bench.report.plots.style import FORMATS, Plot, inline, label, panels, save
-from decoders.api import CodeKind
 from tests.bench.report.synthetic import DECODERS, write_run
 
 
@@ -42,13 +39,6 @@ def test_a_figure_is_a_small_picture_and_files_for_papers(run, tmp_path):
     assert first["png"].stat().st_size < 200_000
     with Image.open(first["png"]) as picture:
         assert picture.width == 1280 and len(picture.convert("RGB").getcolors(1 << 20)) > 10
-
-
-def test_on_a_page_a_figure_has_the_colour_of_the_text_and_no_id_twice(run):
-    shown = inline(replace(bars.draw_speed(run), title='a "b" <c>'))
-    assert shown.startswith('<svg role="img" aria-label="a &#34;b&#34; &lt;c&gt;"')
-    assert "currentColor" in shown and "#222222" not in shown and 'pt"' not in shown[:200]
-    assert not re.search(r'id="[a-z]+_\d+"', shown) and "<metadata" not in shown
 
 
 def test_bars_say_the_figure_its_interval_and_why_one_is_missing(run):
@@ -136,23 +126,6 @@ def test_a_sweep_is_found_by_its_settings_and_drawn_over_them(run):
     assert sweeps.draw(run) == []
 
 
-def test_the_curves_of_a_training_are_drawn(tmp_path):
-    (tmp_path / "curves.csv").write_text("step,loss,overlap_1,overlap_2\n1,2.5,,\n2,2.0,0.4,0.3\n")
-    draw_curves(tmp_path / "curves.csv")
-    assert {"depth 1", "depth 2", "loss"} <= {
-        *re.findall(r">([^<>]+)</text>", (tmp_path / "curves.svg").read_text())
-    }
-
-
-def test_map_colours_are_those_of_the_kinds():
-    assert [kind.name.lower() for kind in CodeKind] == list(sheets.KINDS)
-    cells = sheets.kind_map(np.arange(256, dtype=np.uint8) % 5)
-    assert cells.shape == (16, 16, 3)
-    for at in (0, 1, 2, 3, 4, 17, 255):
-        assert tuple(cells[at // 16, at % 16]) == sheets.COLORS[CodeKind(at % 5)]
-    assert len(set(sheets.COLORS)) == 5
-
-
 def holds(sheet: Image.Image, tile: np.ndarray) -> bool:
     """Whether a tile stands in a sheet, pixel by pixel."""
     pixels, side = np.asarray(sheet), len(tile)
@@ -173,14 +146,6 @@ def test_sheets_show_the_kept_images_and_the_recorded_kinds(run):
     assert holds(maps, kinds.repeat(8, axis=0).repeat(8, axis=1))
 
 
-def test_many_decoders_are_shared_out_evenly(run, monkeypatch):
-    whole = sheets.contact_sheet(run)
-    monkeypatch.setattr(sheets, "ACROSS", 2)
-    halves = sheets.contact_sheet(run)
-    assert whole is not None and halves is not None
-    assert halves.width < whole.width and halves.height > 1.9 * whole.height
-
-
 def test_lost_and_damaged_images_leave_a_tile_that_says_so(tmp_path):
     folder = write_run(tmp_path, DECODERS[:2], prompts=2)
     kept = "images/{}-0/quality/quality-0-0.png".format
@@ -191,13 +156,3 @@ def test_lost_and_damaged_images_leave_a_tile_that_says_so(tmp_path):
     for name, reason in (("ar", "image not kept"), ("sd_chain", "image damaged")):
         entry = next(e for e in run.entries if e.name == name)
         assert sheets.tile(run, entry, sheets.image_row(entry, 0)) == reason
-
-
-def test_the_picture_is_that_of_the_round_that_kept_it(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, DECODERS[:1], prompts=1, reseed=False)
-    rows = pd.read_parquet(folder / "records.parquet")
-    timed = rows[rows.protocol == "latency"]
-    rounds = [timed.assign(repeat=0, image=""), timed.assign(repeat=1)]
-    pd.concat(rounds, ignore_index=True).to_parquet(folder / "records.parquet")
-    row = sheets.image_row(load(folder).entries[0], 0)
-    assert row is not None and row["repeat"] == 1 and row["image"]

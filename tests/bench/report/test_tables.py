@@ -92,23 +92,6 @@ def test_the_headline_of_a_sweep_names_the_fastest_and_the_end_that_it_lies_at(t
     assert "acceptance.delta: one beyond 0 may be faster" in said(1, kept, lost, lost)
 
 
-def test_a_table_has_at_most_six_footnotes_of_one_sentence(said):
-    lines = said.block("table").notes
-    assert 0 < len(lines) <= 6
-    assert not [line for line in lines[:5] if ". " in line or not line.endswith(".")]
-    shown = " ".join(build.terminal(said).split())
-    assert all(line in shown for line in lines)
-    page = render(said)
-    below = page[page.index('id="table"') : page.index('id="figures"')]
-    assert below.count("<li>") == len(lines) and 'href="#details"' in below
-    assert "Codes expected" in page[page.index('id="details"') :]
-
-
-def test_one_timed_prompt_says_why_there_is_no_speedup(run):
-    lines = facts(changed(run, lambda e: True, n_latency=1))
-    assert any("one prompt was timed, and a speed-up needs two" in line for line in lines)
-
-
 CELLS = {
     ("lantern", "speed-up"): "2.35 [2.27, 2.44]",  # 2.4 s / 1.02 s
     ("lantern", "s/image"): "1.020",
@@ -211,25 +194,12 @@ def test_an_output_tv_above_what_is_declared_has_one_footnote(run, said):
     assert not any("†" in line for line in document(kept).block("table").notes)
 
 
-def test_what_was_only_sampled_is_exact_as_far(run):
-    text = "exact as far as sampled (TV < 0.02)"
-    sampled = changed(run, lambda e: e.name == "eagle2", exactness=text)
-    assert cells(document(sampled), "eagle2")["verdict"] == text
-    first, _, doubts, *_ = headline(sampled)
-    assert "eagle2" in first and "the law of eagle2 was only sampled" in doubts
-
-
 def test_a_decoder_with_an_eager_piece_is_marked_and_not_the_fastest(run, said):
     one = Fairness("eagle2", FAIR, "", 1.2, "its acceptance ran eagerly, 1 of 4 ms per step", 1.5)
     marked = replace(run, fairness={"eagle2": one})
     assert cells(document(marked), "eagle2")["speed-up"].endswith("(eager, 1.82 est.)")
     assert "eager" not in cells(said, "eagle2")["speed-up"]
     assert not any("decoder: eagle2," in line for line in headline(marked))
-
-
-def test_the_range_over_blocks_stands_beside_the_speed_up(said):
-    row = cells(said, "lantern")
-    assert row["speed-up over blocks"] == "2.12 to 2.59 (10)"
 
 
 def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path):
@@ -261,21 +231,6 @@ def test_failed_decoder_is_shown_with_its_error(said):
     assert "8 of 8 images failed" in text.partition("\nFailures\n")[2]
     assert r"**failed**: NumericalError: NaN logits at code 17 \| row 3" in build.markdown(said)
     assert r"lantern\_chain & \multicolumn{10}{l}{\emph{failed: Numerical" in build.latex(said)
-
-
-def test_a_partly_failed_decoder_keeps_its_figures_and_none_goes_missing(tmp_path):
-    folder = write_run(tmp_path, (*DECODERS[:2], DECODERS[8]), prompts=3, images=False)
-    rows = pd.read_parquet(folder / "records.parquet")
-    hit = rows[rows.decoder == "sd_chain"].index[0]
-    rows.loc[hit, ["status", "error"]] = ["failed", "MemoryError: no room"]
-    rows.to_parquet(folder / "records.parquet")
-    summary = pd.read_csv(folder / "summary.csv", keep_default_na=False)
-    summary[summary.decoder != "lantern_chain"].to_csv(folder / "summary.csv", index=False)
-    made = document(load(folder))
-    assert cells(made, "sd_chain")["s/image"] == "2.060"
-    partly, wholly = made.block("failures").notes
-    assert partly == "sd_chain: 1 of 6 images failed: MemoryError: no room"
-    assert wholly.startswith("lantern_chain") and "failed: Num" in build.terminal(made)
 
 
 def test_markup_is_well_formed(said):

@@ -3,20 +3,16 @@ codes in half precision depend on it. Which of two candidates is the faster one 
 say."""
 
 import importlib
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from bench.data.errors import FolderError
-from bench.records.folder import open_folder
 from bench.records.study import read_identity
 from bench.run import session
 from bench.run.runner import run_study
-from bench.run.session import agreed
 from bench.run.shards import Shard, run_shard
-from decoders.api import DecoderError
 from decoders.kernels import candidates
 from decoders.kernels.candidates import AttentionShape, Products
 from decoders.kernels.selected import Kernels
@@ -125,12 +121,6 @@ def test_an_attention_that_cannot_run_here_is_refused(fake_study, name, says):
     assert {p: p.read_bytes() for p in Path(config.run_dir).rglob("*") if p.is_file()} == before
 
 
-@pytest.mark.parametrize("damage", [{}, {"name": "left"}, {"name": "left", "shape": {"rows": 2}}])
-def test_a_damaged_record_is_refused(damage):
-    with pytest.raises(DecoderError, match=r"expected a recorded choice|attention is auto"):
-        Kernels().recall([damage], torch.device("cpu"))
-
-
 def test_workers_go_by_the_first_choice(fake_study):
     config = fake_study(LOOP, UNTIMED)
     FAST[:] = ["right"]
@@ -139,28 +129,3 @@ def test_workers_go_by_the_first_choice(fake_study):
     run_shard(config, Shard(1, 2))
     assert used(run_study(config).rows) == {1} and not TRIED
     assert chosen(config.run_dir) == ["right"]
-
-
-def test_a_choice_made_meanwhile_by_another_worker_counts(fake_study):
-    """Before the first row too: a worker that begins leaves what the one beside it has noted."""
-    config = fake_study(LOOP, UNTIMED)
-    shape = AttentionShape(2, 1, 2, 8, 8, torch.float32, torch.device("cpu"))
-    path, rest = Path(config.run_dir), (config.measured(), config.hash, {"cpu": "x"})
-    made = {}
-    with open_folder(path, *rest, shard="0-of-2") as one:
-        for name in ("left", "right"):
-            FAST[:] = [name]
-            kernels = Kernels()
-            kernels.of(shape, 16, 1)
-            made[name] = next(iter(kernels.choices.values()))
-        assert agreed(one, made["left"]) == made["left"]
-        one.expect(7)
-        with open_folder(path, *rest, shard="1-of-2") as two:
-            wide = {**made["right"], "shape": {**made["right"]["shape"], "rows": 4}}
-            assert agreed(two, made["right"]) == made["left"]
-            assert agreed(two, wide) == wide
-        assert read_identity(path)["rows"] == 7
-    kernels = Kernels()
-    kernels.agree = lambda record: made["left"]
-    assert kernels.of(shape, 16, 1).name == "left" and TRIED
-    assert json.dumps([*kernels.choices.values()]) == json.dumps([made["left"]])

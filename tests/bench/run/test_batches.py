@@ -14,8 +14,6 @@ from bench.records.load import load
 from bench.report import build
 from bench.report.document import document
 from bench.report.scaling import Line, lines
-from bench.run.finish import finish
-from bench.run.runner import run_study
 from decoders.api import Sampling
 from tests.bench import fakes
 
@@ -27,19 +25,6 @@ FEW = ("latency.prompts=4", "latency.batch=[1,2,5]", "quality.images=0", "latenc
 
 def by_size(folder: Path) -> dict[tuple[str, int], Line]:
     return {(line.decoder, line.batch): line for line in lines(load(folder))}
-
-
-def test_decoders_take_turns_at_every_size_with_full_batches(fake_study):
-    config = fake_study(*FEW, "latency.repeats=2", "decoders=[fake_ar,fake_spec]")
-    found = schedule.latency_batches(config, schedule.cells(config, Sampling()))
-    first = [(b.cell.entry.name, b.indices) for b in found if b.repeat == 0]
-    assert first == [
-        ("fake_ar", (0,)), ("fake_spec", (0,)), ("fake_spec", (1,)), ("fake_ar", (1,)),
-        ("fake_ar", (2,)), ("fake_spec", (2,)), ("fake_spec", (3,)), ("fake_ar", (3,)),
-        ("fake_ar", (0, 1)), ("fake_spec", (0, 1)), ("fake_spec", (2, 3)), ("fake_ar", (2, 3)),
-        ("fake_ar", (0, 1, 2, 3, 4)), ("fake_spec", (0, 1, 2, 3, 4)),
-    ]  # fmt: skip
-    assert len(found) == 2 * len(first) and len({key for b in found for key in b.keys}) == 2 * 26
 
 
 def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
@@ -72,32 +57,6 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
     row.unlink()
     calls = len(fakes.CALLS)
     assert main(["run", *args]) == 0 and len(fakes.CALLS) == calls + 2
-
-
-def test_a_decoder_that_refills_nothing_fails_with_what_to_do(fake_study, monkeypatch):
-    refilling = fakes.FakeLoop.generate
-
-    def generate(self, text, noise, *, pairs=0):
-        return refilling(self, text, noise, pairs=pairs)
-
-    monkeypatch.setattr(fakes.FakeLoop, "generate", generate)
-    config = fake_study("latency.requests=4", "latency.batch=[1,2]", "decoders=[fake_ar]")
-    rows = run_study(config).rows
-    failed = rows[rows.status == "failed"]
-    assert len(failed) == 4 and failed.error.str.contains("latency.requests=null").all()
-    assert (rows[rows.protocol == "latency"].status == "ok").all()
-
-
-def test_single_images_are_the_same_rows_with_and_without_batches(fake_study):
-    """Also in a folder of an earlier version: its hash and its rows' places have no batch."""
-    alone, both = fake_study(), fake_study("latency.batch=[1,4]")
-    assert not {"batch", "requests"} & {*alone.measured()["latency"]} and alone.hash != both.hash
-    cells = schedule.cells(alone, Sampling())
-    stems = [
-        [b.stem(i) for b in schedule.latency_batches(config, cells) for i in b.indices]
-        for config in (alone, both)
-    ]
-    assert stems[0] == [stem for stem in stems[1] if stem.startswith("latency-")]
 
 
 def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fake_study):
@@ -141,21 +100,10 @@ def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fa
     assert again == [5, 5]  # warmed up, and the call that lacked a row
 
 
-def test_a_run_of_single_images_has_no_table_by_size(fake_study):
-    config = fake_study("quality.images=0")
-    finish(config, run_study(config))
-    assert not lines(run := load(Path(config.run_dir)))
-    assert "at this batch" not in build.terminal(document(run))
-
-
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("latency.batchs=[1]", "latency.batch"),
-        ("latency.batch=[]", "must hold 1"),
         ("latency.batch=[4,16]", "must hold 1"),
-        ("latency.batch=[0,1]", "at least 1, found 0"),
-        ("latency.batch=[1,1.5]", "an integer"),
         ("latency.batch=[1,4,4]", "each once"),
         (["latency.batch=[1,4]", "latency.requests=3"], "latency.requests=4 or more"),
     ],

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from bench.run.lineup import LATE, Lineup
+from bench.run.lineup import Lineup
 from bench.run.runner import Run, run_study
 from bench.run.shards import Shard, run_shard
 from tests.bench import fakes
@@ -54,13 +54,6 @@ def test_a_shard_holds_one_decoder_at_a_time(fake_study, moments):
     run_shard(config, Shard(0, 1))
     assert moments == [{("ar", 4)}, {("ar", 2)}, {("spec", 4)}, {("spec", 2)}]
     assert held() == set()
-
-
-def test_a_decoder_that_is_not_tried_any_more_holds_nothing(fake_study, moments):
-    slow = "{decoder: fake_spec, name: slow, overrides: ['loop.seconds=20', 'loop.label=slow']}"
-    run_study(fake_study(f"decoders=[fake_ar,{slow}]", "time_limit=1", "quality.images=0"))
-    assert ("slow", 1) in moments[0], "of the warm-up, which ran into the limit"
-    assert not any(("slow", 1) in kept for kept in moments[LATE:])
 
 
 class Cyclic:

@@ -15,7 +15,6 @@ from bench.measure.busy import Reading
 from bench.records.load import load
 from bench.report import build
 from bench.report.document import document
-from bench.run.finish import gather
 from bench.run.runner import run_study
 from tests.bench import fakes
 
@@ -117,19 +116,6 @@ def test_the_same_command_on_a_quiet_machine_times_the_blocks_again(fake_study, 
     assert not timed(run_study(config).rows).disturbed.any()
 
 
-def test_waiting_can_be_switched_off_and_so_can_judging(fake_study, machine):
-    one = machine(lambda _: 0.48)
-    rows = timed(run_study(fake_study(*FEW, "latency.wait_for_quiet=0")).rows)
-    assert rows.disturbed.all() and one.slept == 0
-
-
-def test_any_neighbours_can_be_allowed(fake_study, machine):
-    one = machine(lambda _: 0.9)
-    rows = timed(run_study(fake_study(*FEW[:2], "latency.busy=1")).rows)
-    assert not rows.disturbed.any() and one.slept == 0
-    assert rows.cpu_others.to_numpy() == pytest.approx(0.9), "recorded all the same"
-
-
 def test_a_few_disturbed_timings_are_left_out_and_many_leave_none(fake_study, machine):
     machine(lambda _: 0.0)
     rows = run_study(fake_study(*FEW, "latency.prompts=6")).rows
@@ -138,11 +124,3 @@ def test_a_few_disturbed_timings_are_left_out_and_many_leave_none(fake_study, ma
     assert len(latency_rows(few[ar])) == 4 and len(latency_rows(few[~ar])) == 6
     many = rows.assign(disturbed=ar & (rows.prompt_index < 3))
     assert len(latency_rows(many[ar])) == 0 and len(latency_rows(many[~ar])) == 6
-
-
-def test_an_unfinished_run_says_it_too(fake_study, machine):
-    machine(lambda _: 0.48)
-    config = fake_study(*FEW)
-    run_study(config)
-    part = gather(config)
-    assert part is not None and {one.verdict for one in part.fairness} == {"not measured"}

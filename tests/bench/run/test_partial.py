@@ -13,8 +13,6 @@ from bench.console import terminable
 from bench.data.errors import FolderError, Interrupted
 from bench.run.finish import (
     PARTIAL,
-    after_interruption,
-    cells_of,
     gather,
     interruptible,
     progress_of,
@@ -68,26 +66,6 @@ def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped,
     assert set(pd.read_csv(folder / "summary.csv").status) == {"ok"}
 
 
-def test_a_partial_table_of_several_rounds_counts_every_time(stopped, capsys):
-    words, _, folder = stopped
-    assert main(["run", *words("number 2", "latency.repeats=3")]) == 130
-    done = len(list(folder.glob("rows/*/*.parquet")))
-    assert f"{done} of 42 images (one timed several times is counted" in capsys.readouterr().err
-    assert main(["report", *words("number 2", "latency.repeats=3")]) == 0
-    assert "counted each time)" in capsys.readouterr().out
-
-
-def test_decoders_without_an_image_are_named(fake_study):
-    config = fake_study("quality.images=0", "decoders=[fake_ar,fake_spec]")
-    rows = run_study(config).rows
-    assert [c.entry.name for c in cells_of(config, rows)] == ["fake_ar", "fake_spec"]
-    for path in Path(config.run_dir).glob("rows/fake_spec-*/*"):
-        path.unlink()
-    found = gather(config)
-    assert found is not None
-    assert found.title == "partial: 4 of 8 images; none yet of fake_spec"
-
-
 def test_rows_of_another_configuration_are_no_part_of_a_table(fake_study):
     config = fake_study("quality.images=0")
     assert gather(config) is None and not progress_of(config).done
@@ -95,14 +73,6 @@ def test_rows_of_another_configuration_are_no_part_of_a_table(fake_study):
     with pytest.raises(FolderError, match=r"latency.prompts: 4 in the folder, 3 asked for"):
         gather(fake_study("quality.images=0", "latency.prompts=3"))
     assert not (Path(config.run_dir) / PARTIAL).exists()
-
-
-def test_what_is_said_before_the_first_image_and_after_the_last(fake_study):
-    config = fake_study("quality.images=0")
-    assert "before the first image" in after_interruption(config, [])
-    run_study(config)
-    assert "12 of 12 images are recorded" in after_interruption(config, ["study=fake"])
-    assert "verdicts, quality figures, report" in after_interruption(config, ["study=fake"])
 
 
 def test_sigterm_interrupts_like_ctrl_c_and_only_in_here(fake_study):

@@ -1,7 +1,6 @@
 """summary.csv: its columns, its speed-ups and its quality figures, on rows with known answers."""
 
 import dataclasses
-import logging
 import math
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from bench.judge.quality import PreferenceRow, Scores
 from bench.records.kept import Kept
 from bench.run.finish import Verdict, finish
 from bench.run.runner import run_study
-from bench.run.summary import COLUMNS, summarise
+from bench.run.summary import summarise
 from metrics import MetricError
 from metrics.images import open_rgb
 from metrics.preparations import from_pil
@@ -38,23 +37,6 @@ class CountingScorer:
 
     def real(self, prompts):
         return None
-
-
-class WarningScorer(CountingScorer):
-    """Warns of what holds for every decoder, as FID does of too few images."""
-
-    def score(self, images, prompts):
-        logging.getLogger("metrics.fid").warning("%d images are few", len(images))
-        return super().score(images, prompts)
-
-
-def test_a_warning_that_holds_for_every_decoder_shows_once(fake_study, caplog):
-    config = fake_study("latency.prompts=0")
-    result = run_study(config)
-    finish(config, result, WarningScorer())
-    assert caplog.messages.count("6 images are few") == 1
-    finish(config, result, WarningScorer())
-    assert caplog.messages.count("6 images are few") == 2, "once a study"
 
 
 @pytest.fixture
@@ -103,12 +85,6 @@ def test_peak_memory_is_that_of_the_first_block(done):
     assert summary_of(result, rows).loc["fake_spec"].peak_memory_mb == 101
 
 
-def test_columns_are_those_of_the_contract(done):
-    config, result = done
-    finish(config, result)
-    assert (result.path / "summary.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
-
-
 def test_the_speed_up_is_paired_with_the_baseline_of_the_same_temperature(done):
     _, result = done
     rows = result.rows.copy()
@@ -136,20 +112,6 @@ def test_acceptance_and_mass_moved(done):
     assert table.loc["fake_spec", "tv_output_bound"] == pytest.approx(0, abs=1e-6)
     assert table.loc["fake_spec", "tv_declared_bound"] > 0, "the toy rule declares more than it is"
     assert math.isnan(table.loc["fake_ar", "tv_output"])
-
-
-def test_what_figures_were_made_with_stands_beside_the_summary(done):
-    _, result = done
-    summary_of(result, scorer=CountingScorer())
-    assert not (result.path / "quality.csv").exists(), "nothing was named"
-    scorer = CountingScorer()
-    scorer.clip = "ViT-B-32"
-    summary_of(result, scorer=scorer)
-    named = pd.read_csv(result.path / "quality.csv")
-    assert set(named.clip_features) == {"ViT-B-32"}
-    from bench.compare.measured import load
-
-    assert load(result.path).rows[0].features["clip"] == "ViT-B-32"
 
 
 def test_a_reseed_has_its_own_row(done):

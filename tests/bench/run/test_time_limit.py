@@ -3,16 +3,13 @@
 import signal
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
 from bench.data.errors import ConfigError, TimeLimitError
 from bench.run.finish import finish
-from bench.run.lineup import Lineup
 from bench.run.outcome import within
 from bench.run.runner import run_study
-from decoders.execution.compiled import Compiled
 from tests.bench import fakes
 
 SLOW = "{decoder: fake_spec, name: slow, overrides: ['loop.seconds=30', 'loop.label=slow']}"
@@ -26,14 +23,6 @@ def test_what_is_in_time_is_returned_and_what_is_late_says_where_it_was_stopped(
         within(0.1, 2, lambda: time.sleep(30))
     assert time.monotonic() - began < 20
     assert signal.getsignal(signal.SIGALRM) is before
-
-
-def test_compiling_does_not_count() -> None:
-    began = time.monotonic()
-    compiled = lambda: min(time.monotonic() - began, 0.5)  # noqa: E731  half a second of it
-    assert within(0.2, 1, lambda: time.sleep(0.55) or 7, compiled) == 7
-    with pytest.raises(TimeLimitError):
-        within(0.2, 1, lambda: time.sleep(30), compiled)
 
 
 def test_a_hanging_decoder_is_tried_twice_and_the_others_go_on(fake_study) -> None:
@@ -78,14 +67,3 @@ def test_a_limit_outside_the_main_thread_is_refused_before_work_starts(fake_stud
     thread.start()
     thread.join()
     assert said and not fakes.CALLS
-
-
-def test_the_bar_says_what_is_compiled() -> None:
-    """Otherwise a warm-up of half a minute looks like one that hangs."""
-    said: list[str] = []
-    how = Compiled()
-    lineup = SimpleNamespace(decoding="lenience", model=SimpleNamespace(execution=how))
-    Lineup.announce(lineup, SimpleNamespace(set_postfix_str=said.append))  # type: ignore[arg-type]
-    how.tell("accept")
-    how.tell("")
-    assert said == ["compiling lenience (acceptance)", "lenience"]
