@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from bench.config.compose import compose_study
 from bench.config.schedule import Cell, cells
@@ -14,7 +13,6 @@ from bench.config.schema import StudyConfig
 from bench.judge.gate import sampled
 from bench.run.finish import verdicts
 from decoders.api import ImageModel
-from decoders.baselines import plain_decoding
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.small import random_model
 from decoders.noise import Noise
@@ -78,25 +76,3 @@ def test_a_part_needs_fewer_forwards_than_ar(name, study, model):
     made = decoded(spec, model)
     assert made.codes.shape == (len(PROMPTS), size)
     assert made.trace.target_calls.float().mean() < size - 1
-
-
-def test_the_proposer_copies_the_code_one_row_up(study, model):
-    """Accepted drafts are the codes one row up."""
-    spec = cell_of(study, model, "above").entry.spec
-    made = decoded(spec, random_model(vocab=4, grid=4))
-    drafts = made.trace.depth[:, 4:] > 0
-    assert drafts.any()
-    assert (made.codes[:, 4:] == made.codes[:, :-4])[drafts].all()
-
-
-def test_the_loop_decodes_rows_at_once_and_with_a_wide_lag_it_is_ar(study):
-    model = random_model(vocab=12, grid=5, seed=1)
-    target = cell_of(study, model, "zip").entry.spec.loop.target
-    wide, both = (decoded(DecoderSpec("zip", PartSpec(target, {"lag": n})), model) for n in (5, 2))
-    noise = Noise.for_prompts(1, PROMPTS, 25)
-    plain = plain_decoding(model, model.sampling).generate(model.text.encode(PROMPTS), noise)
-    assert torch.equal(wide.codes, plain.codes)
-    assert (both.trace.target_calls == 2 * 4 + 4).all()
-    step = both.trace.step[0].view(5, 5)
-    assert step[0, 3] == step[1, 1] == 3  # a code of either row
-    assert torch.equal(both.codes[:, :3], plain.codes[:, :3])

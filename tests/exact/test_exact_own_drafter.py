@@ -6,7 +6,7 @@ import torch
 
 from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.sampled import real_check
-from bench.judge.gate.small import LAYERS, Asked, Real, small_model, small_spec
+from bench.judge.gate.small import Asked, small_model
 from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
@@ -67,12 +67,6 @@ def test_the_verdict_on_a_block_an_exit_and_specdec(drafter, rule, sampling, ver
     monkeypatch.setattr(sampled, "DRAWN", 2048)
     found = check_decoder(composed("chain", rule, drafter=drafting(drafter)), sampling)
     assert found.verdict == verdict, found
-
-
-def test_a_drafter_of_the_first_layers_is_cut_to_the_small_target():
-    spec = composed(drafter=drafting("free.Free", layers=12))
-    assert small_spec(spec, MODEL, Real()).drafter.kwargs == {"layers": LAYERS - 1}
-    Asked(spec, TAU_1).decoder(small_model(12, 3, 0))
 
 
 class Rigid:

@@ -106,21 +106,12 @@ def test_a_picture_is_read_once_until_something_changes(tmp_path, real):
 
 
 def test_bad_requests_are_refused(evaluation, drawn, real, tmp_path):
-    for names, message in (
-        ((), "no metric"),
-        (("fdi",), "did you mean 'fid'"),
-        (("fid", "fid"), "named twice"),
-    ):
-        with pytest.raises(MetricError, match=message):
-            evaluation(*names)
-    with pytest.raises(MetricError, match="at least 1 pixel"):
-        evaluation("fid", size=0)
+    with pytest.raises(MetricError, match="did you mean 'fid'"):
+        evaluation("fdi")
     with pytest.raises(MetricError, match=r"kid needs a folder.*reference=DIR"):
         evaluation("clip", "kid").figures(drawn, ["a cat"] * 20, ())
     with pytest.raises(MetricError, match=r"clip needs the images' captions"):
         evaluation("clip").figures(drawn, [], real)
-    with pytest.raises(MetricError, match="20 images but 19 captions"):
-        evaluation("clip").figures(drawn, ["a cat"] * 19, ())
     with pytest.raises(MetricError, match="4 images are too few for precision_recall: at least 5"):
         evaluation("precision_recall").figures(drawn[:4], [], real)
     with pytest.raises(MetricError, match="are missing, and nothing is downloaded"):

@@ -3,7 +3,6 @@ against sampling, and of exact rules."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -104,26 +103,6 @@ def test_relaxed_deterministic_law_is_the_sequential_one():
         law = node_law(PairRule(), made.p[row], None, made.children[row][made.valid[row]])
         assert law.out == pytest.approx((want + alive * current).double(), abs=1e-6)
         assert law.declared == pytest.approx(1 - kept, abs=1e-6)
-
-
-def test_relaxed_stochastic_law_is_what_sampling_gives():
-    made = pairs(True, count=1, children=1)
-    rule, rng = PairRule(), np.random.default_rng(0)
-    tv, bound, _ = output_tv(rule, made)
-    weights = made.q[0].double()
-    drawn = torch.from_numpy(rng.choice(V, 60_000, p=(weights / weights.sum()).numpy()))
-    rows = made.p[0].expand(len(drawn), -1), made.q[0].expand(len(drawn), -1)
-    test = rule.test(*rows, drawn)
-    fallback = torch.multinomial(test.residual.nan_to_num(1.0), 1)[:, 0]
-    out = torch.where(torch.from_numpy(rng.random(60_000)) < test.accept, drawn, fallback)
-    share = torch.bincount(out, minlength=V).double() / len(out)
-    assert float(0.5 * (share - made.p[0]).abs().sum()) == pytest.approx(float(tv[0]), abs=0.01)
-    assert float(tv[0]) > 0.01
-    mass = sum(
-        float(made.q[0, x] * rule.test(*(r[:1] for r in rows), torch.tensor([x])).bound)
-        for x in range(V)
-    )
-    assert float(bound[0]) == pytest.approx(mass, abs=1e-6)
 
 
 class NoNumber(ExactRule):

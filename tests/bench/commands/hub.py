@@ -17,8 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 class Hub(ThreadingHTTPServer):
     """commits: repository -> its revisions, the last one being `main`, each a folder. refused:
-    repository -> (status, X-Error-Code) of every answer. cut: files whose body ends half way.
-    bodies: files that were sent, each time."""
+    repository -> (status, X-Error-Code) of every answer. bodies:
+    files that were sent, each time."""
 
     daemon_threads = True
 
@@ -26,7 +26,6 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answer)
         self.commits: dict[str, dict[str, Path]] = {}
         self.refused: dict[str, tuple[int, str]] = {}
-        self.cut: set[str] = set()
         self.bodies: list[str] = []
         self.asked = 0
 
@@ -90,19 +89,13 @@ class Answer(BaseHTTPRequestHandler):
         headers = {"ETag": f'"{digest(path)}"', "X-Repo-Commit": revision}
         if body:
             self.server.bodies.append(path.name)
-        if body and path.name in self.server.cut:
-            self.send(200, headers, content[: len(content) // 2], True, len(content))
-            self.close_connection = True
-            return
         self.send(200, headers, content, body)
 
-    def send(
-        self, status: int, headers: dict[str, str], content: bytes, body: bool, size: int = -1
-    ) -> None:
+    def send(self, status: int, headers: dict[str, str], content: bytes, body: bool) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content) if size < 0 else size))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if body:
             self.wfile.write(content)

@@ -12,7 +12,6 @@ import pytest
 from bench.__main__ import main
 from bench.commands.manual import COMMANDS, manual
 from bench.config.compose import compose_study
-from bench.data.version import commit_line
 
 AS_HERE = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 HEAVY = ("torch", "hydra", "omegaconf", "pandas", "numpy", "pyarrow", "matplotlib")
@@ -93,25 +92,9 @@ def test_the_examples_of_help_are_understood(command):
     compose_study(shlex.split(manual(command).splitlines()[-1])[4:])
 
 
-def test_the_version_names_the_commit_of_the_checkout(capsys, tmp_path):
+def test_the_version_names_the_program(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("lantern-bench ")
-
-    def git(*words: str) -> str:
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        run = ["git", "-C", str(tmp_path), *who, *words]
-        return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
-
-    assert commit_line(tmp_path) == ""
-    git("init", "-q")
-    (tmp_path / "inside").mkdir()
-    (tmp_path / "inside" / "file").write_text("a")
-    git("add", ".")
-    git("commit", "-q", "-m", "first")
-    assert commit_line(tmp_path) == f"commit {git('rev-parse', '--short=12', 'HEAD')}"
-    assert commit_line(tmp_path / "inside") == "", "a folder in another project's repository"
-    (tmp_path / "inside" / "file").write_text("b")
-    assert commit_line(tmp_path).endswith(", with uncommitted changes")
 
 
 @pytest.mark.parametrize("words", ["list", "--version"])

@@ -204,21 +204,13 @@ def test_bad_settings_are_refused(given, message):
 
 
 def test_what_is_missing_is_said_before_anything_is_read(scenes, tmp_path, capsys):
-    images, captions, reference = scenes
+    images, _, _ = scenes
     assert cmd_evaluate([]) == 2
     assert "images=DIR" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="images=DIR is missing"):
-        cmd_evaluate(["limit=3"])
     with pytest.raises(ConfigError, match=r"nothing can be measured of .* give captions=FILE"):
         cmd_evaluate([str(images)])
-    with pytest.raises(ConfigError, match="device='gpu' is no device"):
-        cmd_evaluate([f"images={images}", f"captions={captions}", "device=gpu"])
-    for more, message in (
-        (["metrics=[fid]"], "fid needs a folder of reference images"),
-        ([f"reference={reference}", f"weights.folder={tmp_path}"], "vgg16"),
-    ):
-        with pytest.raises(MetricError, match=message):
-            cmd_evaluate([f"images={images}", "device=cpu", *more])
+    with pytest.raises(MetricError, match="fid needs a folder of reference images"):
+        cmd_evaluate([f"images={images}", "device=cpu", "metrics=[fid]"])
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 
 from bench.commands.train import DRAFTER, RECORD, cmd_train, compose_train
 from bench.data.errors import ConfigError
-from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.api import ImageModel, Sampling
 from decoders.compose import PartSpec, build_part
 from decoders.models.small import random_model
 from decoders.models.weights import dtype_of
@@ -110,10 +110,3 @@ def test_the_embedded_recipe_is_the_default_of_the_embedded_model():
 def test_bad_words_are_refused(words, says):
     with pytest.raises(ConfigError, match=says):
         compose_train(words)
-
-
-def test_a_drafter_without_a_learner_says_what_is_missing(tmp_path):
-    with pytest.raises(DecoderError, match="has no 'SessionLearner'"):
-        trained(
-            tmp_path, "drafter._target_=decoders.propose.drafters.medusa.Session", "drafter=medusa"
-        )

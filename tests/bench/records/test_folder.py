@@ -9,9 +9,7 @@ import pytest
 from bench.data.errors import DiskFullError, FolderError, PromptError
 from bench.records import rows as records
 from bench.records.folder import open_folder
-from bench.records.kept import today
 from bench.records.rows import SCHEMA_VERSION, write_atomically
-from bench.run import runner
 from bench.run.runner import run_study
 from decoders.api import DecoderError
 
@@ -85,27 +83,6 @@ def test_a_full_disk_stops_with_advice_and_loses_nothing(fake_study, monkeypatch
     assert (resumed.status == "ok").all() and len(resumed) == 36
 
 
-@pytest.mark.parametrize(
-    ("words", "rows", "pictures"),
-    [
-        ((), 36, 36),
-        (("latency.repeats=3",), 36 + 24, 36),  # three decoders time four images twice more
-    ],
-)
-def test_space_is_asked_for_what_is_left_an_image_s_picture_once(
-    fake_study, monkeypatch, words, rows, pictures
-):
-    asked = []
-    monkeypatch.setattr(runner, "check_space", lambda _, *counts: asked.append(counts))
-    config = fake_study(*words)
-    run_study(config)
-    kept = len(list(Path(config.run_dir).glob("images/*/*/*.png")))
-    assert asked == [(rows, pictures)] and kept == pictures
-    next(Path(config.run_dir).glob("rows/*/quality-*.parquet")).unlink()
-    run_study(config)
-    assert asked[1] == (1, min(pictures, 1)), "what is recorded already needs no space"
-
-
 def test_an_interrupted_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "a.bin"
     write_atomically(path, lambda file: file.write(b"old"))
@@ -134,14 +111,3 @@ def test_a_run_that_is_refused_before_its_first_row_leaves_no_folder(tmp_path):
     with pytest.raises(PromptError), open_folder(path, {}, "hash", {}):
         raise PromptError("too few prompts")
     assert not path.exists()
-
-
-@pytest.mark.parametrize(
-    ("recorded", "shown"),
-    [
-        ("violates (TV 0.3777; output bound holds)", "relaxed (TV 0.3777; output bound holds)"),
-        ("violates (TV 0.4021)", "broken (TV 0.4021)"),
-    ],
-)
-def test_a_verdict_of_an_earlier_version_is_read_in_todays_words(recorded, shown):
-    assert today(recorded) == shown

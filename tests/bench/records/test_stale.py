@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from bench.__main__ import main
 from bench.records import rows as records
 from bench.records.sources import code_of
 from bench.run.finish import gather
@@ -207,14 +206,3 @@ def test_no_damage_of_a_row_file_passes(finished, tmp_path):
     path.write_bytes(whole[:600] + bytes(64) + whole[664:])
     new, calls = again(config)
     assert calls and (new.status == "ok").all() and records.read(path) is not None
-
-
-def study_words(config) -> list[str]:
-    return [fakes.SEARCHPATH, "study=fake", f"run_dir={config.run_dir}", *FEW]
-
-
-def test_a_report_in_words_that_decide_no_row_is_written(finished):
-    config, _ = finished
-    words = study_words(config)
-    assert main(["run", *words]) == 0
-    assert main(["report", *words, "gate=true", "metric=scenes"]) == 0, "same rows"

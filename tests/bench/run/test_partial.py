@@ -10,14 +10,11 @@ import pytest
 
 from bench.__main__ import main
 from bench.console import terminable
-from bench.data.errors import FolderError, Interrupted
+from bench.data.errors import Interrupted
 from bench.run.finish import (
     PARTIAL,
-    gather,
     interruptible,
-    progress_of,
 )
-from bench.run.runner import run_study
 from tests.bench import fakes
 
 
@@ -64,15 +61,6 @@ def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped,
     assert main(["report", *words()]) == 0
     assert "partial" not in capsys.readouterr().out and not (folder / PARTIAL).exists()
     assert set(pd.read_csv(folder / "summary.csv").status) == {"ok"}
-
-
-def test_rows_of_another_configuration_are_no_part_of_a_table(fake_study):
-    config = fake_study("quality.images=0")
-    assert gather(config) is None and not progress_of(config).done
-    run_study(config)
-    with pytest.raises(FolderError, match=r"latency.prompts: 4 in the folder, 3 asked for"):
-        gather(fake_study("quality.images=0", "latency.prompts=3"))
-    assert not (Path(config.run_dir) / PARTIAL).exists()
 
 
 def test_sigterm_interrupts_like_ctrl_c_and_only_in_here(fake_study):

@@ -13,11 +13,9 @@ from pandas.testing import assert_frame_equal
 
 from bench.__main__ import main
 from bench.data.errors import ConfigError
-from bench.prompts.file import captions_of
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from decoders.api import DecoderError
-from metrics.images import image_files
 from tests.bench import fakes
 
 ROOT = Path(__file__).parents[3]
@@ -52,22 +50,6 @@ def test_every_image_is_a_row_with_its_picture(fake_run):
     )
     assert set(again.seed) == {1} and set(quality.seed) == {0}
     assert again.codes.iloc[0].tolist() != quality.codes.iloc[0].tolist()
-
-
-def test_pictures_lie_by_protocol_and_each_folder_holds_its_captions(fake_study):
-    config = fake_study("quality.reseeds=2")
-    result = run_study(config)
-    folders = {path.parent for path in result.path.glob("images/**/*.png")}
-    found = {f"{path.parent.name.rpartition('-')[0]}/{path.name}" for path in folders}
-    assert found == {
-        "fake_ar/latency", "fake_ar/quality", "fake_ar/reseed-1", "fake_ar/reseed-2",
-        "fake_spec/latency", "fake_spec/quality", "greedy/latency", "greedy/quality",
-    }  # fmt: skip
-    rows = result.rows.set_index(result.rows.image.map(lambda name: result.path / name))
-    for folder in folders:
-        files = image_files(folder)
-        wanted = [rows.prompt[file] for file in files]
-        assert captions_of(files, folder / "captions.json") == wanted
 
 
 def test_an_image_does_not_depend_on_protocol_or_batch(fake_study, fake_run, tmp_path):

@@ -76,15 +76,6 @@ def test_rounds_are_further_blocks_and_all_timings_count(fake_study):
     assert summary_of(result, disturbed).loc["fake_spec"].speedup == pytest.approx(6)
 
 
-def test_peak_memory_is_that_of_the_first_block(done):
-    _, result = done
-    rows = result.rows.copy()
-    mine = (rows.decoder == "fake_spec") & (rows.protocol == "latency")
-    rows.loc[mine, "block"] = rows.prompt_index[mine] // 2
-    rows.loc[mine, "peak_memory_mb"] = 100.0 + rows.prompt_index[mine]
-    assert summary_of(result, rows).loc["fake_spec"].peak_memory_mb == 101
-
-
 def test_the_speed_up_is_paired_with_the_baseline_of_the_same_temperature(done):
     _, result = done
     rows = result.rows.copy()

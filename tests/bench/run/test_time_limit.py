@@ -1,12 +1,11 @@
 """A decoder that hangs is stopped by `time_limit`, tried once more and then no longer."""
 
 import signal
-import threading
 import time
 
 import pytest
 
-from bench.data.errors import ConfigError, TimeLimitError
+from bench.data.errors import TimeLimitError
 from bench.run.finish import finish
 from bench.run.outcome import within
 from bench.run.runner import run_study
@@ -45,25 +44,3 @@ def test_the_gate_does_not_wait_for_a_decoder_that_hangs(fake_study) -> None:
     config = fake_study(*words, "gate=true")
     summary = finish(config, run_study(config))
     assert summary.exactness.tolist() == ["not checked"]
-
-
-def test_with_a_longer_limit_the_failed_rows_are_tried_again(fake_study) -> None:
-    slow = SLOW.replace("=30", "=1")
-    words = ["quality.images=0", "latency.prompts=1", f"decoders=[{slow}]"]
-    assert (run_study(fake_study(*words, "time_limit=0.1")).rows.status == "failed").all()
-    again = run_study(fake_study(*words, "time_limit=60", "retry_failed=true"))
-    assert (again.rows.status == "ok").all()
-
-
-def test_a_limit_outside_the_main_thread_is_refused_before_work_starts(fake_study) -> None:
-    config, said = fake_study("time_limit=5"), []
-
-    def run() -> None:
-        with pytest.raises(ConfigError, match="main thread") as error:
-            run_study(config)
-        said.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert said and not fakes.CALLS
