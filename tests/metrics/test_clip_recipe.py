@@ -42,5 +42,3 @@ def test_a_short_run_learns_stores_and_resumes(short, tmp_path):
     rows = read_curve(tmp_path / "more")
     assert rows[:2] == curve  # what was done is kept
     assert rows[-1]["loss"] < rows[0]["loss"]
-
-
