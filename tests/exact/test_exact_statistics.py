@@ -12,10 +12,10 @@ from bench.judge.gate.statistics import (
     prefix_pvalues,
     resolution,
 )
-from decoders.api import DecoderError, Sampling
+from decoders.api import Sampling
 from decoders.compose import DecoderSpec
 from decoders.distribution import probabilities
-from tests.exact.specs import AR, TAU_1, composed, lantern, planting, verifying
+from tests.exact.specs import AR, TAU_1, composed, lantern, verifying
 
 MODEL = small_model(4, 2, 5)
 TEXT = prompts(MODEL, 1, 5)
@@ -133,11 +133,3 @@ def test_the_composition_is_scaled_and_otherwise_kept():
     spec = composed()
     assert Asked(spec, Sampling(top_k=1000), Real(16384)).filters(64).top_k == 4
     assert Asked(spec, TAU_1).filters(64) == TAU_1
-
-
-def test_what_cannot_be_built_is_an_error():
-    tree = planting("static.Static", choices=[[0, 0]])
-    with pytest.raises(DecoderError, match="no parent"):
-        check_decoder(composed(tree, lantern()), TAU_1)
-    with pytest.raises(DecoderError, match="delta"):
-        check_decoder(composed("small", lantern(delta=1.5)), TAU_1)

@@ -97,11 +97,3 @@ def test_sizes_that_differ_and_broken_files_are_named(folder):
     (folder / "3.png").write_bytes(b"\x89PNG broken")
     with pytest.raises(MetricError, match=r"3\.png is not a readable image"):
         list(image_batches(ImageSet(image_files(folder), centre_crop(8)), 8, 8))
-
-
-def test_folders_without_images_are_refused(tmp_path):
-    (tmp_path / "inner").mkdir()
-    with pytest.raises(MetricError, match=r"holds 0 images.*folders inside"):
-        image_files(tmp_path)
-    with pytest.raises(MetricError, match="not a folder"):
-        image_files(tmp_path / "none")

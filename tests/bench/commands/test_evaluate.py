@@ -96,17 +96,6 @@ def test_a_folder_by_itself_is_compared_with_real_scenes(scenes, tmp_path, capsy
     assert capsys.readouterr().out.splitlines()[1:] == shown.splitlines()[1:]
 
 
-def test_the_metrics_that_fit_are_the_papers_where_captions_are_of_another_world(scenes):
-    images, captions, reference = scenes
-    captions.write_text("a zebra in the snow\n" * 12)
-    for more, fit in (
-        ([f"captions={captions}"], ("clip",)),
-        ([f"reference={reference}"], ("fid", "kid", "precision_recall")),
-        ([f"captions={captions}", f"reference={reference}"], evaluate.PAPERS),
-    ):
-        assert evaluate.completed(parse([str(images), *more])).metrics == fit
-
-
 def test_the_figures_are_those_of_the_scorer_of_studies(scenes, tmp_path):
     """The same images, once as a folder and once as a study's files."""
     config = parse(words(scenes, tmp_path, "metrics=[scenes]"))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench.data.errors import ConfigError, PromptError
-from bench.prompts import coco, file, parti, scenes
+from bench.prompts import file, parti, scenes
 
 
 def write(folder, name, text):
@@ -114,16 +114,3 @@ def test_files_that_would_be_misread_are_refused(tmp_path, name, text, expected)
     with pytest.raises(PromptError) as error:
         file.load(None, write(tmp_path, name, text))
     assert expected in str(error.value) and len(str(error.value)) < 1000
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "expected"),
-    [
-        (coco, '{"annotations": [{"image_id": 1, "caption": 3}]}', "COCO"),
-        (parti, "Prompt\na\n", "Category"),
-        (parti, "Prompt\tCategory\na\n", "the header 2"),
-    ],
-)
-def test_official_files_that_are_none_are_refused(tmp_path, kind, text, expected):
-    with pytest.raises(PromptError, match=expected):
-        kind.load(None, write(tmp_path, "official", text))

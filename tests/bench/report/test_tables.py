@@ -12,7 +12,7 @@ import pytest
 from bench.judge.fairness import FAIR, Fairness
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
 from bench.records.load import load
-from bench.records.run_data import Entry, Role, RunData
+from bench.records.run_data import Entry, RunData
 from bench.report import build
 from bench.report.document import Document, document
 from bench.report.headline import headline
@@ -250,18 +250,3 @@ def test_csv_keeps_full_precision_and_adds_the_reading(said):
     assert list(table.index[marked == "True"]) == ["eagle1"]
     assert table.loc["ar (reseed)", "role"] == "reseed"
     assert table.loc["lantern_chain", "error"].startswith("NumericalError")
-
-
-def test_sections_are_what_may_be_compared_under_the_names_of_their_networks(run, tmp_path):
-    assert [section.greedy for section in run.sections] == [False, True]
-    assert [s.baseline and s.baseline.name for s in run.sections] == ["ar", "ar_greedy"]
-    sampled = [made.name for made in DECODERS if made.temperature]
-    assert [entry.name for entry in run.sections[0].decoders] == sampled
-    few = (DECODERS[0], replace(DECODERS[1], name="null"))  # no missing value
-    columns = {"cfg": [2.0, 2.0, 4.0], "fid_features": "inception-v3-compat"}
-    first, other = load(write_run(tmp_path, few, prompts=2, images=False, **columns)).sections
-    assert (first.fid_name, first.clip_name) == ("FID (inception-v3-compat)", "CLIP")
-    titles = [f"Sampling (temperature 1, guidance {guidance})" for guidance in (2, 4)]
-    assert [first.title, other.title] == titles
-    assert other.baseline is None
-    assert [(e.name, e.role) for e in other.entries] == [("null", Role.DECODER)]
