@@ -127,15 +127,6 @@ def test_noise_is_a_function_of_seed_and_prompt() -> None:
     assert not torch.equal(other.uniform, one.uniform)
 
 
-def test_the_table_is_round_0_of_what_is_made_when_asked_for() -> None:
-    noise = Noise.for_prompts(0, ["x", "y"], LENGTH)
-    place = every_place(2)
-    for zero in (torch.tensor(0), torch.zeros(2, 1, dtype=torch.long)):
-        assert torch.equal(noise.at(place, 0, SLOTS, zero), noise.uniform)
-    assert torch.equal(noise.at(place, 5, 40)[..., : SLOTS - 5], noise.uniform[..., 5:])
-    assert not torch.equal(noise.at(place, 0, SLOTS, 1), noise.uniform)
-
-
 def test_a_round_is_a_number_or_a_tensor_of_every_place() -> None:
     noise, place = Noise.for_prompts(0, ["x", "y"], LENGTH), torch.tensor([[1, 2], [3, 4]])
     each = torch.tensor([[0, 1], [2, 3]])

@@ -7,12 +7,11 @@ import torch
 
 from decoders.api import DecoderError, Draft, Sampling
 from decoders.cache import KVCache
-from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
-from decoders.distribution import guided, normalised, pick, probabilities, without
+from decoders.compose import PartSpec, build_part, resolve
+from decoders.distribution import guided, probabilities
 from decoders.models.small import random_model
-from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, MAX_CHILDREN, SLOTS, Noise
 from decoders.propose.drafters.eagle_learner import loaded
-from decoders.verify.children import children_of, longest, walk
+from decoders.verify.children import walk
 
 # ---- cache --------------------------------------------------------------------------------------
 
@@ -63,34 +62,7 @@ def test_committing_reads_before_it_writes():
             assert torch.equal(values[row], wanted[1, row][:, order])
 
 
-def test_a_widened_cache_keeps_what_it_holds_and_takes_more():
-    wide = filled_cache().widened(8)
-    wide.write(1, wide.flat_index(torch.tensor([[7], [6]])), marks(layer=1)[..., :1, :])
-    for layer in range(2):
-        for row in range(2):
-            keys, values = wide.read(layer)
-            assert torch.equal(keys[row, :, :6], marks(layer=layer)[0, row])
-            assert torch.equal(values[row, :, :6], marks(layer=layer)[1, row])
-    assert torch.equal(wide.read(1)[0][0, :, 7], marks(layer=1)[0, 0, :, 0])
-    with pytest.raises(DecoderError, match="cannot shrink"):
-        wide.widened(7)
-    with pytest.raises(DecoderError, match="one shape"):
-        wide.commit(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 2).long())
-
-
 # ---- noise --------------------------------------------------------------------------------------
-
-
-def test_noise_is_read_at_each_row_s_place():
-    assert (DRAFT_SLOT, SLOTS) == (ACCEPT_SLOT + MAX_CHILDREN, DRAFT_SLOT + MAX_CHILDREN)
-    uniform = torch.arange(2 * 5 * SLOTS).view(2, 5, SLOTS).float()
-    place = torch.tensor([[1, 3], [0, 99]])  # past the table: its last place
-    found = Noise(uniform).at(place, 2, 3)
-    assert found.shape == (2, 2, 3)
-    assert torch.equal(found[0, 1], uniform[0, 3, 2:5])
-    assert torch.equal(found[1, 1], uniform[1, 4, 2:5])
-    with pytest.raises(DecoderError, match="no prompts"):
-        Noise.for_prompts(0, [], 9)
 
 
 # ---- distributions ------------------------------------------------------------------------------
@@ -119,15 +91,6 @@ def test_filters():
     torch.testing.assert_close(probabilities(logits, greedy), full)  # raw
 
 
-def test_small_helpers():
-    p = torch.tensor([[0.2, 0.3, 0.5]])
-    assert float(pick(p, torch.tensor([2]))) == 0.5
-    assert without(p, torch.tensor([2])).tolist() == [[pytest.approx(0.2), pytest.approx(0.3), 0.0]]
-    zero = torch.zeros(1, 3)
-    assert torch.equal(normalised(zero, p), p)
-    torch.testing.assert_close(normalised(4 * p, zero), p)
-
-
 # ---- the walk -----------------------------------------------------------------------------------
 #          0
 #        1   2
@@ -150,13 +113,6 @@ def taken(*nodes: int) -> torch.Tensor:
     return torch.isin(draft.children, torch.tensor(nodes)) & (draft.children > 0)
 
 
-def test_children_and_their_codes():
-    codes, valid = children_of(small_draft())
-    assert codes[0, 2].tolist() == [14, 15]
-    assert valid[0].tolist() == [[True, True], [True, False], [True, True], [False, False],
-                                 [False, False], [True, False], [False, False]]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("accepted", "nodes"),
     [((), [0]), ((1,), [0, 1]), ((2,), [0, 2]), ((1, 2, 5, 6), [0, 1]), ((2, 5, 6), [0, 2, 5, 6]),
@@ -168,19 +124,6 @@ def test_the_walk_takes_the_first_accepted_child(accepted, nodes):
     assert int(path.count) == len(nodes) - 1
     assert int(path.last) == nodes[-1]
     assert (path.nodes[0, len(nodes) :] == nodes[-1]).all()
-
-
-@pytest.mark.parametrize(
-    ("accepted", "nodes"),
-    [((), [0]), ((1, 2), [0, 1]), ((1, 2, 5, 6), [0, 2, 5, 6]), ((1, 3, 2, 4), [0, 1, 3]),
-     ((5, 6), [0])],
-)  # fmt: skip
-def test_greedy_takes_the_longest_path_the_first_on_ties(accepted, nodes):
-    path = longest(small_draft(), taken(*accepted), 3)
-    assert path.nodes[0, : len(nodes)].tolist() == nodes
-    assert int(path.count) == len(nodes) - 1
-    order = {(1,): [0], (2,): [1], (2, 5): [1, 1], (2, 5, 6): [1, 1, 0], (1, 3): [0, 0]}
-    assert path.order[0, : len(nodes) - 1].tolist() == order.get(tuple(nodes[1:]), [])
 
 
 # ---- composition --------------------------------------------------------------------------------
@@ -225,17 +168,6 @@ def test_an_unknown_option_names_its_nearest_and_all():
         DecoderError, match=r"no option 'detla'; nearest: delta; it takes: k, .*delta"
     ):
         build_part(part, random_model())
-
-
-def test_a_decoder_is_built_of_its_parts():
-    model = random_model(vocab=8)
-    spec = DecoderSpec("x", PartSpec("decoders.loops.speculative.Speculative"),
-                       PartSpec("decoders.propose.drafters.eagle.Eagle"),
-                       PartSpec("decoders.propose.trees.chain.Chain", {"depth": 2}),
-                       PartSpec("decoders.verify.lantern.Lantern", {"k": 3}))  # fmt: skip
-    decoder = build_decoder(model, spec, Sampling(cfg=2.0))
-    assert (decoder.tree.depth, decoder.rule.k) == (2, 3)
-    assert decoder.sampling.cfg == 2.0
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ def part(module: str, name: str, **options) -> PartSpec:
     return PartSpec(f"{module}.{name}", options)
 
 
-exam, planted, field, contracts = (
-    partial(part, f"tests.{module}")
-    for module in ("exact.exam", "exact.planted", "exact.planted_field", "decoders.test_contracts")
+exam, planted, field = (
+    partial(part, f"tests.exact.{module}") for module in ("exam", "planted", "planted_field")
 )
 verifying, proposing = partial(part, "decoders.verify"), partial(part, "decoders.propose")
 drafting, planting = (partial(part, f"decoders.propose.{name}") for name in ("drafters", "trees"))

@@ -19,12 +19,12 @@ from tests.exact.specs import (
     TAU_1,
     TREES,
     composed,
-    contracts,
     drafting,
     exam,
     lantern,
     planted,
     planting,
+    verifying,
     window,
 )
 
@@ -113,7 +113,7 @@ RIGHT = {
     "tree: CaPE": (composed(planting("cape.Cape", depth=3, nodes=16)), "exact"),
     "tree: Gumbel rows": (tree("Rows"), "exact as far as sampled"),
     "verifier: its own numbers": (loop("OwnNumbers"), "exact"),
-    "verifier: blocks": (composed(rule=contracts("BlockVerification")), "exact"),
+    "verifier: blocks": (composed(rule=verifying("block.Block")), "exact"),
     "rule: in logarithms": (composed(rule=exam("InLogs")), "exact"),
     "rule: rounding of a bound": (composed(rule=exam("Power")), "exact"),
     # The loop samples in proportion: a chain with this rule is exact.

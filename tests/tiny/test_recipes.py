@@ -21,11 +21,10 @@ from decoders.propose.drafters.eagle3 import Eagle3
 from decoders.tiny import bundle
 from decoders.tiny.recipes import drafter, grouped, reading, target, vq
 from decoders.tiny.recipes.card import CARD_NAME
-from decoders.tiny.recipes.plan import MINUTES, Plan
 from decoders.tiny.recipes.stages import make
 from decoders.tiny.scenes import ObjectSpec, SceneSpec
 from decoders.tiny.targets import TARGETS
-from decoders.training.loop import Loop, fit, made_ahead
+from decoders.training.loop import Loop, fit
 from decoders.training.shards import DataConfig
 
 LEARN = reading.learn  # as the recipe has it: `small` shortens it
@@ -149,14 +148,6 @@ def done_of(checkpoint: Path) -> int:
     return int(torch.load(checkpoint, weights_only=True)["step"])
 
 
-def test_the_schedule_warms_up_and_decays() -> None:
-    loop = Loop("x", Path(), steps=100, warmup=10)
-    rates = [loop.factor(step, loop.share(step, 0.0)) for step in range(100)]
-    assert rates[0] == pytest.approx(0.1)
-    assert max(rates) == pytest.approx(1.0)
-    assert rates[-1] == pytest.approx(loop.floor, abs=1e-3)
-
-
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("budget", [None, 3600.0])
 def test_the_schedule_ends_with_the_steps_where_the_budget_is_not_spent(
@@ -194,32 +185,6 @@ def test_a_spent_budget_ends_a_training_after_a_whole_warm_up(tmp_path: Path) ->
     assert len(rates) == loop.done == done_of(loop.checkpoint) < 10**9
 
 
-def test_a_batch_that_fails_to_be_made_is_heard_of_and_threads_stay_as_they_were() -> None:
-    def batches(step: int) -> int:
-        if step == 2:
-            raise ValueError("no third batch")
-        return 10 * step
-
-    before = torch.get_num_threads()
-    made = made_ahead(batches, range(5))
-    assert [next(made), next(made)] == [0, 10]
-    assert torch.get_num_threads() == before
-    with pytest.raises(ValueError, match="no third batch"):
-        next(made)
-    early = made_ahead(batches, range(2))
-    assert next(early) == 0
-    early.close()
-    assert torch.get_num_threads() == before
-
-
-def test_all_stages_fit_in_three_hours(tmp_path: Path) -> None:
-    plan = functools.partial(Plan, tmp_path, tmp_path)
-    assert sum(MINUTES.values()) < 180
-    assert plan().settings("target")["budget_seconds"] == 60 * MINUTES["target"]
-    assert plan(minutes=3).settings("target")["budget_seconds"] == 180
-    assert "budget_seconds" not in plan(steps=20000).settings("target")
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -251,19 +216,6 @@ def test_the_shipped_weights_are_written_over_on_request_alone(
     assert (shipped / "vq.safetensors").is_file()
 
 
-def test_objects_count_more_at_first_and_like_all_others_at_the_end(small: None) -> None:
-    shows = torch.zeros(2, 256, dtype=torch.bool)
-    shows[:, :32] = True
-    batch = target.Batch(["a", "b"], torch.zeros(2, 256, dtype=torch.long), shows, shows.long())
-    heavy = batch.weights(4.0)
-    assert torch.allclose(heavy.mean(), torch.tensor(1.0))
-    assert torch.allclose(heavy[shows][0] / heavy[~shows][0], torch.tensor(4.0))
-    assert bool((batch.weights(1.0) == 1).all())
-    made = target.batch_of(vq.LlamaGenVQ(vq.CONFIG), "valid", 0, 8)
-    assert made.shows.shape == made.codes.shape == (8, 256)
-    assert 0.05 < made.shows.float().mean() < 0.5
-
-
 def test_a_caption_is_answered_by_where_objects_stand() -> None:
     one = ObjectSpec("small", "smooth", "red", "ring")
     two = ObjectSpec("large", "cloudy", "blue", "star")
@@ -283,29 +235,3 @@ def test_the_encoder_learns_to_read(small: None) -> None:
     parts = model.text, model.target.cls_embedding
     before = LEARN(*parts, steps=0)
     assert LEARN(*parts, steps=60) > before + 0.1
-
-
-def test_rows_without_caption_are_not_asked_what_it_says(small: None) -> None:
-    model = target.TextToCodes(target.CONFIG)
-    named = target.Named(model.target)
-    codes = torch.zeros(3, 256, dtype=torch.long)
-    drop = torch.tensor([False, True, False])
-    captions = ["a small red ring on a plain grey background"] * 3
-    with torch.no_grad():
-        target.next_code_loss(model, captions, codes, drop)
-    said = torch.zeros(3, len(reading.ANSWERS), dtype=torch.long)
-    other = said.clone()
-    other[1] = 1
-    with torch.no_grad():
-        assert float(named.loss(said, drop)) == float(named.loss(other, drop))
-        assert float(named.loss(said, drop)) != float(named.loss(other, ~drop))
-
-
-def test_an_encoder_that_learned_to_read_is_not_sent_back(
-    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taught: list[int] = []
-    monkeypatch.setattr(reading, "learn", lambda *parts, seed=0: taught.append(seed) or 0.5)
-    for steps in (1, 2):  # the second is resumed
-        target.train(vq.LlamaGenVQ(vq.CONFIG), tmp_path, steps=steps)
-        assert len(taught) == 1

@@ -15,7 +15,7 @@ from decoders.execution import cuda_graphs
 from decoders.execution.compiled import CUDA_OPTIONS, Compiled
 from decoders.execution.cuda_graphs import Graphed
 from decoders.execution.eager import Execution
-from decoders.execution.state import fill, rebind, snapshot, tensors
+from decoders.execution.state import fill, tensors
 from decoders.kernels.selected import Kernels
 from decoders.models.small import random_model
 from decoders.models.transformer import INTO_PRODUCT, swiglu
@@ -150,54 +150,6 @@ def test_unknown_execution_and_graphs_on_a_cpu_are_refused():
         execution("fast")
     with pytest.raises(DecoderError, match="CUDA graph was asked for on cpu"):
         codes_of(execution("graph"), "ar", 1.0)
-
-
-@dataclasses.dataclass
-class State:
-    kept: torch.Tensor
-    rows: list[torch.Tensor]
-
-
-def test_rebinding_puts_new_values_where_the_old_tensors_stand():
-    state = State(torch.zeros(2), [torch.zeros(3)])
-    before = tensors(state)
-    old, row = state.kept, state.rows[0]
-    state.kept, state.rows[0] = old + 1, row + 2
-    rebind(state, before)
-    assert state.kept is old and old.tolist() == [1, 1]
-    assert state.rows[0] is row and row.tolist() == [2, 2, 2]
-    kept = snapshot(state)
-    old.zero_()
-    fill(state, kept)
-    assert old.tolist() == [1, 1]
-
-
-def test_a_tensor_that_a_step_makes_larger_is_refused_by_name():
-    state = State(torch.zeros(2), [])
-    before = tensors(state)
-    state.kept = torch.zeros(3)
-    with pytest.raises(DecoderError, match=r"bound State\.kept, \(2,\).* anew as \(3,\)"):
-        rebind(state, before)
-
-
-def test_views_of_one_memory_are_copied_once():
-    whole = torch.zeros(4, 3)
-    state = State(whole, [whole.view(3, 4), whole[0], torch.ones(2)])
-    kept = snapshot(state)
-    assert [path for path, tensor in kept.items() if tensor is not tensors(state)[path]] == [
-        ".kept", ".rows.2"
-    ]  # fmt: skip
-    whole.fill_(5)
-    fill(state, kept)
-    assert not whole.any()
-
-
-def test_a_state_of_another_shape_is_refused():
-    state = State(torch.zeros(2), [])
-    with pytest.raises(DecoderError, match="shapes of a step must be static"):
-        fill(state, {".kept": torch.zeros(3)})
-    with pytest.raises(DecoderError, match="expects the state that it was recorded on"):
-        fill(state, {".other": torch.zeros(2)})
 
 
 @pytest.mark.parametrize("how", [execution("eager"), Replayed()], ids=["eager", "recorded"])

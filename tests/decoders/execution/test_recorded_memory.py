@@ -13,12 +13,10 @@ import torch
 
 from decoders.api import Generation, Sampling
 from decoders.cache import KVCache
-from decoders.capability import RESTART
 from decoders.compose import build_decoder
-from decoders.execution.state import snapshot, tensors, whole
+from decoders.execution.state import tensors
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle import Eagle, EagleSession
 from tests.decoders.compositions import SPECS
 from tests.decoders.execution.test_backends import Replayed
 
@@ -74,75 +72,6 @@ def test_later_images_are_prefilled_where_the_first_one_was(name, made):
     assert_equal(found[0], decoded(decoder_of(name), SECOND))
     assert_equal(found[1], decoded(decoder_of(name), FIRST))
     assert_equal(found[0], decoded(decoder_of(name, recorded=False), SECOND))
-
-
-@pytest.mark.parametrize("name", CACHES)
-def test_recording_copies_no_cache(name, monkeypatch):
-    held: list[tuple[Any, dict[str, torch.Tensor]]] = []
-
-    def kept(run: Any) -> dict[str, torch.Tensor]:
-        held.append((run, snapshot(run)))
-        return held[-1][1]
-
-    monkeypatch.setattr("decoders.execution.cuda_graphs.snapshot", kept)
-    decoder = decoder_of(name)
-    found = decoded(decoder, FIRST)
-    (run, values), caches = held[0], 0
-    for path in whole(tensors(run)):
-        own = tensors(run)[path]
-        if path.endswith("cache.data"):
-            caches += 1
-            assert values[path].data_ptr() == own.data_ptr()
-        elif own.numel() and not path.endswith("line_start"):
-            assert values[path].data_ptr() != own.data_ptr(), f"{path} is put back"
-    assert caches == CACHES[name]
-    assert_equal(found, decoded(decoder_of(name, recorded=False), FIRST))
-
-
-@pytest.mark.parametrize("name", ["ar", "lantern_pp", "free"])
-def test_an_image_that_failed_leaves_nothing_behind(name):
-    decoder = decoder_of(name)
-    decoded(decoder, FIRST)
-    for path, tensor in tensors(decoder.prepared[2].run).items():
-        if path.endswith(("cache.data", ".features", "seen.hidden")):
-            with torch.inference_mode():
-                tensor.fill_(float("nan"))
-    assert_equal(decoded(decoder, SECOND), decoded(decoder_of(name), SECOND))
-
-
-class Remembering(EagleSession):
-    """Keeps something of its images beside what the session keeps."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.first = given[3][:, :1].clone()  # [R, 1, D], a state of the prefix
-
-    def _logits(self, features: torch.Tensor, depth: int) -> torch.Tensor:
-        return super()._logits(features + self.first, depth)
-
-
-class Rebinding(EagleSession):
-    """Starts again in tensors of its own."""
-
-    known = RESTART
-
-    def restart(self, text: Any, prefix_hidden: torch.Tensor) -> None:
-        self.prefix = torch.zeros_like(self.prefix)
-        super().restart(text, prefix_hidden)
-
-
-@pytest.mark.parametrize(("kind", "caches"), [(Remembering, 1), (Rebinding, 0)])
-def test_sessions_of_others_start_again_or_are_begun_anew(kind, caches, made, monkeypatch):
-    """Whatever a session does: images are those of a new one, read at the recorded addresses."""
-    monkeypatch.setattr(Eagle, "begin", lambda self, *given: kind(self.net, self.model, *given))
-    decoder = decoder_of("lantern_pp")
-    decoded(decoder, FIRST)
-    places = {p: t.data_ptr() for p, t in tensors(decoder.prepared[2].run).items()}
-    made.clear()
-    found = decoded(decoder, SECOND)
-    assert len(made) == caches
-    assert {p: t.data_ptr() for p, t in tensors(decoder.prepared[2].run).items()} == places
-    assert_equal(found, decoded(decoder_of("lantern_pp"), SECOND))
 
 
 @pytest.fixture

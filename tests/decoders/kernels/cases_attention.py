@@ -8,14 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError
 from decoders.cache import KVCache
 from decoders.kernels import candidates, reference
-from decoders.kernels.choose import choose
 from decoders.kernels.reference import additive
 from decoders.kernels.runtime import missing
-from decoders.kernels.selected import Kernels
-from decoders.kernels.tree_attention import plan, tree_attention
+from decoders.kernels.tree_attention import plan
 from decoders.models.transformer import Attention, TransformerConfig
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -144,13 +141,6 @@ def test_half_precision(dtype, queries):
     assert torch.equal(values, right[2])
 
 
-def test_the_way_the_slots_are_split_does_not_matter():
-    x = given(1, 9, 2, 300, 16)
-    whole, *_ = attended(x, 1)
-    for splits in (2, 3, 5):
-        close(attended(x, splits)[0], whole)
-
-
 def test_new_keys_across_the_border_of_two_splits_are_seen_by_all_queries():
     """40 nodes at slots 44..83 in splits of 64: the second appends what the first did not."""
     x = given(1, 40, 1, 128, 16)
@@ -172,19 +162,6 @@ def test_slots_outside_the_used_ones_are_never_read():
         x.keys[row, :, end:] = float("nan")
         x.values[row, :, end:] = float("nan")
     close(attended(x, 3)[0], right)
-
-
-def test_layers_share_a_workspace():
-    x, one = given(2, 6, 2, 150, 16), candidates.Triton()
-    _, _, sums, arrived, *how = prepared(x, 3)
-    sums.fill_(float("nan"))
-    for seed in (1, 2):
-        layer = given(2, 6, 2, 150, 16, seed=seed)
-        shared = (layer.mask, layer.slots, sums, arrived, *how)
-        keys, values = layer.arguments()[4:]
-        found = one.attend(layer.qkv, layer.rope, shared, keys, values)
-        close(found, reference.tree_attention(*layer.arguments()))
-        assert not arrived.any()
 
 
 @pytest.mark.parametrize("splits", [1, 3])
@@ -211,42 +188,3 @@ def test_it_stands_in_for_the_transformer_s_attention(splits):
         found = candidates.Triton().attend(qkv, x.rope, prepared(x, splits), *caches[1].read(1))
     torch.testing.assert_close(found.flatten(2), right, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(caches[1].data, caches[0].data, atol=1e-6, rtol=1e-6)
-
-
-def test_attention_that_does_not_fit_is_refused():
-    x = given(1, 3, 2, 90, 16)
-    _, _, *rest = prepared(x)
-
-    def refused(message: str, x: Given = x, **changed: Tensor) -> None:
-        each = vars(x) | {"rope": torch.view_as_real(x.rope)} | changed
-        with pytest.raises(DecoderError, match=message):
-            tree_attention(*each.values(), *rest)
-
-    refused(r"mask must be \(1, 3, 90\) torch.bool", mask=x.mask.float())
-    three = {name: getattr(x, name)[:, :1].repeat(1, 3, 1, 1) for name in ("keys", "values")}
-    refused(r"H a multiple of K, found \(1, 3, 6, 16\)", **three)
-    refused(r"keys must be \(1, 2, 90, 16\) torch.float32", keys=x.keys.half())
-    refused(r"1\.\.64 queries.*found 70", given(1, 70, 1, 90, 16))
-    turned = x.values.transpose(2, 3).contiguous().transpose(2, 3)
-    refused("one layout", values=turned)
-    with pytest.raises(DecoderError, match=r"splits must be in 1\.\.16, found 17"):
-        candidates.Triton(17)
-
-
-def test_the_choice_measures_the_kernel_too():
-    shape = candidates.AttentionShape(1, 3, 2, 70, 16, torch.float32, DEVICE)
-    ways = [candidates.Products(), candidates.Triton(), candidates.Triton(2)]
-    found = choose(shape, layers=2, repeats=2, mode="eager", among=ways)
-    assert set(found["milliseconds"]) == {"products", "triton", "triton_2"}
-    assert found["refused"] == {}
-    assert all(found["deviation"][name] <= 1e-5 for name in found["milliseconds"])
-    assert found["name"] == min(found["milliseconds"], key=found["milliseconds"].__getitem__)
-
-
-def test_a_choice_for_more_queries_than_the_kernel_takes_falls_to_another():
-    shape = candidates.AttentionShape(1, 82, 1, 90, 16, torch.float32, DEVICE)
-    chosen = Kernels("auto", "eager")
-    assert chosen.of(shape, 90, 1).name in ("products", "sdpa", "flex")
-    (record,) = chosen.choices.values()
-    refused = {why for name, why in record["refused"].items() if name.startswith("triton")}
-    assert refused == {"the kernel takes 1..64 queries a row, found 82"}

@@ -80,20 +80,6 @@ def test_batches_of_three_in_turns_with_single_images(name):
         assert len(set(image(eager, THREE).trace.target_calls.tolist())) > 1
 
 
-@pytest.mark.parametrize("name", SPECULATIVE)
-def test_pairs_of_a_recorded_step_are_those_of_its_image(name):
-    (recorded,), (eager,) = (built(mode, [name], "products") for mode in ("graph", "eager"))
-    for prompts, count in ((ONE, 6), (OTHER, 0), (THIRD, 4), (THREE, 9)):
-        mine = image(recorded, prompts, count).trace.pairs
-        other = image(eager, prompts, count).trace.pairs
-        if not count:
-            assert mine is None and other is None
-            continue
-        assert len(mine.p)
-        for field in ("p", "q", "children", "valid", "depth", "place"):
-            torch.testing.assert_close(getattr(mine, field), getattr(other, field))
-
-
 def caches() -> int:
     gc.collect()
     return sum(isinstance(each, KVCache) for each in gc.get_objects())
@@ -114,27 +100,6 @@ def test_images_after_a_release_are_recorded_anew_and_others_are_left_alone():
         first.prepared.clear()
         second.prepared.clear()
         assert caches() == before
-
-
-@pytest.mark.parametrize("attention", ["products", "triton"] if REAL else ["products"])
-@pytest.mark.parametrize("name", ["ar", "eagle2"])
-def test_a_cache_that_grows_gives_the_codes_of_one_that_stands(monkeypatch, name, attention):
-    """Eagerly a cache grows between steps, at most every few of them on a card; recorded it has
-    its final size. Greedy: drafts of equal likelihood would show a slot that was lost."""
-    grown: list[int] = []
-    widened = KVCache.widened
-
-    def counted(self: KVCache, capacity: int) -> KVCache:
-        grown.append(capacity)
-        return widened(self, capacity)
-
-    monkeypatch.setattr(KVCache, "widened", counted)
-    (recorded,), (eager,) = (
-        built(mode, [name], attention, grid=9, temperature=0.0) for mode in ("graph", "eager")
-    )
-    wanted = image(eager, OTHERS if REAL else ONE)
-    assert grown
-    assert_same([image(recorded, OTHERS if REAL else ONE)], [wanted])
 
 
 class Waits(Products):

@@ -37,18 +37,6 @@ def test_the_reference_is_the_transformer_s_attention_and_rotation():
     torch.testing.assert_close(values, v)
 
 
-def test_the_reference_of_a_group_is_that_of_repeated_heads():
-    given = inputs(GROUPED, 1, 50)
-    keys, values = given.caches[0]
-    repeated = [each.repeat_interleave(4, 1) for each in (keys, values)]
-    query, key, value = given.qkv.split((8, 2, 2), 2)
-    apart = torch.cat([query, key.repeat_interleave(4, 2), value.repeat_interleave(4, 2)], 2)
-    found = tree_attention(given.qkv, given.rope, given.mask, given.slots, keys, values)
-    right = tree_attention(apart, given.rope, given.mask, given.slots, *repeated)
-    torch.testing.assert_close(found, right)
-    torch.testing.assert_close(keys, repeated[0][:, ::4])
-
-
 @pytest.mark.parametrize("shape", [SHAPE, GROUPED], ids=["apart", "grouped"])
 @pytest.mark.parametrize("one", [Products(), Sdpa(), Flex(compiled=False)], ids=lambda o: o.name)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -153,18 +141,6 @@ def test_a_wrong_or_failing_implementation_is_refused_with_its_error():
     assert found["refused"]["broken"] == "RuntimeError: no kernel image for this device"
     with pytest.raises(DecoderError, match=r"no attention runs.*no kernel image"):
         choose(SHAPE, layers=1, among=[Broken()])
-
-
-def test_impossible_requests_are_refused():
-    with pytest.raises(DecoderError, match="graph on CUDA only"):
-        choose(SHAPE, mode="graph")
-    with pytest.raises(DecoderError, match=r"5\.\.64, found 65"):
-        choose(SHAPE, used=65)
-    with pytest.raises(DecoderError, match="attention is auto or one of products, sdpa, flex"):
-        candidates.implementation("flash")
-    assert candidates.implementation("triton_4").name == "triton_4"
-    with pytest.raises(DecoderError, match=r"splits must be in 1\.\.16"):
-        Triton(0)
 
 
 def test_without_triton_the_error_says_so(monkeypatch):

@@ -10,11 +10,10 @@ import torch
 
 from decoders.api import CodeKind, DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.executed import execution
 from decoders.loops import duo
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.compositions import CHAIN, DYNAMIC, EAGLE, EXACT, MEDUSA, OWN
+from tests.decoders.compositions import CHAIN, DYNAMIC, EAGLE, EXACT, OWN
 
 MODEL = random_model(vocab=24, grid=6, seed=1)
 PROMPTS = ["a", "b c", "d"]
@@ -67,19 +66,6 @@ def test_two_threads_have_the_codes_of_one_and_of_ar(drafter: str, depth: int) -
     assert torch.equal(greedy.codes, made(build_decoder(MODEL, ar, GREEDY)).codes)
 
 
-@pytest.mark.parametrize("rule", [LANTERN, PartSpec("decoders.verify.block.Block")])
-@pytest.mark.parametrize("tau", [0.0, 1.0])
-def test_two_threads_have_the_codes_of_one_by_any_rule(rule: PartSpec, tau: float) -> None:
-    sampling = SAMPLING if tau else GREEDY
-    one, other = (
-        made(built(SHALLOW, rule=rule, sampling=sampling, parallel=parallel))
-        for parallel in (True, False)
-    )
-    if tau:
-        require_same(one, other)
-    assert torch.equal(one.codes, other.codes)
-
-
 def test_a_drafter_that_is_the_target_drafts_before_its_first_forward_alone() -> None:
     decoder, read = built(SAME), []
     session = duo.OnwardSession.read
@@ -96,14 +82,6 @@ def test_a_drafter_that_is_the_target_drafts_before_its_first_forward_alone() ->
     assert (found.kind[:, 1:] == CodeKind.DRAFT).all()
     assert (found.drafter_calls == 12 * 6 + 1).all()  # six a step, and the prefix
     assert all(read)
-
-
-def test_kinds_are_counted_at_the_last_draft_too() -> None:
-    found = made(built(SHALLOW, rule=LANTERN, parallel=False), pairs=64).trace
-    assert found.pairs.levels == 3 and int(found.pairs.depth.max()) == 2
-    assert (found.kind != CodeKind.BONUS).all()
-    assert int((found.kind == CodeKind.RELAXED).sum()) > 0
-    assert int(found.depth.max()) == 3 and int(found.accepted.max()) == 2
 
 
 def test_a_measured_length_is_within_the_tree_s_and_codes_are_the_same() -> None:
@@ -128,11 +106,6 @@ def test_the_length_is_what_is_drafted_in_the_time_of_a_forward(
     assert decoder.proposer.length == wanted
 
 
-def test_what_fails_in_the_drafter_s_thread_is_raised() -> None:
-    with pytest.raises(DecoderError, match="deeper than the drafter's 3 heads"):
-        made(built(MEDUSA))
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -144,10 +117,3 @@ def test_what_fails_in_the_drafter_s_thread_is_raised() -> None:
 def test_what_it_cannot_do_is_refused(given: Any, said: str) -> None:
     with pytest.raises(DecoderError, match=said):
         built(**given)
-
-
-def test_a_recorded_step_is_refused() -> None:
-    model = replace(MODEL, execution=execution("graph"))
-    spec = DecoderSpec("duo", PartSpec("decoders.loops.duo.Duo"), EAGLE, CHAIN, EXACT)
-    with pytest.raises(DecoderError, match="two threads"):
-        build_decoder(model, spec, SAMPLING)

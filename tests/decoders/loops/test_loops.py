@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decoders.api import CodeKind, DecoderError, Generation, NumericalError, Sampling
-from decoders.cache import ALIGNED, KVCache
+from decoders.cache import KVCache
 from decoders.compose import resolve
 from decoders.loops import autoregressive, speculative
 from decoders.loops.autoregressive import Autoregressive
@@ -163,19 +163,6 @@ def test_pairs_are_those_of_visited_nodes() -> None:
     assert run("dynamic", "lantern", 1.0, ["a"], pairs=4).trace.pairs.q is None  # type: ignore
 
 
-def test_how_many_pairs_are_recorded_and_of_whom_does_not_depend_on_the_batch() -> None:
-    prompts = [f"p{i}" for i in range(60)]
-    whole = run("chain", "lantern", 1.0, prompts, pairs=2).trace.pairs
-    assert whole is not None and whole.image is not None
-    assert 60 < len(whole.p) < 140, "about two of an image"
-    for i in range(0, 60, 10):
-        alone = run("chain", "lantern", 1.0, [prompts[i]], pairs=2).trace.pairs
-        mine = whole.image == i
-        assert int(mine.sum()) == (0 if alone is None else len(alone.p))
-        for name in ("children", "valid", "depth", "place") if alone is not None else ():
-            assert torch.equal(getattr(alone, name), getattr(whole, name)[mine]), name
-
-
 @pytest.mark.parametrize("speculative", [False, True])
 def test_nan_logits_are_an_error(speculative: bool) -> None:
     broken = random_model(vocab=24, grid=3, seed=2)
@@ -203,13 +190,6 @@ def test_incomplete_compositions_are_refused() -> None:
         Eagle(MODEL, checkpoint="medusa")
 
 
-def test_text_of_another_model_is_refused() -> None:
-    text = random_model(vocab=24, grid=GRID).text
-    wrong = type(text)(7, 8, text.device, text.dtype).encode(["x"])  # type: ignore
-    with pytest.raises(DecoderError, match="text features must be"):
-        Autoregressive(MODEL, Sampling()).generate(wrong, Noise.for_prompts(0, ["x"], LENGTH))
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("tree", TREES)
 def test_a_growing_cache_changes_nothing(
@@ -230,14 +210,3 @@ def test_a_growing_cache_changes_nothing(
         grown.clear()
     assert torch.equal(found[1][0], found[64][0])
     assert torch.equal(found[1][1], found[64][1])
-
-
-@pytest.mark.parametrize("grows", [True, False])
-def test_ar_s_cache_has_an_aligned_length(grows: bool) -> None:
-    """GPU kernels pad a mask of another width in every layer. MODEL: 4 positions of text."""
-    ar = Autoregressive(MODEL, Sampling())
-    ar.grows = grows
-    with torch.inference_mode():
-        run = ar.begin(MODEL.text.encode(["a"]), Noise.for_prompts(0, ["a"], LENGTH))
-    assert run.cache.capacity % ALIGNED == 0 and run.seen.shape[-1] % ALIGNED == 0
-    assert 4 + LENGTH <= run.seen.shape[-1] < 4 + LENGTH + ALIGNED

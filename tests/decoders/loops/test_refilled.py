@@ -106,39 +106,12 @@ def test_any_number_of_rows_will_do(name: str, rows: int) -> None:
         require_alone(decoder_of(name, Eager(), sampling), rows)
 
 
-def test_idle_rows_are_counted() -> None:
-    """Rows without an image that is not done: AR's last batch has two of three, and a speculative
-    one waits for its last images alone."""
-    assert made(decoder_of("ar", Eager()), PROMPTS, rows=3).trace.idle == pytest.approx(1 / 6)
-    decoder = decoder_of("sd_chain", Eager())
-    closed, open_ = (made(decoder, PROMPTS, rows=rows).trace for rows in (5, 3))
-    for trace, rows in ((closed, 5), (open_, 3)):
-        taken = trace.target_calls
-        spans = taken.max() if rows == 5 else schedule(taken.tolist(), rows)
-        assert trace.idle == pytest.approx(1 - int(taken.sum()) / (rows * int(spans)))
-    assert made(decoder, PROMPTS[:1]).trace.idle == 0
-
-
-def schedule(steps: list[int], rows: int) -> int:
-    """Steps until all images are done, each next one on the row that is free first."""
-    ends = [0] * rows
-    for count in steps:
-        ends.sort()
-        ends[0] += count
-    return max(ends)
-
-
 def test_a_recorded_step_stays_where_it_was() -> None:
     """Rows are replaced in place, and a new prefill allocates one cache of a single image."""
     decoder = decoder_of("lantern_pp", Replayed())
     for _ in range(2):
         made(decoder, PROMPTS, rows=3)
     assert [*decoder.prepared] == [3]
-
-
-def test_pairs_are_recorded_of_images_that_are_decoded_at_once() -> None:
-    with pytest.raises(DecoderError, match="decoded at once"):
-        made(decoder_of("sd_chain", Eager()), PROMPTS, rows=3, pairs=4)
 
 
 # ---- parts of one's own -------------------------------------------------------------------------
@@ -167,23 +140,6 @@ class Counting(Grown):
         return held + 1
 
 
-class Shared(Counting):
-    """A tensor of the whole batch."""
-
-    def hold(self, start: Start) -> Any:
-        return torch.zeros(5)
-
-
-class Growing(Counting):
-    """A list that grows."""
-
-    def hold(self, start: Start) -> Any:
-        return []
-
-    def after(self, held: Any) -> Any:
-        return [*held, torch.zeros(1)]
-
-
 class Rows(Counting):
     """A tensor of one dimension of images, wherever it is; refilled like the project's own."""
 
@@ -199,11 +155,6 @@ class Rows(Counting):
     ("kind", "said"),
     [
         (Counting, r"\.session\.held is \d+ by now, and 0 of an image that begins"),
-        (
-            Shared,
-            r"\.session\.held is \[5\], of one image alone \[5\], and its values",
-        ),
-        (Growing, r"\.session\.held\.0, .* there after some steps"),
         (Rows, ""),
     ],
 )

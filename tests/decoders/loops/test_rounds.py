@@ -8,15 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.api import DecoderError, Draft
-from decoders.compose import PartSpec, build_decoder
+from decoders.api import DecoderError, Draft, Sampling
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import executed
+from decoders.execution.cpu.library import missing
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise
-from tests.decoders.test_contracts import BLOCK, NATIVE, SAMPLING, VERIFIED, BlockVerification
+from decoders.verify.block import Block
+from tests.decoders.compositions import CHAIN, EAGLE, LOOP
+
+SAMPLING = Sampling(cfg=2.0)
+VERIFIED = DecoderSpec("verified", LOOP, EAGLE, CHAIN, PartSpec("decoders.verify.block.Block"))
+JACOBI = PartSpec("decoders.propose.jacobi.Jacobi", {"window": 4})
+NATIVE = pytest.param("cpu", marks=pytest.mark.skipif(missing() is not None, reason="no kernel"))
 
 
-class Watched(BlockVerification):
+class Watched(Block):
     """Remembers which number stood where, in every step."""
 
     def __init__(self, model: Any) -> None:
@@ -41,7 +48,7 @@ def test_a_verifier_that_looks_ahead_never_meets_a_uniform_twice(how: str) -> No
     """Neither do the drafts, whatever the proposer; AR's uniforms stay, and so does the caller's
     table. Rounds are the image's own."""
     model = executed(random_model(vocab=12, grid=5, seed=1), how)
-    for spec in (VERIFIED, replace(VERIFIED, drafter=None, tree=None, proposer=BLOCK.proposer)):
+    for spec in (VERIFIED, replace(VERIFIED, drafter=None, tree=None, proposer=JACOBI)):
         prompts = ["a", "b", "c"]
         noise = Noise.for_prompts(1, prompts, 25)
         before = noise.uniform.clone()

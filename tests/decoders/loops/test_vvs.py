@@ -112,6 +112,6 @@ def test_what_it_cannot_do_is_refused():
     with pytest.raises(DecoderError, match="eager or cpu, found 'graph'"):
         build_decoder(graph, spec(4), SAMPLING)
     jacobi = DecoderSpec("x", spec(4).loop, acceptance=LANTERN,
-                         proposer=PartSpec("tests.decoders.test_contracts.Jacobi"))  # fmt: skip
+                         proposer=PartSpec("decoders.propose.jacobi.Jacobi"))  # fmt: skip
     with pytest.raises(DecoderError, match="draft tree"):
         build_decoder(MODEL, jacobi, SAMPLING)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.api import DecoderError, Sampling
+from decoders.api import Sampling
 from decoders.distribution import code_logits
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
@@ -137,11 +137,3 @@ def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
         assert law.tolist() == pytest.approx(alone)
     assert forced_codes(target).tolist() == [-1, -1, -1, 8]
     assert barred_codes(replace(cfg, row_end=False)) is None
-
-
-def test_another_models_folder_is_refused(tmp_path):
-    from tests.decoders.models import released
-
-    C.write_tokenizer(released.write_hub(tmp_path) / "tokenizer.json")
-    with pytest.raises(DecoderError, match="missing"):
-        load(tmp_path, False)

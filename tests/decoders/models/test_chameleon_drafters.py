@@ -8,9 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from decoders.api import DecoderError, Sampling
-from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.eagle_net import EagleNet
 from decoders.models.families import load_lumina
-from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.eagle_checkpoint import load_eagle, save_eagle
 from tests.decoders.models import chameleon_checkpoint as C
@@ -130,24 +129,3 @@ EMBED = "embed_tokens.weight"
 def test_other_drafters_are_refused(hf, model, tmp_path, config, tensors, message):
     with pytest.raises(DecoderError, match=message):
         load(write(tmp_path, published(hf)[1] | tensors, **config), model)
-
-
-def test_another_target_is_refused(hf, model, tmp_path):
-    with pytest.raises(DecoderError, match=r"no config\.json beside"):
-        load(write(tmp_path, published(hf)[1]), random_model())
-    with pytest.raises(DecoderError, match="is no EAGLE drafter"):
-        load(write(tmp_path / "other", {"a.weight": torch.zeros(2)}), model)
-
-
-def test_training_starts_with_the_checkpoints_own_token_ids(hf, model, tmp_path):
-    from decoders.propose.drafters.eagle_learner import fresh, loaded
-
-    new = fresh(model)
-    assert isinstance(new, ChameleonEagleNet)
-    assert torch.equal(new.code_tokens, model.target.code_tokens)
-    assert torch.equal(new.embed_tokens.weight, model.target.tok_embeddings.weight)
-    save_eagle(new, tmp_path / "d", torch.float32)
-    again = loaded(model, str(tmp_path / "d"))
-    assert torch.equal(again.code_tokens, model.target.code_tokens)
-    for (name, one), (_, two) in zip(new.named_parameters(), again.named_parameters(), strict=True):
-        assert torch.equal(one, two), name

@@ -108,30 +108,6 @@ def test_without_a_decoder_there_are_neighbours_but_no_pictures(bare, folder, ca
         model.tokenizer.decode(some_codes())
 
 
-def test_without_a_codebook_there_are_codes_only(hf, tmp_path):
-    C.write_checkpoint(tmp_path, hf, decoder=False)
-    C.change_tensors(tmp_path, lambda t: {k: v for k, v in t.items() if "vqmodel" not in k})
-    model = lumina(tmp_path)
-    assert not model.draws and model.target.vocab_size == C.CODES + 1
-    with pytest.raises(DecoderError, match="neighbours of codes need the VQ tokenizer"):
-        _ = model.codebook
-
-
-def test_other_files_are_refused(hf, folder, bare, tmp_path):
-    whole = C.vqgan_tensors(hf)
-    lost = "decoder.up.1.upsample.conv.bias"
-    for tensors, says in (
-        (None, r"a codebook but no .*model\.vqmodel\.decoder\.conv_in"),
-        ({"a.weight": torch.zeros(2)}, r"holds no Chameleon VQGAN.*found a\.weight"),
-        ({k: v for k, v in whole.items() if k != lost}, f"missing {lost}"),
-        (whole | {"quantize.embedding.weight": torch.ones(20, C.DIM)},
-         "names 16 codes, its VQ tokenizer has 20"),
-    ):  # fmt: skip
-        torch.save({"state_dict": tensors}, tmp_path / "other.ckpt")
-        with pytest.raises(DecoderError, match=says):
-            anole(folder, tokenizer=str(tmp_path / "other.ckpt" if tensors else bare))
-
-
 def test_the_released_shape_is_read_off_the_tensors(tmp_path):
     """Channels, multipliers and blocks of the release, on tensors without storage."""
     from decoders.models.checkpoint import Checkpoint

@@ -5,8 +5,7 @@ import torch
 
 from decoders.api import DecoderError
 from decoders.models.checkpoint import Checkpoint
-from decoders.models.families import ANOLE, LUMINA, anole_template, lumina_template
-from decoders.models.hub import code_tokens
+from decoders.models.families import ANOLE, anole_template, lumina_template
 from decoders.models.text.prompts import PromptEncoder, read_vocabulary
 from tests.decoders.models import chameleon_checkpoint as C
 
@@ -96,13 +95,3 @@ def test_the_tokenizer_may_be_metas(tmp_path, name):
     for source in (place, tmp_path / "meta"):
         text = encoder(opened, source=str(source)).encode(["fox"])
         assert text.features[0, -4:].tolist() == expected
-
-
-def test_other_files_and_sizes_are_refused(opened, tmp_path):
-    with pytest.raises(DecoderError, match=r"model\.grid must be even"):
-        lumina_template(5)
-    with pytest.raises(DecoderError, match="has no <reserved08806>"):
-        code_tokens(LUMINA, read_vocabulary(opened, None), lumina_template(12))
-    (tmp_path / "tokenizer.json").write_text('{"model": {}}')
-    with pytest.raises(DecoderError, match="is no tokenizer file"):
-        read_vocabulary(opened, None)

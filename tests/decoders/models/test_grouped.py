@@ -14,7 +14,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.distribution import guided, law_of
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.grouped import Grouped as Loop
-from decoders.models.grouped import GroupedConfig, Line, Schedule
+from decoders.models.grouped import Line, Schedule
 from decoders.models.small import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.tiny.targets import TARGETS
@@ -115,16 +115,6 @@ def test_codes_are_drawn_from_the_laws_that_training_sees(name: str, sampling: S
     assert torch.equal(first[:, -3:], codes[:, last:])  # nothing reads the last group
     assert torch.equal(drawn(target, hidden[:, :-4], places[5:], sampling), first[:, 4:])
     assert not torch.equal(first, codes[:, 1:])  # some codes were drawn again
-
-
-def test_what_a_schedule_cannot_be_is_said() -> None:
-    for given, words in (
-        ({"order": "regions", "span": 5}, "5 x 5 regions must divide a grid of 16"),
-        ({"order": "spiral"}, "order is one of raster, regions, found 'spiral'"),
-        ({"order": "regions", "span": 2, "refines": True}, "has order=raster"),
-    ):
-        with pytest.raises(DecoderError, match=words):
-            GroupedConfig(**given)
 
 
 def test_a_target_of_groups_is_for_loops_over_groups() -> None:

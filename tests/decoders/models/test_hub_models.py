@@ -244,23 +244,6 @@ def test_deepseeks_own_layout_is_the_same_model(folders, tmp_path):
     same_model("janus", folders["janus"], tmp_path)
 
 
-def test_emu3_under_transformers_names_in_memory_is_the_same_model(folders, tmp_path):
-    """Files keep the prefixes of its first release, as Emu3-Gen-hf has them."""
-    renamed = [
-        ("text_model.model.", "model.text_model."),
-        ("text_model.lm_head.", "lm_head."),
-        ("vqmodel.", "model.vqmodel."),
-    ]
-    made = {}
-    for name, tensor in load_file(folders["emu3"] / "model.safetensors").items():
-        new, old = next(pair for pair in renamed if name.startswith(pair[0]))
-        made[old + name.removeprefix(new)] = tensor
-    save_file(made, tmp_path / "model.safetensors")
-    for file in ("config.json", "tokenizer.json"):
-        (tmp_path / file).write_text((folders["emu3"] / file).read_text())
-    same_model("emu3", folders["emu3"], tmp_path)
-
-
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "janus shares keys": ("janus", {"num_key_value_heads": 2}, "does config.json belong"),
     "janus layers": ("janus", {"num_hidden_layers": 1}, "unexpected .*layers.1"),
@@ -292,10 +275,3 @@ def test_what_is_not_computed_is_refused(folders, tmp_path, case):
     (tmp_path / "config.json").write_text(json.dumps(given))
     with pytest.raises(DecoderError, match=message):
         load(tmp_path, kind)
-
-
-def test_the_folder_of_another_family_is_refused(folders):
-    with pytest.raises(DecoderError, match=r"is no Emu3-Gen checkpoint|must name its codes"):
-        load(folders["janus"], "emu3")
-    with pytest.raises(DecoderError, match="is no Janus-Pro checkpoint"):
-        load(folders["emu3"], "janus")

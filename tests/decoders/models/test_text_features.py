@@ -51,20 +51,6 @@ def test_files_of_other_programs(tmp_path, feature, kind):
     assert torch.equal(made.mask, mask[[2, 0]]) and made.mask.dtype == torch.bool
 
 
-@pytest.mark.parametrize("how", ["prompt", "prompts", "bytes"])
-def test_prompts_are_found_where_files_keep_them(tmp_path, how):
-    names = ["ä cat", "a dog", "a bird"]
-    rows = [list(n.encode().ljust(9, b"\0")) for n in names]
-    extra = {"prompt": torch.tensor(rows, dtype=torch.uint8)} if how == "bytes" else {}
-    metadata = None if how == "bytes" else {how: json.dumps(names)}
-    features, mask = example()
-    cache = FeatureCache(save(tmp_path / "f.safetensors", features, mask, metadata, **extra))
-    assert cache.prompts == names
-    assert torch.equal(cache.encode(["a dog"]).features, features[1:2])
-    one = save(tmp_path / "one.safetensors", *example(1), {"prompt": "a cat"})  # or plain text
-    assert FeatureCache(one).prompts == ["a cat"]
-
-
 def test_right_padded_rows_are_rolled_and_said(tmp_path, caplog):
     features, mask = example(3, 3)
     right, right_mask = features.clone(), mask.clone()

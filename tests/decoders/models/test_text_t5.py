@@ -79,17 +79,6 @@ def test_an_incomplete_folder_says_what_to_download(tmp_path):
         T5Encoder(str(tmp_path / "part")).encode(["a cat"])
 
 
-@pytest.mark.parametrize(
-    ("prompts", "expected"),
-    [([], "no prompts"), (["  "], "empty"), (["a cat", "((()))"], "nothing is left")],
-)
-def test_prompts_that_cannot_be_read(folder, prompts, expected):
-    live = encoder(folder)
-    for read in (live.check, live.encode):
-        with pytest.raises(DecoderError, match=expected):
-            read(prompts)
-
-
 # Right-hand sides: what the cleaning of LlamaGen's release makes of them.
 @pytest.mark.parametrize(
     ("caption", "cleaned"),

@@ -3,7 +3,6 @@ and a study with both is an ordinary one."""
 
 import dataclasses
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import pytest
 import torch
 
 from bench.__main__ import main
-from bench.config.compose import compose_study
 from bench.judge.gate import check_decoder
-from decoders.api import DecoderError, Generation, ImageModel, Sampling, TextFeatures
+from decoders.api import Generation, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import code_logits, probabilities
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
-from decoders.models.transformer import Transformer, TransformerConfig
+from decoders.models.transformer import Transformer
 from decoders.noise import Noise
 from decoders.peers import generate
 from decoders.peers.convert import PeerError, llama_of
@@ -119,13 +117,6 @@ def test_the_compiled_variant_is_compiled_and_gives_the_same_codes():
     assert hasattr(made.llama, "_compiled_call")
 
 
-def test_a_run_that_did_not_compile_is_an_error_not_a_figure(model):
-    made = Generate(model, GREEDY, cache="compiled")
-    made.config.cache_implementation = None  # a dynamic cache is never compiled
-    with pytest.raises(PeerError, match="without compiling"):
-        decoded(made, model)
-
-
 @pytest.mark.parametrize("layers", [0, 2])
 def test_other_weights_are_no_image(model, monkeypatch, layers):
     def spoilt(target, *words):
@@ -139,25 +130,6 @@ def test_other_weights_are_no_image(model, monkeypatch, layers):
         decoded(Generate(model, Sampling(), layers=layers), model)
     made = Generate(model, Sampling(), layers=layers, prove=False)
     assert decoded(made, model).codes.shape == (1, LENGTH)
-
-
-def test_weights_are_shared_but_for_the_reordered_ones(model):
-    own = {p.data_ptr() for p in model.target.parameters()}
-    llama = llama_of(model.target)
-    assert llama.lm_head.weight.data_ptr() in own
-    assert not any(p.requires_grad for p in llama.parameters())
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [({"qk_norm": True}, "normalised queries"), ({"row_end": True}, "structural codes")],
-)
-def test_models_without_a_counterpart_are_refused(change, said):
-    config = TransformerConfig(
-        vocab=24, width=32, layers=1, heads=2, ffn=64, grid=2, prefix=4, text_width=8, **change
-    )
-    with pytest.raises(PeerError, match=said):
-        llama_of(Transformer(config))
 
 
 # ---- sampling ------------------------------------------------------------------------------------
@@ -194,30 +166,7 @@ def test_the_gate_finds_ar_s_law(sampling):
     assert check_decoder(spec, sampling).verdict == "exact"
 
 
-def test_drawing_leaves_the_generator_as_it_was_and_repeats(model):
-    made = Generate(model, Sampling(), prove=False)
-    before = torch.random.get_rng_state()
-    first = decoded(made, model).codes
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.equal(decoded(made, model).codes, first)
-
-
 # ---- as decoders of a study ----------------------------------------------------------------------
-
-
-def test_the_study_has_every_way_to_call_it_under_each_sampling():
-    config = compose_study(["study=peers"])
-    model = Sampling(cfg=3.0)
-    each = [entry.sampling.resolve(model) for entry in config.decoders]
-    found = Counter((one.greedy, one.cfg) for one in each)
-    assert found == {(False, 1.0): 7, (True, 1.0): 7, (False, 3.0): 6}
-    assert len(config.baselines) == 3
-
-
-def test_what_it_cannot_be_is_said(model):
-    for words, said in (({"layers": 9}, "at most 3"), ({"proposer": 1}, "no parts")):
-        with pytest.raises(DecoderError, match=said):
-            Generate(model, Sampling(), **words)
 
 
 def test_the_command_runs_a_study_of_both_and_what_fails_is_a_row(tmp_path: Path, capsys):

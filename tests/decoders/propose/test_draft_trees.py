@@ -9,8 +9,7 @@ from decoders.noise import DRAFT_SLOT, Noise
 from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.propose.trees.static import Static, draw_distinct, drop_impossible, parse_choices
-from decoders.verify.children import drop_sibling
+from decoders.propose.trees.static import Static, draw_distinct, parse_choices
 
 VOCAB = 20
 PLAIN = Sampling()
@@ -117,11 +116,6 @@ def test_a_tree_wider_than_the_support_has_fewer_children():
     assert ((draft.children[:, 0] > 0).sum(-1) == 2).all()
 
 
-def test_greedy_static_children_are_the_likeliest():
-    session, draft, _, _ = grown(Static(choices=[[0], [1], [2]]), sampling=Sampling(temperature=0))
-    assert torch.equal(draft.codes[:, 1:], session.root_logits().topk(3).indices)
-
-
 def test_cape_has_the_more_siblings_the_less_sure_the_drafter_is():
     tree = Cape(depth=3, nodes=24)
     confidence = torch.tensor([[0.05, 0.29, 0.31], [0.6, 0.79, 0.81], [1.0, 0.5, 0.7]])
@@ -138,12 +132,6 @@ def test_cape_has_the_more_siblings_the_less_sure_the_drafter_is():
     assert not draft.children[:, 4:].any()
 
 
-@pytest.mark.parametrize(("depth", "nodes"), [(0, 8), (4, 3), (2, 17)])
-def test_an_impossible_cape_is_refused(depth, nodes):
-    with pytest.raises(DecoderError, match=r"expected depth >= 1 and depth <= nodes <= \d+ \(8"):
-        Cape(depth=depth, nodes=nodes)
-
-
 def test_draws_without_replacement_follow_q():
     """Frequencies of ordered pairs against q(x) q(y) / (1 - q(x))."""
     q = torch.tensor([0.5, 0.3, 0.15, 0.05])
@@ -155,20 +143,6 @@ def test_draws_without_replacement_follow_q():
     wanted.fill_diagonal_(0)
     assert (seen - wanted).abs().max() < 0.01
     assert not seen.diagonal().any()
-
-
-def test_impossible_and_repeated_children_are_dropped():
-    children = torch.tensor([[[1, 2, 3], [0, 0, 0], [0, 0, 0], [0, 0, 0]]])
-    codes = torch.tensor([[0, 1, 1, 2]])
-    q = torch.zeros(1, 4, 4)
-    q[0, 0] = torch.tensor([0.5, 0.5, 0.0, 0.0])
-    kept = drop_impossible(children, codes, q)
-    assert kept[0, 0].tolist() == [1, 0, 0]
-
-
-def test_the_last_code_of_a_support_leaves_nothing():
-    q = torch.tensor([[0.0, 1.0, 0.0]])
-    assert drop_sibling(q, torch.tensor([1])).tolist() == [[0.0, 0.0, 0.0]]
 
 
 def test_the_dynamic_tree_keeps_the_best_candidates():
@@ -198,25 +172,6 @@ def test_the_dynamic_tree_keeps_the_best_candidates():
         assert found == wanted
 
 
-def test_dynamic_siblings_come_likeliest_first_and_from_the_top():
-    session, draft, _, _ = grown(Dynamic(depth=2, top_k=4, nodes=10))
-    for b in range(3):
-        mine = draft.children[b, 0][draft.children[b, 0] > 0]
-        wanted = session.root_logits()[b].topk(len(mine)).indices
-        assert torch.equal(draft.codes[b, mine], wanted)
-
-
-def test_the_dynamic_tree_does_not_read_the_noise():
-    _, first, _, _ = grown(Dynamic(depth=3, top_k=3, nodes=9))
-    session = Session(3)
-    noise = Noise(torch.zeros(3, 80, 33))
-    again = Dynamic(depth=3, top_k=3, nodes=9).grow(
-        session, session.root_logits(), PLAIN, noise, torch.ones(3, dtype=torch.long)
-    )
-    assert torch.equal(first.codes, again.codes)
-    assert torch.equal(first.children, again.children)
-
-
 def test_drafts_of_filtered_codes_are_not_offered():
     """top-k below the tree's width: what the drafter's filter removed has p >= 0 and is harmless,
     but ranks behind all that remains."""
@@ -244,14 +199,3 @@ def test_drafts_of_filtered_codes_are_not_offered():
 def test_broken_trees_are_refused(choices, says):
     with pytest.raises(DecoderError, match=says):
         parse_choices(choices)
-
-
-@pytest.mark.parametrize(("depth", "top_k", "nodes"), [(0, 3, 3), (2, 0, 3), (3, 3, 2), (2, 2, 7)])
-def test_impossible_dynamic_trees_are_refused(depth, top_k, nodes):
-    with pytest.raises(DecoderError, match="expected depth >= 1"):
-        Dynamic(depth=depth, top_k=top_k, nodes=nodes)
-
-
-def test_an_empty_chain_is_refused():
-    with pytest.raises(DecoderError, match="at least 1, found 0"):
-        Chain(depth=0)

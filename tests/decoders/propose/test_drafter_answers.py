@@ -73,13 +73,3 @@ def decode(drafter: Any, tree: str, batch: int = 2) -> Tensor:
 def test_an_answer_that_no_tree_can_read_is_refused(tree: str, wrong: Any, says: str) -> None:
     with pytest.raises(DecoderError, match=rf"the drafter \S+\.Answers: .*{says}"):
         decode(Answers(**wrong), tree)
-
-
-@pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_any_floating_logits_of_the_right_shape_are_read(tree: str, dtype: torch.dtype) -> None:
-    drafter = Answers(
-        first=lambda b: torch.zeros(b, V, dtype=dtype),
-        next=lambda b, w: torch.zeros(1, 1, V, dtype=dtype).expand(b, w, -1),
-    )
-    assert decode(drafter, tree).shape == (2, 16)

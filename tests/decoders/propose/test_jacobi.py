@@ -10,7 +10,6 @@ from bench.judge.gate.reference import image_law
 from bench.judge.gate.small import fresh_noise, same_prompt
 from bench.judge.gate.statistics import prefix_pvalues
 from decoders.api import DecoderError, Sampling
-from decoders.compose import PartSpec, build_part
 from decoders.executed import execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
@@ -108,20 +107,6 @@ def test_what_is_kept_from_step_to_step_suits_no_verifier_that_looks_ahead() -> 
         with pytest.raises(DecoderError, match="looks ahead has selected them by then"):
             decoded(proposer)
     assert decoded(Jacobi(MODEL, 4)).codes.shape == (1, GRID * GRID)
-
-
-@pytest.mark.parametrize(
-    ("part", "options", "says"),
-    [
-        ("jacobi.Jacobi", {"window": 1}, "window"),
-        ("maximal.Maximal", {"window": 65}, "window"),
-        ("pac.Pac", {"window": 20, "levels": 2}, "raise proposer.window"),
-        ("pac.Pac", {"candidates": 16, "levels": 6}, "at most 4096"),
-    ],
-)
-def test_impossible_windows_are_refused(part: str, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(DecoderError, match=says):
-        build_part(PartSpec(f"decoders.propose.{part}", options), MODEL)
 
 
 def test_new_drafts_declare_the_law_they_are_drawn_from_and_structural_codes_are_certain() -> None:

@@ -93,12 +93,6 @@ def test_without_a_threshold_it_is_the_dynamic_tree_s_best():
     assert torch.equal(opt.codes, dynamic.codes) and torch.equal(opt.parents, dynamic.parents)
 
 
-def test_a_stop_before_the_tree_is_full_fills_it_from_levels_below():
-    draft, _ = grow(Opt(depth=3, top_k=2, nodes=7, theta=5.0))
-    for row in draft.depth[:, 1:]:
-        assert int((row == 1).sum()) == 2 and len(row) == 7
-
-
 def test_it_is_exact(monkeypatch):
     monkeypatch.setattr(sampled, "DRAWN", 2048)
     part = PartSpec("decoders.propose.trees.opt.Opt", {"depth": 4, "top_k": 6, "nodes": 6})
@@ -134,14 +128,6 @@ def test_of_drawn_children_it_is_the_sum_of_their_paths_probabilities():
             weights.append(float(torch.stack([law[a, b] for a, b in steps]).prod()))
         assert len(weights) == draft.codes.shape[1] - 1
         assert found == pytest.approx(1 + sum(weights), abs=1e-5)
-
-
-def test_a_child_that_cannot_be_reached_counts_nothing():
-    draft, _ = grow(Static(choices=[[0], [1], [0, 0]]))
-    draft.children[:, 0, 1] = 0
-    own = draft.q[torch.arange(3), 0, draft.codes[:, 1]]
-    below = draft.q[torch.arange(3), 1, draft.codes[:, 3]]
-    torch.testing.assert_close(expected_of(draft), 1 + own + own * below)
 
 
 PARTS = "decoders.propose"

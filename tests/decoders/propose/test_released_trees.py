@@ -39,9 +39,3 @@ def test_tables_run_the_released_trees(study: str) -> None:
     assert {str(tree.kwargs["choices"]) for tree in static} <= RELEASED.keys()
     dynamic = [tree.kwargs for tree in trees if tree is not None and tree not in static]
     assert all(tree == {"depth": 5, "top_k": 10, "nodes": 58} for tree in dynamic)
-
-
-def test_released_lantern_pp_runs_the_released_tree() -> None:
-    (entry,) = compose_study(["study=smoke", "decoders=[lantern_pp_released]"]).decoders
-    assert entry.spec.tree is not None
-    assert entry.spec.tree.kwargs["choices"] == "naive_extend_57"

@@ -13,7 +13,7 @@ from bench.config.schedule import cells
 from decoders.api import ImageModel, Sampling, Test
 from decoders.compose import build_decoder
 from decoders.execution import compiled
-from decoders.execution.compiled import Compiled, by_form, direct
+from decoders.execution.compiled import Compiled, direct
 from decoders.execution.cpu.replacing import Cpu
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
@@ -122,20 +122,6 @@ def test_state_of_another_form_never_meets_the_code_of_the_first() -> None:
         noise = Noise.of_keys(keys, loop.model.target.length + more)
         assert torch.equal(loop.generate(text, noise).codes, plain.generate(text, noise).codes)
     assert [len(found) for found in loop.prepared[1].values()] == [1, 1]
-
-
-def test_a_piece_is_compiled_for_every_form_of_what_it_is_given() -> None:
-    made = []
-
-    def make(phase: str, plain: Any, run: Any, carry: Any) -> Any:
-        made.append(phase)
-        return None, plain(run, *carry)
-
-    piece = by_form("draft", lambda run, x, n: (x * n,), {}, make)
-    x = torch.ones(2, 3)
-    for given in ((x, 1), (x, 2), (x[:1], 1), (x.T.contiguous().T, 1), (x.long(), 1)) * 2:
-        piece(None, *given)
-    assert len(made) == 5
 
 
 def test_what_cannot_be_traced_runs_as_it_is_and_says_so(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from decoders.api import DecoderError
-from decoders.executed import executed, judge_of
+from decoders.executed import executed
 from decoders.execution.cpu.library import missing
 from decoders.execution.cpu.rules import native_test_children, rule_of
 from decoders.models.small import random_model
@@ -70,25 +70,6 @@ class Doubled(Lantern):
 
     def bound_of(self, p, x):
         return 2 * super().bound_of(p, x)
-
-
-def test_a_rule_without_a_kernel_is_judged_by_tensors():
-    model = SimpleNamespace(tokenizer=TOKENIZER, codebook=torch.randn(VOCAB, 4), device=CPU)
-    rule = Doubled(model, k=5, delta=0.2)
-    p, codes = nodes(1, 2, seed=5), torch.tensor([[[1, 2], [3, 4]]])
-    valid = torch.ones_like(codes, dtype=torch.bool)
-    found = judge_of(rule, "cpu")(p, None, codes, valid)
-    right = judged_by_tensors(rule, p, None, codes, valid)
-    assert all(torch.equal(getattr(found, f), getattr(right, f)) for f in FIELDS)
-
-
-def test_shapes_that_do_not_fit_are_refused():
-    p, codes = nodes(1, 2, seed=5), torch.tensor([[[1, 2], [3, 4]]])
-    valid = torch.ones_like(codes, dtype=torch.bool)
-    with pytest.raises(DecoderError, match="expected codes"):
-        native_test_children(rule_of(Exact()), p, None, codes.int(), valid)
-    with pytest.raises(DecoderError, match="expected q"):
-        native_test_children(rule_of(Exact()), p, p[:, :1], codes, valid)
 
 
 def test_an_index_outside_its_table_is_refused_before_anything_is_written():

@@ -186,24 +186,6 @@ def test_a_product_alone(rows, outputs, dtype):
         NativeLinear(torch.zeros(16, 15))
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_read():
-    net = network()
-    packed_into(net)
-    step = tree(net, 2, 3)
-    with torch.inference_mode(), pytest.raises(DecoderError, match=r"32\] in torch.float32"):
-        net.logits(step.x.bfloat16())
-    with torch.inference_mode(), pytest.raises(DecoderError, match=r"\[\.\.\., 32\]"):
-        net.logits(step.x[..., :16])
-    wrong = copy.deepcopy(step)
-    wrong.mask = wrong.mask[..., :-1]
-    with pytest.raises(DecoderError, match=r"mask \[2, 3, 29\]"):
-        wrong.run(net)
-    wrong = copy.deepcopy(step)
-    wrong.cache = tree(net, 1, 3).cache
-    with pytest.raises(DecoderError, match=r"expected a cache \[2, 2, 2, 2, 29, 16\]"):
-        wrong.run(net)
-
-
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.bfloat16, 0.01)])
 def test_the_matrices_of_a_drafters_net_are_the_kernels(dtype, close, bias):
@@ -221,12 +203,3 @@ def test_the_matrices_of_a_drafters_net_are_the_kernels(dtype, close, bias):
     assert found.dtype == torch.float32 and found.shape == wanted.shape
     assert 0 < error(found, wanted) < close
     assert torch.equal(net[:2](x)[:1, :1], net[:2](x[:1, :1]))  # alone as in company
-
-
-def test_matrices_within_packed_layers_are_packed_once():
-    net = network()
-    packed_into(net)
-    net.beside = torch.nn.Linear(8, 8)
-    pack_matrices(net, torch.float32)
-    found = {name for name, module in net.named_modules() if type(module) is Matrix}
-    assert "beside" in found and not any(n.startswith(("layers", "output")) for n in found)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
+from decoders.api import Generation, ImageModel, NumericalError, Sampling
 from decoders.executed import executed
 from decoders.execution.cpu.speculation import NativeNext
 from decoders.execution.eager import Eager
@@ -63,16 +63,6 @@ def test_images_are_those_of_the_tensor_code(temperature, cfg, batch, vocab, cal
     assert_same(found, wanted)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_long_image_in_a_cache_that_grows(temperature: float, count: int, calls) -> None:
-    sampling = Sampling(temperature=temperature, cfg=2.0)
-    with threads(count):
-        found = image(model_of(True, grid=12), sampling, 2)
-    assert len(calls) == 143
-    assert_same(found, image(model_of(False, grid=12), sampling, 2))
-
-
 @pytest.mark.parametrize("count", [1, 2, 7])
 @pytest.mark.parametrize("batch", [1, 20])
 def test_steps_of_one_call_are_those_of_many(batch: int, count: int, monkeypatch) -> None:
@@ -103,23 +93,6 @@ def test_an_image_has_the_codes_that_it_has_alone(count: int) -> None:
             assert torch.equal(
                 Autoregressive(model, sampling).generate(own, noise).codes[0], both[row]
             )
-
-
-def with_tokens(model: ImageModel) -> ImageModel:
-    """The codes are some of a larger vocabulary's tokens."""
-    target: Any = model.target
-    random = torch.Generator().manual_seed(1)
-    table = torch.randn(90, 32, generator=random)
-    target.tok_embeddings.weight = torch.nn.Parameter(table, requires_grad=False)
-    target.code_tokens = torch.randperm(90, generator=random)[:50]
-    return model
-
-
-@pytest.mark.parametrize("batch", [1, 3])
-def test_codes_that_are_tokens_of_a_larger_vocabulary(batch: int, calls) -> None:
-    found = image(with_tokens(model_of(True)), Sampling(cfg=3.0), batch)
-    assert calls
-    assert_same(found, image(with_tokens(model_of(False)), Sampling(cfg=3.0), batch))
 
 
 class OwnHead(Transformer):
@@ -181,38 +154,3 @@ def test_logits_that_are_not_finite_are_told(value: float, temperature: float, c
     with pytest.raises(NumericalError, match="NaN or infinity"):
         image(model, Sampling(temperature=temperature, cfg=2.0))
     assert calls
-
-
-def test_what_lies_outside_is_refused_before_anything_is_written() -> None:
-    model = model_of(True)
-    loop, length = Autoregressive(model, Sampling(cfg=2.0)), model.target.length
-    noise = Noise.for_prompts(3, ["a"], length)
-    with torch.inference_mode():
-        run = loop.begin(model.text.encode(["a"]), noise)
-        run.place.fill_(5)
-        loop.execution.begin(loop, run)
-        assert run.path == {"forward": "kernel"}
-
-        def native(count: int = 1) -> None:
-            run.room = count
-            loop.execution.step(loop, run)
-
-        wrong = [(run.codes, 50), (run.codes, -1), (run.place, 0), (run.place, length + 1)]
-        for tensor, value in wrong:
-            before, cache, right = run.record.codes.clone(), run.cache.data.clone(), tensor.clone()
-            tensor.fill_(value)
-            with pytest.raises(DecoderError, match="lies outside its table"):
-                native()
-            with pytest.raises(DecoderError, match="lies outside its table"):
-                native(3)
-            assert torch.equal(run.record.codes, before) and torch.equal(run.cache.data, cache)
-            tensor.copy_(right)
-        for past in (0, length - 3):
-            with pytest.raises(DecoderError, match="lies outside its table"):
-                native(past)
-        native(2)
-        assert int(run.place) == 7
-        run.codes = run.codes.int()
-        with pytest.raises(DecoderError, match=r"expected codes \[1\] and on in torch.int64"):
-            loop.execution.begin(loop, run)
-            native()

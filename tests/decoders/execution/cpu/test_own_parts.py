@@ -1,24 +1,21 @@
 """Somebody's own parts beside the CPU kernel's whole calls: run as they are written, or refused."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.api import ImageModel, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models.eagle_net import EagleNet
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.grown import Grown
-from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern
 from tests.decoders.execution.cpu.cases import model_of, needs_kernel
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("two_threads")]
@@ -93,43 +90,3 @@ def louder(model: ImageModel) -> ImageModel:
 def test_own_parts_decode_as_with_pytorchs_operators(make: Any) -> None:
     wanted = codes(model_of(False), make(model_of(False)))
     assert torch.equal(codes(model_of(True), make(model_of(True))), wanted)
-
-
-def test_a_patched_rule_is_asked() -> None:
-    rule = Exact()
-    test, asked = rule.test, []
-    rule.test = lambda *given: (asked.append(1), test(*given))[1]  # type: ignore[method-assign]
-    codes(model_of(True), loop_of(model_of(True), rule))
-    assert asked
-
-
-@pytest.mark.parametrize("size", [32, 4096])
-def test_a_table_of_another_codebook_is_refused(size: int) -> None:
-    book = torch.randn(size, 4, generator=torch.Generator().manual_seed(1))
-    other = SimpleNamespace(
-        tokenizer=SimpleNamespace(raw_codebook=None), codebook=book, device=torch.device("cpu")
-    )
-    with pytest.raises(DecoderError, match=r"neighbour table \[64, 21\]"):
-        codes(model_of(True), loop_of(model_of(True), Lantern(other, k=20, delta=0.4)))
-
-
-@pytest.mark.parametrize("tree", [Static(choices="binary_8"), Dynamic(depth=2, top_k=2, nodes=4)])
-def test_noise_for_fewer_images_is_refused(tree: Any) -> None:
-    model = model_of(True)
-    one = Noise.for_prompts(3, ["a"], model.target.length)
-    with pytest.raises(DecoderError, match="expected noise"):
-        codes(model, loop_of(model, tree=tree), one)
-
-
-def test_a_cache_that_took_the_others_place_is_written() -> None:
-    model = model_of(True)
-    loop, prompts = loop_of(model), ["a b", "c d e"]
-    with torch.inference_mode():
-        noise = Noise.for_prompts(3, prompts, model.target.length)
-        run = loop.begin(model.text.encode(prompts), noise, 0)
-        loop.execution.begin(loop, run)
-        loop.execution.step(loop, run)
-        run.cache = run.cache.widened(run.cache.capacity)
-        before = run.cache.data.clone()
-        loop.execution.step(loop, run)
-    assert not torch.equal(run.cache.data, before)
