@@ -2,7 +2,6 @@
 and what to do. Readers of files and single settings have more of them in their own tests."""
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from bench.records.rows import SCHEMA_VERSION
 
 HERE = Path(__file__).parents[1]
 PLACES = f"file://{HERE}/bench/conf"
-FOUND = f"hydra.searchpath=[{PLACES}]"
 OWN = f"hydra.searchpath=[{PLACES},file://{{tmp}}/conf]"
 MOST_SECONDS = 20.0  # of processor time: an answer that takes longer is a hang
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 13\n"
@@ -45,15 +43,6 @@ def file(name: str, content: str | bytes = "x") -> Change:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
 
     return write
-
-
-def pipe(name: str) -> Change:
-    def make(folder: Path) -> None:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
-
-    return make
 
 
 # ---- checkpoints --------------------------------------------------------------------------------
@@ -135,17 +124,14 @@ CHECKPOINTS = [
     target("a Git LFS pointer", "git lfs pull", file("model.safetensors", POINTER)),
     target("an HTML page", "HTML", file("model.safetensors", PAGE)),
     target("truncated", "truncated", cut),
-    target("a named pipe", "named pipe", pipe("model.safetensors")),
     target("a pickled program", "it wants argparse.Namespace", program, pickled=True),
     target("safetensors named bin", "ending .safetensors", renamed),
-    target("int8", "is int8", tensor(lambda torch: torch.ones(32, 32).char())),
     target("NaN", "NaN or infinity", tensor(lambda torch: torch.full((32, 32), torch.nan))),
     target("another shape", "expected [96, 32]", tensor(lambda torch: torch.ones(32, 1))),
     target("a shard above the folder", "../", shards(lambda f: f"../{f}"), shards=2),
     target("an absolute shard", "/etc/passwd", shards(lambda f: "/etc/passwd"), shards=2),
     target("a shard that is a link out", "which is not in", linked_shard, shards=2),
     Bad("a checkpoint that is not there", [*LOAD, "model.checkpoint=ck"], "no such folder"),
-    card("it lacks a part", {}, "does not describe"),
     card("a word for a part", {"vq": "x"}, "vq must be a mapping"),
     config("cut off", '{"hidden_size": 64', "not valid JSON"),
     config("another kind", '{"hidden_size": "wide"}', "hidden_size must be an integer"),
@@ -207,7 +193,6 @@ FILES = [
     Bad("a search path that is not there", [*LOAD, "hydra.searchpath=[file://{tmp}/nowhere]"],
         "nowhere is no folder"),
     option("no YAML", "model", "name: [1", "damaged"),
-    option("no target", "model", "name: x\n", "_target_"),
     option("a typo", "backend", "name: x\ndevcie: cpu\n", "device"),
     Bad("prompts of a device", [*RUN, "prompts=coco", "prompts.path=/dev/zero"], "device"),
     Bad("too few prompts", [*RUN, "prompts=file", "prompts.path={tmp}/p.txt"], "1 prompts",
@@ -249,23 +234,14 @@ PLUG_INS = [
     drafter("syntax", "import os\ndef load(:\n", "broken_drafter_syntax.py:2"),
     drafter("raises", "\n\n1 / 0\n", "broken_drafter_raises.py:3"),
     drafter("no_class", "load = 3\n", "must be a class", status=2),
-    loader("prompts", "imports", "import nowhere_to_be_found\n", "nowhere_to_be_found"),
     loader("prompts", "fails", "def load(count):\n    [][count]\n", "broken_prompts_fails.py:2"),
     loader("prompts", "strings", "def load(count):\n    return ['a'] * count\n", "Prompt("),
-    loader("model", "fails", "def load(device, dtype):\n    None + 1\n", "model_fails.py:2"),
     loader("model", "none", "def load(device, dtype):\n    pass\n", "ImageModel"),
     loader("model", "keyword", "def load(device):\n    pass\n", "dtype"),
-    loader("metric", "none", "def load(device):\n    pass\n", "scorer"),
 ]
 
 
 # ---- words and values; `test_values` has every setting ------------------------------------------
-
-
-def within(about: str, override: str, word: str, says: str) -> Bad:
-    """A setting of a part that an entry's own override brings along."""
-    entry = 'decoders=[{decoder: lantern, name: x, overrides: ["' + override + '"]}]'
-    return Bad(about, ["check", "study=smoke", entry, FOUND, "model=random24", word], says)
 
 
 WORDS = [
@@ -274,12 +250,6 @@ WORDS = [
     Bad("a batch of infinity", ["run", "latency.batch=[1,inf]"], "integer"),
     Bad("help of no command", ["help", "evaluat"], "'evaluate'"),
     Bad("compare without a run", ["compare"], "finished here: (none)"),
-    within("delta is not a number", "tree=chain", "acceptance.delta=nan", "finite"),
-    within("a chain of a billion", "tree=chain", "tree.depth=1000000000", "at most"),
-    within("heads without end", "drafter=medusa", "drafter.heads=1000000000", "at most"),
-    within("a tree of no name", "tree=static", "tree.choices=naive_extend_75", "naive_extend_57"),
-    within("a path twice", "tree=static", "tree.choices=[[0],[0]]", "twice"),
-    within("a child without its parent", "tree=static", "tree.choices=[[0],[1,0]]", "no parent"),
 ]
 
 

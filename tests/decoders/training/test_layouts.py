@@ -23,9 +23,9 @@ from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.propose.grown import Grown
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.training.losses import Acceptance, LossConfig, acceptance, drafter_loss, logits_at
+from decoders.training.losses import Acceptance, LossConfig, acceptance, logits_at
 from decoders.training.shards import DataConfig, Ring, StateMaker
-from decoders.training.states import States, target_states, transformer_of
+from decoders.training.states import States, transformer_of
 from decoders.training.trainer import TrainConfig, Trained, Trainer
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
@@ -185,20 +185,6 @@ def decoded(done: Done, checkpoint: str, root: int) -> list[Tensor]:
     return found
 
 
-def test_training_goes_on_from_the_stored_drafter(done):
-    folder = done.folder / "further"
-    save_eagle(done.learner.net, folder, torch.float32)
-    further = EagleLearner(done.model, str(folder))
-    assert all(parameter.requires_grad for parameter in further.net.parameters())
-    target = transformer_of(done.model)
-    first, _ = drafter_loss(done.learner, target, done.learnt, LOSS)
-    again, _ = drafter_loss(further, target, done.learnt, LOSS)
-    torch.testing.assert_close(again, first)
-    again.backward()
-    assert further.net.fc.weight.grad is not None
-    assert target.output.weight.grad is None  # the target stays as it was published
-
-
 def test_greedy_codes_are_ars_in_fewer_target_calls_than_untrained(done):
     model = done.model
     done.learner.save(done.folder / "saved")
@@ -218,26 +204,10 @@ def test_greedy_codes_are_ars_in_fewer_target_calls_than_untrained(done):
     assert calls[0] < 0.75 * calls[1] and calls[1] <= calls[2]
 
 
-def test_the_released_recipe_reads_one_row_an_image(done):
-    """Unguided, some captions dropped (METHODS 6): a dropped row is the unconditional one."""
-    target, drop = transformer_of(done.model), torch.arange(8) % 3 == 0
-    single = target_states(target, done.learnt.images, drop)
-    pair = done.learnt.hidden.unflatten(0, (2, 8))  # [2, B, T, D]
-    torch.testing.assert_close(single.hidden, pair[drop.long(), torch.arange(8)])
-    assert single.copies == 1 and torch.equal(single.drop, drop)
-    learner, ring = EagleLearner(done.model), ring_of(done.model, done.prompts, False)
-    config = replace(CONFIG, steps=8, warmup=1)
-    loss = LossConfig()
-    rows = Trainer(learner, target, ring, GREEDY, loss, config, done.folder / "single").run()
-    losses = [row["loss"] for row in rows.history if "loss" in row]
-    assert losses[-1] < 0.9 * losses[0]
-
-
-@pytest.mark.parametrize("precision", ["bf16", "float32"])
-def test_a_half_precision_target_is_trained_on_in_either_precision(precision, tmp_path):
+def test_a_half_precision_target_is_trained_on(tmp_path):
     model = chameleon_model(families.load_anole, tmp_path, "bfloat16")
     learner, ring = EagleLearner(model), ring_of(model, SCENES, True)
-    config = replace(CONFIG, steps=8, warmup=1, precision=precision)
+    config = replace(CONFIG, steps=8, warmup=1, precision="bf16")
     target = transformer_of(model)
     done = Trainer(learner, target, ring, GREEDY, LOSS, config, tmp_path / "run").run()
     losses = [row["loss"] for row in done.history if "loss" in row]
