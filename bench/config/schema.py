@@ -166,8 +166,8 @@ class LatencyProtocol:
 
     @property
     def cut(self) -> int:
-        """Into how many blocks the prompts are cut: every block times one prompt or more."""
-        return min(self.blocks, self.prompts)
+        """Into how many blocks the prompts are cut, each of one or more; 1 where there are none."""
+        return max(1, min(self.blocks, self.prompts))
 
     @property
     def sizes(self) -> list[int]:
