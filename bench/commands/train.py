@@ -79,7 +79,7 @@ def cmd_train(words: Sequence[str]) -> int:
       start=NAME              a drafter to go on from
       run_dir=DIR             default: results/train/<drafter>_<model> in the current folder
       recipe=NAME             trains the embedded models instead: tiny, clip (`list recipe`)
-      stages=[A,B]            of recipe=tiny: what to train, for example [hawk]
+      stages=[A,B]            of recipe=tiny: what to train, for example [eagle3]
       weights=DIR             of a recipe: where weights go (default: work/tiny)
       minutes=X               of a recipe: how long each stage trains
 
