@@ -34,7 +34,7 @@ def moments(monkeypatch) -> list[set[tuple[str, int]]]:
 
 
 def test_a_decoder_is_done_behind_its_last_batch_of_each_size(fake_study, moments):
-    run_study(fake_study("decoders=[fake_ar,fake_spec]"))
+    run_study(fake_study("decoders=[fake_ar,fake_spec]", "latency.blocks=1"))
     both = {("ar", 1), ("spec", 1)}
     assert moments[:7] == [both] * 7, "timed in turns, so both are kept to the last prompt"
     assert moments[7] in ({("ar", 1)}, {("spec", 1)})
@@ -83,7 +83,7 @@ def test_a_dropped_state_is_freed_though_it_refers_to_itself(fake_study, monkeyp
     monkeypatch.setattr(Lineup, "done", watched)
     monkeypatch.setattr(gc, "unfreeze", UNFREEZE)  # what is dropped is freed though it was frozen
     try:
-        run_study(fake_study("decoders=[fake_ar,fake_spec]"))
+        run_study(fake_study("decoders=[fake_ar,fake_spec]", "latency.blocks=1"))
     finally:
         gc.freeze()  # the tests after this one collect little again
     assert alive[:8] == [2] * 6 + [1, 0], "made by the warm-up, whose objects are frozen"

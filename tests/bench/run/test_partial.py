@@ -24,11 +24,11 @@ def stopped(tmp_path: Path):
     flag = tmp_path / "interrupt"
     flag.touch()
 
-    def words(at: str = "number 3", *more: str) -> list[str]:
-        mine = "{decoder: fake_spec, overrides: ['loop.kill_at=" + at + "']}"
+    def words() -> list[str]:
+        mine = "{decoder: fake_spec, overrides: ['loop.kill_at=number 3']}"
         return [
             fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path / 'run'}",
-            f"decoders=[fake_ar,{mine}]", f"loop.flag={flag}", *more,
+            f"decoders=[fake_ar,{mine}]", f"loop.flag={flag}", "latency.blocks=1",
         ]  # fmt: skip
 
     return words, flag, tmp_path / "run"
