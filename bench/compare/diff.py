@@ -73,7 +73,7 @@ COLUMNS = (
     Column("", "decoder", lambda f: f.a if f.a == f.b else f"{f.a} -> {f.b}"),
     Column("figure", "figure"),
     Column("", "B / A, or B - A", lambda f: interval(f, 3)),
-    Column("pairs", "images", lambda count: str(count or "")),
+    Column("pairs", "images (of speed: blocks)", lambda count: str(count or "")),
     Column("p", "p", _p),
     Column("", "B is", _verdict),
 )
@@ -96,6 +96,7 @@ def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
             f"{name}: {run.folder}, on {first.gpu or first.cpu or first.device}, "
             f"{first.threads} threads, PyTorch {torch}, commit {', '.join(commits) or 'unknown'}"
             + (" (changed)" if run.records.git_dirty.any() else "")
+            + ("" if run.machine is None else f", {run.machine.rates}")
         )
         verdicts: dict[str, list[str]] = {}
         for side in sides:
