@@ -227,12 +227,12 @@ def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]
         _figure("latency_mean_s", "s/image", 3),
         _figure("mal", "codes per forward", 2),
         _figure("nfe", "NFE", 1),
+        Column("", section.clip_name, scored("clip")),
+        *([Column("", "CLIP against AR", judged, words=True)] if relaxed else []),
+        Column("", "output TV", output_tv),
+        Column("", "verdict", lambda entry: entry.word or ABSENT, words=True),
         Column("", f"{section.fid_name}{count}", scored("fid")),
         _figure("fid_debiased", "FID without bias", _digits(section, "fid")),
-        Column("", section.clip_name, scored("clip")),
-        Column("", "output TV", output_tv),
-        *([Column("", "CLIP against AR", judged, words=True)] if relaxed else []),
-        Column("", "verdict", lambda entry: entry.word or ABSENT, words=True),
     ]
 
 
