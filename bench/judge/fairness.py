@@ -197,6 +197,6 @@ def _step(base: str, roofline: pd.DataFrame | None) -> tuple[float, str]:
         note = first["note"] if isinstance(first["note"], str) else ""
         return math.nan, note or f"{base} was not timed step by step"
     return factor, (
-        f"a step of {base} takes {first['ar_ms']:.3g} ms, {factor:.1f} times its floor of "
+        f"in a quiet moment a step of {base} takes {factor:.1f} times its floor of "
         f"{first['ar_floor_ms']:.3g} ms"
     )

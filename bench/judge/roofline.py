@@ -5,9 +5,10 @@ One row a decoder, from its timed images (latency protocol, batch 1): millisecon
 a drafter call (seconds_draft / drafter_calls; growing the tree is part of it), their floors on this
 machine (`bench.measure.floors`), and the share of a speculative step that acceptance, commit and
 bookkeeping take (seconds_accept over the sum). A backend that runs a step as one graph tells its
-parts not apart: then there is the whole step alone, which for AR is the AR step. Times are
-the 10 % quantile over timings: what a quiet moment takes, and not the best of a few. The machine is
-measured before every block of timed images (`bench.measure.machine`), or here where it was not.
+parts not apart: then there is the whole step alone, which for AR is the AR step. Milliseconds are
+medians over timings; a time over its floor is of the 10 % quantile, as a quiet moment has it and
+not the best of a few. The machine is measured before every block of timed images
+(`bench.measure.machine`), or here where it was not.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def _line(
     line |= {key: first[key] for key in ("decoder", "backend", "device", "dtype", "threads")}
     line |= {"batch": int(first["batch"]), "guidance_rows": copies, "images": len(mine)}
     line["codes"] = 1 + int(first["tree_nodes"])
-    measured = _measured(mine, needs)
+    measured, quiet = _measured(mine, needs, 0.5), _measured(mine, needs, QUIET)
     notes: list[str] = []
     for part in PARTS:
         work = getattr(needs, part, None)
@@ -191,7 +192,7 @@ def _line(
             notes.append(str(work))
         if rates is not None:
             floor = needs.floor_ms(part, rates, float((mine.drafter_calls / mine.nfe).mean()))
-            line |= {f"{part}_floor_ms": floor, f"{part}_over_floor": ms / floor}
+            line |= {f"{part}_floor_ms": floor, f"{part}_over_floor": quiet.get(part, NAN) / floor}
         if isinstance(work, Work):
             line |= {f"{part}_bytes": work.bytes, f"{part}_operations": work.operations}
     line["accept_share"] = NAN if needs.forward is None else _accept_share(mine)
@@ -202,8 +203,8 @@ def _line(
     return line
 
 
-def _measured(mine: pd.DataFrame, needs: Needs) -> dict[str, float]:
-    """Milliseconds of each part that was told apart."""
+def _measured(mine: pd.DataFrame, needs: Needs, share: float) -> dict[str, float]:
+    """Milliseconds of each part that was told apart: this quantile over timings."""
     forwards = mine.nfe.where(mine.nfe > 0)
     step = (mine.seconds_total - mine.seconds_prefill) / forwards
     forward = mine.seconds_forward.where(mine.seconds_forward > 0) / forwards
@@ -213,7 +214,7 @@ def _measured(mine: pd.DataFrame, needs: Needs) -> dict[str, float]:
         found["ar"] = forward if forward.notna().any() else step
     elif forward.notna().any():
         found |= {"forward": forward, "draft": mine.seconds_draft / calls}
-    return {part: 1e3 * float(seconds.quantile(QUIET)) for part, seconds in found.items()}
+    return {part: 1e3 * float(seconds.quantile(share)) for part, seconds in found.items()}
 
 
 def _accept_share(mine: pd.DataFrame) -> float:

@@ -28,7 +28,8 @@ def footnotes(run: RunData, fairness: Sequence[str]) -> list[str]:
     """How to read the main tables; fairness: footnotes of the marks in them."""
     output = (
         "Output TV: distance of the committed code's law from the target's, of this model, mean "
-        "per code (0: the same law); ≤: the most that the acceptance allows (lemma R)"
+        "per code (0: the same law); ≤: the most that the acceptance allows at these nodes (lemma "
+        "R)"
     )
     if any(over_declared(entry) for entry in run.entries):
         output += (
@@ -70,7 +71,7 @@ def floors(run: RunData) -> list[str]:
         "Forward: an AR step, or the verification of a tree of that many codes per row, root "
         "included. In AR steps: over the baseline's step.",
         "Over floor: the time over the least that this machine needs (max of bytes / bandwidth and "
-        "operations / rate).",
+        "operations / rate), in a quiet moment (the 10 % quantile of the timings; ms: medians).",
         "Accept share: acceptance, commit and bookkeeping, as a share of draft, verification and "
         "acceptance. Step: all but the prefill, per target forward. Draft call: growing the tree "
         "included.",

@@ -99,12 +99,13 @@ def _calls(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per call."""
     how = {
         "seconds_prefill": "first", "seconds_total": "first", "nfe": "max", "peak_memory_mb": "max",
+        "block": "first",
     }  # fmt: skip
     return rows.groupby(CALL).agg(how)
 
 
 def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
-    """Seconds of the baseline's calls of the same size over the decoder's: a call is a block."""
+    """Seconds of the baseline's calls of the same size over the decoder's."""
     baseline = baseline[baseline.batch == rows.batch.iloc[0]]
     if baseline.empty or (baseline.status == "failed").any():
         return UNKNOWN
@@ -117,9 +118,8 @@ def _timings(calls: pd.DataFrame) -> Timings:
         calls.seconds_prefill.fillna(0).to_numpy(float),
         calls.nfe.groupby("call").mean(),
     )
-    number = [repeat * 10**6 + call for repeat, call in calls.index]  # rises with time
     return Timings(
-        number, prefill, calls.seconds_total.to_numpy(float) - prefill, calls.nfe, {**each}
+        calls.block, prefill, calls.seconds_total.to_numpy(float) - prefill, calls.nfe, {**each}
     )
 
 

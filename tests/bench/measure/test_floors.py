@@ -276,10 +276,11 @@ def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, mon
     assert rates is not None and rates.threads == 1 and rates.dtype == "float32"
     ar, tree = table.loc["ar"], table.loc["eagle2"]
     rows = result.rows[result.rows.decoder == "ar"]
-    assert ar.ar_ms == pytest.approx(1e3 * (rows.seconds_forward / rows.nfe).quantile(0.1))
+    assert ar.ar_ms == pytest.approx(1e3 * (rows.seconds_forward / rows.nfe).median())
     net = target_net(result.model)
     assert ar.ar_floor_ms == pytest.approx(1e3 * net.work(2).floor_seconds(rates))
-    assert ar.ar_over_floor == pytest.approx(ar.ar_ms / ar.ar_floor_ms) and ar.ar_over_floor > 1
+    quiet = 1e3 * (rows.seconds_forward / rows.nfe).quantile(0.1)
+    assert ar.ar_over_floor == pytest.approx(quiet / ar.ar_floor_ms) and ar.ar_over_floor > 1
     assert math.isnan(ar.forward_ms) and math.isnan(ar.draft_ms) and math.isnan(ar.accept_share)
     assert tree.codes == 5 and math.isnan(tree.ar_ms)
     assert tree.ar_floor_ms == ar.ar_floor_ms < tree.forward_floor_ms
@@ -309,7 +310,7 @@ def test_a_step_that_is_one_graph_is_timed_as_a_whole(fake_study):
     table = roofline(result.path, result.model, result.cells, rows).set_index("decoder")
     ar, tree = table.loc["ar"], table.loc["eagle2"]
     own = rows[rows.decoder == "ar"]
-    whole = ((own.seconds_total - own.seconds_prefill) / own.nfe).quantile(0.1)
+    whole = ((own.seconds_total - own.seconds_prefill) / own.nfe).median()
     assert ar.ar_ms == ar.step_ms == pytest.approx(1e3 * whole)
     assert ar.ar_over_floor > 1, "the fairness gate judges it all the same"
     assert math.isnan(tree.forward_ms) and math.isnan(tree.draft_ms)
