@@ -217,8 +217,9 @@ def _scores(a: Side, b: Side) -> list[Finding]:
             continue
         found = _found(a, b, figure, len(less), student_mean(less))
         error, freedom = float(less.std(ddof=1)) / math.sqrt(len(less)), len(less) - 1
-        p = 2 * float(student.sf(abs(less.mean()) / error, freedom)) if error else 1.0
-        out.append(replace(found, error=error, freedom=freedom, p=p if less.any() else 1.0))
+        same = float(not less.any())  # p where no difference scatters
+        p = 2 * float(student.sf(abs(less.mean()) / error, freedom)) if error else same
+        out.append(replace(found, error=error, freedom=freedom, p=p))
     return out
 
 

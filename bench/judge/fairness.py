@@ -154,10 +154,11 @@ def below_floor(name: str, roofline: pd.DataFrame | None) -> str:
     lines = [] if roofline is None else roofline[roofline.decoder == name].to_dict("records")
     for part in ("step", "ar", "forward"):
         if lines and lines[0].get(f"{part}_over_floor", math.nan) < 1:
-            ms, floor = (lines[0][f"{part}_{figure}"] for figure in ("ms", "floor_ms"))
+            over, floor = (lines[0][f"{part}_{figure}"] for figure in ("over_floor", "floor_ms"))
             what = "target forward" if part == "forward" else "step"
             return (
-                f"a {what} of {name} takes {ms:.3g} ms, less than its floor of {floor:.3g} ms, so "
+                f"a {what} of {name} takes {over * floor:.3g} ms, less than its floor of "
+                f"{floor:.3g} ms, so "
                 "the machine was busy when its rates were measured, or the decoder's clock is wrong"
             )
     return ""

@@ -181,13 +181,12 @@ class Run:
         behind = bool(timed) or (bool(every) and not records.exists())
         if not (left or behind or any(map(self.disturbed, every))):
             return
-        # Measuring takes memory: where the peak cannot be reset, it comes after all images.
-        looks = self.lineup.meter.exact
         with frozen_heap(), progress(total, name, total - left) as bar:
             self.lineup.announce(bar)
             for part in filter(None, todo):
                 if part[0].timed:
-                    if looks:
+                    # Measuring takes memory: where the peak cannot be reset, it comes last.
+                    if self.lineup.meter.exact:
                         self._look(bar)
                     self.lineup.warm_all(part, bar)
                 gc.collect()
