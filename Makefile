@@ -52,7 +52,7 @@ report: $(STAMP) ## table, plots and page again from the records of STUDY
 	$(PY) -m bench report study=$(STUDY) $(ARGS)
 
 # Without .venv it runs in PYTHON where that has what it needs, and installs nothing.
-gpu-check: ## check an NVIDIA card in half an hour; ARGS='out=DIR' (docs/gpu.md)
+gpu-check: ## check an NVIDIA card in an hour at most; ARGS='out=DIR' (docs/gpu.md)
 	@if [ ! -e $(STAMP) ] && "$(PYTHON)" -c 'import hydra, torch, pyarrow, scipy' 2>/dev/null; then \
 	    "$(PYTHON)" -m scripts.gpu_check $(ARGS); \
 	else $(MAKE) -s setup && $(PY) -m scripts.gpu_check $(ARGS); fi

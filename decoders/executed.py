@@ -11,6 +11,7 @@ from functools import partial
 
 from decoders.api import AcceptRule, DecoderError, Execution, ImageModel
 from decoders.execution.eager import Eager
+from decoders.places import keep_compiled
 from decoders.verify.children import Judge, test_children
 
 
@@ -25,6 +26,7 @@ def executed(model: ImageModel, mode: str, compiled: Container[int] = ()) -> Ima
 def execution(mode: str, compiled: Container[int] = ()) -> Execution:
     """`eager`, `compile`, `graph` or `cpu`; compiled: under `cpu` the batch sizes at which pieces
     without a kernel's call are compiled. Raises DecoderError on another name."""
+    keep_compiled()
     if mode == "eager":
         return Eager()
     if mode == "compile":

@@ -86,10 +86,10 @@ class Noise:
         return Noise(self.uniform[images], None if self.key is None else self.key[images])
 
     def stepping(self, steps: Tensor, renewed: bool) -> Noise:
-        """The noise of a loop that counts its steps in `steps`, [B] int64, in place. renewed: with
-        a table of its own, for `renew`."""
-        table = self.uniform.clone() if renewed else self.uniform
-        return replace(self, uniform=table, round=steps, renewed=renewed)
+        """The noise of a loop that counts its steps in `steps`, [B] int64, in place. Its numbers
+        are copied: `renew` and a recorded step write others over them."""
+        key = None if self.key is None else self.key.clone()
+        return replace(self, uniform=self.uniform.clone(), key=key, round=steps, renewed=renewed)
 
     def renew(self, position: Tensor) -> None:
         """Writes the numbers of this round over the table at position [B, n], in all slots but

@@ -22,6 +22,13 @@ def folder() -> Path:
     return Path(base) / "lantern-bench"
 
 
+def keep_compiled() -> None:
+    """Names the folder in which torch keeps what it compiles, unless it is named already. Before
+    anything is compiled: then torch settles on a folder. It keeps which kernels were the fastest
+    there, and codes in half precision depend on them."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled"))
+
+
 def installed_folders() -> list[Path]:
     """The folders of Python and of installed packages."""
     paths = sysconfig.get_paths()

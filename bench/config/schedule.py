@@ -37,9 +37,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Batch:
-    """Prompts that one cell decodes in one call, `at_once` at a time (0: all). What is timed (alone
-    or batched) is in a block of prompts that are timed at one moment (one run again later keeps its
-    block), for the `repeat`-th time; quality has neither (0)."""
+    """Prompts that one cell decodes in one call, `at_once` at a time (0: all; more than there are:
+    see `padded`). What is timed (alone or batched) is in a block of prompts that are timed at one
+    moment (one run again later keeps its block), for the `repeat`-th time; quality has neither (0).
+    """
 
     cell: Cell
     protocol: str
@@ -53,6 +54,11 @@ class Batch:
     def size(self) -> int:
         """Images decoded at once."""
         return self.at_once or len(self.indices)
+
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """The prompts with the last one again and again, as many as are decoded at once."""
+        return self.indices + self.indices[-1:] * (self.size - len(self.indices))
 
     @property
     def timed(self) -> bool:
@@ -106,17 +112,19 @@ def quality_batches(
     config: StudyConfig, every: Sequence[Cell], shard: tuple[int, int] = (0, 1)
 ) -> list[Batch]:
     """Cell-major, in fixed batches; then the reseeds: each sampling baseline under other seeds.
+    Where batches are compiled the last one is filled up: another size would be compiled again.
 
     A greedy baseline has no reseed: another seed would give the same images. shard: (i, n), only
     the images whose index is i modulo n.
     """
     first, step = shard
     indices, size = range(first, config.quality.images, step), config.quality.batch
+    at_once = min(size, len(indices)) if config.backend.compiles_pictures else 0
     runs = [(cell, "quality", config.seed) for cell in every]
     sampled = [c for c in every if c.entry.baseline and not c.sampling.greedy]
     runs += [(cell, "reseed", seed) for seed in config.reseeds for cell in sampled]
     return [
-        Batch(cell, protocol, seed, tuple(indices[start : start + size]))
+        Batch(cell, protocol, seed, tuple(indices[start : start + size]), at_once=at_once)
         for cell, protocol, seed in runs
         for start in range(0, len(indices), size)
     ]

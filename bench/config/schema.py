@@ -74,7 +74,7 @@ class BackendConfig:
 
     def __post_init__(self) -> None:
         require(self, "backend.", ConfigError)
-        if self.execution == "graph" and not self.device.startswith(("cuda", "rocm")):
+        if self.execution == "graph" and not self.device.startswith("cuda"):
             raise ConfigError(
                 "backend.execution=graph records CUDA graphs, which needs backend.device=cuda, "
                 f"found {self.device}; use backend=cuda_graph, or backend=cpu_compile on a CPU"
@@ -94,9 +94,14 @@ class BackendConfig:
             )
 
     @property
+    def compiles_pictures(self) -> bool:
+        """Whether decoders are compiled for batches that are not timed too."""
+        return self.execution != "eager" or self.compile == "on"
+
+    @property
     def takes_native(self) -> bool:
         """Whether the CPU kernel is made for such a backend."""
-        plain = self.device.partition(":")[0] == "cpu"
+        plain = self.device == "cpu"
         return plain and self.execution == "eager" and self.attention == "auto"
 
 

@@ -50,6 +50,10 @@ class TimeLimitError(BenchError):
     """An image that took longer than `time_limit` allows."""
 
 
+class DeviceLostError(BenchError):
+    """A GPU that answers nothing more in this process, as after an illegal access to its memory."""
+
+
 INTERRUPTED = 130  # exit status of a run that was told to stop, as a shell has it
 
 
@@ -70,14 +74,26 @@ def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) ->
     """`work()`, or what it raised; errors of the types `passing` are not caught.
 
     The isolation boundary around decoders, the only broad handler of the code base: a plug-in may
-    raise any exception, and house rule 10 wants a record of it while the other decoders go on.
+    raise any exception, and house rule 10 wants a record of it while the other decoders go on. They
+    cannot where the GPU is lost: then it raises DeviceLostError.
     """
     try:
         return work()
     except passing:
         raise
     except Exception as error:
+        if loses_device(error):
+            raise DeviceLostError(described(error)) from error
         return Failure(described(error), isinstance(error, TimeLimitError))
+
+
+def loses_device(error: Exception) -> bool:
+    """Whether all later calls of the GPU fail as well. CUDA has two such errors, an illegal access
+    and a failed assertion, and torch does not tell them from the others; but memory that is full is
+    free again when its tensors are gone."""
+    torch = sys.modules.get("torch")
+    lost = torch is not None and isinstance(error, torch.AcceleratorError)
+    return lost and "out of memory" not in str(error)
 
 
 def own_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:

@@ -31,8 +31,8 @@ class Clock:
 
     def synchronise(self) -> None:
         """Waits for the device's queued work; a CPU has none."""
-        if self.device.type != "cpu":
-            getattr(torch, self.device.type).synchronize()  # torch.cuda, torch.mps, torch.xpu
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -62,43 +63,23 @@ def prepare(backend: BackendConfig) -> torch.device:
 
 
 def present(name: str, setting: str = "backend.device") -> torch.device:
-    """The device of a name: cpu, cuda, rocm, mps or xpu, with or without `:<number>`.
-
-    ROCm builds of torch call their devices cuda. Raises ConfigError where the name is unknown, or
-    the device is not there.
-    """
-    kind, _, number = name.partition(":")
-    if kind not in KINDS or not (number.isdigit() or number == ""):
+    """The device of a name: cpu or cuda, with or without `:<number>`. Raises ConfigError where the
+    name is unknown, or the device is not there."""
+    found = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
+    if found is None:
         raise ConfigError(
-            f"{setting}={name!r} is no device; use {', '.join(KINDS)}, or one of them with a "
-            "number, as cuda:1"
+            f"{setting}={name!r} is no device that this project runs on; use cpu, cuda, or cuda "
+            "with a number, as cuda:1"
         )
-    there, wanted = KINDS[kind]
-    if int(number or 0) >= (count := there()):
+    # A ROCm build of torch calls its devices cuda too.
+    count = 0 if torch.version.hip else torch.cuda.device_count()
+    if name != "cpu" and int(found[1] or 0) >= count:
         raise ConfigError(
-            f"{setting}={name} is not there: this torch ({torch.__version__}) sees {count} {kind} "
-            f"devices. Use {setting.removesuffix('.device')}=cpu, or install {wanted}"
+            f"{setting}={name} is not there: this torch ({torch.__version__}) sees {count} CUDA "
+            f"devices. Use {setting.removesuffix('.device')}=cpu, or install a driver and a CUDA "
+            "build of torch"
         )
-    own = "cuda" if kind == "rocm" else kind
-    return torch.device(f"{own}:{number}" if number else own)
-
-
-KINDS: dict[str, tuple[Callable[[], int], str]] = {  # how many there are; what else to install
-    "cpu": (lambda: 1, "a CPU"),
-    "cuda": (
-        lambda: 0 if torch.version.hip else torch.cuda.device_count(),
-        "a driver and a CUDA build of torch",
-    ),
-    "rocm": (
-        lambda: torch.cuda.device_count() if torch.version.hip else 0,
-        "a ROCm driver and a ROCm build of torch",
-    ),
-    "mps": (
-        lambda: int(torch.backends.mps.is_available()),
-        "torch on a Mac with Apple silicon",
-    ),
-    "xpu": (lambda: torch.xpu.device_count(), "an Intel driver and an XPU build of torch"),
-}
+    return torch.device(name)
 
 
 def available_cores() -> int:
@@ -111,9 +92,7 @@ def available_cores() -> int:
 def provenance(device: torch.device) -> Provenance:
     """The state of code and machine now."""
     commit, dirty = checkout()
-    gpu = "Apple GPU" if device.type == "mps" else ""
-    if device.type in ("cuda", "xpu"):
-        gpu = str(getattr(torch, device.type).get_device_name(device))
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     versions = {"python": platform.python_version(), **dict.fromkeys(PACKAGES, "absent")}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -142,7 +121,7 @@ def card_state(device: torch.device) -> dict[str, str]:
     """What decides an NVIDIA card's times besides its name, `NVML` -> values now; nothing for
     another device. Two runs on one model of card can differ by a third because one is capped.
     NVML's Python package (nvidia-ml-py) is optional, and what is not known is ""."""
-    if device.type != "cuda" or torch.version.hip is not None:
+    if device.type != "cuda":
         return {}
     found = dict.fromkeys(NVML, "") | {"cuda": torch.version.cuda or ""}
     try:

@@ -1,5 +1,5 @@
-"""Peak memory of one image (or batch): device memory on CUDA and XPU, else resident
-memory of the process.
+"""Peak memory of one image (or batch): device memory on CUDA, else resident memory of the
+process.
 
 The kernel keeps the high-water mark of a process's resident memory and resets it on request
 (proc(5), /proc/self/clear_refs). Where it cannot be reset (no Linux), the mark is that of the whole
@@ -13,7 +13,6 @@ import math
 import resource
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,14 +27,13 @@ class MemoryMeter:
 
     def __init__(self, device: torch.device, recorded: bool = False) -> None:
         self.device, self.recorded = device, recorded
-        self.own: Any = torch.xpu if device.type == "xpu" else torch.cuda
-        self.on_device = device.type in ("cuda", "xpu")
-        self.exact = self.on_device or (device.type == "cpu" and _can_reset())
+        self.on_device = device.type == "cuda"
+        self.exact = self.on_device or _can_reset()
 
     def reset(self) -> None:
         """Starts a new high-water mark."""
         if self.on_device:
-            self.own.reset_peak_memory_stats(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
         elif self.exact:
             _CLEAR.write_text("5")
 
@@ -45,7 +43,7 @@ class MemoryMeter:
         if self.recorded:
             return math.nan
         if self.on_device:
-            return float(self.own.max_memory_allocated(self.device)) / MB
+            return float(torch.cuda.max_memory_allocated(self.device)) / MB
         if self.exact:
             line = next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmHWM"))
             return int(line.split()[1]) * 1024 / MB

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -67,8 +68,8 @@ class Lineup:
         self.clock, self.meter = Clock(model.device), meter_of(model)
         self.built = {cell.key: self._build(cell) for cell in every}
         self.late: Counter[str] = Counter()
-        self.warm: set[tuple[str, int]] = set()  # of each `call_of` that was warmed up
-        self.decoding = ""  # the decoder's name
+        self.warmed: set[tuple[str, int]] = set()  # of each `call_of` that was warmed up
+        self.decoding, self.calling = "", ("", 0)  # the decoder's name, and its `call_of`
         self.ahead: Counter[tuple[str, int]] = Counter()  # of each `call_of`: batches to come
 
     def _build(self, cell: Cell) -> Decoder | Failure:
@@ -91,7 +92,7 @@ class Lineup:
 
     def attempt(self, cell: Cell, work: Callable[[], T]) -> T | Failure:
         """What a cell's decoder does, or what it raised. Raises SharedStateError where it has
-        changed what all share."""
+        changed what all share, and DeviceLostError."""
         found = attempt(work)
         self.guard.check(cell)
         return found
@@ -99,7 +100,8 @@ class Lineup:
     def decode(self, batch: Batch) -> Outcome:
         """The images of a batch. Raises whatever the decoder raises, DecoderError for one that
         cannot be run, TimeLimitError for one that is not tried any more."""
-        decoder, self.decoding = self.built[batch.cell.key], batch.cell.entry.name
+        decoder = self.built[batch.cell.key]
+        self.decoding, self.calling = batch.cell.entry.name, call_of(batch)
         if isinstance(decoder, Failure):
             raise DecoderError(f"it cannot be run: {decoder.error}")
         if self.late[batch.cell.key] >= LATE:
@@ -113,7 +115,7 @@ class Lineup:
         return decode(
             codes_only(self.model) if batch.protocol == BATCHED else self.model,
             decoder,
-            [self.prompts[i].text for i in batch.indices],
+            [self.prompts[i].text for i in batch.padded],
             batch.seed,
             clock=self.clock,
             meter=self.meter,
@@ -123,29 +125,33 @@ class Lineup:
         )
 
     def announce(self, bar: Any) -> None:
-        """Has the bar say what is compiled."""
+        """Has the bar say what is compiled, how much is left to compile, and how long that takes
+        at the pace so far."""
+        execution = self.model.execution
+        if execution is None:
+            return
+        planned = [call for call in self.ahead if execution.compiles(call[1])]
+        begun: dict[tuple[str, int], float] = {}  # seconds of compiling before each
 
         def tell(phase: str) -> None:
-            said = f"compiling {self.decoding} ({PHASES.get(phase, phase)})"
-            bar.set_postfix_str(said if phase else self.decoding)
+            if not phase:
+                return bar.set_postfix_str(self.decoding)
+            spent = begun.setdefault(self.calling, execution.compiling())
+            done, left = len(begun) - 1, len(planned) - len(begun) + 1
+            said = f"compiling {self.decoding} ({PHASES.get(phase, phase)}), {left} to go"
+            if done:
+                said += f", about {math.ceil(left * spent / done / 60)} min"
+            bar.set_postfix_str(said)
 
-        if self.model.execution is not None:
-            self.model.execution.announce(tell)
+        execution.announce(tell)
 
-    def warm_all(self, todo: Sequence[Batch], bar: Any) -> None:
-        """Warms up every decoder that has something to time: until its times are stable, and by one
-        image before each block after that; once in batches. One that fails fails on its rows
-        again."""
-        first: dict[tuple[str, int], Batch] = {}
-        for batch in todo:
-            first.setdefault(call_of(batch), batch)
-        for (key, _), batch in first.items():
-            bar.set_postfix_str(f"warming up {batch.cell.entry.name}")
-            if not isinstance(self.built[key], Failure) and self.late[key] < LATE:
-                self._warm(batch)
-
-    def _warm(self, batch: Batch) -> None:
+    def warm(self, batch: Batch) -> None:
+        """Warms up the decoder of a batch to be timed: until its times are stable, and by one image
+        before each block after that; once in batches. One that fails fails on its rows again.
+        Raises as `attempt`."""
         key, limits, ran = batch.cell.key, self.config.latency, set[str]()
+        if isinstance(self.built[key], Failure) or self.late[key] >= LATE:
+            return
         # One of each kind of work: a batch, and a place refilled.
         batch = dataclasses.replace(batch, indices=batch.indices[: batch.size + 1])
 
@@ -154,7 +160,7 @@ class Lineup:
             ran.update(made.generation.trace.path.values())
             return made.seconds_total
 
-        new = call_of(batch) not in self.warm and batch.protocol == LATENCY
+        new = call_of(batch) not in self.warmed and batch.protocol == LATENCY
         most = limits.warmup_max if new else 1
         times = self.attempt(batch.cell, lambda: warm_up(image, most, limits.warmup_tolerance))
         if isinstance(times, Failure):
@@ -162,7 +168,7 @@ class Lineup:
         else:
             if "compiled" in ran and new:
                 self._compare(batch)
-            self.warm.add(call_of(batch))
+            self.warmed.add(call_of(batch))
         log.info("warm-up of %s: %s", batch.cell.entry.name, times)
 
     def _compare(self, batch: Batch) -> None:

@@ -22,10 +22,10 @@ from typing import Any
 import pandas as pd
 
 from bench.config import schedule
-from bench.config.schedule import Batch, Cell
+from bench.config.schedule import Batch, Cell, call_of
 from bench.config.schema import StudyConfig, digest
 from bench.console import progress
-from bench.data.errors import Failure
+from bench.data.errors import DeviceLostError, Failure
 from bench.measure.busy import Neighbours
 from bench.measure.clock import now
 from bench.measure.device import Provenance, prepare, provenance
@@ -106,6 +106,7 @@ class Run:
         self.labels = {cell.key: self.lineup.labels(cell) for cell in self.every}
         self.weights = weights()
         self.made, self.hash = made, config.hash
+        self.left: list[Batch] = []  # not recorded yet when `all` began
         self.watch = watch_of(folder.path, model, made.gpu or made.cpu)
         self.neighbours = Neighbours(config.latency, config.backend.device)
         if not self.lineup.meter.exact:
@@ -173,7 +174,8 @@ class Run:
         have = self.folder.tables
         todo = [[b for b in part if not all(key in have for key in b.keys)] for part in parts]
         left = sum(len(b.indices) for part in todo for b in part)
-        self.lineup.expect([batch for part in todo for batch in part])
+        self.left = [batch for part in todo for batch in part]
+        self.lineup.expect(self.left)
         timed = [part for part in todo if part and part[0].timed]
         every = [part for part in parts if part and part[0].timed]
         # A session stopped behind the last timed image has left the moment after it to this one.
@@ -188,7 +190,7 @@ class Run:
                     # Measuring takes memory: where the peak cannot be reset, it comes last.
                     if self.lineup.meter.exact:
                         self._look(bar)
-                    self.lineup.warm_all(part, bar)
+                    self._warm(part, bar)
                 gc.collect()
                 gc.freeze()  # what the warm-up has left to stay
                 for batch in part:
@@ -199,6 +201,33 @@ class Run:
             self._time_again(every, bar)
             if behind:
                 self._look(bar)
+
+    def _warm(self, part: Sequence[Batch], bar: Any) -> None:
+        """Warms up every decoder of a part, at every size of its batches."""
+        first: dict[tuple[str, int], Batch] = {}
+        for batch in part:
+            first.setdefault(call_of(batch), batch)
+        for batch in first.values():
+            bar.set_postfix_str(f"warming up {batch.cell.entry.name}")
+            with self._losing(batch.cell):
+                self.lineup.warm(batch)
+
+    @contextmanager
+    def _losing(self, cell: Cell) -> Iterator[None]:
+        """Where a cell's decoder loses the GPU inside, what is left of the cell is recorded as
+        failed, so that a resume goes on without it. Raises DeviceLostError."""
+        started = now()
+        try:
+            yield
+        except DeviceLostError as error:
+            for batch in self.left:
+                if batch.cell.key == cell.key:
+                    self._fail(batch, str(error), started)
+            raise DeviceLostError(
+                f"{cell.entry.name} has stopped the GPU ({error}), and nothing more can run in "
+                "this process. Its images to come are recorded as failed; the same command goes "
+                "on with the other decoders, and with retry_failed=true tries this one again"
+            ) from error
 
     def _look(self, bar: Any) -> None:
         """Measures the machine, where anything asks for its rates."""
@@ -222,7 +251,7 @@ class Run:
                 return
             again = [b for b in part if self.folder.said(b.keys[0], "status") == "ok"]
             self.lineup.expect(again)
-            self.lineup.warm_all(again, bar)
+            self._warm(again, bar)
             made, found = dict[Key, Row](), 0
             for batch in again:
                 bar.set_postfix_str(f"{batch.cell.entry.name} (disturbed, timed again)", False)
@@ -246,21 +275,26 @@ class Run:
 
     def run(self, batch: Batch) -> None:
         """Decodes one batch and records its rows, those of a failure too."""
-        started, name = now(), batch.cell.entry.name
-        rows = self._attempt(batch)
-        if not isinstance(rows, Failure):
-            self._record(batch, rows, started)
-            if batch.timed:
-                self.neighbours.after(rows[0])
+        started = now()
+        with self._losing(batch.cell):
+            rows = self._attempt(batch)
+        if isinstance(rows, Failure):
+            self.lineup.late[batch.cell.key] += rows.late
+            self._fail(batch, rows.error, started)
             return
-        self.lineup.late[batch.cell.key] += rows.late
-        error = blamed(rows.error, batch.cell.entry.spec)
-        log.warning("%s failed (%s): %s", name, batch.protocol, error)
+        self._record(batch, rows, started)
+        if batch.timed:
+            self.neighbours.after(rows[0])
+
+    def _fail(self, batch: Batch, error: str, started: str) -> None:
+        """Records the rows of a batch that failed."""
+        error = blamed(error, batch.cell.entry.spec)
+        log.warning("%s failed (%s): %s", batch.cell.entry.name, batch.protocol, error)
         state = {**empty_measures(), "status": "failed", "error": error}
         self._record(batch, [self.identity(batch, i) | state for i in batch.indices], started)
 
     def _attempt(self, batch: Batch) -> list[Row] | Failure:
-        """The rows of a batch, or what went wrong. Raises SharedStateError."""
+        """The rows of a batch, or what went wrong. Raises SharedStateError, DeviceLostError."""
         return self.lineup.attempt(batch.cell, lambda: self.measure(batch))
 
     def _record(self, batch: Batch, rows: Sequence[Row], started: str) -> None:
@@ -276,7 +310,7 @@ class Run:
         rule = getattr(self.lineup.built[batch.cell.key], "rule", None)
         disturbed = batch.timed and self.neighbours.disturb(outcome.load)
         state = {"disturbed": disturbed, "status": "ok", "error": ""}
-        rows = measured(outcome, batch.timed, rule)
+        rows = measured(outcome, batch.timed, rule)[: len(batch.indices)]  # the others are copies
         for b, (index, row) in enumerate(zip(batch.indices, rows, strict=True)):
             row |= self.identity(batch, index) | state
             if outcome.images is not None and self._wants_picture(batch, index):

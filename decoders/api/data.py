@@ -54,6 +54,10 @@ class TextFeatures:
         """The same captions on another device."""
         return self._each(lambda t: t.to(device))
 
+    def clone(self) -> TextFeatures:
+        """The same captions in memory of their own."""
+        return self._each(Tensor.clone)
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> TextFeatures:
         every = (self.features, self.mask, self.uncond, self.uncond_mask)
         return TextFeatures(*(None if t is None else change(t) for t in every))  # type: ignore[arg-type]

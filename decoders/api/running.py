@@ -72,6 +72,10 @@ class Execution(Protocol):
         another way of adding up makes other codes."""
         return None
 
+    def compiles(self, size: int) -> bool:
+        """Whether it compiles what decodes batches of this size."""
+        return False
+
     def compiling(self) -> float:
         """Seconds that it has spent compiling, what is in progress included."""
         return 0.0

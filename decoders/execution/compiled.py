@@ -15,22 +15,21 @@ several times faster than a library call.
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
 import torch._inductor.config
 
 from decoders.api import Execution, Loop, Piece
-from decoders.execution.eager import chain, once
+from decoders.execution.eager import chain, eager, once
 from decoders.execution.state import device_of, fill, form, snapshot, tensors
-from decoders.places import folder
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
@@ -55,13 +54,23 @@ CUDA_OPTIONS: dict[str, Any] = {
 FAILURES = (RuntimeError, ImportError, OSError, subprocess.SubprocessError)
 
 
-def not_compiling(device: torch.device) -> str | None:
-    """Why torch.compile does not work on a device; None where it does. Compiles one line."""
+@cache
+def compiles(device: torch.device) -> bool:
+    """Whether torch.compile works on a device: one line is compiled, once. A warning says why where
+    it does not; on a GPU it needs a C compiler as well."""
     try:
         made = torch.compile(lambda x: x * 2 + 1, fullgraph=True)(torch.ones(64, device=device))
-        return None if bool((made == 3).all()) else "it computes 2 * 1 + 1 wrongly"
+        why = "" if bool((made == 3).all()) else "it computes 2 * 1 + 1 wrongly"
     except FAILURES as error:
-        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    if why:
+        logger.warning(
+            "steps run operator by operator, which is several times slower: torch.compile does not "
+            "work on %s (%s); install a C++ compiler, such as g++, or name one in CXX and CC",
+            device,
+            why,
+        )
+    return not why
 
 
 @dataclass
@@ -77,6 +86,9 @@ class Compiled(Execution):
     since: float | None = None  # when what is compiled now was begun
     tell: Callable[[str], None] = field(default=lambda phase: None, repr=False)
 
+    def compiles(self, size: int) -> bool:
+        return True
+
     def compiling(self) -> float:
         now = time.perf_counter()
         return self.seconds + (0.0 if self.since is None else now - self.since)
@@ -85,6 +97,8 @@ class Compiled(Execution):
         self.tell = tell
 
     def begin(self, loop: Loop, run: Any) -> Any:
+        if not compiles(device_of(run)):
+            return eager(loop, run)
         run.path = {}
         if run.shape not in loop.prepared:
             kept = snapshot(run)
@@ -156,7 +170,6 @@ class Compiled(Execution):
 
     def piece(self, piece: Callable[..., Any], device: torch.device) -> Call:
         """One piece, compiled when it is first called. Compiled code is kept from run to run."""
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled"))
         freeze, own = device.type == "cpu", fresh(piece)
         ready, first = self.lowered(own, device), True
 

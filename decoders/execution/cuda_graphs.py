@@ -15,7 +15,6 @@ workspaces then exist before the first recording, once.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,12 +22,11 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError, Execution, Loop, Piece
-from decoders.execution.compiled import Compiled, not_compiling
+from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.eager import once
 from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
 from decoders.kernels.runtime import capturing
 
-logger = logging.getLogger(__name__)
 WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
 
 
@@ -73,9 +71,10 @@ class Graphed(Execution):
     name: str = "graph"
     replays: int = 0
     compiler: Compiled = field(default_factory=lambda: Compiled(autotune=False))
-    missing: str | None = None  # why nothing is compiled here, once it was tried
-    _tried: bool = False
     _pool: Pool | None = field(default=None, repr=False)
+
+    def compiles(self, size: int) -> bool:
+        return True
 
     def compiling(self) -> float:
         return self.compiler.compiling()
@@ -115,18 +114,8 @@ class Graphed(Execution):
         return Recorded(replay, run, carry)
 
     def _compiles(self, device: torch.device) -> bool:
-        """Whether pieces are compiled: on a GPU with a working compiler, which is tried once."""
-        if device.type != "cuda":
-            return False
-        if not self._tried:
-            self._tried, self.missing = True, not_compiling(device)
-            if self.missing:
-                logger.warning(
-                    "steps are recorded operator by operator, which is several times slower: "
-                    "torch.compile does not work here (%s)",
-                    self.missing,
-                )
-        return self.missing is None
+        """Whether pieces are compiled: on a GPU with a working compiler."""
+        return device.type == "cuda" and compiles(device)
 
     def _compiled(self, loop: Loop, run: Any) -> list[Piece]:
         """The pieces, compiled by running them; one that cannot be compiled stays as it is."""

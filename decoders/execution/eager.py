@@ -46,6 +46,13 @@ def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
     return carry
 
 
+def eager(loop: Loop, run: Any) -> Any:
+    """The run, its pieces as they are."""
+    pieces = loop.pieces()
+    run.path, run.pieces[id(loop)] = {phase: "eager" for phase, _ in pieces}, [*pieces]
+    return run
+
+
 class Eager(Execution):
     """Operator by operator."""
 
@@ -55,8 +62,7 @@ class Eager(Execution):
         return True
 
     def begin(self, loop: Loop, run: Any) -> Any:
-        run.path = {phase: "eager" for phase, _ in loop.pieces()}
-        return run
+        return eager(loop, run)
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        return chain(loop.pieces(), run)
+        return chain(run.pieces[id(loop)], run)

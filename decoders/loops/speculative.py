@@ -91,10 +91,8 @@ class Speculative(Composed):
         decoded at once."""
         images, noise = text.batch, noise.to(self.model.device)
         rows = rows_at_once(images, rows, pairs)
-        first, drawn = text, noise
-        if rows < images:  # with tensors of their own, as a row's next image takes its place
-            first, drawn = text.rows([*range(rows)]), noise.rows([*range(rows)])
-        run = self.begin(first, drawn, pairs, self.execution.kept(self, rows))
+        first = text.rows(slice(rows)), noise.rows(slice(rows))
+        run = self.begin(*first, pairs, self.execution.kept(self, rows))
         run = self.execution.begin(self, run)
         queue = Queue(text, noise, rows, self.execution.kept(self, 1) if rows > 1 else None)
         blind = self._unfinished(1)  # steps until the next look at the lengths

@@ -78,10 +78,11 @@ class Composed(Known, Decoder, Loop):
         self, text: TextFeatures, noise: Noise, slots: int, width: int, kept: Any = None
     ) -> tuple[Start, dict[str, Any]]:
         """The prefill, its first codes recorded, and what every `Moving` begins with. slots: of the
-        cache, see `begin`; width: codes that a step may commit. The noise counts the steps."""
+        cache, see `begin`; width: codes that a step may commit. The noise counts the steps. Text
+        and noise are copied: a recorded step writes those of later images into their tensors."""
         watch = Stopwatch(self.model.device)
         record = Recorder(text.batch, self.model.target.length, width, self.model.device)
-        noise = noise.stepping(record.steps, self.renews)
+        text, noise = text.clone(), noise.stepping(record.steps, self.renews)
         start = begin(self.model, self.sampling, text, noise, slots, kept)
         record.check(start.law)
         record.codes[:, 0] = start.first

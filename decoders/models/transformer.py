@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._higher_order_ops import InvokeQuant
 
 from decoders.api import Packed, TextFeatures
 from decoders.cache import KVCache, aligned
@@ -161,11 +160,6 @@ class Attention(nn.Module):
         return self.wo(out.flatten(2))
 
 
-# The compiler may compute what is called through this inside the product that reads it, where that
-# is faster. Alone it does not try for SwiGLU, which reads twice what it writes.
-INTO_PRODUCT = InvokeQuant(codegen_low_precision=False)
-
-
 def swiglu(both: Tensor) -> Tensor:
     """[..., 2 F], gate and then up -> silu(gate) * up [..., F]."""
     gate, up = both.chunk(2, -1)
@@ -181,8 +175,7 @@ class FeedForward(nn.Module):
         self.w2 = nn.Linear(cfg.ffn, cfg.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        both = self.w13(x)  # [R, T, 2 F]
-        return self.w2(INTO_PRODUCT(swiglu, both) if both.is_cuda else swiglu(both))
+        return self.w2(swiglu(self.w13(x)))
 
 
 class Layer(nn.Module):

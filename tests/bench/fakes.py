@@ -112,7 +112,8 @@ class FakeLoop:
     """Commits `step` codes a target forward. seconds: of one image at batch 1.
 
     fail_at: prompts whose text contains this raise; kill_at: SIGINT arrives then, as if the
-    user had interrupted. flag: a file whose absence disarms both. broken: "build" or "codes".
+    user had interrupted; fault_at: CUDA reports the error `fault`. flag: a file whose absence
+    disarms all. broken: "build" or "codes".
     """
 
     def __init__(
@@ -126,13 +127,16 @@ class FakeLoop:
         seconds: float = 0.0,
         fail_at: str = "",
         kill_at: str = "",
+        fault_at: str = "",
+        fault: str = "",
         flag: str = "",
         broken: str = "",
         label: str = "",
     ) -> None:
         self.sampling, self.step, self.seconds = sampling, step, seconds
         self.rule = getattr(verifier, "rule", None)
-        self.fail_at, self.kill_at, self.flag = fail_at, kill_at, flag
+        self.fail_at, self.kill_at, self.fault_at = fail_at, kill_at, fault_at
+        self.fault, self.flag = fault, flag
         self.broken, self.label = broken, label
         self.prepared: dict[int, str] = {}  # as a backend that records steps keeps them
         if broken == "build":
@@ -166,6 +170,8 @@ class FakeLoop:
             raise NumericalError("NaN logits at step 3")
         if self.kill_at and any(self.kill_at in p for p in prompts):
             signal.raise_signal(signal.SIGINT)
+        if self.fault_at and any(self.fault_at in p for p in prompts):
+            raise torch.AcceleratorError(f"CUDA error: {self.fault}")
 
     def _codes(self, prompts: list[str], noise: Noise) -> Tensor:
         """[B, L] of the noise; greedy: of the prompts alone."""

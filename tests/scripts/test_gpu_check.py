@@ -72,6 +72,36 @@ def test_each_stage_is_by_itself_and_a_used_folder_is_taken_up(monkeypatch, caps
         assert f"of {name} {MACHINE[name]}; here it is new. Name" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("floor_ms", "floors", "verdict", "expected"),
+    [
+        (0.36, 4.1, PASSED, "1 to 6.08"),  # an H200 as it was measured
+        (5.3, 1.3, PASSED, "1 to 1.81"),  # an L4, of a fourteenth of its bandwidth
+        (5.3, 3.9, OFF, "1 to 1.81"),
+        (0.36, 0.9, OFF, "1 to 6.08"),
+    ],
+)
+def test_a_step_is_held_against_the_bandwidth_of_its_own_card(
+    tmp_path, floor_ms, floors, verdict, expected
+):
+    (figure,) = (f for f in gpu_check.costs() if f.name == "AR step, floors")
+    table = f"decoder,step_floor_ms,step_over_floor\nar,{floor_ms},{floors}\n"
+    code = f"import os; os.makedirs('OUT/run'); open('OUT/run/roofline.csv', 'w').write({table!r})"
+    row = run_stage(Stage("costs", python(code), (figure,)), tmp_path, 80.0)
+    assert row["verdict"] == verdict, row["note"]
+    assert row["figures"]["AR step, floors"] == {"value": floors, "expected": expected}
+
+
+def test_the_page_promises_the_time_after_which_stages_are_stopped():
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    minutes = sum(stage.seconds for stage in gpu_check.STAGES) // 60
+    assert page.startswith("# The first hour on a GPU") and minutes <= 60
+    assert f"end after {minutes} minutes at the latest" in page
+    for stage in gpu_check.STAGES:
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| `{stage.name}` |"))
+        assert line.endswith(f"| {stage.seconds // 60} min |")
+
+
 def test_a_stage_that_hangs_is_stopped_with_what_it_started(monkeypatch, tmp_path):
     code = "import subprocess as s, time; print(s.Popen(['sleep', '60']).pid); time.sleep(60)"
     row = run_stage(Stage("hangs", python(code), (), seconds=3), tmp_path, 16.0)

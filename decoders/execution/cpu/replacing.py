@@ -48,6 +48,9 @@ class Cpu(Execution):
         plain.packed = self.packed
         return plain
 
+    def compiles(self, size: int) -> bool:
+        return size in self.compiled
+
     def compiling(self) -> float:
         return self.compiler.compiling()
 

@@ -68,13 +68,25 @@ def test_warm_up_stops_when_stable_or_at_most(seconds, runs):
     assert len(warm_up(lambda: next(times), most, 0.1)) == runs
 
 
-@pytest.mark.parametrize("name", ["cuda", "rocm", "mps", "xpu", "gpuu"])
-def test_a_missing_device_is_refused_with_what_to_do(name: str):
-    if name in device.KINDS and device.KINDS[name][0]():
-        pytest.skip("there is such a device")
-    says = rf"sees 0 {name} devices\. Use backend=cpu, or install|'gpuu' is no device"
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_a_card_that_is_not_there_is_refused_with_what_to_do(name: str, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    says = rf"device={name} is not there: .* sees 0 CUDA devices\. Use backend=cpu, or install"
     with pytest.raises(ConfigError, match=says):
         prepare(BackendConfig(name, name, "float32", 1))
+
+
+@pytest.mark.parametrize("name", ["rocm", "mps", "xpu", "gpuu", "cuda:", "cpu:1"])
+def test_a_device_that_nobody_has_tested_is_refused(name: str):
+    with pytest.raises(ConfigError, match=rf"'{name}' is no device that this project runs on"):
+        prepare(BackendConfig(name, name, "float32", 1))
+
+
+def test_a_rocm_build_has_no_cuda_device(monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="sees 0 CUDA devices"):
+        prepare(BackendConfig("cuda", "cuda", "float32", 1))
 
 
 def test_what_a_processor_cannot_do_is_refused():

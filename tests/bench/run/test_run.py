@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +13,7 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from bench.__main__ import main
-from bench.data.errors import ConfigError
+from bench.data.errors import ConfigError, DeviceLostError
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from decoders.api import DecoderError
@@ -160,6 +161,33 @@ def test_a_failing_image_is_a_failed_row_and_the_others_go_on(fake_study):
     assert summary.loc["bad", "status"].startswith("5 of 10 images failed: NumericalError")
     assert summary.loc["bad", "n_latency"] == 3 and summary.loc["bad", "n_quality"] == 2
     assert summary.loc["fake_ar", "status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("where", "before"),
+    [("number 0", {}), ("number 2", {"bad": 2, "fake_ar": 3, "fake_spec": 3})],
+    ids=["warming up", "third image"],
+)
+def test_a_decoder_that_stops_the_gpu_ends_the_run_and_a_resume_goes_on(fake_study, where, before):
+    bad = f"{{decoder: fake_spec, name: bad, overrides: ['loop.fault_at={where}']}}"
+    config = fake_study(f"decoders=[fake_ar,{bad},fake_spec]", "latency.blocks=1")
+    with pytest.raises(DeviceLostError, match=r"bad has stopped the GPU \(AcceleratorError: CUDA"):
+        run_study(config)
+    files = [*Path(config.run_dir).glob("rows/*/*.parquet")]
+    recorded = Counter(file.parent.name.rpartition("-")[0] for file in files)
+    assert recorded == before | {"bad": 10}, "nothing of others after that"
+    rows = run_study(config).rows
+    failed = rows[rows.status == "failed"]
+    assert set(failed.decoder) == {"bad"} and len(failed) == 10 - before.get("bad", 0)
+    assert failed.error.str.contains("an illegal memory access").all()
+    assert len(rows) == 16 + 10 + 10
+
+
+def test_full_memory_of_a_gpu_is_the_failure_of_one_call(fake_study):
+    full = "overrides: ['loop.fault_at=number 2', 'loop.fault=out of memory']"
+    bad = f"{{decoder: fake_spec, name: bad, {full}}}"
+    rows = run_study(fake_study(f"decoders=[fake_ar,{bad}]")).rows
+    assert (rows.status == "failed").sum() == 5
 
 
 def test_a_decoder_that_cannot_be_built_fails_alone(fake_study):

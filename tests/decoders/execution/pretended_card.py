@@ -26,6 +26,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from decoders.execution.compiled import compiles
+
 CUDA = torch.device("cuda", 0)
 WAITING = (
     "_local_scalar_dense", "item", "is_nonzero", "nonzero", "equal", "masked_select", "_unique2",
@@ -259,6 +261,8 @@ def pretended() -> Iterator[Card]:
         for name, answer in answers.items():
             stack.enter_context(mock.patch(f"torch.cuda.{name}", answer))
         stack.enter_context(mock.patch("torch.compile", no_compiler))
+        compiles.cache_clear()
+        stack.callback(compiles.cache_clear)
         stack.enter_context(mock.patch("torch.Generator", Generator))
         stack.enter_context(Saying(card))
         stack.enter_context(Watching(card))
