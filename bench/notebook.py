@@ -109,7 +109,7 @@ def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
 
 
 def records(run: str | Path) -> pd.DataFrame:
-    """A run's rows, one per image and timing: the columns of `bench.records.rows.SCHEMA`. Raises
+    """A run's rows, one per image of a protocol: the columns of `bench.records.rows.SCHEMA`. Raises
     FolderError."""
     return load(Path(run)).records
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 IMAGES = 8  # enough for every metric
 FEW = (
     "backend=cpu", "backend.threads=1", "latency.prompts=2", "latency.blocks=1",
-    "latency.repeats=1", "latency.warmup_max=1", f"quality.images={IMAGES}",
-    f"quality.batch={IMAGES}", "quality.pairs=8", "gate=false",
+    "latency.warmup_max=1", f"quality.images={IMAGES}", f"quality.batch={IMAGES}",
+    "quality.pairs=8", "gate=false",
 )  # fmt: skip
 
 

@@ -55,7 +55,6 @@ class TrainStudy:
     run_dir: str
     model: LoaderConfig
     backend: BackendConfig
-    prompts: LoaderConfig
     learner: PartSpec
     source: LoaderConfig
     data: DataConfig
@@ -145,17 +144,16 @@ def compose_train(words: Sequence[str]) -> TrainStudy:
 def run_training(study: TrainStudy, device: torch.device, world: World) -> Trained:
     """Trains, and writes what `study.run_dir` is to hold: checkpoint, curves, `drafter/`."""
     folder = Path(study.run_dir)
-    prompts = call(study.prompts, count=None) if _wants(study.source, "prompts") else []
-    model = load_model(cast(StudyConfig, study), device, prompts)
+    model = load_model(cast(StudyConfig, study), device)
     sampling = study.sampling.resolve(model.sampling)
     cfg = sampling.cfg if study.loss["cfg"] is None else study.loss["cfg"]
     loss = LossConfig(**study.loss | {"cfg": cfg})
     torch.manual_seed(study.train.seed)
     learner = completed(build_part(study.learner, model), Learner)
     target, seed = transformer_of(model), study.train.seed
-    texts = [prompt.text for prompt in prompts]
-    given = {"model": model, "prompts": texts, "sampling": sampling, "seed": seed}
-    source = call(study.source, **{k: v for k, v in given.items() if _wants(study.source, k)})
+    wanted = inspect.signature(resolve(study.source.target)).parameters
+    given = {"model": model, "sampling": sampling, "seed": seed}
+    source = call(study.source, **{k: v for k, v in given.items() if k in wanted})
     guided = sampling.cfg != 1
     maker = StateMaker(target, source, loss.guided, study.data, seed, guided, learner.reads)
     ring = Ring(maker, study.train.batch, seed, world)
@@ -165,10 +163,6 @@ def run_training(study: TrainStudy, device: torch.device, world: World) -> Train
         digest = learner.save(folder / DRAFTER)
         _write(study, model, done, digest, loss, sampling)
     return done
-
-
-def _wants(loader: LoaderConfig, name: str) -> bool:
-    return name in inspect.signature(resolve(loader.target)).parameters
 
 
 def _own_device(backend: BackendConfig) -> BackendConfig:

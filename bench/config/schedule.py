@@ -3,16 +3,14 @@
 The order is part of the protocol. Latency: prompt by prompt, all decoders on the same prompt one
 after the other, the first one rotating, so that a drift of the machine hits all alike; in blocks of
 prompts spread over the run, so that what the machine does at one moment is seen to differ from
-another; all prompts as often as `repeats` says, one round after the other; each round also in the
-larger batches that `latency.batch` asks for, whose places are refilled where `latency.requests`
-says so. Quality: decoder by decoder in fixed batches, so that
-a resumed run decodes the very same batches.
+another; and again in the larger batches that `latency.batch` asks for, whose places are refilled
+where `latency.requests` says so. Quality: decoder by decoder in fixed batches, so that a resumed
+run decodes the very same batches.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,15 +37,13 @@ class Cell:
 class Batch:
     """Prompts that one cell decodes in one call, `at_once` at a time (0: all; more than there are:
     see `padded`). What is timed (alone or batched) is in a block of prompts that are timed at one
-    moment (one run again later keeps its block), for the `repeat`-th time; quality has neither (0).
-    """
+    moment (one run again later keeps its block); quality has none (0)."""
 
     cell: Cell
     protocol: str
     seed: int
     indices: tuple[int, ...]
     block: int = 0
-    repeat: int = 0
     at_once: int = 0
 
     @property
@@ -65,10 +61,9 @@ class Batch:
         return self.protocol in (LATENCY, BATCHED)
 
     def stem(self, index: int) -> str:
-        """File name of the row of a prompt, without its ending: latency-0-00003-1, batched4-..."""
+        """File name of the row of a prompt, without its ending: latency-0-00003, batched4-..."""
         size = self.size if self.protocol == BATCHED else ""
-        again = f"-{self.repeat}" if self.repeat else ""
-        return f"{self.protocol}{size}-{self.seed}-{index:05d}{again}"
+        return f"{self.protocol}{size}-{self.seed}-{index:05d}"
 
     @property
     def keys(self) -> list[tuple[str, str]]:
@@ -92,19 +87,19 @@ def cells(config: StudyConfig, model_sampling: Sampling) -> list[Cell]:
 
 
 def latency_batches(config: StudyConfig, every: Sequence[Cell]) -> list[Batch]:
-    """Round by round and size by size, call-major; on call i the order of the cells is rotated by
-    i, and by one more from round to round. Each size begins with the first prompt."""
+    """Size by size, call-major; on call i the order of the cells is rotated by i. Each size begins
+    with the first prompt."""
     out = []
     latency = config.latency
-    for repeat, size in itertools.product(range(latency.repeats), latency.batch):
+    for size in latency.batch:
         protocol, count = LATENCY if size == 1 else BATCHED, latency.calls(size)
         for call in range(count):
-            turn = (call + repeat) % len(every)
-            block = repeat * latency.cut + call * latency.cut // count
+            turn = call % len(every)
+            block = call * latency.block_count // count
             images = latency.images(size)
             indices = tuple(range(call * images, (call + 1) * images))
             for cell in [*every[turn:], *every[:turn]]:
-                out.append(Batch(cell, protocol, config.seed, indices, block, repeat, size))
+                out.append(Batch(cell, protocol, config.seed, indices, block, size))
     return out
 
 

@@ -128,17 +128,14 @@ class SamplingConfig:
 class LatencyProtocol:
     """Decoders interleaved prompt by prompt. prompts 0 switches it off; blocks: into how
     many parts, at most, the prompts are cut, which are spread over the quality protocol: a speed-up
-    has an interval from 10 on (`metrics.speedup`); repeats: how often each image is timed, each
-    time in blocks of its own. batch: images decoded at once: 1
-    for all figures, larger ones for `bench.report.scaling`. requests: images of a call in batches,
-    of which the batch's size is decoded at once; the place of one that is done is refilled by the
-    next. None: one batch, decoded as a whole. busy: the share of the cores that other
-    programs may take while an image is timed (1: any), see `bench.measure.busy`; wait_for_quiet:
+    has an interval from 10 on (`metrics.speedup`). batch: images decoded at once: 1 for all
+    figures, larger ones for `bench.report.scaling`. requests: images of a call in batches, of which
+    the batch's size is decoded at once; the place of one that is done is refilled by the next.
+    None: one batch, decoded as a whole. busy: the share of the cores that other programs may take while an image is timed (1: any), see `bench.measure.busy`; wait_for_quiet:
     seconds that the run waits for them, 0: not at all."""
 
     prompts: Amount
     blocks: Count = 20
-    repeats: Count = 1
     warmup_max: Count = 4
     warmup_tolerance: Annotated[float, Within(0, 1, above=True, below=True)] = 0.1
     busy: Annotated[float, Within(0, 1, above=True)] = 0.1
@@ -160,17 +157,7 @@ class LatencyProtocol:
             )
 
     @property
-    def timings(self) -> int:
-        """How many images a decoder is timed on, each as often as it is timed."""
-        return self.prompts * self.repeats
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts all that is timed is cut."""
-        return self.cut * self.repeats
-
-    @property
-    def cut(self) -> int:
+    def block_count(self) -> int:
         """Into how many blocks the prompts are cut, each of one or more; 1 where there are none."""
         return max(1, min(self.blocks, self.prompts))
 
@@ -184,7 +171,7 @@ class LatencyProtocol:
         return size if size == 1 or self.requests is None else self.requests
 
     def calls(self, size: int) -> int:
-        """Timed calls of a batch size in each round: full ones of the prompts, at least one."""
+        """Timed calls of a batch size: full ones of the prompts, at least one."""
         return max(self.prompts // self.images(size), 1) if self.prompts else 0
 
 

@@ -21,8 +21,12 @@ class Scores:
     fid_lo: float = NAN
     fid_hi: float = NAN
     fid_debiased: float = NAN
+    fid_debiased_lo: float = NAN
+    fid_debiased_hi: float = NAN
     fid_features: str = ""
     kid: float = NAN
+    kid_lo: float = NAN
+    kid_hi: float = NAN
     precision: float = NAN
     recall: float = NAN
     clip: float = NAN

@@ -31,7 +31,7 @@ _RESEED = re.compile(r"(.*) \(reseed(?: (\d+))?\)")
 
 
 def timings(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of timed images that came out, each as often as it was timed, disturbed or not."""
+    """The rows of timed images that came out, disturbed or not."""
     return rows[(rows.protocol == "latency") & (rows.status == "ok")]
 
 
@@ -55,8 +55,8 @@ def busy(rows: pd.DataFrame) -> str:
 
 
 def image_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each image of a decoder that came out, prompt by prompt: all timings of an image
-    hold the same codes. Without those that were timed in batches."""
+    """One row for each image of a decoder that came out, prompt by prompt: in older runs an image
+    may be timed twice, with the same codes. Without those that were timed in batches."""
     alone = rows[(rows.status == "ok") & (rows.protocol != "batched")]
     return alone.drop_duplicates([*IMAGE, "protocol", "decoder"]).sort_values(IMAGE, kind="stable")
 
@@ -72,16 +72,6 @@ def mal_interval(rows: pd.DataFrame) -> Interval | None:
         return None
     forwards = used.nfe.to_numpy(float)
     return student_ratio(used.mal.to_numpy(float) * forwards, forwards)
-
-
-def repeats(rows: pd.DataFrame) -> int:
-    """How often an image was timed, at most."""
-    return int(rows["repeat"].max()) + 1 if len(rows) else 0
-
-
-def counted(rows: pd.DataFrame) -> str:
-    """What a count of rows counts."""
-    return "timings" if repeats(rows) > 1 else "images"
 
 
 def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | None:

@@ -2,7 +2,7 @@
 
     study.json                                       schema version, configuration and its hash, how
                                                      many rows there will be, attention chosen
-    rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image; timed again: -<repeat>
+    rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image
     images/<cell>/<protocol>/<the same stem>.png     reseeds: one folder per seed;
                                                      at the end each with its captions.json
     records.parquet, summary.csv, report/            made from the rows at the end

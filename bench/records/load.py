@@ -39,7 +39,8 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Form:
-    """A table: columns of words and of numbers that it has, and others that older ones lack."""
+    """A table: columns of words and of numbers that it has, and others that older ones lack, which
+    are then empty."""
 
     words: Sequence[str]
     numbers: Sequence[str] = ()
@@ -52,16 +53,20 @@ COLUMNS = [  # of summary.csv
     "dtype", "temperature", "cfg", "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
     "speedup", "speedup_lo", "speedup_hi", "speedup_blocks", "speedup_least", "speedup_greatest",
     "mal", "mal_no_bonus", "mal_expected", "nfe", "n_quality", "fid", "fid_lo", "fid_hi",
-    "fid_debiased", "fid_features", "kid", "precision", "recall", "clip", "clip_lo", "clip_hi",
-    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_lo", "tv_output_hi",
-    "tv_output_bound", "tv_declared_bound", "exactness", "peak_memory_mb", "status",
+    "fid_debiased", "fid_debiased_lo", "fid_debiased_hi", "fid_features", "kid", "kid_lo", "kid_hi",
+    "precision", "recall", "clip", "clip_lo", "clip_hi", "tv_bound", "tv_moved_mean",
+    "tv_moved_max", "tv_output", "tv_output_lo", "tv_output_hi", "tv_output_bound",
+    "tv_declared_bound", "exactness", "peak_memory_mb", "status",
 ]  # fmt: skip
 SUMMARY_TEXT = (
     "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
     "dtype", "fid_features", "exactness", "status",
 )  # fmt: skip
 SUMMARY_NUMBERS = tuple(c for c in COLUMNS if c not in SUMMARY_TEXT)
-SUMMARY = Form(SUMMARY_TEXT, SUMMARY_NUMBERS)
+LATER = ("fid_debiased_lo", "fid_debiased_hi", "kid_lo", "kid_hi")  # summaries may lack them
+SUMMARY = Form(
+    SUMMARY_TEXT, [name for name in SUMMARY_NUMBERS if name not in LATER], later_numbers=LATER
+)
 NAMED = ("prc_features", "clip_features", "hps_features")  # in quality.csv
 FORMS = {
     FAIRNESS: Form(("decoder", "verdict", "reason"), ("factor",), ("mixed",), ("worth",)),
@@ -245,6 +250,8 @@ def read_table(path: Path, form: Form) -> pd.DataFrame:
     except ValueError as error:  # empty, no table, no UTF-8
         raise FolderError(f"{path} is not a readable table ({error}); {REMEDY}") from error
     require_columns(path, (*form.words, *form.numbers), list(table.columns))
+    later = (*form.later_words, *form.later_numbers)
+    table = table.assign(**{name: "" for name in later if name not in table})
     for column in [name for name in table if name in (*form.numbers, *form.later_numbers)]:
         blank = table[column].str.strip().str.lower().isin({"", "nan", "none"})
         try:
@@ -265,8 +272,8 @@ def require_file(path: Path) -> None:
     tables = any((folder / name).is_file() for name in ("summary.csv", "study.json"))
     if path.suffix == ".parquet" and tables and not (folder / "rows").is_dir():
         raise FolderError(
-            f"{folder} holds tables without {path.name}, so it cannot be compared: expected a "
-            "finished run; of a copied folder, copy that file too"
+            f"{folder} holds tables without {path.name}, so it can be neither reported nor "
+            "compared: expected a finished run; of a copied folder, copy that file too"
         )
     raise FolderError(
         f"there is no {path}, so {folder} holds no finished run; run the study first (`python -m "

@@ -1,7 +1,7 @@
 """The schema of a result row, and rows as Parquet files that are whole or absent.
 
-One row an image, or for each time it was timed. A row is written to a temporary file, synced and
-renamed, so a killed run leaves no half row; all rows of a run are merged into records.parquet at
+One row an image of a protocol. A row is written to a temporary file, synced and renamed, so a
+killed run leaves no half row; all rows of a run are merged into records.parquet at
 the end. Every file holds a SHA-256 of itself, so no byte of it can change unnoticed. A change of a
 column's name, type or meaning raises SCHEMA_VERSION: a run goes on with rows of this version alone,
 and rows of another are read where READABLE has it. A column that came later (LATER) says nothing in
@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from bench.data.errors import FolderError
 from bench.data.files import write_atomically
 
-SCHEMA_VERSION = 6
-READABLE = (5, SCHEMA_VERSION)  # rows of version 5 lack LOAD
+SCHEMA_VERSION = 7
+READABLE = (5, 6, SCHEMA_VERSION)  # version 5 lacks LOAD; in 5 and 6 an image may be timed twice
 # In the file's metadata, followed by 64 hex digits: the SHA-256 of the file with zeros in their
 # place.
 SEAL, DIGITS = b"lantern_bench.sha256=", 64
@@ -61,8 +61,7 @@ SCHEMA = pa.schema(
         ("acceptance", _TEXT), ("backend", _TEXT), ("device", _TEXT), ("dtype", _TEXT),
         ("temperature", _REAL), ("cfg", _REAL), ("top_k", _WHOLE), ("top_p", _REAL),
         ("prompt_index", _WHOLE), ("prompt_id", _TEXT), ("prompt", _TEXT), ("category", _TEXT),
-        ("seed", _WHOLE), ("batch", _WHOLE), ("block", _WHOLE), ("repeat", _WHOLE),
-        ("status", _TEXT), ("error", _TEXT),
+        ("seed", _WHOLE), ("batch", _WHOLE), ("block", _WHOLE), ("status", _TEXT), ("error", _TEXT),
         *((name, _REAL) for name in MEASURED), *LATER.items(),
         ("nfe", _WHOLE), ("drafter_calls", _WHOLE), ("tree_depth", _WHOLE), ("tree_nodes", _WHOLE),
         *((name, pa.list_(kind)) for name, kind in LISTS.items()),
@@ -75,8 +74,8 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
-PLACE = ("decoder", "protocol", "seed", "prompt_index", "repeat")  # what its file's name says
-STEM = re.compile(r"([a-z]+)(\d{0,9})-(\d{1,18})-(\d{1,18})(?:-(\d{1,18}))?")
+PLACE = ("decoder", "protocol", "seed", "prompt_index")  # what its file's name says
+STEM = re.compile(r"([a-z]+)(\d{0,9})-(\d{1,18})-(\d{1,18})")
 
 
 def place_of(cell: str, stem: str) -> dict[str, Any] | None:

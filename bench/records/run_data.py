@@ -169,7 +169,7 @@ class Section:
             return False
         if column == "clip":
             return entry.interval(CLIP_LESS).contains(0)
-        seeds = self._seeds(column)
+        seeds = self._seeds("fid") if column == "fid" else []
         return len(seeds) >= FEWEST_SEEDS and reseed_p(seeds, entry.number(column)) >= LEVEL
 
     def quality(self, entry: Entry) -> NonInferiority | None:

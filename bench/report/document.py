@@ -139,8 +139,7 @@ def failures(run: RunData) -> list[str]:
     """What went wrong in full, of every entry with a failed image."""
     lines = []
     for entry in (e for e in run.entries if e.failed or e.failures):
-        total, unit = len(entry.records), paired.counted(entry.records)
-        count = f"{entry.failures} of {total} {unit} failed: " if entry.failures else ""
+        count = f"{entry.failures} of {len(entry.records)} images failed: " * bool(entry.failures)
         lines.append(f"{entry.name}: {count}{entry.error}")
     return lines
 
@@ -169,11 +168,17 @@ def _with_interval(entry: Entry, column: str, digits: int, noise: bool) -> str:
     return f"{text} {NOISE}" if noise and text != ABSENT else text
 
 
+def _scored(section: Section, column: str) -> Callable[[Entry], str]:
+    """A quality figure as a cell, with its interval and the noise mark."""
+    digits = _digits(section, column)
+    return lambda e: _with_interval(e, column, digits, section.like_ar(e, column))
+
+
 def _digits(section: Section, column: str) -> int:
     """Decimals for a quality column: the same in every row, from its largest figure."""
     figures = [abs(e.number(column)) for e in section.entries if not math.isnan(e.number(column))]
     largest = max(figures, default=1.0)
-    return 2 if largest >= 10 else 3 if largest >= 1 else 4
+    return 2 if largest >= 10 else 3 if largest >= 1 else 4 if largest >= 0.1 else 5
 
 
 def _figure(column: str, heading: str, digits: int) -> Column:
@@ -212,27 +217,28 @@ def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]
         eager = run.eager(entry)
         return " ".join(filter(None, [text, mark, eager and f"({eager})"]))
 
-    def scored(column: str) -> Callable[[Entry], str]:
-        digits = _digits(section, column)
-        return lambda e: _with_interval(e, column, digits, section.like_ar(e, column))
+    def fid(entry: Entry) -> str:
+        text = _scored(section, "fid")(entry)
+        many = len(images) > 1 and text != ABSENT
+        return f"{text} (n = {entry.number('n_quality'):.0f})" if many else text
 
     def judged(entry: Entry) -> str:
         return ABSENT if entry.role is not Role.DECODER else quality_verdict(section, entry)
 
     images = {n for e in section.entries if (n := e.number("n_quality")) > 0}
-    count = f", n = {images.pop():.0f}" if len(images) == 1 else ""
+    count = f", n = {min(images):.0f}" if len(images) == 1 else ""
     return [
         DECODER,
         Column("", "speed-up", speed),
         _figure("latency_mean_s", "s/image", 3),
         _figure("mal", "codes per forward", 2),
         _figure("nfe", "NFE", 1),
-        Column("", section.clip_name, scored("clip")),
+        Column("", section.clip_name, _scored(section, "clip")),
         *([Column("", "CLIP against AR", judged, words=True)] if relaxed else []),
         Column("", "output TV", output_tv),
         Column("", "verdict", lambda entry: entry.word or ABSENT, words=True),
-        Column("", f"{section.fid_name}{count}", scored("fid")),
-        _figure("fid_debiased", "FID without bias", _digits(section, "fid")),
+        Column("", f"{section.fid_name}{count}", fid),
+        Column("", "FID without bias", _scored(section, "fid_debiased")),
     ]
 
 
@@ -261,10 +267,11 @@ def _bound_columns(section: Section) -> list[Column]:
         ("tv_moved_mean", "moved mass, mean", 4), ("tv_moved_max", "max", 3),
         ("tv_bound", "bound, max", 3), ("tv_output_bound", "output bound", 3),
         ("tv_declared_bound", "declared bound", 3), ("n_quality", "images judged", 0),
-        ("kid", "KID", 5), ("precision", "precision", 3), ("recall", "recall", 3),
     )  # fmt: skip
+    shares = (_figure("precision", "precision", 3), _figure("recall", "recall", 3))
     clip = [Column("", f"{section.clip_name} - AR", less)] if section.compares_clip else []
-    return [DECODER, *(_figure(*one) for one in figures), *clip]
+    kid = Column("", "KID", _scored(section, "kid"))
+    return [DECODER, *(_figure(*one) for one in figures), kid, *shares, *clip]
 
 
 DETAILS = (("parts, times and lengths", _part_columns), ("bounds and quality", _bound_columns))

@@ -91,7 +91,7 @@ def floors(run: RunData) -> list[str]:
 
 
 def facts(run: RunData) -> list[str]:
-    """What the tables do not show of this run: seeds, rounds, code, processor."""
+    """What the tables do not show of this run: seeds, blocks, code, processor."""
     lines = []
     for section in run.sections:
         if max((entry.number("n_latency") for entry in section.decoders), default=0) == 1:
@@ -125,7 +125,8 @@ def columns(run: RunData) -> list[str]:
         "bound (95 %, Student's t) lies above minus the margin that the study states. Worse: its "
         "upper bound lies below that. Else not told, with the number of images that would tell.",
         f"{NOISE} at FID: AR might have it under another seed (Student's t, four seeds or more). "
-        "FID without bias: the jackknife's estimate for many images.",
+        "FID without bias: the jackknife's estimate for many images. Intervals of FID and KID are "
+        "about the figure at this number of images n, over other images of the decoder (jackknife).",
         "Speed-up over blocks: the least and the greatest of a block, which is what a busy and a "
         "quiet moment give.",
         "Codes expected: codes per forward that the drafter expected, 1 + the sum of its "
@@ -149,9 +150,12 @@ def reseed_lines(section: Section) -> str:
     if unknown:
         unmarked = "FID is not" if section.compares_clip else "neither FID nor CLIP is"
         return f"{section.title}: no {RESEED_LABEL}, so {unmarked} marked."
+    seeds = len(section.reseeds) + 1
+    reach = "twice the difference of the two" if seeds == 2 else "in 95 % of cases"
     return (
-        f"{section.title}: under {len(section.reseeds) + 1} seeds AR's {section.fid_name} is "
-        f"{around(fid)}, its {section.clip_name} {around(clip)}."
+        f"{section.title}: AR was run under {seeds} seeds. Under one more seed its "
+        f"{section.fid_name} would lie within {around(fid)}, its {section.clip_name} within "
+        f"{around(clip)} (prediction intervals: {reach})."
     )
 
 
@@ -174,8 +178,7 @@ def made_by(run: RunData) -> str:
 
 
 def drift(section: Section) -> list[str]:
-    """How far the baseline's own time moved between the moments it was timed in: the blocks of
-    prompts, of which every round has its own."""
+    """How far the baseline's own time moved between the moments it was timed in: the blocks."""
     if section.baseline is None:
         return []
     rows = latency_rows(section.baseline.records)

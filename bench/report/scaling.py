@@ -20,7 +20,7 @@ from bench.report.table import Column, figures, interval, intervals
 from metrics.speedup import FEWEST, Timings, speedup
 from metrics.stats import UNKNOWN, Interval, student_mean
 
-CALL = ["repeat", "call"]
+CALL = ["block", "call"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,6 @@ def _calls(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per call."""
     how = {
         "seconds_prefill": "first", "seconds_total": "first", "nfe": "max", "peak_memory_mb": "max",
-        "block": "first",
     }  # fmt: skip
     return rows.groupby(CALL).agg(how)
 
@@ -119,7 +118,7 @@ def _timings(calls: pd.DataFrame) -> Timings:
         calls.nfe.groupby("call").mean(),
     )
     return Timings(
-        calls.block, prefill, calls.seconds_total.to_numpy(float) - prefill, calls.nfe, {**each}
+        calls.index.get_level_values("block"), prefill, calls.seconds_total.to_numpy(float) - prefill, calls.nfe, {**each}
     )
 
 

@@ -197,12 +197,9 @@ def image_row(entry: Entry, prompt_index: int) -> pd.Series | None:
 
 
 def shown_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a prompt: quality before latency, lowest seed first, of an image that was timed
-    several times the round that kept its picture."""
-    rank = (rows["protocol"] != "quality").astype(int)
-    keys = {"rank": rank, "seed": rows["seed"], "unkept": rows["image"].map(as_text) == ""}
-    order = pd.DataFrame(keys).sort_values([*keys])
-    return rows.loc[order.index].drop_duplicates("prompt_index")
+    """One row a prompt: quality before latency, lowest seed first."""
+    order = rows.assign(timed=rows["protocol"] != "quality").sort_values(["timed", "seed"])
+    return order.drop_duplicates("prompt_index")
 
 
 def picture(run: RunData, row: pd.Series | Mapping[str, Any]) -> Image.Image | str:

@@ -151,15 +151,13 @@ def _verdict(
 @dataclass(frozen=True)
 class Progress:
     """done: rows that are recorded; total: how many there will be, None where an older version
-    began the run; again: whether an image has a row each time it is timed."""
+    began the run."""
 
     done: int
     total: int | None
-    again: bool
 
     def __str__(self) -> str:
-        of = f"{self.done:,} of {self.total:,} images" if self.total else f"{self.done:,} images"
-        return of + (" (one timed several times is counted each time)" if self.again else "")
+        return f"{self.done:,} of {self.total:,} images" if self.total else f"{self.done:,} images"
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ def progress_of(config: StudyConfig) -> Progress:
     folder = Path(config.run_dir)
     done = len(row_keys(folder))
     total = read_identity(folder).get("rows") if done else None
-    return Progress(done, total, config.latency.repeats > 1)
+    return Progress(done, total)
 
 
 @contextmanager

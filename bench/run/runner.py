@@ -1,10 +1,10 @@
-"""Runs a study: both protocols, resumable, one row an image (or each time it is timed).
+"""Runs a study: both protocols, resumable, one row an image of a protocol.
 
 Latency: every decoder warmed up, then interleaved prompt by prompt, in blocks spread over the run,
-as often and in the sizes of batches that the study says. Quality: in batches, the same seed for
-every decoder, and the baseline again under other seeds (the reseeds). What is recorded already is
-skipped. A decoder that raises becomes failed rows. A killed run loses the call in flight. A part of
-the quality images is decoded by `bench.run.shards`.
+in the sizes of batches that the study says. Quality: in batches, the same seed for every decoder,
+and the baseline again under other seeds (the reseeds). What is recorded already is skipped. A
+decoder that raises becomes failed rows. A killed run loses the call in flight. A part of the quality
+images is decoded by `bench.run.shards`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run_study(config: StudyConfig) -> RunResult:
     with opened(config) as run:
         folder, (latency, quality) = run.folder, run.batches()
         run.resume([*latency, *quality])
-        run.all(schedule.parts(latency, quality, config.latency.parts), config.name)
+        run.all(schedule.parts(latency, quality, config.latency.block_count), config.name)
         folder.tables = {k: folder.tables[k] for b in (*latency, *quality) for k in b.keys}
         return RunResult(folder.path, folder.merge().to_pandas(), run.model, run.every)
 
@@ -130,7 +130,7 @@ class Run:
         keys = {key: identity_of(self.identity(b, i)) for key, b, i in each}
         self.folder.resume(keys, self.config.retry_failed)
         left = [b for b in mine for key in b.keys if key not in self.folder.tables]
-        pictures = sum(self.draws(b) for b in left if not b.repeat)  # an image has one
+        pictures = sum(map(self.draws, left))
         check_space(self.folder.path, len(left), pictures)
 
     def identity(self, batch: Batch, index: int) -> dict[str, Any]:
@@ -157,7 +157,6 @@ class Run:
             "seed": batch.seed,
             "batch": batch.size,
             "block": batch.block,
-            "repeat": batch.repeat,
             "config_hash": self.hash,
             **vars(self.made),
             **{name: json.dumps(value, sort_keys=True) for name, value in texts.items()},
@@ -318,8 +317,6 @@ class Run:
         return rows
 
     def _wants_picture(self, batch: Batch, index: int) -> bool:
-        """Whether the picture of an image is to be kept: in the first round that it came out in,
-        since all rounds decode the same one."""
-        rounds = (dataclasses.replace(batch, repeat=r) for r in range(self.config.latency.repeats))
-        have = (self.folder.said((batch.cell.key, r.stem(index)), "image") for r in rounds)
-        return self.draws(batch) and not any(have)
+        """Whether the picture of an image is to be kept: not of one that is timed again."""
+        key = batch.cell.key, batch.stem(index)
+        return self.draws(batch) and not self.folder.said(key, "image")

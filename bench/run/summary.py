@@ -151,7 +151,7 @@ def _status(mine: pd.DataFrame) -> str:
         return "ok"
     if len(failed) == len(mine):
         return f"failed: {failed.error.iloc[0]}"
-    return f"{len(failed)} of {len(mine)} {paired.counted(mine)} failed: {failed.error.iloc[0]}"
+    return f"{len(failed)} of {len(mine)} images failed: {failed.error.iloc[0]}"
 
 
 def _baseline(cells: Sequence[Cell], cell: Cell) -> str | None:

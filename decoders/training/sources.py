@@ -1,5 +1,5 @@
-"""Where captions and codes of training come from: pictures here; codes that the target samples in
-`decoders.baselines`, embedded scenes in `decoders.tiny.scenes.source`.
+"""Where captions and codes of training come from: pictures here, embedded scenes in
+`decoders.tiny.scenes.source`.
 
 A source is a pure function of an index, so that a run that resumes, or shares its work among
 processes, sees what an uninterrupted one sees.
@@ -46,8 +46,8 @@ def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
     if encode is None:
         raise DecoderError(
             f"the tokenizer of {model.name!r} cannot encode pictures "
-            f"({type(model.tokenizer).__name__}); train on codes that the target samples: "
-            "data=sampled"
+            f"({type(model.tokenizer).__name__}); train on codes from a source of your own: "
+            "data._target_=module.Class (see decoders/training/sources.py)"
         )
     codes: Tensor = encode(pictures.to(model.device))
     if codes.shape[1] != model.target.length:

@@ -36,7 +36,7 @@ def test_a_batch_that_does_not_fit_is_a_row_and_the_next_one_runs(tmp_path):
     torch.cuda.set_per_process_memory_fraction(min(1.0, 1.5e9 / total))
     words = [
         "run", "study=batch", "backend=cuda", "decoders=[ar]", f"run_dir={tmp_path}", "gate=false",
-        "latency.batch=[2048,1]", "latency.requests=null", "latency.repeats=2", "latency.prompts=2",
+        "latency.batch=[2048,1]", "latency.requests=null", "latency.prompts=4",
     ]  # fmt: skip
     try:
         assert main(words) == 1

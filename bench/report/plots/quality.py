@@ -91,7 +91,7 @@ def draw(run: RunData, measure: Measure) -> Plot:
     for section, axes in rows:
         entries, band = measure.drawn(section), section.reseeded(measure.column)
         if measure is not TV and math.isfinite(band.half_width):
-            seeds = f"{measure.name} of AR under other seeds"
+            seeds = f"{measure.name} of AR under one more seed"
             shade: dict[str, Any] = {
                 "color": style.MUTED,
                 "alpha": 0.2,

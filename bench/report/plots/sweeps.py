@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HEIGHT = 1.9  # inches
 CAPTION = (
     "Decoders that differ in this setting only; a line joins decoders that are equal in all else. "
-    "Bars: 95 % intervals. Grey line: AR; grey band: AR under other seeds."
+    "Bars: 95 % intervals. Grey line: AR; grey band: AR under one more seed."
 )
 
 

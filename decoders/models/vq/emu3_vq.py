@@ -60,8 +60,8 @@ class Emu3VQ(nn.Module):
     def encode(self, images: Tensor) -> Tensor:
         """Raises DecoderError."""
         raise DecoderError(
-            "Emu3's VQ model turns codes into pictures alone: train on codes that the target "
-            "samples (data=sampled), not on pictures"
+            "Emu3's VQ model turns codes into pictures alone: train on codes from a source of your "
+            "own, data._target_=module.Class (see decoders/training/sources.py), not on pictures"
         )
 
     @torch.no_grad()

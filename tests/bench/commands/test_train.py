@@ -17,13 +17,15 @@ from decoders.models.weights import dtype_of
 from decoders.noise import Noise
 from decoders.propose.grown import Grown
 from decoders.tiny.recipes import drafter as recipe
+from decoders.training.sources import Listed
+from decoders.training.states import Images
 from decoders.verify.by_node import ByNode
 from tests.bench.fakes import SEARCHPATH
 
 SMALL = [
     SEARCHPATH, "model=random24",
     "backend.dtype=float32", "backend.threads=1",
-    "data=sampled", "prompts.limit=24", "data.held_out=0.2", "data.shard=4", "data.ring=2",
+    "data=random24", "data.held_out=0.2", "data.shard=4", "data.ring=2",
     "train.steps=4", "train.batch=4", "train.warmup=1", "train.precision=float32",
     "train.held_out=2", "train.evaluate_every=2", "train.log_every=1", "train.depth=3",
 ]  # fmt: skip
@@ -32,6 +34,14 @@ SMALL = [
 def load_random(device: str, dtype: str) -> ImageModel:
     """What `model=random24` of tests/bench/conf loads."""
     return random_model(vocab=24, grid=3, device=device, dtype=dtype_of(dtype))
+
+
+def random_codes(model: ImageModel, held_out: float, seed: int) -> Listed:
+    """What `data=random24` of tests/bench/conf draws: 24 images of random codes."""
+    codes = torch.randint(24, (24, model.target.length), generator=torch.Generator().manual_seed(1))
+    return Listed(
+        24, held_out, seed, lambda n: Images(model.text.encode([f"p{i}" for i in n]), codes[n])
+    )
 
 
 def trained(folder: Path, *words: str) -> int:
@@ -79,7 +89,7 @@ def test_a_training_leaves_a_drafter_that_loads(drafter, words, tmp_path, capsys
 
 
 def test_the_released_recipe_is_the_default_of_official_models():
-    study = compose_train(["model=llamagen_xl_256", "data=sampled", "prompts.limit=30000"])
+    study = compose_train(["model=llamagen_xl_256", "data=pictures", "data.path=a", "data.captions=b", "data.size=256"])
     assert study.name == "eagle_llamagen_xl_256"
     assert study.run_dir == "results/train/eagle_llamagen_xl_256"
     train, loss = study.train, study.loss

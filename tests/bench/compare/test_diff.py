@@ -140,7 +140,7 @@ def test_what_the_runs_do_not_share_is_listed(first, tmp_path, capsys):
     [
         ([], "expected 2 run folders, found 0"),
         (["nothing", "nowhere"], "no run folder nothing"),
-        (["{a}", "{old}"], "holds tables without records.parquet"),
+        (["{a}", "{old}"], "without records.parquet, so it can be neither reported nor compared"),
         (["{a}", "decoders=ar,eagle3"], "eagle2"),
         (["{a}", "{a}", "lvel=2"], "level"),
     ],

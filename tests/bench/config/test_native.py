@@ -39,7 +39,7 @@ def test_elsewhere_auto_is_torch_and_native_an_error(words, monkeypatch):
 
 
 def test_training_is_pytorchs():
-    words = [SEARCHPATH, "model=random24", "drafter=eagle", "data=sampled"]
+    words = [SEARCHPATH, "model=random24", "drafter=eagle", "data=random24"]
     assert compose_train([*words, "backend=cpu"]).backend.layers == "torch"
     with pytest.raises(ConfigError, match=r"layers=native is for decoding; leave it at auto"):
         compose_train([*words, "backend.layers=native"])

@@ -12,7 +12,7 @@ def timed(decoder: str, seconds: list[float | None], nfe: int = 10) -> pd.DataFr
     return pd.DataFrame(
         {
             "decoder": decoder, "protocol": "latency", "prompt_index": range(len(seconds)),
-            "seed": 0, "repeat": 0, "block": range(len(seconds)), "mal": 256 / nfe, "nfe": nfe,
+            "seed": 0, "block": range(len(seconds)), "mal": 256 / nfe, "nfe": nfe,
             "status": ["failed" if s is None else "ok" for s in seconds],
             "seconds_total": np.array(seconds, float), "seconds_prefill": 0.0, "disturbed": False,
         }

@@ -75,7 +75,7 @@ def test_speed_is_drawn_against_quality(run, measure, label, band):
     plot = quality.draw(run, measure)
     said = words(plot)
     assert {label, "speed-up over AR", "ar", "lantern"} <= {*said}
-    assert (f"{measure.name} of AR under other seeds" in said) == band
+    assert (f"{measure.name} of AR under one more seed" in said) == band
     assert plot.name == f"speedup_{measure.column}" and "lantern_chain (failed)" in plot.caption
     ar, lantern = run.sections[0].decoders[:2]
     assert quality.TV.of(ar).value == 0 and quality.TV.of(lantern).value == 0.09

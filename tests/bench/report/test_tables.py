@@ -59,7 +59,7 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path):
     line, _ = [line for line in facts(load(folder)) if "blocks" in line]
     assert "4 blocks" in line and "ar took 0.500 to 0.800 s" in line
     assert "No intervals: 10 blocks are needed" in line
-    again = records[mine].assign(repeat=1, block=records.block[mine] + 4)
+    again = records[mine].assign(block=records.block[mine] + 4)
     again["seconds_total"] -= 0.2
     pd.concat([records, again], ignore_index=True).to_parquet(path)
     line, _ = [line for line in facts(load(folder)) if "blocks" in line]
@@ -113,7 +113,8 @@ CELLS = {
     ("eagle2", "speed-up"): "1.21 [1.17, 1.25]",
     # With fewer than four seeds no FID may be called noise.
     ("eagle2", "FID (scenes-clip), n = 256"): "21.52 [21.07, 22.02]",
-    ("eagle2", "FID without bias"): "18.52",
+    ("eagle2", "FID without bias"): "18.52 [18.07, 19.02]",
+    ("eagle2", "KID"): "0.00210 [0.00120, 0.00300]",
     ("eagle2_greedy", "FID (scenes-clip), n = 256"): "33.10 [32.65, 33.60]",
     ("AR reseed, seed 1", "FID (scenes-clip), n = 256"): f"{RESEED_FID:.2f} [21.21, 22.16]",
     ("AR reseed, seed 1", "speed-up"): "—",
@@ -124,8 +125,20 @@ def test_figures_are_those_of_the_summary_and_noise_is_marked(said):
     assert {(name, at): cells(said, name)[at] for name, at in CELLS} == CELLS
     text = " ".join(build.terminal(said).split())
     assert "no AR reseed" in text, "of the greedy decoders"
-    assert "under 2 seeds AR's FID (scenes-clip) is 21.400 ± 0.520, its CLIP" in text
+    assert "its FID (scenes-clip) would lie within 21.400 ± 0.520" in text
+    assert "(prediction intervals: twice the difference of the two)" in text
     assert "| *AR reseed, seed 1* |" in build.markdown(said)
+
+
+def test_fid_has_its_number_of_images_in_each_cell_where_they_differ(tmp_path):
+    folder = write_run(tmp_path, images=False)
+    summary = pd.read_csv(folder / "summary.csv")
+    summary.loc[summary.decoder == "eagle2", "n_quality"] = 255
+    summary.drop(columns=["kid_lo", "kid_hi"]).to_csv(folder / "summary.csv", index=False)
+    said = document(load(folder))
+    assert cells(said, "eagle2")["FID (scenes-clip)"] == "21.52 [21.07, 22.02] (n = 255)"
+    assert cells(said, "ar")["FID (scenes-clip)"] == "21.40 [20.95, 21.90] (n = 256)"
+    assert cells(said, "ar")["KID"] == "0.00210", "an older summary has no interval"
 
 
 def test_a_decoder_that_draws_as_ar_does_lacks_its_mark_in_one_run_of_twenty(run):

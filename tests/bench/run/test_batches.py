@@ -19,8 +19,8 @@ from tests.bench import fakes
 
 SLOW = "decoders=[{decoder: fake_ar, overrides: ['loop.seconds=0.03']}, "
 FAST = "{decoder: fake_spec, overrides: ['loop.seconds=0.01']}, "
-FAILS = "{decoder: fake_spec, name: bad, overrides: ['loop.fail_at=number 4']}]"
-FEW = ("latency.prompts=4", "latency.batch=[1,2,5]", "quality.images=0", "latency.warmup_max=1")
+FAILS = "{decoder: fake_spec, name: bad, overrides: ['loop.fail_at=number 10']}]"
+FEW = ("latency.prompts=10", "latency.batch=[1,2,11]", "quality.images=0", "latency.warmup_max=1")
 
 
 def by_size(folder: Path) -> dict[tuple[str, int], Line]:
@@ -30,20 +30,20 @@ def by_size(folder: Path) -> dict[tuple[str, int], Line]:
 def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
     """Rows say how many were decoded at once; a call is all of its images, the warm-up one batch
     and one more."""
-    words = ["latency.requests=6", "latency.repeats=2", FEW[2], FEW[3]]
-    words += ["latency.prompts=4", "latency.batch=[1,2,4]", SLOW + FAST[:-2] + "]"]
+    words = ["latency.requests=6", FEW[2], FEW[3]]
+    words += ["latency.prompts=12", "latency.batch=[1,2,4]", SLOW + FAST[:-2] + "]"]
     config = fake_study(*words)
-    assert config.prompts_needed == 6
+    assert config.prompts_needed == 12
     found = schedule.latency_batches(config, schedule.cells(config, Sampling()))
-    sizes = [(b.size, len(b.indices)) for b in found if b.repeat == 0]
-    assert sizes == [(1, 1)] * 8 + [(2, 6)] * 2 + [(4, 6)] * 2
+    sizes = [(b.size, len(b.indices)) for b in found]
+    assert sizes == [(1, 1)] * 24 + [(2, 6)] * 4 + [(4, 6)] * 4
     fakes.CALLS.clear()
     args = [fakes.SEARCHPATH, "study=fake", f"run_dir={config.run_dir}", *words]
     assert main(["run", *args]) == 0
     assert {size for name, _, size in fakes.CALLS if name == "ar"} == {1, 3, 5, 6}
     rows = pd.read_parquet(Path(config.run_dir) / "records.parquet")
     batched = rows[rows.protocol == "batched"]
-    assert batched.groupby(["decoder", "batch", "repeat"]).size().tolist() == [6] * 8
+    assert batched.groupby(["decoder", "batch", "block"]).size().tolist() == [6] * 8
     assert batched[batched.batch == 4].idle.unique() == pytest.approx([1 - 6 / 8])
     lines = by_size(Path(config.run_dir))
     for (name, size), seconds in {("fake_ar", 2): 0.09, ("fake_spec", 4): 0.02}.items():
@@ -60,20 +60,20 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
 
 
 def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fake_study):
-    config = fake_study(SLOW + FAST + FAILS, *FEW, "latency.repeats=2")
-    words = [fakes.SEARCHPATH, "study=fake", SLOW + FAST + FAILS, *FEW, "latency.repeats=2"]
+    config = fake_study(SLOW + FAST + FAILS, *FEW)
+    words = [fakes.SEARCHPATH, "study=fake", SLOW + FAST + FAILS, *FEW]
     words += [f"run_dir={config.run_dir}"]
     folder = Path(config.run_dir)
     assert main(["run", *words, "report=true"]) == 1  # one decoder failed
     calls = len(fakes.CALLS)
     rows = pd.read_parquet(folder / "records.parquet")
     batched = rows[rows.protocol == "batched"]
-    assert set(batched.batch) == {2, 5} and (batched.image == "").all()
+    assert set(batched.batch) == {2, 11} and (batched.image == "").all()
     assert batched[batched.decoder != "bad"].seconds_total.notna().all()
     # A toy call takes the same time whatever its batch: 0.03 s and 0.01 s.
     found = by_size(folder)
-    assert [*found] == [(d, b) for b in (1, 2, 5) for d in ("fake_ar", "fake_spec", "bad")]
-    for size, count in {1: 8, 2: 4, 5: 2}.items():
+    assert [*found] == [(d, b) for b in (1, 2, 11) for d in ("fake_ar", "fake_spec", "bad")]
+    for size, count in {1: 10, 2: 5, 11: 1}.items():
         line = found["fake_spec", size]
         assert line.speedup.value > 1.5 and line.calls == count
         assert line.latency_s.value >= 0.01
@@ -82,10 +82,10 @@ def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fa
         assert all(math.isnan(x.lo) == math.isnan(x.hi) == (count < 10) for x in intervals)
     single = found["fake_spec", 1]
     assert single.images_s.value == pytest.approx(1 / single.latency_s.value)
-    assert not found["bad", 2].error and "NaN logits" in found["bad", 5].error
-    assert math.isnan(found["bad", 5].speedup.value)
+    assert not found["bad", 2].error and "NaN logits" in found["bad", 11].error
+    assert math.isnan(found["bad", 11].speedup.value)
     summary = pd.read_csv(folder / "summary.csv", index_col="decoder")
-    assert summary.n_latency.tolist() == [4, 4, 4]
+    assert summary.n_latency.tolist() == [10, 10, 10]
     text = (folder / "report" / "table.txt").read_text()
     assert "speed-up at this batch" in text and "failed" in text
     assert "speed-up at this batch" in (folder / "report" / "table.md").read_text()
@@ -93,11 +93,11 @@ def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fa
     saved = list(csv.DictReader((folder / "report" / "scaling.csv").read_text().splitlines()))
     assert len(saved) == 9 and float(saved[0]["images_s"]) > 0
 
-    (row,) = folder.glob("rows/fake_ar-*/batched5-0-00003.parquet")
+    (row,) = folder.glob("rows/fake_ar-*/batched11-0-00003.parquet")
     row.unlink()
     assert main(["run", *words]) == 1
     again = [size for name, _, size in fakes.CALLS[calls:] if name == "ar"]
-    assert again == [5, 5]  # warmed up, and the call that lacked a row
+    assert again == [11, 11]  # warmed up, and the call that lacked a row
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,9 @@ import torch
 from PIL import Image
 
 from decoders.api import DecoderError, Sampling
-from decoders.baselines import sampled
-from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
-from decoders.noise import Noise
 from decoders.tiny import bundle
 from decoders.tiny.scenes.source import Scenes
 from decoders.training.processes import World
@@ -55,20 +52,6 @@ def drawn(made: Ring, step: int) -> list[int]:
     """The numbers of the images of a step's batch."""
     codes = made.at(step, 0, made.batch).images.codes
     return (24 * codes[:, 0] + codes[:, 1]).tolist()
-
-
-def test_sampled_codes_are_those_of_autoregressive_decoding() -> None:
-    prompts = [f"p{i}" for i in range(10)]
-    source = sampled(MODEL, prompts, SAMPLING, held_out=0.2, rounds=2)
-    assert (source.train, source.valid) == (16, 4)
-    found = source.images("train", range(16))
-    decoder = Autoregressive(MODEL, SAMPLING)
-    for row, number in enumerate(source.parts["train"]):
-        prompt = prompts[number % 10]
-        noise = Noise.for_prompts(number // 10, [prompt], 9)
-        expected = decoder.generate(MODEL.text.encode([prompt]), noise).codes
-        assert torch.equal(found.codes[row : row + 1], expected)
-    assert not set(source.parts["train"]) & set(source.parts["valid"])
 
 
 def with_vq() -> object:
@@ -118,7 +101,7 @@ def test_bad_captions_and_pictures_are_refused(tmp_path: Path) -> None:
             path.write_text(text)
         with pytest.raises(DecoderError, match=says):
             pictures(MODEL, str(tmp_path), str(path), 8)
-    with pytest.raises(DecoderError, match=r"cannot encode pictures.*data=sampled"):
+    with pytest.raises(DecoderError, match=r"cannot encode pictures.*data\._target_="):
         Scenes(MODEL).images("train", [0])
     with pytest.raises(DecoderError, match="pictures of 64 pixels are 1024 codes"):
         Scenes(with_vq()).images("train", [0])  # type: ignore[arg-type]

@@ -12,7 +12,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 from decoders.api import Generation, ImageModel, Sampling
-from decoders.baselines import sampled
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models import families, llamagen
@@ -25,7 +24,8 @@ from decoders.propose.grown import Grown
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.losses import Acceptance, LossConfig, acceptance, logits_at
 from decoders.training.shards import DataConfig, Ring, StateMaker
-from decoders.training.states import States, transformer_of
+from decoders.training.sources import Listed
+from decoders.training.states import Images, States, transformer_of
 from decoders.training.trainer import TrainConfig, Trained, Trainer
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
@@ -95,7 +95,15 @@ class Done:
 def ring_of(model: ImageModel, prompts: list[str], paired: bool) -> Ring:
     """Eight images to learn from and two held out: what the target draws for the prompts."""
     data = DataConfig(shard=4, ring=2, reuse=2, chunk=4, drop=0.5)
-    source = sampled(model, prompts, GREEDY, held_out=0.2)
+    decoder = Autoregressive(model, GREEDY)
+
+    def draw(numbers: list[int]) -> Images:
+        words = [prompts[n] for n in numbers]
+        text = model.text.encode(words)
+        noise = Noise.for_prompts(0, words, model.target.length)
+        return Images(text, decoder.generate(text, noise).codes.clone())  # no inference tensor
+
+    source = Listed(len(prompts), 0.2, 0, draw)
     return Ring(StateMaker(transformer_of(model), source, paired, data), CONFIG.batch)
 
 
