@@ -27,12 +27,12 @@ from torch import Tensor
 from bench.config.compose import compose_study
 from bench.config.plugins import call
 from bench.config.schedule import cells
-from bench.data.errors import ConfigError, Failure, FolderError
+from bench.data.errors import ConfigError, Failure
 from bench.measure.clock import Clock
 from bench.measure.device import prepare
 from bench.measure.memory import MemoryMeter
 from bench.records.load import load
-from bench.report.build import build_report
+from bench.report.build import write_report
 from bench.run.outcome import build_cell, picture_of
 from bench.run.outcome import decode as outcome_of
 from bench.run.session import load_model
@@ -135,7 +135,4 @@ class Page:
 def page(run: str | Path) -> Page:
     """The page of a run, written first where there is none. Raises FolderError."""
     path = Path(run) / "report" / "index.html"
-    made = path if path.is_file() else build_report(Path(run)).page
-    if made is None:
-        raise FolderError(f"{run} has no page: its libraries are missing (`make setup`)")
-    return Page(made)
+    return Page(path if path.is_file() else write_report(load(Path(run))).page)

@@ -14,6 +14,7 @@ is a finite sum, so it is computed, not sampled (`metrics.node_law`, METHODS sec
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,6 +78,17 @@ def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcc
     if (committed < np.maximum(drafts, 1)).any():
         raise MetricError("a step committed fewer codes than it accepted drafts, or none")
     return ImageAcceptance(drafts, committed, int(nfe))
+
+
+def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:
+    """[levels + 1]: how many steps accepted a draft of depth 0 (all steps), 1, ... levels. The last
+    step of an image is left out, as the image's end cuts it.
+
+    accepted: per image the drafts accepted in each step, -1 past the last."""
+    rows = [np.asarray(row, np.int64) for row in accepted]
+    steps = np.concatenate([np.empty(0, np.int64), *(row[row >= 0][:-1] for row in rows)])
+    found: np.ndarray = (steps[:, None] >= np.arange(levels + 1)).sum(0)
+    return found
 
 
 class MovedMass(NamedTuple):

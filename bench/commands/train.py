@@ -6,6 +6,7 @@ neither Hydra nor plots. Several processes (torchrun -m bench train ...) share t
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import inspect
 import json
@@ -32,7 +33,8 @@ from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder
 from bench.measure.device import prepare, provenance
-from bench.report.plots.curves import draw_curves
+from bench.report import style
+from bench.report.style import Plot, styled
 from bench.report.table import of_cells, terminal
 from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling, completed
@@ -45,6 +47,9 @@ from decoders.training.states import Learner, transformer_of
 from decoders.training.trainer import TrainConfig, Trained, Trainer
 
 DRAFTER, RECORD, DEPTHS = "drafter", "training.json", "acceptance.csv"
+PANELS = {  # columns of the curves, or what their depth follows -> title
+    "loss": "loss", "overlap_": "accepted, training", "held_overlap_": "accepted, held out",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ def _write(
     folder = Path(study.run_dir)
     lines = [",".join(row) for row in [["depth", "overlap", "agree"], *_rows(done.acceptance)]]
     (folder / DEPTHS).write_text("\n".join(lines) + "\n")
-    draw_curves(folder / CURVE)
+    style.save(curves(folder / CURVE), folder)
     record = {
         **dataclasses.asdict(study),
         "loss": dataclasses.asdict(loss),
@@ -203,3 +208,23 @@ def _write(
         "provenance": dataclasses.asdict(provenance(model.device)),
     }
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+
+
+@styled
+def curves(curve: Path) -> Plot:
+    """The CSV of `decoders.training.loop.Loop` as a figure: loss, and acceptance by depth in
+    training and held out."""
+    with curve.open() as file:
+        rows = list(csv.DictReader(file))
+    figure, places = style.panels([1.8] * len(PANELS))
+    for (prefix, title), (axes,) in zip(PANELS.items(), places, strict=True):
+        known = {name: name.removeprefix(prefix) for name in (rows[0] if rows else {})}
+        names = [name for name, rest in known.items() if rest == "" or rest.isdigit()]
+        for name, color in zip(names, style.HUES * len(names), strict=False):
+            points = [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
+            axes.plot(*zip(*points, strict=True), color=color, label=f"depth {known[name]}")
+        axes.set(title=title, xlabel="step")
+        axes.grid(visible=True)
+        if len(names) > 1:
+            axes.legend(ncols=4, fontsize=8)
+    return Plot("curves", "Training", "", figure)

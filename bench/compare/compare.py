@@ -23,9 +23,8 @@ from bench.config.words import fraction, given
 from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
 from bench.data.files import ready_folder, write_text
-from bench.report import table
-from bench.report.plots import style
-from bench.report.plots.style import Plot, styled
+from bench.report import style, table
+from bench.report.style import Plot, styled
 from bench.report.table import Column
 
 RUNS = Path("results/runs")

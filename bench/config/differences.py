@@ -65,6 +65,22 @@ def settings_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     return _flat({key: value for key, value in parts.items() if key not in ("name", "spec")})
 
 
+def series(decoders: Sequence[Mapping[str, Any]]) -> dict[str, list[list[tuple[float, str]]]]:
+    """What one number changes: setting -> lines of (its value, decoder), by value. The decoders of
+    study.json on a line are equal in all else; settings with a single value are left out."""
+    settings = {str(e["name"]): settings_of(e) for e in decoders}
+    found: dict[str, list[list[tuple[float, str]]]] = {}
+    for key in dict.fromkeys(key for own in settings.values() for key in own):
+        lines: dict[str, list[tuple[float, str]]] = {}
+        for name, own in settings.items():
+            if isinstance(own.get(key), int | float) and not isinstance(own[key], bool):
+                rest = json.dumps({k: v for k, v in own.items() if k != key}, sort_keys=True)
+                lines.setdefault(rest, []).append((own[key], name))
+        several = [sorted(line) for line in lines.values() if len({v for v, _ in line}) > 1]
+        found |= {key: several} if several else {}
+    return found
+
+
 def _lineup(old: Sequence[str], new: Sequence[str], sides: tuple[str, str]) -> list[str]:
     """Decoders that only one side has, or their order."""
     lines = []

@@ -3,13 +3,15 @@ what a run does about it.
 
 Why: a neighbour adds time to whatever it meets, unevenly, and the figures of such an hour look as
 clean as any. Linux counts what every processor does (proc(5), /proc/stat); what this process has
-not used of the busy time, others have. Steal is what a hypervisor gave to other guests.
-The counts come in ticks, so a span of a few milliseconds says little: `Load.blur`.
+not used of the busy time, others have. Steal is what a hypervisor gave to other guests, and what a
+container's quota kept from this one (`bench.measure.quota`). The counts come in ticks, so a span of
+a few milliseconds says little: `Load.blur`.
 
-An image during which others take more than `latency.busy` of the cores is *disturbed* and counts
-for no figure of time (`bench.judge.paired`). The run waits for quiet before it goes on. At its end
-it times the blocks again that hold such images (`bench.run.runner`). On a GPU the host's part is
-one thread that launches the work: it suffers where no core is left.
+An image during which others take more than `latency.busy` of the cores, or a quota stopped this
+process at all, is *disturbed* and counts for no figure of time (`bench.judge.paired`). The run
+waits for quiet before it goes on. At its end it times the blocks again that hold such images
+(`bench.run.runner`). On a GPU the host's part is one thread that launches the work: it suffers
+where no core is left.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from bench.config.schema import LatencyProtocol
+from bench.measure import quota
 
 log = logging.getLogger(__name__)
 LOOK = 1.0  # seconds: a quiet machine is one that is quiet for so long
@@ -34,7 +37,8 @@ BUSY, STEAL = (1, 2, 3, 6, 7), 8  # words of a line: user, nice, system, irq, so
 @dataclass(frozen=True)
 class Reading:
     """The counts at one moment, in seconds: the wall clock, processor time of this process with all
-    its threads, busy and stolen time of the `cores` it may run on. NaN where it is not known."""
+    its threads, busy and stolen time of the `cores` it may run on, NaN where it is not known.
+    stopped: periods in which a quota stopped it."""
 
     at: float
     own: float
@@ -42,18 +46,21 @@ class Reading:
     steal: float
     cores: int
     tick: float
+    stopped: int = 0
 
 
 @dataclass(frozen=True)
 class Load:
     """Between two readings. own: processor seconds of this process per second; others, steal:
-    shares of its cores, 0 to 1, NaN where they are not known; blur: the share that a tick is."""
+    shares of its cores, 0 to 1, NaN where they are not known; blur: the share that a tick is;
+    stopped: whether a quota stopped this process."""
 
     own: float
     others: float
     steal: float
     blur: float
     cores: int
+    stopped: bool = False
 
     @property
     def taken(self) -> float:
@@ -61,8 +68,10 @@ class Load:
         return self.others + self.steal
 
     def disturbs(self, limit: float, needed: int) -> bool:
-        """Whether others leave less than 1 - limit of each of the `needed` cores. False where it
-        cannot be told."""
+        """Whether others leave less than 1 - limit of each of the `needed` cores, or a quota
+        stopped this process. False where it cannot be told, and for a limit of 1."""
+        if self.stopped and limit < 1:
+            return True
         return self.taken - self.blur > 1 - (1 - limit) * min(needed, self.cores) / self.cores
 
 
@@ -78,7 +87,9 @@ def read() -> Reading:
     known = bool(mine) and all(len(line) > STEAL for line in mine)
     busy = tick * sum(int(line[at]) for line in mine for at in BUSY) if known else math.nan
     steal = tick * sum(int(line[STEAL]) for line in mine) if known else math.nan
-    return Reading(perf_counter(), process_time(), busy, steal, len(mine) or 1, tick)
+    stopped, seconds = quota.held_back()
+    cores = len(mine) or 1
+    return Reading(perf_counter(), process_time(), busy, steal + seconds, cores, tick, stopped)
 
 
 def between(before: Reading, after: Reading) -> Load:
@@ -93,6 +104,7 @@ def between(before: Reading, after: Reading) -> Load:
         steal=(after.steal - before.steal) / room,
         blur=after.tick / seconds,
         cores=after.cores,
+        stopped=after.stopped > before.stopped,
     )
 
 

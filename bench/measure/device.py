@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ import torch
 from bench.config.schema import BackendConfig
 from bench.data.errors import ConfigError
 from bench.data.version import checkout
+from bench.measure import quota
 from decoders.execution.cpu.processor import cpuinfo, vectors
 
 NO_CHECKOUT = "not a checkout"  # in place of a commit
@@ -83,10 +85,11 @@ def present(name: str, setting: str = "backend.device") -> torch.device:
 
 
 def available_cores() -> int:
-    """Cores that this process may run on."""
+    """Cores that this process may run on, and has time for by a container's quota; at least 1."""
+    cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    return max(1, math.floor(min(cores, quota.cores())))
 
 
 def provenance(device: torch.device) -> Provenance:

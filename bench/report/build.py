@@ -13,7 +13,6 @@ be read-only, and a report of it must not change it.
 
 from __future__ import annotations
 
-import io
 import os
 import textwrap
 from collections.abc import Sequence
@@ -21,36 +20,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from PIL import Image
 
 from bench.config.words import apart, split
 from bench.data.errors import ConfigError, FolderError
-from bench.data.files import refuse_links, write_bytes, write_text
-from bench.records.load import load
+from bench.data.files import refuse_links, write_text
 from bench.records.run_data import RunData
 from bench.report import table
-from bench.report.document import Document, document
-from bench.report.page import Sheet, render, render_prompt
-from bench.report.plots.style import save
-from bench.report.prompts import prompt_pages
-from bench.report.sheets import code_maps, contact_sheet
+from bench.report.page import write_page
+from bench.report.sheets import Sheet, write_sheets
+from bench.report.style import save
+from bench.report.summarise import Report, summarise
 
 REPORT = {"index.html", "table.txt"}  # what every report holds
-LARGEST = 200_000  # bytes of a sheet
-SHEETS = {  # file -> what draws it, title, caption
-    "contact_sheet": (contact_sheet, "Contact sheet", "Same prompt and same noise in every row."),
-    "code_maps": (
-        code_maps,
-        "How each code came to be",
-        "Lower rows: one cell per code, in its place in the image above.",
-    ),
-}
 
 
 @dataclass(frozen=True)
 class ReportPaths:
     """What was written, next to table.txt, .md, .tex and .csv. terminal: the text of table.txt, for
-    the command line to show; sheets: of `SHEETS`, [] where no image was kept."""
+    the command line to show; sheets: [] where no image was kept."""
 
     folder: Path
     page: Path
@@ -93,73 +80,30 @@ def check_place(run_dir: Path, out: Path | None) -> None:
     refuse_links(out)
 
 
-def build_report(run_dir: Path) -> ReportPaths:
-    """Reads `records.parquet` and `summary.csv` of `run_dir`, writes `run_dir/report/`.
-
-    A run whose every decoder failed gets a page that says so. Raises FolderError (a BenchError) on
-    missing, unreadable, empty or incomplete files, before anything is written.
-    """
-    return write_report(load(run_dir))
-
-
 def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
-    """The report of a run that was read, in `folder` (None: in report/ of the run)."""
+    """The report of a run that was read, in `folder` (None: in report/ of the run). A run whose
+    every decoder failed gets a page that says so."""
     folder = folder or run.folder / "report"
     folder.mkdir(parents=True, exist_ok=True)
-    made = document(run)
-    said = terminal(made)
-    texts = {"txt": said, "md": markdown(made), "tex": latex(made), "csv": csv(made)}
+    report = summarise(run)
+    shown = terminal(report)
+    texts = {"txt": shown, "md": markdown(report), "tex": latex(report), "csv": csv(report)}
     for ending, text in texts.items():
         write_text(folder / f"table.{ending}", text)
-    if made.batches:
-        write_text(folder / "scaling.csv", scaling_csv(made))
-    sheets = [
-        Sheet(title, caption, path)
-        for name, (draw, title, caption) in SHEETS.items()
-        if (path := _sheet(draw(made.run), folder / f"{name}.webp"))
-    ]
-    if not sheets:
-        made.notices.append(
-            "No image was kept, so there is neither a contact sheet nor a code map."
-        )
+    if report.batches:
+        lines = [vars(line) for line in report.batches]
+        write_text(folder / "scaling.csv", table.csv_text(lines))
+    sheets = write_sheets(report.run, folder)
     for old in (folder / "plots").glob("*.*"):
         old.unlink()
-    plots = {plot.name: save(plot, folder / "plots") for plot in made.plots}
-    return ReportPaths(folder, write_page(made, folder, sheets), said, plots, sheets)
+    plots = {plot.name: save(plot, folder / "plots") for plot in report.plots}
+    return ReportPaths(folder, write_page(report, folder, sheets), shown, plots, sheets)
 
 
-def write_page(made: Document, folder: Path, sheets: Sequence[Sheet]) -> Path:
-    """index.html and the pages of its prompts; those of an earlier report are removed, so that none
-    goes stale."""
-    for old in (folder / "prompts").glob("*.html"):
-        if old.stem.isdecimal():
-            old.unlink()
-    numbers = [None, *(index for index, _ in made.prompts), None]
-    for at, page in enumerate(prompt_pages(made.run, made.prompts)):
-        text = render_prompt(made.study, page, numbers[at], numbers[at + 2])
-        write_text(folder / page.address, text)
-    return write_text(folder / "index.html", render(made, sheets))
-
-
-def _sheet(image: Image.Image | None, path: Path) -> Path | None:
-    """Saves a sheet as WebP, of at most `LARGEST` bytes where quality 30 allows it; removes an
-    older one when there is none, so that none goes stale."""
-    if image is None:
-        path.unlink(missing_ok=True)
-        return None
-    for quality in range(90, 20, -10):
-        file = io.BytesIO()
-        image.save(file, format="WEBP", quality=quality, method=6)
-        if file.tell() <= LARGEST:
-            break
-    write_bytes(path, file.getvalue())
-    return path
-
-
-def terminal(document: Document, width: int = table.WIDTH) -> str:
+def terminal(report: Report, width: int = table.WIDTH) -> str:
     """All but the details as plain text, `width` columns where cells allow."""
-    parts = [f"{document.study}: {document.run.folder}", _filled(document.headline, width)]
-    for block in document.blocks:
+    parts = [f"{report.study}: {report.run.folder}", _filled(report.headline, width)]
+    for block in report.blocks:
         if block.name == "details":
             continue
         said = _filled(block.notes, width)
@@ -176,30 +120,25 @@ def _filled(lines: Sequence[str], width: int) -> str:
     return "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in lines)
 
 
-def markdown(document: Document) -> str:
+def markdown(report: Report) -> str:
     """All of it but provenance as GitHub Markdown."""
-    parts = [f"# {table.escaped(document.study)}", table.bullets(document.headline)]
-    for block in document.blocks:
+    parts = [f"# {table.escaped(report.study)}", table.bullets(report.headline)]
+    for block in report.blocks:
         parts += [f"# {block.title}"] if block.name != "table" else []
         parts += [*map(table.markdown, block.tables), table.bullets(block.notes)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def latex(document: Document) -> str:
+def latex(report: Report) -> str:
     """A booktabs `table*` for each main table; needs the packages booktabs and graphicx."""
     noise = f"Brackets: 95 % intervals; {table.NOISE}: not distinguishable from noise."
     blocks = ["% needs \\usepackage{booktabs,graphicx}"]
-    for at, made in enumerate(document.block("table").tables):
-        below = [*([] if at else document.headline), *document.marks]
-        blocks.append(table.latex(made, f"{document.study}. {made.title}. {noise}", below))
+    for at, made in enumerate(report.block("table").tables):
+        below = [*([] if at else report.headline), *report.marks]
+        blocks.append(table.latex(made, f"{report.study}. {made.title}. {noise}", below))
     return "\n\n".join(blocks) + "\n"
 
 
-def csv(document: Document) -> str:
+def csv(report: Report) -> str:
     """A line per decoder, in full precision."""
-    return pd.DataFrame(document.lines).to_csv(index=False)
-
-
-def scaling_csv(document: Document) -> str:
-    """A line per decoder and batch size, in full precision."""
-    return table.csv_text([vars(line) for line in document.batches])
+    return pd.DataFrame(report.lines).to_csv(index=False)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from bench.config.differences import series
 from bench.judge.paired import paired_speedup
 from bench.measure.floors import regime
 from bench.records.run_data import Entry, Role, RunData, Section
-from bench.report.plots.sweeps import swept_in
 from bench.report.roofline import bounds
 from bench.report.table import NOISE, interval, number
 from metrics.speedup import FEWEST
@@ -129,10 +129,10 @@ def _said(run: RunData, entry: Entry, kind: str) -> str:
 
 def _ends(run: RunData, section: Section, best: list[Entry]) -> list[str]:
     """Settings of which one of the best decoders has the first or last of three or more values."""
-    series = [(s.setting, line) for s in swept_in(run, section) for line in s.series]
     ends = {
         (entry.name, setting): value
-        for setting, line in series
+        for setting, lines in swept_in(run, section).items()
+        for line in lines
         for value, entry in (line[0], line[-1])
         if len(line) > 2 and entry in best
     }
@@ -140,6 +140,17 @@ def _ends(run: RunData, section: Section, best: list[Entry]) -> list[str]:
         f"{name} lies at the end of the values of {setting}: one beyond {value} may be faster."
         for (name, setting), value in ends.items()
     ]
+
+
+def swept_in(run: RunData, section: Section) -> dict[str, list[list[tuple[float, Entry]]]]:
+    """Settings in which decoders of the section differ alone: lines of (value, decoder)."""
+    entries = {e.name: e for e in section.decoders if not e.failed}
+    listed = run.identity.get("config", {}).get("decoders", [])
+    found = series([one for one in listed if one["name"] in entries])
+    return {
+        setting: [[(value, entries[name]) for value, name in line] for line in lines]
+        for setting, lines in found.items()
+    }
 
 
 def _doubts(run: RunData, section: Section, best: list[Entry], known: list[Entry]) -> list[str]:

@@ -126,7 +126,7 @@ def columns(run: RunData) -> list[str]:
         "upper bound lies below that. Else not told, with the number of images that would tell.",
         f"{NOISE} at FID: AR might have it under another seed (Student's t, four seeds or more). "
         "FID without bias: the jackknife's estimate for many images. Intervals of FID and KID are "
-        "about the figure at this number of images n, over other images of the decoder (jackknife).",
+        "about the figure at this number of images n (jackknife).",
         "Speed-up over blocks: the least and the greatest of a block, which is what a busy and a "
         "quiet moment give.",
         "Codes expected: codes per forward that the drafter expected, 1 + the sum of its "

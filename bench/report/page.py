@@ -1,5 +1,6 @@
-"""One self-contained HTML page: the headline, tables that sort and filter, figures as SVG, a line
-per prompt with a link to its page, contact sheet, code maps, provenance, failures.
+"""One self-contained HTML page: the headline, the contact sheet beside speed against quality,
+tables that sort and filter, figures as SVG, a line per prompt with a link to its page, code maps,
+provenance, failures.
 
 Every image and one JavaScript library (DataTables, which sorts and filters) are embedded, so the
 file can be mailed and opens offline. Without scripts the tables are as they are written.
@@ -11,16 +12,17 @@ import base64
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from bench.report.document import Document
-from bench.report.plots.style import inline
-from bench.report.prompts import KEY, PromptPage
+from bench.data.files import write_text
+from bench.report.prompts import KEY, prompt_pages
+from bench.report.sheets import Sheet
+from bench.report.style import inline
+from bench.report.summarise import Report
 from bench.report.table import ABSENT
 
 if TYPE_CHECKING:
@@ -28,21 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A WebP image of the page with its heading and caption."""
-
-    title: str
-    caption: str
-    path: Path
-
-    @property
-    def source(self) -> str:
-        """The file as a data URI."""
-        data = base64.b64encode(self.path.read_bytes()).decode("ascii")
-        return f"data:image/webp;base64,{data}"
+OPENING = ("speedup_clip", "speedup_tv_output", "speedup_fid", "speedup")  # the first that there is
 
 
 @lru_cache(maxsize=1)
@@ -60,16 +48,29 @@ def libraries() -> dict[str, str]:
     return {"tables": f"data:text/javascript;base64,{code}", "table_style": Markup(style)}
 
 
-def render(document: Document, sheets: Sequence[Sheet] = ()) -> str:
-    """The page."""
-    template = environment().get_template("index.html.j2")
-    return template.render(document=document, libraries=libraries(), sheets=sheets, inline=inline)
-
-
-def render_prompt(study: str, page: PromptPage, before: int | None, after: int | None) -> str:
-    """The page of a prompt, with links to those before and after it (None: there is none)."""
+def write_page(report: Report, folder: Path, sheets: Sequence[Sheet]) -> Path:
+    """index.html and the pages of its prompts; those of an earlier report are removed, so that none
+    goes stale."""
+    for old in (folder / "prompts").glob("*.html"):
+        if old.stem.isdecimal():
+            old.unlink()
+    numbers = [None, *(index for index, _ in report.prompts), None]
     template = environment().get_template("prompt.html.j2")
-    return template.render(study=study, page=page, before=before, after=after, key=KEY)
+    for at, page in enumerate(prompt_pages(report.run, report.prompts)):
+        before, after = numbers[at], numbers[at + 2]
+        text = template.render(study=report.study, page=page, before=before, after=after, key=KEY)
+        write_text(folder / page.address, text)
+    return write_text(folder / "index.html", render(report, sheets))
+
+
+def render(report: Report, sheets: Sequence[Sheet] = ()) -> str:
+    """The page."""
+    plots = {plot.name: plot for plot in report.plots}
+    opening = next((plots[name] for name in OPENING if name in plots), None)
+    template = environment().get_template("index.html.j2")
+    return template.render(
+        report=report, libraries=libraries(), sheets=sheets, inline=inline, opening=opening
+    )
 
 
 @lru_cache(maxsize=1)  # a template is compiled once for all prompts

@@ -6,7 +6,6 @@ not AR's. Each page is one file without any script, <report>/prompts/<prompt ind
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bench.records.run_data import Entry, Role, RunData, as_text
-from bench.report.sheets import KINDS, kind_map, kinds_of, picture, pictured, raster, shown_rows
+from bench.report.sheets import (
+    KINDS,
+    data_uri,
+    kind_map,
+    kinds_of,
+    picture,
+    pictured,
+    raster,
+    shown_rows,
+)
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
 LARGE = 120_000  # bytes from which a picture is embedded as WebP
@@ -139,10 +147,10 @@ def _picture(run: RunData, row: Line) -> tuple[str, str]:
         return "", found
     data = (run.folder / row["image"]).read_bytes()
     if len(data) <= LARGE:
-        return _uri(data, "png"), ""
+        return data_uri(data, "png"), ""
     smaller = io.BytesIO()
     found.save(smaller, format="WEBP", quality=90)
-    return _uri(smaller.getvalue(), "webp"), ""
+    return data_uri(smaller.getvalue(), "webp"), ""
 
 
 def _differs(codes: NDArray[np.int64], row: Line, reference: Line | None) -> tuple[str, str]:
@@ -163,8 +171,4 @@ def _differs(codes: NDArray[np.int64], row: Line, reference: Line | None) -> tup
 def _png(pixels: NDArray[np.uint8]) -> str:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format="PNG")
-    return _uri(file.getvalue(), "png")
-
-
-def _uri(data: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+    return data_uri(file.getvalue(), "png")

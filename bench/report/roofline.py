@@ -1,5 +1,5 @@
-"""The roofline of a run: the table of time over floor, what bounds a section's forwards, and what a
-forward costs by the codes that it is over."""
+"""The roofline of a run: the table of time over floor, what bounds a section's forwards, what a
+forward costs by the codes that it is over, and where the seconds of an image go."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from bench.judge.paired import latency_rows
 from bench.measure.floors import MEMORY, Growth, Known, Work, place_of
-from bench.records.run_data import RunData, Section, forward_part
+from bench.records.load import PHASES
+from bench.records.run_data import Entry, RunData, Section, forward_part
 from bench.report.table import ABSENT, Column, Row, Table, figures, number, percent
 
 FORWARD = ("ms", "floor_ms", "over_floor")
+INSIDE = ("prefill", "draft", "forward", "accept")  # what seconds_total covers
 
 
 def _times(value: float) -> str:
@@ -128,3 +133,14 @@ def takes_over(found: Bounds | None) -> str:
     if over == 1:
         return "arithmetic binds from the first code on"
     return f"arithmetic takes over at {over} codes"
+
+
+def phase_seconds(entry: Entry) -> dict[str, float]:
+    """Mean seconds of every phase over the timed images, 0 where not recorded; {} without any.
+    `other` is what seconds_total holds beyond its four timed parts."""
+    rows = latency_rows(entry.records)
+    if rows.empty:
+        return {}
+    text, *timed, vq = (float(np.nan_to_num(rows[f"seconds_{name}"].mean())) for name in PHASES)
+    other = max(float(np.nan_to_num(rows["seconds_total"].mean())) - sum(timed), 0.0)
+    return {"text": text, **dict(zip(INSIDE, timed, strict=True)), "other": other, "VQ decode": vq}

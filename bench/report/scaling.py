@@ -113,13 +113,10 @@ def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
 
 
 def _timings(calls: pd.DataFrame) -> Timings:
-    prefill, each = (
-        calls.seconds_prefill.fillna(0).to_numpy(float),
-        calls.nfe.groupby("call").mean(),
-    )
-    return Timings(
-        calls.index.get_level_values("block"), prefill, calls.seconds_total.to_numpy(float) - prefill, calls.nfe, {**each}
-    )
+    prefill = calls.seconds_prefill.fillna(0).to_numpy(float)
+    decoding = calls.seconds_total.to_numpy(float) - prefill
+    forwards = {**calls.nfe.groupby("call").mean()}
+    return Timings(calls.index.get_level_values("block"), prefill, decoding, calls.nfe, forwards)
 
 
 def _over(line: Line) -> str:

@@ -1,4 +1,4 @@
-"""Two sheets of images: the contact sheet and the code maps. And which image is shown of a decoder.
+"""Two sheets of images, the contact sheet and the code maps, and which image is shown of a decoder.
 
 Contact sheet: rows are prompts, columns are decoders, one block a section. Code maps: of one prompt
 each decoder's image, and below it how each of its codes came to be: sampled from the target, an
@@ -9,10 +9,13 @@ order, over the same area as the image.
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +23,16 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from bench.data.files import write_bytes
 from bench.records.run_data import Entry, RunData, as_text
-from bench.report.plots.style import MUTED, styled
+from bench.report.style import MUTED, styled
 
 Color = tuple[int, int, int]
 PIXELS = 128  # of a tile's side
 GAP, WORDS, HEAD = 8, 200, 56  # pixels between tiles, of the rows' words, above the tiles
 ACROSS = 10  # decoders in a block at most; more are shared out among blocks below each other
 PROMPTS = 8
+LARGEST = 200_000  # bytes of a sheet
 
 # How a code came to be, in the order of CodeKind: colour and meaning. Light grey, then four hues
 # that colour-blind readers tell apart (Okabe and Ito).
@@ -54,6 +59,47 @@ class Block:
     @property
     def height(self) -> int:
         return HEAD + len(self.rows) * (PIXELS + GAP)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A WebP image of the page with its heading and caption."""
+
+    title: str
+    caption: str
+    path: Path
+
+    @property
+    def source(self) -> str:
+        return data_uri(self.path.read_bytes(), "webp")
+
+
+def data_uri(data: bytes, kind: str) -> str:
+    """A picture inside a page."""
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def write_sheets(run: RunData, folder: Path) -> list[Sheet]:
+    """Writes the sheets, as WebP of at most `LARGEST` bytes where quality 30 allows it; removes
+    older ones where there are none, so that none goes stale."""
+    found = []
+    for draw, title, caption in (
+        (contact_sheet, "Contact sheet", "Same prompt and same noise in every row."),
+        (code_maps, "How each code came to be",
+         "Lower rows: one cell per code, in its place in the image above."),
+    ):  # fmt: skip
+        image, path = draw(run), folder / f"{draw.__name__}.webp"
+        path.unlink(missing_ok=True)
+        if image is None:
+            continue
+        for quality in range(90, 20, -10):
+            file = io.BytesIO()
+            image.save(file, format="WEBP", quality=quality, method=6)
+            if file.tell() <= LARGEST:
+                break
+        write_bytes(path, file.getvalue())
+        found.append(Sheet(title, caption, path))
+    return found
 
 
 def contact_sheet(run: RunData) -> Image.Image | None:

@@ -3,8 +3,8 @@
 Latency: every decoder warmed up, then interleaved prompt by prompt, in blocks spread over the run,
 in the sizes of batches that the study says. Quality: in batches, the same seed for every decoder,
 and the baseline again under other seeds (the reseeds). What is recorded already is skipped. A
-decoder that raises becomes failed rows. A killed run loses the call in flight. A part of the quality
-images is decoded by `bench.run.shards`.
+decoder that raises becomes failed rows. A killed run loses the call in flight. A part of the
+quality images is decoded by `bench.run.shards`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -177,10 +176,3 @@ class Generation:
 
     codes: Tensor  # [B, L] int64, CPU
     trace: Trace
-
-
-def whole_steps(accepted: Sequence[int]) -> np.ndarray:
-    """Accepted drafts of an image's steps (-1 past its end) without the last one, which the image's
-    end cut."""
-    steps = np.asarray(accepted, dtype=np.int64)
-    return steps[steps >= 0][:-1]

@@ -9,7 +9,7 @@ import torch
 from decoders.api import CodeKind, Test, Trace, VerifiedPairs
 from metrics import MetricError
 from metrics.node_law import along, node_law, ordered_draws
-from metrics.traces import from_trace, image_acceptance, moved_mass, output_tv
+from metrics.traces import from_trace, image_acceptance, moved_mass, output_tv, steps_by_depth
 
 V = 7
 
@@ -23,6 +23,12 @@ def test_mean_accepted_length_with_and_without_the_bonus():
     first, second = from_trace(Trace(kind, step, kind, zeros, zeros, accepted, calls, calls))
     assert (first.mal, first.mal_no_bonus) == (7 / 3, 4 / 3)
     assert (second.mal, second.mal_no_bonus) == (7 / 2, 6 / 2)
+
+
+def test_steps_by_depth_are_whole_steps():
+    """The last real step of each image is cut: steps 2 0 1 and 1 2 remain."""
+    assert steps_by_depth([[2, 0, 1, 2], [1, 2, 0, -1, -1]], 2).tolist() == [5, 4, 2]
+    assert steps_by_depth([], 2).tolist() == [0, 0, 0]
 
 
 def test_traces_that_do_not_fit_are_refused():

@@ -28,6 +28,7 @@ from decoders.places import folder
 SOURCE = Path(__file__).parent / "kernel.cpp"
 COMPILERS = ("g++", "c++")
 WORDS = "-std=c++17 -O3 -march=native -fPIC -fopenmp"
+LOADED_IN = "loaded_in"  # attribute of the library: the process that loaded it
 FLAGS = (*WORDS.split(), "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 
 
@@ -95,6 +96,7 @@ def library() -> ctypes.CDLL:
         raise DecoderError(
             f"the CPU kernel cannot be loaded: {error}; delete {path}, or set backend.layers=torch"
         ) from error
+    setattr(loaded, LOADED_IN, os.getpid())
     for name, declared in FUNCTIONS.items():
         getattr(loaded, f"lantern_{name}").argtypes = arguments(declared)
     loaded.lantern_scratch.restype = loaded.lantern_size.restype = ctypes.c_long
@@ -110,7 +112,15 @@ def library() -> ctypes.CDLL:
 
 def run(name: str, function: Callable[..., Any], *arguments: Any) -> None:
     """Calls a function of the library. Raises DecoderError where it found an index out of its
-    range, before it has written anything."""
+    range, before it has written anything; and in a process that was forked from one that had loaded
+    it: OpenMP's threads stay behind in the parent, and the child would wait for them for ever."""
+    if getattr(library(), LOADED_IN) != os.getpid():
+        raise DecoderError(
+            "this process was forked after its parent had used the CPU kernel, whose threads a "
+            "fork does not copy: start processes with spawn "
+            '(multiprocessing.get_context("spawn"), or set_start_method("spawn")), or decode in '
+            "the parent only after the fork"
+        )
     if function(*arguments):
         raise DecoderError(
             f"the CPU kernel ({name}): a code, node, slot or place lies outside its table; the "

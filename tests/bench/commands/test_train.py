@@ -89,7 +89,8 @@ def test_a_training_leaves_a_drafter_that_loads(drafter, words, tmp_path, capsys
 
 
 def test_the_released_recipe_is_the_default_of_official_models():
-    study = compose_train(["model=llamagen_xl_256", "data=pictures", "data.path=a", "data.captions=b", "data.size=256"])
+    data = ["data=pictures", "data.path=a", "data.captions=b", "data.size=256"]
+    study = compose_train(["model=llamagen_xl_256", *data])
     assert study.name == "eagle_llamagen_xl_256"
     assert study.run_dir == "results/train/eagle_llamagen_xl_256"
     train, loss = study.train, study.loss

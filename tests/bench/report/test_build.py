@@ -15,8 +15,8 @@ from bench.data.errors import FolderError
 from bench.records import rows as records
 from bench.records.load import load
 from bench.report import build
-from bench.report.build import ReportPaths, build_report, write_report
-from bench.report.document import document
+from bench.report.build import ReportPaths, write_report
+from bench.report.summarise import summarise
 from tests.bench.report.synthetic import DECODERS, write_run
 
 PLOTS = {
@@ -27,7 +27,8 @@ PLOTS = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> ReportPaths:
-    return build_report(write_run(tmp_path_factory.mktemp("run") / "synthetic", prompts=13))
+    folder = tmp_path_factory.mktemp("run") / "synthetic"
+    return write_report(load(write_run(folder, prompts=13)))
 
 
 def test_every_file_is_written_and_no_picture_is_large(built):
@@ -73,7 +74,7 @@ def test_a_run_without_quality_pictures_and_traces_shows_nothing_empty(tmp_path)
 
 def test_all_failed_run_gives_a_page_that_says_so(tmp_path):
     broken = tuple(replace(made, error=f"DecoderError: no {made.name}") for made in DECODERS[:3])
-    paths = build_report(write_run(tmp_path, broken, prompts=2, reseed=False))
+    paths = write_report(load(write_run(tmp_path, broken, prompts=2, reseed=False)))
     page = paths.page.read_text(encoding="utf-8")
     assert "Every decoder of this run failed" in page and paths.plots == {}
     for made in broken:
@@ -102,14 +103,13 @@ HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", ["records.parquet", "summary.csv"])
 @pytest.mark.parametrize(("harm", "says"), HARMS.values(), ids=HARMS)
-def test_what_cannot_be_read_is_refused_before_writing(tmp_path, name, harm, says):
+def test_what_cannot_be_read_is_refused(tmp_path, name, harm, says):
     folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
     harm(folder / name)
     with pytest.raises(FolderError, match=f"{re.escape(name)}.*{says}"):
-        build_report(folder)
-    assert not (folder / "report").exists()
+        load(folder)
     with pytest.raises(FolderError, match="no run folder"):
-        build_report(tmp_path / "nowhere")
+        load(tmp_path / "nowhere")
 
 
 def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path):
@@ -121,9 +121,9 @@ def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path):
     fields = [f for f in records.SCHEMA if f.name in older.schema.names]
     again = pa.array([0] * len(older), pa.int64())  # it could time an image several times
     records.write(path, older.cast(pa.schema(fields)).append_column("repeat", again))
-    shown = build.terminal(document(load(folder)))
+    shown = build.terminal(summarise(load(folder)))
     assert "took of the cores while images were timed is not known" in " ".join(shown.split())
     assert not records.other_version(path)
     rewritten(path, lambda rows: rows.assign(schema_version=99).drop(columns="block"))
     with pytest.raises(FolderError, match=r"schema version \[99\]"):
-        build_report(folder)
+        load(folder)

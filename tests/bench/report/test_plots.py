@@ -5,16 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 
 from bench.judge.paired import latency_rows, mal_interval
 from bench.records.load import load
 from bench.records.run_data import RunData
-from bench.report import sheets
-from bench.report.plots import bars, depth, quality, sweeps
-from bench.report.plots.style import FORMATS, Plot, inline, label, panels, save
+from bench.report import plots, sheets
+from bench.report.roofline import phase_seconds
+from bench.report.style import FORMATS, Plot, inline, label, panels, save
 from tests.bench.report.synthetic import DECODERS, write_run
 
 
@@ -30,8 +29,8 @@ def words(plot: Plot) -> list[str]:
 
 
 def test_a_figure_is_a_small_picture_and_files_for_papers(run, tmp_path):
-    first = save(bars.draw_speed(run), tmp_path / "a")
-    again = save(bars.draw_speed(run), tmp_path / "b")
+    first = save(plots.speed(run), tmp_path / "a")
+    again = save(plots.speed(run), tmp_path / "b")
     assert list(first) == list(FORMATS) == ["png", "svg", "pdf"]
     for ending, path in first.items():
         assert path.name == f"speedup.{ending}"
@@ -42,44 +41,43 @@ def test_a_figure_is_a_small_picture_and_files_for_papers(run, tmp_path):
 
 
 def test_bars_say_the_figure_its_interval_and_why_one_is_missing(run):
-    speed = words(bars.draw_speed(run))
+    speed = words(plots.speed(run))
     assert {"ar", "1.00", "lantern", "2.35 [2.27, 2.44]", "lantern_chain", "failed"} <= {*speed}
     assert {"exact", "relaxed"} <= {*speed}, "the key of the markers"
     entry = run.entries[2]
     found = mal_interval(entry.records)
     assert found is not None and found.lo < entry.number("mal") < found.hi
-    assert f"{entry.number('mal'):.2f}" in words(bars.draw_codes(run))
+    assert f"{entry.number('mal'):.2f}" in words(plots.codes(run))
 
 
 def test_phases_sum_to_the_measured_whole(run):
     entry = run.entries[2]
-    seconds = bars.phase_seconds(entry)
+    seconds = phase_seconds(entry)
     rows = latency_rows(entry.records)
     whole = (rows["seconds_total"] + rows["seconds_text"] + rows["seconds_vq"]).mean()
     assert sum(seconds.values()) == pytest.approx(whole)
     assert seconds["other"] > 0
-    assert bars.phase_seconds(run.entries[3]) == {}  # failed
-    assert "left out lantern_chain (failed)" in bars.draw_phases(run).caption
+    assert phase_seconds(run.entries[3]) == {}  # failed
+    assert "left out lantern_chain (failed)" in plots.phases(run).caption
 
 
 @pytest.mark.parametrize(
     ("measure", "label", "band"),
     [
-        (quality.FID, "FID (scenes-clip), lower is better", True),
-        (quality.CLIP, "CLIP (scenes), higher is better", True),
-        (quality.TV, "output TV, lower is better", False),
+        (plots.FID, "FID (scenes-clip), lower is better", True),
+        (plots.CLIP, "CLIP (scenes), higher is better", True),
+        (plots.TV, "output TV, lower is better", False),
     ],
 )
 def test_speed_is_drawn_against_quality(run, measure, label, band):
-    assert quality.sections(run, measure) == run.sections
-    plot = quality.draw(run, measure)
+    plot = plots.against(run, measure)
     said = words(plot)
     assert {label, "speed-up over AR", "ar", "lantern"} <= {*said}
     assert (f"{measure.name} of AR under one more seed" in said) == band
     assert plot.name == f"speedup_{measure.column}" and "lantern_chain (failed)" in plot.caption
     ar, lantern = run.sections[0].decoders[:2]
-    assert quality.TV.of(ar).value == 0 and quality.TV.of(lantern).value == 0.09
-    assert quality.FID.of(lantern) == lantern.interval("fid")
+    assert plots.TV.of(ar).value == 0 and plots.TV.of(lantern).value == 0.09
+    assert plots.FID.of(lantern) == lantern.interval("fid")
 
 
 def test_names_do_not_cover_each_other():
@@ -93,14 +91,16 @@ def test_names_do_not_cover_each_other():
     assert not [1 for a, b in pairs if a.padded(-2).overlaps(b.padded(-2))]
 
 
-def test_acceptance_by_depth_counts_whole_steps():
-    rows = pd.DataFrame(
-        {"accepted": [[2, 0, 1, 2], [1, 2, 0, -1, -1]], "tree_depth": [2, 2]}
-    )  # the last real step of each image is cut by the image's end: steps 2 0 1 and 1 2 remain
-    curve = depth.acceptance_by_depth(rows)
-    assert list(curve["steps"]) == [5, 4]
-    assert list(curve["share"]) == pytest.approx([4 / 5, 2 / 4])
-    assert depth.acceptance_by_depth(rows.iloc[:0]).empty
+def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):
+    section = run.sections[0]
+    steps = [[2, 0, 1] * 20, [2] * 15]  # the last step of an image is cut by the image's end
+    rows = section.decoders[1].records.iloc[:2].assign(accepted=steps, tree_depth=2, seed=[0, 1])
+    few = replace(section, entries=[replace(section.decoders[1], records=rows)])
+    shares = plots.shares_by_depth(few)
+    assert [*shares.columns] == [1, 2]
+    assert shares.iloc[0].tolist() == pytest.approx([53 / 73, 34 / 53])
+    short = replace(few.entries[0], records=rows.assign(accepted=[[2, 0, 1], [1]]))
+    assert plots.shares_by_depth(replace(section, entries=[short])).empty, "too few steps"
 
 
 def decoder(name: str, **acceptance: object) -> dict[str, Any]:
@@ -118,12 +118,12 @@ def test_a_sweep_is_found_by_its_settings_and_drawn_over_them(run):
     both.__dict__["identity"] = {"config": {"decoders": [
         decoder("ar"), *(decoder(f"delta{d}", delta=d) for d in (0.3, 0.1))
     ]}}  # fmt: skip
-    (plot,) = sweeps.draw(both)
+    plot = plots.figures(both, [])[-1]
     assert plot.title.startswith("acceptance.delta. Sampling")
     said = words(plot)
     assert said.count("acceptance.delta") == 4 and said.index("0.1") < said.index("0.3")
     assert {"speed-up over AR", "FID (scenes-clip)", "CLIP (scenes)", "output TV"} <= {*said}
-    assert sweeps.draw(run) == []
+    assert "sweep_1" not in {plot.name for plot in plots.figures(run, [])}
 
 
 def holds(sheet: Image.Image, tile: np.ndarray) -> bool:

@@ -12,11 +12,11 @@ from bench.judge.fairness import judge_folder
 from bench.measure.rates import MachineRates, save_rates
 from bench.records.load import load
 from bench.report import build, roofline
-from bench.report.build import ReportPaths, build_report
-from bench.report.document import document
+from bench.report.build import ReportPaths, write_report
 from bench.report.headline import regime_lines
 from bench.report.plots import verification
-from bench.report.plots.style import inline
+from bench.report.style import inline
+from bench.report.summarise import summarise
 from tests.bench.report.synthetic import DECODERS, write_run
 
 NAN = math.nan
@@ -67,7 +67,7 @@ def made(folder: Path, lines: tuple[dict[str, object], ...] = LINES, limit: floa
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> ReportPaths:
-    return build_report(made(tmp_path_factory.mktemp("roofline")))
+    return write_report(load(made(tmp_path_factory.mktemp("roofline"))))
 
 
 def row(text: str, name: str, table: int = 0) -> str:
@@ -94,18 +94,18 @@ def test_an_unfair_baseline_marks_every_speed_up_over_it_in_every_form(built: Re
 
 
 def test_fair_and_unknown_baselines_are_said_to_be_so(tmp_path: Path) -> None:
-    text = build.terminal(document(load(made(tmp_path / "fair", limit=20.0))))
+    text = build.terminal(summarise(load(made(tmp_path / "fair", limit=20.0))))
     assert "unfair" not in text
     assert "Baselines are fair: in a quiet moment a step of ar takes" in text
     note = "no floor known: the target X has no `cfg` that gives its shape"
     unknown = tuple(line(str(one["decoder"]), 2.0, note=note) for one in LINES)
     run = load(made(tmp_path / "unknown", unknown))
-    text = " ".join(build.terminal(document(run)).split())
+    text = " ".join(build.terminal(summarise(run)).split())
     assert "unfair" not in text
     names = "ar, lantern, ar_greedy, eagle2_greedy, lantern_greedy"
     assert f"Fairness of the baseline unknown for {names}: {note}." in text
     assert regime_lines(run) == [] and "AR is bound" not in text
-    assert "no floor is known" in verification.draw(run).caption
+    assert "no floor is known" in verification(run).caption
 
 
 def test_the_roofline_table_has_time_over_floor_of_every_forward(built: ReportPaths) -> None:
@@ -138,7 +138,7 @@ def test_the_roofline_is_drawn_where_there_is_one(built: ReportPaths, tmp_path: 
     folder = made(tmp_path)
     (folder / "roofline.csv").unlink()
     (folder / "fairness.csv").unlink()
-    without = document(load(folder))
+    without = summarise(load(folder))
     assert "verification" not in {plot.name for plot in without.plots}
     text = build.terminal(without)
     assert "Time over floor" not in text and "unfair" not in text
@@ -163,7 +163,7 @@ def test_the_headline_says_what_binds_ar(built: ReportPaths, tmp_path: Path) -> 
         assert MEMORY in " ".join((built.folder / name).read_text(encoding="utf-8").split())
     run = load(bound(tmp_path / "slow", operations_per_s=20e9))
     assert "AR is bound by arithmetic here (1.5 ms for 30 Mflop" in regime_lines(run)[0]
-    assert "arithmetic binds from the first code on" in verification.draw(run).caption
+    assert "arithmetic binds from the first code on" in verification(run).caption
     run = load(bound(tmp_path / "cache", large_bytes_per_s=5e9))
     assert "AR is bound by the processor's cache here" in regime_lines(run)[0]
 
@@ -177,7 +177,7 @@ def test_forwards_are_drawn_over_their_codes_and_by_the_roofline(tmp_path: Path)
     (_, trees) = roofline.forwards(run, greedy)
     assert trees.names == ("eagle2_greedy", "lantern_greedy"), "as many codes, one label"
     assert trees.ms == pytest.approx(2.0 * (1.25 + 3.0) / 2)
-    plot = verification.draw(run)
+    plot = verification(run)
     assert f"{sampling.title}: arithmetic takes over at 9 codes." in plot.caption
     assert ">lantern (0.36 AR steps)<" in inline(plot)
 
@@ -188,4 +188,4 @@ def test_steps_that_are_one_graph_are_drawn_as_a_whole(tmp_path: Path) -> None:
     cells = roofline.roofline_tables(run)[0].rows[1].cells
     assert cells[:6] == ["lantern", "59", "3.00", "1.82", "1.6 x", "—"]
     _, tree = roofline.forwards(run, run.sections[0])
-    assert tree.whole and tree.ms == 3.0 and "hollow" in verification.draw(run).caption
+    assert tree.whole and tree.ms == 3.0 and "hollow" in verification(run).caption

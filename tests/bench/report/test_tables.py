@@ -14,10 +14,10 @@ from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
 from bench.records.load import load
 from bench.records.run_data import Entry, RunData
 from bench.report import build
-from bench.report.document import Document, document
 from bench.report.headline import headline
 from bench.report.notes import facts
 from bench.report.page import render
+from bench.report.summarise import Report, summarise
 from tests.bench.report.synthetic import DECODERS, RESEED_FID, write_run
 
 
@@ -27,11 +27,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
 
 
 @pytest.fixture(scope="module")
-def said(run: RunData) -> Document:
-    return document(run)
+def said(run: RunData) -> Report:
+    return summarise(run)
 
 
-def cells(made: Document, name: str) -> dict[str, str]:
+def cells(made: Report, name: str) -> dict[str, str]:
     """A decoder's figures in the main and the detailed tables, by their headings."""
     found: dict[str, str] = {}
     for table in [*made.block("table").tables, *made.block("details").tables]:
@@ -135,7 +135,7 @@ def test_fid_has_its_number_of_images_in_each_cell_where_they_differ(tmp_path):
     summary = pd.read_csv(folder / "summary.csv")
     summary.loc[summary.decoder == "eagle2", "n_quality"] = 255
     summary.drop(columns=["kid_lo", "kid_hi"]).to_csv(folder / "summary.csv", index=False)
-    said = document(load(folder))
+    said = summarise(load(folder))
     assert cells(said, "eagle2")["FID (scenes-clip)"] == "21.52 [21.07, 22.02] (n = 255)"
     assert cells(said, "ar")["FID (scenes-clip)"] == "21.40 [20.95, 21.90] (n = 256)"
     assert cells(said, "ar")["KID"] == "0.00210", "an older summary has no interval"
@@ -204,13 +204,13 @@ def test_an_output_tv_above_what_is_declared_has_one_footnote(run, said):
     section = run.sections[0]
     few = [e for e in section.entries if "released" not in e.name]
     kept = replace(run, sections=[replace(section, entries=few)])
-    assert not any("†" in line for line in document(kept).block("table").notes)
+    assert not any("†" in line for line in summarise(kept).block("table").notes)
 
 
 def test_a_decoder_with_an_eager_piece_is_marked_and_not_the_fastest(run, said):
     one = Fairness("eagle2", FAIR, "", 1.2, "its acceptance ran eagerly, 1 of 4 ms per step", 1.5)
     marked = replace(run, fairness={"eagle2": one})
-    assert cells(document(marked), "eagle2")["speed-up"].endswith("(eager, 1.82 est.)")
+    assert cells(summarise(marked), "eagle2")["speed-up"].endswith("(eager, 1.82 est.)")
     assert "eager" not in cells(said, "eagle2")["speed-up"]
     assert not any("decoder: eagle2," in line for line in headline(marked))
 
@@ -219,13 +219,13 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path):
     few = [d for d in DECODERS if d.name in ("ar", "eagle2", "lantern", "ar_greedy")]
     folder = write_run(tmp_path, tuple(few), prompts=2, images=False)
     (folder / CLIP_PAIRS).unlink()
-    assert "CLIP - AR" not in build.markdown(document(load(folder))), "nothing was compared"
+    assert "CLIP - AR" not in build.markdown(summarise(load(folder))), "nothing was compared"
     lines = [
         ("eagle2", "ar", 1, 0.0002, -0.001, 0.002, 0.008, 100),
         ("lantern", "ar", 1, -0.0021, -0.003, -0.0012, 0.005, 100),
     ]
     pd.DataFrame(lines, columns=CLIP_COLUMNS).to_csv(folder / CLIP_PAIRS, index=False)
-    made = document(load(folder))
+    made = summarise(load(folder))
     shown = {name: cells(made, name) for name in ("ar", "eagle2", "lantern")}
     assert {name: row["CLIP (scenes) - AR"] for name, row in shown.items()} == {
         "ar": "—", "eagle2": "0.0002 [-0.0010, 0.0020] ≈", "lantern": "-0.0021 [-0.0030, -0.0012]"

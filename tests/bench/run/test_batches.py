@@ -12,8 +12,8 @@ from bench.config import schedule
 from bench.data.errors import ConfigError
 from bench.records.load import load
 from bench.report import build
-from bench.report.document import document
 from bench.report.scaling import Line, lines
+from bench.report.summarise import summarise
 from decoders.api import Sampling
 from tests.bench import fakes
 
@@ -50,7 +50,7 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
         line = lines[name, size]
         assert (line.calls, line.images) == (2, 6) and line.latency_s.value >= seconds
         assert line.images_s.value == pytest.approx(6 / line.latency_s.value)
-    text = build.terminal(document(load(Path(config.run_dir))))
+    text = build.terminal(summarise(load(Path(config.run_dir))))
     assert "idle, %" in text
     assert main(["run", *args]) == 0  # nothing is left to do
     (row,) = Path(config.run_dir).glob("rows/fake_ar-*/batched4-0-00003.parquet")

@@ -12,7 +12,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from itertools import cycle
 from pathlib import Path
@@ -69,6 +69,16 @@ class Plot:
     figure: Figure
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What was drawn of a section. entries: those that have a mark; names: what to write next to
+    points; note: a sentence for the caption."""
+
+    entries: Sequence[Entry]
+    names: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    note: str = ""
+
+
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
     """Runs a function with the style of all figures."""
 
@@ -95,15 +105,29 @@ def panels(heights: Sequence[float], columns: int = 1) -> tuple[Figure, list[lis
     return figure, grid.tolist()
 
 
+@styled
 def by_section(
-    sections: Sequence[Section], heights: Sequence[float]
-) -> tuple[Figure, list[tuple[Section, Axes]]]:
-    """A figure with a row per section of the run, under its title where there are several."""
-    figure, rows = panels(heights)
-    found = [(section, row[0]) for section, row in zip(sections, rows, strict=True)]
-    for section, axes in found if len(found) > 1 else ():
-        axes.set_title(section.title)
-    return figure, found
+    name: str, title: str, caption: str, sections: Sequence[Section], height: Sequence[float],
+    draw: Callable[[Section, Axes], Drawn], absent: str, handles: Sequence[Any] = (),
+) -> Plot | None:  # fmt: skip
+    """A figure with a row per section, under its title where there are several; None without a
+    section. height: of each row; absent: why a decoder may have no mark; handles: of the key, read
+    after drawing."""
+    if not sections:
+        return None
+    figure, rows = panels(height)
+    names = []
+    for section, (axes,) in zip(sections, rows, strict=True):
+        axes.set_title(section.title if len(sections) > 1 else "")
+        drawn = draw(section, axes)
+        names.append((axes, drawn.names))
+        caption += f" {section.title}: {drawn.note}." if drawn.note else ""
+        caption += left_out(section, drawn.entries, absent)
+    key(figure, handles)
+    for axes, points in names:
+        if points:
+            label(axes, points)
+    return Plot(name, title, caption, figure)
 
 
 def colors_of(run: RunData) -> dict[str, str]:
@@ -118,7 +142,8 @@ def colors_of(run: RunData) -> dict[str, str]:
 
 def kind(entry: Entry) -> str:
     """A decoder's verdict without its figure."""
-    return entry.text("exactness").partition(" (")[0]
+    found = entry.text("exactness").partition(" (")[0]
+    return found if found in MARKERS else "not judged"
 
 
 def point(
@@ -139,18 +164,14 @@ def errors(found: Interval) -> list[list[float]]:
     return [[max(side, 0.0) if math.isfinite(side) else 0.0] for side in sides]
 
 
-def verdict_key(figure: Figure, entries: Iterable[Entry], more: Sequence[Any] = ()) -> None:
-    """Below the figure: which marker is which verdict of these decoders; more: further handles."""
+def verdicts(entries: Iterable[Entry]) -> list[Any]:
+    """Handles of a key: which marker is which verdict of these decoders."""
     from matplotlib.lines import Line2D
 
-    shown = dict.fromkeys(
-        kind(e) if kind(e) in MARKERS else "not judged" for e in entries if not e.failed
-    )
-    handles: list[Any] = [
+    return [
         Line2D([], [], marker=MARKERS.get(name, NOT_JUDGED), color=MUTED, linestyle="", label=name)
-        for name in shown
+        for name in dict.fromkeys(kind(e) for e in entries if not e.failed)
     ]
-    key(figure, [*handles, *more])
 
 
 def key(figure: Figure, handles: Sequence[Any]) -> None:

@@ -1,7 +1,8 @@
 """The report of a run as figures and sentences, made once for all its writers.
 
-`document(run)` derives the headline, tables with their marks, notes and figures. The terminal's
-text, Markdown, LaTeX, CSV (`bench.report.build`) and the page (`bench.report.page`) only set it.
+`summarise(run)` derives the headline, tables with their marks, notes and figures. The writers of
+the terminal's text, Markdown, LaTeX, CSV (`bench.report.build`) and of the page
+(`bench.report.page`) only set it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import notes, roofline, scaling
 from bench.report.headline import DIVISIONS, arranged, division, headline, output_tv
 from bench.report.headline import quality as quality_verdict
-from bench.report.plots import bars, depth, quality, sweeps, throughput, verification
-from bench.report.plots.style import Plot
+from bench.report.plots import figures
 from bench.report.prompts import chosen
+from bench.report.sheets import pictured
+from bench.report.style import Plot
 from bench.report.table import ABSENT, NOISE, Column, Row, Table, filled, interval, number
 
+NO_IMAGE = "No image was kept, so there is neither a contact sheet nor a code map."
 NO_ROOFLINE = (
     "No roofline was measured (no image was timed, or an older version made this run), so nothing "
     "is said of the baseline's own speed."
@@ -39,7 +42,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Document:
+class Report:
     """What a report says. blocks: `table` (the main tables), `run`, and where there is anything of
     it `roofline`, `batches`, `details` and `failures`; marks: footnotes of marks in the tables;
     made_by: which code ran which model on which processor; notices: what could not be shown;
@@ -67,30 +70,22 @@ class Document:
     @cached_property
     def plots(self) -> list[Plot]:
         """Figures of what the run recorded."""
-        run = self.run
-        if run.all_failed:
-            return []
-        made = [bars.draw_speed(run)]
-        made += [quality.draw(run, one) for one in quality.QUALITIES if quality.sections(run, one)]
-        made += [throughput.draw(run)] if self.batches else []
-        made += [bars.draw_codes(run), bars.draw_phases(run)]
-        made += [verification.draw(run)] if verification.sections(run) else []
-        made += [depth.draw(run)] if any(map(depth.curves, run.sections)) else []
-        return made + sweeps.draw(run)
+        return figures(self.run, self.batches)
 
     def block(self, name: str) -> Block:
         """One of them; empty where there is nothing of it."""
         return next((b for b in self.blocks if b.name == name), Block(name, "", [], []))
 
 
-def document(run: RunData) -> Document:
+def summarise(run: RunData) -> Report:
     """All that is said of a run."""
     run = arranged(run)
     marks, batches, prompts = notes.fairness(run), scaling.lines(run), chosen(run)
     notices = ["Every decoder of this run failed; there is nothing to plot."] * run.all_failed
     notices += [] if run.roofline else [NO_ROOFLINE]
+    notices += [] if pictured(run, 1) else [NO_IMAGE]
     came_out = run.records[run.records["status"] == "ok"]
-    return Document(
+    return Report(
         run=run,
         headline=headline(run),
         blocks=_blocks(run, marks, batches),
