@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from decoders.api import Sampling, Target
-from decoders.kernels.sampling import fits, sampled
 from decoders.noise import BELOW_ONE, inverted
 
 IMPOSSIBLE = -1e30  # a logit of probability zero; finite, so that infinity still means an error
@@ -91,23 +90,6 @@ def drop_sibling(q: Tensor, x: Tensor) -> Tensor:
     """The drafter's distribution once x is drawn: without it, renormalised (SpecInfer, METHODS
     3)."""
     return normalised(without(q, x), q.new_zeros(()))
-
-
-def processed(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:
-    """Guided logits [B, n, V] float32, u [B, n or 1, K] -> p [B, n, V] and K draws from it without
-    replacement [B, n, K]. One launch on a GPU with Triton. Not for temperature 0."""
-    if fits(logits.device.type, logits.shape[-1]):
-        p, codes = sampled(logits, u, sampling.temperature, sampling.top_k, sampling.top_p)
-        return p, codes
-    p = probabilities(logits, sampling)
-    return p, draw_distinct(p, u)
-
-
-def law_of(logits: Tensor, sampling: Sampling) -> Tensor:
-    """`probabilities` of logits [B, n, V], as `processed` computes them."""
-    if sampling.greedy or not fits(logits.device.type, logits.shape[-1]):
-        return probabilities(logits, sampling)
-    return processed(logits, sampling, logits.new_empty(len(logits), 1, 0))[0]
 
 
 def draw_distinct(q: Tensor, u: Tensor) -> Tensor:

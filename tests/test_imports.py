@@ -69,8 +69,7 @@ def test_no_module_imports_one_that_imports_it() -> None:
 # none.
 LAYERS = {
     "decoders": (
-        "api", "kernels", "models", "training", "verify", "propose", "execution", "loops", "peers",
-        "tiny",
+        "api", "models", "training", "verify", "propose", "execution", "loops", "peers", "tiny",
     ),
     "bench": (
         "data", "console", "config", "prompts", "measure", "judge.gate", "judge", "records",

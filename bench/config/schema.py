@@ -57,8 +57,7 @@ class LoaderConfig:
 @dataclass(frozen=True)
 class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
-    execution: see decoders.execution; attention: one of decoders.kernels, or `auto`: plain products
-    on a CPU, measured shape by shape on a GPU. layers: what runs the layers of target and drafter,
+    execution: see decoders.execution. layers: what runs the layers of target and drafter,
     `native` (the project's CPU kernel, decoders.execution.cpu) or `torch`; `auto` is settled when a
     study is composed. compile: with native layers, whether what the kernel has no call for is
     compiled; `auto`: where images are timed one at a time."""
@@ -68,7 +67,6 @@ class BackendConfig:
     dtype: Literal["float32", "bfloat16", "float16"]
     threads: Annotated[int, Within(1, 4096)]
     execution: Literal["eager", "compile", "graph"] = "eager"
-    attention: str = "auto"
     layers: Literal["auto", "native", "torch"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
 
@@ -82,9 +80,8 @@ class BackendConfig:
         if self.layers == "native" and not self.takes_native:
             raise ConfigError(
                 "backend.layers=native is a kernel for CPUs, run step by step: it needs "
-                "backend.device=cpu, backend.execution=eager and backend.attention=auto, found "
-                f"{self.device}, {self.execution} and {self.attention}; use backend=cpu, or "
-                "backend.layers=torch"
+                f"backend.device=cpu and backend.execution=eager, found {self.device} and "
+                f"{self.execution}; use backend=cpu, or backend.layers=torch"
             )
         if self.compile == "on" and self.layers == "torch":
             raise ConfigError(
@@ -101,8 +98,7 @@ class BackendConfig:
     @property
     def takes_native(self) -> bool:
         """Whether the CPU kernel is made for such a backend."""
-        plain = self.device == "cpu"
-        return plain and self.execution == "eager" and self.attention == "auto"
+        return self.device == "cpu" and self.execution == "eager"
 
 
 @dataclass(frozen=True)

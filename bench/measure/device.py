@@ -60,7 +60,7 @@ def prepare(backend: BackendConfig) -> torch.device:
         )
     torch.set_num_threads(backend.threads)
     if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # where graphs, events and kernels of our own are launched
+        torch.cuda.set_device(device)  # where graphs and events are made
     return device
 
 

@@ -1,7 +1,7 @@
 """The folder of a run: results/runs/<study>/, its guard, its rows and images.
 
     study.json                                       schema version, configuration and its hash, how
-                                                     many rows there will be, attention chosen
+                                                     many rows there will be
     rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image
     images/<cell>/<protocol>/<the same stem>.png     reseeds: one folder per seed;
                                                      at the end each with its captions.json

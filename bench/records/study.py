@@ -25,7 +25,7 @@ from decoders.kinds import Amount, KindError, entries
 
 IDENTITY = {
     "schema_version": int, "config_hash": str, "rows": Amount,
-    "config": dict[str, Any], "machine": dict[str, str], "attention": list[dict[str, Any]],
+    "config": dict[str, Any], "machine": dict[str, str],
 }  # fmt: skip
 PLACE = (*records.PLACE, "config_hash")
 PROMPT = ("prompt_id", "prompt_hash", "category")
@@ -36,7 +36,7 @@ SAME = ("schema_version", "config_hash", "machine")  # in all that share a folde
 
 def read_identity(path: Path) -> dict[str, Any]:
     """study.json of a run: schema_version, config_hash, config, machine; rows where the run came
-    to know how many, attention where it chose one. Raises FolderError where there is none, or
+    to know how many. Raises FolderError where there is none, or
     another kind of file."""
     study = path / "study.json"
     if path.is_file():

@@ -37,7 +37,7 @@ from bench.records.sources import sources_by_cell, weights_of
 from bench.records.study import identity_of
 from bench.run.lineup import Lineup
 from bench.run.outcome import blamed, measured, picture_of, require_main_thread
-from bench.run.session import check_prompts, frozen_heap, go_by, load_model
+from bench.run.session import check_prompts, frozen_heap, load_model
 from decoders.api import ImageModel
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,6 @@ def opened(config: StudyConfig, shard: str = "") -> Iterator[Run]:
     with open_folder(Path(config.run_dir), *identity, shard) as folder:
         model = load_model(config, device, prompts, config.latency.sizes)
         check_prompts(model, prompts)
-        go_by(folder, model)
         yield Run(config, folder, model, made, prompts)
 
 

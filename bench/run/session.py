@@ -1,9 +1,5 @@
-"""The model of a study on its device, with the prompts that it reads, and the process that runs it.
-
-The attention of a target is chosen by measurement, so a second process may choose another one, and
-codes in half precision depend on it. study.json keeps what the first process of a run chose, and
-all others go by it.
-"""
+"""The model of a study on its device, with the prompts that it reads, and the process that runs
+it."""
 
 from __future__ import annotations
 
@@ -13,23 +9,16 @@ import sys
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.config.plugins import call, require_returned
-from bench.config.schema import BackendConfig, StudyConfig
-from bench.data.errors import ConfigError, FolderError
+from bench.config.schema import StudyConfig
 from bench.prompts import Prompt, PromptSet
-from bench.records.folder import RunFolder
-from bench.records.study import advice, read_identity
 from decoders.api import DecoderError, ImageModel
 from decoders.executed import executed
-from decoders.kernels.selected import Kernels, purpose
 
-ATTENTION = "attention"  # of study.json: what was chosen for each shape
 ENCODE = 64  # prompts read at once when they are checked
 
 
@@ -47,7 +36,6 @@ def load_model(
     mode = "cpu" if config.backend.layers == "native" else config.backend.execution
     sizes = {"auto": timed, "on": range(1, sys.maxsize), "off": ()}[config.backend.compile]
     model = executed(dataclasses.replace(loaded, name=config.model.name), mode, sizes)
-    set_attention(model, config.backend)
     cache = prompts.text if isinstance(prompts, PromptSet) else None
     if cache is None:
         return model
@@ -76,47 +64,6 @@ def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:
             for prompt in part:
                 check_prompts(model, [prompt])
             raise
-
-
-def set_attention(model: ImageModel, backend: BackendConfig) -> None:
-    """Gives the target the attention of the backend. Raises ConfigError where it has no choice."""
-    compiled = backend.execution == "compile"
-    if backend.attention == "auto" and (compiled or model.device.type == "cpu"):
-        return
-    if compiled:
-        raise ConfigError(
-            "backend.attention is the compiler's choice under execution=compile; leave it at auto"
-        )
-    mode = "eager" if backend.execution == "eager" else None
-    model.target.kernels = Kernels(backend.attention, mode)
-
-
-def go_by(folder: RunFolder, model: ImageModel) -> None:
-    """The target takes the attention that the run's folder names, and new choices are kept there.
-    Raises FolderError where one of them cannot run here."""
-    kernels = model.target.kernels
-    if kernels is None:
-        return
-    try:
-        kernels.recall(read_identity(folder.path).get(ATTENTION, []), model.device)
-    except DecoderError as error:
-        raise FolderError(
-            f"{folder.path} was begun with an attention that cannot be had here: {error}. "
-            f"{advice(folder.path)}"
-        ) from error
-    kernels.agree = partial(agreed, folder)
-
-
-def agreed(folder: RunFolder, record: dict[str, Any]) -> dict[str, Any]:
-    """Keeps the record of a choice where the run has none for its shape; returns the run's."""
-    key = purpose(record["shape"])
-
-    def added(known: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
-        known = known or []
-        return known if any(purpose(r["shape"]) == key for r in known) else [*known, record]
-
-    found = folder.note(ATTENTION, added)
-    return next(r for r in found if purpose(r["shape"]) == key)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,6 @@ class Target(Protocol):
     layers: Any = None  # its layers, a module
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
-    kernels: Any = None  # a decoders.kernels.selected.Kernels, of a target that has a choice
     # A decoders.models.grouped.Schedule, of a target that does not predict the next code alone.
     schedule: Any = None
 

@@ -15,7 +15,8 @@ workspaces then exist before the first recording, once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,6 @@ from decoders.api import DecoderError, Execution, Loop, Piece
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.eager import once
 from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
-from decoders.kernels.runtime import capturing
 
 WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
 
@@ -49,6 +49,18 @@ class Pool:
     handle: Any
     stream: Any
     kept: Any
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
+    """`torch.cuda.graph`, after which the stream that was current is so again, also where the
+    recording breaks: then torch leaves its own stream current."""
+    before = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, **options):
+            yield
+    finally:
+        torch.cuda.set_stream(before)
 
 
 def pool(device: torch.device) -> Pool:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from decoders.api import CodeKind, DecoderError, Piece, TextFeatures
 from decoders.cache import aligned
-from decoders.distribution import code_logits, law_of, processed
+from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.loops.recording import PairSampler
 from decoders.loops.start import Batched, Moving
 from decoders.models.grouped import Schedule
@@ -157,12 +157,12 @@ class Grouped(Batched):
     def settle(self, run: Run, drawn: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Draws and records the codes."""
         places = drawn.expand(len(logits), -1)  # [B, W]
+        p = probabilities(logits, self.sampling)
         if self.sampling.greedy:
-            p, codes = law_of(logits, self.sampling), logits.argmax(-1)
+            codes = logits.argmax(-1)
         else:
             u = run.noise.at(places.clamp_max(self.model.target.length), TARGET_SLOT)
-            p, found = processed(logits, self.sampling, u)
-            codes = found[..., 0]
+            codes = draw_distinct(p, u)[..., 0]
         run.record.check(p[..., 0])
         first = torch.arange(codes.shape[1], device=codes.device) >= len(drawn) - self.schedule.wide
         step = run.record.steps[:, None] + first  # [B, W], in which a code was drawn first
@@ -180,7 +180,6 @@ def other(model: Any, name: str) -> Any:
             f"this decoder needs the model's target {name!r}, found "
             f"{', '.join(sorted(model.targets)) or 'no other targets'}; use model=tiny_targets"
         )
-    found.kernels = model.target.kernels
     if model.execution is not None:
         model.execution.offer(found, f"target {name}")
     return replace(model, target=found)

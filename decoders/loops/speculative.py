@@ -32,7 +32,7 @@ from decoders.api import (
 )
 from decoders.cache import BLOCK, aligned
 from decoders.capability import Capability
-from decoders.distribution import code_logits, law_of
+from decoders.distribution import code_logits, probabilities
 from decoders.execution.state import put_row
 from decoders.loops.recording import PairSampler, Recorder, rows_at_once
 from decoders.loops.speculative_run import (
@@ -169,7 +169,7 @@ class Speculative(Composed):
     def settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Judges, records and commits; returns what `visited_pairs` needs."""
         size = self.model.target.length
-        law = Law(logits, law_of(logits, self.sampling), self.sampling.greedy)
+        law = Law(logits, probabilities(logits, self.sampling), self.sampling.greedy)
         run.record.check(law.p[..., 0])  # one NaN makes a softmax's row NaN
         settled = self.verifier.decide(law, draft, run.noise, run.length, run.state)
         new = draft.codes.gather(1, settled.nodes[:, 1:])  # [B, D]

@@ -26,7 +26,7 @@ from decoders.api import (
 )
 from decoders.cache import KVCache
 from decoders.capability import Known
-from decoders.distribution import code_logits, processed
+from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.execution.eager import Eager
 from decoders.loops.recording import PairSampler, Recorder, batch_by_batch
 from decoders.noise import TARGET_SLOT, Noise
@@ -161,8 +161,8 @@ def choose(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tenso
     """Guided logits [B, V], u [B] -> (codes [B], the distribution they came from [B, V])."""
     if sampling.greedy:
         return logits.argmax(-1), logits
-    p, codes = processed(logits[:, None], sampling, u[:, None, None])  # [B, 1, V], [B, 1, 1]
-    return codes[:, 0, 0], p[:, 0]
+    p = probabilities(logits, sampling)
+    return draw_distinct(p[:, None], u[:, None, None])[:, 0, 0], p
 
 
 def require_finite(recorder: Recorder, where: str) -> None:

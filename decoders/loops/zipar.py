@@ -24,7 +24,7 @@ from torch import Tensor
 
 from decoders.api import CodeKind, Piece, TextFeatures
 from decoders.cache import aligned
-from decoders.distribution import code_logits, law_of, processed
+from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.kinds import Within
 from decoders.loops.recording import PairSampler
 from decoders.loops.start import Batched, Moving
@@ -165,12 +165,12 @@ class ZipAR(Batched):
 
     def settle(self, run: Run, opened: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Draws a code for each open lane, records and commits; what `PairSampler.offer` needs."""
+        p = probabilities(logits, self.sampling)
         if self.sampling.greedy:
-            p, codes = law_of(logits, self.sampling), logits.argmax(-1)
+            codes = logits.argmax(-1)
         else:
             u = run.noise.at(run.place, TARGET_SLOT)  # [B, K, 1]
-            p, drawn = processed(logits, self.sampling, u)
-            codes = drawn[..., 0]
+            codes = draw_distinct(p, u)[..., 0]
         run.record.check(p[..., 0])
         taken = opened
         if self.adaptive and self.most > 1:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from decoders.api import Packed, TextFeatures
 from decoders.cache import KVCache
 from decoders.capability import Capability, Known, knows
-from decoders.kernels.reference import additive
+from decoders.models.attention import attention_bias, rope_at
 from decoders.models.shape import TransformerConfig, tables
-from decoders.models.transformer import Layer, kernel_step, turns
+from decoders.models.transformer import Layer
 
 
 class EagleNet(nn.Module, Known):
@@ -76,33 +76,25 @@ class EagleNet(nn.Module, Known):
         slots: Tensor,
         mask: Tensor,
         cache: KVCache,
-        kernels: Any = None,
     ) -> Tensor:
         """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
-        values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]. kernels: a
-        decoders.kernels.selected.Kernels, whose attention is used."""
-        if kernels is not None or knows(self, Capability.EAGLE_LAYER):
-            return self.layer(self.mix(ids, features), places, slots, mask, cache, kernels)
-        rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
-        bias = additive(mask, features.dtype, self.cfg.group)  # [R, 1, G T, S]
+        values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
+        if knows(self, Capability.EAGLE_LAYER):
+            return self.layer(self.mix(ids, features), places, slots, mask, cache)
+        rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]
+        bias = attention_bias(mask, features.dtype, self.cfg.group)  # [R, 1, G T, S]
         return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
 
     def layer(
-        self,
-        x: Tensor,
-        places: Tensor,
-        slots: Tensor,
-        mask: Tensor,
-        cache: KVCache,
-        kernels: Any = None,
+        self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
         """As `step`, behind the mixing: x [R, T, D]."""
-        if kernels is not None:
-            shared = kernel_step(kernels, self.cfg, x, slots, mask, cache, cache.capacity)
-            return self.layers[0](x, turns(self.rope, places), shared)
         if self.packed is not None:
             return self.packed.layers(x, places, slots, mask, cache)
-        rope, bias = turns(self.rope, places)[:, None], additive(mask, x.dtype, self.cfg.group)
+        rope, bias = (
+            rope_at(self.rope, places)[:, None],
+            attention_bias(mask, x.dtype, self.cfg.group),
+        )
         return self.layers[0](x, rope, bias, 0, cache, cache.flat_index(slots))
 
     def run(

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.kernels.reference import additive
+from decoders.models.attention import attention_bias
 from decoders.models.shape import Size, TransformerConfig
 from decoders.models.transformer import Transformer
 
@@ -178,5 +178,5 @@ class Grouped(Transformer):
         own = (group == group[:, None]).expand(len(drafts), -1, -1)
         mask = torch.cat([earlier & valid[:, None], own], -1)  # [B, L - 1, P + Q + L - 1]
         x = self.embed(drafts).to(kept.last.dtype)
-        bias = additive(mask, x.dtype, self.cfg.group)
+        bias = attention_bias(mask, x.dtype, self.cfg.group)
         return self._run(x, self.rope[self.prefix + 1 :][:size], bias, kept, drafts)

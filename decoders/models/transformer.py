@@ -14,7 +14,6 @@ and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -22,11 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import Packed, TextFeatures
-from decoders.cache import KVCache, aligned
+from decoders.cache import KVCache
 from decoders.capability import Capability, Known, knows
 from decoders.distribution import guided
-from decoders.kernels.candidates import AttentionShape
-from decoders.kernels.reference import additive, attended, rotate
+from decoders.models.attention import attend, attention_bias, rope_at, rotate
 from decoders.models.parts import (
     CaptionEmbedder,
     GenerationHead,
@@ -56,55 +54,6 @@ def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
     return module
 
 
-def attend(query: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """See `decoders.kernels.reference.attended`.
-
-    On the CPU plain matrix products beat the fused kernel at these sizes: 6 times at T = 1, 1.7
-    times at T = 58, and 1.4 times in a training step, as they use the bf16 units throughout. A
-    training step in float32 is the exception: the fused kernel makes a whole one up to 1.4 times as
-    fast.
-    """
-    trains = query.requires_grad and query.dtype == torch.float32
-    return attended(query, k, v, mask, fused=query.device.type != "cpu" or trains)
-
-
-@dataclass(frozen=True)
-class KernelStep:
-    """What the layers of one forward share when a kernel attends."""
-
-    kernel: Any  # a decoders.kernels.candidates.Implementation
-    prepared: Any  # what its `prepare` made of mask and slots
-    cache: KVCache
-
-
-def kernel_step(
-    kernels: Any,
-    cfg: TransformerConfig,
-    x: Tensor,
-    slots: Tensor,
-    mask: Tensor,
-    cache: KVCache,
-    most: int,
-) -> KernelStep:
-    """The attention of a forward of x [R, T, D]; slots, mask: see `Transformer.stack`. most: slots
-    of the largest cache. It is chosen once for all the sizes of a growing cache, as choosing costs
-    seconds."""
-    shape = AttentionShape(
-        x.shape[0], x.shape[1], cfg.heads, cache.capacity, cfg.head_dim, x.dtype, x.device,
-        cfg.group,
-    )  # fmt: skip
-    kernel = kernels.of(shape, max(cache.capacity, most), cfg.layers)
-    return KernelStep(kernel, kernel.prepare(shape, mask, slots), cache)
-
-
-def turns(table: Tensor, places: Tensor) -> Tensor:
-    """Rows of a rotary table complex64 [places, d / 2] at places [...] -> [..., d / 2]; compiled:
-    float32 [..., d / 2, 2], since Inductor writes no complex kernels."""
-    if torch.compiler.is_compiling():
-        table = torch.view_as_real(table)
-    return table[places.clamp_max(len(table) - 1)]
-
-
 class Attention(nn.Module):
     """H query heads, then K heads of keys and K of values in one matrix; query head h reads head
     h // (H / K) (2305.13245)."""
@@ -128,15 +77,13 @@ class Attention(nn.Module):
         self,
         x: Tensor,
         rope: Tensor,
-        mask: Tensor | KernelStep,
+        bias: Tensor,
         layer: int,
         cache: KVCache | None,
         index: Tensor | None,
     ) -> Tensor:
         rows, length, width = x.shape
         qkv = self.wqkv(x).view(rows, length, -1, self.head_dim)  # [R, T, H + 2 K, d]
-        if isinstance(mask, KernelStep):
-            return self._kernel(qkv, rope, mask, layer)
         qkv = qkv.transpose(1, 2)
         turning, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), 1)
         if self.qk_norm is not None:
@@ -146,18 +93,8 @@ class Attention(nn.Module):
             cache.write(layer, index, torch.stack([k, v]))  # [R, K, T, d] each
             k, v = cache.read(layer)  # [R, K, S, d]
         query = query.reshape(rows, self.kv_heads, -1, self.head_dim)  # [R, K, G T, d]
-        out = attend(query, k, v, mask).reshape(rows, self.heads, length, self.head_dim)
+        out = attend(query, k, v, bias).reshape(rows, self.heads, length, self.head_dim)
         return self.wo(out.transpose(1, 2).reshape(rows, length, width))
-
-    def _kernel(self, qkv: Tensor, rope: Tensor, step: KernelStep, layer: int) -> Tensor:
-        """Through a kernel that rotates, appends and attends."""
-        if self.qk_norm is not None:
-            turning, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), 2)
-            qkv = torch.cat([self.qk_norm(turning.transpose(1, 2)).transpose(1, 2), v], 2)
-        # Of the whole cache: torch 2.11 adds the offset of a view that an operator writes to twice.
-        keys, values = step.cache.data[layer].unbind(0)
-        out = step.kernel.attend(qkv, rope, step.prepared, keys, values)  # [R, T, H, d]
-        return self.wo(out.flatten(2))
 
 
 def swiglu(both: Tensor) -> Tensor:
@@ -179,8 +116,8 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """A transformer layer. ``input_norm=False`` is the EAGLE drafter's layer (METHODS 6). mask: the
-    additive one of a forward, or what its layers share when a kernel attends."""
+    """A transformer layer. ``input_norm=False`` is the EAGLE drafter's layer (METHODS 6). bias: of
+    `attention_bias`."""
 
     def __init__(self, cfg: TransformerConfig, input_norm: bool = True) -> None:
         super().__init__()
@@ -195,12 +132,12 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         rope: Tensor,
-        mask: Tensor | KernelStep,
+        bias: Tensor,
         layer: int = 0,
         cache: KVCache | None = None,
         index: Tensor | None = None,
     ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rope, mask, layer, cache, index)
+        x = x + self.attention(self.attention_norm(x), rope, bias, layer, cache, index)
         return x + self.feed_forward(self.ffn_norm(x))
 
 
@@ -229,7 +166,6 @@ class Transformer(nn.Module, Known):
     rope: Tensor
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
     barred: Tensor | None  # see `barred_codes`
-    kernels: Any = None  # decoders.kernels.selected.Kernels; None: plain products or PyTorch's own
     packed: Packed | None = None  # the layers and the matrix as an execution runs them
     known: ClassVar = {
         Capability.HEAD: ("logits", "guided_logits"),
@@ -280,29 +216,21 @@ class Transformer(nn.Module, Known):
         return KVCache(cfg.layers, rows, capacity, *heads, weight.dtype, weight.device)
 
     def stack(
-        self,
-        x: Tensor,
-        places: Tensor,
-        slots: Tensor,
-        mask: Tensor,
-        cache: KVCache,
-        kernels: Any = None,
+        self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
         """The layers and the norm after them: x [R, T, D] at places [R, T] of the rotary table;
-        keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]. kernels: what attends."""
-        if kernels is not None:
-            most = aligned(self.prefix + self.length + x.shape[1])
-            step = kernel_step(kernels, self.cfg, x, slots, mask, cache, most)
-            return self._run(x, turns(self.rope, places), step)
+        keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]."""
         if self.packed is not None:
             return self.packed.layers(x, places, slots, mask, cache)
-        rope = turns(self.rope, places)[:, None]  # [R, 1, T, d / 2]
-        bias = additive(mask, x.dtype, self.cfg.group)
+        rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]
+        bias = attention_bias(mask, x.dtype, self.cfg.group)
         return self._run(x, rope, bias, cache, cache.flat_index(slots))
 
-    def _run(self, x: Tensor, rope: Tensor, mask: Any, cache: Any = None, index: Any = None) -> Any:
+    def _run(
+        self, x: Tensor, rope: Tensor, bias: Tensor, cache: Any = None, index: Any = None
+    ) -> Any:
         for i, layer in enumerate(self.layers):
-            x = layer(x, rope, mask, i, cache, index)
+            x = layer(x, rope, bias, i, cache, index)
         return self.norm(x)
 
     def embed(self, codes: Tensor) -> Tensor:
@@ -338,7 +266,7 @@ class Transformer(nn.Module, Known):
     ) -> Tensor:
         """See `decoders.api.Target.forward_codes`."""
         places = self.prefix + grid_index  # [R, T]
-        return self.stack(self.embed(codes), places, slots, mask, cache, self.kernels)
+        return self.stack(self.embed(codes), places, slots, mask, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.output(hidden) if self.packed is None else self.packed.project(hidden)
@@ -364,7 +292,7 @@ class Transformer(nn.Module, Known):
         read, places, turn = self.line(codes)
         x = torch.cat([prefix, self.embed(read).to(prefix.dtype)], 1)
         valid = F.pad(text.valid(drop), (0, read.shape[1]), value=True)  # [B, P + L - 1]
-        bias = additive(prefix_mask(valid, self.cfg, turn), x.dtype, self.cfg.group)
+        bias = attention_bias(prefix_mask(valid, self.cfg, turn), x.dtype, self.cfg.group)
         rope = self.rope[: self.prefix], self.rope[self.prefix + places]
         return self._run(x, torch.cat(rope), bias, kept, None if kept is None else codes)
 

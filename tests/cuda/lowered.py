@@ -1,21 +1,17 @@
-"""Every kernel of a decoder's step as machine code, for a card that is not there: what
-`torch.compile` writes and the project's own programs, with the registers, spills and shared memory
-of each.
+"""Every kernel that `torch.compile` writes for a decoder's step as machine code, for a card that is
+not there, with the registers, spills and shared memory of each.
 
 Inductor lowers the pieces for a pretended device down to Triton source. Triton's compiler and
-NVIDIA's assembler, which comes with it, do the rest. The project's programs are compiled with the
-arguments that their operators launch them with.
+NVIDIA's assembler, which comes with it, do the rest.
 """
 
 from __future__ import annotations
 
-import importlib
 import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +22,6 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.errors import TritonError
-from triton.runtime.jit import JITFunction, MockTensor
 
 from bench.config.compose import compose_study
 from bench.config.schedule import cells
@@ -46,12 +41,6 @@ from tests.decoders.compositions import entry
 GENERATED = re.compile(r"async_compile\.triton\('([^']+)', '''(.*?)'''", re.DOTALL)
 USED = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
 FAILURES = (TritonError, RuntimeError)  # of Triton's compiler; its passes raise RuntimeError
-# The settings of a draw are arguments of its program: what surrounds it is lowered once for all.
-FILTERS = re.compile(r"(?<=lantern\.sample)[^\n]*")
-OWN = {
-    "lantern.tree_attention.default": "decoders.kernels.tree_attention.tree_attention",
-    "lantern.sample.default": "decoders.kernels.sampling.sampled",
-}
 
 
 @dataclass(frozen=True)
@@ -105,23 +94,6 @@ class Driver:
         return True
 
 
-@contextmanager
-def compiling(target: GPUTarget) -> Iterator[list[Any]]:
-    """Launches of Triton programs compile for the target and do not run; the list is of what Triton
-    made of them. Tensors may be fake; their memory counts as aligned."""
-    made: list[Any] = []
-    run = JITFunction.run
-
-    def warm(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        del warmup  # never more than that here
-        args = tuple(MockTensor(x.dtype) if isinstance(x, torch.Tensor) else x for x in args)
-        made.append(run(self, *args, grid=grid, warmup=True, **options))
-        return made[-1]
-
-    with targeting(target), mock.patch.object(JITFunction, "run", warm):
-        yield made
-
-
 def targeting(target: GPUTarget) -> Any:
     """A context in which Triton finds a device."""
     return mock.patch.object(triton.runtime.driver, "_active", Driver(target))
@@ -144,10 +116,12 @@ def binary(kernel: Any, name: str) -> Binary:
 
 @dataclass(frozen=True)
 class Step:
-    """The kernels of a step, and how many each of its pieces launches."""
+    """The kernels of a step, how many each of its pieces launches, and those that read or write
+    a whole cache beside attention."""
 
     kernels: list[Kernel]
     launches: dict[str, int]
+    copies: list[str]
 
 
 def spec_of(name: str) -> DecoderSpec:
@@ -162,33 +136,24 @@ class Written(Schedule):
     """Lowers as `Schedule` does, and goes on to machine code; a graph that it knows is not lowered
     again."""
 
-    def __init__(self, compiler: Compiler, card: Card, kernels: list[Kernel]) -> None:
-        super().__init__(card)
-        self.compiler, self.kernels = compiler, kernels
-        self.written: list[Kernel] = []
+    def __init__(self, compiler: Compiler, card: Card, caches: set[tuple[int, ...]]) -> None:
+        super().__init__(card, caches)
+        self.compiler = compiler
+        self.kernels: list[Kernel] = []
 
     def __call__(self, graph: Any, inputs: list[Any]) -> Any:
-        for node in graph.graph.nodes:
-            if str(node.target) in OWN:
-                given = torch.fx.map_arg(
-                    (node.args, node.kwargs), lambda arg: arg.meta["example_value"]
-                )
-                self.kernels += self.compiler.own(str(node.target), given, self.card)
         forms = [(x.shape, x.stride(), x.dtype) if hasattr(x, "stride") else x for x in inputs]
-        text = FILTERS.sub("", graph.print_readable(print_output=False))
-        key = f"{self.card.cc} {forms} {text}"
+        key = f"{self.card.cc} {forms} {graph.print_readable(print_output=False)}"
         if key in self.compiler.pieces:
-            kernels, self.found = self.compiler.pieces[key]
-            self.kernels += kernels
+            self.kernels, self.launches, self.copies = self.compiler.pieces[key]
             return graph.forward
         run = super().__call__(graph, inputs)
-        self.kernels += self.written
-        self.compiler.pieces[key] = self.written, self.found
+        self.compiler.pieces[key] = self.kernels, self.launches, self.copies
         return run
 
     def _end(self, lowered: Any) -> None:
         code, _ = lowered.codegen()
-        self.written = [
+        self.kernels = [
             self.compiler.generated(name, source, self.card)
             for name, source in GENERATED.findall(code.value)
         ]
@@ -198,39 +163,22 @@ class Written(Schedule):
 class Compiler:
     """Lowers a graph once and compiles a kernel once, whichever steps they are part of.
 
-    pieces: by graph and card, the generated kernels and the names of what is launched; known: by
-    source and card.
+    pieces: by graph and card, what `Written` found; known: by source and card.
     """
 
-    pieces: dict[str, tuple[list[Kernel], Counter[str]]] = field(default_factory=dict)
+    pieces: dict[str, tuple[list[Kernel], Counter[str], list[str]]] = field(default_factory=dict)
     known: dict[tuple[str, int], Kernel] = field(default_factory=dict)
 
-    def step(self, name: str, sampling: Sampling, card: Card = HOPPER) -> Step:
-        """A step of the decoder `name` of conf/decoder, at LlamaGen-XL's sizes with one layer, in
-        bfloat16 at batch 1 with guidance."""
-        kernels: list[Kernel] = []
-        with fake(card), targeting(GPUTarget("cuda", card.cc, 32)):
-            model = fake_model()
-            backend = partial(Written, self, card, kernels)
-            found = step(model, spec_of(name), sampling, backend)
-        return Step(kernels, {phase: each.total() for phase, each in found.items()})
-
-    def own(self, operator: str, given: Any, card: Card) -> list[Kernel]:
-        """The programs that an operator of the project launches for (arguments, options)."""
-        args, options = given
-        module, _, name = OWN[operator].rpartition(".")
-        run = getattr(importlib.import_module(module), name)._init_fn
-        with compiling(GPUTarget("cuda", card.cc, 32)) as launched, args[0].fake_mode:
-            try:
-                run(*args, **options)
-            except FAILURES as error:
-                return [f"{operator}: {_line(error)}"]
-        return [self._once((kernel.hash, card.cc), kernel) for kernel in launched]
-
-    def _once(self, key: tuple[str, int], kernel: Any) -> Kernel:
-        if key not in self.known:
-            self.known[key] = binary(kernel, kernel.metadata.name)
-        return self.known[key]
+    def step(self, name: str, sampling: Sampling, card: Card = HOPPER, layers: int = 1) -> Step:
+        """A step of the decoder `name` of conf/decoder, at LlamaGen-XL's sizes with so many layers,
+        in bfloat16 at batch 1 with guidance."""
+        with fake(), targeting(GPUTarget("cuda", card.cc, 32)):
+            found = step(fake_model(layers), spec_of(name), sampling, partial(Written, self, card))
+        return Step(
+            [kernel for _, piece in found for kernel in piece.kernels],
+            {phase: piece.launches.total() for phase, piece in found},
+            [copy for _, piece in found for copy in piece.copies],
+        )
 
     def generated(self, name: str, source: str, card: Card) -> Kernel:
         """A kernel that Inductor wrote, in the first of its configurations that fits the card and

@@ -5,6 +5,7 @@ goes on to machine code.
 
 from __future__ import annotations
 
+import math
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,15 +15,14 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.api import ImageModel, Sampling, TextFeatures
+from decoders.cache import KVCache
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, fresh
-from decoders.execution.state import rebind, tensors
-from decoders.kernels.candidates import AttentionShape, Implementation, Sdpa, Triton
-from decoders.kernels.selected import Kernels
+from decoders.execution.state import rebind, slots, tensors
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import EagleNet
 from decoders.models.grouped import Grouped, GroupedConfig
@@ -39,6 +39,7 @@ FREE = (  # beside views: what allocates, or says something of a tensor
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "_unsafe_view",
     "detach", "alias", "lift_fresh", "_reshape_alias", "resize_", "set_", "device",
 )  # fmt: skip
+ATTENTION = ("_scaled_dot_product_efficient_attention",)
 TWICE = ("topk", "sort", "argsort")  # a selection and a sort; a sort in two passes
 
 
@@ -81,32 +82,26 @@ class Operators(TorchDispatchMode):
 
 
 @contextmanager
-def fake(card: Card = HOPPER) -> Iterator[None]:
-    """Tensors made inside have no memory; attention is cut for the card."""
+def fake() -> Iterator[None]:
+    """Tensors made inside have no memory."""
     from torch._subclasses import FakeTensorMode
 
-    with ExitStack() as stack:
-        for name, value in (("processors", card.processors), ("shared_memory", card.shared)):
-            where = f"decoders.kernels.tree_attention.{name}"
-            stack.enter_context(mock.patch(where, lambda device, value=value: value))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+    attend = mock.patch("torch.nn.functional.scaled_dot_product_attention", attended_on_a_card)
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), attend:
         yield
 
 
-class Fitting(Kernels):
-    """In place of the choice by measurement: the project's program where it takes the shape, else
-    PyTorch's fused attention."""
+def attended_on_a_card(query: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor) -> Tensor:
+    """What a card takes where there is a mask. Without one PyTorch takes plain products."""
+    bias = attn_mask.expand(*query.shape[:-1], keys.shape[-2])
+    attend = torch.ops.aten._scaled_dot_product_efficient_attention.default
+    return attend(query, keys, values, bias, False)[0]
 
-    def _chosen(self, shape: AttentionShape, layers: int) -> Implementation:
-        return next(one for one in (Triton(), Sdpa()) if one.reason(shape) is None)
 
-
-def fake_model() -> ImageModel:
-    """LlamaGen-XL with one layer, on a CUDA device that is not there."""
-    config = replace(XL, layers=1)
+def fake_model(layers: int = 1) -> ImageModel:
+    """LlamaGen-XL with so many layers, on a CUDA device that is not there."""
+    config = replace(XL, layers=layers)
     target = _filled(Transformer, config)
-    target.kernels = Fitting()
     others = {
         name: _filled(Grouped, GroupedConfig(**asdict(config) | given))
         for name, (_, given) in TARGETS.items()
@@ -123,7 +118,7 @@ def fake_model() -> ImageModel:
         device=CUDA,
         dtype=DTYPE,
         weights_sha256={},
-        drafters={"eagle": _filled(EagleNet, config)},
+        drafters={"eagle": _filled(EagleNet, replace(config, layers=1))},
         targets=others,
     )
 
@@ -138,10 +133,10 @@ def _filled(kind: Callable[[TransformerConfig], nn.Module], config: Any) -> Any:
 
 
 def step(
-    model: ImageModel, spec: DecoderSpec, sampling: Sampling, backend: Callable[[], Schedule]
-) -> dict[str, Counter[str]]:
-    """Launches of one compiled step of a decoder at batch 1, by phase and name. backend: makes what
-    lowers a piece."""
+    model: ImageModel, spec: DecoderSpec, sampling: Sampling, backend: Callable[..., Any]
+) -> list[tuple[str, Any]]:
+    """The pieces of one step of a decoder at batch 1 and their phases, each lowered by what
+    `backend` makes of the shapes of the run's caches."""
     loop: Any = build_decoder(model, spec, sampling)
     run = loop.begin(_text(model), _noise(model), *([0] if loop.proposer is not None else []))
     before = tensors(run)
@@ -150,14 +145,16 @@ def step(
         carries.append(piece(run, *carries[-1]))
     with Operators() as bound:  # what a recorded step copies back behind its last piece
         rebind(run, before)
-    found = {}  # behind an eager step, as in a recorded one: what is chosen once is chosen
+    owned = [x for _, (owner, _), x in slots(run) if isinstance(owner, KVCache)]
+    caches = {tuple(x.shape) for x in owned if x.is_floating_point()}
+    found = []  # behind an eager step, as in a recorded one: what is chosen once is chosen
     for (phase, piece), carry in zip(loop.pieces(), carries, strict=False):
         torch._dynamo.reset()
-        lowers = backend()
+        lowers = backend(caches)
         torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=lowers)(run, *carry)
         torch._dynamo.reset()
-        found[phase] = lowers.found
-    found[phase] += bound.found
+        found.append((phase, lowers))
+    lowers.launches = lowers.launches + bound.found
     return found
 
 
@@ -179,11 +176,13 @@ def _noise(model: ImageModel) -> Noise:
 
 class Schedule:
     """A backend of `torch.compile` that lowers and fuses as Inductor does, counts the kernels by
-    kind and name, and then runs the graph as it is."""
+    kind and name, and then runs the graph as it is. caches: shapes of a cache's tensors; copies:
+    kernels beside attention that read or write more than half of one."""
 
-    def __init__(self, card: Card = HOPPER) -> None:
-        self.card = card
-        self.found: Counter[str] = Counter()
+    def __init__(self, card: Card, caches: set[tuple[int, ...]]) -> None:
+        self.card, self.caches = card, caches
+        self.launches: Counter[str] = Counter()
+        self.copies: list[str] = []
 
     def __call__(self, graph: Any, inputs: list[Any]) -> Any:
         from torch._dynamo.backends.common import aot_autograd
@@ -224,7 +223,9 @@ class Schedule:
                 stack.enter_context(context)
             lowered.run(*inputs)
             self._end(lowered)
-            self.found.update(name for node in lowered.scheduler.nodes for name in _launched(node))
+            for node in lowered.scheduler.nodes:
+                self.launches.update(_launched(node))
+                self.copies += _copies(node, lowered, self.caches)
         return make_boxed_func(graph.forward)
 
     def _end(self, lowered: Any) -> None:
@@ -246,6 +247,29 @@ def _launched(node: Any) -> list[str]:
         return []
     short = name.removesuffix(".default").removesuffix(".src").split(".")[-1]
     return [short] * (1 + (short in TWICE))
+
+
+def _copies(node: Any, lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
+    """What a node of the schedule does to a whole cache, unless it is attention."""
+    from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
+
+    inputs = {
+        name: math.prod(map(int, x.get_size()))
+        for name, x in lowered.graph_inputs.items()
+        if hasattr(x, "get_size") and tuple(map(int, x.get_size())) in caches
+    }
+    found = []
+    for one in node.get_nodes():
+        used = one.read_writes.reads | one.read_writes.writes
+        names = {lowered.scheduler.mutation_real_name.get(dep.name, dep.name) for dep in used}
+        touched = [name for name in names if name in inputs]
+        if isinstance(one, ExternKernelSchedulerNode):
+            if touched and not any(name in ATTENTION for name in _launched(one)):
+                found.append(f"{_launched(one)} of {touched}")
+        elif not isinstance(one, NopKernelSchedulerNode):
+            size = math.prod(int(each) for part in one.get_ranges() for each in part)
+            found += [f"{one.get_name()} of {x}" for x in touched if 2 * size >= inputs[x]]
+    return found
 
 
 def _mode_of(inputs: list[Any]) -> Any:

@@ -11,9 +11,11 @@ import torch
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 from decoders.api import Sampling
-from tests.cuda.lowered import Binary, Compiler, binary, compiling
+from decoders.cache import KVCache
+from tests.cuda.lowered import Binary, Compiler, binary
 from tests.cuda.pretend import CARDS, Operators, fake
 from tests.decoders.compositions import WITH
 
@@ -37,7 +39,7 @@ CASES = [
 ]  # fmt: skip
 MOST = {  # launches of a piece with one layer
     ("ar", "top_k"): {"forward": 18},
-    ("lantern_pp", "top_k"): {"draft": 75, "forward": 18, "accept": 25},
+    ("lantern_pp", "top_k"): {"draft": 110, "forward": 18, "accept": 25},
     ("lantern_pp", "greedy"): {"accept": 20},
 }
 
@@ -54,13 +56,23 @@ def test_every_kernel_of_a_step_compiles_and_fits(compiler, name, setting, cc):
     assert sum(each.startswith("triton_") for each in names) >= 5
     wrong = [k if isinstance(k, str) else k.reason(CARDS[cc]) for k in found.kernels]
     assert sorted({reason for reason in wrong if reason}) == []
+    assert found.copies == []
     for phase, most in MOST.get((name, setting), {}).items():
         assert found.launches[phase] <= most, phase
 
 
-def test_the_project_s_own_programs_are_among_the_kernels(compiler):
-    found = compiler.step("ar", SETTINGS["top_k"])
-    assert {"attend_tree", "sample_rows"} <= {getattr(each, "name", "") for each in found.kernels}
+@pytest.mark.parametrize("name", ["ar", "lantern_pp"])
+def test_no_kernel_of_two_layers_copies_a_cache(compiler, name):
+    assert compiler.step(name, SETTINGS["top_k"], layers=2).copies == []
+
+
+def test_a_copy_of_a_cache_is_seen(compiler, monkeypatch):
+    def copied(self, layer):
+        return tuple(half.clone() + 1 for half in read(self, layer))
+
+    read = KVCache.read
+    monkeypatch.setattr(KVCache, "read", copied)
+    assert len(compiler.step("ar", SETTINGS["top_k"]).copies) == 2
 
 
 def test_all_decoders_are_looked_at():
@@ -77,6 +89,9 @@ def test_views_and_allocations_launch_nothing():
     assert operators.found == {"clone": 1, "add_": 1, "topk": 2}
 
 
+SIGNATURE = {"x": "*fp32", "out": "*fp32", "SIZE": "constexpr"}
+
+
 @triton.jit
 def crowded(x, out, SIZE: tl.constexpr):
     """Sums that all have to be at hand."""
@@ -88,12 +103,16 @@ def crowded(x, out, SIZE: tl.constexpr):
 
 
 def test_a_kernel_that_spills_or_wants_too_much_memory_is_told():
-    with fake():
-        x = torch.empty(8192, device="cuda")
-        with compiling(GPUTarget("cuda", 90, 32)) as made:
-            crowded[(1,)](x, x, SIZE=8192, num_warps=4, maxnreg=32)
-            crowded[(1,)](x, x, SIZE=1024, num_warps=4)
-    spilling, fine = (binary(kernel, "crowded") for kernel in made)
+    spilling, fine = (
+        binary(
+            triton.compile(
+                ASTSource(crowded, SIGNATURE, {"SIZE": size}),
+                target=GPUTarget("cuda", 90, 32), options={"num_warps": 4} | options,
+            ),
+            "crowded",
+        )
+        for size, options in ((8192, {"maxnreg": 32}), (1024, {}))
+    )  # fmt: skip
     assert (
         spilling.reason(CARDS[90]) == f"crowded spills {spilling.spilled} bytes per thread on sm_90"
     )

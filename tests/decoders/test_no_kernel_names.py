@@ -8,7 +8,7 @@ import decoders
 
 ROOT = Path(decoders.__file__).parent
 ROOMS = ("loops", "propose", "verify", "models")
-NAMES = re.compile(r"execution\.cpu|kernels\.cpu|native", re.IGNORECASE)
+NAMES = re.compile(r"execution\.cpu|native", re.IGNORECASE)
 
 
 def test_no_part_of_a_decoder_names_the_cpu_kernel() -> None:

@@ -66,11 +66,11 @@ def swapped(name, function):
         yield
 
 
-def settling(law_of):
+def settling(probabilities):
     """The loop with another law of the target."""
 
     def settle(usual, *args):
-        with swapped("law_of", law_of):
+        with swapped("probabilities", probabilities):
             return usual(*args)
 
     return changed(Speculative, settle=settle)

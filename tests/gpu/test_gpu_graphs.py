@@ -1,6 +1,8 @@
 """A step as a CUDA graph: the codes of an eager one, one launch, no synchronisation."""
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -9,12 +11,22 @@ import torch
 from decoders.api import Sampling
 from decoders.compose import build_decoder
 from decoders.executed import execution
-from decoders.kernels.runtime import without_waits
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.decoders.execution.test_backends import PROMPTS, SPECS, assert_same
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@contextmanager
+def without_waits() -> Iterator[None]:
+    """What waits for the device raises RuntimeError inside."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def made(name: str, mode: str, temperature: float) -> tuple[Any, list[Any]]:

@@ -32,7 +32,6 @@ class EagleSession(CachedSession):
 
     def allocate(self, like: Tensor, nodes: int) -> None:
         self.start = self.target.prefix - 1  # P - 1
-        self.kernels = self.target.kernels  # the target's attention, if any
         super().allocate(like, nodes)
         self.features = like.new_zeros(len(like), nodes + 1, like.shape[-1])
 
@@ -62,7 +61,7 @@ class EagleSession(CachedSession):
     ) -> Tensor:
         self.calls += 1
         ids = self.net.token_ids(codes)
-        return self.net.step(ids, features, places, slots, seen, self.cache, self.kernels)
+        return self.net.step(ids, features, places, slots, seen, self.cache)
 
 
 class Eagle(NetDrafter):

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import ImageModel
-from decoders.kernels.reference import additive
+from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.transformer import Transformer, prefix_mask
 from decoders.propose.drafters.eagle import net_of
@@ -104,7 +104,7 @@ class EagleLearner(NetLearner):
         self, ids: Tensor, features: Tensor, rope: Tensor, mask: Tensor, entries: Any
     ) -> Tensor:
         """ids [R, T], features [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
-        bias = additive(mask, features.dtype, self.net.cfg.group)
+        bias = attention_bias(mask, features.dtype, self.net.cfg.group)
         return self.net.run(ids, features, rope, bias, entries, ids)
 
     def save(self, folder: Path) -> str:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel
 from decoders.distribution import take
-from decoders.kernels.reference import additive
+from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import prefix_mask
@@ -161,7 +161,7 @@ class FalconSession(EagleSession):
 
     def _layer(self, x: Tensor, places: Tensor, slots: Tensor, seen: Tensor) -> Tensor:
         self.calls += 1
-        return self.net.layer(x, places, slots, seen, self.cache, self.kernels)
+        return self.net.layer(x, places, slots, seen, self.cache)
 
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:
         """hidden [R, w, 4 D]: the first feature's at an even depth, else the second one's."""
@@ -245,5 +245,5 @@ class FalconLearner(NetLearner):
 
     def _run(self, x: Tensor, rope: Tensor, mask: Tensor, entries: Any) -> Tensor:
         """x [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
-        bias = additive(mask, x.dtype, self.net.cfg.group)
+        bias = attention_bias(mask, x.dtype, self.net.cfg.group)
         return self.net.layers[0](x, rope, bias, 0, entries, x)

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, TextFeatures
 from decoders.cache import KEYS, VALUES, KVCache, Reads
-from decoders.kernels.reference import additive
+from decoders.models.attention import attend, attention_bias, rope_at, rotate
 from decoders.models.parts import RMSNorm
 from decoders.models.shape import rope_table
-from decoders.models.transformer import Layer, attend, rotate, turns
+from decoders.models.transformer import Layer
 from decoders.propose.drafters.eagle_learner import Entries, Head
 from decoders.propose.drafters.shared import CachedSession, NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
@@ -105,12 +105,12 @@ class GlideSession(CachedSession):
         assert kept is not None
         prefix, group = net.cfg.prefix, net.cfg.group
         x = self.target.embed(codes).float()  # type: ignore[attr-defined]  # of a Transformer
-        rope = turns(net.rope, prefix + places)[:, None]  # [R, 1, T, d / 2]
+        rope = rope_at(net.rope, prefix + places)[:, None]  # [R, 1, T, d / 2]
         known = self.slots < prefix + self.root_slot  # [R, S]
         glimpsed = (known & self.open)[:, None].expand(-1, codes.shape[1], -1)  # [R, T, S]
-        own = additive(seen, x.dtype, group), self.cache, self.cache.flat_index(slots)
+        own = attention_bias(seen, x.dtype, group), self.cache, self.cache.flat_index(slots)
         k, v = (both.float() for both in kept.read(net.cfg.layers - 1))
-        out = net.run(x, rope, own, (additive(glimpsed, x.dtype, group), k, v))
+        out = net.run(x, rope, own, (attention_bias(glimpsed, x.dtype, group), k, v))
         return out.to(kept.data.dtype)  # as the target's head takes it
 
 
@@ -153,8 +153,8 @@ class GlideLearner(NetLearner):
             out = net.run(
                 target.embed(codes[:, reads]).float(),
                 net.rope[prefix + reads],
-                (additive(own.expand(len(codes), -1, -1), k.dtype, group), entries, codes),
-                (additive(seen, k.dtype, group), k, v),
+                (attention_bias(own.expand(len(codes), -1, -1), k.dtype, group), entries, codes),
+                (attention_bias(seen, k.dtype, group), k, v),
             )
             drafted.append(Drafted(reads + 1, out, Head(target)))
         return drafted

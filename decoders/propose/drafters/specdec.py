@@ -22,10 +22,10 @@ from decoders.api import ImageModel, TextFeatures
 from decoders.cache import KVCache
 from decoders.capability import RESTART
 from decoders.distribution import code_logits, take
-from decoders.kernels.reference import rotate
+from decoders.models.attention import rope_at, rotate
 from decoders.models.parts import RMSNorm
 from decoders.models.shape import rope_table
-from decoders.models.transformer import FeedForward, turns
+from decoders.models.transformer import FeedForward
 from decoders.propose.drafters.eagle_learner import Head
 from decoders.propose.drafters.shared import DepthSession, NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
@@ -113,11 +113,11 @@ class SpecDecSession(DepthSession):
         told = self._rows(start[:, None] + self.span[: codes.shape[1]])  # [R, T]
         embedded = self.target.embed(self._rows(codes))  # type: ignore[attr-defined]
         entries = net.entries(hidden, embedded)  # [R, T, D]
-        both = net.keys(entries, turns(net.rope, prefix + told)[:, None])
+        both = net.keys(entries, rope_at(net.rope, prefix + told)[:, None])
         self.cache.write(0, self.cache.flat_index(told), both)
         root = start[:, None] + last  # [B, 1]
         places = root + 1 + self.span[:DEPTHS]  # [B, K]
-        rope = turns(net.rope, self._rows(prefix + places))[:, None, None]
+        rope = rope_at(net.rope, self._rows(prefix + places))[:, None, None]
         unseen = self.span[: self.cache.capacity] > self._rows(root)  # [R, S]
         bias = torch.zeros(unseen.shape, device=unseen.device).masked_fill(unseen, float("-inf"))
         given = take(entries, self._rows(last)), rope, DEPTHS, *self.cache.read(0)
@@ -151,7 +151,7 @@ class SpecDecLearner(NetLearner):
         def blocks(at: Tensor, count: int) -> Tensor:
             bias = torch.zeros(len(at), length, device=codes.device)
             bias = bias.masked_fill(place > at[:, None], float("-inf"))
-            rope = turns(net.rope, prefix + at[:, None] + ahead)  # [m, K, d / 2]
+            rope = rope_at(net.rope, prefix + at[:, None] + ahead)  # [m, K, d / 2]
             given = entries[:, at], rope[None, None], count, k, v, bias[None, None]
             return net.run(*given)  # [R, m, count, D]
 

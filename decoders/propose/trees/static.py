@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
-from decoders.capability import Capability, Known, knows
-from decoders.distribution import draw_distinct, probabilities, processed
+from decoders.capability import Capability, Known
+from decoders.distribution import draw_distinct, probabilities
 from decoders.kinds import unknown
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
 from decoders.propose.grown import require_logits
@@ -139,7 +139,6 @@ class Static(Known, Tree):
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
         self._shape: Shape | None = None
-        self.plain = knows(self, Capability.STATIC_TREE)  # drawn as here, not as a subclass draws
 
     def __str__(self) -> str:
         return f"static({self.label}, depth={self.depth}, nodes={self.nodes})"
@@ -163,9 +162,6 @@ class Static(Known, Tree):
             if sampling.greedy:
                 laws.append(logits.softmax(-1))
                 drawn = laws[-1].topk(level.count, -1).indices  # [B, parents, count]
-            elif self.plain:  # one launch on a GPU
-                dist, drawn = processed(logits, sampling, self.numbers(level, noise, place))
-                laws.append(dist)
             else:
                 laws.append(probabilities(logits, sampling))  # [B, parents, V]
                 drawn = self.draw(laws[-1], level, noise, place)

@@ -27,9 +27,7 @@ def test_auto_is_the_kernel_where_it_can_be_built(monkeypatch):
     assert compose_study([*STUDY, "backend=cpu"]).backend.layers == "torch"
 
 
-@pytest.mark.parametrize(
-    "words", [{"device": "cuda"}, {"execution": "compile"}, {"attention": "sdpa"}]
-)
+@pytest.mark.parametrize("words", [{"device": "cuda"}, {"execution": "compile"}])
 def test_elsewhere_auto_is_torch_and_native_an_error(words, monkeypatch):
     monkeypatch.setattr(library, "missing", lambda: None)
     assert settled(backend(**words)).layers == "torch"

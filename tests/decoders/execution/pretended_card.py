@@ -233,7 +233,7 @@ def no_compiler(*_: Any, **__: Any) -> Callable[..., Any]:
 
 @contextmanager
 def pretended() -> Iterator[Card]:
-    """A card for what runs inside. Triton must be in its interpreter."""
+    """A card for what runs inside."""
     card = Card()
     answers = {
         "CUDAGraph": Graph,

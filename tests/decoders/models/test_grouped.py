@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Sampling
-from decoders.distribution import guided, law_of
+from decoders.distribution import guided, probabilities
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.grouped import Grouped as Loop
 from decoders.models.grouped import Line, Schedule
@@ -84,7 +84,7 @@ def drawn(target: Any, states: Tensor, places: Tensor, sampling: Sampling) -> Te
     if sampling.greedy:
         return logits.argmax(-1)
     u = NOISE.at(places.expand(len(logits), -1), TARGET_SLOT)[..., 0]
-    return sample(law_of(logits, sampling), u)
+    return sample(probabilities(logits, sampling), u)
 
 
 @pytest.mark.parametrize("sampling", [SAMPLED, replace(SAMPLED, temperature=0.0)])

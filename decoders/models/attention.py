@@ -1,0 +1,55 @@
+"""Attention of T new codes over a cache of S slots, and the rotation of queries and keys before it.
+
+On a GPU PyTorch's fused operator computes attention at every shape, with the tree's mask as an
+additive bias; on a CPU plain products do.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def attention_bias(mask: Tensor, dtype: torch.dtype, group: int = 1) -> Tensor:
+    """Mask [R, T, S] bool -> [R, 1, G T, S] of 0 and -inf, made once per forward for all layers.
+    group: G query heads that share keys; their queries stand below each other."""
+    empty = torch.zeros((), dtype=dtype, device=mask.device)
+    bias = torch.where(mask, empty, float("-inf"))[:, None]  # [R, 1, T, S]
+    return bias.expand(-1, group, -1, -1).reshape(len(mask), 1, -1, mask.shape[-1])
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(d) + bias) v: query [R, K, G T, d], keys, values [R, K, S, d], bias as
+    of `attention_bias` -> [R, K, G T, d].
+
+    On a CPU plain matrix products beat the fused operator at these sizes: 6 times at T = 1, 1.7
+    times at T = 58, and 1.4 times in a training step, as they use the bf16 units throughout. A
+    training step in float32 is the exception: the fused operator makes it up to 1.4 times as fast.
+    """
+    trains = query.requires_grad and query.dtype == torch.float32
+    if query.device.type != "cpu" or trains:
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias)
+    scores = torch.add(bias, query @ keys.transpose(-1, -2), alpha=query.shape[-1] ** -0.5)
+    return scores.softmax(-1) @ values
+
+
+def rope_at(table: Tensor, places: Tensor) -> Tensor:
+    """Rows of a rotary table complex64 [places, d / 2] at places [...] -> [..., d / 2]. Compiled:
+    float32 [..., d / 2, 2], since Inductor writes no complex kernels."""
+    if torch.compiler.is_compiling():
+        table = torch.view_as_real(table)
+    return table[places.clamp_max(len(table) - 1)]
+
+
+def rotate(x: Tensor, rope: Tensor) -> Tensor:
+    """Rotary embedding: x [..., d], neighbouring entries as complex numbers, times `rope` as of
+    `rope_at`; in float32 inside, the dtype of x outside."""
+    pairs = x.float().unflatten(-1, (-1, 2))  # [..., d / 2, 2]
+    if rope.is_complex() and not torch.compiler.is_compiling():
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * rope)
+        return turned.flatten(-2).to(x.dtype)
+    cos, sin = (torch.view_as_real(rope) if rope.is_complex() else rope).unbind(-1)
+    re, im = pairs.unbind(-1)
+    turned = torch.stack([re * cos - im * sin, re * sin + im * cos], -1)
+    return turned.flatten(-2).to(x.dtype)
