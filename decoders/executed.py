@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import replace
-from functools import partial
 
-from decoders.api import AcceptRule, DecoderError, Execution, ImageModel
+from decoders.api import DecoderError, Execution, ImageModel
 from decoders.execution.eager import Eager
 from decoders.places import keep_compiled
-from decoders.verify.children import Judge, test_children
 
 
 def executed(model: ImageModel, mode: str, compiled: Container[int] = ()) -> ImageModel:
@@ -38,18 +36,7 @@ def execution(mode: str, compiled: Container[int] = ()) -> Execution:
 
         return Graphed()
     if mode == "cpu":
-        from decoders.execution.cpu.replacing import Cpu
+        from decoders.execution.cpu.execution import Cpu
 
         return Cpu(compiled)
     raise DecoderError(f"execution is 'eager', 'compile', 'graph' or 'cpu', found {mode!r}")
-
-
-def judge_of(rule: AcceptRule, mode: str = "eager") -> Judge:
-    """What judges by a rule under `execution(mode)`; all return the same."""
-    if mode == "cpu":
-        from decoders.execution.cpu.rules import native_test_children, rule_of
-
-        found = rule_of(rule)
-        if found is not None:
-            return partial(native_test_children, found)
-    return partial(test_children, rule)

@@ -116,13 +116,11 @@ def node_law(
     p: Tensor,
     q: Tensor | None,
     children: Tensor | int,
-    judge: Judge | None = None,
     spot: Spot | None = None,
 ) -> NodeLaw:
     """p [V], q [V] float32; children: how many are drawn from q, or the deterministic ones [K];
-    judge: what judges in place of the rule's tensor code (a kernel); spot: where the node stands,
-    for a rule that depends on it."""
-    judge = judge or judge_at(rule, spot)
+    spot: where the node stands, for a rule that depends on it."""
+    judge = judge_at(rule, spot)
     if q is None:
         if isinstance(children, int):
             raise ValueError("deterministic children must be given as codes")
@@ -220,7 +218,7 @@ def along(
     bounds, met = [], []
     judge, one = judge_at(rule, spot), torch.ones(1, 1, 1, dtype=torch.bool)
     for x in children:
-        own = node_law(rule, p, q, 1, judge)
+        own = node_law(rule, p, q, 1, spot)
         tv, limit = tv + reached * own.tv, limit + reached * own.limit
         bounds.append(own.declared)
         met.append(reached)

@@ -103,8 +103,8 @@ class Target(Protocol):
         """One forward over T codes a row -> final hidden states [R, T, D] (normed, head-ready).
 
         codes [R, T] int64; grid_index [R, T] int64, the place of each code in the image (0 is the
-        first); slots [R, T] int64, cache positions written; mask [R, T, S] bool, True where a query
-        may look at a cache position (its own slot included).
+        first); slots [R, T] int64, cache positions written; mask [R, T, S], of either kind of
+        `decoders.masks`: at which cache positions a query may look (its own slot included).
         """
 
     @abstractmethod

@@ -88,11 +88,7 @@ class Seen:
 
 
 class ProposerSession(Protocol):
-    """A proposer at work on B images; what it keeps is tensors of static shapes.
-
-    ``restart(start) -> ProposerSession``, of a class that says `decoders.capability.RESTART`: the
-    session for other images, as many: this one, its tensors used again, or a new one.
-    """
+    """A proposer at work on B images; what it keeps is tensors of static shapes."""
 
     @property
     @abstractmethod
@@ -138,11 +134,6 @@ class DraftSession(Protocol):
     Numbers at a place are read again in every step until its code is committed. So the law after a
     node is a function of the committed codes and the path to the node alone: it may not depend on
     drafts that were rejected, nor on how many steps it took.
-
-    ``restart(text, prefix_hidden)``, arguments as in `Drafter.begin`, of a class that says
-    `decoders.capability.RESTART`: after it the session is as a new one for other images, as many,
-    in the same tensors. A recorded step goes on in the session of its first image. Without
-    `restart` a new one is copied there, which takes the memory of two meanwhile.
     """
 
     root_code: Tensor  # [B] int64, the last committed code
@@ -171,8 +162,8 @@ class Drafter(Protocol):
     """Cheap predictions of the next codes. Built as ``cls(model, **yaml_keywords)``.
 
     ``reads_cache``: `begin` has a last argument, the target's cache of these images
-    (`decoders.cache.KVCache`), which stays where it is for the session's life and through every
-    `DraftSession.restart`. Between two steps it holds the committed codes but for the root.
+    (`decoders.cache.KVCache`), which stays where it is for the session's life. Between two steps
+    it holds the committed codes but for the root.
     """
 
     reads_cache: bool = False

@@ -21,8 +21,8 @@ class Run(Protocol):
 
     record: Any  # whose ``codes`` say on which device the run is
     watch: Any  # a decoders.loops.start.Stopwatch
-    path: dict[str, str]  # phase -> "kernel", "compiled" or "eager": written by the execution
-    pieces: dict[int, list[Piece]]  # by a loop's id what an execution has put in its pieces' place
+    path: dict[str, str]  # phase -> "compiled" or "eager": written by the execution
+    steps: dict[int, Any]  # by a loop's id how its steps are run: the execution's
 
     @property
     def shape(self) -> Any:

@@ -3,13 +3,13 @@
 Shapes are static, so TorchDynamo's guards, which cost a tenth of a small model's step, are left
 out. That makes it this file's duty never to call a compiled piece with another state than it was
 made for. Pieces are kept by loop and batch size, by the form (`form`: shapes, strides, dtypes,
-numbers) of the run, looked at once per image, and by that of what the piece before returned,
-looked at in every call. Another form is compiled anew, from a code object of its own (TorchDynamo
-keys what it compiled by the code object). So a loop may have steps of a few shapes.
+numbers) of the run, and by that of what the piece before returned. Another form is compiled anew,
+from a code object of its own (TorchDynamo keys what it compiled by the code object). So a loop may
+have steps of a few shapes.
 
-On the CPU the weights are folded into the compiled code as constants, packed for the processor's
-matrix kernels, and every product is a kernel that Inductor writes: at a handful of rows that is
-several times faster than a library call.
+TorchDynamo's bytecode and the look at forms take a fifth of a small model's step. So they run in an
+image's first step alone: from its second step on, the compiled graphs are called with the tensors
+that the first step has shown (`decoders.execution.replay`).
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ import torch
 import torch._inductor.config
 
 from decoders.api import Execution, Loop, Piece
-from decoders.execution.eager import chain, eager, once
+from decoders.execution.eager import eager, once
+from decoders.execution.replay import Steps
 from decoders.execution.state import device_of, fill, form, snapshot, tensors
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
+Outputs = Callable[..., Sequence[Any]]  # of a graph, for its inputs
 # (phase, piece, run, what the piece before returned) -> the piece compiled, or None where it is
 # not; and what it returned.
-Make = Callable[[str, Call, Any, tuple[Any, ...]], tuple[Call | None, tuple[Any, ...]]]
-CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN"}
+Make = Callable[[str, Call, Any, tuple[Any, ...]], tuple["Graph | None", tuple[Any, ...]]]
+CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN", "cpp_wrapper": True}
 CUDA_OPTIONS: dict[str, Any] = {
     # Products of few rows: libraries or Inductor's own, with what is around them, by measurement.
     "max_autotune": True,
@@ -100,37 +102,35 @@ class Compiled(Execution):
         if not compiles(device_of(run)):
             return eager(loop, run)
         run.path = {}
-        if run.shape not in loop.prepared:
-            kept = snapshot(run)
+        if run.shape not in loop.prepared and not loop.plain:
+            before = snapshot(run)
             once(loop.pieces(), run)  # what is chosen and allocated once is so before a trace
-            fill(run, kept)
-        run.pieces[id(loop)] = self.ready(loop, run, loop.pieces(), self.made)
+            fill(run, before)
+        run.steps[id(loop)] = Steps(self.ready(loop, run))
         return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        return chain(run.pieces[id(loop)], run)
+        steps: Steps = run.steps[id(loop)]
+        return steps(run)
 
-    def ready(
-        self, loop: Loop, run: Any, pieces: Sequence[Piece], make: Make | None = None
-    ) -> list[Piece]:
-        """What runs the pieces of an image's steps. It compiles each in its first call of a form,
-        as `make` does (by default `tried`), and keeps it for the loop's runs of this shape. The
-        run's path says how a phase runs: the slower way, where its pieces differ."""
+    def ready(self, loop: Loop, run: Any) -> list[Piece]:
+        """What runs the pieces of an image's steps. It compiles each in its first call of a form
+        and keeps it for the loop's runs of this shape. The run's path says how a phase runs: the
+        slower way, where its pieces differ."""
         kept: dict[Any, Any] = loop.prepared.setdefault(run.shape, {})
-        state, make = form(tensors(run)), make or self.tried
-        found: list[Piece] = []
-        for phase, piece in pieces:
+        state, found = form(tensors(run)), list[Piece]()
+        for phase, piece in loop.pieces():
             if piece.__name__ not in loop.plain:
                 own = kept.setdefault((piece.__name__, state), {})
                 how = "eager" if None in own.values() else "compiled"
                 run.path[phase] = slower(run.path.get(phase), how)
-                piece = by_form(phase, piece, own, make)
+                piece = ByForm(phase, piece, own, self.tried)
             found.append((phase, piece))
         return found
 
     def made(
         self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
-    ) -> tuple[Call, tuple[Any, ...]]:
+    ) -> tuple[Graph, tuple[Any, ...]]:
         """A piece compiled by running it, and what it returned."""
         self.tell(phase)
         try:
@@ -141,7 +141,7 @@ class Compiled(Execution):
 
     def tried(
         self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
-    ) -> tuple[Call | None, tuple[Any, ...]]:
+    ) -> tuple[Graph | None, tuple[Any, ...]]:
         """`made`, or the piece as it is where that fails; the run's path says so."""
         before = snapshot(run)
         try:
@@ -157,55 +157,85 @@ class Compiled(Execution):
             return None, plain(run, *carry)
 
     def _options(self, device: torch.device) -> dict[str, Any]:
-        """A new dictionary for every piece: torch.compile takes the guards' filter out of it."""
-        options = dict(CUDA_OPTIONS)
-        if device.type == "cpu":  # a third of a small verification is Python between kernels
-            options = CPU_OPTIONS | {"max_autotune": self.autotune, "cpp_wrapper": self.autotune}
-            options |= {} if self.autotune else {"cpp.threads": 1, "size_asserts": False}
-        return options | {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        if device.type == "cpu":
+            options = CPU_OPTIONS | {"max_autotune": self.autotune}
+            return options | ({} if self.autotune else {"cpp.threads": 1, "size_asserts": False})
+        return CUDA_OPTIONS
 
-    def lowered(self, own: Call, device: torch.device) -> Call:
-        """A function as one graph."""
-        return torch.compile(own, dynamic=False, fullgraph=True, options=self._options(device))
+    def compile_graph(self, graph: Any, inputs: Sequence[Any], device: torch.device) -> Outputs:
+        """A graph of TorchDynamo's as a function of its inputs."""
+        from torch._inductor.compile_fx import compile_fx
 
-    def piece(self, piece: Callable[..., Any], device: torch.device) -> Call:
+        made: Any = compile_fx(graph, inputs, config_patches=self._options(device))
+        return made
+
+    def piece(self, piece: Callable[..., Any], device: torch.device) -> Graph:
         """One piece, compiled when it is first called. Compiled code is kept from run to run."""
-        freeze, own = device.type == "cpu", fresh(piece)
-        ready, first = self.lowered(own, device), True
+        return Graph(self, fresh(piece), device)
 
-        def call(*args: Any) -> tuple[Any, ...]:
-            nonlocal first, ready
-            if not first:
-                return ready(*args)
-            self.since, first = time.perf_counter(), False
-            try:
-                # TorchDynamo asks the global setting whether weights are constants.
-                with torch._inductor.config.patch(freezing=freeze), silent():
-                    out = ready(*args)
-            finally:
-                self.seconds, self.since = self.compiling(), None
-            ready = direct(own) or ready
-            return out
 
+class Graph:
+    """A piece as one compiled graph. After a call: `compiled`, the graph's function, and the
+    `inputs` and `outputs` of that call."""
+
+    def __init__(self, compiler: Compiled, own: Call, device: torch.device) -> None:
+        self.compiler, self.device = compiler, device
+        self.compiled: Outputs | None = None
+        self.inputs: tuple[Any, ...] = ()
+        self.outputs: Sequence[Any] = ()
+        options: Any = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
+        self.traced = torch.compile(
+            own, dynamic=False, fullgraph=True, backend=self.backend, options=options
+        )
+
+    def backend(self, graph: Any, inputs: Sequence[Any]) -> Outputs:
+        """What TorchDynamo calls with a graph, and what the traced function then calls."""
+        function = self.compiler.compile_graph(graph, inputs, self.device)
+
+        def call(*given: Any) -> Sequence[Any]:
+            self.inputs, self.outputs = given, function(*given)
+            return self.outputs
+
+        self.compiled = function
         return call
+
+    def __call__(self, *given: Any) -> tuple[Any, ...]:
+        if self.compiled is not None:
+            found: tuple[Any, ...] = self.traced(*given)
+            return found
+        compiler = self.compiler
+        compiler.since = time.perf_counter()
+        freeze = self.device.type == "cpu"
+        try:
+            # TorchDynamo asks the global setting whether weights are constants.
+            with torch._inductor.config.patch(freezing=freeze), silent():
+                found = self.traced(*given)
+        finally:
+            compiler.seconds, compiler.since = compiler.compiling(), None
+        return found
 
 
 def slower(one: str | None, other: str) -> str:
     """Of two ways to run pieces of a phase."""
-    return other if one is None else min(one, other, key=("eager", "compiled", "kernel").index)
+    return other if one is None else min(one, other, key=("eager", "compiled").index)
 
 
-def by_form(phase: str, plain: Call, own: dict[Any, Call | None], make: Make) -> Call:
-    """A piece as one of `own`, by the form of what it is given."""
+class ByForm:
+    """A piece, compiled for each form of what it is given. used: the graph of the last call; None
+    where the piece ran operator by operator."""
 
-    def call(run: Any, *carry: Any) -> tuple[Any, ...]:
+    def __init__(self, phase: str, plain: Call, own: dict[Any, Graph | None], make: Make) -> None:
+        self.phase, self.plain, self.own, self.make = phase, plain, own, make
+        self.used: Graph | None = None
+
+    def __call__(self, run: Any, *carry: Any) -> tuple[Any, ...]:
         key = form(carry)
-        if key in own:
-            return (own[key] or plain)(run, *carry)
-        own[key], out = make(phase, plain, run, carry)
+        if key in self.own:
+            self.used = self.own[key]
+            return (self.used or self.plain)(run, *carry)
+        self.own[key], out = self.make(self.phase, self.plain, run, carry)
+        self.used = self.own[key]
         return out
-
-    return call
 
 
 @contextmanager
@@ -217,19 +247,11 @@ def silent() -> Iterator[None]:
         yield
 
 
-def direct(method: Callable[..., Any]) -> Call | None:
-    """What TorchDynamo made of a compiled bound method, to be called without its look for guards,
-    of which there are none: 0.15 ms less per call, a third of a small acceptance. None where it is
-    not to be had."""
-    made = torch._dynamo.eval_frame._debug_get_cache_entry_list(method.__func__.__code__)  # type: ignore[attr-defined]
-    return fresh(method, made[0].code) if len(made) == 1 else None
-
-
-def fresh(method: Callable[..., Any], code: types.CodeType | None = None) -> Callable[..., Any]:
+def fresh(method: Callable[..., Any]) -> Callable[..., Any]:
     """The same bound method on a code object of its own."""
     function = method.__func__  # type: ignore[attr-defined]
     copy = types.FunctionType(
-        function.__code__.replace() if code is None else code,
+        function.__code__.replace(),
         function.__globals__,
         function.__name__,
         function.__defaults__,

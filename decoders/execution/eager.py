@@ -13,6 +13,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from decoders.api import Execution, Loop, Piece
+from decoders.execution.replay import Steps
 from decoders.execution.state import rebind, tensors
 
 
@@ -25,15 +26,6 @@ def release(loop: Any, sizes: Container[int] = ()) -> bool:
     for size in dropped:
         del prepared[size]
     return bool(dropped)
-
-
-def chain(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
-    """Runs the pieces one after the other, charging their time to their phases."""
-    carry: tuple[Any, ...] = ()
-    for phase, piece in pieces:
-        carry = piece(run, *carry)
-        run.watch.lap(phase)
-    return carry
 
 
 def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
@@ -49,7 +41,7 @@ def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
 def eager(loop: Loop, run: Any) -> Any:
     """The run, its pieces as they are."""
     pieces = loop.pieces()
-    run.path, run.pieces[id(loop)] = {phase: "eager" for phase, _ in pieces}, [*pieces]
+    run.path, run.steps[id(loop)] = {phase: "eager" for phase, _ in pieces}, Steps(pieces)
     return run
 
 
@@ -65,4 +57,5 @@ class Eager(Execution):
         return eager(loop, run)
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        return chain(run.pieces[id(loop)], run)
+        made: tuple[Any, ...] = run.steps[id(loop)](run)
+        return made

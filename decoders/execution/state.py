@@ -85,8 +85,8 @@ def put_row(run: Any, row: int, one: Any) -> None:
             caches += (path.removesuffix("data"),)  # all else below it is made of its data
         elif old is not new and not path.startswith(caches):
             _put(path, old, new, batch, row)
-    theirs = _numbers(one)
-    for path, value in _numbers(run).items():
+    theirs = numbers(one)
+    for path, value in numbers(run).items():
         own = theirs.get(path)
         if value not in (own, own * batch if isinstance(own, int) else own):
             raise _unrefillable(f"{path} is {value!r} by now, and {own!r} of an image that begins")
@@ -108,7 +108,7 @@ def _put(path: str, old: Tensor, new: Tensor, batch: int, row: int) -> None:
         )
 
 
-def _numbers(run: Any) -> dict[str, int | float | str]:
+def numbers(run: Any) -> dict[str, int | float | str]:
     """Python's numbers and words below a run's session and the verifier's state, by path. A count
     of `calls` is the whole batch's, and no state."""
     found = {

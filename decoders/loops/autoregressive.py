@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,13 +20,10 @@ from decoders.api import (
     TextFeatures,
 )
 from decoders.cache import BLOCK, aligned
-from decoders.capability import Capability
 from decoders.distribution import code_logits
 from decoders.loops.recording import batch_by_batch
 from decoders.loops.start import Composed, Moving, choose, require_finite
 from decoders.noise import TARGET_SLOT, Noise
-
-AT_ONCE = 64  # codes that one call of a step may choose
 
 
 @dataclass(kw_only=True)
@@ -35,13 +31,10 @@ class Run(Moving):
     seen: Tensor  # [R, 1, S] bool, slots of the largest cache that the next query may look at
     codes: Tensor  # [B] int64, the code just chosen
     place: Tensor  # [1] int64, place of the code to choose next
-    room: int = 1  # codes that a step may choose; it says how many it did
 
 
 class Autoregressive(Composed):
     """Plain next-code decoding."""
-
-    known: ClassVar = {Capability.NEXT: ("next",)}
 
     def __post_init__(self) -> None:
         given = {"drafter and tree (or proposer)": self.proposer, "acceptance": self.verifier}
@@ -70,13 +63,10 @@ class Autoregressive(Composed):
         """The run of one batch, all of its codes chosen."""
         target = self.model.target
         run = self.execution.begin(self, self.begin(text, noise))
-        place = 1
-        while place < target.length:
-            slot = target.prefix + place - 1
-            if slot == run.cache.capacity:
+        for place in range(1, target.length):
+            if target.prefix + place - 1 == run.cache.capacity:
                 run.cache = run.cache.widened(self._capacity(place - 1 + BLOCK))
-            run.room = min(AT_ONCE, target.length - place, run.cache.capacity - slot)
-            place += self.execution.step(self, run)[0]
+            self.execution.step(self, run)
         record, steps = run.record, target.length - 1
         require_finite(record, "autoregressive decoding")
         record.steps.fill_(steps)
@@ -101,8 +91,8 @@ class Autoregressive(Composed):
         target = self.model.target
         return aligned(target.prefix + min(codes, target.length))
 
-    def next(self, run: Run) -> tuple[int]:
-        """The target on the last code, and the next code; returns how many were chosen."""
+    def next(self, run: Run) -> tuple[()]:
+        """The target on the last code, and the next code."""
         target, sampling = self.model.target, self.sampling
         copies, place = sampling.guidance_rows, run.place
         grid = (place - 1).expand(len(run.seen), 1)  # [R, 1]
@@ -123,4 +113,4 @@ class Autoregressive(Composed):
         run.record.codes.index_copy_(1, place, codes[:, None])
         run.codes.copy_(codes)
         run.place.add_(1)
-        return (1,)
+        return ()

@@ -314,7 +314,8 @@ class Duo(Speculative):
         most = part.length
         part.shorten(SHORTEST)
         run = self.execution.begin(self, self.begin(text, noise, 0))
-        pieces = run.pieces.get(id(self)) or self.pieces()
+        steps = run.steps.get(id(self))
+        pieces = self.pieces() if steps is None else steps.pieces
         (forward,) = [piece for phase, piece in pieces if phase == "forward"]
         for turn in range(WARM_UP + TIMED):
             if turn == WARM_UP:

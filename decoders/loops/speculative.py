@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from decoders.api import (
     Law,
     Piece,
     Proposer,
+    ProposerSession,
     Settled,
     Start,
     TextFeatures,
@@ -31,20 +32,19 @@ from decoders.api import (
     completed,
 )
 from decoders.cache import BLOCK, aligned
-from decoders.capability import Capability
 from decoders.distribution import code_logits, probabilities
 from decoders.execution.state import put_row
 from decoders.loops.recording import PairSampler, Recorder, rows_at_once
 from decoders.loops.speculative_run import (
     Queue,
     Run,
-    begun,
     first_seen,
     show,
     tree_mask,
     visited_pairs,
 )
 from decoders.loops.start import Composed, require_finite
+from decoders.masks import added
 from decoders.noise import Noise
 
 POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
@@ -55,11 +55,6 @@ class Speculative(Composed):
 
     proposer: Proposer
     verifier: Verifier
-    known: ClassVar = {
-        Capability.DRAFT: ("draft",),
-        Capability.FORWARD: ("forward",),
-        Capability.SETTLE: ("settle",),
-    }
 
     def __post_init__(self) -> None:
         if self.proposer is None or self.verifier is None:
@@ -123,12 +118,12 @@ class Speculative(Composed):
         if self.draft_calls is None:
             self._probe(start, record)
             watch.restart()
-        session = begun(proposer, start, kept)
+        session = completed(proposer.begin(start), ProposerSession)
         watch.lap("draft")
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         ones = torch.ones_like(start.first)
         return Run(
-            open=F.pad(valid, (0, most - target.prefix), value=True),
+            open=F.pad(added(valid), (0, most - target.prefix)),
             session=session,
             state=self.verifier.begin(start),
             pairs=PairSampler(pairs, start.noise, target.length, proposer.depth),
@@ -145,13 +140,13 @@ class Speculative(Composed):
         return self.masked(run, run.session.propose(run.seen, run.noise, run.length))
 
     def masked(self, run: Run, draft: Draft) -> tuple[Draft, Tensor]:
-        """A draft and its mask [R, N + 1, S] bool."""
+        """A draft and its mask [R, N + 1, S], see `decoders.masks`."""
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
         return draft, tree_mask(run, draft, base, self.sampling.guidance_rows)
 
     def forward(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
         """The target on root and drafts -> hidden [R, N + 1, D], guided logits [B, N + 1, V]; mask
-        [R, N + 1, S] bool."""
+        [R, N + 1, S] float32."""
         target, copies = self.model.target, self.sampling.guidance_rows
         root_place = (run.length - 1)[:, None]  # [B, 1]
         base = target.prefix + root_place

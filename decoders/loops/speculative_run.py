@@ -22,19 +22,17 @@ from decoders.api import (
     Seen,
     Start,
     TextFeatures,
-    completed,
 )
-from decoders.capability import Capability, knows
-from decoders.execution.state import rebind, tensors
 from decoders.loops.recording import Expected, Finished, PairSampler
 from decoders.loops.start import Moving
+from decoders.masks import CLOSED, added
 from decoders.noise import Noise
 from decoders.verify.children import ancestry_of, children_of
 
 
 @dataclass(kw_only=True)
 class Run(Moving):
-    open: Tensor  # [R, most S] bool, slots open to every query: valid prefix, and all behind it
+    open: Tensor  # [R, most S] float32, 0: open to every query (valid prefix, all behind it), -inf
     session: ProposerSession
     state: Any  # the verifier's
     pairs: PairSampler
@@ -83,19 +81,6 @@ class Queue:
         return [(*place, count) for place, count in zip(self.place, steps, strict=True)]
 
 
-def begun(proposer: Proposer, start: Start, kept: Any) -> ProposerSession:
-    """The proposer's session on these images: that of `kept`, the run of as many earlier images
-    that a recorded step goes on in, where it can start again; else a new one."""
-    session: Any = None if kept is None else kept.session
-    if not knows(session, Capability.RESTART):
-        return completed(proposer.begin(start), ProposerSession)
-    before = tensors(session)
-    try:
-        return session.restart(start)
-    finally:
-        rebind(session, before)  # what it bound anew goes where the step reads it
-
-
 def first_seen(start: Start, proposer: Proposer, image: Tensor, drawn: bool = True) -> Seen:
     """What is seen before the first step: the code sampled from the prefill, and the state that
     predicted it. image [B, >= L]: where the run records its codes; drawn: whether drafts are drawn
@@ -141,15 +126,15 @@ def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
 
 
 def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
-    """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] bool; base
-    [B, 1]: the root's slot."""
-    above = ancestry_of(draft)
+    """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] float32,
+    see `decoders.masks`; base [B, 1]: the root's slot."""
+    above = added(ancestry_of(draft))
     nodes = above.shape[1]
     if copies > 1:
         base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)
     slots = run.slots.narrow(0, 0, run.cache.capacity)  # [S]
-    seen = run.open.narrow(1, 0, run.cache.capacity)  # [R, S]
-    before = ((slots < base) & seen)[:, None]  # [R, 1, S]
+    open_ = run.open.narrow(1, 0, run.cache.capacity)  # [R, S]
+    before = torch.where(slots < base, open_, CLOSED)[:, None]  # [R, 1, S]
     own = (base + slots.narrow(0, 0, nodes))[:, None].expand(-1, nodes, -1)  # [R, N + 1, N + 1]
     return before.repeat(1, nodes, 1).scatter_(2, own, above)
 

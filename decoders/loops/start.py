@@ -19,13 +19,11 @@ from decoders.api import (
     ImageModel,
     Loop,
     NumericalError,
-    Piece,
     Sampling,
     Start,
     TextFeatures,
 )
 from decoders.cache import KVCache
-from decoders.capability import Known
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.execution.eager import Eager
 from decoders.loops.recording import PairSampler, Recorder, batch_by_batch
@@ -43,7 +41,7 @@ class Moving:
     watch: Stopwatch
     pairs: PairSampler | None = None  # None: nothing is verified
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    pieces: dict[int, list[Piece]] = field(default_factory=dict)  # see `decoders.api.Run`
+    steps: dict[int, Any] = field(default_factory=dict)  # see `decoders.api.Run`
 
     @property
     def shape(self) -> int:
@@ -52,7 +50,7 @@ class Moving:
 
 
 @dataclass(eq=False, repr=False)
-class Composed(Known, Decoder, Loop):
+class Composed(Decoder, Loop):
     """A decoder that an execution runs piece by piece. renews: whether every step has new numbers
     at the places that it leaves open (`Verifier.looks_ahead`)."""
 

@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
 from decoders.api import Packed, TextFeatures
 from decoders.cache import KVCache
-from decoders.capability import Capability, Known, knows
+from decoders.distribution import take
 from decoders.models.attention import attention_bias, rope_at
 from decoders.models.shape import TransformerConfig, tables
 from decoders.models.transformer import Layer
 
 
-class EagleNet(nn.Module, Known):
+class EagleNet(nn.Module):
     """The trained part. ``cfg`` is the target's configuration: width, heads and grid must match.
 
     Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
@@ -25,10 +23,6 @@ class EagleNet(nn.Module, Known):
     rope: Tensor
     code_tokens: Tensor | None
     packed: Packed | None = None  # the layers and the matrix as an execution runs them
-    known: ClassVar = {
-        Capability.EAGLE_LAYER: ("run",),
-        Capability.EAGLE_NET: ("step", "run", "mix", "token_ids"),
-    }
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -76,26 +70,29 @@ class EagleNet(nn.Module, Known):
         slots: Tensor,
         mask: Tensor,
         cache: KVCache,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
-        values go to slots [R, T]; mask [R, T, S] bool -> predicted features [R, T, D]."""
-        if knows(self, Capability.EAGLE_LAYER):
-            return self.layer(self.mix(ids, features), places, slots, mask, cache)
-        rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]
-        bias = attention_bias(mask, features.dtype, self.cfg.group)  # [R, 1, G T, S]
-        return self.run(ids, features, rope, bias, cache, cache.flat_index(slots))
+        values go to slots [R, T]; mask [R, T, S], see `decoders.masks`; wanted [R, W]: of which
+        queries the result is read -> predicted features [R, W or T, D]."""
+        return self.layer(self.mix(ids, features), places, slots, mask, cache, wanted)
 
     def layer(
-        self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
+        self,
+        x: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        mask: Tensor,
+        cache: KVCache,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """As `step`, behind the mixing: x [R, T, D]."""
         if self.packed is not None:
-            return self.packed.layers(x, places, slots, mask, cache)
-        rope, bias = (
-            rope_at(self.rope, places)[:, None],
-            attention_bias(mask, x.dtype, self.cfg.group),
-        )
-        return self.layers[0](x, rope, bias, 0, cache, cache.flat_index(slots))
+            return self.packed.layers(x, places, slots, mask, cache, wanted)
+        rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]
+        bias = attention_bias(mask, x.dtype, self.cfg.group)
+        out = self.layers[0](x, rope, bias, 0, cache, cache.flat_index(slots))
+        return out if wanted is None else take(out, wanted)
 
     def run(
         self,

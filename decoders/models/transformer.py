@@ -14,7 +14,7 @@ and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotat
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from decoders.api import Packed, TextFeatures
 from decoders.cache import KVCache
-from decoders.capability import Capability, Known, knows
 from decoders.distribution import guided
 from decoders.models.attention import attend, attention_bias, rope_at, rotate
 from decoders.models.parts import (
@@ -160,19 +159,13 @@ def prefix_mask(valid: Tensor, cfg: TransformerConfig, turn: Tensor | None = Non
     return (causal & valid[:, None, :]) | eye
 
 
-class Transformer(nn.Module, Known):
+class Transformer(nn.Module):
     """A target. Decoding interface: `decoders.api.Target`; training: `forward`."""
 
     rope: Tensor
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
     barred: Tensor | None  # see `barred_codes`
     packed: Packed | None = None  # the layers and the matrix as an execution runs them
-    known: ClassVar = {
-        Capability.HEAD: ("logits", "guided_logits"),
-        Capability.TARGET: (
-            "forward_codes", "token_ids", "embed", "stack", "logits", "guided_logits", "new_cache",
-        ),
-    }  # fmt: skip
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
@@ -271,11 +264,20 @@ class Transformer(nn.Module, Known):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.output(hidden) if self.packed is None else self.packed.project(hidden)
 
-    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
-        """[R, T, D] -> [B, T, V] float32, see `decoders.distribution.guided`."""
-        if self.packed is not None and knows(self, Capability.HEAD):
-            return self.packed.project.guided(hidden, cfg)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "logits" in vars(cls) and "guided_logits" not in vars(cls):
+            cls.guided_logits = cls._guided  # type: ignore[method-assign]
+
+    def _guided(self, hidden: Tensor, cfg: float) -> Tensor:
         return guided(self.logits(hidden), cfg)
+
+    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
+        """[R, T, D] -> [B, T, V] float32, see `decoders.distribution.guided`. With packed weights
+        it does not call `logits`; a subclass with `logits` of its own gets `_guided` instead."""
+        if self.packed is not None:
+            return self.packed.project.guided(hidden, cfg)
+        return self._guided(hidden, cfg)
 
     # ---- training -------------------------------------------------------------------------------
 

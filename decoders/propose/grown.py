@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +20,11 @@ from decoders.api import (
     Tree,
     completed,
 )
-from decoders.capability import RESTART, Capability, Known, knows
 from decoders.noise import MAX_CHILDREN, OVERRUN
 
 
-class GrownSession(Known, ProposerSession):
+class GrownSession(ProposerSession):
     """A drafter's session, and the tree that grows in it."""
-
-    known: ClassVar = {Capability.GROWN: ("propose", "advance", "grow"), **RESTART}
 
     def __init__(self, part: Any, start: Start, nodes: int = 0) -> None:
         """part: a `Grown`, or what has drafter and tree as one. nodes: session indices in use,
@@ -45,16 +42,6 @@ class GrownSession(Known, ProposerSession):
             nodes or tree.session_nodes,
             *[start.cache] * part.drafter.reads_cache,
         )
-
-    def restart(self, start: Start) -> GrownSession:
-        """See `decoders.api.ProposerSession`: a new session where the drafter's cannot start
-        again."""
-        session: Any = self.session
-        if not knows(session, Capability.RESTART):
-            return self.part.begin(start)
-        session.restart(start.text, start.hidden)
-        self.bad.zero_()
-        return self
 
     @property
     def calls(self) -> int:

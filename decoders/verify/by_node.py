@@ -3,14 +3,13 @@ every acceptance rule."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import AcceptRule, DecoderError, Draft, Law, Settled, Verifier, completed
-from decoders.capability import Capability, Known
 from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverted
 from decoders.verify.children import (
     Path,
@@ -24,12 +23,8 @@ from decoders.verify.children import (
 from decoders.verify.exact import Exact
 
 
-class ByNode(Known, Verifier):
+class ByNode(Verifier):
     """rule: judges one draft given p and q, see `decoders.api.AcceptRule`."""
-
-    known: ClassVar = {
-        Capability.BY_NODE: ("decide", "verdicts", "tests", "path", "last_code"),
-    }
 
     def __init__(self, rule: AcceptRule) -> None:
         self.rule: AcceptRule = completed(rule, AcceptRule)

@@ -6,13 +6,12 @@ With deterministic children q = 1 at x, so the residual is p without x, renormal
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoders.api import AcceptRule, Test
-from decoders.capability import Capability, Known
 from decoders.distribution import normalised, pick, without
 
 
@@ -37,10 +36,8 @@ def likeliest(p: Tensor, x: Tensor) -> Test:
     return Test(hit, hit, p, zero, zero)
 
 
-class Exact(Known, AcceptRule):
+class Exact(AcceptRule):
     """Vanilla speculative sampling; the output distribution is p whatever the drafter."""
-
-    known: ClassVar = {Capability.EXACT: ("test", "greedy", "at")}
 
     def __init__(self, model: Any = None) -> None:
         del model  # the rule needs nothing from it

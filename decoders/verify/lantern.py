@@ -10,14 +10,13 @@ rule (METHODS 4, points 1 and 2).
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import AcceptRule, DecoderError, ImageModel, Test
-from decoders.capability import Capability, Known
 from decoders.distribution import normalised, pick, without
 from decoders.verify.exact import ratio
 
@@ -109,7 +108,7 @@ def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> 
 
 
 @dataclass(eq=False, repr=False)
-class RelaxedRule(Known, AcceptRule):
+class RelaxedRule(AcceptRule):
     """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
 
     model: InitVar[ImageModel]
@@ -154,8 +153,6 @@ class Lantern(RelaxedRule):
     probability zero."""
 
     beyond_support = True  # neighbours may carry a code that the target rules out
-    known: ClassVar = {Capability.LANTERN: ("test", "greedy", "bound_of", "at")}
-
     delta: float = 0.2
 
     def __post_init__(self, model: ImageModel) -> None:
@@ -177,8 +174,6 @@ class Lantern(RelaxedRule):
 class LanternPP(RelaxedRule):
     """k nearest neighbours, lambda >= 1 (`lam` in YAML, as lambda is a Python keyword). The authors
     ran (10, 2) and (10, 10)."""
-
-    known: ClassVar = {Capability.LANTERN_PP: ("test", "greedy", "bound_of", "at")}
 
     k: int = 10
     lam: float = 2.0

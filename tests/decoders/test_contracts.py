@@ -22,7 +22,6 @@ from decoders.api import (
     Test,
     completed,
 )
-from decoders.capability import Capability, knows
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import executed
 from decoders.execution.cpu.library import missing
@@ -138,14 +137,3 @@ def test_a_rule_may_read_the_depth_and_the_place(how):
     assert relaxed[:, 1:10].any() and not relaxed[:, 10:].any()
     assert (trace.depth[relaxed] == 1).all()
     assert (trace.bound[:, 10:] == 0).all() and (trace.bound[relaxed] == 1).all()
-
-
-class Placed(Exact):
-    """Adds what it knows of the place, and overrides nothing else."""
-
-    def at(self, draft: Draft, place: torch.Tensor) -> Exact:
-        return Exact()
-
-
-def test_a_rule_that_reads_the_place_is_not_taken_for_the_one_it_comes_from():
-    assert knows(Exact(), Capability.EXACT) and not knows(Placed(), Capability.EXACT)

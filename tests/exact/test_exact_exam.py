@@ -8,12 +8,6 @@ from bench.judge.gate.laws import law_check, record_nodes
 from bench.judge.gate.small import Asked
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
-from decoders.executed import executed
-from decoders.execution.cpu.speculation import NativeStep
-from decoders.execution.cpu.structures import Filter
-from decoders.models.small import random_model
-from decoders.noise import DRAFT_SLOT
-from tests.decoders.execution.cpu.cases import needs_kernel
 from tests.exact.specs import (
     TAU_0,
     TAU_1,
@@ -151,32 +145,3 @@ def test_children_that_depend_on_the_noise_are_seen_in_images(monkeypatch):
 def test_a_small_error_of_a_rule_is_seen():
     asked = Asked(HALF, TAU_1)
     assert 0 < law_check(asked, record_nodes(asked)).figure < 0.02
-
-
-@needs_kernel
-@pytest.mark.parametrize(
-    ("part", "field", "wrong", "sampling", "says"),
-    [
-        (None, "", None, TAU_1, "images follow the AR law"),
-        ("_settling", "filter", Filter(0.6, 1.0, 0), TAU_1, TEACHER),
-        ("_settling", "accept_slot", DRAFT_SLOT, TAU_1, LAW),
-        ("_verifying", "cfg", 1.0, TAU_1, TEACHER),
-        (None, "", None, TAU_0, "tokens equal greedy AR"),
-        ("_verifying", "cfg", 1.0, TAU_0, GREEDY),
-    ],
-)
-def test_errors_of_the_cpu_kernel_are_caught(
-    part, field, wrong, sampling, says, few_images, monkeypatch
-):
-    made = NativeStep.__init__
-
-    def broken(self, *args):
-        made(self, *args)
-        if part is not None:
-            setattr(getattr(self, part), field, wrong)
-
-    monkeypatch.setattr(NativeStep, "__init__", broken)
-    real = executed(random_model(width=32), "cpu")
-    found = check_decoder(composed("small"), sampling, real)
-    assert found.verdict == ("exact" if part is None else "broken")
-    assert says in found.detail

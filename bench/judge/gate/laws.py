@@ -15,7 +15,6 @@ from bench.judge.gate.reference import ReferenceRule
 from bench.judge.gate.report import Finding, known
 from bench.judge.gate.small import Asked, Trial
 from decoders.api import AcceptRule, VerifiedPairs
-from decoders.executed import judge_of
 from metrics.node_law import MAX_DRAWS, Spot, draw_count, judge_at, node_law, spot_of
 
 TREE = (12, 3, 14)  # (V, grid, seed) of images on which nodes of the tree are recorded
@@ -113,9 +112,7 @@ def law_check(asked: Asked, recorded: Recorded) -> Finding:
     for rule, node in _placed(asked, recorded):
         spot = node.spot
         own |= rule.bounds_output
-        # What the loop judges with: the rule, or the kernel in its place, which knows no spot.
-        judge = judge_of(rule, "cpu" if asked.real.native else "eager") if spot is None else None
-        law = node_law(rule, node.p, node.q, node.children, judge, spot)
+        law = node_law(rule, node.p, node.q, node.children, spot)
         beyond_support |= getattr(rule, "beyond_support", False)
         outside = max(outside, float(law.out[node.p == 0].sum()))
         here = {

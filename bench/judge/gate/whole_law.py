@@ -29,6 +29,7 @@ from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.executed import execution
+from decoders.masks import visible
 
 MOST = 40_000  # rows that are run at most
 CERTAIN = 1e-9  # a total variation that is no rounding
@@ -94,7 +95,7 @@ class TableTarget:
         index = cache.flat_index(slots)
         cache.write(0, index, content[None, :, None].expand(2, -1, -1, -1, -1))
         held = cache.read(0)[1][:, 0]  # [R, S, W]
-        seen = mask.double()
+        seen = visible(mask).double()
         return seen @ held / seen.sum(-1, keepdim=True)  # [R, T, W]
 
     def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:

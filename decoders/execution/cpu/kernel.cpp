@@ -1,139 +1,162 @@
-// A decoding step's forwards at a handful of rows, for CPUs: what Python calls.
+// Layers, matrices and the guided head of small batches on a CPU, as torch operators.
 //
-// Why: at 2 to 50 rows a library spends more time around a product than in it, and an interpreter more
-// around an operator than either. Here the weights are packed once, and a whole forward is one call.
-// With AMX products and attention use its tiles (matrix_tiles.h), with AVX512-BF16 its dot instruction; all
-// else is plain vector code, in the lengths that the processor has (vectors.h).
+// Why: at 2 to 50 rows a library spends more time around a product than in it. Here the weights are packed
+// once, and all layers of a forward are one operator. With AMX, products and attention use its tiles
+// (matrix_tiles.h), with AVX512-BF16 its dot instruction; all else is plain vector code, in the lengths that
+// the processor has (vectors.h). decoders/execution/cpu/layers.py says what the operators compute.
 #include <omp.h>
+#include <unistd.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
 
-#include <cstring>
+#include <vector>
 
-#include "acceptance.h"
-#include "advancing.h"
-#include "drafting.h"
-#include "growing.h"
-#include "speculation.h"
-#include "stepping.h"
+#include "head.h"
+#include "layers.h"
 
-extern "C" {
+namespace {
 
-// All calls but `lantern_size` and `lantern_scratch` return 0, or 1 where an index lies outside its table: then nothing was
-// written.
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
 
-// p [M, V] becomes the residuals; q [M, V] (or null) is used up; verdicts [4, M, K]; left [threads, V].
-int lantern_judge(float* p, float* q, float* left, const int64_t* codes, const uint8_t* valid,
-                  const Rule* rule, long nodes, long vocab, long children, float* verdicts, int threads) {
-  const long all = nodes * children;
-  if (!within(codes, all, vocab)) return 1;
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (long m = 0; m < nodes; ++m) {
-    float* at = verdicts + m * children;
-    judge_node(p + m * vocab, q == nullptr ? nullptr : q + m * vocab, left + omp_get_thread_num() * vocab,
-               codes + m * children, valid + m * children, *rule, vocab, children,
-               Judged{at, at + all, at + 2 * all, at + 3 * all});
+void require(bool right, const char* what) {
+  STD_TORCH_CHECK(right, "the CPU kernel expected ", what, "; backend.layers=torch runs without it");
+}
+
+// OpenMP's threads stay behind in the parent of a fork; its child would wait for them for ever.
+void require_own_process() {
+  static const pid_t loaded = getpid();
+  STD_TORCH_CHECK(getpid() == loaded,
+                  "this process was forked after its parent had used the CPU kernel, whose threads a fork does not "
+                  "copy: start processes with spawn (multiprocessing.get_context(\"spawn\"), or "
+                  "set_start_method(\"spawn\")), or decode in the parent only after the fork");
+}
+
+bool is_half(const Tensor& x) { return x.scalar_type() == ScalarType::BFloat16; }
+
+void require_weights(const Tensor& weights, const Tensor& x, const char* what) {
+  require_own_process();
+  const auto type = x.scalar_type();
+  require((type == ScalarType::BFloat16 || type == ScalarType::Float) && type == weights.scalar_type() &&
+              x.is_contiguous(),
+          what);
+}
+
+template <class T>
+const T* data(const Tensor& x) {
+  return static_cast<const T*>(x.const_data_ptr());
+}
+
+// A thread's own memory, kept from call to call and zeros at first.
+template <int number>
+float* scratch(long floats) {
+  thread_local std::vector<float> kept;
+  if (static_cast<long>(kept.size()) < floats) kept.resize(floats);
+  return kept.data();
+}
+
+Tensor run_layers(Tensor weights, Tensor norms, Tensor rope, int64_t count, int64_t heads, int64_t ffn, double eps,
+              bool norm_first, bool norm_last, Tensor x, Tensor places, Tensor slots, Tensor mask, Tensor cache,
+                  std::optional<Tensor> wanted, int64_t products, int64_t times) {
+  require_weights(weights, x, "states [R, T, D] in the dtype of the weights, contiguous");
+  require(cache.scalar_type() == x.scalar_type() && cache.is_contiguous(), "a cache in the dtype of the weights");
+  require(places.scalar_type() == ScalarType::Long && slots.scalar_type() == ScalarType::Long &&
+              (mask.scalar_type() == ScalarType::Bool || mask.scalar_type() == ScalarType::Float) &&
+              mask.stride(2) == 1 && (!wanted.has_value() || wanted->is_contiguous()),
+          "places, slots and wanted queries in int64 and a mask in bool or float32");
+  const long outputs = wanted.has_value() ? wanted->size(1) : x.size(1);
+  Tensor out = torch::stable::new_empty(x, {x.size(0), outputs, x.size(2)});
+  const long width = x.size(2), parts = norm_first ? 2 : 1;
+  const bool half = is_half(x);
+  const long item = half ? 2 : 4, layer = 4 * width * width + 3 * width * ffn;
+  const char *matrices = data<char>(weights), *scales = data<char>(norms);
+  std::vector<LayerWeights> table(count);
+  for (long i = 0; i < count; ++i) {
+    const char *first = matrices + i * layer * item, *scale = scales + i * parts * width * item;
+    LayerWeights& w = table[i];
+    w.attention_norm = norm_first ? scale : nullptr;
+    w.ffn_norm = scale + (parts - 1) * width * item;
+    w.wqkv = first;
+    w.wo = first + 3 * width * width * item;
+    w.w13 = first + 4 * width * width * item;
+    w.w2 = first + (4 * width * width + 2 * width * ffn) * item;
   }
-  return 0;
+  Forward f{x.size(0), x.size(1), width, heads, ffn, count, mask.size(2), static_cast<float>(eps),
+            omp_get_max_threads(), table.data(), norm_last ? scales + count * parts * width * item : nullptr,
+            x.const_data_ptr(), out.mutable_data_ptr(), cache.mutable_data_ptr(), data<float>(rope),
+            rope.size(0), data<int64_t>(places), places.stride(0), places.stride(1), data<int64_t>(slots),
+            slots.stride(0), slots.stride(1), mask.const_data_ptr(), mask.scalar_type() == ScalarType::Float,
+            mask.stride(0), mask.stride(1), wanted.has_value() ? data<int64_t>(*wanted) : nullptr, outputs, nullptr,
+            static_cast<int>(products), times};
+  require(fits(f), "places and slots inside the rotary table and the cache, and wanted queries that there are");
+  f.scratch = scratch<0>(Scratch(f).floats(f.threads));
+  if (half) forward<uint16_t>(f);
+  else forward<float>(f);
+  return out;
 }
 
-// Bytes of a structure, so that Python's declaration can be compared; -1 for an unknown name.
-long lantern_size(const char* name) {
-#define SIZE(kind) \
-  if (std::strcmp(name, #kind) == 0) return sizeof(kind)
-  SIZE(LayerWeights);
-  SIZE(Forward);
-  SIZE(Filter);
-  SIZE(Rule);
-  SIZE(Expand);
-  SIZE(Advance);
-  SIZE(Grow);
-  SIZE(GrowStatic);
-  SIZE(GrowDynamic);
-  SIZE(NextCode);
-  SIZE(Nodes);
-  SIZE(Verify);
-  SIZE(Settle);
-#undef SIZE
-  return -1;
-}
-
-long lantern_scratch(const Forward* f) { return Scratch(*f).floats(f->threads); }
-
-int lantern_forward(const Forward* f, int half) {
-  if (!fits(*f)) return 1;
-  if (half) forward<uint16_t>(*f);
-  else forward<float>(*f);
-  return 0;
-}
-
-int lantern_advance(const Advance* a, int half) {
-  if (!fits(*a)) return 1;
-  if (half) advance<uint16_t>(*a);
-  else advance<float>(*a);
-  return 0;
-}
-
-int lantern_grow_static(const GrowStatic* g, int half) {
-  if (!fits(*g)) return 1;
-  if (half) grow<uint16_t>(*g);
-  else grow<float>(*g);
-  return 0;
-}
-
-int lantern_grow_dynamic(const GrowDynamic* g, int half) {
-  if (!fits(*g)) return 1;
-  if (half) grow<uint16_t>(*g);
-  else grow<float>(*g);
-  return 0;
-}
-
-int lantern_verify(const Verify* v, int half) {
-  if (!fits(*v)) return 1;
-  if (half) verify<uint16_t>(*v);
-  else verify<float>(*v);
-  return 0;
-}
-
-int lantern_settle(const Settle* s) {
-  if (!fits(*s)) return 1;
-  settle(*s);
-  return 0;
-}
-
-int lantern_next(const NextCode* n, int half) {
-  if (!fits(*n)) return 1;
-  if (half) next_codes<uint16_t>(*n);
-  else next_codes<float>(*n);
-  return 0;
-}
-
-// hidden [M, D], rows [cond; uncond] of `copies` = 2 -> out [M / copies, V]; raw [M, V].
-int lantern_logits(const void* hidden, const void* head, long rows, long width, long vocab, int copies,
-                   float cfg, float* raw, float* out, int threads, int half) {
-  if (half)
-    logits(static_cast<const uint16_t*>(hidden), static_cast<const uint16_t*>(head), rows, width, vocab,
-           copies, cfg, raw, out, threads);
+Tensor run_linear(Tensor weights, std::optional<Tensor> bias, int64_t outputs, Tensor x, int64_t times) {
+  require_weights(weights, x, "inputs [..., in] in the dtype of the weights, contiguous");
+  std::vector<int64_t> shape(x.sizes().begin(), x.sizes().end());
+  const long inputs = shape.back(), rows = x.numel() / inputs;
+  shape.back() = outputs;
+  Tensor out = torch::stable::new_empty(x, shape);
+  const int threads = omp_get_max_threads();
+  const void* added = bias.has_value() ? bias->const_data_ptr() : nullptr;
+  if (is_half(x))
+    linear(data<uint16_t>(x), data<uint16_t>(weights), static_cast<const uint16_t*>(added),
+           static_cast<uint16_t*>(out.mutable_data_ptr()), rows, inputs, outputs, threads, times);
   else
-    logits(static_cast<const float*>(hidden), static_cast<const float*>(head), rows, width, vocab, copies,
-           cfg, raw, out, threads);
-  return 0;
+    linear(data<float>(x), data<float>(weights), static_cast<const float*>(added),
+           static_cast<float*>(out.mutable_data_ptr()), rows, inputs, outputs, threads, times);
+  return out;
 }
 
-int lantern_pack(const void* w, long outputs, long inputs, void* out, int half) {
-  if (half) pack(static_cast<const uint16_t*>(w), outputs, inputs, static_cast<uint16_t*>(out));
-  else pack(static_cast<const float*>(w), outputs, inputs, static_cast<float*>(out));
-  return 0;
-}
-
-int lantern_linear(const void* x, const void* w, const void* bias, void* y, long rows, long inputs,
-                   long outputs, int threads, int half, long times) {
-  if (half)
-    linear(static_cast<const uint16_t*>(x), static_cast<const uint16_t*>(w),
-           static_cast<const uint16_t*>(bias), static_cast<uint16_t*>(y), rows, inputs, outputs, threads,
-           times);
+Tensor run_guided(Tensor weights, int64_t outputs, Tensor hidden, double cfg) {
+  require_weights(weights, hidden, "hidden states [R, T, D] in the dtype of the weights, contiguous");
+  const long copies = cfg == 1 ? 1 : 2, rows = hidden.size(0) * hidden.size(1);
+  Tensor out = torch::stable::new_empty(hidden, {hidden.size(0) / copies, hidden.size(1), outputs},
+                                        ScalarType::Float);
+  float* raw = copies == 1 ? nullptr : scratch<1>(rows * outputs);
+  float* to = static_cast<float*>(out.mutable_data_ptr());
+  const int threads = omp_get_max_threads();
+  if (is_half(hidden))
+    logits(data<uint16_t>(hidden), data<uint16_t>(weights), rows, hidden.size(2), outputs, copies, cfg, raw, to,
+           threads);
   else
-    linear(static_cast<const float*>(x), static_cast<const float*>(w), static_cast<const float*>(bias),
-           static_cast<float*>(y), rows, inputs, outputs, threads, times);
-  return 0;
+    logits(data<float>(hidden), data<float>(weights), rows, hidden.size(2), outputs, copies, cfg, raw, to,
+           threads);
+  return out;
 }
 
-}  // extern "C"
+Tensor run_packed(Tensor weight) {
+  const long outputs = weight.size(0), inputs = weight.size(1);
+  const long padded = (outputs + LANES - 1) / LANES * LANES;
+  require_weights(weight, weight, "weights [out, in] in bfloat16 or float32, contiguous");
+  Tensor out = torch::stable::new_empty(weight, {padded * inputs});
+  if (is_half(weight))
+    pack(data<uint16_t>(weight), outputs, inputs, static_cast<uint16_t*>(out.mutable_data_ptr()));
+  else
+    pack(data<float>(weight), outputs, inputs, static_cast<float*>(out.mutable_data_ptr()));
+  return out;
+}
+
+STABLE_TORCH_LIBRARY_FRAGMENT(lantern_cpu, library) {
+  library.def("packed(Tensor weight) -> Tensor");
+  library.def("linear(Tensor weights, Tensor? bias, int outputs, Tensor x, int times=1) -> Tensor");
+  library.def("guided(Tensor weights, int outputs, Tensor hidden, float cfg) -> Tensor");
+  library.def(
+      "layers(Tensor weights, Tensor norms, Tensor rope, int count, int heads, int ffn, float eps, "
+      "bool norm_first, bool norm_last, Tensor x, Tensor places, Tensor slots, Tensor mask, Tensor(a!) cache, "
+      "Tensor? wanted=None, int products=0, int times=1) -> Tensor");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(lantern_cpu, CPU, library) {
+  library.impl("packed", TORCH_BOX(&run_packed));
+  library.impl("linear", TORCH_BOX(&run_linear));
+  library.impl("guided", TORCH_BOX(&run_guided));
+  library.impl("layers", TORCH_BOX(&run_layers));
+}
+
+}  // namespace

@@ -9,10 +9,10 @@
 
 #include <sched.h>
 
+#include <cstring>
+
 #include "attention.h"
 #include "products.h"
-
-extern "C" {
 
 // One layer's packed weights; attention_norm is null in the EAGLE drafter's layer.
 struct LayerWeights {
@@ -26,10 +26,8 @@ struct Forward {
   int threads;
   const LayerWeights* weights;
   const void* final_norm;            // null: none
-  const void* input;                 // [R, T, D] in the model's type, contiguous; or, with codes,
-  const int64_t* codes;              // [R, T] (null: none): rows of the input, an embedding
-  long embedded;                     // [embedded, D]
-  void* output;                      // [R, T, D], contiguous
+  const void* input;                 // [R, T, D] in the model's type, contiguous
+  void* output;                      // [R, W, D], contiguous
   void* cache;                       // [layers, 2, R, H, S, d], contiguous
   const float* rope;                 // [places, d / 2, 2]
   long places;                       // rows of the table; places beyond read the last one
@@ -37,14 +35,15 @@ struct Forward {
   long place_row, place_query;
   const int64_t* slot;               // [R, T], where keys and values go
   long slot_row, slot_query;
-  const uint8_t* mask;               // [R, T, S], nonzero where a query may look
+  const void* mask;                  // [R, T, S]: bytes, nonzero where a query may look; or floats to add
+  bool added;                        // the mask is floats
   long mask_row, mask_query;
-  float* scratch;                    // `lantern_scratch` floats
+  const int64_t* wanted;             // [R, W], contiguous: queries whose output is wanted; null: all, W = T
+  long outputs;                      // W
+  float* scratch;                    // `Scratch::floats`, zeros at first
   int products;                      // to be timed: 1: products with weights alone, 2: and attention
   long times;                        // that a call does it all: 1, or several to be timed
 };
-
-}  // extern "C"
 
 namespace {
 
@@ -115,21 +114,26 @@ struct Scratch {
   long floats(int threads) const { return shared + threads * own; }
 };
 
+inline bool is_open(uint8_t mask) { return mask; }
+inline bool is_open(float mask) { return mask == 0; }
+
 // The mask of row r as it is added to scores, and how many slots some query of the row sees (in whole
 // vectors; those behind are closed).
+template <class M>
 void open_row(const Forward& f, const Scratch& at, long r) {
+  const M* mask = static_cast<const M*>(f.mask) + r * f.mask_row;
   long used = 1;
   for (long t = 0; t < f.queries; ++t) {
-    const uint8_t* row = f.mask + r * f.mask_row + t * f.mask_query;
+    const M* row = mask + t * f.mask_query;
     long s = f.slots;
-    while (s > used && !row[s - 1]) --s;
+    while (s > used && !is_open(row[s - 1])) --s;
     used = s > used ? s : used;
   }
   const long padded = (used + LANES - 1) / LANES * LANES, there = padded < f.slots ? padded : f.slots;
   for (long t = 0; t < f.queries; ++t) {
     float* closed = f.scratch + at.closed + (r * f.queries + t) * apart(f);
-    const uint8_t* row = f.mask + r * f.mask_row + t * f.mask_query;
-    for (long s = 0; s < there; ++s) closed[s] = row[s] ? 0.f : -INFINITY;
+    const M* row = mask + t * f.mask_query;
+    for (long s = 0; s < there; ++s) closed[s] = is_open(row[s]) ? 0.f : -INFINITY;
     for (long s = there; s < padded; ++s) closed[s] = -INFINITY;
   }
   f.scratch[at.used + r] = static_cast<float>(padded);
@@ -150,10 +154,11 @@ T* keys_of(const Forward& f, long layer, long r, long h) {
   return static_cast<T*>(f.cache) + ((layer * 2 * f.rows + r) * f.heads + h) * f.slots * (f.width / f.heads);
 }
 
-// Rotates the queries and keys of (row, head), appends keys and values, attends. `next` (or null): keys
-// that this thread reads afterwards.
+// Rotates the queries and keys of (row, head), appends keys and values, attends with the `wanted` queries
+// [outputs] of the row (null: with all). `next` (or null): keys that this thread reads afterwards.
 template <class T>
-void head(const Forward& f, const Scratch& at, long layer, long r, long h, const T* next, float* own) {
+void head(const Forward& f, const Scratch& at, long layer, long r, long h, const int64_t* wanted, const T* next,
+          float* own) {
   const long d = f.width / f.heads, m0 = r * f.queries;
   T* query = reinterpret_cast<T*>(own + at.query);
   T* keys = keys_of<T>(f, layer, r, h);
@@ -169,7 +174,16 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, const
   }
   const long used = static_cast<long>(f.scratch[at.used + r]), step = apart(f);
   const float* closed = f.scratch + at.closed + m0 * step;
-  T* attended = reinterpret_cast<T*>(f.scratch + at.attended) + m0 * f.width + h * d;
+  T* attended = reinterpret_cast<T*>(f.scratch + at.attended) + h * d;
+  if (wanted != nullptr) {
+    for (long w = 0; w < f.outputs; ++w) {
+      const long t = wanted[r * f.outputs + w];
+      attend_width(d, query + t * d, 1, keys, values, w + 1 == f.outputs ? next : nullptr, closed + t * step,
+                   step, used, f.slots, own + at.scores, attended + (r * f.outputs + w) * f.width, f.width);
+    }
+    return;
+  }
+  attended += m0 * f.width;
   for (long t = 0; t < f.queries; t += GROUP) {
     const long left = f.queries - t;
     attend_width(d, query + t * d, left < GROUP ? left : GROUP, keys, values, left <= GROUP ? next : nullptr,
@@ -186,8 +200,8 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   const int part = by_rows ? 0 : self, parts = by_rows ? 1 : threads;
   const long r0 = by_rows ? share(f.rows, self, threads) : 0;
   const long r1 = by_rows ? share(f.rows, self + 1, threads) : f.rows;
-  const long first = r0 * f.queries, last = r1 * f.queries;
-  const long D = f.width, F = f.ffn, M = f.rows * f.queries;
+  long first = r0 * f.queries, last = r1 * f.queries, M = f.rows * f.queries;
+  const long D = f.width, F = f.ffn;
   float* qkv = f.scratch + at.qkv;
   float* own = f.scratch + at.shared + self * at.own;
   float* x = own + at.x;
@@ -197,11 +211,12 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   const auto meet = [&] { ::meet(f, parts); };
   if (f.products != 1)
     for (long r = r0 + share(r1 - r0, part, parts); r < r0 + share(r1 - r0, part + 1, parts); ++r)
-      open_row(f, at, r);
+      if (f.added) open_row<float>(f, at, r);
+      else open_row<uint8_t>(f, at, r);
   meet();
   const T* input = static_cast<const T*>(f.input);
   for (long m = first; m < last; ++m) {
-    const T* row = input + (f.codes == nullptr ? m : f.codes[m]) * D;
+    const T* row = input + m * D;
     for (long i = 0; i < D; i += LANES) store(x + m * D + i, load(row + i));
   }
   const auto to = [](float* out, long stride) {
@@ -254,9 +269,18 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
       project(qkv_begin, share(3 * outputs, part + 1, parts), of(w.wo, stack, D / 2));
       meet();
     }
+    const bool few = f.wanted != nullptr && layer + 1 == f.layers;
     const auto keys_at = [&](long i) { return keys_of<T>(f, layer, r0 + i / heads, h0 + i % heads); };
     for (long i = item; i < item_end && f.products != 1; ++i)
-      head<T>(f, at, layer, r0 + i / heads, h0 + i % heads, i + 1 < item_end ? keys_at(i + 1) : nullptr, own);
+      head<T>(f, at, layer, r0 + i / heads, h0 + i % heads, few ? f.wanted : nullptr,
+              i + 1 < item_end ? keys_at(i + 1) : nullptr, own);
+    if (few) {  // from here on there are W rows of x per row, closed up
+      for (long r = r0; r < r1; ++r)
+        for (long w = 0; w < f.outputs; ++w)
+          std::memmove(x + (r * f.outputs + w) * D, x + (r * f.queries + f.wanted[r * f.outputs + w]) * D,
+                       D * sizeof(float));
+      first = r0 * f.outputs, last = r1 * f.outputs, M = f.rows * f.outputs;
+    }
     if (!mixes_own) meet();
     multiply(attended, w.wo, D, f.scratch + at.wo_sums, of(w.w13, up, D));
     collect(f.scratch + at.wo_sums);
@@ -281,9 +305,9 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   norm(x, static_cast<const T*>(f.final_norm), f.eps, D, m0, m1, static_cast<T*>(f.output));
 }
 
-// Whether every code, place and slot is in its table (places beyond it are allowed: the last is read).
+// Whether every place, slot and wanted query is in its table (places beyond it are allowed: the last is read).
 bool fits(const Forward& f) {
-  bool all = f.codes == nullptr || within(f.codes, f.rows * f.queries, f.embedded);
+  bool all = f.wanted == nullptr || within(f.wanted, f.rows * f.outputs, f.queries);
   for (long r = 0; r < f.rows; ++r)
     for (long t = 0; t < f.queries; ++t) {
       const long slot = f.slot[r * f.slot_row + t * f.slot_query];

@@ -1,14 +1,13 @@
-"""The CPU kernel's shared library: compiled where it runs, for the processor it runs on.
+"""The CPU kernel's torch operators: compiled where they run, for the processor they run on.
 
-One call of a C++ compiler on `kernel.cpp`, a few seconds, once a machine: the library is kept under
-a name made of the source, the flags, the compiler and the processor. It is not linked with an
-OpenMP library of its own: it uses the one that PyTorch has loaded, since two would keep two sets of
-threads spinning on the same cores.
+One call of a C++ compiler on `kernel.cpp`, some seconds, once per machine: the library is kept
+under a name made of the source, the flags, the compiler, the processor and PyTorch's version. It is
+not linked with an OpenMP library of its own: it uses the one that PyTorch has loaded, since two
+would keep two sets of threads spinning on the same cores.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import platform
@@ -20,15 +19,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from decoders.api import DecoderError
 from decoders.execution.cpu.processor import cpuinfo
-from decoders.execution.cpu.structures import FUNCTIONS, Struct, arguments
 from decoders.places import folder
 
+TORCH = Path(torch.__file__).parent
 SOURCE = Path(__file__).parent / "kernel.cpp"
 COMPILERS = ("g++", "c++")
-WORDS = "-std=c++17 -O3 -march=native -fPIC -fopenmp"
-LOADED_IN = "loaded_in"  # attribute of the library: the process that loaded it
+WORDS = "-std=c++20 -O3 -march=native -fPIC -fopenmp"
 FLAGS = (*WORDS.split(), "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 
 
@@ -69,8 +70,8 @@ def _processor() -> str:
 
 
 @cache
-def library() -> ctypes.CDLL:
-    """The loaded library, compiled first where need be.
+def load() -> None:
+    """Makes the operators `torch.ops.lantern_cpu` known, compiled first where need be.
 
     Raises DecoderError where there is no compiler, or it fails.
     """
@@ -80,7 +81,7 @@ def library() -> ctypes.CDLL:
         raise DecoderError(f"the CPU kernel cannot be built: {reason}")
     sources = [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]
     parts = (*(path.read_text() for path in sources), *FLAGS, version(found), _processor())
-    parts += platform.libc_ver()
+    parts += (*platform.libc_ver(), torch.__version__)
     path = folder() / f"kernel-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
     try:
         if not path.is_file():
@@ -90,42 +91,43 @@ def library() -> ctypes.CDLL:
             f"the CPU kernel cannot be kept in {path.parent}: {error}; set XDG_CACHE_HOME to a "
             "folder that can be written, or set backend.layers=torch"
         ) from error
+    if hasattr(torch.ops.lantern_cpu, "layers"):  # another import of this module has loaded it
+        return
     try:
-        loaded = ctypes.CDLL(str(path))
+        torch.ops.load_library(path)
     except OSError as error:  # a damaged file, or a PyTorch that brings no OpenMP of GCC's
         raise DecoderError(
             f"the CPU kernel cannot be loaded: {error}; delete {path}, or set backend.layers=torch"
         ) from error
-    setattr(loaded, LOADED_IN, os.getpid())
-    for name, declared in FUNCTIONS.items():
-        getattr(loaded, f"lantern_{name}").argtypes = arguments(declared)
-    loaded.lantern_scratch.restype = loaded.lantern_size.restype = ctypes.c_long
-    for kind in Struct.__subclasses__():
-        size = loaded.lantern_size(kind.__name__.encode())
-        if size != ctypes.sizeof(kind):
-            raise DecoderError(
-                f"the CPU kernel's {kind.__name__} has {size} bytes, Python's has "
-                f"{ctypes.sizeof(kind)}: its fields are not those of the header (structures.py)"
-            )
-    return loaded
+    for name, shapes in SHAPES.items():
+        torch.library.register_fake(f"lantern_cpu::{name}", shapes)
 
 
-def run(name: str, function: Callable[..., Any], *arguments: Any) -> None:
-    """Calls a function of the library. Raises DecoderError where it found an index out of its
-    range, before it has written anything; and in a process that was forked from one that had loaded
-    it: OpenMP's threads stay behind in the parent, and the child would wait for them for ever."""
-    if getattr(library(), LOADED_IN) != os.getpid():
-        raise DecoderError(
-            "this process was forked after its parent had used the CPU kernel, whose threads a "
-            "fork does not copy: start processes with spawn "
-            '(multiprocessing.get_context("spawn"), or set_start_method("spawn")), or decode in '
-            "the parent only after the fork"
-        )
-    if function(*arguments):
-        raise DecoderError(
-            f"the CPU kernel ({name}): a code, node, slot or place lies outside its table; the "
-            "decoder or drafter that called it is wrong, or backend.layers=torch will say more"
-        )
+def _linear(
+    weights: Tensor, bias: Tensor | None, outputs: int, x: Tensor, times: int = 1
+) -> Tensor:
+    return x.new_empty(*x.shape[:-1], outputs)
+
+
+def _guided(weights: Tensor, outputs: int, hidden: Tensor, cfg: float) -> Tensor:
+    rows, queries, _ = hidden.shape
+    copies = 1 if cfg == 1 else 2
+    return hidden.new_empty(rows // copies, queries, outputs, dtype=torch.float32)
+
+
+def _layers(*given: Any) -> Tensor:
+    x, wanted = given[9], given[14] if len(given) > 14 else None
+    rows, queries, width = x.shape
+    made: Tensor = x.new_empty(rows, queries if wanted is None else wanted.shape[1], width)
+    return made
+
+
+# By operator what a compiler knows of its result.
+SHAPES: dict[str, Callable[..., Tensor]] = {
+    "linear": _linear,
+    "guided": _guided,
+    "layers": _layers,
+}
 
 
 def _compile(found: str, path: Path) -> None:
@@ -133,10 +135,11 @@ def _compile(found: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         part, made = Path(name) / "kernel.o", Path(name) / "kernel.so"
-        # Linked without -fopenmp: see above.
+        includes = f"-I{TORCH / 'include'}"
+        linked = [f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-ltorch_cpu"]
         for command in (
-            [found, *FLAGS, "-c", str(SOURCE), "-o", str(part)],
-            [found, "-shared", str(part), "-o", str(made)],
+            [found, *FLAGS, includes, "-c", str(SOURCE), "-o", str(part)],
+            [found, "-shared", str(part), *linked, "-o", str(made)],
         ):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode or not Path(command[-1]).is_file():

@@ -10,14 +10,14 @@ table shifted by one accordingly.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import KVCache
-from decoders.capability import Capability
+from decoders.masks import added
 from decoders.models.eagle_net import EagleNet
 from decoders.models.transformer import prefix_mask
 from decoders.propose.drafters.eagle_checkpoint import load_eagle
@@ -27,8 +27,6 @@ from decoders.propose.drafters.shared import CachedSession, NetDrafter, check_ma
 class EagleSession(CachedSession):
     """Drafts for B images. Everything is kept for the R rows, so that a draft copies only the new
     codes. Per node there are the predicted feature and its row of the attention mask."""
-
-    known: ClassVar = {Capability.EAGLE_SESSION: ("advance", "expand", "_forward", "_logits")}
 
     def allocate(self, like: Tensor, nodes: int) -> None:
         self.start = self.target.prefix - 1  # P - 1
@@ -43,7 +41,7 @@ class EagleSession(CachedSession):
         super()._read(text, prefix_hidden)
         rows, drop = text.paired(self.copies)
         mask = self.net.valid(rows, drop)  # [R, P - 1]
-        self.prefix[:, 0, : self.start].copy_(mask)
+        self.prefix[:, 0, : self.start].copy_(added(mask))
         if self.start:
             self._read_prefix(self.net.prefix_ids(rows, drop), mask, prefix_hidden)
 
@@ -57,11 +55,17 @@ class EagleSession(CachedSession):
         self.net.step(ids, hidden[:, :size], slots, slots, seen, self.cache)
 
     def _forward(
-        self, codes: Tensor, features: Any, slots: Tensor, places: Tensor, seen: Tensor
+        self,
+        codes: Tensor,
+        features: Any,
+        slots: Tensor,
+        places: Tensor,
+        seen: Tensor,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         self.calls += 1
         ids = self.net.token_ids(codes)
-        return self.net.step(ids, features, places, slots, seen, self.cache)
+        return self.net.step(ids, features, places, slots, seen, self.cache, wanted)
 
 
 class Eagle(NetDrafter):

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel
 from decoders.distribution import take
+from decoders.masks import added
 from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
@@ -112,9 +113,10 @@ class FalconSession(EagleSession):
             places,
             torch.cat([slots, aside], 1),
             torch.cat([seen, root], 1),
-        )  # [R, T + 1, D]
+            torch.cat([torch.full_like(last, codes.shape[1]), last], 1),
+        )  # [R, 2, D], of the block's two places
         self.seen[:, :1] = root
-        self.features[:, :1] = torch.cat([out[:, -1:], take(out[:, :-1], last), memory], -1)
+        self.features[:, :1] = torch.cat([*out.split(1, 1), memory], -1)
         return self._logits(self.features[:, :1], 0)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
@@ -126,9 +128,8 @@ class FalconSession(EagleSession):
         else:
             pair = self.codes.gather(1, parents), codes
             slots = self.root_slot + nodes + self.size, self.root_slot + nodes  # [R, w] each
-            seen = (
-                seen | (self.places == slots[0][..., None]) | (self.places == slots[1][..., None])
-            )
+            first, second = (self.places == slot[..., None] for slot in slots)
+            seen = torch.maximum(seen, added(first | second))
             kept = self._block(pair, kept, slots, depth, seen)
         self.features.index_copy_(1, nodes, kept)
         self.seen.index_copy_(1, nodes, seen)
@@ -159,9 +160,16 @@ class FalconSession(EagleSession):
         )
         return torch.cat([*out.chunk(2, 1), memory], -1)
 
-    def _layer(self, x: Tensor, places: Tensor, slots: Tensor, seen: Tensor) -> Tensor:
+    def _layer(
+        self,
+        x: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        seen: Tensor,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
         self.calls += 1
-        return self.net.layer(x, places, slots, seen, self.cache)
+        return self.net.layer(x, places, slots, seen, self.cache, wanted)
 
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:
         """hidden [R, w, 4 D]: the first feature's at an even depth, else the second one's."""

@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import KVCache
+from decoders.distribution import take
+from decoders.masks import added
 from decoders.models.transformer import Transformer, empty
 from decoders.propose.drafters.eagle_learner import Head
 from decoders.propose.drafters.shared import CachedSession, NetLearner, Trained
@@ -84,14 +86,21 @@ class FreeSession(CachedSession):
 
     def _read(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
         self.calls = 1
-        self.prefix[:, 0, : self.start].copy_(text.row_mask(self.copies))
+        self.prefix[:, 0, : self.start].copy_(added(text.row_mask(self.copies)))
         self.body.prefill(text, self.copies, self.cache)
 
     def _forward(
-        self, codes: Tensor, features: Any, slots: Tensor, places: Tensor, seen: Tensor
+        self,
+        codes: Tensor,
+        features: Any,
+        slots: Tensor,
+        places: Tensor,
+        seen: Tensor,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         self.calls += 1
         state = self.body.forward_codes(codes, places - self.start, slots, seen, self.cache)
+        state = state if wanted is None else take(state, wanted)
         return self.exit(state).to(state.dtype)
 
 

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, TextFeatures
 from decoders.cache import KEYS, VALUES, KVCache, Reads
+from decoders.distribution import take
+from decoders.masks import added
 from decoders.models.attention import attend, attention_bias, rope_at, rotate
 from decoders.models.parts import RMSNorm
 from decoders.models.shape import rope_table
@@ -95,10 +97,16 @@ class GlideSession(CachedSession):
         self.open[:, : self.net.cfg.prefix].copy_(text.row_mask(self.copies))
 
     def _visible(self, slots: Tensor) -> Tensor:
-        return self.places <= slots[..., None]  # no prefix
+        return added(self.places <= slots[..., None])  # no prefix
 
     def _forward(
-        self, codes: Tensor, features: Any, slots: Tensor, places: Tensor, seen: Tensor
+        self,
+        codes: Tensor,
+        features: Any,
+        slots: Tensor,
+        places: Tensor,
+        seen: Tensor,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         self.calls += 1
         net, kept = self.net, self.kept
@@ -111,7 +119,8 @@ class GlideSession(CachedSession):
         own = attention_bias(seen, x.dtype, group), self.cache, self.cache.flat_index(slots)
         k, v = (both.float() for both in kept.read(net.cfg.layers - 1))
         out = net.run(x, rope, own, (attention_bias(glimpsed, x.dtype, group), k, v))
-        return out.to(kept.data.dtype)  # as the target's head takes it
+        out = out.to(kept.data.dtype)  # as the target's head takes it
+        return out if wanted is None else take(out, wanted)
 
 
 class Glide(Trained):

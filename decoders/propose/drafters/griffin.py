@@ -70,7 +70,7 @@ class GriffinSession(EagleSession):
     def _read_prefix(self, ids: Tensor, mask: Tensor, hidden: Tensor) -> None:
         super()._read_prefix(ids, mask, hidden.float())
 
-    def _forward(self, codes: Tensor, features: Any, *where: Tensor) -> Tensor:
+    def _forward(self, codes: Tensor, features: Any, *where: Any) -> Tensor:
         return self.net.parted(super()._forward(codes, features.float(), *where))
 
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:

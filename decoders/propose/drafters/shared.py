@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, Drafter, DraftSession, ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache, Reads, aligned
-from decoders.capability import RESTART, Known
 from decoders.distribution import code_logits, take
+from decoders.masks import CLOSED, added
 from decoders.models.checkpoint import assign
 from decoders.models.weights import load_into, read_tensors, write_weights
 from decoders.training.states import States, transformer_of
@@ -31,11 +31,9 @@ FLOAT = torch.float32
 # ---- sessions -----------------------------------------------------------------------------------
 
 
-class Session(Known, DraftSession):
+class Session(DraftSession):
     """Drafts for B images, kept as R rows (conditional, then unconditional). kept: the target's
     cache, of a drafter that reads it."""
-
-    known = RESTART
 
     def __init__(
         self,
@@ -52,10 +50,6 @@ class Session(Known, DraftSession):
         self.copies, self.max_new, self.kept = sampling.guidance_rows, max_new, kept
         self.root_code = torch.zeros(text.batch, dtype=torch.long, device=prefix_hidden.device)
         self.allocate(prefix_hidden, nodes)
-        self._read(text, prefix_hidden)
-
-    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
-        """See `decoders.api.DraftSession`. What is behind the root is written before it is read."""
         self._read(text, prefix_hidden)
 
     def allocate(self, like: Tensor, nodes: int) -> None:
@@ -103,7 +97,6 @@ class CachedSession(Session):
     """A session with a key/value cache of its own. Node i writes i slots behind the root; its row
     of the attention mask is its parent's with one more visible slot."""
 
-    known = RESTART
     start: int  # the slot of an image's first code
     features: Tensor | None = None  # [R, nodes + 1, D], what was predicted at every node, if read
 
@@ -112,28 +105,32 @@ class CachedSession(Session):
         capacity = aligned(self.start + self.target.length + self.max_new + nodes + 1)
         self.cache = self._new_cache(rows, capacity)
         self.places = torch.arange(capacity, device=device)  # [S]
-        self.prefix = torch.zeros(rows, 1, capacity, dtype=torch.bool, device=device)  # [R, 1, S]
-        self.behind = self.places >= self.start  # [S], slots of the image's codes
-        self.seen = torch.zeros(rows, nodes + 1, capacity, dtype=torch.bool, device=device)
+        self.prefix = torch.full((rows, 1, capacity), CLOSED, device=device)  # a mask [R, 1, S]
+        self.seen = torch.full((rows, nodes + 1, capacity), CLOSED, device=device)
         self.root_slot = torch.zeros(rows, 1, dtype=torch.long, device=device)
 
     def _new_cache(self, rows: int, capacity: int) -> KVCache:
         raise NotImplementedError("a session with a cache says how it is made")
 
-    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
-        self.cache.cleared()
-        self._read(text, prefix_hidden)
-
     def _forward(
-        self, codes: Tensor, features: Any, slots: Tensor, places: Tensor, seen: Tensor
+        self,
+        codes: Tensor,
+        features: Any,
+        slots: Tensor,
+        places: Tensor,
+        seen: Tensor,
+        wanted: Tensor | None = None,
     ) -> Tensor:
         """codes, slots [R, T]; places [R, T], slots by depth; features [R, T, D] of the places
-        above; seen [R, T, S] -> [R, T, D], what the head reads."""
+        above; seen, a mask [R, T, S]; wanted [R, W]: of which queries the result is read, all
+        without it -> [R, W or T, D], what the head reads."""
         raise NotImplementedError("a session says what its net does")
 
     def _visible(self, slots: Tensor) -> Tensor:
-        """What committed codes at slots [R, T] see, [R, T, S] bool."""
-        return (self.behind & (self.places <= slots[..., None])) | self.prefix
+        """What committed codes at slots [R, T] see: the image's codes so far, and the prefix; a
+        mask [R, T, S]."""
+        image = (self.places >= self.start) & (self.places <= slots[..., None])
+        return torch.maximum(added(image), self.prefix)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
@@ -141,7 +138,7 @@ class CachedSession(Session):
         last = self.root(codes, count)  # [B, 1]
         self.root_slot.copy_(self._rows((self.start + start)[:, None] + last))
         last = self._rows(last)  # [R, 1]
-        out = take(self._forward(self._rows(codes), hidden, slots, slots, seen), last)
+        out = self._forward(self._rows(codes), hidden, slots, slots, seen, last)
         self.seen[:, :1] = take(seen, last)
         if self.features is not None:  # what the head reads then, too: no launch for a copy of it
             self.features[:, :1] = out
@@ -152,7 +149,8 @@ class CachedSession(Session):
         codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
         slots = self.root_slot + nodes  # [R, w]
         places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot
-        seen = take(self.seen, parents) | (self.places == slots[..., None])  # [R, w, S]
+        itself = added(self.places == slots[..., None])
+        seen = torch.maximum(take(self.seen, parents), itself)  # [R, w, S]
         above = None if self.features is None else take(self.features, parents)
         out = self._forward(codes, above, slots, places, seen)
         self.seen.index_copy_(1, nodes, seen)

@@ -18,9 +18,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from decoders.api import ImageModel, TextFeatures
+from decoders.api import ImageModel
 from decoders.cache import KVCache
-from decoders.capability import RESTART
 from decoders.distribution import code_logits, take
 from decoders.models.attention import rope_at, rotate
 from decoders.models.parts import RMSNorm
@@ -95,17 +94,13 @@ class SpecDecSession(DepthSession):
     """What it keeps of the images are the entries' keys and values by place, and the logits of a
     block."""
 
-    known, depths = RESTART, DEPTHS
+    depths = DEPTHS
 
     def allocate(self, like: Tensor, nodes: int) -> None:
         super().allocate(like, nodes)
         cfg, size = self.net.cfg, len(self.span)
         shape = 1, len(like), size, cfg.heads, cfg.head_dim
         self.cache = KVCache(*shape, torch.float32, like.device)
-
-    def restart(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
-        self.cache.cleared()
-        self._read(text, prefix_hidden)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         self.calls += 1

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import InitVar, dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
-from decoders.capability import Capability, Known
 from decoders.distribution import probabilities
 from decoders.kinds import Within
 from decoders.noise import Noise
@@ -26,9 +25,7 @@ FLOOR = math.log(TINY)
 
 
 @dataclass(eq=False, repr=False)
-class Dynamic(Known, Tree):
-    known: ClassVar = {Capability.DYNAMIC_TREE: ("grow", "rank")}
-
+class Dynamic(Tree):
     model: InitVar[Any] = None
     depth: Annotated[int, Within(most=256)] = 5
     top_k: Annotated[int, Within(most=256)] = 10

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path as FilePath
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
-from decoders.capability import Capability, Known
 from decoders.distribution import draw_distinct, probabilities
 from decoders.kinds import unknown
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
@@ -117,10 +116,9 @@ class Shape:
         return Draft(codes, parent, depth, children, q, above, len(self.levels), inner=inner)
 
 
-class Static(Known, Tree):
+class Static(Tree):
     """A fixed tree. ``choices``: a name of `named_trees`, or a list of paths."""
 
-    known: ClassVar = {Capability.STATIC_TREE: ("grow", "draw")}
     paths: list[Path]
 
     def __init__(

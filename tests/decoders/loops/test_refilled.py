@@ -13,8 +13,8 @@ from bench.config.compose import compose_study
 from bench.config.schedule import cells
 from decoders.api import DecoderError, Draft, Execution, Generation, Sampling, Start, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
+from decoders.execution.cpu.execution import Cpu
 from decoders.execution.cpu.library import missing
-from decoders.execution.cpu.replacing import Cpu
 from decoders.execution.eager import Eager
 from decoders.models.small import random_model
 from decoders.noise import Noise

@@ -1,4 +1,4 @@
-"""What the CPU kernel has no call for is compiled, whoever wrote it, and decodes the same codes."""
+"""Every piece of a step is compiled, whoever wrote it, and decodes the same codes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +12,13 @@ from bench.config.compose import compose_study
 from bench.config.schedule import cells
 from decoders.api import ImageModel, Sampling, Test
 from decoders.compose import build_decoder
-from decoders.execution import compiled
-from decoders.execution.compiled import Compiled, direct
-from decoders.execution.cpu.replacing import Cpu
+from decoders.execution.compiled import Compiled
+from decoders.execution.cpu.execution import Cpu
+from decoders.execution.replay import Replayed
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.drafters.eagle import Eagle, EagleSession
 from decoders.propose.grown import Grown
 from decoders.propose.trees.chain import Chain
 from decoders.verify.by_node import ByNode
@@ -36,9 +36,8 @@ SAMPLING = Sampling(cfg=2.0, top_k=40)
 class Traced(Compiled):
     """Pieces as whole graphs, run operator by operator: no minute of compiling."""
 
-    def lowered(self, own: Any, device: torch.device) -> Any:
-        options: Any = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        return torch.compile(own, dynamic=False, fullgraph=True, backend="eager", options=options)
+    def compile_graph(self, graph: Any, inputs: Any, device: torch.device) -> Any:
+        return graph
 
 
 def model_of(sizes: Any = (), compiler: type[Compiled] = Traced) -> ImageModel:
@@ -59,15 +58,15 @@ def generation(loop: Any, seed: int = 3, prompts: tuple[str, ...] = ("a b",)) ->
 def test_every_piece_of_every_decoder_is_one_graph(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And is called without TorchDynamo's look for guards."""
+    """And is replayed from an image's second step on, where all steps are of one form."""
     torch._dynamo.reset()
-    found: list[Any] = []
+    replayed, made = list[int](), Replayed.__call__
 
-    def called(own: Any) -> Any:
-        found.append(direct(own))
-        return found[-1]
+    def counted(self: Replayed, run: Any) -> Any:
+        replayed.append(len(self.calls))
+        return made(self, run)
 
-    monkeypatch.setattr(compiled, "direct", called)
+    monkeypatch.setattr(Replayed, "__call__", counted)
     words = [f"decoders=[{entry(name)}]", "model=tiny"]
     spec = cells(compose_study(words), SAMPLING)[-1].entry.spec
     plain, own = (build_decoder(model_of(sizes), spec, SAMPLING) for sizes in ((), range(1, 2)))
@@ -75,12 +74,10 @@ def test_every_piece_of_every_decoder_is_one_graph(
         have, want = generation(own, seed), generation(plain, seed)
         assert torch.equal(have.codes, want.codes)
         assert torch.equal(have.trace.accepted, want.trace.accepted)
-    assert None not in found
-    assert "eager" not in have.trace.path.values()
-    left = {phase for phase, how in want.trace.path.items() if how == "eager"}
-    assert {phase for phase, how in have.trace.path.items() if how == "compiled"} == left
-    if name == "vvs":  # of both kinds of step a draft, a forward, a settling
-        assert len(found) == 6
+    assert {*want.trace.path.values()} == {"eager"}
+    assert {*have.trace.path.values()} == {"compiled"}
+    steps = int(have.trace.target_calls.max()) - 1  # but the first one of the second image
+    assert len(replayed) >= steps or own.plain
 
 
 class Wary(Exact):
@@ -107,11 +104,36 @@ def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for() -> None:
     loop.execution.announce(told.append)
     wanted = generation(loop_of(model_of(), Wary()))
     made = generation(loop)
-    assert told == ["accept", ""]
+    assert told == ["draft", "", "forward", "", "accept", ""]
     assert torch.equal(made.codes, wanted.codes)
-    assert made.trace.path == {"draft": "kernel", "forward": "kernel", "accept": "compiled"}
+    assert {*made.trace.path.values()} == {"compiled"}
     two = generation(loop, prompts=("a b", "c"))
     assert two.trace.path["accept"] == "eager" and torch.equal(two.codes[:1], wanted.codes)
+
+
+class Rebinding(EagleSession):
+    """Binds its root code anew in every step."""
+
+    def advance(self, *given: torch.Tensor) -> torch.Tensor:
+        made = super().advance(*given)
+        self.root_code = self.root_code.clone()
+        return made
+
+
+class Rebinder(Eagle):
+    opens = Rebinding
+
+
+def test_a_step_that_binds_a_tensor_anew_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed = list[int]()
+    monkeypatch.setattr(Replayed, "__init__", lambda *_: replayed.append(1))
+    made = []
+    for sizes in (range(1, 2), ()):
+        model = model_of(sizes)
+        parts = Grown(Rebinder(model), Chain(depth=2)), ByNode(Exact())
+        made.append(generation(Speculative(model, SAMPLING, *parts)))
+    assert torch.equal(made[0].codes, made[1].codes)
+    assert {*made[0].trace.path.values()} == {"compiled"} and not replayed
 
 
 def test_state_of_another_form_never_meets_the_code_of_the_first() -> None:
@@ -121,7 +143,7 @@ def test_state_of_another_form_never_meets_the_code_of_the_first() -> None:
     for more in (0, 40, 0):
         noise = Noise.of_keys(keys, loop.model.target.length + more)
         assert torch.equal(loop.generate(text, noise).codes, plain.generate(text, noise).codes)
-    assert [len(found) for found in loop.prepared[1].values()] == [1, 1]
+    assert [len(found) for found in loop.prepared[1].values()] == [1] * 6
 
 
 def test_what_cannot_be_traced_runs_as_it_is_and_says_so(

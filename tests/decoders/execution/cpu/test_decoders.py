@@ -10,11 +10,10 @@ import torch
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import executed
-from decoders.execution.cpu.layers import NativeLayers, pack, reason
-from decoders.execution.cpu.speculation import NativeNext, NativeStep
+from decoders.execution.cpu.layers import PackedLayers, pack, reason
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.compositions import CHAIN, DYNAMIC, EAGLE, EXACT, LOOP, STATIC
+from tests.decoders.compositions import CHAIN, DYNAMIC, EAGLE, EXACT, LOOP
 from tests.decoders.compositions import OWN as OWN_DRAFTERS
 from tests.decoders.compositions import SPECS as SPECS_OF_ALL
 from tests.decoders.execution.cpu.cases import model_of, needs_kernel, network
@@ -22,7 +21,6 @@ from tests.decoders.execution.cpu.cases import model_of, needs_kernel, network
 pytestmark = pytest.mark.usefixtures("two_threads")
 LANTERN = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "delta": 0.4})
 RELEASED = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "residual": "released"})
-OWN = PartSpec("tests.decoders.execution.cpu.test_judge.Doubled", {"k": 20})
 TREES = "decoders.propose.trees"
 STATIC_57 = PartSpec(f"{TREES}.static.Static", {"choices": "naive_extend_57"})
 DYNAMIC_58 = PartSpec(f"{TREES}.dynamic.Dynamic", {"depth": 5, "top_k": 10, "nodes": 58})
@@ -33,7 +31,6 @@ SPECS = {
     "lantern": DecoderSpec("lantern", LOOP, EAGLE, DYNAMIC, LANTERN),
     "released": DecoderSpec("released", LOOP, EAGLE, DYNAMIC, RELEASED),
     "released_chain": DecoderSpec("released_chain", LOOP, EAGLE, CHAIN, RELEASED),
-    "own rule": DecoderSpec("own rule", LOOP, EAGLE, STATIC, OWN),
     "static_57": DecoderSpec("static_57", LOOP, EAGLE, STATIC_57, EXACT),
     "dynamic_58": DecoderSpec("dynamic_58", LOOP, EAGLE, DYNAMIC_58, EXACT),
 }
@@ -51,23 +48,16 @@ def image(
 
 @needs_kernel
 @pytest.mark.parametrize(("temperature", "batch"), [(0.0, 3), (1.0, 1), (1.0, 3)])
-@pytest.mark.parametrize("name", [*OWN_DRAFTERS, "ar", "own rule"])
+@pytest.mark.parametrize("name", [*OWN_DRAFTERS, "ar"])
 def test_codes_are_those_of_pytorchs_operators(name, temperature, batch, monkeypatch):
     calls: list[int] = []
-    run, following = NativeLayers.__call__, NativeNext.__call__
+    run = PackedLayers.__call__
 
-    def counted(self: NativeLayers, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def counted(self: PackedLayers, x: torch.Tensor, *rest: Any) -> torch.Tensor:
         calls.append(x.shape[1])
         return run(self, x, *rest)
 
-    def counted_next(self: NativeNext, count: int = 1) -> None:
-        calls.extend([1] * count)
-        following(self, count)
-
-    forward = NativeStep.forward
-    monkeypatch.setattr(NativeLayers, "__call__", counted)
-    monkeypatch.setattr(NativeStep, "forward", lambda *a: (calls.append(1), forward(*a))[1])
-    monkeypatch.setattr(NativeNext, "__call__", counted_next)
+    monkeypatch.setattr(PackedLayers, "__call__", counted)
     wanted = image(model_of(False), name, temperature, batch)
     assert not calls
     found = image(model_of(True), name, temperature, batch)

@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.execution.cpu.layers import Matrix, NativeLinear, pack_matrices
+from decoders.distribution import take
+from decoders.execution.cpu.layers import Matrix, PackedLinear, pack, pack_matrices
+from decoders.masks import added
 from decoders.models.eagle_net import EagleNet
 from tests.decoders.execution.cpu.cases import (
     PREFIX,
@@ -58,6 +60,24 @@ def test_a_forward_is_pytorchs(name):
     out, cache, wanted, wanted_cache = both(net, step(net))
     assert out.shape == wanted.shape and out.dtype == wanted.dtype
     assert error(out, wanted) < close and error(cache, wanted_cache) < close
+
+
+@pytest.mark.parametrize("rows", [3, 19])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masks_of_both_kinds_and_wanted_queries_give_the_same_bits(rows, dtype):
+    net = network(dim=16, heads=2, dtype=dtype)
+    step, layers = tree(net, rows, 5), pack(net).layers
+    wanted = torch.arange(rows)[:, None] % 5  # [R, 1]
+    made = []
+    for mask, queries in ((step.mask, None), (added(step.mask), None), (step.mask, wanted)):
+        cache = step.cache.widened(step.cache.capacity)
+        out = layers(step.x, step.places, step.slots, mask, cache, queries)
+        made.append((out, cache.data))
+    (whole, cache), (masked, masked_cache), (few, few_cache) = made
+    assert torch.equal(masked, whole) and torch.equal(masked_cache, cache)
+    assert torch.equal(few, take(whole, wanted)) and torch.equal(few_cache, cache)
+    with pytest.raises(RuntimeError, match="wanted queries that there are"):
+        layers(step.x, step.places, step.slots, step.mask, step.cache, wanted + 5)
 
 
 def test_in_bfloat16_it_is_nearer_to_exact_sums_than_pytorch():
@@ -178,12 +198,12 @@ def test_a_product_alone(rows, outputs, dtype):
         for shape in ((rows, 2, 34), (outputs, 34), (outputs,))
     )
     for given in (bias, None):
-        made = NativeLinear(weight, given)(x)
+        made = PackedLinear(weight, given)(x)
         assert made.shape == (rows, 2, outputs) and made.dtype == dtype
         exact = F.linear(x.double(), weight.double(), None if given is None else given.double())
         assert error(made, exact) < (CLOSE if dtype == torch.float32 else 0.01)
     with pytest.raises(DecoderError, match=r"even number of inputs, found weights \[16, 15\]"):
-        NativeLinear(torch.zeros(16, 15))
+        PackedLinear(torch.zeros(16, 15))
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -195,11 +215,11 @@ def test_the_matrices_of_a_drafters_net_are_the_kernels(dtype, close, bias):
     x = torch.randn(3, 4, 24)
     wanted = net(x)
     pack_matrices(net, dtype)
-    kept = [getattr(module, "native", None) for module in net]
+    kept = [getattr(module, "packed", None) for module in net]
     pack_matrices(net, dtype)  # as a second decoder does
     assert [type(module) for module in net] == [Matrix, Matrix, torch.nn.Linear]
-    assert [getattr(module, "native", None) for module in net] == kept
+    assert [getattr(module, "packed", None) for module in net] == kept
     found = net(x)
     assert found.dtype == torch.float32 and found.shape == wanted.shape
-    assert 0 < error(found, wanted) < close
+    assert error(found, wanted) < close
     assert torch.equal(net[:2](x)[:1, :1], net[:2](x[:1, :1]))  # alone as in company

@@ -1,22 +1,15 @@
-"""The CPU kernel as it is compiled for other processors: the same tests in shorter vectors."""
+"""The CPU kernel as it is compiled for other processors: the same tests in shorter vectors. In a
+process of their own, as operators are registered once per process."""
 
 import subprocess
-from collections.abc import Iterator
+import sys
+from pathlib import Path
 
 import pytest
 
 from decoders.execution.cpu import library
 from decoders.execution.cpu.processor import vectors
 from tests.decoders.execution.cpu.cases import needs_kernel
-from tests.decoders.execution.cpu.test_layers import (  # noqa: F401
-    test_a_forward_is_pytorchs,
-    test_a_product_alone,
-    test_a_row_alone_has_the_bits_it_has_in_a_batch,
-)
-from tests.decoders.execution.cpu.test_next import (  # noqa: F401
-    calls,
-    test_images_are_those_of_the_tensor_code,
-)
 
 # Instructions to compile for -> what this processor must have besides, so that they are others than
 # its own.
@@ -27,17 +20,24 @@ NEEDED = {
     "cooperlake": "AMX-BF16",
 }
 OTHERS = [name for name, besides in NEEDED.items() if besides in vectors()]
-pytestmark = needs_kernel
+TESTS = Path(__file__).with_name("test_layers.py")
+PROGRAM = f"""
+import sys, pytest
+from decoders.execution.cpu import library
+march = "-march=" + sys.argv[1]
+library.FLAGS = tuple(march if "march" in flag else flag for flag in library.FLAGS)
+names = "a_forward_is_pytorchs or a_product_alone or a_row_alone"
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", {str(TESTS)!r}, "-k", names]))
+"""
 
 
-@pytest.fixture(autouse=True, scope="module", params=OTHERS)
-def _processor(request: pytest.FixtureRequest) -> Iterator[None]:
-    asked = [library.compiler() or "g++", f"-march={request.param}", "-E", "-xc++", "/dev/null"]
+@needs_kernel
+@pytest.mark.parametrize("processor", OTHERS)
+def test_layers_on_other_processors(processor: str) -> None:
+    asked = [library.compiler() or "g++", f"-march={processor}", "-E", "-xc++", "/dev/null"]
     if subprocess.run(asked, capture_output=True, check=False).returncode:
-        pytest.skip(f"the compiler does not know {request.param} (g++ 11 does)")
-    flags = [f"-march={request.param}" if "march" in flag else flag for flag in library.FLAGS]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(library, "FLAGS", tuple(flags))
-        library.library.cache_clear()
-        yield
-    library.library.cache_clear()
+        pytest.skip(f"the compiler does not know {processor} (g++ 11 does)")
+    command = [sys.executable, "-c", PROGRAM, processor]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "passed" in done.stdout
