@@ -11,6 +11,7 @@ import torch
 from decoders.distribution import drop_sibling, normalised, pick
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import tree_mask
+from decoders.masks import CLOSED, added
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OWN_SLOT, TARGET_SLOT, sample
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.jacobi import Jacobi as Window
@@ -173,7 +174,7 @@ class LateBlindness(Speculative):
     def draft(self, run: Any) -> Any:
         draft, mask = super().draft(run)
         late = (run.length >= 30).repeat(self.sampling.guidance_rows)
-        mask[late, :, self.model.target.prefix] = False
+        mask[late, :, self.model.target.prefix] = CLOSED
         return draft, mask
 
 
@@ -184,7 +185,8 @@ class Last96(Speculative):
         draft, mask = super().draft(run)
         slots, prefix = torch.arange(mask.shape[-1]), self.model.target.prefix
         first = (prefix + run.length - 96).repeat(self.sampling.guidance_rows)  # [R]
-        return draft, mask & ((slots < prefix) | (slots >= first[:, None]))[:, None]
+        seen = (slots < prefix) | (slots >= first[:, None])  # [R, S]
+        return draft, torch.minimum(mask, added(seen)[:, None])
 
 
 class Rewritten(Speculative):

@@ -10,6 +10,7 @@ from decoders.distribution import pick
 from decoders.loops.duo import Duo
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import tree_mask
+from decoders.masks import added
 from decoders.noise import DRAFT_SLOT
 from decoders.propose.jacobi import Jacobi
 from decoders.verify.children import at_node, children_of
@@ -53,7 +54,7 @@ class EmptySlot(Speculative):
         def opened(run: Any, draft: Draft, base: Any, copies: int) -> Any:
             seen = tree_mask(run, draft, base, copies)
             behind = torch.arange(seen.shape[-1]) == base + draft.codes.shape[1]  # [B, S]
-            return seen | behind.repeat(copies, 1)[:, None]
+            return torch.maximum(seen, added(behind.repeat(copies, 1))[:, None])
 
         with swapped("tree_mask", opened):
             return super().draft(run)

@@ -12,7 +12,7 @@ a row returns has the probability of its box.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -219,6 +219,10 @@ class Scripted(Noise):
         return Scripted(table, None, script=script)
 
     def to(self, device: torch.device) -> Scripted:
+        return self
+
+    def rows(self, images: Sequence[int] | slice) -> Scripted:
+        """All of them: the script decides for every image of a batch at once."""
         return self
 
     def stepping(self, steps: Tensor, renewed: bool) -> Scripted:
