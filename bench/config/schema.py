@@ -58,9 +58,9 @@ class LoaderConfig:
 class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
     execution: see decoders.execution. layers: what runs the layers of target and drafter,
-    `native` (the project's CPU kernel, decoders.execution.cpu) or `torch`; `auto` is settled when a
-    study is composed. compile: with native layers, whether what the kernel has no call for is
-    compiled; `auto`: where images are timed one at a time."""
+    `native` (the C++ operators of decoders.execution.cpu) or `torch`; `auto` is settled when a
+    study is composed. compile: with native layers, whether steps are compiled; `auto`: where images
+    are timed."""
 
     name: str
     device: str
@@ -192,11 +192,11 @@ class QualityProtocol:
 
 @dataclass(frozen=True)
 class FairnessConfig:
-    """When a baseline is too slow to compare with. factor: floors that its step may take; kernel:
-    the same where its forward runs in the project's own kernel."""
+    """When a baseline is too slow to compare with. factor: floors that its step may take; cpu: the
+    same of a compiled step on a processor."""
 
     factor: Annotated[float, Within(1, above=True)] = 4.0
-    kernel: Annotated[float, Within(1, above=True)] = 2.5
+    cpu: Annotated[float, Within(1, above=True)] = 2.5
 
     def __post_init__(self) -> None:
         require(self, "fairness.", ConfigError)  # a step cannot be faster than its floor

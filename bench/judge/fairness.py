@@ -28,7 +28,8 @@ TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
 COLUMNS = ["decoder", "verdict", "reason", "factor", "mixed", "worth"]
 SAME = ("backend", "device", "dtype", "threads", "cpu", "gpu")
 FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
-KERNEL, COMPILED = "kernel", "compiled"  # see `decoders.api.Trace.path`
+# See `decoders.api.Trace.path`; the second in records from before the one road for all decoders.
+FAST = "compiled", "kernel"
 SLOW = "eager", "tensor"  # the second in records of schema 6 and older
 PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
 
@@ -37,7 +38,7 @@ PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptanc
 class Fairness:
     """The gate's word on a decoder's speed-up. factor: its baseline's step over the floor of that
     step, NaN where it is not known. mixed: which of its pieces ran operator by operator where
-    others' run compiled or in a kernel, and their share of a step. worth: an estimate of what its
+    others' run compiled, and their share of a step. worth: an estimate of what its
     speed-up would grow by if they, but the forward, cost what those of others do, NaN for none."""
 
     decoder: str
@@ -70,17 +71,15 @@ def mixed(timed: pd.DataFrame, decoder: str) -> dict[str, Any]:
     as others do."""
     mine = timed[timed.decoder == decoder]
     slow = [phase for phase in PHASES if _ran(mine, phase, SLOW).any()]
-    if not slow or not any(_ran(timed, phase, (KERNEL, COMPILED)).any() for phase in PHASES):
+    if not slow or not any(_ran(timed, phase, FAST).any() for phase in PHASES):
         return {}
     whole = sum(_cost(mine, phase) for phase in PHASES)
     said, less = [], whole
     for phase in slow:
-        cost, others = _cost(mine, phase), timed[_ran(timed, phase, (COMPILED,))]
+        cost, others = _cost(mine, phase), timed[_ran(timed, phase, FAST)]
         said.append(f"its {PHASES[phase]} ran eagerly, {cost:.4g} of {whole:.4g} ms per step")
         if phase == "forward":
             continue  # its layers are those of the others, over more codes or fewer
-        if others.empty:
-            others = timed[_ran(timed, phase, (KERNEL,))]
         usual = [_cost(rows, phase) for _, rows in others.groupby("decoder")]
         less += (pd.Series(usual).median() if usual else math.nan) - cost
     return {"mixed": "; ".join(said), "worth": whole / less if 0 < less < whole else math.nan}
@@ -140,8 +139,8 @@ def _judge(
             return Fairness(name, UNKNOWN, f"no image of {decoder} was timed", math.nan)
     elsewhere = _elsewhere(name, mine, base, theirs)
     factor, step = _step(base, roofline)
-    kernel = any(pairs(str(path)).get("forward") == KERNEL for path in theirs.path)
-    limit = min(limits.factor, limits.kernel) if kernel else limits.factor
+    quick = (theirs.device == "cpu") & _ran(theirs, "forward", FAST)
+    limit = min(limits.factor, limits.cpu) if quick.any() else limits.factor
     slow = factor > limit
     words = [*elsewhere, f"{step}, at most {limit:g} are fair" if slow else ""]
     if elsewhere or slow:

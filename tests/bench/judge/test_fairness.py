@@ -20,6 +20,7 @@ from tests.bench.measure.test_floors import REAL
 
 LIMITS = FairnessConfig()
 FLOOR_MS = 0.5
+COMPILED = "draft=compiled, forward=compiled, accept=compiled"
 
 
 def rows(*changed: dict[str, object]) -> pd.DataFrame:
@@ -146,12 +147,12 @@ def test_a_finished_run_is_judged_again_under_another_limit(real, capsys):
     assert factor > 1
     for limit, expected in ((factor * 1.1, "fair"), (max(factor / 1.1, 1.0), "unfair")):
         found = judge_folder(
-            folder, result.rows, config.baselines, FairnessConfig(limit, kernel=limit)
+            folder, result.rows, config.baselines, FairnessConfig(limit, cpu=limit)
         )
         assert {f.verdict for f in found} == {expected}
         assert set(pd.read_csv(folder / "fairness.csv").verdict) == {expected}
     words = [*REAL, "study=fake", f"run_dir={folder}", f"fairness.factor={factor * 1.1}"]
-    words.append(f"fairness.kernel={factor * 1.1}")
+    words.append(f"fairness.cpu={factor * 1.1}")
     assert main(["report", SEARCHPATH, *words]) == 0
     shown = capsys.readouterr().out
     assert (
@@ -165,7 +166,7 @@ def test_the_limit_is_a_setting_and_changes_no_rows():
     assert (plain.fairness, strict.fairness) == (FairnessConfig(4.0), FairnessConfig(2.0))
     assert plain.hash == strict.hash, "the rows of a folder do not depend on it"
     assert plain.baselines == ["ar", "ar_greedy"]
-    assert compose_study(["study=smoke", "fairness.kernel=3"]).hash == plain.hash
+    assert compose_study(["study=smoke", "fairness.cpu=3"]).hash == plain.hash
     for word in ("fairness.factor=abc", "fairness.factr=3"):
         with pytest.raises(ConfigError, match=r"fairness\.factor"):
             compose_study(["study=smoke", word])
@@ -174,13 +175,15 @@ def test_the_limit_is_a_setting_and_changes_no_rows():
             FairnessConfig(bad)
 
 
-def test_where_the_kernel_runs_a_baseline_is_fair_below_fewer_floors():
+def test_a_compiled_baseline_on_a_processor_is_fair_below_fewer_floors():
     seconds = dict.fromkeys(("seconds_draft", "seconds_forward", "seconds_accept"), 1.0)
-    kernel = rows(*[{"path": "forward=kernel"}] * 2).assign(nfe=9, **seconds)
+    compiled = rows(*[{"path": "forward=compiled"}] * 2).assign(nfe=9, **seconds)
+    card = compiled.assign(device="cuda")
     for over, expected in ((2.4, "fair"), (2.6, "unfair")):
-        assert verdict("lantern", kernel, ["ar"], floors(over)).verdict == expected
+        assert verdict("lantern", compiled, ["ar"], floors(over)).verdict == expected
+        assert verdict("lantern", card, ["ar"], floors(over)).verdict == "fair"
         assert verdict("lantern", rows(), ["ar"], floors(over)).verdict == "fair"
-    found = verdict("lantern", kernel, ["ar"], floors(2.6))
+    found = verdict("lantern", compiled, ["ar"], floors(2.6))
     assert "2.6 times its floor of 0.5 ms, at most 2.5 are fair" in found.reason
 
 
@@ -234,9 +237,13 @@ def test_a_piece_that_ran_eagerly_is_marked_with_its_cost_and_what_it_would_be_w
     """A plug-in's rule that no compiler can trace, beside rules that were compiled."""
     seconds = {"seconds_draft": 0.2, "seconds_forward": 1.0, "seconds_accept": 0.4}
     lines = [
-        {"decoder": "built_in", "path": "draft=kernel, forward=kernel, accept=kernel", "nfe": 100},
-        {"decoder": "mine", "path": "draft=kernel, forward=kernel, accept=eager", "nfe": 400},
-        {"decoder": "other", "path": "draft=kernel, forward=kernel, accept=compiled", "nfe": 4000},
+        {"decoder": "built_in", "path": COMPILED, "nfe": 4000},
+        {
+            "decoder": "mine",
+            "path": COMPILED.replace("accept=compiled", "accept=eager"),
+            "nfe": 400,
+        },
+        {"decoder": "other", "path": COMPILED, "nfe": 4000},
     ]
     timed = pd.DataFrame([{**line, **seconds} for line in lines])
     assert mixed(timed, "built_in") == mixed(timed, "other") == {}
