@@ -175,14 +175,14 @@ class Compiled(Execution):
 
 
 class Graph:
-    """A piece as one compiled graph. After a call: `compiled`, the graph's function, and the
-    `inputs` and `outputs` of that call."""
+    """A piece as one compiled graph. After its first call: `compiled`, the graph's function; after
+    one that is `recorded`, its `inputs` and `outputs`, which nothing else may keep alive."""
 
     def __init__(self, compiler: Compiled, own: Call, device: torch.device) -> None:
         self.compiler, self.device = compiler, device
         self.compiled: Outputs | None = None
-        self.inputs: tuple[Any, ...] = ()
-        self.outputs: Sequence[Any] = ()
+        self.recorded = True
+        self.forget()
         options: Any = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         self.traced = torch.compile(
             own, dynamic=False, fullgraph=True, backend=self.backend, options=options
@@ -193,11 +193,18 @@ class Graph:
         function = self.compiler.compile_graph(graph, inputs, self.device)
 
         def call(*given: Any) -> Sequence[Any]:
-            self.inputs, self.outputs = given, function(*given)
-            return self.outputs
+            outputs = function(*given)
+            if self.recorded:
+                self.inputs, self.outputs = given, outputs
+            return outputs
 
         self.compiled = function
         return call
+
+    def forget(self) -> None:
+        """Lets go of the tensors of a call."""
+        self.inputs: tuple[Any, ...] = ()
+        self.outputs: Sequence[Any] = ()
 
     def __call__(self, *given: Any) -> tuple[Any, ...]:
         if self.compiled is not None:
@@ -221,20 +228,25 @@ def slower(one: str | None, other: str) -> str:
 
 
 class ByForm:
-    """A piece, compiled for each form of what it is given. used: the graph of the last call; None
-    where the piece ran operator by operator."""
+    """A piece, compiled for each form of what it is given. used: the graph of the last call, which
+    is `recorded`; None where the piece ran operator by operator."""
 
     def __init__(self, phase: str, plain: Call, own: dict[Any, Graph | None], make: Make) -> None:
         self.phase, self.plain, self.own, self.make = phase, plain, own, make
         self.used: Graph | None = None
+        self.recorded = True
 
     def __call__(self, run: Any, *carry: Any) -> tuple[Any, ...]:
         key = form(carry)
         if key in self.own:
             self.used = self.own[key]
+            if self.used is not None:
+                self.used.recorded = self.recorded
             return (self.used or self.plain)(run, *carry)
         self.own[key], out = self.make(self.phase, self.plain, run, carry)
         self.used = self.own[key]
+        if self.used is not None and not self.recorded:
+            self.used.forget()
         return out
 
 

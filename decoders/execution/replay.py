@@ -36,21 +36,29 @@ class Steps:
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = pieces
         self.replayed: Replayed | None = None
-        self.first = True
+        self.first = all(hasattr(piece, "used") for _, piece in pieces)
+        for _, piece in pieces:
+            if hasattr(piece, "used"):
+                piece.recorded = self.first  # type: ignore[attr-defined]
 
     def __call__(self, run: Any) -> tuple[Any, ...]:
         if self.replayed is not None:
             return self.replayed(run)
-        if not self.first or not all(hasattr(piece, "used") for _, piece in self.pieces):
+        if not self.first:
             return chain(self.pieces, run)
         self.first, before = False, (tensors(run), numbers(run))
         carry = chain(self.pieces, run)
-        graphs: list[Any] = [piece.used for _, piece in self.pieces]  # type: ignore[attr-defined]
+        pieces: list[Any] = [piece for _, piece in self.pieces]
+        graphs = [piece.used for piece in pieces]
         after = tensors(run), numbers(run)
         same = after[1] == before[1] and after[0].keys() == before[0].keys()
         same = same and all(tensor is before[0][path] for path, tensor in after[0].items())
-        if same and all(graph is not None for graph in graphs):
+        if same and None not in graphs:
             self.replayed = Replayed([phase for phase, _ in self.pieces], graphs, carry)
+        for piece, graph in zip(pieces, graphs, strict=True):
+            piece.recorded = False
+            if graph is not None:
+                graph.forget()
         run.watch.restart()
         return carry
 
