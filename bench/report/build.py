@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
-
 from bench.config.words import apart, split
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import refuse_links, write_text
@@ -91,8 +89,7 @@ def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
     for ending, text in texts.items():
         write_text(folder / f"table.{ending}", text)
     if report.batches:
-        lines = [vars(line) for line in report.batches]
-        write_text(folder / "scaling.csv", table.csv_text(lines))
+        write_text(folder / "scaling.csv", table.csv_text(map(vars, report.batches)))
     sheets = write_sheets(report.run, folder)
     for old in (folder / "plots").glob("*.*"):
         old.unlink()
@@ -141,4 +138,4 @@ def latex(report: Report) -> str:
 
 def csv(report: Report) -> str:
     """A line per decoder, in full precision."""
-    return pd.DataFrame(report.lines).to_csv(index=False)
+    return table.csv_text(report.lines)

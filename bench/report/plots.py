@@ -4,7 +4,7 @@ depth and sweeps. `bench.report.style` has what they share."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from bench.report import style
 from bench.report.headline import swept_in
 from bench.report.roofline import bounds, forwards, phase_seconds, takes_over
 from bench.report.scaling import Line
-from bench.report.style import INK, MUTED, Drawn, Plot, by_section, styled
+from bench.report.style import INK, LINE, MUTED, Bar, Drawn, Plot, bars, by_section, styled
 from bench.report.table import interval
 from metrics.stats import UNKNOWN, Interval
 from metrics.traces import steps_by_depth
@@ -25,7 +25,6 @@ from metrics.traces import steps_by_depth
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LINE, LETTER = 0.29, 0.086  # inches: height of a decoder's line, width of a letter
 SHADES = {
     "text": "#CC79A7", "prefill": "#56B4E9", "draft": "#E69F00", "forward": "#0072B2",
     "accept": "#D55E00", "other": "#BDBDBD", "VQ decode": "#009E73",
@@ -43,57 +42,6 @@ def figures(run: RunData, batches: Sequence[Line]) -> list[Plot]:
     swept = [(section, *one) for section in run.sections for one in swept_in(run, section).items()]
     made += [sweep(run, *pair, number) for number, pair in enumerate(swept, 1)]
     return [plot for plot in made if plot is not None]
-
-
-@dataclass(frozen=True)
-class Bar:
-    """Parts (width, colour) from left to right, and the text right of them: without parts why there
-    are none. ends: an interval; tick: a white line; pale: the figure is noise."""
-
-    text: str
-    parts: Sequence[tuple[float, str]] = ()
-    ends: Interval = UNKNOWN
-    tick: float = math.nan
-    pale: bool = False
-
-
-def bars(
-    run: RunData, name: str, title: str, caption: str, bar: Callable[[Section, Entry], Bar],
-    axis: str, absent: str, handles: Sequence[Any] = (), line: float = math.nan,
-) -> Plot | None:  # fmt: skip
-    """A line per decoder. axis: what the bars measure; line: a dotted one at a value."""
-
-    def draw(section: Section, axes: Axes) -> Drawn:
-        entries = section.decoders
-        found = [Bar("failed") if e.failed else bar(section, e) for e in entries]
-        ends = [_bar(axes, at, *one) for at, one in enumerate(zip(entries, found, strict=True))]
-        names = [entry.name for entry in entries]
-        inches = style.WIDTH - 0.4 - LETTER * max(map(len, names))
-        words = LETTER * max(len(one.text) for one in found) + 0.15
-        axes.set(xlim=(0, (max(ends) or 1) / (1 - words / inches)), xlabel=axis)
-        axes.set(ylim=(len(entries) - 0.4, -0.6), yticks=range(len(entries)), yticklabels=names)
-        axes.tick_params(axis="y", length=0)
-        if math.isfinite(line):
-            axes.axvline(line, color=MUTED, linewidth=0.8, linestyle=":")
-        return Drawn([e for e, one in zip(entries, found, strict=True) if one.parts])
-
-    tall = [LINE * len(section.decoders) for section in run.sections]
-    return by_section(name, title, caption, run.sections, tall, draw, absent, handles)
-
-
-def _bar(axes: Axes, line: int, entry: Entry, bar: Bar) -> float:
-    """Draws a decoder's bar; where it ends."""
-    end = 0.0
-    for width, color in bar.parts:
-        axes.barh(line, width, 0.64, end, color=color, alpha=0.4 if bar.pale else 1)
-        end += width
-    axes.plot([bar.tick] * 2, [line - 0.26, line + 0.26], color="white", linewidth=2)
-    if math.isfinite(bar.ends.lo):
-        style.point(axes, entry, INK, bar.ends, line, markersize=5)
-        end = max(end, bar.ends.hi)
-    axes.annotate(bar.text, (end, line), (6, 0), textcoords="offset points", va="center",
-                  fontsize=style.SMALL, color=INK if bar.parts else MUTED)  # fmt: skip
-    return end
 
 
 @styled

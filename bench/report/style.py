@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from bench.data.files import write_bytes
 from bench.records.run_data import Entry, Role, RunData, Section
-from metrics.stats import Interval
+from metrics.stats import UNKNOWN, Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +33,7 @@ R = TypeVar("R")
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1
 WIDTH = 6.4  # inches
 SMALL = 10  # points of words inside axes
+LINE, LETTER = 0.29, 0.086  # inches: height of a decoder's line, width of a letter
 FORMATS = ("png", "svg", "pdf")
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
@@ -128,6 +129,57 @@ def by_section(
         if points:
             label(axes, points)
     return Plot(name, title, caption, figure)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Parts (width, colour) from left to right, and the text right of them: without parts why there
+    are none. ends: an interval; tick: a white line; pale: the figure is noise."""
+
+    text: str
+    parts: Sequence[tuple[float, str]] = ()
+    ends: Interval = UNKNOWN
+    tick: float = math.nan
+    pale: bool = False
+
+
+def bars(
+    run: RunData, name: str, title: str, caption: str, bar: Callable[[Section, Entry], Bar],
+    axis: str, absent: str, handles: Sequence[Any] = (), line: float = math.nan,
+) -> Plot | None:  # fmt: skip
+    """A line per decoder. axis: what the bars measure; line: a dotted one at a value."""
+
+    def draw(section: Section, axes: Axes) -> Drawn:
+        entries = section.decoders
+        found = [Bar("failed") if e.failed else bar(section, e) for e in entries]
+        ends = [_bar(axes, at, *one) for at, one in enumerate(zip(entries, found, strict=True))]
+        names = [entry.name for entry in entries]
+        inches = WIDTH - 0.4 - LETTER * max(map(len, names))
+        words = LETTER * max(len(one.text) for one in found) + 0.15
+        axes.set(xlim=(0, (max(ends) or 1) / (1 - words / inches)), xlabel=axis)
+        axes.set(ylim=(len(entries) - 0.4, -0.6), yticks=range(len(entries)), yticklabels=names)
+        axes.tick_params(axis="y", length=0)
+        if math.isfinite(line):
+            axes.axvline(line, color=MUTED, linewidth=0.8, linestyle=":")
+        return Drawn([e for e, one in zip(entries, found, strict=True) if one.parts])
+
+    tall = [LINE * len(section.decoders) for section in run.sections]
+    return by_section(name, title, caption, run.sections, tall, draw, absent, handles)
+
+
+def _bar(axes: Axes, line: int, entry: Entry, bar: Bar) -> float:
+    """Draws a decoder's bar; where it ends."""
+    end = 0.0
+    for width, color in bar.parts:
+        axes.barh(line, width, 0.64, end, color=color, alpha=0.4 if bar.pale else 1)
+        end += width
+    axes.plot([bar.tick] * 2, [line - 0.26, line + 0.26], color="white", linewidth=2)
+    if math.isfinite(bar.ends.lo):
+        point(axes, entry, INK, bar.ends, line, markersize=5)
+        end = max(end, bar.ends.hi)
+    axes.annotate(bar.text, (end, line), (6, 0), textcoords="offset points", va="center",
+                  fontsize=SMALL, color=INK if bar.parts else MUTED)  # fmt: skip
+    return end
 
 
 def colors_of(run: RunData) -> dict[str, str]:

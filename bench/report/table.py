@@ -6,8 +6,6 @@ where something failed, in the terminal and in files. Nothing heavy is imported 
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -188,15 +186,12 @@ def tex(text: str) -> str:
     return "".join(escapes.get(char, char) for char in " ".join(shown(text).split()))
 
 
-def csv_text(lines: Sequence[Mapping[str, Any]]) -> str:
+def csv_text(lines: Iterable[Mapping[str, Any]]) -> str:
     """Lines of one set of keys in full precision, with a header. An interval called x is three
-    columns: x, x_lo and x_hi."""
-    text = io.StringIO(newline="")
-    flat = [_flat(line) for line in lines]
-    writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue()
+    columns: x, x_lo and x_hi; what is not known is empty."""
+    import pandas as pd
+
+    return pd.DataFrame(map(_flat, lines)).to_csv(index=False)
 
 
 def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
