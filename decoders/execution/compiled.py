@@ -178,6 +178,9 @@ class Graph:
     """A piece as one compiled graph. After its first call: `compiled`, the graph's function; after
     one that is `recorded`, its `inputs` and `outputs`, which nothing else may keep alive."""
 
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+
     def __init__(self, compiler: Compiled, own: Call, device: torch.device) -> None:
         self.compiler, self.device = compiler, device
         self.compiled: Outputs | None = None
@@ -203,8 +206,7 @@ class Graph:
 
     def forget(self) -> None:
         """Lets go of the tensors of a call."""
-        self.inputs: tuple[Any, ...] = ()
-        self.outputs: Sequence[Any] = ()
+        self.inputs, self.outputs = (), ()
 
     def __call__(self, *given: Any) -> tuple[Any, ...]:
         if self.compiled is not None:

@@ -212,13 +212,25 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
     copies = [(slot, old, new.clone()) for slot, old, new in changed]
     for (owner, name), old, new in copies:
         old.copy_(new)
-        if isinstance(owner, dict):
-            owner[name] = old
-        elif isinstance(owner, list):
-            owner[int(name)] = old
-        elif isinstance(owner, tuple):
-            raise DecoderError(
-                "a step of static shape may not replace a tensor inside a tuple; keep it in a list"
-            )
-        else:
-            setattr(owner, str(name), old)
+        put(owner, name, old)
+
+
+def get(owner: Any, name: str | int) -> Any:
+    """What is bound to a slot."""
+    if isinstance(owner, list | tuple):
+        return owner[int(name)]
+    return owner[name] if isinstance(owner, dict) else getattr(owner, str(name))
+
+
+def put(owner: Any, name: str | int, tensor: Tensor) -> None:
+    """Binds a tensor to a slot. Raises DecoderError for one in a tuple."""
+    if isinstance(owner, dict):
+        owner[name] = tensor
+    elif isinstance(owner, list):
+        owner[int(name)] = tensor
+    elif isinstance(owner, tuple):
+        raise DecoderError(
+            "a step of static shape may not replace a tensor inside a tuple; keep it in a list"
+        )
+    else:
+        setattr(owner, str(name), tensor)

@@ -114,6 +114,13 @@ def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for() -> None:
 class Rebinding(EagleSession):
     """Binds its root code anew in every step."""
 
+    twice = False
+
+    def allocate(self, *given: Any) -> None:
+        super().allocate(*given)
+        if self.twice:
+            self.same = self.root_code
+
     def advance(self, *given: torch.Tensor) -> torch.Tensor:
         made = super().advance(*given)
         self.root_code = self.root_code.clone()
@@ -124,16 +131,21 @@ class Rebinder(Eagle):
     opens = Rebinding
 
 
-def test_a_step_that_binds_a_tensor_anew_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    replayed = list[int]()
-    monkeypatch.setattr(Replayed, "__init__", lambda *_: replayed.append(1))
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_step_may_bind_a_tensor_anew(twice: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is replayed with the tensor that the step before has bound, where that is bound once."""
+    replayed, call = list[int](), Replayed.__call__
+    monkeypatch.setattr(Replayed, "__call__", lambda *a: (replayed.append(1), call(*a))[1])
+    monkeypatch.setattr(Rebinding, "twice", twice)
     made = []
     for sizes in (range(1, 2), ()):
         model = model_of(sizes)
         parts = Grown(Rebinder(model), Chain(depth=2)), ByNode(Exact())
         made.append(generation(Speculative(model, SAMPLING, *parts)))
     assert torch.equal(made[0].codes, made[1].codes)
-    assert {*made[0].trace.path.values()} == {"compiled"} and not replayed
+    assert torch.equal(made[0].trace.accepted, made[1].trace.accepted)
+    assert {*made[0].trace.path.values()} == {"compiled"}
+    assert bool(replayed) != twice
 
 
 def test_state_of_another_form_never_meets_the_code_of_the_first() -> None:
