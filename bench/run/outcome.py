@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import re
 import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -95,6 +96,12 @@ def blamed(error: str, spec: DecoderSpec) -> str:
     return error if named or not own else f"{error} (with {', '.join(own)})"
 
 
+@cache
+def first_process() -> int:
+    """The process that decoded first. A fork of it has the same answer."""
+    return os.getpid()
+
+
 @torch.inference_mode()
 def decode(
     model: ImageModel,
@@ -114,8 +121,14 @@ def decode(
 
     pairs: verified (p, q) pairs to record of an image, on average. limit: seconds that an image may
     take, without compiling; the images of a call share theirs. Raises DecoderError where the
-    decoder's answer is not what the contract says, TimeLimitError.
+    decoder's answer is not what the contract says and in a forked process, TimeLimitError.
     """
+    if first_process() != os.getpid():
+        raise DecoderError(
+            "this process was forked after its parent had decoded. PyTorch's threads stay behind "
+            "in the parent, and it would wait for them for ever: start processes with spawn "
+            '(multiprocessing.get_context("spawn")), or decode only after the fork'
+        )
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
     more = {} if rows is None or rows >= len(prompts) else {"rows": rows}
     if more and "rows" not in inspect.signature(decoder.generate).parameters:

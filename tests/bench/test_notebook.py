@@ -2,6 +2,7 @@
 
 import io
 import json
+import multiprocessing
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 from bench.config.compose import compose_study
 from bench.notebook import decode, page
+from decoders.api import DecoderError
 from tests.bench.report.synthetic import DECODERS, write_run
 from tests.tiny import short
 
@@ -30,6 +32,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("notebook") / "run"
     return write_run(made, DECODERS[:4], prompts=3, images=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_process_forked_after_decoding_is_told_to_use_spawn() -> None:
+    decode("a red circle")
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        found = pool.apply_async(decode, ("a red circle",))
+        with pytest.raises(DecoderError, match=r"forked after its parent .* spawn"):
+            found.get(100)
 
 
 def test_the_blocks_of_the_page_run(run: Path) -> None:
