@@ -18,3 +18,13 @@ def visible(mask: Tensor) -> Tensor:
 def added(visible: Tensor) -> Tensor:
     """The float32 mask of a bool one."""
     return torch.where(visible, 0.0, CLOSED)
+
+
+def cache_mask(open_: Tensor, own: Tensor, first: Tensor | int) -> Tensor:
+    """The float32 mask [R, T, S] of T queries over a cache. All queries see the slots of `open_`
+    [R, S]. Of the n slots from `first` ([R, 1] or one number) on, each query sees those of its row
+    in `own` [R, T, n]."""
+    rows, queries, size = own.shape
+    slots = (first + torch.arange(size, device=own.device)).expand(rows, -1)  # [R, n]
+    mask = open_[:, None].repeat(1, queries, 1)  # [R, T, S]
+    return mask.scatter_(2, slots[:, None].expand(-1, queries, -1), own)

@@ -28,6 +28,7 @@ from decoders.cache import aligned
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.loops.recording import PairSampler
 from decoders.loops.start import Batched, Moving
+from decoders.masks import CLOSED, added, cache_mask
 from decoders.models.grouped import Schedule
 from decoders.noise import TARGET_SLOT, Noise
 
@@ -38,7 +39,7 @@ NEVER = 2**31  # the turn of a slot that no query of an image sees
 class Run(Moving):
     """All images are at the same forward."""
 
-    open: Tensor  # [R, S] bool, the valid prefix
+    open: Tensor  # [R, S] float32 mask of the valid prefix
     step: Tensor  # [1] int64, forwards done
 
 
@@ -124,7 +125,7 @@ class Grouped(Batched):
         shared["record"].kind.fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         return Run(
-            open=F.pad(valid, (0, slots - target.prefix)),
+            open=F.pad(added(valid), (0, slots - target.prefix), value=CLOSED),
             step=torch.zeros(1, dtype=torch.long, device=self.model.device),
             pairs=PairSampler(0, start.noise, size),
             **shared,
@@ -138,14 +139,13 @@ class Grouped(Batched):
         batch = len(run.record.codes)
         codes = run.record.codes[:, : target.length]
         known = torch.cat([codes, self.learned.expand(batch, -1)], 1)  # [B, L + N - 1]
-        seen = self.tables.slots <= turn[:, None]  # [W, Q + W]
-        behind = run.open.shape[1] - target.prefix - seen.shape[1]
         rows = batch * copies
+        own = added(self.tables.slots <= turn[:, None]).expand(rows, -1, -1)  # [R, W, Q + W]
         hidden = target.forward_codes(
             known.index_select(1, source).repeat(copies, 1),
             place.expand(rows, -1),
             (target.prefix + slot).expand(rows, -1),
-            run.open[:, None] | F.pad(seen, (target.prefix, behind)),  # [R, W, S]
+            cache_mask(run.open, own, target.prefix),  # [R, W, S]
             run.cache,
         )
         if self.schedule.refines:

@@ -25,7 +25,7 @@ from decoders.api import (
 )
 from decoders.loops.recording import Expected, Finished, PairSampler
 from decoders.loops.start import Moving
-from decoders.masks import CLOSED, added
+from decoders.masks import CLOSED, added, cache_mask
 from decoders.noise import Noise
 from decoders.verify.children import ancestry_of, children_of
 
@@ -129,14 +129,11 @@ def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
     """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] float32,
     see `decoders.masks`; base [B, 1]: the root's slot."""
     above = added(ancestry_of(draft))
-    nodes = above.shape[1]
     if copies > 1:
         base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)
     slots = run.slots.narrow(0, 0, run.cache.capacity)  # [S]
     open_ = run.open.narrow(1, 0, run.cache.capacity)  # [R, S]
-    before = torch.where(slots < base, open_, CLOSED)[:, None]  # [R, 1, S]
-    own = (base + slots.narrow(0, 0, nodes))[:, None].expand(-1, nodes, -1)  # [R, N + 1, N + 1]
-    return before.repeat(1, nodes, 1).scatter_(2, own, above)
+    return cache_mask(torch.where(slots < base, open_, CLOSED), above, base)
 
 
 def visited_pairs(

@@ -28,6 +28,7 @@ from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.kinds import Within
 from decoders.loops.recording import PairSampler
 from decoders.loops.start import Batched, Moving
+from decoders.masks import CLOSED, added, cache_mask
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
 from decoders.propose.window import forced_codes, fresh_uniforms
@@ -39,7 +40,7 @@ POLL = 8  # steps between looks at the images, at most, on an asynchronous devic
 class Run(Moving):
     """K lanes."""
 
-    open: Tensor  # [R, S] bool, the valid prefix
+    open: Tensor  # [R, S] float32 mask of the valid prefix
     done: Tensor  # [B, L + K] bool, codes that are there; behind L anything
     place: Tensor  # [B, K] int64, place of each lane's next code
     lanes: Tensor  # [B] int64, how many are open
@@ -92,7 +93,7 @@ class ZipAR(Batched):
         ones = torch.ones_like(start.first)
         place = ones[:, None].repeat(1, most)
         return Run(
-            open=F.pad(valid, (0, slots - target.prefix)),
+            open=F.pad(added(valid), (0, slots - target.prefix), value=CLOSED),
             pairs=PairSampler(pairs, start.noise, size),
             done=done,
             place=place,
@@ -144,14 +145,13 @@ class ZipAR(Batched):
             code = run.record.codes.gather(1, top.clamp_min(0))
             codes, places = torch.cat([codes, code], 1), torch.cat([places, top], 1)
             live = torch.cat([live, again], 1)
-        idle = target.length + torch.arange(live.shape[1], device=live.device)
-        slots = target.prefix + torch.where(live, places, idle)  # [B, Q], each written once
-        behind = run.open.shape[1] - target.prefix - target.length
-        done = F.pad(run.done[:, : target.length], (target.prefix, behind))[:, None]  # [B, 1, S]
-        every, here = torch.arange(run.open.shape[1], device=live.device), slots[..., None]
-        seen = done & (every < here) & live[..., None]  # [B, Q, S]
-        mask = run.open[:, None] | (seen | (every == here)).repeat(copies, 1, 1)  # [R, Q, S]
-        return codes, torch.where(live, places, 0), slots, mask, opened
+        every = torch.arange(target.length + self.most + 1, device=live.device)  # [n]
+        idle = every[target.length :][: live.shape[1]]
+        here = torch.where(live, places, idle)[..., None]  # [B, Q, 1], each written once
+        done = F.pad(run.done[:, : target.length], (0, self.most + 1))[:, None]  # [B, 1, n]
+        own = (done & (every < here) & live[..., None]) | (every == here)  # [B, Q, n]
+        mask = cache_mask(run.open, added(own).repeat(copies, 1, 1), target.prefix)  # [R, Q, S]
+        return codes, torch.where(live, places, 0), target.prefix + here[..., 0], mask, opened
 
     def forward(
         self, run: Run, codes: Tensor, places: Tensor, slots: Tensor, mask: Tensor, opened: Tensor
