@@ -20,25 +20,16 @@ NAME, LAYER = "scenes-clip", "sphere"
 class Extractor(nn.Module):
     """uint8 images [n, 3, H, W] -> features [n, E] float32.
 
-    name: as tables have it; layer: of the network, whose input has `size` pixels a side;
-    image_size: of the images that it takes, None: any square.
+    name: as tables have it; layer: of the network; image_size: of the images that it takes, None:
+    any square.
     """
 
     name: str
     layer: str
-    size: int
     image_size: int | None = None
 
-    def resized(self, images: Tensor) -> Tensor:
-        """uint8 [n, 3, H, W] -> float32 [n, 3, size, size] in [0, 255]."""
-        raise NotImplementedError
-
-    def of_pixels(self, pixels: Tensor) -> Tensor:
-        """Features of what `resized` returns."""
-        raise NotImplementedError
-
     def forward(self, images: Tensor) -> Tensor:
-        return self.of_pixels(self.resized(images))
+        raise NotImplementedError
 
 
 class ScenesClipFeatures(Extractor):
@@ -49,14 +40,10 @@ class ScenesClipFeatures(Extractor):
     def __init__(self, clip: ScenesClip) -> None:
         super().__init__()
         self.clip = clip
-        self.size = self.image_size = clip.config.image_size
+        self.image_size = clip.config.image_size
 
-    def resized(self, images: Tensor) -> Tensor:
-        return images.float()
-
-    def of_pixels(self, pixels: Tensor) -> Tensor:
-        unit = self.clip.image_features((pixels / 255).clamp(0, 1))
-        return self.clip.config.embed_dim**0.5 * unit
+    def forward(self, images: Tensor) -> Tensor:
+        return self.clip.config.embed_dim**0.5 * self.clip.image_features(images)
 
 
 def extract(extractor: Extractor, images: Images, *, batch: int = 64) -> Tensor:

@@ -1,9 +1,8 @@
 """What is done to an image before a network sees it: crops with their names, and the resizing of
-each official network's protocol.
+each official network's protocol, by the libraries of those protocols.
 
 Why named: FID moves by several points with the resizing alone (Parmar et al. 2104.11222), so a
-table must say which one it used, and a cache of reference features must not mix two of them. PIL
-filters are antialiased when an image shrinks; on float images they do not round to bytes between.
+table must say which one it used, and a cache of reference features must not mix two of them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import interpolate
+from torchvision.transforms import functional as F
 
 from metrics import MetricError
 
@@ -37,10 +36,8 @@ def centre_crop(size: int) -> Preparation:
     """The papers' protocol (METHODS section 5): the largest centred square, Lanczos to `size`."""
 
     def crop(image: Image.Image) -> Image.Image:
-        side = min(image.size)
-        left, top = (round((length - side) / 2) for length in image.size)  # half to even
-        square = image.crop((left, top, left + side, top + side))
-        return square if side == size else square.resize((size, size), LANCZOS)
+        square = F.center_crop(image, [min(image.size)])
+        return square if square.width == size else square.resize((size, size), LANCZOS)
 
     return Preparation(f"centre crop, Lanczos {size}", crop)
 
@@ -73,62 +70,27 @@ def as_is() -> Preparation:
 
 def from_pil(image: Image.Image) -> Tensor:
     """An RGB image as uint8 [3, H, W]."""
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)  # [H, W, 3] -> [3, H, W]
+    found: Tensor = F.pil_to_tensor(image)
+    return found
 
 
 def to_pil(image: Tensor) -> Image.Image:
     """uint8 [3, H, W] as an RGB image; MetricError for another shape or dtype."""
     if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
         raise MetricError(f"expected uint8 [3, H, W], found {image.dtype} {list(image.shape)}")
-    return Image.fromarray(image.permute(1, 2, 0).cpu().numpy())  # [3, H, W] -> [H, W, 3]
-
-
-def clean_resize(images: Tensor, size: int) -> Tensor:
-    """uint8 [n, 3, H, W] -> float32 [n, 3, size, size] in [0, 255], nothing rounded.
-
-    The mode "clean" of clean-fid 0.1.35: each channel as a float image, PIL's antialiased bicubic
-    filter, clipped to [0, 255]; also where H = W = size, where it changes nothing.
-    """
-
-    def one(image: Tensor) -> Tensor:
-        planes = [Image.fromarray(p) for p in image.float().numpy()]
-        done = np.stack([np.asarray(p.resize((size, size), BICUBIC)) for p in planes])
-        return torch.from_numpy(done.clip(0, 255))  # [3, size, size]
-
-    return torch.stack(in_threads(one, images.cpu()))
-
-
-def tensor_resize(images: Tensor, size: int) -> Tensor:
-    """uint8 [n, 3, H, W] -> float32 [n, 3, size, size] in [0, 255]: the bilinear filter of tensors,
-    not antialiased, as many released evaluation codes resize."""
-    return interpolate(images.float(), (size, size), mode="bilinear", align_corners=False)
-
-
-def tf_resize(images: Tensor, size: int) -> Tensor:
-    """The same by TensorFlow 1's bilinear filter, whose corners lie elsewhere (torch-fidelity)."""
-    from torch_fidelity.interpolate_compat_tensorflow import (
-        interpolate_bilinear_2d_like_tensorflow1x as resize,
-    )
-
-    found: Tensor = resize(images.float(), size=(size, size), align_corners=False)
+    found: Image.Image = F.to_pil_image(image.cpu())
     return found
 
 
-@dataclass(frozen=True)
-class Resizing:
-    """One way to the Inception's input. filter: in words; apply: uint8 [n, 3, H, W] and a side ->
-    float32 [n, 3, side, side] in [0, 255]; antialiased: yes or no."""
+def clean_resize(images: Tensor) -> Tensor:
+    """uint8 [n, 3, H, W] -> float32 [n, 3, 299, 299] in [0, 255] by clean-fid: PIL's antialiased
+    bicubic filter on float channels, nothing rounded."""
+    from cleanfid.resize import build_resizer
 
-    filter: str
-    antialiased: str
-    apply: Callable[[Tensor, int], Tensor]
-
-
-RESIZINGS = {
-    "clean": Resizing("PIL bicubic on float channels", "yes", clean_resize),
-    "tf": Resizing("TensorFlow 1 bilinear", "no", tf_resize),
-    "bilinear": Resizing("tensor bilinear", "no", tensor_resize),
-}
+    resize = build_resizer("clean")  # [H, W, 3] -> [299, 299, 3]
+    arrays = images.permute(0, 2, 3, 1).cpu().numpy()
+    resized = in_threads(lambda image: torch.from_numpy(resize(image)), arrays)
+    return torch.stack(resized).permute(0, 3, 1, 2)
 
 
 def pil_resize(images: Tensor, size: int, kind: Image.Resampling) -> Tensor:
@@ -139,14 +101,7 @@ def pil_resize(images: Tensor, size: int, kind: Image.Resampling) -> Tensor:
     return torch.stack(work)
 
 
-def float_resize(images: Tensor, size: int) -> Tensor:
-    """uint8 [n, 3, S, S] -> float32 [n, 3, size, size], about [0, 1]: torch's antialiased bicubic
-    filter on float pixels, overshoot kept."""
-    unit = images.float() / 255
-    return interpolate(unit, (size, size), mode="bicubic", align_corners=False, antialias=True)
-
-
-def in_threads(work: Callable[[Any], Tensor], images: Iterable[Any]) -> list[Tensor]:
+def in_threads(work: Callable[[Any], Tensor], images: Iterable[Any] | np.ndarray) -> list[Tensor]:
     """`work` on every image of a batch; PIL lets threads run at once."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(work, images))

@@ -211,14 +211,11 @@ class CocoScorer(Evaluated):
         super().__init__(evaluation, shares)
 
     def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
-        from metrics.preparations import RESIZINGS
-
         found, fid, clip = self.scores(images, prompts, self.reference)
-        resizing = RESIZINGS["clean"]
         protocol = {
             "crop": fid.preparation,
-            "resize": resizing.filter,
-            "antialias": resizing.antialiased,
+            "resize": "PIL bicubic on float channels",
+            "antialias": "yes",
             "network": fid.features,
             "network_sha256": fid.weights.sha256,
             "reference": f"{fid.reference} images",

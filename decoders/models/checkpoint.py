@@ -27,6 +27,7 @@ from decoders.models.weights import (
     checked_dtype,
     opened_file,
     read_json,
+    read_tensors,
     require_weights,
     sha256_of,
     zipped,
@@ -232,11 +233,14 @@ def inside(folder: Path, file: str, listed_by: str) -> Path:
     )
 
 
-def read_pickle(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .pt/.bin file, unwrapped from `model`, `module` or `state_dict`."""
+def load_pickle(path: Path) -> Any:
+    """What a PyTorch file holds: tensors and plain containers. It is the only place that unpickles.
+
+    Raises DecoderError for a damaged file, and for one that would have to run code.
+    """
     require_weights(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped(path))
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped(path))
     except pickle.UnpicklingError as error:
         if any(words in str(error) for words in UNKNOWN):
             odd = ValueError("it has bytes that a pickle of tensors has not")
@@ -249,6 +253,18 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         ) from error
     except (*CUT, *BENT) as error:
         raise _unreadable(path, error) from error
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors or PyTorch file, on the CPU, without the prefix `module.`.
+    Raises DecoderError."""
+    tensors = read_tensors(path) if path.suffix == ".safetensors" else read_pickle(path)
+    return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+
+
+def read_pickle(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .pt/.bin file, unwrapped from `model`, `module` or `state_dict`."""
+    content = load_pickle(path)
     for name in INSIDE:
         if isinstance(content, dict) and isinstance(content.get(name), dict):
             content = content[name]

@@ -1,22 +1,17 @@
-"""Weight files of the official networks: which are needed, where they are, and reading them safely.
+"""Weight files of the official networks: which are needed, and where they are.
 
 Why no download: evaluation often runs where there is no network. A missing file is one error that
-lists every file, its public name and where to put it. Pickles are read with torch's weights-only
-loader, which builds tensors and containers and runs nothing; a file that needs more is refused.
+lists every file, its public name and where to put it.
 """
 
 from __future__ import annotations
 
 import logging
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
-from decoders.models.checkpoint import read_pickle
-from decoders.models.weights import read_tensors, sha256_of, zipped
+from decoders.models.weights import sha256_of
 from metrics import MetricError
 
 FOLDER = Path("~/.cache/lantern-bench/metrics")
@@ -123,29 +118,3 @@ def _hashed(key: str, path: Path) -> Weights:
             prefix,
         )
     return Weights(path, found)
-
-
-def read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file or of a PyTorch file, on the CPU.
-
-    A mapping under the key `state_dict` and the prefix `module.` are unwrapped. Raises DecoderError
-    for a file that is damaged or holds no tensors, MetricError for one that would run code.
-    """
-    if path.suffix == ".safetensors":
-        found = read_tensors(path)
-    elif _is_program(path):
-        raise MetricError(
-            f"{path} is a TorchScript program, which runs code when it is loaded, and is refused; "
-            "give a file of plain tensors (.safetensors, .pth, .bin)"
-        )
-    else:
-        found = read_pickle(path)
-    wrapped = all(name.startswith("module.") for name in found)
-    return {name.removeprefix("module.") if wrapped else name: t for name, t in found.items()}
-
-
-def _is_program(path: Path) -> bool:
-    if not zipped(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())

@@ -1,10 +1,10 @@
 """Which network, layer and image preparation each metric of the papers' protocol stands for.
 
 The Inception is torch-fidelity's `inception-v3-compat` (the TensorFlow graph of 2015-12-05, which
-clean-fid uses as well); only the way to its 299 x 299 input differs (`preparations.RESIZINGS`), and
-figures of two such ways must not be compared. VGG16's fc2 is taken before its ReLU, at 224 px by
-PIL's antialiased bilinear filter, ImageNet's mean and deviation: what the papers' released script
-does with torchvision's network (Kynkaanniemi 1904.06991).
+clean-fid uses as well). Its 299 x 299 input is clean-fid's or torch-fidelity's own, and figures of
+the two must not be compared. VGG16's fc2 is taken before its ReLU, at 224 px by PIL's antialiased
+bilinear filter, ImageNet's mean and deviation: what the papers' released script does with
+torchvision's network (Kynkaanniemi 1904.06991).
 
 Networks are loaded when a metric first needs them and then kept: a study scores many decoders.
 """
@@ -20,17 +20,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoders.models.checkpoint import read_state
 from decoders.models.weights import load_into
 from metrics import MetricError
 from metrics.features import Extractor, ScenesClipFeatures
-from metrics.official.checkpoint import Weights, read_state
+from metrics.official.checkpoint import Weights
 from metrics.official.open_clip_model import KINDS, OpenClip
 from metrics.preparations import (
     BILINEAR,
-    RESIZINGS,
     Preparation,
     as_is,
     centre_crop,
+    clean_resize,
     padded,
     pil_resize,
     whole,
@@ -38,30 +39,31 @@ from metrics.preparations import (
 from metrics.scenes_clip import WEIGHTS_DIR, WEIGHTS_FILE, ScenesClip, load
 
 FORMULA = "100 cos"
+VGG_SIDE = 224
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class InceptionFeatures(Extractor):
     """uint8 images [n, 3, H, W], square -> features [n, 2048] float32: pool3."""
 
-    layer, size = "2048", 299
+    layer = "2048"
 
     def __init__(self, weights: Weights, resize: str = "clean", network: Any = None) -> None:
-        """weights: torch-fidelity's file. network: that of another `InceptionFeatures`, shared.
+        """weights: torch-fidelity's file. resize: clean (clean-fid's) or tf (torch-fidelity's).
+        network: that of another `InceptionFeatures`, shared.
 
-        Raises as ``checkpoint.read_state``, and MetricError where the file is another network's.
+        Raises as `read_state`, and MetricError where the file is another network's.
         """
         super().__init__()
-        if resize not in RESIZINGS:
-            raise MetricError(f"resize must be one of {', '.join(RESIZINGS)}, found {resize!r}")
-        self.name, self.resizing = f"inception, {resize}-resize", RESIZINGS[resize]
+        self.name, self.clean = f"inception, {resize}-resize", resize == "clean"
         self.network = _inception(weights) if network is None else network
 
-    def resized(self, images: Tensor) -> Tensor:
-        return self.resizing.apply(images, self.size)
-
-    def of_pixels(self, pixels: Tensor) -> Tensor:
-        hidden = (pixels.to(next(self.network.parameters()).device) - 128) / 128
+    def forward(self, images: Tensor) -> Tensor:
+        device = next(self.network.parameters()).device
+        if not self.clean:
+            features: Tensor = self.network(images.to(device))[0]
+            return features
+        hidden = (clean_resize(images).to(device) - 128) / 128
         for name, stage in self.network.named_children():  # in the order of the forward pass
             if name != "fc":
                 hidden = stage(hidden)
@@ -87,13 +89,13 @@ def _inception(weights: Weights) -> Any:
 class Vgg16Features(Extractor):
     """uint8 images [n, 3, H, W], square -> features [n, 4096] float32."""
 
-    name, layer, size = "vgg16 fc2", "fc2", 224
+    name, layer = "vgg16 fc2", "fc2"
     mean: Tensor
     std: Tensor
 
     def __init__(self, weights: Weights) -> None:
-        """weights: torchvision's file. Raises as ``checkpoint.read_state``, and DecoderError where
-        the file is another network's."""
+        """weights: torchvision's file. Raises as `read_state`, and DecoderError where the file is
+        another network's."""
         from torchvision.models import vgg16
 
         super().__init__()
@@ -106,11 +108,9 @@ class Vgg16Features(Extractor):
         self.register_buffer("mean", torch.tensor(_MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(_STD).view(3, 1, 1), persistent=False)
 
-    def resized(self, images: Tensor) -> Tensor:
-        return pil_resize(images, self.size, BILINEAR).float()
-
-    def of_pixels(self, pixels: Tensor) -> Tensor:
-        features: Tensor = self.network((pixels.to(self.mean.device) / 255 - self.mean) / self.std)
+    def forward(self, images: Tensor) -> Tensor:
+        pixels = pil_resize(images, VGG_SIDE, BILINEAR).float().to(self.mean.device) / 255
+        features: Tensor = self.network((pixels - self.mean) / self.std)
         return features
 
 
@@ -149,7 +149,7 @@ class Networks:
             weights = self.weights["vgg"]
             found = self._once("vgg", lambda: Vgg16Features(weights).to(self.device).eval())
             if metric == "precision_recall_whole":
-                return Use(found, whole(found.size), weights, f"{found.name}, whole")
+                return Use(found, whole(VGG_SIDE), weights, f"{found.name}, whole")
             return Use(found, self._cropped(), weights, f"{found.name}, centre crop")
         resize, other = ("tf", "clean") if metric == "fid_tf" else ("clean", "tf")
         weights, shared = self.weights["inception"], self._loaded.get(other)

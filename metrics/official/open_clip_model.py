@@ -19,12 +19,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torchvision.transforms import functional as F
 
+from decoders.models.checkpoint import read_state
 from decoders.models.weights import load_into
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
-from metrics.official.checkpoint import Weights, read_state
-from metrics.preparations import BICUBIC, float_resize, pil_resize
+from metrics.official.checkpoint import Weights
+from metrics.preparations import BICUBIC, pil_resize
 
 PREFIX = "A photo depicts "
 _CONFIG_KEYS = ("embed_dim", "vision_cfg", "text_cfg")
@@ -56,7 +58,7 @@ class OpenClip(ImageText):
     ) -> None:
         """arch: another architecture of open_clip, by name or as a JSON file of its settings.
 
-        Raises MetricError for an unknown architecture, and as ``checkpoint.read_state``.
+        Raises MetricError for an unknown architecture, and as `read_state`.
         """
         from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
         from open_clip.tokenizer import SimpleTokenizer
@@ -79,7 +81,8 @@ class OpenClip(ImageText):
 
     def pixels(self, images: Tensor) -> Tensor:
         if self.kind.float_pixels:
-            return float_resize(images, self.side)
+            side = [self.side, self.side]
+            return F.resize(images.float() / 255, side, F.InterpolationMode.BICUBIC, antialias=True)
         return pil_resize(images, self.side, BICUBIC).float() / 255
 
     def tokens(self, captions: Sequence[str]) -> Tensor:

@@ -19,12 +19,13 @@ from typing import Any
 
 from torch import Tensor
 
+from decoders.models.weights import sha256_of
 from metrics import MetricError
 from metrics.clip import clip_score
 from metrics.features import extract
 from metrics.fid import fid_interval, kid, precision_recall
 from metrics.images import ImageSet, Source
-from metrics.kept import KeptFeatures, Statistics
+from metrics.kept import Statistics, kept_features
 from metrics.official.checkpoint import Weights, locate
 from metrics.official.networks import Networks, Use
 from metrics.stats import Interval
@@ -173,15 +174,11 @@ class Evaluation:
                 found.append(self._scored(metric, images, captions))
         return found
 
-    def _features(
-        self, use: Use, images: Source, kept: KeptFeatures | None = None, label: str = ""
-    ) -> Tensor:
-        """[n, E], those that are kept without the network."""
+    def _features(self, use: Use, images: Source, label: str = "") -> Tensor:
+        """[n, E]."""
         with self.progress(len(images), label + use.name) as bar:
             chosen = ImageSet(images, use.prepare, tick=bar.update)
-            if kept is None or isinstance(images, Tensor):
-                return extract(use.network, chosen, batch=self.batch)
-            return kept.extract(use.network, chosen, use.weights.sha256, batch=self.batch)
+            return extract(use.network, chosen, batch=self.batch)
 
     def _compared(
         self,
@@ -221,7 +218,13 @@ class Evaluation:
             return reference
         key = (use.network.name, use.prepare.name, reference)
         if key not in self._references:
-            rows = self._features(use, reference, KeptFeatures(self.cache_dir), "reference, ")
+            pictures = " ".join(map(sha256_of, reference))
+            rows = kept_features(
+                self.cache_dir,
+                use.network,
+                f"{use.weights.sha256} {use.prepare.name} {pictures}",
+                lambda: self._features(use, reference, "reference, "),
+            )
             self._references[key] = Statistics(rows)
         return self._references[key]
 

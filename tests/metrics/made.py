@@ -106,14 +106,12 @@ def clip_files(folder: Path, wrap: bool = False, quick_gelu: bool = False) -> tu
 class Tiles(Extractor):
     """Stands for a large network: the mean colour of 2 x 2 tiles, 12 numbers an image."""
 
-    name, layer, size = "tiles", "2048", 224
+    name, layer = "tiles", "2048"
 
     def __init__(self, weights: Weights | None = None, *_: object) -> None:
         super().__init__()
-        self.seen: list[int] = []  # images in each call
 
     def forward(self, images: Tensor) -> Tensor:
-        self.seen.append(len(images))
         return torch.nn.functional.adaptive_avg_pool2d(images.float(), 2).flatten(1)
 
 

@@ -1,17 +1,15 @@
 """The official networks on random weights of their layouts: features and scores as the papers' code
 computes them."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch.nn.functional import interpolate, linear, normalize
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
+from decoders.models.checkpoint import read_state
 from metrics.clip import clip_score
 from metrics.images import ImageSet, to_pil
-from metrics.official.checkpoint import read_state
 from metrics.official.networks import InceptionFeatures, Vgg16Features
 from metrics.official.open_clip_model import KINDS, OpenClip
 from metrics.preparations import centre_crop
@@ -32,12 +30,6 @@ def pictures() -> torch.Tensor:
 def inception(tmp_path_factory) -> InceptionFeatures:
     path = tmp_path_factory.mktemp("inception") / "inception.pth"
     return InceptionFeatures(of(write(path, "inception")))
-
-
-def test_tf_resize_is_torch_fidelitys_own_extractor(inception, pictures):
-    other = InceptionFeatures(of(Path("unread")), "tf", inception.network)
-    assert other.name == "inception, tf-resize"
-    assert torch.equal(other(pictures[:2]), inception.network(pictures[:2])[0])
 
 
 def test_clean_resize_equals_the_network_on_images_that_need_no_resizing(inception, pictures):

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import save_file
 
 from decoders.api import DecoderError
+from decoders.models.checkpoint import read_state
 from metrics import MetricError
-from metrics.official.checkpoint import FILES, locate, read_state
+from metrics.official.checkpoint import FILES, locate
 
 STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}
 

@@ -9,7 +9,6 @@ from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.features import extract
 from metrics.images import ImageSet, image_files
-from metrics.kept import KeptFeatures
 from metrics.official import networks
 from metrics.official.papers import METRICS, Evaluation
 from metrics.preparations import centre_crop
@@ -81,28 +80,27 @@ def test_nothing_depends_on_the_batch_or_on_files_being_a_tensor(evaluation, dra
                 assert a.each == ()
 
 
-def test_a_picture_is_read_once_until_something_changes(tmp_path, real):
-    network = Tiles()
+def test_a_reference_is_read_once_until_something_changes(evaluation, drawn, real, monkeypatch):
+    seen: list[int] = []
+    forward = Tiles.forward
+    monkeypatch.setattr(Tiles, "forward", lambda self, x: seen.append(len(x)) or forward(self, x))
 
-    def of(files, size=16, sha="a"):
-        images = ImageSet(files, centre_crop(size))
-        return KeptFeatures(tmp_path / "c").extract(network, images, sha, batch=5)
+    def read(**settings):
+        seen.clear()
+        evaluation("fid", **settings).figures(drawn, [], real)
+        return sum(seen) - len(drawn)
 
-    first = of(real)
-    assert network.seen == [5, 5, 5, 5, 4]
-    assert torch.equal(of(real), first) and torch.equal(of(real[::-1]), first.flip(0))
-    assert sum(network.seen) == 24
-    of(real, size=12)
-    of(real, sha="b")
-    assert sum(network.seen) == 3 * 24
-    real[3].write_bytes(real[4].read_bytes())
-    assert torch.equal(of(real)[3], first[4]) and sum(network.seen) == 3 * 24
+    assert [read(), read(), read(size=12)] == [24, 0, 24]
     Image.new("RGB", (30, 30), "red").save(real[3])
-    assert not torch.equal(of(real)[3], first[3]) and sum(network.seen) == 3 * 24 + 1
-    for file in (tmp_path / "c").rglob("*.safetensors"):
-        file.write_bytes(file.read_bytes()[:100])
+    assert [read(), read()] == [24, 0]
+
+
+def test_a_damaged_file_of_kept_features_is_named(evaluation, drawn, real, tmp_path):
+    evaluation("fid").figures(drawn, [], real)
+    (file,) = (tmp_path / "cache").rglob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(DecoderError, match=r"cannot be read.*delete it"):
-        of(real)
+        evaluation("fid").figures(drawn, [], real)
 
 
 def test_bad_requests_are_refused(evaluation, drawn, real, tmp_path):
