@@ -15,21 +15,23 @@ One step of 128 images takes about 0.6 s on one core.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
+from decoders.models.weights import read_json
 from decoders.tiny.recipes.card import enter, write_card
 from decoders.tiny.recipes.plan import Plan
 from decoders.tiny.recipes.reading import ANSWERS, answers
+from decoders.tiny.recipes.scenes import stream
 from decoders.tiny.scenes import (
     ATTRIBUTES,
     SceneSpec,
@@ -41,20 +43,18 @@ from decoders.tiny.scenes import (
     vocabulary,
 )
 from decoders.tiny.scenes.render import render
-from decoders.training.loop import Loop, fit
+from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed
+from metrics import MetricError
 from metrics.clip import attribute_preference, retrieval_at_1
 from metrics.scenes_clip import CONFIG_FILE, WEIGHTS_FILE, ClipConfig, ScenesClip, save
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins
 _TRIES = 16  # draws of twins before the attribute counts as having too few values
-_PEAK_LR, _DECAY = 2e-3, 0.05
 _THING = ("size", "texture", "colour", "shape")
 _COLUMNS = ("axis", "kind", "ground", *(f"near {name}" for name in _THING))
 _CLASSES = [len(ANSWERS[name]) for name in (*_COLUMNS, *_COLUMNS[3:])]  # columns of `labels_of`
 _HEAD_SCALE, _NAMING = 8.0, 0.5  # of the unit features before the head; weight of its loss
-_CHECK_EVERY = 200  # steps between held-out checks
-_CHECK_AT, _FINAL_AT = 0, 100_000  # first valid index of the checks and of the final figures
 _WEIGHTS = {  # how often a twin differs in it: more where learning is slow
     "colour": 0.5,
     "shape": 1.5,
@@ -85,118 +85,87 @@ def default_config() -> ClipConfig:
 
 
 def train(
-    out_dir: Path,
-    *,
-    steps: int = 2500,
-    batch: int = 128,
-    seed: int = 0,
-    device: str = "cpu",
-    budget_seconds: float | None = None,
-    config: ClipConfig | None = None,
-    held_out: int = 1024,
+    config: TrainConfig, out_dir: Path, device: str = "cpu", shape: ClipConfig | None = None
 ) -> dict[str, Any]:
     """Trains, writes ``clip.safetensors`` and ``clip.json`` to out_dir, returns held-out figures.
-
-    batch: images a step, three of four of them twins. budget_seconds: training stops
-    after that much wall clock, resumed runs included. held_out: images of each final figure.
-    Also written: ``clip.csv`` (loss curve), ``clip.ckpt`` (for resume).
-    """
-    if batch < 2 * FAMILY or batch % FAMILY:
-        raise ValueError(
-            f"batch must be a multiple of {FAMILY} (a scene and its twins) and at least "
-            f"{2 * FAMILY}, found {batch}"
+    shape: None, `default_config`."""
+    if config.batch < 2 * FAMILY or config.batch % FAMILY:
+        raise MetricError(
+            f"train.clip.batch must be a multiple of {FAMILY} (a scene and its twins) and at least "
+            f"{2 * FAMILY}, found {config.batch}"
         )
-    torch.manual_seed(seed)
-    clip = ScenesClip(config or default_config(), device)
-    loop = Loop("clip", out_dir, steps, warmup=100, evaluate_every=_CHECK_EVERY)
-    loop.budget_seconds = budget_seconds
+    torch.manual_seed(config.seed)
+    clip = ScenesClip(shape or default_config(), device)
     head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES)).to(device)
     parts = torch.nn.ModuleDict({"clip": clip.model, "head": head})
-    clip.model.train()
-    fit(
-        loop,
-        parts,
-        [_optimizer(parts)],
-        lambda step: family_batch(step * batch // FAMILY, batch // FAMILY, seed),
-        lambda made, share: _loss(parts, clip, *made),
-        lambda: _check(clip),
-    )
-    clip.model.eval().half().float()  # the figures are those of the stored float16 weights
-    figures = held_out_figures(clip, held_out, _FINAL_AT)
-    figures["training"] = {
-        "steps": loop.done,
-        "seconds": round(loop.seconds, 1),
-        "batch": batch,
-        "seed": seed,
-        "device": device,
-    }
+    trainer = Trainer(parts, config, out_dir)
+    batches = stream(Families(config.batch // FAMILY, config.seed), trainer.left)
+
+    def losses(step: int, share: float) -> Iterator[tuple[Tensor, Figures]]:
+        yield _loss(parts, clip, *next(batches))
+
+    figures = trainer.fit(losses, lambda: held_out_figures(clip, config.held_out))
+    figures = trainer.spent() | figures
     save(clip, out_dir, figures)
     return figures
 
 
-def _check(clip: ScenesClip) -> dict[str, float]:
-    """Held-out figures for the loss curve, of a model in training."""
-    clip.model.eval()
-    figures = held_out_figures(clip, 256, _CHECK_AT)
-    clip.model.train()
-    return figures.pop("preference_by_attribute") | {
-        key: figures[key] for key in ("preference", "retrieval_image_to_text")
-    }
-
-
-def held_out_figures(clip: ScenesClip, count: int, first: int) -> dict[str, Any]:
-    """Held-out figures on `count` scenes of the valid split from index `first` on.
+def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:
+    """Figures on the first `count` scenes of the split valid.
 
     retrieval: R@1 among (at most) 256 scenes, both ways. preference: right over wrong caption, the
-    attribute drawn by `counterfactual`; preference_by_attribute: each attribute on every scene that
-    has it.
+    attribute drawn by `counterfactual`; preference_ATTRIBUTE: on every scene that has it.
     """
-    indices = list(range(first, first + count))
+    indices = list(range(count))
     scenes = scene_batch("valid", indices)
     images = torch.from_numpy(scenes.images)
     pool = min(count, 256)
     to_text, to_image = retrieval_at_1(clip, images[:pool], scenes.captions[:pool])
-    overall = attribute_preference(clip, images, [counterfactual("valid", i) for i in indices])
-    by_attribute = {}
-    for name in ATTRIBUTES:
-        rows = [
-            row
-            for row, spec in enumerate(scenes.specs)
-            if name != "relation" or spec.relation is not None
-        ]
-        pairs = [counterfactual("valid", indices[row], attribute=name) for row in rows]
-        by_attribute[name] = round(attribute_preference(clip, images[rows], pairs).share.value, 4)
-    return {
-        "scenes": count,
-        "retrieval_pool": pool,
-        "retrieval_image_to_text": round(to_text, 4),
-        "retrieval_text_to_image": round(to_image, 4),
-        "preference": round(overall.share.value, 4),
-        "preference_by_attribute": by_attribute,
+    pairs = [counterfactual("valid", i) for i in indices]
+    found = {
+        "retrieval_image_to_text": to_text,
+        "retrieval_text_to_image": to_image,
+        "preference": attribute_preference(clip, images, pairs).share.value,
     }
+    for name in ATTRIBUTES:
+        rows = [i for i in indices if name != "relation" or scenes.specs[i].relation is not None]
+        pairs = [counterfactual("valid", i, attribute=name) for i in rows]
+        found[f"preference_{name}"] = attribute_preference(clip, images[rows], pairs).share.value
+    return {name: round(value, 4) for name, value in found.items()}
 
 
 def make(**settings: Any) -> None:
     """`train recipe=clip`: trains, copies the files to the weights folder, enters the figures in
     the model card. settings: the fields of `Plan`. Raises DecoderError."""
     plan = Plan(**settings)
-    folder = plan.work / "clip"
-    train(folder, device=plan.device, **plan.settings("clip"))
+    folder, config = plan.work / "clip", plan.config("clip")
+    figures = train(config, folder, plan.device)
     plan.weights.mkdir(parents=True, exist_ok=True)
     for name in (WEIGHTS_FILE, CONFIG_FILE):
         shutil.copyfile(folder / name, plan.weights / name)
-    described = json.loads((plan.weights / CONFIG_FILE).read_text(encoding="utf-8"))
     entry = {
-        "sha256": described["sha256"],
+        "sha256": read_json(plan.weights / CONFIG_FILE)["sha256"],
         "data": f"scenes, split train, families of {FAMILY} that differ in one attribute; an "
         "auxiliary head that names the attributes was trained along and dropped",
-        "figures": described["config"]["held_out"],
+        "figures": figures,
     }
-    enter(plan, {"clip": entry})
+    enter(plan, {"clip": entry}, config)
     write_card(plan.weights)
 
 
-def family_batch(first: int, count: int, seed: int) -> tuple[Tensor, list[str], Tensor]:
+@dataclass(frozen=True)
+class Families(Dataset[Any]):
+    """`count` scenes per step of the split train, each followed by its three twins, as
+    `family_batch` draws them."""
+
+    count: int
+    seed: int
+
+    def __getitem__(self, step: int) -> tuple[np.ndarray, list[str], Tensor]:
+        return family_batch(step * self.count, self.count, self.seed)
+
+
+def family_batch(first: int, count: int, seed: int) -> tuple[np.ndarray, list[str], Tensor]:
     """Scenes first..first + count of the train split, each followed by its three twins.
 
     Returns images [4 * count, 3, 64, 64] float32 in [0, 1], their captions and `labels_of` them; a
@@ -211,7 +180,7 @@ def family_batch(first: int, count: int, seed: int) -> tuple[Tensor, list[str], 
             specs.append(member)
             captions.append(describe(member, np.random.default_rng([seed, index, 1])))
             pixels.append(np.random.default_rng([seed, index, 2]))
-    return torch.from_numpy(render(specs, pixels)[0]), captions, labels_of(specs)
+    return render(specs, pixels)[0], captions, labels_of(specs)
 
 
 def family(spec: SceneSpec, rng: np.random.Generator) -> list[SceneSpec]:
@@ -267,13 +236,13 @@ def _loss(
     images: Tensor,
     captions: list[str],
     labels: Tensor,
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Tensor, Figures]:
     """open_clip's contrastive loss over the batch's B x B pairs, plus the naming loss; nats."""
     from open_clip.loss import ClipLoss
 
     with torch.no_grad():
         clip.model.logit_scale.clamp_(0, math.log(100))
-    with torch.autocast(clip.device.type, torch.bfloat16):
+    with mixed(clip.device):
         seen = clip.image_features(images)  # [B, E]
         said = clip.text_features(captions)  # [B, E]
     contrastive: Tensor = ClipLoss()(seen, said, clip.model.logit_scale.exp())
@@ -289,14 +258,3 @@ def _naming_loss(logits: Tensor, labels: Tensor) -> Tensor:
     pairs = zip(logits.split(_CLASSES, dim=1), labels.unbind(1), strict=True)
     losses = [torch.nn.functional.cross_entropy(part, named) for part, named in pairs]
     return torch.stack(losses).nansum()  # NaN: no scene of the batch has a second object
-
-
-def _optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
-    """AdamW; vectors and scalars (norms, biases, the logit scale) are not decayed. `fit` scales the
-    rate `peak`."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "peak": _PEAK_LR},
-        {"params": [p for p in parameters if p.ndim < 2], "peak": _PEAK_LR, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, _PEAK_LR, (0.9, 0.98), 1e-6, _DECAY)

@@ -1,7 +1,7 @@
 """`python -m bench train`: a drafter for a model, by the trainer of `decoders.training`.
 
 Why here: what to train, on what, and where it goes is configuration; the training itself knows
-neither Hydra nor plots. Several processes (torchrun -m bench train ...) share the work.
+neither Hydra nor plots.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import csv
 import dataclasses
 import inspect
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +38,11 @@ from bench.report.table import of_cells, terminal
 from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
-from decoders.training.loop import CURVE
+from decoders.training.data import DataConfig, StateData
+from decoders.training.drafter import DrafterTraining, Trained
 from decoders.training.losses import Acceptance, LossConfig
-from decoders.training.processes import World, joined
-from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.states import Learner, transformer_of
-from decoders.training.trainer import TrainConfig, Trained, Trainer
+from decoders.training.trainer import CURVE, TrainConfig
 
 DRAFTER, RECORD, DEPTHS = "drafter", "training.json", "acceptance.csv"
 PANELS = {  # columns of the curves, or what their depth follows -> title
@@ -97,15 +95,10 @@ def cmd_train(words: Sequence[str]) -> int:
     ready_folder(Path(study.run_dir))
     ready_file(Path(study.run_dir) / RECORD)
     ready_folder(Path(study.run_dir) / DRAFTER)
-    device = prepare(_own_device(study.backend))
-    with joined(device) as world:
-        done = run_training(study, device, world)
-        if world.leads:
-            folder = Path(study.run_dir)
-            say(terminal(of_cells(["depth", "accepted", "top-1 agrees"], _rows(done.acceptance))))
-            say(f"chain of {len(done.acceptance.overlap)}: "
-                f"{done.acceptance.chain_length():.2f} codes a step")  # fmt: skip
-            say(f"drafter.checkpoint={folder / DRAFTER}")
+    found = run_training(study, prepare(study.backend)).acceptance
+    say(terminal(of_cells(["depth", "accepted", "top-1 agrees"], _rows(found))))
+    say(f"chain of {len(found.overlap)}: {found.chain_length():.2f} codes per step")
+    say(f"drafter.checkpoint={Path(study.run_dir) / DRAFTER}")
     return 0
 
 
@@ -146,7 +139,7 @@ def compose_train(words: Sequence[str]) -> TrainStudy:
     return dataclasses.replace(study, backend=dataclasses.replace(study.backend, layers="torch"))
 
 
-def run_training(study: TrainStudy, device: torch.device, world: World) -> Trained:
+def run_training(study: TrainStudy, device: torch.device) -> Trained:
     """Trains, and writes what `study.run_dir` is to hold: checkpoint, curves, `drafter/`."""
     folder = Path(study.run_dir)
     model = load_model(cast(StudyConfig, study), device)
@@ -159,23 +152,13 @@ def run_training(study: TrainStudy, device: torch.device, world: World) -> Train
     wanted = inspect.signature(resolve(study.source.target)).parameters
     given = {"model": model, "sampling": sampling, "seed": seed}
     source = call(study.source, **{k: v for k, v in given.items() if k in wanted})
-    guided = sampling.cfg != 1
-    maker = StateMaker(target, source, loss.guided, study.data, seed, guided, learner.reads)
-    ring = Ring(maker, study.train.batch, seed, world)
-    trainer = Trainer(learner, target, ring, sampling, loss, study.train, folder)
-    done = trainer.run()
-    if world.leads:
-        digest = learner.save(folder / DRAFTER)
-        _write(study, model, done, digest, loss, sampling)
+    data = StateData(
+        target, source, loss.guided, study.data, study.train.batch, seed, sampling.cfg != 1,
+        learner.reads,
+    )  # fmt: skip
+    done = DrafterTraining(learner, data, sampling, loss, study.train, folder).run()
+    _write(study, model, done, learner.save(folder / DRAFTER), loss, sampling)
     return done
-
-
-def _own_device(backend: BackendConfig) -> BackendConfig:
-    """With torchrun every process has its own GPU."""
-    local = os.environ.get("LOCAL_RANK")
-    if local is None or backend.device != "cuda":
-        return backend
-    return dataclasses.replace(backend, device=f"cuda:{local}")
 
 
 def _rows(found: Acceptance) -> list[list[str]]:
@@ -212,7 +195,7 @@ def _write(
 
 @styled
 def curves(curve: Path) -> Plot:
-    """The CSV of `decoders.training.loop.Loop` as a figure: loss, and acceptance by depth in
+    """The CSV of `decoders.training.trainer.Trainer` as a figure: loss, and acceptance by depth in
     training and held out."""
     with curve.open() as file:
         rows = list(csv.DictReader(file))

@@ -1,38 +1,43 @@
-"""The training loop of every drafter, embedded or official: steps, checkpoints, curves.
+"""The trainer of everything that is trained here: tokenizer, target, drafters and CLIP.
 
-A step is a function of its number alone (which images, noise, roots), a batch is the sum of its
-micro-batches wherever they run, and everything that must survive is in one checkpoint, written
-atomically. So a run that was killed goes on to the same weights, and accumulation equals the large
-batch.
+A step is a function of its number alone. Weights, optimisers, step and curve are in one checkpoint,
+which is replaced atomically. So a training that was killed goes on to the same weights.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields
+import csv
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from tqdm import tqdm
 
-from decoders.api import DecoderError, Sampling
+from decoders.api import DecoderError, NumericalError
 from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, require
-from decoders.models.transformer import Transformer
-from decoders.training.loop import CURVE, Loop
-from decoders.training.losses import Acceptance, LossConfig, acceptance, drafter_loss
-from decoders.training.optimise import SCHEDULES, mixed, optimisers, update
-from decoders.training.shards import Ring
-from decoders.training.states import Learner, States
+from decoders.models.checkpoint import load_pickle
+
+CHECKPOINT, CURVE = "training.ckpt", "curve.csv"
+SCHEDULES = ("cosine", "linear")
+logger = logging.getLogger(__name__)
+Figures = Mapping[str, Tensor | float]
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The loop. batch: images a step; micro: images at once (0: all). lr is AdamW's, muon_lr that
-    of Muon for the layers' matrices (0: AdamW throughout). clip_value and clip_norm: 0 is off.
-    warmup: steps. precision: "bf16" autocast where the device multiplies bf16, or "float32".
-    evaluate_every 0: at the end only. budget_seconds: the schedule ends then, whatever `steps`
-    says.
+    """Settings of a training. batch: images per step; micro: images at once (0: all). lr is
+    AdamW's, muon_lr that of Muon for the layers' matrices (0: AdamW throughout). clip_value and
+    clip_norm: 0 is off. warmup: steps. floor: the last learning rate over the peak. precision:
+    "bf16" autocast where the device multiplies bf16, or "float32". evaluate_every 0: at the end
+    only, on `held_out` images. depth: of held-out drafts. budget_seconds: the schedule ends then,
+    whatever `steps` says.
     """
 
     steps: Count = 1000
@@ -63,112 +68,219 @@ class TrainConfig:
                 f"expected train.schedule in {SCHEDULES} and train.precision bf16 or float32, "
                 f"found {self.schedule!r} and {self.precision!r}"
             )
+        if self.batch % (self.micro or self.batch):
+            raise DecoderError(
+                f"train.micro must divide the {self.batch} images of a step, found {self.micro}"
+            )
 
-    def decides(self) -> dict[str, Any]:
-        """The settings that decide the weights: those a resumed run must share."""
-        free = ("micro", "log_every", "save_every", "evaluate_every", "held_out", "depth", "resume")
+    def fixed(self) -> dict[str, Any]:
+        """The settings that a resumed run must share. It may be longer or shorter."""
+        free = (
+            "steps", "budget_seconds", "micro", "log_every", "save_every", "evaluate_every",
+            "held_out", "depth", "resume",
+        )  # fmt: skip
         return {k: v for k, v in asdict(self).items() if k not in free}
 
+    def share(self, step: int, seconds: float) -> float:
+        """Share of the training that is done before a step, 0..1: of its steps or its budget."""
+        done = step / self.steps
+        return done if self.budget_seconds is None else max(done, seconds / self.budget_seconds)
 
-@dataclass
-class Trained:
-    """What a training leaves. steps: done in all; seconds: spent in all, resumed runs included."""
+    def rate(self, step: int, share: float) -> float:
+        """Learning rate over its peak: linear warm-up, then the schedule."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        progress = (share * self.steps - self.warmup) / max(1, self.steps - self.warmup)
+        progress = min(1.0, max(0.0, progress))
+        cosine = 0.5 * (1 + math.cos(math.pi * progress))
+        left = cosine if self.schedule == "cosine" else 1 - progress
+        return self.floor + (1 - self.floor) * left
 
-    steps: int
-    seconds: float
-    acceptance: Acceptance
-    history: list[dict[str, float]] = field(default_factory=list)
+    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        return nullcontext() if self.precision == "float32" else mixed(device)
 
 
 class Trainer:
-    """Trains a learner's net on the states of a target. folder: checkpoint and curve."""
+    """Trains `net`; goes on from the checkpoint in `folder` if there is one. settings: others that
+    a resumed run must share. Raises DecoderError for a checkpoint of a run with other settings.
+
+    step: steps taken; seconds: spent; history: rows of the curve; all include resumed runs.
+    """
 
     def __init__(
         self,
-        learner: Learner,
-        target: Transformer,
-        batches: Ring,
-        sampling: Sampling,
-        loss: LossConfig,
+        net: nn.Module,
         config: TrainConfig,
         folder: Path,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        self.learner, self.target, self.batches = learner, target, batches
-        self.sampling, self.loss, self.config, self.folder = sampling, loss, config, folder
-        self.world, self.micro = batches.world, config.micro or batches.batch
-        if batches.batch % self.micro:
-            raise DecoderError(
-                f"train.micro must divide the {batches.batch} images of a step in each process, "
-                f"found {self.micro}"
-            )
-        self.device = target.output.weight.device
-        self.optims = optimisers(learner.net, config.lr, config.muon_lr, config.decay)
-        self.loop = self._loop()
-        self._held: list[States] = []
+        self.net, self.config, self.folder = net, config, folder
+        self.settings = config.fixed() | dict(settings or {})
+        self.checkpoint = folder / CHECKPOINT
+        self.optims = optimisers(net, config)
+        self.step, self.seconds = 0, 0.0
+        self.history: list[dict[str, float]] = []
+        if config.resume and self.checkpoint.exists():
+            self._restore()
 
-    def _loop(self) -> Loop:
-        given, known = asdict(self.config), [field.name for field in fields(Loop)]
-        return Loop(
-            "training",
-            self.folder,
-            **{name: given[name] for name in known if name in given},
-            settings=self.config.decides() | asdict(self.loss),
-            curve=CURVE,
-            world=self.world,
-        )
+    @property
+    def left(self) -> range:
+        """The steps that are left."""
+        return range(self.step, self.config.steps)
 
-    def run(self) -> Trained:
-        """Trains to the end, from the checkpoint if there is one.
+    def spent(self) -> dict[str, Any]:
+        """For model cards."""
+        images = self.step * self.config.batch
+        return {"images": images, "steps": self.step, "seconds": self.seconds}
 
-        Raises NumericalError where the loss is not finite, DecoderError where the checkpoint is of
-        another run.
+    def fit(
+        self,
+        losses: Callable[[int, float], Iterable[tuple[Tensor, Figures]]],
+        evaluate: Callable[[], Mapping[str, float]],
+    ) -> dict[str, float]:
+        """Takes the steps that are left and returns the figures of the last evaluation.
+
+        losses: of the step and the share of the training that is done, the parts of the step's loss
+        with figures for the curve; both are summed. Raises NumericalError where the loss is not
+        finite.
         """
-        loop, net = self.loop, self.learner.net
-        loop.restore(net, self.optims)
-        loop.run(net, self.optims, self._step, lambda: self._figures(self.evaluate()))
-        found = self.evaluate()
-        loop.note(self._figures(found))
-        loop.save(net, self.optims)
-        return Trained(loop.done, loop.seconds, found, loop.history)
+        config, start = self.config, time.monotonic() - self.seconds
+        bar = tqdm(self.left, self.folder.name, config.steps, initial=self.step, mininterval=5.0)
+        for step in bar:
+            seconds = time.monotonic() - start
+            share = config.share(step, seconds)
+            if share >= 1:
+                break
+            figures = self._update(losses(step, share), config.rate(step, share))
+            if step % config.log_every == 0:
+                self._log(step, seconds, figures)
+            self.step, self.seconds = step + 1, time.monotonic() - start
+            every = config.evaluate_every
+            if every and self.step % every == 0 and self.step < config.steps:
+                self._evaluated(evaluate)
+            if self.step % config.save_every == 0:
+                require_finite(figures["loss"], step)
+                self.save()
+        found = self._evaluated(evaluate)
+        self.save()
+        return found
 
-    @staticmethod
-    def _figures(found: Acceptance) -> dict[str, float]:
-        return {f"held_{name}": value for name, value in found.figures().items()}
-
-    def _step(self, step: int, share: float) -> dict[str, Tensor]:
-        """One update; returns the batch's loss and its parts, summed over this process's
-        micro-batches."""
-        net, config, world = self.learner.net.train(), self.config, self.world
-        now, local = self.loss.at(self.loop.annealed(share)), self.batches.batch
-        sums = {"loss": torch.zeros((), device=self.device)}
-        for first in range(0, local, self.micro):
-            states = self.batches.at(step, first, self.micro)
-            place = world.rank * local + first
-            with self._autocast():
-                loss, parts = drafter_loss(
-                    self.learner, self.target, states, now, config.seed, step, place
-                )
-            share = self.micro / config.batch
-            (loss * share).backward()
-            for name, value in {"loss": loss.detach(), **parts}.items():
-                sums[name] = sums.get(name, torch.zeros_like(value)) + value * share
-        world.sum_gradients(net.parameters())
-        update(net, self.optims, config.clip_norm, config.clip_value)
+    def _update(
+        self, losses: Iterable[tuple[Tensor, Figures]], rate: float
+    ) -> dict[str, Tensor | float]:
+        """One step of all optimisers; returns the summed figures."""
+        config, sums = self.config, dict[str, Tensor | float]()
+        self.net.train()
+        for loss, figures in losses:
+            loss.backward()
+            for name, value in {"loss": loss.detach(), **figures}.items():
+                sums[name] = sums.get(name, 0.0) + value
+        if config.clip_value:
+            nn.utils.clip_grad_value_(self.net.parameters(), config.clip_value)
+        if config.clip_norm:
+            nn.utils.clip_grad_norm_(self.net.parameters(), config.clip_norm)
+        for optimiser in self.optims:
+            for group in optimiser.param_groups:
+                group["lr"] = rate * group["initial_lr"]
+            optimiser.step()
+            optimiser.zero_grad()
         return sums
 
-    def _autocast(self) -> Any:
-        return nullcontext() if self.config.precision == "float32" else mixed(self.device)
+    def _evaluated(self, evaluate: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+        self.net.eval()
+        found = dict(evaluate())
+        self.history.append({"step": float(self.step), "seconds": self.seconds} | found)
+        return found
 
-    def evaluate(self) -> Acceptance:
-        """Held-out acceptance per depth; the states are computed once and kept."""
-        if not self._held:
-            valid = self.batches.valid
-            count = self.config.held_out if valid is None else min(valid, self.config.held_out)
-            size = self.micro
-            for first in range(0, count, size):
-                self._held.append(self.batches.held_out(first, min(size, count - first)))
-        self.learner.net.eval()
-        with self._autocast():
-            return acceptance(
-                self.learner, self.target, self._held, self.sampling, self.config.depth
+    def _log(self, step: int, seconds: float, figures: Figures) -> None:
+        """A row of the curve. The device is waited for once."""
+        device = torch.as_tensor(figures["loss"]).device
+        values = [torch.as_tensor(v, dtype=torch.float32, device=device) for v in figures.values()]
+        row = dict(zip(figures, torch.stack(values).tolist(), strict=True))
+        require_finite(row["loss"], step)
+        self.history.append({"step": float(step), "seconds": seconds} | row)
+
+    def save(self) -> None:
+        """Writes checkpoint and curve. The last checkpoint stays until the new one is whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        partial = self.checkpoint.with_suffix(".partial")
+        state = {
+            "step": self.step,
+            "seconds": self.seconds,
+            "settings": self.settings,
+            "history": self.history,
+            "net": self.net.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.optims],
+        }
+        torch.save(state, partial)
+        partial.replace(self.checkpoint)
+        names = list(dict.fromkeys(key for row in self.history for key in row))
+        with (self.folder / CURVE).open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=names)
+            writer.writeheader()
+            writer.writerows(self.history)
+
+    def _restore(self) -> None:
+        try:
+            state = load_pickle(self.checkpoint)
+        except DecoderError as error:
+            raise DecoderError(f"{error}. Remove it to start the training again") from error
+        before, now = state["settings"], self.settings
+        if other := [k for k in {**before, **now} if before.get(k) != now.get(k)]:
+            pairs = "; ".join(f"{k}: {before.get(k)} there, {now.get(k)} here" for k in other)
+            raise DecoderError(
+                f"{self.checkpoint} is of a run with other settings ({pairs}); choose another "
+                "folder, set train.resume=false to start again, or keep the settings"
             )
+        self.net.load_state_dict(state["net"])
+        for optimiser, values in zip(self.optims, state["optimisers"], strict=True):
+            optimiser.load_state_dict(values)
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.history = state["history"]
+        logger.info("%s: resumed at step %d", self.folder, self.step)
+
+
+def optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for everything else.
+
+    Muon reaches the same loss in about two thirds of the images, which makes training on two cores
+    bearable. It multiplies in bfloat16, which takes minutes per step on a processor without it.
+    """
+    inner: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for name, parameter in net.named_parameters():
+        matrix = parameter.ndim == 2 and ".layers." in f".{name}"
+        (inner if matrix and config.muon_lr else rest).append(parameter)
+    decay = config.decay
+    found: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(rest, config.lr, betas=(0.9, 0.95), weight_decay=decay)
+    ]
+    if inner:
+        if fast_dtype(inner[0].device) == torch.float32:
+            logger.warning("this processor multiplies bfloat16 slowly, and so Muon: set muon_lr=0")
+        found.append(torch.optim.Muon(inner, config.muon_lr, weight_decay=decay))
+    for optimiser in found:
+        for group in optimiser.param_groups:
+            group["initial_lr"] = group["lr"]
+    return found
+
+
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16, or float32 on a processor that does not multiply bfloat16: there two AVX2 cores
+    encoded 24 images in 16 s in bfloat16, in float32 in 1.6 s."""
+    if device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return torch.float32
+    return torch.bfloat16
+
+
+def mixed(device: torch.device) -> AbstractContextManager[Any]:
+    """Autocast to `fast_dtype`."""
+    return torch.autocast(device.type, torch.bfloat16, fast_dtype(device) == torch.bfloat16)
+
+
+def require_finite(loss: Tensor | float, step: int) -> None:
+    if not bool(torch.as_tensor(loss).isfinite()):
+        raise NumericalError(
+            f"the loss is {float(loss)} at step {step}: expected a finite number; lower train.lr "
+            "(or train.muon_lr), or train in float32"
+        )

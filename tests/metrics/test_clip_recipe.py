@@ -2,43 +2,42 @@
 
 import csv
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from decoders.training.trainer import CURVE, TrainConfig
 from metrics.scenes_clip import load
-from metrics.train_clip import (
-    train,
-)
+from metrics.train_clip import train
 
 from .conftest import small_config
 
 
 def read_curve(folder: Path) -> list[dict[str, float]]:
-    with (folder / "clip.csv").open() as file:
+    with (folder / CURVE).open() as file:
         return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
 
 
-OPTIONS = {"batch": 16, "config": small_config(), "held_out": 16}
+CONFIG = TrainConfig(steps=21, batch=16, lr=2e-3, clip_value=0, clip_norm=1, held_out=16)
 
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("clip")
-    return folder, train(folder, steps=21, **OPTIONS)
+    return folder, train(CONFIG, folder, shape=small_config())
 
 
 def test_a_short_run_learns_stores_and_resumes(short, tmp_path):
     folder, figures = short
     curve = read_curve(folder)
-    assert len(curve) == 2
-    assert figures["training"]["steps"] == 21
-    assert set(figures["preference_by_attribute"]) >= {"colour", "relation"}
+    assert [row["step"] for row in curve] == [0, 20, 21]
+    assert figures["steps"] == 21
+    assert figures.keys() >= {"preference_colour", "preference_relation"}
     assert load(folder).config.held_out == figures
     shutil.copytree(folder, tmp_path / "more")
-    longer = train(tmp_path / "more", steps=41, **OPTIONS)
-    assert longer["training"]["steps"] == 41
-    assert longer["training"]["seconds"] > figures["training"]["seconds"]
+    longer = train(replace(CONFIG, steps=41), tmp_path / "more", shape=small_config())
+    assert longer["steps"] == 41 and longer["seconds"] > figures["seconds"]
     rows = read_curve(tmp_path / "more")
-    assert rows[:2] == curve  # what was done is kept
-    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert rows[:3] == curve  # what was done is kept
+    assert rows[-2]["loss"] < rows[0]["loss"]

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import os
 import platform
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from decoders.tiny.bundle import CARD, STAGE_OF, TRAINED_WITH
+from decoders.tiny.bundle import CARD, TRAINED_WITH
 from decoders.tiny.recipes.plan import Plan
 from decoders.tiny.targets import TARGETS
+from decoders.training.trainer import TrainConfig
 
 CARD_NAME = "MODEL_CARD.md"
 TITLES = {
@@ -30,16 +32,16 @@ TITLES = {
 }
 
 
-def enter(plan: Plan, entries: dict[str, dict[str, Any]]) -> None:
-    """Adds the entries of the parts that a stage made, and the settings of its training, to the
-    card, all at once; the others stay."""
+def enter(plan: Plan, entries: dict[str, dict[str, Any]], config: TrainConfig) -> None:
+    """Adds the entries of the parts that a stage made, and how it was trained, to the card, all at
+    once; the others stay."""
     path = plan.weights / CARD
     card = json.loads(path.read_text()) if path.exists() else {}
     trained_on = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
     card |= entries
     for name in entries:
         card[name] |= {
-            "settings": plan.settings(STAGE_OF.get(name, name)),
+            "settings": asdict(config),
             "trained_on": trained_on,
             "trained_with": {part: card[part]["sha256"] for part in TRAINED_WITH[name]},
         }

@@ -8,6 +8,7 @@ without guidance.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,12 @@ from decoders.models.text.words import WordEncoder
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
 from decoders.noise import sample
 from decoders.tiny.recipes import target
+from decoders.tiny.recipes.scenes import SceneBatches, stream
+from decoders.tiny.scenes import scene_batch
 from decoders.tiny.targets import TARGETS
-from decoders.training.loop import Loop, fit
-from decoders.training.optimise import mixed, optimisers
+from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed
 
 SIZE = {"width": 128, "layers": 4, "heads": 4, "ffn": 384}
-STEPS = 6000
-EVALUATE = 80  # steps between looks at held-out images
-HELD_OUT = 96, 480  # images while it is trained, and behind it
 
 
 def config_for(name: str) -> GroupedConfig:
@@ -64,67 +63,44 @@ def nats(logits: Tensor, codes: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def held_out(
-    model: Grouped, text: WordEncoder, batch: target.Batch, parts: int = target.PART
-) -> dict[str, float]:
-    """Nats a code of held-out images, with their captions and with none."""
-    features = text.encode(batch.captions)
-    found: dict[str, list[Tensor]] = {}
-    for start in range(0, len(batch.codes), parts):
-        rows = slice(start, start + parts)
-        codes = batch.codes[rows]
-        for ending, dropped in (("", False), ("_uncond", True)):
-            drop = torch.full((len(codes),), dropped, device=codes.device)
-            for name, each in losses(model, features.rows(rows), codes, drop, start).items():
+def evaluate(model: Grouped, text: WordEncoder, vq: LlamaGenVQ, count: int) -> dict[str, float]:
+    """Nats per code of held-out images, with their captions and with none."""
+    means: dict[str, list[Tensor]] = {}
+    for first in range(0, count, target.PART):
+        scenes = scene_batch("valid", range(first, min(first + target.PART, count)))
+        batch = target.encoded(vq, scenes)
+        features = text.encode(batch.captions)
+        for ending, without in (("", False), ("_uncond", True)):
+            drop = torch.full((len(batch.codes),), without, device=batch.codes.device)
+            for name, each in losses(model, features, batch.codes, drop, first).items():
                 key = f"valid_nats{'' if name == 'next' else '_' + name}{ending}"
-                found.setdefault(key, []).append(each.mean(1))
-    return {key: float(torch.cat(each).mean()) for key, each in found.items()}
+                means.setdefault(key, []).append(each.mean(1))
+    return {key: float(torch.cat(each).mean()) for key, each in means.items()}
 
 
 def train(
-    name: str,
-    vq: LlamaGenVQ,
-    text: WordEncoder,
-    out_dir: Path,
-    *,
-    seed: int = 0,
-    **settings: Any,
+    name: str, vq: LlamaGenVQ, text: WordEncoder, config: TrainConfig, folder: Path
 ) -> tuple[Grouped, dict[str, Any]]:
-    """Trains one of `TARGETS`; returns it with the figures of the model card. settings: as of
-    `target.train`."""
-    torch.manual_seed(seed)
+    """Trains one of `TARGETS`; returns it with the figures of the model card."""
+    torch.manual_seed(config.seed)
     model = Grouped(config_for(name))
-    loop = Loop(
-        name, out_dir, warmup=12, save_every=30, evaluate_every=EVALUATE,
-        **{"steps": STEPS} | settings,
-    )  # fmt: skip
     named = target.Named(model)
-    some, every = (target.batch_of(vq, "valid", 0, count) for count in HELD_OUT)
+    trainer = Trainer(nn.ModuleDict({"model": model, "named": named}), config, folder)
+    batches = stream(SceneBatches(config.batch, target.OFFSET), trainer.left)
 
-    def step_loss(work: tuple[int, target.Batch], share: float) -> tuple[Tensor, dict[str, Tensor]]:
-        step, batch = work
-        number = seed * 1_000_003 + step
-        generator = torch.Generator().manual_seed(number)
-        drop = torch.rand(len(batch.codes), generator=generator) < target.DROP
+    def step_losses(step: int, share: float) -> Iterator[tuple[Tensor, Figures]]:
+        batch, drop = target.encoded(vq, next(batches)), target.dropped(config, step)
         weights = batch.weights(target.OBJECTS + (1 - target.OBJECTS) * share)  # [B, L]
-        features = text.encode(batch.captions)
-        found = losses(model, features, batch.codes, drop, number)
+        parts = losses(model, text.encode(batch.captions), batch.codes, drop, step)
         size = weights.shape[1]
-        means = {key: (each * weights[:, size - each.shape[1] :]).mean()
-                 for key, each in found.items()}  # fmt: skip
+        means = {
+            key: (each * weights[:, size - each.shape[1] :]).mean() for key, each in parts.items()
+        }
         naming = named.loss(batch.said, drop)  # of a target that refines, at its drafts
         figures = {key: mean.detach() for key, mean in (means | {"naming": naming}).items()}
         loss = torch.stack([*means.values()]).mean()
-        return loss + target.NAMING * (1 - share) * naming, figures
+        yield loss + target.NAMING * (1 - share) * naming, figures
 
-    parts = nn.ModuleDict({"model": model.float(), "named": named})
-
-    def batch(step: int) -> tuple[int, target.Batch]:
-        first = target.OFFSET + step * target.BATCH
-        return step, target.batch_of(vq, "train", first, target.BATCH)
-
-    optims = optimisers(parts, target.ADAM_LR, target.MUON_LR, target.DECAY)
-    fit(loop, parts, optims, batch, step_loss, evaluate=lambda: held_out(model, text, some))
+    figures = trainer.fit(step_losses, lambda: evaluate(model, text, vq, config.held_out))
     named.hook.remove()
-    spent = {"images": loop.done * target.BATCH, "steps": loop.done, "seconds": loop.seconds}
-    return model, spent | held_out(model.eval(), text, every)
+    return model, trainer.spent() | figures

@@ -1,4 +1,4 @@
-"""Settings of a training of the embedded models: where, how long, from what. No torch here."""
+"""Settings of a training of the embedded models: where, how long, from what."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from decoders.api import DecoderError
-from decoders.kinds import Amount, NotNegative, Seed, require
-from decoders.tiny.targets import TARGETS
-
-# Of each stage where nothing is set: less than three hours in all on two cores; on a faster machine
-# a stage ends with its recipe's steps.
-MINUTES = {"vq": 25.0, "target": 110.0, "drafter": 20.0, "clip": 20.0}
-# Of the stages that are trained when they are named.
-NAMED = {"eagle3": 35.0} | dict.fromkeys(TARGETS, 12.0)
+from decoders.kinds import Amount, NotNegative, Seed, built, require
+from decoders.models.weights import explained, read_json
+from decoders.tiny.bundle import CARD, shipped
+from decoders.training.trainer import TrainConfig
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of conf/recipe_config.yaml, which explains them. Raises DecoderError."""
+    """The settings of conf/recipe_config.yaml, which explains them. train: by name, the fields of
+    `TrainConfig`. Raises DecoderError."""
 
     work: Path
     weights: Path
+    train: dict[str, dict[str, Any]]
     device: str = "cpu"
     seed: Seed = 0
     steps: Amount | None = None
@@ -36,22 +34,23 @@ class Plan:
             object.__setattr__(self, name, Path(getattr(self, name)))
         self._keep_shipped()
 
-    def settings(self, stage: str) -> dict[str, Any]:
-        """What the recipe of a stage is given."""
-        chosen: dict[str, Any] = {"seed": self.seed}
+    def config(self, name: str) -> TrainConfig:
+        """How a part is trained. `steps` and `minutes` come before the recipe's own."""
+        given = self.train[name] | {"seed": self.seed}
         if self.steps is not None:
-            chosen["steps"] = self.steps
+            given |= {"steps": self.steps, "budget_seconds": None}
         if self.minutes is not None:
-            chosen["budget_seconds"] = 60 * self.minutes
-        elif self.steps is None:
-            chosen["budget_seconds"] = 60 * (MINUTES | NAMED)[stage]
-        return chosen
+            given["budget_seconds"] = 60 * self.minutes
+        with explained():
+            return built(TrainConfig, given, f"train.{name}")
+
+    def written(self) -> dict[str, Any]:
+        """The entries of the parts that are written; DecoderError where there is no card."""
+        return read_json(self.weights / CARD)
 
     def _keep_shipped(self) -> None:
         """Raises DecoderError where a stage would write over the shipped weights unasked: they took
         hours, and the stages that are not trained again would no longer belong to the new one."""
-        from decoders.tiny.bundle import shipped
-
         kept = [shipped(target).resolve() for target in ("target", "plain")]
         if self.weights.resolve() in kept and not self.overwrite:
             raise DecoderError(
@@ -60,11 +59,3 @@ class Plan:
                 "overwrite=true. Stages that are not trained again would no longer belong to new "
                 "ones"
             )
-
-
-def written_card(weights: Path) -> dict[str, Any]:
-    """The entries of the written parts; DecoderError where there is no card."""
-    from decoders.models.weights import read_json
-    from decoders.tiny.bundle import CARD
-
-    return read_json(weights / CARD)

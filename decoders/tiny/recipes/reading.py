@@ -11,24 +11,21 @@ what it says is large. Objects are named by where they stand, not by their order
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import trange
 
 from decoders.models.text.words import WordEncoder
 from decoders.tiny.scenes import SceneSpec, scene_captions, words
 from decoders.tiny.scenes import attributes as at
-from decoders.training.optimise import mixed, optimisers, rate, set_rate, update
+from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed
 
-STEPS = 1200
-BATCH = 64
 OFFSET = 8_000_000  # train-split indices of which nobody sees the images
-MUON_LR, ADAM_LR, WARMUP, FLOOR = 0.02, 3e-3, 50, 0.02
 SHARPNESS = 2.0  # of the choice between directions; a state's entries are of size 1
-HELD_OUT = 512
 NONE = "none"  # what is not there or not said
 AXES = {None: NONE, "left": "across", "right": "across", "above": "down", "below": "down"}
 _THING = {
@@ -102,22 +99,19 @@ def asked(
     return states[mask], said[mask.nonzero()[:, 0]]
 
 
-def learn(text: WordEncoder, embedder: Any, steps: int = STEPS, seed: int = 0) -> float:
-    """Trains encoder and projection in place; returns which share (0 to 1, what is not said
-    counted in) of the attributes of held-out captions a word's state then names rightly."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        naming = Naming(embedder.cap_proj.fc2.out_features).to(text.words.weight.device)
+def learn(text: WordEncoder, embedder: Any, config: TrainConfig, folder: Path) -> float:
+    """Trains encoder and projection in place. Returns the share (0 to 1) of the attributes of
+    held-out captions that a word's state then names rightly, those not mentioned included."""
+    naming = Naming(embedder.cap_proj.fc2.out_features).to(text.words.weight.device)
     parts = nn.ModuleList([text, embedder.cap_proj, naming])
-    optims = optimisers(parts, ADAM_LR, MUON_LR, decay=0.0)
-    bar = trange(steps, desc="reading", mininterval=5.0)
-    for step in bar:
-        set_rate(optims, min(1.0, (step + 1) / WARMUP) * rate("cosine", step / steps, FLOOR))
-        loss = naming.loss(*asked(text, embedder, "train", OFFSET + step * BATCH, BATCH))
-        loss.backward()
-        update(parts, optims, clip_norm=0.0)
-        if step % 20 == 0:
-            bar.set_postfix(loss=f"{loss.item():.3f}")
-    with torch.no_grad():
-        states, said = asked(text, embedder, "valid", 0, HELD_OUT)
-    return float((naming.named(states) == said).float().mean())
+
+    def losses(step: int, share: float) -> Iterator[tuple[Tensor, Figures]]:
+        first = OFFSET + step * config.batch
+        yield naming.loss(*asked(text, embedder, "train", first, config.batch)), {}
+
+    @torch.no_grad()
+    def evaluate() -> dict[str, float]:
+        states, said = asked(text, embedder, "valid", 0, config.held_out)
+        return {"named": float((naming.named(states) == said).float().mean())}
+
+    return Trainer(parts, config, folder).fit(losses, evaluate)["named"]

@@ -2,14 +2,14 @@
 
 Each stage reads the *written* weights of the stages before it (rounded as they ship), resumes from
 its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``:
-configuration, SHA-256, data, steps, seconds, held-out figures. Loss curves go to
-``<work>/<stage>.csv``.
+configuration, SHA-256, data, steps, seconds, held-out figures. Checkpoint and loss curve go to
+``<work>/<stage>``.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -17,30 +17,37 @@ from typing import Any
 import torch
 from torch import nn
 
-from decoders.api import DecoderError, ImageModel
-from decoders.kinds import unknown
+from decoders.api import DecoderError, Sampling
+from decoders.kinds import built, unknown
 from decoders.models.transformer import cast
-from decoders.models.weights import write_weights
+from decoders.models.weights import explained, write_weights
+from decoders.propose.drafters.eagle3 import Eagle3Learner
+from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.tiny.bundle import check_together, load, load_part
-from decoders.tiny.recipes import drafter, grouped, target, vq
+from decoders.tiny.recipes import grouped, target, vq
 from decoders.tiny.recipes.card import enter, write_card
-from decoders.tiny.recipes.plan import Plan, written_card
+from decoders.tiny.recipes.plan import Plan
+from decoders.tiny.scenes.source import Scenes
 from decoders.tiny.targets import TARGETS
-from decoders.training.optimise import fast_dtype
+from decoders.training.data import DataConfig, StateData
+from decoders.training.drafter import DrafterTraining
+from decoders.training.losses import LossConfig
+from decoders.training.states import transformer_of
+from decoders.training.trainer import fast_dtype
 
 logger = logging.getLogger(__name__)
+CFG = 3.0  # between fidelity to the caption and variety; also what the drafter is trained under
 TARGET_DATA = f"scenes, split train from index {target.OFFSET}, every image seen once"
-DRAFTER_DATA = f"scenes, split train from index {drafter.OFFSET}"
 
 
-def make(stages: Sequence[str], **settings: Any) -> None:
-    """Runs the stages in order. settings: the fields of `Plan`. Raises DecoderError."""
+def make(stages: Sequence[str], drafters: Mapping[str, Mapping[str, Any]], **settings: Any) -> None:
+    """Runs the stages in order. drafters: by stage, `loss` (fields of `LossConfig`) and `data`
+    (fields of `DataConfig`). settings: the fields of `Plan`. Raises DecoderError."""
     plan = Plan(**settings)
     runners: dict[str, Callable[[Plan], None]] = {
         "vq": _vq,
         "target": _target,
-        "drafter": _drafter,
-        "eagle3": _eagle3,
+        **{name: partial(_drafter, name, drafters[name]) for name in ("drafter", "eagle3")},
         **{name: partial(_grouped, name) for name in TARGETS},
     }
     for stage in stages:
@@ -50,12 +57,6 @@ def make(stages: Sequence[str], **settings: Any) -> None:
         logger.info("training %s", stage)
         runners[stage](plan)
         write_card(plan.weights)
-
-
-def _vq(plan: Plan) -> None:
-    model, figures = vq.train(plan.work / "vq", **plan.settings("vq"))
-    data = f"scenes, split train, batches of {vq.BATCH}"
-    enter(plan, {"vq": _entry(plan, "vq", model, vq.CONFIG, data, figures, torch.float16)})
 
 
 def _entry(
@@ -77,52 +78,70 @@ def _entry(
     }
 
 
+def _vq(plan: Plan) -> None:
+    config = plan.config("vq")
+    model, figures = vq.train(config, plan.work / "vq")
+    data = f"scenes, split train, batches of {config.batch}"
+    entry = _entry(plan, "vq", model, vq.CONFIG, data, figures, torch.float16)
+    enter(plan, {"vq": entry}, config)
+
+
 def _target(plan: Plan) -> None:
-    tokenizer, _ = load_part(plan.weights, written_card(plan.weights), "vq")
+    tokenizer, _ = load_part(plan.weights, plan.written(), "vq")
+    config, read = plan.config("target"), plan.config("reading")
     model, figures = target.train(
-        tokenizer,
-        plan.work / "target",
-        device=plan.device,
-        compiled=plan.compile,
-        **plan.settings("target"),
+        tokenizer, config, read, plan.work / "target", plan.device, plan.compile
     )
     parts = {"text": model.text, "target": model.target}
     entries = {
         name: _entry(plan, name, part, part.cfg, TARGET_DATA, figures)
         for name, part in parts.items()
     }
-    entries["target"]["sampling"] = {"cfg": drafter.CFG}
-    enter(plan, entries)
+    entries["target"]["sampling"] = {"cfg": CFG}
+    enter(plan, entries, config)
 
 
 def _grouped(name: str, plan: Plan) -> None:
     """A target of its own schedule, behind the written tokenizer and text encoder."""
-    card = written_card(plan.weights)
+    card, config = plan.written(), plan.config("grouped")
     tokenizer, text = (load_part(plan.weights, card, part)[0] for part in ("vq", "text"))
-    model, figures = grouped.train(name, tokenizer, text, plan.work / name, **plan.settings(name))
+    model, figures = grouped.train(name, tokenizer, text, config, plan.work / name)
     entry = _entry(plan, name, model, model.cfg, TARGET_DATA, figures)
-    enter(plan, {name: entry | {"sampling": {"cfg": drafter.CFG}}})
+    enter(plan, {name: entry | {"sampling": {"cfg": CFG}}}, config)
 
 
-def _drafter(plan: Plan) -> None:
-    model = _loaded(plan)
-    net, figures = drafter.train(model, plan.work / "drafter", **plan.settings("drafter"))
-    enter(plan, {"eagle": _entry(plan, "eagle", net, net.cfg, DRAFTER_DATA, figures)})
-
-
-def _eagle3(plan: Plan) -> None:
-    card = written_card(plan.weights)
-    check_together(plan.weights, card, ["eagle"])
-    eagle, _ = load_part(plan.weights, card, "eagle")
-    model = _loaded(plan)
-    model.drafters["eagle"] = cast(eagle, model.device, model.dtype)
-    net, figures = drafter.train_eagle3(model, plan.work / "eagle3", **plan.settings("eagle3"))
-    config = {"parameters": sum(p.numel() for p in net.parameters())}
-    entry = _entry(plan, "eagle3", net, config, DRAFTER_DATA, figures)
-    enter(plan, {"eagle3": entry | {"start": "eagle"}})
-
-
-def _loaded(plan: Plan) -> ImageModel:
-    """The written model without drafters, to train one for."""
+def _drafter(name: str, settings: Mapping[str, Any], plan: Plan) -> None:
+    """EAGLE, or EAGLE-3, which begins as the written EAGLE."""
+    config = plan.config(name)
+    with explained():
+        loss = built(LossConfig, settings["loss"], f"drafters.{name}.loss")
+        states = built(DataConfig, settings["data"], f"drafters.{name}.data")
     dtype = fast_dtype(torch.device(plan.device))
-    return load(plan.device, str(dtype).removeprefix("torch."), str(plan.weights), drafters=False)
+    model = load(plan.device, str(dtype).removeprefix("torch."), str(plan.weights), drafters=False)
+    if name == "eagle3":
+        card = plan.written()
+        check_together(plan.weights, card, ["eagle"])
+        eagle, _ = load_part(plan.weights, card, "eagle")
+        model.drafters["eagle"] = cast(eagle, model.device, model.dtype)
+    torch.manual_seed(config.seed)
+    learner = Eagle3Learner(model, "eagle") if name == "eagle3" else EagleLearner(model, None)
+    source = Scenes(model)
+    data = StateData(
+        transformer_of(model), source, True, states, config.batch, config.seed, reads=learner.reads
+    )
+    training = DrafterTraining(learner, data, Sampling(cfg=CFG), loss, config, plan.work / name)
+    done = training.run()
+    net = learner.net.eval()
+    figures = {
+        "images": data.images(done.steps),
+        "steps": done.steps,
+        "seconds": done.seconds,
+        **{f"valid_{key}": value for key, value in done.acceptance.figures().items()},
+    }
+    about = f"scenes, split train from index {source.offset}"
+    if name == "eagle3":
+        shape = {"parameters": sum(p.numel() for p in net.parameters())}
+        entry = _entry(plan, name, net, shape, about, figures) | {"start": "eagle"}
+        enter(plan, {name: entry}, config)
+    else:
+        enter(plan, {"eagle": _entry(plan, "eagle", net, net.cfg, about, figures)}, config)

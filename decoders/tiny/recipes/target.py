@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
 from decoders.tiny.recipes import reading
-from decoders.tiny.scenes import scene_batch, vocabulary
-from decoders.training.loop import Loop, fit
-from decoders.training.optimise import mixed, optimisers
+from decoders.tiny.recipes.scenes import SceneBatches, stream
+from decoders.tiny.scenes import SceneBatch, scene_batch, vocabulary
+from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed
 
 logger = logging.getLogger(__name__)
 CONFIG = TransformerConfig(
@@ -41,11 +42,8 @@ CONFIG = TransformerConfig(
     text_width=128,
     prefix_rope="identity",
 )
-BATCH = 24
-STEPS = 4500
 DROP = 0.1  # share of captions dropped
 OFFSET = 1_000_000  # train-split indices the tokenizer never saw
-MUON_LR, ADAM_LR, DECAY = 0.02, 3e-3, 0.01
 OBJECTS = 4.0  # weight of a code that shows an object, at the first step; 1 at the last
 NAMING = 0.3  # weight of naming what the caption says, at the first step; 0 at the last
 NAMED = 0.4  # share of the layers below the states that name it
@@ -85,10 +83,9 @@ class Batch:
         return weights / weights.mean()
 
 
-def batch_of(vq: LlamaGenVQ, split: str, first: int, count: int) -> Batch:
-    """`count` scenes of a split from index `first` on, as the tokenizer's codes."""
+def encoded(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
+    """Scenes as the tokenizer's codes."""
     device = next(vq.parameters()).device
-    scenes = scene_batch(split, range(first, first + count))
     images = torch.from_numpy(scenes.images).to(device)
     with mixed(device):
         codes = vq.encode(images)  # [B, L]
@@ -149,68 +146,56 @@ def next_code_loss(
 
 
 @torch.no_grad()
-def held_out(
-    model: TextToCodes, named: Named, vq: LlamaGenVQ, count: int = 192
-) -> dict[str, float]:
-    """On the ``valid`` split: cross-entropy (nats) with its captions and with none, and the share
-    of what they say that the states name."""
-    batch = batch_of(vq, "valid", 0, count)
-    captions, codes = batch.captions, batch.codes
+def evaluate(model: TextToCodes, named: Named, vq: LlamaGenVQ, count: int) -> dict[str, float]:
+    """On the split valid: cross-entropy (nats) with its captions and with none, and the share of
+    what they say that the states name."""
     figures: dict[str, list[float]] = {"nats_uncond": [], "nats": [], "naming": []}
-    for i in range(0, count, PART):
-        part, said = codes[i : i + PART], batch.said[i : i + PART]
-        for name, dropped in (("nats_uncond", True), ("nats", False)):
-            drop = torch.full((len(part),), dropped, device=codes.device)
-            figures[name].append(float(next_code_loss(model, captions[i : i + PART], part, drop)))
-        figures["naming"].append(named.share(said))
+    for first in range(0, count, PART):
+        scenes = scene_batch("valid", range(first, min(first + PART, count)))
+        batch = encoded(vq, scenes)
+        for name, without in (("nats_uncond", True), ("nats", False)):
+            drop = torch.full((len(batch.codes),), without, device=batch.codes.device)
+            figures[name].append(float(next_code_loss(model, batch.captions, batch.codes, drop)))
+        figures["naming"].append(named.share(batch.said))
     return {f"valid_{name}": sum(v) / len(v) for name, v in figures.items()}
 
 
 def train(
     vq: LlamaGenVQ,
-    out_dir: Path,
-    *,
-    seed: int = 0,
+    config: TrainConfig,
+    read: TrainConfig,
+    folder: Path,
     device: str = "cpu",
     compiled: bool = False,
-    **settings: Any,
 ) -> tuple[TextToCodes, dict[str, Any]]:
-    """Trains target and text encoder; returns them with the figures of the model card. compiled:
-    the layers are, once, which takes half a minute and then half the time per step. settings: steps
-    and budget_seconds of the `Loop`."""
-    torch.manual_seed(seed)
-    model = TextToCodes(CONFIG).to(device)
-    vq = vq.eval().to(device)
-    loop = Loop("target", out_dir, warmup=12, save_every=15, **{"steps": STEPS} | settings)
-    if not loop.resumes:
-        share = reading.learn(model.text, model.target.cls_embedding, seed=seed)
-        logger.info("the word encoder names %.1f %% of what held-out captions say", 100 * share)
+    """Trains target and text encoder; returns them with the figures of the model card. read: how
+    the encoder learns to read. compiled: the layers are, once, which takes half a minute and then
+    half the time per step."""
+    torch.manual_seed(config.seed)
+    model, vq = TextToCodes(CONFIG).to(device), vq.eval().to(device)
+    share_named = reading.learn(model.text, model.target.cls_embedding, read, folder / "reading")
+    logger.info("the encoder names %.1f %% of what held-out captions say", 100 * share_named)
     named = Named(model.target).to(device)
     for layer in model.target.layers if compiled else ():
         layer.compile(dynamic=False)
+    trainer = Trainer(nn.ModuleDict({"model": model, "named": named}), config, folder)
+    batches = stream(SceneBatches(config.batch, OFFSET), trainer.left)
 
-    def step_loss(work: tuple[int, Batch], share: float) -> tuple[Tensor, dict[str, Tensor]]:
-        step, batch = work
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        drop = torch.rand(len(batch.codes), generator=generator) < DROP
+    def losses(step: int, share: float) -> Iterator[tuple[Tensor, Figures]]:
+        batch = encoded(vq, next(batches))
+        drop = dropped(config, step).to(batch.codes.device)
         weights = batch.weights(OBJECTS + (1 - OBJECTS) * share)
-        drop = drop.to(batch.codes.device)
         loss = next_code_loss(model, batch.captions, batch.codes, drop, weights)
         naming = named.loss(batch.said, drop)
         figures = {"codes": loss.detach(), "naming": naming.detach()}
-        return loss + NAMING * (1 - share) * naming, figures
+        yield loss + NAMING * (1 - share) * naming, figures
 
-    parts = nn.ModuleDict({"model": model.float(), "named": named})
-    fit(
-        loop,
-        parts,
-        optimisers(parts, ADAM_LR, MUON_LR, DECAY),
-        lambda step: (step, batch_of(vq, "train", OFFSET + step * BATCH, BATCH)),
-        step_loss,
-        evaluate=lambda: held_out(model, named, vq),
-        ahead=True,
-    )
-    figures = held_out(model.eval(), named, vq, 480)
+    figures = trainer.fit(losses, lambda: evaluate(model, named, vq, config.held_out))
     named.hook.remove()
-    spent = {"images": loop.done * BATCH, "steps": loop.done, "seconds": loop.seconds}
-    return model, spent | figures
+    return model, trainer.spent() | figures
+
+
+def dropped(config: TrainConfig, step: int) -> Tensor:
+    """Which captions of a step's batch are dropped, [B] bool."""
+    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+    return torch.rand(config.batch, generator=generator) < DROP

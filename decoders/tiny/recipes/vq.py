@@ -9,6 +9,7 @@ step, the tokenizer takes thousands of steps to find colour.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +19,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.tiny.recipes.scenes import SceneBatches, stream
 from decoders.tiny.scenes import scene_batch
-from decoders.training.loop import Loop, fit
-from decoders.training.optimise import optimisers
+from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed
 
 CONFIG = VQConfig(
     codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, grid=16
 )
-BATCH = 16
-STEPS = 2500
-WARMUP = 150  # steps without quantisation
+UNQUANTISED = 150  # steps without quantisation
 COLOUR_WEIGHT, GRADIENT_WEIGHT = 2.0, 0.25
 ENTROPY_WEIGHT = 0.02
 ENTROPY_TEMPERATURE = 0.02
 COMMITMENT = 0.25
 OBJECTS = 4.0  # weight of an object's pixel over a background's
-
-
-def images_of(split: str, first: int, count: int) -> Tensor:
-    """[count, 3, 64, 64] float32 in [0, 1]."""
-    return weighted_images_of(split, first, count)[0]
-
-
-def weighted_images_of(split: str, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Images as `images_of` and their pixels' weights [count, 1, 64, 64] of mean 1."""
-    scenes = scene_batch(split, range(first, first + count))
-    weights = 1 + (OBJECTS - 1) * torch.from_numpy(scenes.cover)[:, None]
-    return torch.from_numpy(np.ascontiguousarray(scenes.images)), weights / weights.mean()
 
 
 def entropy_term(affinity: Tensor) -> Tensor:
@@ -55,11 +42,14 @@ def entropy_term(affinity: Tensor) -> Tensor:
 
 
 def vq_loss(
-    model: LlamaGenVQ, images: Tensor, weights: Tensor, quantise: bool
-) -> tuple[Tensor, dict[str, Tensor | float]]:
-    """The loss of images and weights as `weighted_images_of` gives them, and figures to show."""
+    model: LlamaGenVQ, images: Tensor, cover: Tensor, quantise: bool
+) -> tuple[Tensor, Figures]:
+    """The loss of images [B, 3, S, S] in [0, 1], and figures to show. cover [B, S, S]: how much of
+    a pixel is an object's."""
     x = images * 2 - 1
-    with torch.autocast(x.device.type, torch.bfloat16):
+    weights = 1 + (OBJECTS - 1) * cover[:, None]  # [B, 1, S, S]
+    weights = weights / weights.mean()
+    with mixed(x.device):
         z = model.quant_conv(model.encoder(x))  # [B, C, h, w]
     z = model.quantize.project(z.permute(0, 2, 3, 1))  # [B, h, w, C]
     extra = torch.zeros((), device=x.device)
@@ -71,7 +61,7 @@ def vq_loss(
         extra = F.mse_loss(quantized, z.detach()) + COMMITMENT * F.mse_loss(quantized.detach(), z)
         extra = extra + ENTROPY_WEIGHT * entropy_term(affinity[::4] / ENTROPY_TEMPERATURE)
         latent = z + (quantized - z).detach()
-    with torch.autocast(x.device.type, torch.bfloat16):
+    with mixed(x.device):
         out = model.render(latent).float()
     apart = out - x
     gradient = sum(
@@ -87,12 +77,8 @@ def vq_loss(
 @torch.no_grad()
 def start_codebook(model: LlamaGenVQ, rounds: int = 12) -> None:
     """Spherical k-means of the latents of 128 scenes, from evenly spaced latents."""
-    z = torch.cat(
-        [
-            model.latents(images_of("train", 900_000 + i, 32) * 2 - 1).flatten(0, 2)
-            for i in range(0, 128, 32)
-        ]
-    )  # [n, C]
+    images = torch.from_numpy(scene_batch("train", range(900_000, 900_128)).images)
+    z = torch.cat([model.latents(part * 2 - 1).flatten(0, 2) for part in images.split(32)])
     spread = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     centres = z[spread[: model.cfg.codes]]  # [V, C]
     for _ in range(rounds):
@@ -104,42 +90,34 @@ def start_codebook(model: LlamaGenVQ, rounds: int = 12) -> None:
 
 
 @torch.no_grad()
-def held_out(model: LlamaGenVQ, count: int = 512) -> dict[str, float]:
-    """PSNR (dB) and codebook use on the ``valid`` split."""
+def evaluate(model: LlamaGenVQ, count: int) -> dict[str, float]:
+    """PSNR (dB) and codebook use on the first scenes of the split valid."""
     squared, hits = [], torch.zeros(model.cfg.codes)
-    for first in range(0, count, 64):
-        images = images_of("valid", first, 64)
+    for images in torch.from_numpy(scene_batch("valid", range(count)).images).split(64):
         codes = model.encode(images)
         squared.append((model.decode(codes) - images).square().mean((1, 2, 3)))
         hits += torch.bincount(codes.flatten(), minlength=model.cfg.codes)
     share = hits / hits.sum()
-    perplexity = float((-(share * (share + 1e-12).log()).sum()).exp())
-    psnr = float((-10 * torch.cat(squared).log10()).mean())
     return {
-        "valid_psnr_db": psnr,
-        "valid_perplexity": perplexity,
+        "valid_psnr_db": float((-10 * torch.cat(squared).log10()).mean()),
+        "valid_perplexity": float((-(share * (share + 1e-12).log()).sum()).exp()),
         "valid_codes_used": float((hits > 0).sum()),
     }
 
 
-def train(out_dir: Path, *, seed: int = 0, **settings: Any) -> tuple[LlamaGenVQ, dict[str, Any]]:
-    """Trains the tokenizer; returns it with its model-card figures. settings: steps and
-    budget_seconds of the `Loop`."""
-    torch.manual_seed(seed)
+def train(config: TrainConfig, folder: Path) -> tuple[LlamaGenVQ, dict[str, Any]]:
+    """Trains the tokenizer; returns it with its model-card figures."""
+    torch.manual_seed(config.seed)
     model = LlamaGenVQ(CONFIG)
-    loop = Loop("vq", out_dir, **{"steps": STEPS} | settings)
+    trainer = Trainer(model, config, folder)
+    batches = stream(SceneBatches(config.batch), trainer.left)
 
-    def batch(step: int) -> tuple[Tensor, Tensor, bool]:
-        if step == WARMUP:
+    def losses(step: int, share: float) -> Iterator[tuple[Tensor, Figures]]:
+        if step == UNQUANTISED:
             start_codebook(model)
-        return *weighted_images_of("train", step * BATCH, BATCH), step >= WARMUP
+        scenes = next(batches)
+        images, cover = torch.from_numpy(scenes.images), torch.from_numpy(scenes.cover)
+        yield vq_loss(model, images, cover, quantise=step >= UNQUANTISED)
 
-    fit(
-        loop,
-        model,
-        optimisers(model, lr=5e-4, muon_lr=0.0, decay=1e-4),
-        batch,
-        lambda made, share: vq_loss(model, *made),
-    )
-    spent = {"images": loop.done * BATCH, "steps": loop.done, "seconds": loop.seconds}
-    return model, spent | held_out(model.eval())
+    figures = trainer.fit(losses, lambda: evaluate(model, config.held_out))
+    return model, trainer.spent() | figures

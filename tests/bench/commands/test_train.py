@@ -2,13 +2,14 @@
 
 import csv
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
 from bench.commands.train import DRAFTER, RECORD, cmd_train, compose_train
+from bench.config.hydra_edge import composed
 from bench.data.errors import ConfigError
 from decoders.api import ImageModel, Sampling
 from decoders.compose import PartSpec, build_part
@@ -16,7 +17,6 @@ from decoders.models.small import random_model
 from decoders.models.weights import dtype_of
 from decoders.noise import Noise
 from decoders.propose.grown import Grown
-from decoders.tiny.recipes import drafter as recipe
 from decoders.training.sources import Listed
 from decoders.training.states import Images
 from decoders.verify.by_node import ByNode
@@ -25,7 +25,7 @@ from tests.bench.fakes import SEARCHPATH
 SMALL = [
     SEARCHPATH, "model=random24",
     "backend.dtype=float32", "backend.threads=1",
-    "data=random24", "data.held_out=0.2", "data.shard=4", "data.ring=2",
+    "data=random24", "data.held_out=0.2", "data.shard=8",
     "train.steps=4", "train.batch=4", "train.warmup=1", "train.precision=float32",
     "train.held_out=2", "train.evaluate_every=2", "train.log_every=1", "train.depth=3",
 ]  # fmt: skip
@@ -103,11 +103,12 @@ def test_the_released_recipe_is_the_default_of_official_models():
 def test_the_embedded_recipe_is_the_default_of_the_embedded_model():
     """`make tiny` and `bench train model=tiny loss=unrolled` are one training."""
     study = compose_train(["model=tiny", "loss=unrolled", "loss.cfg=3"])
-    ours = recipe.TRAIN
-    free = ("held_out", "depth", "evaluate_every", "save_every", "log_every", "micro")
-    assert replace(study.train, **{k: getattr(ours, k) for k in free}) == ours
-    assert study.loss == asdict(recipe.LOSS)
-    assert study.data == recipe.DATA
+    recipe = composed("recipe_config", ["recipe=tiny"])
+    ours, part = recipe["train"]["drafter"], recipe["drafters"]["drafter"]
+    theirs = asdict(study.train) | {"budget_seconds": ours["budget_seconds"]}
+    assert {name: theirs[name] for name in ours} == ours
+    assert {name: study.loss[name] for name in part["loss"]} == part["loss"]
+    assert asdict(study.data) | part["data"] == asdict(study.data)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Data of a training: where codes come from, and the bounded ring of the target's states."""
+"""Data of a training: where codes come from, and the shards of the target's states."""
 
 import csv
 import json
@@ -17,40 +17,32 @@ from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.tiny import bundle
 from decoders.tiny.scenes.source import Scenes
-from decoders.training.processes import World
-from decoders.training.shards import DataConfig, Ring, StateMaker
+from decoders.training.data import DataConfig, StateData
 from decoders.training.sources import Listed, pictures
 from decoders.training.states import Images, target_states, transformer_of
 
 MODEL = random_model(vocab=24, grid=3)
 TARGET = transformer_of(MODEL)
 SAMPLING = Sampling(cfg=2.0)
-MADE: list[int] = []
+COMPUTED: list[int] = []
 
 
 def images_of(numbers: list[int]) -> Images:
     """Image n begins with the codes of n in base 24, so that it can be told."""
-    MADE.extend(numbers)
+    COMPUTED.extend(numbers)
     codes = torch.tensor([[n // 24, n % 24] + [0] * 7 for n in numbers])
     return Images(MODEL.text.encode([f"p{n}" for n in numbers]), codes)
 
 
-def ring(
-    count: int = 40,
-    paired: bool = True,
-    batch: int = 4,
-    world: World | None = None,
-    **settings: object,
-) -> Ring:
-    chosen: dict[str, object] = {"shard": 4, "ring": 2, "reuse": 2.0, "chunk": 3} | settings
+def data(count: int = 40, paired: bool = True, batch: int = 4, **settings: object) -> StateData:
+    chosen: dict[str, object] = {"shard": 8, "reuse": 2.0, "chunk": 3} | settings
     config = DataConfig(**chosen)  # type: ignore[arg-type]
-    maker = StateMaker(TARGET, Listed(count, 0.1, 0, images_of), paired, config)
-    return Ring(maker, batch, world=world)
+    return StateData(TARGET, Listed(count, 0.1, 0, images_of), paired, config, batch)
 
 
-def drawn(made: Ring, step: int) -> list[int]:
+def drawn(states: StateData, step: int) -> list[int]:
     """The numbers of the images of a step's batch."""
-    codes = made.at(step, 0, made.batch).images.codes
+    codes = states.at(step, 0, states.batch).images.codes
     return (24 * codes[:, 0] + codes[:, 1]).tolist()
 
 
@@ -128,20 +120,18 @@ def test_paired_states_are_those_of_decoding_with_and_without_the_caption() -> N
 
 
 def test_a_tenth_of_single_rows_loses_its_caption_and_held_out_ones_none() -> None:
-    made = ring(count=220, paired=False, shard=180, batch=160, drop=0.1)
-    made.maker.held_paired = False
-    dropped = made.at(0, 0, 160).drop
-    assert 4 <= int(dropped.sum()) <= 36
-    assert not made.held_out(0, 20).drop.any()
+    states = data(count=220, paired=False, shard=180, batch=160, drop=0.1)
+    states.held_paired = False
+    assert 4 <= int(states.at(0, 0, 160).drop.sum()) <= 36
+    assert not states.states("valid", range(20)).drop.any()
 
 
 def test_a_batch_is_a_function_of_the_step() -> None:
-    through = ring()
+    through = data()
     history = [drawn(through, step) for step in range(10)]
-    assert all(len(set(numbers)) == 4 for numbers in history)
     for step in (9, 4):  # a run that starts in the middle
-        assert drawn(ring(), step) == history[step]
-    states, again = through.at(9, 0, 4), ring()
+        assert drawn(data(), step) == history[step]
+    states, again = through.at(9, 0, 4), data()
     for first in (0, 2):  # in parts
         part = again.at(9, first, 2)
         assert torch.equal(part.images.codes, states.images.codes[first : first + 2])
@@ -149,31 +139,19 @@ def test_a_batch_is_a_function_of_the_step() -> None:
         assert torch.equal(part.hidden, states.hidden[rows])
 
 
-def test_images_are_used_about_reuse_times_and_computed_once() -> None:
-    made = ring(count=420, shard=4, ring=3, reuse=3.0)
-    MADE.clear()
-    counts = Counter(n for step in range(270) for n in drawn(made, step))
-    assert max(Counter(MADE).values()) == 1
-    done = [counts[n] for n in MADE[:-12]]  # the last shards are still in use
-    assert sum(done) / len(done) == pytest.approx(3.0, abs=0.3)
-    assert sum(done[:24]) / 24 == pytest.approx(3.0, abs=1.0)  # the first no more than the others
-    assert made.seen(270) == len(MADE)
+def test_images_are_used_reuse_times_and_computed_once() -> None:
+    states = data(count=420, shard=12, reuse=3.0)
+    COMPUTED.clear()
+    counts = Counter(n for step in range(270) for n in drawn(states, step))
+    assert max(Counter(COMPUTED).values()) == 1
+    assert set(counts.values()) == {3}
+    assert states.images(270) == len(COMPUTED) == len(counts)
 
 
 def test_a_finite_source_is_gone_through_again() -> None:
-    made = ring(count=14, shard=4, reuse=1.0)  # 13 to train on: 3 shards
-    seen = {n for step in range(12) for n in drawn(made, step)}
-    assert len(seen) == 12
-    assert made.live(11) == [2, 0] and made.live(12) == [0, 1]
-    held = ring(reuse=1.0)
-    codes = held.held_out(0, 4).images.codes
+    states = data(count=14, shard=8, reuse=1.0)  # 13 to train on
+    assert len({n for step in range(4) for n in drawn(states, step)}) == 13
+    held = data(reuse=1.0)
+    codes = held.states("valid", range(4)).images.codes
     never = set((24 * codes[:, 0] + codes[:, 1]).tolist())
     assert not never & {n for step in range(18) for n in drawn(held, step)}
-
-
-def test_processes_learn_from_images_of_their_own() -> None:
-    worlds = [World(rank, 2) for rank in range(2)]
-    one, two = ({n for s in range(8) for n in drawn(ring(world=w), s)} for w in worlds)
-    assert one and two and not one & two
-    with pytest.raises(DecoderError, match="4 is not a whole number of images for each of 3"):
-        ring(world=World(0, 3))

@@ -22,11 +22,12 @@ from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.propose.grown import Grown
 from decoders.propose.trees.dynamic import Dynamic
+from decoders.training.data import DataConfig, StateData
+from decoders.training.drafter import DrafterTraining, Trained
 from decoders.training.losses import Acceptance, LossConfig, acceptance, logits_at
-from decoders.training.shards import DataConfig, Ring, StateMaker
 from decoders.training.sources import Listed
 from decoders.training.states import Images, States, transformer_of
-from decoders.training.trainer import TrainConfig, Trained, Trainer
+from decoders.training.trainer import TrainConfig
 from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from tests.decoders.models import chameleon_checkpoint as C
@@ -92,9 +93,9 @@ class Done:
     folder: Path
 
 
-def ring_of(model: ImageModel, prompts: list[str], paired: bool) -> Ring:
+def data_of(model: ImageModel, prompts: list[str], paired: bool) -> StateData:
     """Eight images to learn from and two held out: what the target draws for the prompts."""
-    data = DataConfig(shard=4, ring=2, reuse=2, chunk=4, drop=0.5)
+    config = DataConfig(shard=8, reuse=2, chunk=4, drop=0.5)
     decoder = Autoregressive(model, GREEDY)
 
     def draw(numbers: list[int]) -> Images:
@@ -104,7 +105,7 @@ def ring_of(model: ImageModel, prompts: list[str], paired: bool) -> Ring:
         return Images(text, decoder.generate(text, noise).codes.clone())  # no inference tensor
 
     source = Listed(len(prompts), 0.2, 0, draw)
-    return Ring(StateMaker(transformer_of(model), source, paired, data), CONFIG.batch)
+    return StateData(transformer_of(model), source, paired, config, CONFIG.batch)
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -117,10 +118,10 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     learner = EagleLearner(model)
     torch.manual_seed(0)
     untrained = EagleLearner(model).net
-    ring = ring_of(model, prompts, True)
-    learnt = ring.maker.states("train", range(8))
+    data = data_of(model, prompts, True)
+    learnt = data.states("train", range(8))
     before = acceptance(learner, target, [learnt], GREEDY, CONFIG.depth)
-    result = Trainer(learner, target, ring, GREEDY, LOSS, CONFIG, folder / "run").run()
+    result = DrafterTraining(learner, data, GREEDY, LOSS, CONFIG, folder / "run").run()
     after = acceptance(learner, target, [learnt], GREEDY, CONFIG.depth)
     return Done(model, learner, untrained, result, before, after, learnt, prompts, folder)
 
@@ -214,10 +215,9 @@ def test_greedy_codes_are_ars_in_fewer_target_calls_than_untrained(done):
 
 def test_a_half_precision_target_is_trained_on(tmp_path):
     model = chameleon_model(families.load_anole, tmp_path, "bfloat16")
-    learner, ring = EagleLearner(model), ring_of(model, SCENES, True)
+    learner, data = EagleLearner(model), data_of(model, SCENES, True)
     config = replace(CONFIG, steps=8, warmup=1, precision="bf16")
-    target = transformer_of(model)
-    done = Trainer(learner, target, ring, GREEDY, LOSS, config, tmp_path / "run").run()
+    done = DrafterTraining(learner, data, GREEDY, LOSS, config, tmp_path / "run").run()
     losses = [row["loss"] for row in done.history if "loss" in row]
     assert losses[-1] < 0.7 * losses[0]
     assert {p.dtype for p in learner.net.parameters()} == {torch.float32}

@@ -1,0 +1,83 @@
+"""Trains a drafter on the states of a target, embedded or official."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from decoders.api import Sampling
+from decoders.training.data import StateData
+from decoders.training.losses import Acceptance, LossConfig, acceptance, drafter_loss
+from decoders.training.states import Learner, States
+from decoders.training.trainer import TrainConfig, Trainer
+
+
+@dataclass
+class Trained:
+    """What a training leaves. steps and seconds include resumed runs."""
+
+    steps: int
+    seconds: float
+    acceptance: Acceptance
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+class DrafterTraining:
+    """Trains a learner's net. folder: of checkpoint and curve."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        data: StateData,
+        sampling: Sampling,
+        loss: LossConfig,
+        config: TrainConfig,
+        folder: Path,
+    ) -> None:
+        self.learner, self.data, self.sampling = learner, data, sampling
+        self.loss, self.config = loss, config
+        self.trainer = Trainer(learner.net, config, folder, asdict(loss))
+        self.held_out: list[States] = []
+
+    def run(self) -> Trained:
+        """Trains to the end, from the checkpoint if there is one. Raises NumericalError."""
+        found: list[Acceptance] = []
+
+        def evaluate() -> dict[str, float]:
+            found.append(self.evaluate())
+            return {f"held_{name}": value for name, value in found[-1].figures().items()}
+
+        self.trainer.fit(self.losses, evaluate)
+        return Trained(self.trainer.step, self.trainer.seconds, found[-1], self.trainer.history)
+
+    def losses(self, step: int, share: float) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Of the step's images, `micro` at a time, each with its weight in the batch."""
+        config, loss = self.config, self.loss.at(share)
+        size = config.micro or config.batch
+        weight = size / config.batch
+        for first in range(0, config.batch, size):
+            states = self.data.at(step, first, size)
+            with self._autocast():
+                value, parts = drafter_loss(
+                    self.learner, self.data.target, states, loss, config.seed, step, first
+                )
+            yield weight * value, {name: weight * part for name, part in parts.items()}
+
+    def evaluate(self) -> Acceptance:
+        """Held-out acceptance per depth; the states are computed once and kept."""
+        if not self.held_out:
+            valid, size = self.data.source.valid, self.config.micro or self.config.batch
+            count = self.config.held_out if valid is None else min(valid, self.config.held_out)
+            parts = (range(first, min(first + size, count)) for first in range(0, count, size))
+            self.held_out = [self.data.states("valid", part) for part in parts]
+        with self._autocast():
+            return acceptance(
+                self.learner, self.data.target, self.held_out, self.sampling, self.config.depth
+            )
+
+    def _autocast(self) -> Any:
+        return self.config.autocast(self.data.target.output.weight.device)
