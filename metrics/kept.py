@@ -52,8 +52,8 @@ def kept_features(
     path = folder / f"{extractor.name}-{digest}.safetensors"
     if path.exists():
         with opened_file(path, "delete it") as file:
-            found: Tensor = file.get_tensor("features")
-            return found
+            features: Tensor = file.get_tensor("features")
+            return features
     features = compute()
     folder.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")

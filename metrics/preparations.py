@@ -70,16 +70,16 @@ def as_is() -> Preparation:
 
 def from_pil(image: Image.Image) -> Tensor:
     """An RGB image as uint8 [3, H, W]."""
-    found: Tensor = F.pil_to_tensor(image)
-    return found
+    result: Tensor = F.pil_to_tensor(image)
+    return result
 
 
 def to_pil(image: Tensor) -> Image.Image:
     """uint8 [3, H, W] as an RGB image; MetricError for another shape or dtype."""
     if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
         raise MetricError(f"expected uint8 [3, H, W], found {image.dtype} {list(image.shape)}")
-    found: Image.Image = F.to_pil_image(image.cpu())
-    return found
+    result: Image.Image = F.to_pil_image(image.cpu())
+    return result
 
 
 def clean_resize(images: Tensor) -> Tensor:

@@ -45,14 +45,14 @@ class DrafterTraining:
 
     def run(self) -> Trained:
         """Trains to the end, from the checkpoint if there is one. Raises NumericalError."""
-        found: list[Acceptance] = []
+        evaluated: list[Acceptance] = []
 
         def evaluate() -> dict[str, float]:
-            found.append(self.evaluate())
-            return {f"held_{name}": value for name, value in found[-1].figures().items()}
+            evaluated.append(self.evaluate())
+            return {f"held_{name}": value for name, value in evaluated[-1].figures().items()}
 
         self.trainer.fit(self.losses, evaluate)
-        return Trained(self.trainer.step, self.trainer.seconds, found[-1], self.trainer.history)
+        return Trained(self.trainer.step, self.trainer.seconds, evaluated[-1], self.trainer.history)
 
     def losses(self, step: int, share: float) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         """Of the step's images, `micro` at a time, each with its weight in the batch."""

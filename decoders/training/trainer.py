@@ -161,9 +161,9 @@ class Trainer:
             if self.step % config.save_every == 0:
                 require_finite(figures["loss"], step)
                 self.save()
-        found = self._evaluated(evaluate)
+        result = self._evaluated(evaluate)
         self.save()
-        return found
+        return result
 
     def _update(
         self, losses: Iterable[tuple[Tensor, Figures]], rate: float
@@ -188,9 +188,9 @@ class Trainer:
 
     def _evaluated(self, evaluate: Callable[[], Mapping[str, float]]) -> dict[str, float]:
         self.net.eval()
-        found = dict(evaluate())
-        self.history.append({"step": float(self.step), "seconds": self.seconds} | found)
-        return found
+        result = dict(evaluate())
+        self.history.append({"step": float(self.step), "seconds": self.seconds} | result)
+        return result
 
     def _log(self, step: int, seconds: float, figures: Figures) -> None:
         """A row of the curve. The device is waited for once."""
@@ -252,17 +252,17 @@ def optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimize
         matrix = parameter.ndim == 2 and ".layers." in f".{name}"
         (inner if matrix and config.muon_lr else rest).append(parameter)
     decay = config.decay
-    found: list[torch.optim.Optimizer] = [
+    result: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(rest, config.lr, betas=(0.9, 0.95), weight_decay=decay)
     ]
     if inner:
         if fast_dtype(inner[0].device) == torch.float32:
             logger.warning("this processor multiplies bfloat16 slowly, and so Muon: set muon_lr=0")
-        found.append(torch.optim.Muon(inner, config.muon_lr, weight_decay=decay))
-    for optimiser in found:
+        result.append(torch.optim.Muon(inner, config.muon_lr, weight_decay=decay))
+    for optimiser in result:
         for group in optimiser.param_groups:
             group["initial_lr"] = group["lr"]
-    return found
+    return result
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
