@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import functional as F
 
 from metrics import MetricError
 
@@ -36,7 +35,9 @@ def centre_crop(size: int) -> Preparation:
     """The papers' protocol (METHODS section 5): the largest centred square, Lanczos to `size`."""
 
     def crop(image: Image.Image) -> Image.Image:
-        square = F.center_crop(image, [min(image.size)])
+        from torchvision.transforms.functional import center_crop
+
+        square = center_crop(image, [min(image.size)])
         return square if square.width == size else square.resize((size, size), LANCZOS)
 
     return Preparation(f"centre crop, Lanczos {size}", crop)
@@ -70,16 +71,14 @@ def as_is() -> Preparation:
 
 def from_pil(image: Image.Image) -> Tensor:
     """An RGB image as uint8 [3, H, W]."""
-    result: Tensor = F.pil_to_tensor(image)
-    return result
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)  # [H, W, 3] -> [3, H, W]
 
 
 def to_pil(image: Tensor) -> Image.Image:
     """uint8 [3, H, W] as an RGB image; MetricError for another shape or dtype."""
     if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
         raise MetricError(f"expected uint8 [3, H, W], found {image.dtype} {list(image.shape)}")
-    result: Image.Image = F.to_pil_image(image.cpu())
-    return result
+    return Image.fromarray(image.permute(1, 2, 0).cpu().numpy())  # [3, H, W] -> [H, W, 3]
 
 
 def clean_resize(images: Tensor) -> Tensor:

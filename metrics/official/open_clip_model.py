@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.transforms import functional as F
 
 from decoders.models.checkpoint import read_state
 from decoders.models.weights import load_into
@@ -81,6 +80,8 @@ class OpenClip(ImageText):
 
     def pixels(self, images: Tensor) -> Tensor:
         if self.kind.float_pixels:
+            from torchvision.transforms import functional as F
+
             side = [self.side, self.side]
             return F.resize(images.float() / 255, side, F.InterpolationMode.BICUBIC, antialias=True)
         return pil_resize(images, self.side, BICUBIC).float() / 255
