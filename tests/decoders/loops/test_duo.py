@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from decoders.api import CodeKind, DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
@@ -52,6 +54,46 @@ def require_same(one: Any, other: Any) -> None:
     assert torch.equal(one.codes, other.codes)
     for name in COMPARED:
         assert torch.equal(getattr(one.trace, name), getattr(other.trace, name)), name
+
+
+class Touched(TorchDispatchMode):
+    """The memory that operators read and write, by address. What was seen is kept, so that no
+    address is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[int, Any] = {}
+        self.written: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for declared, value in zip(func._schema.arguments, args, strict=False):
+            for tensor in tree_leaves(value):
+                if isinstance(tensor, torch.Tensor):
+                    storage = tensor.untyped_storage()
+                    self.seen[storage.data_ptr()] = storage
+                    if declared.is_write:
+                        self.written.add(storage.data_ptr())
+        return out
+
+    def watching(self, method: Any) -> Any:
+        """The method, its operators seen."""
+
+        def watched(*given: Any) -> Any:
+            with self:
+                return method(*given)
+
+        return watched
+
+
+def test_target_and_drafter_share_no_memory_that_either_writes(monkeypatch) -> None:
+    """They run at the same time, on a GPU on two streams."""
+    target, drafter = Touched(), Touched()
+    for name, touched in (("forward", target), ("fly", drafter)):
+        monkeypatch.setattr(duo.Duo, name, touched.watching(getattr(duo.Duo, name)))
+    made(built())
+    assert target.written and drafter.written
+    assert not target.written & drafter.seen.keys() and not drafter.written & target.seen.keys()
 
 
 @pytest.mark.parametrize("depth", [2, 3])
