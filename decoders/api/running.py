@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
+from torch import Tensor
+
 from decoders.api.data import Generation, Sampling, TextFeatures
-from decoders.api.model import ImageModel
+from decoders.api.model import ImageModel, Target
 from decoders.api.parts import AcceptRule, Drafter, Proposer, Tree, Verifier
 
 Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is charged to, function)
@@ -57,6 +59,10 @@ class Execution(Protocol):
         """Called once when a loop is built: an execution may give its parts faster functions.
         Returns whether caches may grow within an image: shapes then change between steps."""
         return False
+
+    def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
+        """`target.prefill` on G copies of the captions, run as this execution runs a step."""
+        return target.prefill(text, copies, cache)
 
     @abstractmethod
     def begin(self, loop: Loop, run: Any) -> Any:

@@ -26,8 +26,10 @@ from typing import Any
 
 import torch
 import torch._inductor.config
+from torch import Tensor
 
-from decoders.api import Execution, Loop, Piece
+from decoders.api import Execution, Loop, Piece, Target, TextFeatures
+from decoders.cache import aligned
 from decoders.execution.eager import eager, once
 from decoders.execution.replay import Steps
 from decoders.execution.state import device_of, fill, form, snapshot, tensors
@@ -87,6 +89,8 @@ class Compiled(Execution):
     autotune: bool = True
     since: float | None = None  # when what is compiled now was begun
     tell: Callable[[str], None] = field(default=lambda phase: None, repr=False)
+    # By target and batch size, what runs the prefill, and its cache.
+    prefills: dict[Any, tuple[Call, Any]] = field(default_factory=dict, repr=False)
 
     def compiles(self, size: int) -> bool:
         return True
@@ -97,6 +101,32 @@ class Compiled(Execution):
 
     def announce(self, tell: Callable[[str], None]) -> None:
         self.tell = tell
+
+    def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
+        """Compiled once for a target and batch size, on a small cache for the prefix alone, so that
+        decoders with caches of any size share it."""
+        device = text.mask.device
+        if not compiles(device):
+            return target.prefill(text, copies, cache)
+        plain, key = Prefill(target, copies).hidden, (id(target), copies, form(text))
+        if key in self.prefills:
+            piece, small = self.prefills[key]
+            (hidden,) = piece(text, small)
+        else:
+            piece = self.piece(plain, device)
+            small = target.new_cache(cache.rows, aligned(target.prefix))
+            self.tell("prefill")
+            try:
+                (hidden,) = piece(text, small)
+            except FAILURES as error:
+                warn("prefill", error)
+                piece = plain
+                (hidden,) = plain(text, small)
+            finally:
+                self.tell("")
+            self.prefills[key] = piece, small
+        cache.data[..., : small.capacity, :] = small.data
+        return hidden
 
     def begin(self, loop: Loop, run: Any) -> Any:
         if not compiles(device_of(run)):
@@ -147,11 +177,7 @@ class Compiled(Execution):
         try:
             return self.made(phase, plain, run, carry)
         except FAILURES as error:
-            logger.warning(
-                "the piece %r runs operator by operator: it cannot be compiled (%s)",
-                phase,
-                str(error).strip().partition("\n")[0],
-            )
+            warn(phase, error)
             fill(run, before)
             run.path[phase] = "eager"
             return None, plain(run, *carry)
@@ -222,6 +248,27 @@ class Graph:
         finally:
             compiler.seconds, compiler.since = compiler.compiling(), None
         return found
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """The prefill of a target with G copies of the captions."""
+
+    target: Target
+    copies: int
+
+    def hidden(self, text: TextFeatures, cache: Any) -> tuple[Tensor]:
+        """[R, P, D]."""
+        return (self.target.prefill(text, self.copies, cache),)
+
+
+def warn(phase: str, error: Exception) -> None:
+    """Says that a piece could not be compiled."""
+    logger.warning(
+        "the piece %r runs operator by operator: it cannot be compiled (%s)",
+        phase,
+        str(error).strip().partition("\n")[0],
+    )
 
 
 def slower(one: str | None, other: str) -> str:

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from decoders.api import DecoderError, Execution, Loop, Piece
+from decoders.api import DecoderError, Execution, Loop, Piece, Target, TextFeatures
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.eager import once
 from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
@@ -96,6 +97,12 @@ class Graphed(Execution):
 
     def kept(self, loop: Loop, shape: Any) -> Any:
         return loop.prepared[shape].run if shape in loop.prepared else None
+
+    def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
+        """Compiled, and not recorded: it runs once per image."""
+        if self._compiles(text.mask.device):
+            return self.compiler.prefill(target, text, copies, cache)
+        return target.prefill(text, copies, cache)
 
     def begin(self, loop: Loop, run: Any) -> Any:
         run.path = {phase: "eager" for phase, _ in loop.pieces()}

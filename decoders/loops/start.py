@@ -148,7 +148,8 @@ def begin(
     target, copies = model.target, sampling.guidance_rows
     rows = text.batch * copies
     cache = target.new_cache(rows, capacity) if kept is None else kept.cache.cleared()
-    hidden = target.prefill(text, copies, cache)  # [R, P, D]
+    execution = model.execution or Eager()
+    hidden = execution.prefill(target, text, copies, cache)  # [R, P, D]
     places = torch.zeros(text.batch, 1, dtype=torch.long, device=model.device)
     logits = code_logits(target, hidden[:, -1:], sampling.cfg, places)[:, 0]  # [B, V]
     first, law = choose(logits, sampling, noise.uniform[:, 0, TARGET_SLOT])

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.cache import KVCache
+from decoders.cache import KVCache, aligned
 from decoders.compose import DecoderSpec, build_decoder
-from decoders.execution.compiled import CUDA_OPTIONS, fresh
+from decoders.execution.compiled import CUDA_OPTIONS, Prefill, fresh
 from decoders.execution.state import rebind, slots, tensors
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import EagleNet
@@ -135,8 +135,8 @@ def _filled(kind: Callable[[TransformerConfig], nn.Module], config: Any) -> Any:
 def step(
     model: ImageModel, spec: DecoderSpec, sampling: Sampling, backend: Callable[..., Any]
 ) -> list[tuple[str, Any]]:
-    """The pieces of one step of a decoder at batch 1 and their phases, each lowered by what
-    `backend` makes of the shapes of the run's caches."""
+    """The prefill and the pieces of one step of a decoder at batch 1, by phase, each lowered by
+    what `backend` makes of the shapes of the run's caches."""
     loop: Any = build_decoder(model, spec, sampling)
     run = loop.begin(_text(model), _noise(model), *([0] if loop.proposer is not None else []))
     before = tensors(run)
@@ -147,11 +147,16 @@ def step(
         rebind(run, before)
     owned = [x for _, (owner, _), x in slots(run) if isinstance(owner, KVCache)]
     caches = {tuple(x.shape) for x in owned if x.is_floating_point()}
+    target, copies = loop.model.target, sampling.guidance_rows
+    small = target.new_cache(copies, aligned(target.prefix))
+    calls = [("prefill", Prefill(target, copies).hidden, (_text(model), small))]
+    steps = zip(loop.pieces(), carries[:-1], strict=True)
+    calls += [(phase, piece, (run, *carry)) for (phase, piece), carry in steps]
     found = []  # behind an eager step, as in a recorded one: what is chosen once is chosen
-    for (phase, piece), carry in zip(loop.pieces(), carries, strict=False):
+    for phase, piece, given in calls:
         torch._dynamo.reset()
         lowers = backend(caches)
-        torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=lowers)(run, *carry)
+        torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=lowers)(*given)
         torch._dynamo.reset()
         found.append((phase, lowers))
     lowers.launches = lowers.launches + bound.found
