@@ -5,38 +5,37 @@ from typing import Any
 
 import pytest
 
-from bench.judge.gate import check, deep, own, sampled
-from bench.judge.gate.report import Finding
+from bench.judge.gate import check, sampled, whole_law
+from bench.judge.gate.report import CheckResult
 
-CHECKS = ("definition_check", "lemma_check", "rows_check", "drafter_check", "wide_check")
+CHECKS = ("definition_check", "loop_check", "rows_check", "wide_check")
 
 
 @pytest.fixture
 def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few whole images and the last two levels alone, for verdicts that other checks decide."""
     monkeypatch.setattr(sampled, "DRAWN", 4 * sampled.BATCH)
-    monkeypatch.setattr(deep, "ENOUGH", 0)
-    monkeypatch.setattr(own, "NODES", 2048)
+    monkeypatch.setattr(whole_law, "ENOUGH", 0)
 
 
 @pytest.fixture
 def found_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """`found_once(says)`: what is wrong is looked for until a check says this."""
-    seen = []
+    """`found_once(fault)`: no check runs after one that reports this fault."""
+    faults = []
 
-    def until(says: str) -> None:
-        def once(look: Callable[..., Finding]) -> Callable[..., Finding]:
-            def looked(*args: Any) -> Finding:
-                if any(says in fault for fault in seen):
-                    return Finding("not needed")
-                found = look(*args)
-                seen.append(found.fault)
-                return found
+    def until(fault: str) -> None:
+        def once(check: Callable[..., CheckResult]) -> Callable[..., CheckResult]:
+            def checked(*args: Any) -> CheckResult:
+                if any(fault in one for one in faults):
+                    return CheckResult("not needed")
+                result = check(*args)
+                faults.append(result.fault)
+                return result
 
-            return looked
+            return checked
 
         for name in CHECKS:
             monkeypatch.setattr(check, name, once(getattr(check, name)))
-        monkeypatch.setattr(check, "LAWS", {n: once(look) for n, look in check.LAWS.items()})
+        monkeypatch.setattr(whole_law, "law_check", once(whole_law.law_check))
 
     return until

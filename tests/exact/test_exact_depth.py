@@ -10,7 +10,7 @@ import torch
 
 from bench.judge.gate import check_decoder
 from bench.judge.gate.laws import CLOSE, law_check, record_nodes
-from bench.judge.gate.small import Asked
+from bench.judge.gate.small import GateCase
 from decoders.api import Sampling
 from decoders.verify.cool_sd import CoolSD, Lenience
 from decoders.verify.exact import Exact
@@ -75,11 +75,10 @@ pytestmark = pytest.mark.usefixtures("few_images")
 def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth():
     found = check_decoder(composed("chain", COOL), TAU_1)
     assert found.text == "relaxed" and "computes it itself: it cannot exceed it" in found.detail
-    law, said = found.evidence["node law"], found.evidence["lemma R"]
-    assert law["worst"]["depth"] == 0  # omega is largest there
-    assert 0.2 < law["max_tv"] <= 1 - 1 / (1.5 * 2.144) + 1e-5
-    assert said["nodes"] == 40
-    assert max(said[k] for k in ("acceptance", "output bound", "declared")) <= CLOSE
+    worst, loop = found.evidence["node law"]["worst"], found.evidence["loop"]
+    assert worst.node.spot.depth == 0  # omega is largest there
+    assert 0.2 < worst.law.tv <= 1 - 1 / (1.5 * 2.144) + 1e-5
+    assert loop["nodes"] > 40 and loop["gap"] <= CLOSE
     assert check_decoder(composed("chain", COOL), TAU_0).verdict == "exact"
 
 
@@ -93,7 +92,7 @@ def test_cool_sd_that_relaxes_nowhere_is_exact():
     [
         (composed(rule=here("DeepOnly")), "where 0.0000 is declared .* at depth 2"),
         (composed(rule=here("LateOnly")), "where 0.0000 is declared .* at depth"),
-        (composed(rule=COOL, loop=here("DeeperLoop")), "another probability than the rule says"),
+        (composed(rule=COOL, loop=here("DeeperLoop")), "another bound than the rule gives"),
         (composed(rule=here("HalfBound")), "is declared"),
         (composed(rule=here("Generous")), "declares another output bound"),
     ],
@@ -108,10 +107,10 @@ def test_a_rule_that_leaves_the_support_must_say_so():
     filtered = Sampling(temperature=1.0, cfg=2.0, top_k=500)
     silent = here("Outside", k=400, delta=0.6)
     for rule, error in ((silent, True), (verifying("lantern.Lantern", k=400), False)):
-        asked = Asked(composed(rule=rule), filtered)
-        found = law_check(asked, record_nodes(asked))
+        case = GateCase(composed(rule=rule), filtered)
+        found = law_check(case, record_nodes(case))
         assert ("codes with p(x) = 0 are committed" in found.fault) == error
-        assert found.evidence["outside the support"] > 0.01
+        assert found.evidence["outside"] > 0.01
 
 
 def test_a_node_of_such_a_rule_needs_to_know_where_it_stands():

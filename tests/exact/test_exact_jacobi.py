@@ -4,10 +4,11 @@ from functools import cache
 
 import pytest
 
-from bench.judge.gate.whole_law import WholeLaw, table_model, whole_law
+from bench.judge.gate.whole_law import WholeLaw, whole_law
 from decoders.api import Sampling
 from decoders.compose import build_decoder
 from tests.exact.specs import proposing, window
+from tests.exact.table import table_model
 
 FAMILY = {
     "sjd": proposing("jacobi.Jacobi", window=3),

@@ -6,7 +6,7 @@ import torch
 
 from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.sampled import real_check
-from bench.judge.gate.small import Asked, small_model
+from bench.judge.gate.small import GateCase, small_model
 from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
@@ -117,7 +117,7 @@ def test_a_drafter_that_cannot_be_small_is_judged_on_the_real_model(tmp_path, mo
 def test_images_of_the_real_model_show_an_error(sampling, loop, says):
     model = small_model(24, 5, 3)  # its drafts are often accepted
     wrong, right = (
-        real_check(Asked(composed("small", loop=own), sampling), model, captions()).fault
+        real_check(GateCase(composed("small", loop=own), sampling), model, captions()).fault
         for own in (planted(loop), SPECULATIVE)
     )
     assert says in wrong and right == ""

@@ -5,7 +5,7 @@ import torch
 
 from bench.judge.gate import check_decoder, statistics
 from bench.judge.gate.reference import image_law, processed, teacher_logits
-from bench.judge.gate.small import Asked, Real, prompts, small_model, small_spec
+from bench.judge.gate.small import GateCase, RealModel, prompts, small_model, small_spec
 from bench.judge.gate.statistics import (
     draw_pvalues,
     excess_tv,
@@ -122,14 +122,16 @@ def test_the_second_writing_of_the_filters_agrees(sampling):
 
 def test_the_composition_is_scaled_and_otherwise_kept():
     model = small_model(64, 3, 0)
-    spec = small_spec(composed("dynamic", lantern()), model, Real(1024))
+    spec = small_spec(composed("dynamic", lantern()), model, RealModel(1024))
     assert spec.acceptance.kwargs == {"k": 6, "delta": 0.2}
     assert spec.tree.kwargs == {"depth": 5, "top_k": 10, "nodes": 58}
-    tiny = small_spec(composed("dynamic", lantern()), MODEL, Real(1024))
+    tiny = small_spec(composed("dynamic", lantern()), MODEL, RealModel(1024))
     assert tiny.acceptance.kwargs["k"] == 1
     assert tiny.tree.kwargs == {"depth": 3, "top_k": 2, "nodes": 5}
     default = verifying("lantern.Lantern")  # k = 1,000 where none is given
-    assert small_spec(composed("chain", default), model, Real(1024)).acceptance.kwargs == {"k": 62}
+    assert small_spec(composed("chain", default), model, RealModel(1024)).acceptance.kwargs == {
+        "k": 62
+    }
     spec = composed()
-    assert Asked(spec, Sampling(top_k=1000), Real(16384)).filters(64).top_k == 4
-    assert Asked(spec, TAU_1).filters(64) == TAU_1
+    assert GateCase(spec, Sampling(top_k=1000), RealModel(16384)).filters(64).top_k == 4
+    assert GateCase(spec, TAU_1).filters(64) == TAU_1

@@ -1,6 +1,5 @@
-"""Independent answers that a decoder's are compared with: teacher-forced distributions through the
-training forward (no cache, no tree), filters and relaxation written a second time in float64.
-"""
+"""Independent answers for comparison: teacher-forced distributions through the training forward (no
+cache, no tree), and filters and relaxation written a second time in float64."""
 
 from __future__ import annotations
 
@@ -13,33 +12,39 @@ from torch import Tensor
 
 from bench.judge.gate.small import same_prompt
 from decoders.api import ImageModel, Sampling, TextFeatures
+from decoders.distribution import IMPOSSIBLE
 
-ENTRY = 2e-5  # largest difference of a probability between cached and teacher-forced float32
 EDGE = 2e-6  # cumulative masses this near to the bound may fall on either side in float32
 
 
 def teacher_logits(model: ImageModel, text: TextFeatures, codes: Tensor, cfg: float) -> Tensor:
-    """Guided logits [B, L, V] that predict every code from the ones before it, float32 or more."""
-    target: Any = model.target  # a small model's
-    drop = torch.zeros(len(codes), dtype=torch.bool)
+    """Guided logits [B, L, V] that predict every code from the ones before it, float32 or more. The
+    target is a transformer, or a table."""
+    target: Any = model.target
+    drop = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
     with torch.inference_mode():
-        cond: Tensor = target.output(target(text, codes, drop))
-        cond = cond.to(torch.promote_types(cond.dtype, torch.float32))
-        if cfg == 1:
-            return cond
-        uncond: Tensor = target.output(target(text, codes, ~drop)).to(cond)
-    return uncond + cfg * (cond - uncond)
+        logits: Tensor = target.output(target(text, codes, drop))
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if cfg != 1:
+            uncond = target.output(target(text, codes, ~drop)).to(logits)
+            logits = uncond + cfg * (logits - uncond)
+    if target.barred is None:
+        return logits
+    places = torch.arange(codes.shape[1], device=codes.device) % len(target.barred)
+    return logits.masked_fill(target.barred[places], IMPOSSIBLE)
 
 
 def processed(logits: Tensor, sampling: Sampling) -> Tensor:
     """[..., V] float32 -> float64 probabilities after temperature, top-k, top-p (METHODS 2, 6)."""
     z = logits.double() / (sampling.temperature or 1.0)
+    if sampling.greedy or (not sampling.top_k and sampling.top_p == 1):
+        return z.softmax(-1)
     order = z.argsort(dim=-1, descending=True, stable=True)
     ordered = z.gather(-1, order)
-    if sampling.top_k and not sampling.greedy:
+    if sampling.top_k:
         ordered[..., sampling.top_k :] = -torch.inf
     p = ordered.softmax(-1)
-    if sampling.top_p < 1 and not sampling.greedy:
+    if sampling.top_p < 1:
         ahead = torch.cat([torch.zeros_like(p[..., :1]), p.cumsum(-1)[..., :-1]], -1)
         p = torch.where(ahead < sampling.top_p, p, 0.0)
         p = p / p.sum(-1, keepdim=True)
@@ -50,16 +55,6 @@ def shortfall(logits: Tensor, codes: Tensor) -> float:
     """How far the logit of the worst of codes [...] lies below the largest of its logits [..., V];
     NaN for NaN."""
     return float((logits.amax(-1) - logits.gather(-1, codes[..., None])[..., 0]).max())
-
-
-def equal_images(score: Tensor, codes: Tensor, wanted: Tensor, tie: float) -> int:
-    """How many images codes [B, L] are the wanted ones, which score [B, L, V] the most. A first
-    difference at a tie counts as equal, since two float32 forwards need not agree on it."""
-    row, differ = torch.arange(len(codes)), codes != wanted
-    first = differ.int().argmax(-1)  # [B]
-    both = torch.stack([codes[row, first], wanted[row, first]], -1)  # [B, 2]
-    gap = score[row, first].gather(-1, both).diff(dim=-1)[:, 0].abs()
-    return int((~differ.any(-1) | (gap < tie)).sum())
 
 
 @dataclass(frozen=True)
@@ -85,22 +80,26 @@ def image_law(
     text: TextFeatures,
     sampling: Sampling,
     prefix: Tensor | None = None,
+    stop: int | None = None,
 ) -> ImageLaw:
-    """By enumeration: text holds one caption; V**L must be small. prefix [m]: the first codes,
-    which are given, so that the law is of the L - m others."""
-    vocab = model.target.vocab_size
+    """Enumerates the images of one caption. prefix [m]: fixed first codes; stop: the place behind
+    the last code that is enumerated. The law is of the codes m..stop - 1."""
+    vocab, size = model.target.vocab_size, model.target.length
     prefix = torch.zeros(0, dtype=torch.long) if prefix is None else prefix
-    length = model.target.length - len(prefix)
+    stop = size if stop is None else stop
+    length = stop - len(prefix)
     ends = torch.cartesian_prod(*[torch.arange(vocab)] * length).view(-1, length)  # [V**n, n]
-    images = torch.cat([prefix.expand(len(ends), -1), ends], 1)  # [V**n, L]
-    rows = same_prompt(text, len(images))
-    p = processed(teacher_logits(model, rows, images, sampling.cfg)[:, len(prefix) :], sampling)
+    images = torch.cat([prefix.expand(len(ends), -1), ends], 1)  # [V**n, stop]
+    images = torch.nn.functional.pad(images, (0, size - stop))  # [V**n, L]
+    logits = teacher_logits(model, same_prompt(text, len(images)), images, sampling.cfg)
+    p = processed(logits[:, len(prefix) : stop], sampling)
     return ImageLaw(p.gather(-1, ends[..., None])[..., 0].prod(-1), vocab, length)
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """p_A at one draft, by the definition. near_edge: float32 may decide the prefix otherwise."""
+    """p_A at one draft, by the definition. near_edge: in float32 one neighbour more or less may be
+    admitted."""
 
     moved: float  # sum of p over A(x) = TV(p, p_A)
     raised: float  # p_A(x)
@@ -123,12 +122,11 @@ class ReferenceRule:
 
     @staticmethod
     def of(rule: Any, model: ImageModel) -> ReferenceRule | None:
-        """For a rule that says k and delta or lam; None for one of another kind."""
+        """For a rule with k and either delta or lam; None for others."""
         k, delta, lam = (getattr(rule, name, None) for name in ("k", "delta", "lam"))
         if not isinstance(k, int) or (delta is None) == (lam is None):
             return None
-        metric = getattr(rule, "metric", "tokenizer")
-        book = model.codebook
+        metric, book = getattr(rule, "metric", "tokenizer"), model.codebook
         if metric == "raw":
             book = getattr(model.tokenizer, "raw_codebook", book)
         elif metric == "cosine":

@@ -1,4 +1,4 @@
-"""What the gate says of a decoder, and what its single checks say."""
+"""What the gate reports on a decoder, and the result of each check."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ Verdict = Literal["exact", "relaxed", "broken"]
 
 @dataclass(frozen=True)
 class GateReport:
-    """verdict, of one setting of sampling: `exact` (the target's own law, or its tokens), `relaxed`
-    (the output law differs, and the rule says so) or `broken` (it claims what is not so). figure:
-    the largest output TV measured on small random models, in [0, 1] (greedy: the largest mass moved
-    by an accepted draft). evidence: the numbers behind it, by check. sampled: where the law could
-    not be followed to the end, the least TV that the samples would have shown; 0 where it was.
-    changed: the loop is for targets of its own, and all of this was found on one like all others;
-    the figure is then NaN."""
+    """verdict, for one setting of sampling: `exact` (the target's law, or its tokens), `relaxed`
+    (the output law differs, and the rule declares it) or `broken` (a claim is false). figure: the
+    largest output TV measured on small random models, in [0, 1] (greedy: the largest mass moved by
+    an accepted draft). evidence: numbers by check. sampled: the least TV that samples would have
+    shown, where the law was not enumerated to the end; else 0. changed: the loop is made for other
+    targets, and was judged on an ordinary one; the figure is then NaN."""
 
     verdict: Verdict
     figure: float
@@ -28,8 +27,8 @@ class GateReport:
 
     @property
     def text(self) -> str:
-        """For a table's cell. The figure of a relaxed rule is that of the worst node of a small
-        random model, so it is evidence and no headline."""
+        """A table's cell. A relaxed rule shows no figure: its worst node belongs to a small random
+        model."""
         if self.verdict == "broken":
             return f"broken (TV {self.figure:.4f})"
         if self.verdict == "exact" and self.sampled:
@@ -38,22 +37,22 @@ class GateReport:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One check. fault: what is wrong in words, empty if nothing is; evidence: its numbers; figure:
-    output TV that it measured, 0 where it measures none; says: what it looked at."""
+class CheckResult:
+    """fault: what is wrong, empty if nothing is; evidence: the check's numbers; tv: the output TV
+    that it measured, 0 if it measures none; summary: what it looked at."""
 
     name: str
     fault: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
-    figure: float = 0.0
-    says: str = ""
+    tv: float = 0.0
+    summary: str = ""
 
 
-def known(figure: float) -> float:
-    """A figure that can be compared: infinity where it is NaN, so that no comparison passes it."""
+def finite_or_inf(figure: float) -> float:
+    """The figure, or infinity for NaN, so that no comparison lets NaN pass."""
     return figure if math.isfinite(figure) else math.inf
 
 
 def joined(*parts: str) -> str:
-    """What is said in parts, of which some may be empty."""
+    """The parts that are not empty, with semicolons between them."""
     return "; ".join(filter(None, parts))

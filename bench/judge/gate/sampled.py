@@ -1,25 +1,23 @@
-"""Checks that sample: whole images of small models against the enumerated AR law, where a decoder's
-own law cannot be followed, and images of the real model.
+"""Checks that sample, with the decoder's own drafter: small images against the enumerated AR law;
+images of many codes, where residuals that are cut and sums in half precision show; images of the
+real model, for a drafter whose weights fit no small one.
 
-The real model is for a drafter whose weights the small ones cannot hold. The real decoder decodes,
-and one teacher-forced pass over the finished images says by which law each code should have been
-drawn (`statistics.draw_pvalues`). At temperature 0 every code must be the argmax, as nearly as AR's
-own codes are in the model's precision.
+One teacher-forced pass over finished images gives the law of each code. Drafts are compared with
+their declared q. At temperature 0 every code of the real model must be as near to the argmax as
+AR's own codes are, in the model's precision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.judge.gate.reference import image_law, processed, shortfall
-from bench.judge.gate.report import Finding, joined, known
-from bench.judge.gate.small import Asked, fresh_noise, prompts, same_prompt
+from bench.judge.gate.reference import ImageLaw, image_law, processed, shortfall, teacher_logits
+from bench.judge.gate.report import CheckResult, finite_or_inf, joined
+from bench.judge.gate.small import GateCase, fresh_noise, prompts, same_prompt
 from bench.judge.gate.statistics import (
     alarm,
     draw_pvalues,
@@ -28,128 +26,164 @@ from bench.judge.gate.statistics import (
     resolution,
     tested,
 )
-from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
+from decoders.api import Decoder, Generation, ImageModel
 from decoders.baselines import plain_decoding
 from decoders.compose import build_decoder
-from decoders.distribution import code_logits
 from decoders.noise import Noise
-from decoders.training.states import Images, target_states, transformer_of
+from decoders.training.states import transformer_of
 
-# (V, grid, seed, does the drafter know the target?): every image is enumerated. A stranger's drafts
-# are rejected often, those of a good drafter lead deep into the tree.
+# (V, grid, seed, knows): a stranger's drafts are rejected often, those of a drafter that knows the
+# target lead deep into the tree.
 IMAGES = ((5, 2, 11, True), (4, 2, 12, False))
 DRAWN, BATCH = 102_400, 1024  # images of each
-# Of the real model
-CODES = 8192  # of all images together; FEWEST to MOST images are decoded
-FEWEST, MOST = 4, 256
+# Images of many codes
+CODES, SEED, FLAT = 1024, 16, 0.2  # codes at most; FLAT scales the target's logits
+MOST, BRANCHES, NODES = 4096, 2**15, 2**12  # images at most; nodes of their drafts; of a batch's
+# Images of the real model
+ALL_CODES, FEWEST, LARGEST = 8192, 4, 256  # codes of all images together; images
 BATCH_CODES = 4096  # of the images that are decoded at once
 TIE = 1e-4  # logits nearer than this may swap
 ROUGH = 4.0  # times AR's own largest distance from the argmax that a decoder may show
 
 
-def images_check(asked: Asked, followed: bool) -> Finding:
-    """Sampled whole images against the enumerated AR law, on two models; a tenth of them where the
-    law was followed. Evidence "resolution": the least TV that would have been found."""
-    evidence: dict[str, Any] = {"resolution": 0.0}
-    worst, faults, drawn = 0.0, [], DRAWN // 10 if followed else DRAWN
+def images_check(case: GateCase) -> CheckResult:
+    """Whole images against the enumerated AR law, and their drafts against the declared q.
+    Evidence "resolution": the least TV that would have been found."""
+    evidence, worst, faults = {"resolution": 0.0}, 0.0, list[str]()
     for vocab, grid, seed, knows in IMAGES:
-        model = asked.model((vocab, grid, seed), knows)
-        decoder, text = asked.decoder(model), prompts(model, 1, seed)
-        law = image_law(model, text, asked.filters(vocab))
-        rows, generator = same_prompt(text, BATCH), torch.Generator().manual_seed(seed)
+        model = case.model((vocab, grid, seed), knows)
+        law = image_law(model, prompts(model, 1, seed), case.filters(vocab))
 
-        def sample(_: bool, parts: Any = (decoder, rows, generator, law.length)) -> Tensor:
-            decoder, rows, generator, length = parts
-            noises = (fresh_noise(BATCH, length, generator) for _ in range(0, drawn, BATCH))
-            return torch.cat([decoder.generate(rows, noise).codes for noise in noises])
+        def pvalues(sample: list[Generation], law: ImageLaw = law) -> list[float]:
+            return [*prefix_pvalues(law, codes_of(sample)), *draw_pvalues(root_drafts(sample))]
 
-        codes, adjusted = tested(sample, partial(prefix_pvalues, law))
+        sample, adjusted = tested(sampler(case, model, seed, BATCH, -(-DRAWN // BATCH)), pvalues)
+        codes = codes_of(sample)
         finest = resolution(len(codes), len(law.probability), law.length)
         evidence["resolution"] = max(evidence["resolution"], finest)
-        evidence[f"images V={vocab}"] = {"samples": len(codes), "p_value": adjusted}
-        what = f"images of {vocab}**{law.length} do not follow the AR law"
+        what = f"images of {vocab}**{law.length} do not follow the AR law, or their drafts not q"
         if fault := alarm(adjusted, what):
-            worst = max(worst, known(excess_tv(law, codes)))
+            worst = max(worst, finite_or_inf(excess_tv(law, codes)))
             faults.append(fault)
-    samples = sum(found["samples"] for name, found in evidence.items() if name != "resolution")
-    says = f"sampled: {samples} small images"
-    return Finding("images", joined(*faults), evidence, worst, says)
+    summary = f"sampled: {len(IMAGES) * len(codes)} small images"
+    return CheckResult("images", joined(*faults), evidence, worst, summary)
 
 
-@dataclass(frozen=True)
-class Captions:
-    """What is drawn with the real model: one caption an image, encoded once."""
+def wide_check(case: GateCase) -> CheckResult:
+    """Images with as many codes as the real model has, in its dtype: their codes against teacher
+    forcing, and their drafts against the declared q. All begin with one code, so that the first
+    drafts of thousands have one law."""
+    vocab, dtype = min(case.real.codebook, CODES), case.real.dtype
+    model = case.model((vocab, 2, SEED), dtype=dtype)
+    target: Any = model.target
+    with torch.no_grad():
+        target.output.weight.mul_(FLAT)
+    proposer = case.decoder(model).proposer
+    nodes = 1 if proposer is None else proposer.nodes
+    rows = max(64, min(1024, NODES // nodes))
+    batches = max(2 * rows, min(MOST, BRANCHES // nodes)) // rows
+    text, filters = same_prompt(prompts(model, 1, SEED), rows), case.filters(vocab)
 
-    model: ImageModel
-    sampling: Sampling
-    texts: list[str]
-    features: TextFeatures
+    def laws(sample: list[Generation]) -> Iterator[tuple[Tensor, Tensor]]:
+        for one in sample[:2]:
+            p = processed(teacher_logits(model, text, one.codes, filters.cfg), filters)
+            yield p[:, 1:].flatten(0, 1), one.codes[:, 1:].flatten()  # the first ones are fixed
 
-    def rows(self, first: int, count: int) -> TextFeatures:
-        index = torch.arange(first, first + count, device=self.features.mask.device)
-        return self.features.rows(index)
+    def pvalues(sample: list[Generation]) -> list[float]:
+        codes = draw_pvalues(laws(sample), possible=False)
+        return [*codes, *draw_pvalues(root_drafts(sample, 1))]
 
-    def decoded(self, decoder: Decoder, seed: int = 0) -> Tensor:
-        """One image a caption, each under a seed of its own, [n, L] on the CPU."""
-        size, parts = self.model.target.length, []
-        batch = max(1, BATCH_CODES // size)
-        for start in range(0, len(self.texts), batch):
-            some = list(enumerate(self.texts[start : start + batch], start=seed + start))
-            rows = [Noise.for_prompts(number, [text], size).uniform for number, text in some]
-            noise = Noise(torch.cat(rows)).to(self.model.device)
-            parts.append(decoder.generate(self.rows(start, len(some)), noise).codes)
+    _, adjusted = tested(sampler(case, model, SEED, rows, batches, 0.5), pvalues)
+    kind, images = str(dtype).removeprefix("torch."), batches * rows
+    what = f"images of {vocab} codes in {kind} do not follow the AR law, or their drafts not q"
+    summary = f"only sampled: {images} images of {vocab} codes in {kind}"
+    evidence = {"codes": vocab, "p_value": adjusted}
+    return CheckResult("wide", alarm(adjusted, what), evidence, summary=summary)
+
+
+def sampler(
+    case: GateCase,
+    model: ImageModel,
+    seed: int,
+    rows: int,
+    batches: int,
+    first: float | None = None,
+) -> Callable[[bool], list[Generation]]:
+    """Draws batches of images of one caption, with their verified nodes and new noise each time.
+    first: the number that decides all first codes."""
+    decoder, size = case.decoder(model), model.target.length
+    text = same_prompt(prompts(model, 1, seed), rows)
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(_: bool) -> list[Generation]:
+        noises = [fresh_noise(rows, size, generator) for _ in range(batches)]
+        if first is not None:
+            for noise in noises:
+                noise.uniform[:, 0] = first
+        return [decoder.generate(text, noise, pairs=2 * size) for noise in noises]
+
+    return draw
+
+
+def codes_of(sample: list[Generation]) -> Tensor:
+    """[n, L]."""
+    return torch.cat([one.codes for one in sample])
+
+
+def root_drafts(
+    sample: list[Generation], place: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(q [m, V], codes [m]) of the first draft under every root, or of those at one place. Its
+    number has decided nothing before, so it is drawn from q whatever came earlier."""
+    for pairs in (one.trace.pairs for one in sample):
+        if pairs is not None and pairs.q is not None and pairs.depth is not None:
+            root = pairs.depth == 0
+            if place is not None and pairs.place is not None:
+                root &= pairs.place == place
+            q = pairs.q[root].double()
+            yield q / q.sum(-1, keepdim=True), pairs.children[root, 0]
+
+
+def real_check(case: GateCase, model: ImageModel, captions: Sequence[str]) -> CheckResult:
+    """Judges images of the real model. Raises DecoderError where the decoder cannot be built, or
+    the target is no transformer."""
+    transformer_of(model)
+    size, cfg = model.target.length, case.sampling.cfg
+    count = max(FEWEST, min(ALL_CODES // size, LARGEST))
+    text = model.text.encode([captions[i % len(captions)] for i in range(count)])
+    images = torch.arange(count, device=text.mask.device)
+
+    def decoded(decoder: Decoder, seed: int = 0) -> Tensor:
+        parts = []
+        for rows in images.split(max(1, BATCH_CODES // size)):
+            names = [str(row) for row in rows.tolist()]
+            noise = Noise.for_prompts(seed, names, size).to(model.device)
+            parts.append(decoder.generate(text.rows(rows), noise).codes)
         return torch.cat(parts)
 
-    def logits(self, image: int, codes: Tensor) -> Tensor:
-        """Guided logits [L, V] that predict every code of one image from those before it."""
-        target, device = transformer_of(self.model), self.model.device
-        drop = None
-        if self.sampling.guidance_rows == 1:
-            drop = torch.zeros(1, dtype=torch.bool, device=device)
-        images = Images(self.rows(image, 1), codes[None].to(device))
-        hidden = target_states(target, images, drop).hidden[:, target.prefix - 1 :]  # [R, L, D]
-        places = torch.arange(hidden.shape[1], device=device)[None]
-        return code_logits(target, hidden, self.sampling.cfg, places)[0].float().cpu()
+    def logits(codes: Tensor) -> Iterator[Tensor]:
+        """Of one image after the other, [L, V]."""
+        for i, one in enumerate(codes.to(model.device)):
+            yield teacher_logits(model, text.rows(images[i, None]), one[None], cfg)[0].cpu()
 
-
-def real_check(asked: Asked, model: ImageModel, captions: Sequence[str]) -> Finding:
-    """Decodes images of the real model and judges them. Raises DecoderError where the decoder
-    cannot be built or the target's states cannot be had."""
-    transformer_of(model)
-    count = max(FEWEST, min(CODES // model.target.length, MOST))
-    texts = [captions[i % len(captions)] for i in range(count)]
-    check = _real_greedy if asked.sampling.greedy else _real_sampled
-    with torch.inference_mode():
-        shown = Captions(model, asked.sampling, texts, model.text.encode(texts))
-        fault, evidence = check(build_decoder(model, asked.spec, asked.sampling), shown)
-    says = f"{count} images of the real model follow its AR law"
-    return Finding("real model", fault, {"images": count} | evidence, says=says)
-
-
-def _real_sampled(decoder: Decoder, shown: Captions) -> tuple[str, dict[str, float]]:
-    def sample(first: bool) -> Tensor:
-        return shown.decoded(decoder, 0 if first else len(shown.texts))
+    def below(codes: Tensor) -> float:
+        pairs = zip(logits(codes), codes, strict=True)
+        return max(finite_or_inf(shortfall(*pair)) for pair in pairs)
 
     def pvalues(codes: Tensor) -> list[float]:
-        laws = (processed(shown.logits(i, own), shown.sampling) for i, own in enumerate(codes))
+        laws = (processed(one, case.sampling) for one in logits(codes))
         return draw_pvalues(zip(laws, codes, strict=True), possible=False)
 
-    _, adjusted = tested(sample, pvalues)
-    fault = alarm(adjusted, "images of the real model do not follow its AR law")
-    return fault, {"p_value": adjusted}
-
-
-def _real_greedy(decoder: Decoder, shown: Captions) -> tuple[str, dict[str, float]]:
-    made = shown.decoded(decoder)
-    wanted = shown.decoded(plain_decoding(shown.model, shown.sampling))
-    short, reference = (
-        max(known(shortfall(shown.logits(i, own), own)) for i, own in enumerate(codes))
-        for codes in (made, wanted)
-    )
-    fault = ""
-    if not short <= max(TIE, ROUGH * reference):
-        fault = (
-            f"images of the real model have codes {short:.2g} below the argmax, where AR's own are "
-            f"at most {reference:.2g} below"
-        )
-    return fault, {"below_argmax": short}
+    decoder, fault = build_decoder(model, case.spec, case.sampling), ""
+    if case.sampling.greedy:
+        short, ar = (below(decoded(d)) for d in (decoder, plain_decoding(model, case.sampling)))
+        if not short <= max(TIE, ROUGH * ar):
+            fault = (
+                f"images of the real model have codes {short:.2g} below the argmax, where AR's own "
+                f"are at most {ar:.2g} below"
+            )
+    else:
+        _, adjusted = tested(lambda first: decoded(decoder, 0 if first else 1), pvalues)
+        fault = alarm(adjusted, "images of the real model do not follow its AR law")
+    summary = f"{count} images of the real model follow its AR law"
+    return CheckResult("real model", fault, {"images": count}, summary=summary)

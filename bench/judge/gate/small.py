@@ -1,10 +1,9 @@
-"""Small random models on which every image or every draw can be enumerated, and the same
-composition built on them.
+"""The case that the gate judges, and small random models on which it is enumerated.
 
 The drafter of a small model is pulled towards its target, so that drafts are accepted and rejected
-often: random weights alone hardly ever accept, and errors deep in a tree would stay unseen. A
-drafter with a checkpoint fits the model it was trained for and no other. Whether its code drafts as
-it declares does not depend on its weights: so its class is built here with random ones.
+often: purely random weights hardly ever accept, and errors deep in a tree would stay unseen. A
+drafter with a checkpoint fits no small model. Whether its code drafts as declared does not depend
+on its weights, so its class is built with random ones.
 """
 
 from __future__ import annotations
@@ -21,69 +20,58 @@ from torch import Tensor, nn
 
 from decoders.api import AcceptRule, Decoder, ImageModel, Sampling, TextFeatures, completed
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
-from decoders.executed import executed
 from decoders.models.small import RandomTokenizer, random_model
 from decoders.noise import Noise
 
-WIDTH, LAYERS = 16, 2  # of the target; the drafter is as wide
-HEADS, NATIVE_HEADS = 2, 1  # the CPU kernel's are at least 16 wide
-DAMPING = 0.5  # scale of the layers' outputs: what the drafter cannot know
+WIDTH, LAYERS, HEADS = 16, 2, 2  # of the target; the drafter is as wide
+DAMPING = 0.5  # scale of the layers' outputs, which the drafter cannot know
 HEARING = 0.3  # weight of the previous feature in the drafter
 SHAKE = 0.3  # random share of a rebuilt drafter's weights, in units of their own size
 Sizes = tuple[int, int, int]  # V, grid, seed
 
 
 @dataclass(frozen=True)
-class Real:
-    """What the small models take over from the real one. codebook: its codes, to which k and top-k
-    are taken relative; native: does it run in the CPU kernel? dtype: in which drafts are drawn from
-    many codes; all else is float32."""
+class RealModel:
+    """What small models take over from the real one. codebook: its codes, of which k and top-k keep
+    their share; dtype: that of images of many codes."""
 
     codebook: int = 1024
-    native: bool = False
     dtype: torch.dtype = torch.bfloat16
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The composition that is judged, the setting of sampling, and the real model; and what checks
-    need of them on small models."""
+class GateCase:
+    """The composition to judge, the setting of sampling, and the real model."""
 
     spec: DecoderSpec
     sampling: Sampling
-    real: Real = Real()
-
-    @property
-    def plain(self) -> Asked:
-        """Without the kernel, whose pieces cannot be watched."""
-        return replace(self, real=replace(self.real, native=False))
+    real: RealModel = RealModel()
 
     def model(
         self, sizes: Sizes, knows: bool = True, dtype: torch.dtype = torch.float32
     ) -> ImageModel:
-        """A small model that has weights under every name at which the composition looks for
-        some."""
+        """A small model, with a drafter under every name that the composition may ask for."""
         kwargs = {} if self.spec.drafter is None else self.spec.drafter.kwargs
         named = [value for value in kwargs.values() if isinstance(value, str)]
         names = tuple(dict.fromkeys(["eagle", *named]))
-        return small_model(*sizes, names, knows, self.real.native, dtype)
+        return small_model(*sizes, names, knows, dtype)
 
     def filters(self, vocab: int) -> Sampling:
-        """The sampling: top-k keeps its share of the codebook (at least two codes)."""
+        """The sampling for so many codes: top-k keeps its share of them, at least two."""
         if not self.sampling.top_k:
             return self.sampling
-        kept = round(self.sampling.top_k * vocab / self.real.codebook)
-        return replace(self.sampling, top_k=max(2, kept))
+        share = round(self.sampling.top_k * vocab / self.real.codebook)
+        return replace(self.sampling, top_k=max(2, share))
 
     def decoder(self, model: ImageModel) -> Decoder:
-        small = small_spec(self.spec, model, self.real)
-        made = build_decoder(model, small, self.filters(model.target.vocab_size))
-        if made.drafter is not None and checkpoints(self.spec.drafter):
-            _shake(made.drafter, model)
-        return made
+        spec = small_spec(self.spec, model, self.real)
+        decoder = build_decoder(model, spec, self.filters(model.target.vocab_size))
+        if decoder.drafter is not None and checkpoints(self.spec.drafter):
+            _shake(decoder.drafter, model)
+        return decoder
 
     def rule(self, model: ImageModel) -> Any:
-        """The composition's acceptance rule alone; None where it has none."""
+        """The composition's acceptance rule alone; None if it has none."""
         part = small_spec(self.spec, model, self.real).acceptance
         return None if part is None else completed(build_part(part, model), AcceptRule)
 
@@ -105,7 +93,7 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class SmallTokenizer(RandomTokenizer):
-    """With the raw codebook that `metric=raw` asks for."""
+    """With the raw codebook that `metric=raw` reads."""
 
     raw_codebook: Tensor
 
@@ -116,13 +104,11 @@ def small_model(
     seed: int,
     drafters: tuple[str, ...] = ("eagle",),
     knows: bool = True,
-    native: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> ImageModel:
-    """V = vocab codes, L = grid**2, on the CPU. knows: does the drafter embed codes as the
-    target does, so that it half knows what it will say? native: in the CPU kernel."""
-    heads = NATIVE_HEADS if native else HEADS
-    model = random_model(vocab, grid, WIDTH, LAYERS, seed, dtype, heads=heads)
+    """V = vocab codes, L = grid**2, on the CPU. knows: the drafter embeds codes as the target does,
+    so that it predicts some of them."""
+    model = random_model(vocab, grid, WIDTH, LAYERS, seed, dtype, heads=HEADS)
     target: Any = model.target
     net = model.drafters["eagle"]
     with torch.no_grad():
@@ -136,8 +122,7 @@ def small_model(
     generator = torch.Generator().manual_seed(seed)
     raw = model.codebook * (0.5 + torch.rand(vocab, 1, generator=generator))
     tokenizer = SmallTokenizer(model.codebook, raw)
-    made = replace(model, tokenizer=tokenizer, drafters=dict.fromkeys(drafters, net))
-    return executed(made, "cpu") if native else made  # the weights are final
+    return replace(model, tokenizer=tokenizer, drafters=dict.fromkeys(drafters, net))
 
 
 def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
@@ -159,20 +144,17 @@ def fresh_noise(count: int, length: int, generator: torch.Generator) -> Noise:
     return Noise.of_keys(torch.randint(2**32, (count, 2), generator=generator), length)
 
 
-def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
-    """The composition with k scaled to the small codebook, and its tree cut to what fits: an image
-    of L codes has no use for more than L - 1 levels (the last one's next code lies past its
-    end). Each part has the settings under which small random models run all of it, where its class
-    says so (`decoders.api.Decoder`)."""
+def small_spec(spec: DecoderSpec, model: ImageModel, real: RealModel) -> DecoderSpec:
+    """The composition with k scaled to the small codebook and its draft cut to what fits. An image
+    of L codes has no use for more than L - 1 levels. A part's `exercised` settings are those under
+    which small models run all of it (`decoders.api.Decoder`)."""
 
     def fitting(part: Any, *fits: Any) -> Any:
         if part is None:
             return None
-        for fit in fits:
+        for fit in (*fits, lambda part, *_: getattr(resolve(part.target), "exercised", {})):
             part = PartSpec(part.target, {**part.kwargs, **fit(part, model, real)})
-        return PartSpec(
-            part.target, {**part.kwargs, **getattr(resolve(part.target), "exercised", {})}
-        )
+        return part
 
     return replace(
         spec,
@@ -187,11 +169,11 @@ def small_spec(spec: DecoderSpec, model: ImageModel, real: Real) -> DecoderSpec:
 def options_of(part: PartSpec) -> Mapping[str, Any]:
     """Keywords of the part's class with their values, defaults included."""
     parameters = inspect.signature(resolve(part.target)).parameters.values()
-    known = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
-    return known | part.kwargs
+    defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+    return defaults | part.kwargs
 
 
-def _scaled(part: PartSpec, model: ImageModel, real: Real) -> dict[str, Any]:
+def _scaled(part: PartSpec, model: ImageModel, real: RealModel) -> dict[str, Any]:
     """k keeps its share of the codebook."""
     k, vocab = options_of(part).get("k"), model.target.vocab_size
     if not isinstance(k, int):
@@ -202,18 +184,17 @@ def _scaled(part: PartSpec, model: ImageModel, real: Real) -> dict[str, Any]:
 def _limited(part: PartSpec, **most: int) -> dict[str, Any]:
     """Its integer options of these names, cut to what fits."""
     options = options_of(part)
-    found = {name: options.get(name) for name in most}
-    return {name: min(n, most[name]) for name, n in found.items() if isinstance(n, int)}
+    return {n: min(options[n], m) for n, m in most.items() if isinstance(options.get(n), int)}
 
 
-def _shallow(part: PartSpec, model: ImageModel, _: Real) -> dict[str, Any]:
-    """A tree, or a proposer's draft, no deeper than the image is long."""
+def _shallow(part: PartSpec, model: ImageModel, _: RealModel) -> dict[str, Any]:
+    """A draft no deeper than the image is long."""
     return _limited(part, depth=model.target.length - 1)
 
 
-def _narrow(part: PartSpec, model: ImageModel, _: Real) -> dict[str, Any]:
-    """A node leaves at least two codes undrafted, and a tree of the likeliest nodes keeps at most
-    half of its candidates, so that pruning is at work."""
+def _narrow(part: PartSpec, model: ImageModel, _: RealModel) -> dict[str, Any]:
+    """A node leaves at least two codes undrafted. A tree of the likeliest nodes keeps at most half
+    of its candidates, so that it has to prune."""
     widest, deepest = max(2, model.target.vocab_size - 2), model.target.length - 1
     options = options_of(part)
     if {"top_k", "nodes", "depth"} <= options.keys():
@@ -226,62 +207,55 @@ def _narrow(part: PartSpec, model: ImageModel, _: Real) -> dict[str, Any]:
     return {}
 
 
-def _short(part: PartSpec, model: ImageModel, _: Real) -> dict[str, Any]:
+def _short(part: PartSpec, model: ImageModel, _: RealModel) -> dict[str, Any]:
     """A path no longer than the image, and at least two codes that are no candidates."""
     target, window = model.target, options_of(part).get("window")
-    found = _limited(part, candidates=max(2, target.vocab_size - 2))
+    limited = _limited(part, candidates=max(2, target.vocab_size - 2))
     if not isinstance(window, int):
-        return found
-    made = build_part(PartSpec(part.target, {**part.kwargs, **found}), model)
-    return {**found, "window": min(window, target.length + made.nodes - made.depth)}
+        return limited
+    proposer = build_part(PartSpec(part.target, {**part.kwargs, **limited}), model)
+    return {**limited, "window": min(window, target.length + proposer.nodes - proposer.depth)}
 
 
 def checkpoints(part: PartSpec | None) -> dict[str, str]:
-    """The options that name weights from outside the model: text, where the class does without by
-    default, or the path of something that exists."""
+    """The options that name weights from outside the model: text where the class has a default of
+    None, or the path of something that exists."""
     if part is None:
         return {}
     parameters = inspect.signature(resolve(part.target)).parameters
-    bare = [name for name, option in parameters.items() if option.default is None]
+    optional = [name for name, option in parameters.items() if option.default is None]
     named = {name: value for name, value in part.kwargs.items() if isinstance(value, str)}
-    return {n: value for n, value in named.items() if n in bare or Path(value).exists()}
+    return {n: value for n, value in named.items() if n in optional or Path(value).exists()}
 
 
 def _small_drafter(part: PartSpec | None) -> PartSpec | None:
-    """The drafter for a small target: without its checkpoint, with the sizes that the checkpoint's
-    config.json gives for the class's own options; one that runs the target's first layers leaves it
-    the last."""
+    """The drafter without its checkpoint. Options of its class that the checkpoint's config.json
+    names keep their values. A drafter that runs the target's first layers leaves the last."""
     if part is None:
         return None
-    outside, options = checkpoints(part), options_of(part)
+    outside = checkpoints(part)
+    inside = options_of(part).keys() - outside.keys()
     kwargs = {name: value for name, value in part.kwargs.items() if name not in outside}
     for folder in outside.values():
         try:
-            said = json.loads((Path(folder) / "config.json").read_text())
-        except (OSError, ValueError):  # the drafter itself says what is wrong with its checkpoint
+            config = json.loads((Path(folder) / "config.json").read_text())
+        except (OSError, ValueError):  # the drafter itself explains what is wrong with it
             continue
-        sizes = said.items() if isinstance(said, dict) else ()
-        inside = options.keys() - outside.keys()
-        kwargs = {
-            name: value
-            for name, value in sizes
-            if name in inside and isinstance(value, bool | int | float | str)
-        } | kwargs
+        sizes = config.items() if isinstance(config, dict) else ()
+        plain = (bool, int, float, str)
+        kwargs = {n: v for n, v in sizes if n in inside and isinstance(v, plain)} | kwargs
     return PartSpec(part.target, kwargs | _limited(part, layers=max(1, LAYERS - 1)))
 
 
 def _shake(drafter: object, model: ImageModel) -> None:
-    """Random weights for the modules of a drafter that was built without its checkpoint. Those that
-    it shares with the target stay."""
+    """Random weights for the modules of a drafter that was built without its checkpoint. The small
+    model's own drafter is random already; weights shared with the target stay."""
     target: Any = model.target
     shared = {p.data_ptr() for p in target.parameters()} if isinstance(target, nn.Module) else set()
-    given = list(model.drafters.values())
+    shared |= {p.data_ptr() for net in model.drafters.values() for p in net.parameters()}
     generator = torch.Generator().manual_seed(0)
-    inside = [drafter] if isinstance(drafter, nn.Module) else vars(drafter).values()
-    for module in inside:
-        if not isinstance(module, nn.Module) or any(module is net for net in given):
-            continue  # a small model's own drafter is random already
-        for weight in module.parameters():
+    for module in [drafter] if isinstance(drafter, nn.Module) else vars(drafter).values():
+        for weight in module.parameters() if isinstance(module, nn.Module) else ():
             if weight.data_ptr() in shared or not weight.is_floating_point():
                 continue
             size = float(weight.detach().float().pow(2).mean().sqrt())

@@ -1,5 +1,5 @@
-"""Are sampled images from a given law? Chi-square tests with known false-alarm rates: Pearson's, of
-codes that can be enumerated, and one of sums over many laws, whose covariance is known."""
+"""Are sampled codes from a given law? Tests with known false-alarm rates: Pearson's, of counts, and
+a normal one of sums over many laws."""
 
 from __future__ import annotations
 
@@ -9,32 +9,29 @@ from typing import Any
 
 import torch
 from scipy.optimize import brentq
-from scipy.stats import chi2, ncx2
+from scipy.stats import chi2, ncx2, norm
 from torch import Tensor
 
 from bench.judge.gate.reference import ImageLaw
 
-LEAST_EXPECTED = 5.0  # cells expected less often are pooled
-LEAST_SUM = 20.0  # codes or groups expected less often are pooled
-GROUPS = 64  # of codes, and of ranks, at most
-ALARM = 1e-4  # p-value, already multiplied by the number of tests, below which noise is drawn anew
+LEAST_EXPECTED = 5.0  # rarer cells are pooled
+ALARM = 1e-4  # adjusted p-value below which new noise is drawn
 CERTAIN = 1e-9  # a p-value below this needs no second look
-MISSED = 0.01  # chance of an error that is called found
-Sums = tuple[Tensor, Tensor, Tensor]  # what was seen too often, expected, covariance
+MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
 
 def tested(
     sample: Callable[[bool], Any], pvalues: Callable[[Any], Sequence[float]]
 ) -> tuple[Any, float]:
-    """Samples and tests; once more on fresh noise after an alarm that chance might have raised, so
-    that chance alone raises one in fewer than a million. The p-value is the least one times the
-    number of tests (Bonferroni)."""
+    """Samples and tests; once more with new noise after an alarm that may be chance, so that chance
+    alone raises an alarm in fewer than one of a million. -> the last sample, and the least p-value
+    times the number of tests (Bonferroni). sample: is told whether it is the first one."""
     codes: Any = None
     adjusted = 0.0
     for first in (True, False):
         codes = sample(first)
-        found = [value if math.isfinite(value) else 0.0 for value in pvalues(codes)]
-        adjusted = min(1.0, min(found) * len(found))
+        values = [value if math.isfinite(value) else 0.0 for value in pvalues(codes)]
+        adjusted = min(1.0, min(values) * len(values))
         if not CERTAIN <= adjusted < ALARM:
             break
     return codes, adjusted
@@ -46,8 +43,8 @@ def alarm(adjusted: float, words: str) -> str:
 
 
 def resolution(images: int, cells: int, tests: int) -> float:
-    """The least TV that Pearson's test of `cells` cells finds in so many images, MISSED aside, when
-    it is one of `tests`: a law that is away by t has a chi-square of at least 4 t^2 per image."""
+    """The least TV that Pearson's test of `cells` cells finds in so many images, as one of `tests`:
+    a law that is away by t has a chi-square of at least 4 t^2 per image."""
     freedom = max(1, cells - 1)
     limit = chi2.isf(ALARM / tests, freedom)
     needed = brentq(lambda x: ncx2.cdf(limit, freedom, x) - MISSED, 1e-6, 10 * limit + 100)
@@ -55,18 +52,20 @@ def resolution(images: int, cells: int, tests: int) -> float:
 
 
 def prefix_pvalues(law: ImageLaw, codes: Tensor) -> list[float]:
-    """codes [n, L] of enumerable images -> p-value of the first 1, 2, ..., L codes against the law.
-
-    Short prefixes have few cells, hence the power to see a small bias; the whole image sees
-    dependence.
-    """
-    sizes = range(1, law.length + 1)
-    return [pearson(law.of_prefix(size), law.index(codes, size)) for size in sizes]
+    """p-values of the first 1, 2, ..., L of codes [n, L]; 0 for an impossible one. Short prefixes
+    have few cells and see a small bias; whole images see dependence."""
+    values = []
+    for size in range(1, law.length + 1):
+        expected = law.of_prefix(size) * len(codes)
+        observed = torch.bincount(law.index(codes, size), minlength=len(expected))
+        possible = not bool(observed[expected == 0].any())
+        values.append(pearson(observed, expected) if possible else 0.0)
+    return values
 
 
 def excess_tv(law: ImageLaw, codes: Tensor) -> float:
-    """Largest over prefixes of the TV between observed shares and the law, less what n samples of
-    the law itself would show on average; 0 if that is negative."""
+    """Largest over prefixes of the TV between observed shares and the law, less the TV that n
+    samples of the law itself would show on average."""
     worst, count = 0.0, len(codes)
     for size in range(1, law.length + 1):
         p = law.of_prefix(size)
@@ -76,74 +75,36 @@ def excess_tv(law: ImageLaw, codes: Tensor) -> float:
     return worst
 
 
-def pearson(probability: Tensor, cells: Tensor) -> float:
-    """Pearson's test with rare cells pooled; 0 if an impossible cell was seen."""
-    observed = torch.bincount(cells, minlength=len(probability)).double()
-    if bool((observed[probability == 0] > 0).any()):
-        return 0.0
-    expected, order = (probability * len(cells)).sort(descending=True)
-    observed = observed[order]
-    kept = max(1, int((expected >= LEAST_EXPECTED).sum()))
-    pooled = float(expected[kept:].sum())
-    if 0 < pooled < LEAST_EXPECTED and kept > 1:
-        kept -= 1
-    pair = [torch.cat([x[:kept], x[kept:].sum()[None]]) for x in (observed, expected)]
-    seen, wanted = (x[pair[1] > 0] for x in pair)
-    if len(wanted) < 2:
+def pearson(observed: Tensor, expected: Tensor) -> float:
+    """p-value of counts [cells] by Pearson's test, with rare cells pooled. If draws have different
+    laws, whose sum is `expected`, it is a little too large."""
+    expected, order = expected.sort(descending=True)
+    observed = observed[order].double()
+    alone = max(1, int((expected >= LEAST_EXPECTED).sum()))
+    if 0 < float(expected[alone:].sum()) < LEAST_EXPECTED and alone > 1:
+        alone -= 1
+    pooled = [torch.cat([x[:alone], x[alone:].sum()[None]]) for x in (observed, expected)]
+    observed, expected = (x[pooled[1] > 0] for x in pooled)
+    if len(expected) < 2:
         return 1.0
-    return float(chi2.sf(float(((seen - wanted) ** 2 / wanted).sum()), len(wanted) - 1))
+    return float(chi2.sf(float(((observed - expected) ** 2 / expected).sum()), len(expected) - 1))
 
 
 def draw_pvalues(parts: Iterable[tuple[Tensor, Tensor]], possible: bool = True) -> list[float]:
-    """laws [m, V] float64 and codes [m], part by part, each code drawn from its law whatever went
-    before -> p-values of codes, and of their ranks in their law (draws that are too sharp or too
-    flat): onehot(code) - p has mean 0 and covariance diag(p) - p p^T, so sums of it add up to a
-    chi-square. Of many codes groups are counted. possible: a code of probability zero is an error,
-    as no rounding explains it."""
-    sums: list[list[Sums]] = []
+    """Parts of laws [m, V] float64 and codes [m], each drawn from its law whatever went before ->
+    p-values of how often each code is drawn, and of draws that are too sharp or too flat. possible:
+    a code of probability zero is an error, as no rounding explains it."""
+    observed = expected = torch.zeros(1, dtype=torch.float64)
+    gap, variance = 0.0, 0.0
     for laws, codes in parts:
-        if not bool(torch.isfinite(laws).all()):
+        p = laws.gather(1, codes[:, None])[:, 0]
+        if not bool(torch.isfinite(laws).all()) or (possible and not bool((p > 0).all())):
             return [0.0]
-        if possible and not bool((laws.gather(1, codes[:, None]) > 0).all()):
-            return [0.0]
-        ordered, order = laws.sort(dim=1, descending=True, stable=True)
-        ranks = (order == codes[:, None]).int().argmax(1)
-        by_code, by_rank = _groups(laws.shape[1])
-        sums.append([_sums(laws, codes, by_code), _sums(ordered, ranks, by_rank)])
-    if not sums:
-        return [1.0]
-    return [
-        _sums_pvalue(*(torch.stack(part).sum(0) for part in zip(*each, strict=True)))
-        for each in zip(*sums, strict=True)
-    ]
-
-
-def _groups(vocab: int) -> tuple[Tensor, Tensor]:
-    """The group of a code, and that of a rank [V]: the first ranks alone, the others in parts of
-    one size."""
-    each, head = torch.arange(vocab), GROUPS // 2
-    if vocab <= GROUPS:
-        return each, each
-    rest = head + (each - head) * head // (vocab - head)
-    return each % GROUPS, torch.where(each < head, each, rest)
-
-
-def _sums(p: Tensor, codes: Tensor, group: Tensor) -> Sums:
-    """p [m, V], codes [m] drawn from it, group [V] -> how often each group was seen less how often
-    expected [G], the latter [G], and the covariance [G, G]."""
-    size = min(len(group), GROUPS)
-    shares = p.new_zeros(len(p), size).index_add_(1, group, p)
-    expected = shares.sum(0)
-    seen = torch.bincount(group[codes], minlength=size).to(p.dtype)
-    return seen - expected, expected, torch.diag(expected) - shares.T @ shares
-
-
-def _sums_pvalue(gap: Tensor, expected: Tensor, covariance: Tensor) -> float:
-    """Groups that are expected rarely are one more cell, which is left out."""
-    kept = (expected >= LEAST_SUM).nonzero().flatten()
-    if float(expected.sum() - expected[kept].sum()) < LEAST_SUM:
-        kept = kept[:-1]
-    if not len(kept):
-        return 1.0
-    inverse = torch.linalg.pinv(covariance[kept][:, kept], hermitian=True)
-    return float(chi2.sf(float(gap[kept] @ inverse @ gap[kept]), len(kept)))
+        expected = expected + laws.sum(0)
+        observed = observed + torch.bincount(codes, minlength=laws.shape[1])
+        score = laws.sqrt()  # large for likely codes
+        mean = (laws * score).sum(1)
+        gap += float((p.sqrt() - mean).sum())
+        variance += float(((laws * score**2).sum(1) - mean**2).sum())
+    sharp = 2 * float(norm.sf(abs(gap) / variance**0.5)) if variance > 1e-12 else 1.0
+    return [pearson(observed, expected), sharp]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.judge.gate.whole_law import table_model, whole_law
+from bench.judge.gate.whole_law import whole_law
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import execution
@@ -18,6 +18,7 @@ from decoders.noise import Noise
 from metrics.traces import from_trace
 from tests.decoders.compositions import EXACT, with_targets
 from tests.decoders.execution.test_backends import Replayed
+from tests.exact.table import table_model
 
 GRID = 6
 MODEL = with_targets(random_model(vocab=24, grid=GRID, seed=1))

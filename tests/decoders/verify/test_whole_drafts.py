@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from bench.judge.gate.branching import Explored, Outcome, Scripted, explore
-from bench.judge.gate.whole_law import DRAFTER, WholeLaw, table_model, whole_law
+from bench.judge.gate.branching import Explored, Scripted, explore
+from bench.judge.gate.whole_law import WholeLaw, whole_law
 from decoders.api import DecoderError, Draft, Law, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import execution
@@ -24,6 +24,7 @@ from decoders.verify.exact import Exact
 from decoders.verify.traversal import Traversal
 from tests.decoders.compositions import DYNAMIC, EAGLE, LOOP
 from tests.decoders.execution.test_backends import Replayed
+from tests.exact.table import DRAFTER, table_model
 
 PLAIN = Sampling()
 BLOCK = PartSpec("decoders.verify.block.Block")
@@ -90,7 +91,7 @@ def accepted(verifier: Any, p: torch.Tensor, q: torch.Tensor) -> float:
     """Drafts accepted on average of a chain of three; p, q [40, 3]: the laws after every prefix."""
     before = torch.tensor([0, 1, 4, 13])  # where the prefixes of so many codes begin
 
-    def run(noise: Scripted) -> Outcome:
+    def run(noise: Scripted) -> torch.Tensor:
         rows = len(noise.uniform)
         place, cell = torch.zeros(rows, dtype=torch.long), torch.zeros(rows, dtype=torch.long)
         noise = noise.stepping(torch.zeros(1, dtype=torch.long), True)
@@ -104,7 +105,7 @@ def accepted(verifier: Any, p: torch.Tensor, q: torch.Tensor) -> float:
         which = torch.stack(at, 1)
         draft = Draft(torch.stack(codes, 1), (node - 1).clamp_min(0), node, below, q[which])
         made = verifier.decide(Law(p[which].log(), p[which], False), draft, noise, place, None)
-        return Outcome(made.count[:, None], place)
+        return made.count[:, None]
 
     found: Explored = explore(run, 10, 100_000)
     assert found.rest == 0
