@@ -26,8 +26,8 @@ from decoders.api import (
 )
 from decoders.kinds import KindError, fitted, hints_of
 from decoders.places import installed_folders, place
-from decoders.propose.grown import Grown
-from decoders.verify.by_node import ByNode
+from decoders.propose.tree_proposer import TreeProposer
+from decoders.verify.token_verifier import TokenVerifier
 
 
 class BrokenModule(DecoderError):
@@ -182,7 +182,7 @@ def proposer_of(model: ImageModel, spec: DecoderSpec) -> Proposer | None:
     built = [
         None if part is None else build_part(part, model) for part in (spec.drafter, spec.tree)
     ]
-    return Grown(*built)
+    return TreeProposer(*built)
 
 
 def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
@@ -190,5 +190,5 @@ def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
     if spec.acceptance is None:
         return None
     part = build_part(spec.acceptance, model)
-    made: Verifier = completed(part, Verifier) if hasattr(part, "decide") else ByNode(part)
+    made: Verifier = completed(part, Verifier) if hasattr(part, "verify") else TokenVerifier(part)
     return made

@@ -13,8 +13,9 @@ that comes back to a place reads a later round. A loop of steps counts them in `
   them. It stays sound only if a drafter's law at a place does not depend on drafts that were
   rejected there or behind it in earlier steps: it may read the committed codes and the draft's own
   path, and nothing else (the gate compares it at one prefix after different rejected drafts).
-* A verifier whose decision depends on places that it leaves open says `looks_ahead`. The loop then
-  writes the numbers of the round over the table, so that drafts and tests of a step are all new.
+* A verifier whose decision depends on places that it leaves open says `resamples_noise`. The loop
+  then writes the numbers of the round over the table, so that drafts and tests of a step are all
+  new.
 * A proposer that decides a place again in every step (the couplings of Jacobi decoding) asks for
   the round: ``noise.at(places, COUPLE_SLOT, 1, noise.round[:, None])``.
 

@@ -40,7 +40,7 @@ from decoders.api import ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.training.data import DataConfig, StateData
 from decoders.training.drafter import DrafterTraining, Trained
-from decoders.training.losses import Acceptance, LossConfig
+from decoders.training.losses import AcceptanceRates, LossConfig
 from decoders.training.states import Learner, transformer_of
 from decoders.training.trainer import CURVE, TrainConfig
 
@@ -161,7 +161,7 @@ def run_training(study: TrainStudy, device: torch.device) -> Trained:
     return done
 
 
-def _rows(found: Acceptance) -> list[list[str]]:
+def _rows(found: AcceptanceRates) -> list[list[str]]:
     pairs = zip(found.overlap, found.agree, strict=True)
     return [[str(d), f"{a:.4f}", f"{b:.4f}"] for d, (a, b) in enumerate(pairs, 1)]
 

@@ -2,8 +2,8 @@
 an execution are. Everything a caller outside `decoders` may rely on can be imported from here.
 
 A decoder is *composed*: loop x proposer x verifier, run by an execution. A drafter with a tree is
-one proposer (`decoders.propose.grown`), an acceptance rule makes one verifier
-(`decoders.verify.by_node`). Concrete classes are reached by their dotted path
+one proposer (`decoders.propose.tree_proposer`), an acceptance rule makes one verifier
+(`decoders.verify.token_verifier`). Concrete classes are reached by their dotted path
 (``decoders.verify.lantern.Lantern``) through `decoders.compose`.
 
 Notation (METHODS section 2): B batch, L image length in codes, V vocabulary, D width, P prefix
@@ -30,18 +30,18 @@ from decoders.api.model import Packed as Packed
 from decoders.api.model import Target as Target
 from decoders.api.model import TextEncoder as TextEncoder
 from decoders.api.model import completed as completed
+from decoders.api.parts import Acceptance as Acceptance
 from decoders.api.parts import AcceptRule as AcceptRule
 from decoders.api.parts import Draft as Draft
 from decoders.api.parts import Drafter as Drafter
 from decoders.api.parts import DraftSession as DraftSession
-from decoders.api.parts import Law as Law
+from decoders.api.parts import Prefill as Prefill
 from decoders.api.parts import Proposer as Proposer
 from decoders.api.parts import ProposerSession as ProposerSession
-from decoders.api.parts import Seen as Seen
-from decoders.api.parts import Settled as Settled
-from decoders.api.parts import Start as Start
-from decoders.api.parts import Test as Test
+from decoders.api.parts import StepOutput as StepOutput
+from decoders.api.parts import TargetProbs as TargetProbs
 from decoders.api.parts import Tree as Tree
+from decoders.api.parts import Verified as Verified
 from decoders.api.parts import Verifier as Verifier
 from decoders.api.running import Decoder as Decoder
 from decoders.api.running import Execution as Execution

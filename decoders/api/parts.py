@@ -45,7 +45,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Start:
+class Prefill:
     """What every loop, proposer and verifier begins with: the prefill and the first code. Made by
     `decoders.loops.start.begin`."""
 
@@ -64,7 +64,7 @@ class Start:
 
 
 @dataclass
-class Seen:
+class StepOutput:
     """What the last step showed. T = 1 + the most drafts that a step accepts.
 
     ``count`` is what the step decided on, past the image's end too: start + count may be more than
@@ -84,7 +84,7 @@ class Seen:
     image: Tensor  # [B, >= L] int64, all codes by place, the loop's own; past the root anything
     draft: Draft | None = None
     p: Tensor | None = None  # [B, N + 1, V] float32
-    nodes: Tensor | None = None  # [B, D + 1] int64, see `Settled.nodes`
+    nodes: Tensor | None = None  # [B, D + 1] int64, see `Verified.nodes`
 
 
 class ProposerSession(Protocol):
@@ -96,7 +96,7 @@ class ProposerSession(Protocol):
         """Forwards of a drafter so far."""
 
     @abstractmethod
-    def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
+    def propose(self, seen: StepOutput, noise: Any, place: Tensor) -> Draft:
         """Drafts under the root, the last code of `seen`; place [B]: that of the root's child. What
         it returns lasts until the next call.
 
@@ -119,12 +119,12 @@ class Proposer(Protocol):
     nodes: int  # N of every draft
     depth: int  # D, its levels: the most drafts that a step accepts
     branching: int  # K, most children of a node
-    reads_laws: bool = False  # whether `Seen.draft`, `p` and `nodes` are wanted
+    reads_laws: bool = False  # whether `StepOutput.draft`, `p` and `nodes` are wanted
     drafter: Drafter | None = None  # of a proposer that is made of a drafter and a tree
     tree: Tree | None = None
 
     @abstractmethod
-    def begin(self, start: Start) -> ProposerSession: ...
+    def begin(self, start: Prefill) -> ProposerSession: ...
 
 
 class DraftSession(Protocol):
@@ -207,7 +207,7 @@ class Tree(Protocol):
 
 
 @dataclass(frozen=True)
-class Law:
+class TargetProbs:
     """What the target says of the codes after every node of a draft."""
 
     logits: Tensor  # [B, N + 1, V] float32, guided, not processed
@@ -216,7 +216,7 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Settled:
+class Verified:
     """What a verifier made of a draft of D levels."""
 
     nodes: Tensor  # [B, D + 1] int64, node at each depth; past the end the last accepted node
@@ -231,27 +231,29 @@ class Settled:
 class Verifier(Protocol):
     """Judges whole drafts. Built as ``cls(model, **yaml_keywords)``.
 
-    ``looks_ahead``: what is accepted depends on drafts or uniforms of places that stay open (block
-    and traversal verification). They are then never used again: from step to step the loop renews
-    the numbers at the draft's places, for the drafts and for the tests. So ``noise.at(places,
-    ACCEPT_SLOT)`` is right for every verifier. Such a run needs noise with a key, as
-    `Noise.for_prompts` makes it.
+    ``resamples_noise``: what is accepted depends on drafts or uniforms of places that stay open
+    (block and traversal verification). They are then never used again: from step to step the loop
+    renews the numbers at the draft's places, for the drafts and for the tests. So
+    ``noise.at(places, ACCEPT_SLOT)`` is right for every verifier. Such a run needs noise with a
+    key, as `Noise.for_prompts` makes it.
     """
 
-    looks_ahead: bool = False
+    resamples_noise: bool = False
     rule: AcceptRule | None = None  # of a verifier that judges node by node
 
-    def begin(self, start: Start) -> Any:
-        """State of B images for `decide`, tensors of static shapes; None if it keeps none."""
+    def begin(self, start: Prefill) -> Any:
+        """State of B images for `verify`, tensors of static shapes; None if it keeps none."""
         return None
 
     @abstractmethod
-    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+    def verify(
+        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+    ) -> Verified:
         """place [B]: that of the root's children in the image."""
 
 
 @dataclass(frozen=True)
-class Test:
+class Acceptance:
     """Outcome of testing one draft x against p: everything a loop needs, no randomness inside.
 
     Shapes: the leading dims of p. The draft is accepted when u < accept, u uniform in [0, 1).
@@ -270,8 +272,8 @@ class AcceptRule(Protocol):
     """A pure function of tensors; leading dims are arbitrary. All float32. Built as ``cls(model,
     **yaml_keywords)``."""
 
-    # Whether `Test.bound` is on what the test does to the code's law, TV(law, p) (lemma R), and
-    # not on TV(p, p_A).
+    # Whether `Acceptance.bound` is on what the test does to the code's law, TV(law, p) (lemma R),
+    # and not on TV(p, p_A).
     bounds_output: bool = False
     beyond_support: bool = False  # it may commit a code with p(x) = 0; of others that is an error
     # The rule of a draft, where it depends on the depth or the place; place [B] that of the root's
@@ -280,12 +282,12 @@ class AcceptRule(Protocol):
     at: Callable[[Draft, Tensor], AcceptRule] | None = None
 
     @abstractmethod
-    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Acceptance:
         """p [..., V] current target distribution; q [..., V] drafter distribution (None: q = 1 at
         x); x [...] int64 draft."""
 
     @abstractmethod
-    def greedy(self, p: Tensor, x: Tensor) -> Test:
+    def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
         """The same at temperature 0: `accept` is 0 or 1, p the raw softmax, residual ignored.
 
         A node's children share one p, so the leading dims of p broadcast over those of x."""

@@ -22,12 +22,12 @@ from decoders.api import (
 from decoders.cache import BLOCK, aligned
 from decoders.distribution import code_logits
 from decoders.loops.recording import batch_by_batch
-from decoders.loops.start import Composed, Moving, choose, require_finite
+from decoders.loops.start import Composed, DecodeState, choose, require_finite
 from decoders.noise import TARGET_SLOT, Noise
 
 
 @dataclass(kw_only=True)
-class Run(Moving):
+class Run(DecodeState):
     seen: Tensor  # [R, 1, S] bool, slots of the largest cache that the next query may look at
     codes: Tensor  # [B] int64, the code just chosen
     place: Tensor  # [1] int64, place of the code to choose next

@@ -28,13 +28,13 @@ from decoders.api import (
     DecoderError,
     Draft,
     DraftSession,
-    Law,
     Piece,
+    Prefill,
     Proposer,
-    Seen,
-    Settled,
-    Start,
+    StepOutput,
+    TargetProbs,
     TextFeatures,
+    Verified,
     Verifier,
     completed,
 )
@@ -43,7 +43,7 @@ from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.loops.start import Stopwatch
 from decoders.noise import OVERRUN, Noise
-from decoders.propose.grown import Grown, GrownSession, require_logits
+from decoders.propose.tree_proposer import TreeProposer, TreeSession, require_logits
 from decoders.propose.trees.static import Static
 
 SHORTEST = 2  # drafts of a step; with one a step would commit one code, as AR does
@@ -62,7 +62,7 @@ class Onward(Proposer):
 
     branching = 1
 
-    def __init__(self, grown: Grown) -> None:
+    def __init__(self, grown: TreeProposer) -> None:
         """Raises DecoderError for another tree, and for a drafter that reads the target's cache."""
         self.grown, self.drafter, self.tree = grown, grown.drafter, grown.tree
         if not isinstance(self.tree, Static) or self.tree.branching > 1:
@@ -88,14 +88,14 @@ class Onward(Proposer):
         Static.__init__(self.chain, choices=[[0] * depth for depth in range(1, length + 1)])  # type: ignore[arg-type]
         self.nodes = self.depth = length - 1
 
-    def begin(self, start: Start) -> OnwardSession:
+    def begin(self, start: Prefill) -> OnwardSession:
         return OnwardSession(self, start)
 
 
-class OnwardSession(GrownSession):
+class OnwardSession(TreeSession):
     """Drafts for B images, and where they go on: nodes 1..g under the root, g + 1..2g behind."""
 
-    def __init__(self, part: Onward, start: Start) -> None:
+    def __init__(self, part: Onward, start: Prefill) -> None:
         size = part.length
         super().__init__(part, start, 2 * size)
         self.tree = part.chain
@@ -112,7 +112,7 @@ class OnwardSession(GrownSession):
         self.onward(draft, noise, place)
         return draft
 
-    def read(self, seen: Seen, noise: Any, place: Tensor) -> Ahead:
+    def read(self, seen: StepOutput, noise: Any, place: Tensor) -> Ahead:
         """The session reads what was committed, and has g drafts under the root."""
         return self.drafts(self.advance(seen), noise, place)
 
@@ -192,20 +192,22 @@ class Unread(Verifier):
     others are, and no code is drawn behind it. The state says where it was accepted, [B] bool."""
 
     def __init__(self, inner: Verifier) -> None:
-        self.inner, self.rule, self.looks_ahead = inner, inner.rule, inner.looks_ahead
+        self.inner, self.rule, self.resamples_noise = inner, inner.rule, inner.resamples_noise
 
     def __str__(self) -> str:
         return str(self.inner)
 
-    def begin(self, start: Start) -> tuple[Any, Tensor]:
+    def begin(self, start: Prefill) -> tuple[Any, Tensor]:
         return self.inner.begin(start), torch.zeros_like(start.first).bool()
 
-    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+    def verify(
+        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+    ) -> Verified:
         """See `decoders.api.Verifier`; the law behind the last draft is anything."""
         inner, kept = state
-        found, last = self.inner.decide(law, draft, noise, place, inner), draft.levels - 1
+        found, last = self.inner.verify(law, draft, noise, place, inner), draft.levels - 1
         kept.copy_(found.count > last)
-        return Settled(
+        return Verified(
             found.nodes[:, :-1],
             found.count.clamp_max(last),
             torch.where(kept, draft.codes[:, -1], found.last_code),
@@ -237,7 +239,7 @@ class Duo(Speculative):
                 f"DuoDecoding has two threads, which execution {model.mode!r} cannot repeat; use "
                 "backend.mode=eager"
             )
-        if isinstance(proposer, Grown) and self.verifier is not None:
+        if isinstance(proposer, TreeProposer) and self.verifier is not None:
             self.proposer = Onward(proposer)
             self.verifier = Unread(completed(self.verifier, Verifier))
         elif proposer is not None:
@@ -256,7 +258,7 @@ class Duo(Speculative):
         if not self.parallel:
             return [*super().pieces()]
         forward: list[Piece] = [("draft", self.depart), ("forward", self.forward)]
-        return [*forward, ("draft", self.landed), ("accept", self.settle)]
+        return [*forward, ("draft", self.landed), ("accept", self.verify_and_commit)]
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float, kept: Any = None) -> Run:
         if not self.timed:
@@ -297,13 +299,15 @@ class Duo(Speculative):
             torch.cuda.current_stream(self.side.device).wait_stream(self.side)
         return carry
 
-    def settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
+    def verify_and_commit(
+        self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor
+    ) -> tuple[Any, ...]:
         """Judges all g drafts by the laws behind root and g - 1 of them, [B, g, V]."""
         assert isinstance(draft, Ahead) and draft.whole is not None
-        return super().settle(run, draft.whole, hidden, F.pad(logits, (0, 0, 0, 1)))
+        return super().verify_and_commit(run, draft.whole, hidden, F.pad(logits, (0, 0, 0, 1)))
 
     def _record(
-        self, run: Run, settled: Settled, committed: Tensor, drafted: Tensor, active: Tensor
+        self, run: Run, settled: Verified, committed: Tensor, drafted: Tensor, active: Tensor
     ) -> None:
         stands = run.state[1][:, None] & (run.record.span == self.proposer.depth)  # [B, g]
         super()._record(run, settled, committed, drafted | stands, active)

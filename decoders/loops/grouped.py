@@ -27,7 +27,7 @@ from decoders.api import CodeKind, DecoderError, Piece, TextFeatures
 from decoders.cache import aligned
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.loops.recording import PairSampler
-from decoders.loops.start import Batched, Moving
+from decoders.loops.start import Batched, DecodeState
 from decoders.masks import CLOSED, added, cache_mask
 from decoders.models.grouped import Schedule
 from decoders.noise import TARGET_SLOT, Noise
@@ -36,7 +36,7 @@ NEVER = 2**31  # the turn of a slot that no query of an image sees
 
 
 @dataclass(kw_only=True)
-class Run(Moving):
+class Run(DecodeState):
     """All images are at the same forward."""
 
     open: Tensor  # [R, S] float32 mask of the valid prefix
@@ -111,7 +111,7 @@ class Grouped(Batched):
         return f"grouped(target={self.target or 'own'}, codes={self.schedule.wide})"
 
     def pieces(self) -> Sequence[Piece]:
-        return [("forward", self.forward), ("accept", self.settle)]
+        return [("forward", self.forward), ("accept", self.verify_and_commit)]
 
     def steps(self, run: Run) -> Iterator[int]:
         return iter(range(len(self.tables.source)))
@@ -154,7 +154,7 @@ class Grouped(Batched):
         places = drawn.expand(batch, -1)
         return drawn, code_logits(target, hidden, self.sampling.cfg, places)
 
-    def settle(self, run: Run, drawn: Tensor, logits: Tensor) -> tuple[Any, ...]:
+    def verify_and_commit(self, run: Run, drawn: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Draws and records the codes."""
         places = drawn.expand(len(logits), -1)  # [B, W]
         p = probabilities(logits, self.sampling)

@@ -21,13 +21,13 @@ from decoders.api import (
     DecoderError,
     Draft,
     Generation,
-    Law,
     Piece,
+    Prefill,
     Proposer,
     ProposerSession,
-    Settled,
-    Start,
+    TargetProbs,
     TextFeatures,
+    Verified,
     Verifier,
     completed,
 )
@@ -70,13 +70,17 @@ class Speculative(Composed):
         super().__post_init__()
         drafter = self.proposer.drafter
         self.grows = self.grows and not (drafter is not None and drafter.reads_cache)
-        self.renews = self.verifier.looks_ahead
+        self.resamples_noise = self.verifier.resamples_noise
         self.synchronous = self.model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, see `_probe`
         self.drawn = True  # whether drafts are drawn, see `_probe`
 
     def pieces(self) -> Sequence[Piece]:
-        return [("draft", self.draft), ("forward", self.forward), ("accept", self.settle)]
+        return [
+            ("draft", self.draft),
+            ("forward", self.forward),
+            ("accept", self.verify_and_commit),
+        ]
 
     @torch.inference_mode()
     def generate(
@@ -161,27 +165,29 @@ class Speculative(Composed):
         )
         return draft, hidden, code_logits(target, hidden, self.sampling.cfg, places + 1)
 
-    def settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
+    def verify_and_commit(
+        self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor
+    ) -> tuple[Any, ...]:
         """Judges, records and commits; returns what `visited_pairs` needs."""
         size = self.model.target.length
-        law = Law(logits, probabilities(logits, self.sampling), self.sampling.greedy)
+        law = TargetProbs(logits, probabilities(logits, self.sampling), self.sampling.greedy)
         run.record.check(law.p[..., 0])  # one NaN makes a softmax's row NaN
-        settled = self.verifier.decide(law, draft, run.noise, run.length, run.state)
+        settled = self.verifier.verify(law, draft, run.noise, run.length, run.state)
         new = draft.codes.gather(1, settled.nodes[:, 1:])  # [B, D]
         span, active = run.record.span, run.length < size  # 0 .. D; [B]
         drafted = span < settled.count[:, None]  # [B, D + 1]
         committed = torch.where(drafted, F.pad(new, (0, 1)), settled.last_code[:, None])
         self._record(run, settled, committed, drafted, active)
         states = self._commit(run, settled, hidden)
-        self._move(run, settled, committed, states, active)
-        if self.renews:
+        self._advance(run, settled, committed, states, active)
+        if self.resamples_noise:
             run.noise.renew(run.length[:, None] + span)
         if self.proposer.reads_laws:
             show(run.seen, draft, law.p, settled.nodes)
         return run.seen.start, size, draft, settled.nodes, settled.count, law.p
 
-    def _move(
-        self, run: Run, settled: Settled, committed: Tensor, states: Tensor, active: Tensor
+    def _advance(
+        self, run: Run, settled: Verified, committed: Tensor, states: Tensor, active: Tensor
     ) -> None:
         """What the next step starts from, in place."""
         size, seen = self.model.target.length, run.seen
@@ -195,7 +201,7 @@ class Speculative(Composed):
             run.drafter_calls.add_(active, alpha=self.draft_calls)
 
     def _record(
-        self, run: Run, settled: Settled, committed: Tensor, drafted: Tensor, active: Tensor
+        self, run: Run, settled: Verified, committed: Tensor, drafted: Tensor, active: Tensor
     ) -> None:
         """drafted [B, D + 1] bool: which codes are drafts; active [B] bool: unfinished images. A
         finished one writes behind its end, where its length is."""
@@ -216,7 +222,7 @@ class Speculative(Composed):
         kept = torch.minimum(settled.count, self.model.target.length - run.length)
         record.end_step(torch.where(active, kept, -1))
 
-    def _commit(self, run: Run, settled: Settled, hidden: Tensor) -> Tensor:
+    def _commit(self, run: Run, settled: Verified, hidden: Tensor) -> Tensor:
         """Moves the path's keys and values behind the committed ones; returns its states [R, D+1,
         D]."""
         copies, span = self.sampling.guidance_rows, run.record.span
@@ -228,7 +234,7 @@ class Speculative(Composed):
         index = settled.nodes.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
         return hidden.gather(1, index)
 
-    def _probe(self, start: Start, record: Recorder) -> None:
+    def _probe(self, start: Prefill, record: Recorder) -> None:
         """What is the same in all steps, whatever the batch: forwards of a drafter, and whether
         drafts are drawn. Found out once, on a session of its own, as a recorded step cannot."""
         session, seen = self.proposer.begin(start), first_seen(start, self.proposer, record.codes)

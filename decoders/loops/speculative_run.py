@@ -17,28 +17,28 @@ from torch import Tensor
 from decoders.api import (
     DecoderError,
     Draft,
+    Prefill,
     Proposer,
     ProposerSession,
-    Seen,
-    Start,
+    StepOutput,
     TextFeatures,
 )
 from decoders.loops.recording import Expected, Finished, PairSampler
-from decoders.loops.start import Moving
+from decoders.loops.start import DecodeState
 from decoders.masks import CLOSED, added, cache_mask
 from decoders.noise import Noise
 from decoders.verify.children import ancestry_of, children_of
 
 
 @dataclass(kw_only=True)
-class Run(Moving):
+class Run(DecodeState):
     open: Tensor  # [R, most S] float32, 0: open to every query (valid prefix, all behind it), -inf
     session: ProposerSession
     state: Any  # the verifier's
     pairs: PairSampler
     length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
     drafter_calls: Tensor  # [B]
-    seen: Seen
+    seen: StepOutput
     slots: Tensor  # [most S] int64, 0, 1, ...
 
 
@@ -81,12 +81,12 @@ class Queue:
         return [(*place, count) for place, count in zip(self.place, steps, strict=True)]
 
 
-def first_seen(start: Start, proposer: Proposer, image: Tensor, drawn: bool = True) -> Seen:
+def first_seen(start: Prefill, proposer: Proposer, image: Tensor, drawn: bool = True) -> StepOutput:
     """What is seen before the first step: the code sampled from the prefill, and the state that
     predicted it. image [B, >= L]: where the run records its codes; drawn: whether drafts are drawn
     from laws q."""
     depth, ones = proposer.depth, torch.ones_like(start.first)
-    seen = Seen(
+    seen = StepOutput(
         F.pad(start.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
         F.pad(start.first[:, None], (0, depth)),  # [B, D + 1]
         ones,
@@ -105,7 +105,7 @@ def first_seen(start: Start, proposer: Proposer, image: Tensor, drawn: bool = Tr
     return seen
 
 
-def show(seen: Seen, draft: Draft, p: Tensor, nodes: Tensor) -> None:
+def show(seen: StepOutput, draft: Draft, p: Tensor, nodes: Tensor) -> None:
     """The draft, the target's laws at its nodes and the path, for the next proposal. In place, as
     an execution may hold their addresses. Raises DecoderError where drafts are drawn in some steps
     and deterministic in others."""

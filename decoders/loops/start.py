@@ -19,8 +19,8 @@ from decoders.api import (
     ImageModel,
     Loop,
     NumericalError,
+    Prefill,
     Sampling,
-    Start,
     TextFeatures,
 )
 from decoders.cache import KVCache
@@ -31,7 +31,7 @@ from decoders.noise import TARGET_SLOT, Noise
 
 
 @dataclass(kw_only=True)
-class Moving:
+class DecodeState:
     """The moving state of B images, of any loop. Its tensors are changed in place: an execution may
     hold their addresses."""
 
@@ -52,14 +52,14 @@ class Moving:
 @dataclass(eq=False, repr=False)
 class Composed(Decoder, Loop):
     """A decoder that an execution runs piece by piece. renews: whether every step has new numbers
-    at the places that it leaves open (`Verifier.looks_ahead`)."""
+    at the places that it leaves open (`Verifier.resamples_noise`)."""
 
     model: ImageModel = field()
     sampling: Sampling = field()
     proposer: Any = None
     verifier: Any = None
 
-    renews = False
+    resamples_noise = False
     scheduled = False  # whether it is for targets with a schedule
 
     def __post_init__(self) -> None:
@@ -74,13 +74,14 @@ class Composed(Decoder, Loop):
 
     def started(
         self, text: TextFeatures, noise: Noise, slots: int, width: int, kept: Any = None
-    ) -> tuple[Start, dict[str, Any]]:
-        """The prefill, its first codes recorded, and what every `Moving` begins with. slots: of the
-        cache, see `begin`; width: codes that a step may commit. The noise counts the steps. Text
-        and noise are copied: a recorded step writes those of later images into their tensors."""
+    ) -> tuple[Prefill, dict[str, Any]]:
+        """The prefill, its first codes recorded, and what every `DecodeState` begins with. slots:
+        of the cache, see `begin`; width: codes that a step may commit. The noise counts the steps.
+        Text and noise are copied: a recorded step writes those of later images into their
+        tensors."""
         watch = Stopwatch(self.model.device)
         record = Recorder(text.batch, self.model.target.length, width, self.model.device)
-        text, noise = text.clone(), noise.stepping(record.steps, self.renews)
+        text, noise = text.clone(), noise.stepping(record.steps, self.resamples_noise)
         start = begin(self.model, self.sampling, text, noise, slots, kept)
         record.check(start.law)
         record.codes[:, 0] = start.first
@@ -136,7 +137,7 @@ def begin(
     noise: Noise,
     capacity: int,
     kept: Any = None,
-) -> Start:
+) -> Prefill:
     """Prefill of B images and their first codes: into the cache of `kept`, the run of as many
     earlier images that a recorded step goes on in, or into a new one of `capacity` slots a row.
     Raises DecoderError where the noise is of other images."""
@@ -153,7 +154,7 @@ def begin(
     places = torch.zeros(text.batch, 1, dtype=torch.long, device=model.device)
     logits = code_logits(target, hidden[:, -1:], sampling.cfg, places)[:, 0]  # [B, V]
     first, law = choose(logits, sampling, noise.uniform[:, 0, TARGET_SLOT])
-    return Start(model, sampling, text, noise, cache, hidden, first, law)
+    return Prefill(model, sampling, text, noise, cache, hidden, first, law)
 
 
 def choose(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,15 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Law, Piece, Seen, Start
+from decoders.api import DecoderError, Draft, Piece, Prefill, StepOutput, TargetProbs
 from decoders.distribution import take
 from decoders.kinds import Within
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.noise import OWN_SLOT, sample
-from decoders.propose.grown import Grown, GrownSession
-from decoders.verify.by_node import ByNode
+from decoders.propose.tree_proposer import TreeProposer, TreeSession
 from decoders.verify.children import Verdicts, ancestry_of, at_node, children_of, path_to
+from decoders.verify.token_verifier import TokenVerifier
 
 
 @dataclass
@@ -36,13 +36,13 @@ class Skipped(Draft):
     laws: Any = None  # [B, S, V], where the chain's codes were drawn from
 
 
-class SkippingSession(GrownSession):
-    def __init__(self, part: Any, start: Start) -> None:
+class SkippingSession(TreeSession):
+    def __init__(self, part: Any, start: Prefill) -> None:
         super().__init__(part, start)
         self.turn, self.row = -1, start.model.target.grid()[1]  # the first row is never skipped
         self.last = torch.zeros_like(start.law)  # [B, V], the target's last law: the loop tells it
 
-    def drafted(self, seen: Seen, noise: Any, place: Tensor, skips: bool) -> Draft:
+    def drafted(self, seen: StepOutput, noise: Any, place: Tensor, skips: bool) -> Draft:
         """skips: behind a step that is skipped. Raises DecoderError for trees that are drawn."""
         tree: Any = self.propose(seen, noise, place)
         if tree.expected is None or tree.q is not None:
@@ -94,10 +94,10 @@ class SkippingSession(GrownSession):
         return codes, torch.where(count > 0, count + 1, 0)[:, 0], laws
 
 
-class Untested(ByNode):
+class Untested(TokenVerifier):
     """The rule, but a draft's chain stands."""
 
-    def verdicts(self, law: Law, draft: Draft, *given: Tensor) -> Verdicts:
+    def verdicts(self, law: TargetProbs, draft: Draft, *given: Tensor) -> Verdicts:
         found = super().verdicts(law, draft, *given)
         if isinstance(draft, Skipped):
             size = draft.laws.shape[1]
@@ -119,10 +119,12 @@ class Vvs(Speculative):
     def __post_init__(self) -> None:
         if self.model.mode not in ("eager", "cpu"):
             raise DecoderError(f"VVS needs backend.mode=eager or cpu, found {self.model.mode!r}")
-        if not isinstance(self.proposer, Grown) or not isinstance(self.verifier, ByNode):
+        if not isinstance(self.proposer, TreeProposer) or not isinstance(
+            self.verifier, TokenVerifier
+        ):
             raise DecoderError("VVS needs a rule on a draft tree: set drafter, tree, acceptance")
         self.verifier, chain = Untested(self.verifier.rule), self.proposer.depth + 1  # S
-        self.proposer = grown = Grown(self.proposer.drafter, self.proposer.tree)  # a copy
+        self.proposer = grown = TreeProposer(self.proposer.drafter, self.proposer.tree)  # a copy
         grown.opens, grown.nodes, grown.depth = SkippingSession, grown.nodes + chain, 2 * chain - 1
         super().__post_init__()
 
@@ -142,8 +144,10 @@ class Vvs(Speculative):
             run.drafter_calls.add_(active, alpha=self.draft_calls or 0)
         return self.masked(run, session.drafted(run.seen, run.noise, run.length, skips))
 
-    def settle(self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor) -> tuple[Any, ...]:
-        start, size, _, nodes, count, p = super().settle(run, draft, hidden, logits)
+    def verify_and_commit(
+        self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor
+    ) -> tuple[Any, ...]:
+        start, size, _, nodes, count, p = super().verify_and_commit(run, draft, hidden, logits)
         run.session.last.copy_(at_node(p, nodes[:, -1]))  # type: ignore[attr-defined]
         if isinstance(draft, Skipped):  # nothing tested its chain
             draft = replace(draft, children=draft.children * ~draft.stands[..., None])

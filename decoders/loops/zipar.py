@@ -27,7 +27,7 @@ from decoders.cache import aligned
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.kinds import Within
 from decoders.loops.recording import PairSampler
-from decoders.loops.start import Batched, Moving
+from decoders.loops.start import Batched, DecodeState
 from decoders.masks import CLOSED, added, cache_mask
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
@@ -37,7 +37,7 @@ POLL = 8  # steps between looks at the images, at most, on an asynchronous devic
 
 
 @dataclass(kw_only=True)
-class Run(Moving):
+class Run(DecodeState):
     """K lanes."""
 
     open: Tensor  # [R, S] float32 mask of the valid prefix
@@ -73,7 +73,11 @@ class ZipAR(Batched):
         return f"zipar(window={self.window}, adaptive={self.adaptive}, first={self.first})"
 
     def pieces(self) -> Sequence[Piece]:
-        return [("draft", self.draft), ("forward", self.forward), ("accept", self.settle)]
+        return [
+            ("draft", self.draft),
+            ("forward", self.forward),
+            ("accept", self.verify_and_commit),
+        ]
 
     def steps(self, run: Run) -> Iterator[int]:
         size = self.model.target.length
@@ -163,7 +167,7 @@ class ZipAR(Batched):
         hidden = hidden[:, : self.most]  # [R, K, D]
         return opened, code_logits(target, hidden, self.sampling.cfg, places[:, : self.most] + 1)
 
-    def settle(self, run: Run, opened: Tensor, logits: Tensor) -> tuple[Any, ...]:
+    def verify_and_commit(self, run: Run, opened: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Draws a code for each open lane, records and commits; what `PairSampler.offer` needs."""
         p = probabilities(logits, self.sampling)
         if self.sampling.greedy:

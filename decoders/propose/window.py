@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Proposer, ProposerSession, Seen, Start
+from decoders.api import DecoderError, Draft, Prefill, Proposer, ProposerSession, StepOutput
 from decoders.distribution import take
 from decoders.kinds import Within
 from decoders.noise import OVERRUN
@@ -67,7 +67,7 @@ class Window(Proposer):
     def __str__(self) -> str:
         return f"{type(self).__name__.lower()}(window={self.depth + 1})"
 
-    def begin(self, start: Start) -> WindowSession:
+    def begin(self, start: Prefill) -> WindowSession:
         return WindowSession(self, start)
 
     def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class WindowSession(ProposerSession):
 
     calls = 0
 
-    def __init__(self, part: Window, start: Start) -> None:
+    def __init__(self, part: Window, start: Prefill) -> None:
         target, device = start.model.target, start.first.device
         if part.couples and start.noise.renewed:
             raise DecoderError(
@@ -103,7 +103,7 @@ class WindowSession(ProposerSession):
         self.span = torch.arange(part.depth, device=device)  # [W]
         self.forced = forced_codes(target)
 
-    def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
+    def propose(self, seen: StepOutput, noise: Any, place: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
         part = self.part
         left = self.left(seen)
@@ -122,7 +122,7 @@ class WindowSession(ProposerSession):
         every = part.siblings(codes, declared, left, noise, places)  # [B, W, K]
         return self.draft(root, every, declared)
 
-    def left(self, seen: Seen) -> Left:
+    def left(self, seen: StepOutput) -> Left:
         """What the last step says of the places after its root. Level i of the new window stood on
         level count + 1 + i; its law is read on the committed row, or on the main row below it."""
         old, p = seen.draft, seen.p

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decoders.api import Sampling
 from decoders.training.data import StateData
-from decoders.training.losses import Acceptance, LossConfig, acceptance, drafter_loss
+from decoders.training.losses import AcceptanceRates, LossConfig, acceptance, drafter_loss
 from decoders.training.states import Learner, States
 from decoders.training.trainer import TrainConfig, Trainer
 
@@ -22,7 +22,7 @@ class Trained:
 
     steps: int
     seconds: float
-    acceptance: Acceptance
+    acceptance: AcceptanceRates
     history: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -45,7 +45,7 @@ class DrafterTraining:
 
     def run(self) -> Trained:
         """Trains to the end, from the checkpoint if there is one. Raises NumericalError."""
-        evaluated: list[Acceptance] = []
+        evaluated: list[AcceptanceRates] = []
 
         def evaluate() -> dict[str, float]:
             evaluated.append(self.evaluate())
@@ -67,7 +67,7 @@ class DrafterTraining:
                 )
             yield weight * value, {name: weight * part for name, part in parts.items()}
 
-    def evaluate(self) -> Acceptance:
+    def evaluate(self) -> AcceptanceRates:
         """Held-out acceptance per depth; the states are computed once and kept."""
         if not self.held_out:
             valid, size = self.data.source.valid, self.config.micro or self.config.batch

@@ -193,7 +193,7 @@ def _compare(
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class AcceptanceRates:
     """overlap[d - 1], agree[d - 1]: acceptance at depth d when sampling, and greedily."""
 
     overlap: list[float]
@@ -217,7 +217,7 @@ class Acceptance:
 @torch.no_grad()
 def acceptance(
     learner: Learner, target: Transformer, batches: Iterable[States], sampling: Sampling, depth: int
-) -> Acceptance:
+) -> AcceptanceRates:
     """Acceptance at depths 1..depth: at every place for depth 1, behind `ROOTS` evenly spaced roots
     an image for the deeper ones.
 
@@ -243,4 +243,4 @@ def acceptance(
             agree[d] += (truth[:, index].argmax(-1) == logits.argmax(-1)).sum().cpu()
             count[d] += len(truth) * len(index)
     seen = count > 0  # a drafter may be shallower than asked
-    return Acceptance((sums / count)[seen].tolist(), (agree / count)[seen].tolist())
+    return AcceptanceRates((sums / count)[seen].tolist(), (agree / count)[seen].tolist())

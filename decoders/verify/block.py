@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Settled
+from decoders.api import DecoderError, Draft, Verified
 from decoders.distribution import normalised, pick
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
-from decoders.verify.by_node import WholeDraft, drawn_from, settled
 from decoders.verify.children import at_node
+from decoders.verify.token_verifier import WholeDraft, drawn_from, settled
 
 
 class Block(WholeDraft):
@@ -29,7 +29,7 @@ class Block(WholeDraft):
     def __str__(self) -> str:
         return "block"
 
-    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Settled:
+    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Verified:
         """Raises DecoderError for a tree."""
         size, q = draft.levels, chain_law(draft)
         share, left = self.shares(p, q, draft.codes[:, 1:])  # [B, g + 1], [B, g + 1, V]

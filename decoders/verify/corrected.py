@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule, Test
+from decoders.api import Acceptance, AcceptRule
 from decoders.distribution import normalised, pick
 from decoders.verify.exact import likeliest, ratio
 
@@ -32,7 +32,7 @@ class Corrected(AcceptRule):
         """q a [..., V] of every code, at most q; q None: a(x) of a drafter that says x alone."""
         raise NotImplementedError("a rule says which mass it accepts")
 
-    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Acceptance:
         mass = self.mass(p, q)  # [..., V]
         taken = pick(mass, x)
         accept = ratio(taken, q, x)
@@ -40,9 +40,9 @@ class Corrected(AcceptRule):
             mass = torch.zeros_like(p).scatter(-1, x.unsqueeze(-1), taken.unsqueeze(-1))
         away = (mass - p).clamp_min(0.0).sum(-1)
         left = normalised((p - mass).clamp_min(0.0), p)
-        return Test(accept, ratio(pick(p, x), q, x), left, away, away)
+        return Acceptance(accept, ratio(pick(p, x), q, x), left, away, away)
 
-    def greedy(self, p: Tensor, x: Tensor) -> Test:
+    def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
         return likeliest(p, x)
 
 

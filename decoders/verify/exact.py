@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import AcceptRule, Test
+from decoders.api import Acceptance, AcceptRule
 from decoders.distribution import normalised, pick, without
 
 
@@ -29,11 +29,11 @@ def residual(p: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
     return normalised(without(p, x) if q is None else (p - q).clamp_min(0.0), p)
 
 
-def likeliest(p: Tensor, x: Tensor) -> Test:
+def likeliest(p: Tensor, x: Tensor) -> Acceptance:
     """The exact test at temperature 0, see `AcceptRule.greedy`."""
     hit = (p.argmax(-1) == x).float()
     zero = torch.zeros_like(hit)
-    return Test(hit, hit, p, zero, zero)
+    return Acceptance(hit, hit, p, zero, zero)
 
 
 class Exact(AcceptRule):
@@ -45,10 +45,10 @@ class Exact(AcceptRule):
     def __str__(self) -> str:
         return "exact"
 
-    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Acceptance:
         accept = ratio(pick(p, x), q, x)
         zero = torch.zeros_like(accept)
-        return Test(accept, accept, residual(p, q, x), zero, zero)
+        return Acceptance(accept, accept, residual(p, q, x), zero, zero)
 
-    def greedy(self, p: Tensor, x: Tensor) -> Test:
+    def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
         return likeliest(p, x)

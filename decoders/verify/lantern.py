@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, ImageModel, Test
+from decoders.api import Acceptance, AcceptRule, DecoderError, ImageModel
 from decoders.distribution import normalised, pick, without
 from decoders.verify.exact import ratio
 
@@ -87,7 +87,7 @@ def relax(p: Tensor, x: Tensor, table: Tensor, k: int, bound: Tensor) -> Relaxat
     return Relaxation(near, admitted, mass, pick(p, x))
 
 
-def moved_onto(p: Tensor, x: Tensor, r: Relaxation, k: int) -> Tensor:
+def aggregate_neighbours(p: Tensor, x: Tensor, r: Relaxation, k: int) -> Tensor:
     """p_A [..., V]: zero on A(x), p(x) + mass at x, p elsewhere."""
     near = r.near[..., :k]
     left = p.scatter(-1, near, torch.where(r.admitted, 0.0, p.gather(-1, near)))
@@ -125,26 +125,26 @@ class RelaxedRule(AcceptRule):
         """[...] float32: how much neighbour mass the rule may move onto x."""
         raise NotImplementedError("a relaxed rule defines its bound")
 
-    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Acceptance:
         bound = self.bound_of(p, x)
         r = relax(p, x, self.table, self.k, bound)
         accept = ratio(r.p_x + r.mass, q, x)
         if self.residual == "released":
             left = released_residual(p, q, x, r)
         else:
-            relaxed = moved_onto(p, x, r, self.k)
+            relaxed = aggregate_neighbours(p, x, r, self.k)
             taken = without(relaxed, x) if q is None else (relaxed - q).clamp_min(0.0)
             left = normalised(taken, p)
-        return Test(accept, ratio(r.p_x, q, x), left, r.mass, bound.clamp_max(1.0))
+        return Acceptance(accept, ratio(r.p_x, q, x), left, r.mass, bound.clamp_max(1.0))
 
-    def greedy(self, p: Tensor, x: Tensor) -> Test:
+    def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
         """Accept iff p_A(x) is the largest entry of p_A; the bonus stays the argmax of p."""
         bound = self.bound_of(p, x)
         r = relax(p, x, self.table, self.k, bound)
         peak, best = p.max(-1)
         hit = (r.p_x + r.mass >= peak).float()
         strict = (best == x).float()
-        return Test(torch.maximum(hit, strict), strict, p, r.mass, bound.clamp_max(1.0))
+        return Acceptance(torch.maximum(hit, strict), strict, p, r.mass, bound.clamp_max(1.0))
 
 
 @dataclass(eq=False, repr=False)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import Test
+from decoders.api import Acceptance
 from decoders.distribution import pick
 from decoders.kinds import Count, NotNegative
 from decoders.verify.corrected import Passing
@@ -44,8 +44,8 @@ class SpecDec(Passing):
         least = p.topk(min(self.beta, p.shape[-1]), -1).values[..., -1:]
         return near | (p >= torch.maximum(least, best * math.exp(-self.tau)))
 
-    def greedy(self, p: Tensor, x: Tensor) -> Test:
+    def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
         exact = likeliest(p, x)
         hit = torch.maximum(pick(self.passes(p).float(), x), exact.accept)
         away = hit - exact.accept
-        return Test(hit, exact.accept, p, away, away)
+        return Acceptance(hit, exact.accept, p, away, away)

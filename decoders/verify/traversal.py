@@ -20,11 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import Draft, Settled
+from decoders.api import Draft, Verified
 from decoders.distribution import normalised, pick
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
-from decoders.verify.by_node import WholeDraft, drawn_from, settled
 from decoders.verify.children import ancestry_of, at_node, children_of, drop_sibling, path_to
+from decoders.verify.token_verifier import WholeDraft, drawn_from, settled
 
 
 class Traversal(WholeDraft):
@@ -33,7 +33,7 @@ class Traversal(WholeDraft):
     def __str__(self) -> str:
         return "traversal"
 
-    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Settled:
+    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Verified:
         q = drawn_from(draft, "traversal verification")
         alpha, m = weights(p, q, draft)  # [B, N + 1], [B, N + 1, V]
         u = noise.of_nodes(place, ACCEPT_SLOT, draft.codes.shape[1], 1)[..., 0]  # [B, N + 1]

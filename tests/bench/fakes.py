@@ -17,13 +17,13 @@ from torch import Tensor
 
 from bench.prompts import Prompt
 from decoders.api import (
+    Acceptance,
     CodeKind,
     DecoderError,
     Generation,
     ImageModel,
     NumericalError,
     Sampling,
-    Test,
     TextFeatures,
     Trace,
     VerifiedPairs,
@@ -98,12 +98,12 @@ class FakeRule:
         if k > VOCAB:
             raise DecoderError(f"k must be at most {VOCAB}, the codebook's size, found {k}")
 
-    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Test:
+    def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Acceptance:
         accept = p.gather(-1, x[..., None]).squeeze(-1)
         residual = p.scatter(-1, x[..., None], 0.0)
         residual = residual / residual.sum(-1, keepdim=True).clamp_min(1e-9)
         zero = torch.zeros_like(accept)
-        return Test(accept, accept, residual, zero, zero + 0.1)
+        return Acceptance(accept, accept, residual, zero, zero + 0.1)
 
     greedy = None
 

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 
 from bench.judge.gate.small import fresh_noise, same_prompt
 from decoders.api import (
+    Acceptance,
     CodeKind,
     Draft,
     Generation,
     ImageModel,
     Sampling,
     Target,
-    Test,
     completed,
 )
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
@@ -50,11 +50,11 @@ class RowWise(Exact):
         made.free = (draft.depth == 0) & (place[:, None] + draft.depth < self.upto)  # [B, N + 1]
         return made
 
-    def test(self, p: Any, q: Any, x: Any) -> Test:
+    def test(self, p: Any, q: Any, x: Any) -> Acceptance:
         made = super().test(p, q, x)
         accept = torch.where(self.free, 1.0, made.accept)
         moved = torch.where(self.free, 1 - p.gather(-1, x[..., None])[..., 0], 0.0)
-        return Test(accept, made.strict, made.residual, moved, self.free.float())
+        return Acceptance(accept, made.strict, made.residual, moved, self.free.float())
 
 
 def part(name: str, **options: Any) -> PartSpec:

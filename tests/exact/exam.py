@@ -142,10 +142,10 @@ Argmax = changed(Static, draw=lambda _, dist, level, *rest: dist.topk(level.coun
 class StaleRow(Speculative):
     """(t4) After step 11 the keys and values of row 1 stay where the tree wrote them."""
 
-    def settle(self, run: Any, *rest: Any) -> Any:
+    def verify_and_commit(self, run: Any, *rest: Any) -> Any:
         commit, data = run.cache.commit, run.cache.data
         if int(run.record.steps.max()) < 11 or data.shape[2] < 2:
-            return super().settle(run, *rest)
+            return super().verify_and_commit(run, *rest)
 
         def stale(source: Any, destination: Any) -> None:
             kept = data[:, :, 1].clone()
@@ -153,7 +153,7 @@ class StaleRow(Speculative):
             data[:, :, 1] = kept
 
         with mock.patch.object(run.cache, "commit", stale):
-            return super().settle(run, *rest)
+            return super().verify_and_commit(run, *rest)
 
 
 class ForgetsFullPath(Speculative):

@@ -11,17 +11,17 @@ from unittest import mock
 
 import torch
 
-from decoders.api import Test
+from decoders.api import Acceptance
 from decoders.distribution import pick, probabilities
 from decoders.loops import speculative
 from decoders.loops.speculative import Speculative
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.verify.by_node import ByNode
 from decoders.verify.children import Verdicts
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
+from decoders.verify.token_verifier import TokenVerifier
 
 
 def changed(base, **own):
@@ -40,7 +40,7 @@ def changed(base, **own):
 
 def judging(**own):
     """The loop with a verifier around the rule that has these methods."""
-    kind = changed(ByNode, **own)
+    kind = changed(TokenVerifier, **own)
 
     def make(model, sampling, proposer=None, verifier=None):
         rule = getattr(verifier, "rule", None)  # none: a verifier of whole drafts stays
@@ -69,11 +69,11 @@ def swapped(name, function):
 def settling(probabilities):
     """The loop with another law of the target."""
 
-    def settle(usual, *args):
+    def verify_and_commit(usual, *args):
         with swapped("probabilities", probabilities):
             return usual(*args)
 
-    return changed(Speculative, settle=settle)
+    return changed(Speculative, verify_and_commit=verify_and_commit)
 
 
 def stale_test_children(usual, law, draft, codes, valid, place):
@@ -124,7 +124,7 @@ LongestPath = judging(path=lambda usual, law, *rest: usual(replace(law, greedy=T
 BonusAtParent = judging(last_code=one_node_up)
 # (8) One accept uniform for all siblings.
 SharedUniform = judging(
-    decide=lambda usual, law, draft, noise, *rest: usual(
+    verify=lambda usual, law, draft, noise, *rest: usual(
         law, draft, SharedAcceptNoise(noise.uniform), *rest
     )
 )
@@ -180,9 +180,9 @@ UnfilteredTarget = settling(
 class StaleCache(Speculative):
     """(9) The accepted path's keys and values stay where the tree wrote them."""
 
-    def settle(self, run, *args):
+    def verify_and_commit(self, run, *args):
         with mock.patch.object(run.cache, "commit"):
-            return super().settle(run, *args)
+            return super().verify_and_commit(run, *args)
 
 
 def noisy(usual, session, root_logits, sampling, noise, position):
@@ -212,7 +212,7 @@ class SecondBest(Exact):
     def greedy(self, p, x):
         hit = (p.topk(2).indices == x[..., None]).any(-1).float()
         zero = torch.zeros_like(hit)
-        return Test(hit, hit, p, zero, zero)
+        return Acceptance(hit, hit, p, zero, zero)
 
 
 class NoBound(Lantern):

@@ -25,8 +25,8 @@ class KeptRow(Speculative):
         stale = replace(draft, codes=torch.cat([root[:, None], draft.codes[:, 1:]], 1))
         return draft, *super().forward(run, stale, mask)[1:]
 
-    def settle(self, run: Any, draft: Draft, *rest: Any) -> Any:
-        done = super().settle(run, draft, *rest)
+    def verify_and_commit(self, run: Any, draft: Draft, *rest: Any) -> Any:
+        done = super().verify_and_commit(run, draft, *rest)
         codes, valid = children_of(draft)
         nodes, count = done[3], done[4]
         last = nodes.gather(1, count[:, None])[:, 0]
@@ -66,8 +66,8 @@ class KeptOn(Duo):
     def kept(self, run: Any, count: torch.Tensor) -> torch.Tensor:
         return torch.ones_like(count).bool()
 
-    def settle(self, run: Any, *given: Any) -> Any:
-        done = super().settle(run, *given)
+    def verify_and_commit(self, run: Any, *given: Any) -> Any:
+        done = super().verify_and_commit(run, *given)
         run.session.kept.copy_(self.kept(run, done[4]))
         return done
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from decoders.api import CodeKind, Test, Trace, VerifiedPairs
+from decoders.api import Acceptance, CodeKind, Trace, VerifiedPairs
 from metrics import MetricError
 from metrics.node_law import along, node_law, ordered_draws
 from metrics.traces import from_trace, image_acceptance, moved_mass, output_tv, steps_by_depth
@@ -49,7 +49,7 @@ class ExactRule:
         accept = (px / qx).clamp(max=1)
         left = (p - row).clamp(min=0)
         zero = torch.zeros_like(accept)
-        return Test(accept, accept, left / left.sum(-1, keepdim=True), zero, zero)
+        return Acceptance(accept, accept, left / left.sum(-1, keepdim=True), zero, zero)
 
     greedy = test
 
@@ -65,7 +65,7 @@ class PairRule(ExactRule):
         moved.scatter_add_(-1, x[..., None], mass[..., None])
         base = super().test(moved, q, x)
         strict = super().test(p, q, x).accept
-        return Test(base.accept, strict, base.residual, mass, mass)
+        return Acceptance(base.accept, strict, base.residual, mass, mass)
 
     greedy = test
 

@@ -13,11 +13,11 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.loops.speculative import Speculative
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.grown import Grown
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.tiny import bundle
-from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier
 
 PROMPT = "a large smooth red circle on a plain white background"
 
@@ -47,8 +47,8 @@ def test_the_card_describes_every_part() -> None:
 def test_greedy_eagle2_draws_the_likeliest_code_everywhere(model: ImageModel) -> None:
     sampling = Sampling(temperature=0, cfg=model.sampling.cfg)
     text, noise = model.text.encode([PROMPT]), Noise.for_prompts(0, [PROMPT], model.target.length)
-    proposer = Grown(Eagle(model), Dynamic(depth=4, top_k=4, nodes=12))
-    fast = Speculative(model, sampling, proposer, ByNode(Exact())).generate(text, noise)
+    proposer = TreeProposer(Eagle(model), Dynamic(depth=4, top_k=4, nodes=12))
+    fast = Speculative(model, sampling, proposer, TokenVerifier(Exact())).generate(text, noise)
     assert int(fast.trace.target_calls) < 255 / 1.5
     target: Any = model.target
     with_caption, without = (

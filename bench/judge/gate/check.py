@@ -171,7 +171,7 @@ def _unclaimed(case: GateCase, loop: list[CheckResult], ar: list[CheckResult]) -
 
 def _by_rule(spec: DecoderSpec) -> bool:
     """Whether an acceptance rule judges drafts node by node; a verifier judges them whole."""
-    return spec.acceptance is not None and not hasattr(resolve(spec.acceptance.target), "decide")
+    return spec.acceptance is not None and not hasattr(resolve(spec.acceptance.target), "verify")
 
 
 def _images_words(results: list[CheckResult]) -> str:

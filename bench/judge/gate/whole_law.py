@@ -102,7 +102,7 @@ def law_checks(case: GateCase) -> list[CheckResult]:
     """Every enumeration of the composition; no deep and long ones if its verifier looks ahead."""
     checks = [law_check("whole law", case, whole_images)]
     verifier = case.decoder(case.model(WHOLE)).verifier
-    if verifier is None or not verifier.looks_ahead:
+    if verifier is None or not verifier.resamples_noise:
         checks += [law_check("deep law", case, deep_images)]
         checks += [law_check("long law", case, long_images)]
     return checks
@@ -138,8 +138,8 @@ def law_check(
 def whole_images(case: GateCase) -> Iterator[Images]:
     model = case.model(WHOLE)
     decoder = case.decoder(model)
-    looks_ahead = decoder.verifier is not None and decoder.verifier.looks_ahead
-    held = FREE if looks_ahead else Held(1)
+    resamples_noise = decoder.verifier is not None and decoder.verifier.resamples_noise
+    held = FREE if resamples_noise else Held(1)
     law = whole_law(decoder, model, case.filters(WHOLE[0]), held=held)
     yield Images(f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - held.first}", [law])
 

@@ -18,7 +18,7 @@ from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
 from decoders.distribution import probabilities
 from decoders.kinds import Within
 from decoders.noise import Noise
-from decoders.propose.grown import require_logits
+from decoders.propose.tree_proposer import require_logits
 
 TINY = 1e-30  # probability
 FLOOR = math.log(TINY)

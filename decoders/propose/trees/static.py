@@ -21,7 +21,7 @@ from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
 from decoders.distribution import draw_distinct, probabilities
 from decoders.kinds import unknown
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
-from decoders.propose.grown import require_logits
+from decoders.propose.tree_proposer import require_logits
 from decoders.verify.children import ancestry
 
 Path = tuple[int, ...]

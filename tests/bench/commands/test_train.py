@@ -16,10 +16,10 @@ from decoders.compose import PartSpec, build_part
 from decoders.models.small import random_model
 from decoders.models.weights import dtype_of
 from decoders.noise import Noise
-from decoders.propose.grown import Grown
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.training.sources import Listed
 from decoders.training.states import Images
-from decoders.verify.by_node import ByNode
+from decoders.verify.token_verifier import TokenVerifier
 from tests.bench.fakes import SEARCHPATH
 
 SMALL = [
@@ -81,9 +81,9 @@ def test_a_training_leaves_a_drafter_that_loads(drafter, words, tmp_path, capsys
 
     greedy, prompts = Sampling(temperature=0, cfg=2.0), ["a", "b"]
     text, noise = model.text.encode(prompts), Noise.for_prompts(0, prompts, 9)
-    fast = Speculative(model, greedy, Grown(part, Chain(depth=3)), ByNode(Exact())).generate(
-        text, noise
-    )
+    fast = Speculative(
+        model, greedy, TreeProposer(part, Chain(depth=3)), TokenVerifier(Exact())
+    ).generate(text, noise)
     plain = Autoregressive(model, greedy).generate(text, noise)
     assert torch.equal(fast.codes, plain.codes)
 

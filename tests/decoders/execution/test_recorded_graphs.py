@@ -96,7 +96,7 @@ class Peeks:
     def __init__(self, piece: Any) -> None:
         self.piece = piece
 
-    def settle(self, run: Any, *carry: Any) -> Any:
+    def verify_and_commit(self, run: Any, *carry: Any) -> Any:
         out = self.piece(run, *carry)
         assert int(run.length.sum()) >= 0
         return out
@@ -107,7 +107,7 @@ def test_a_step_that_waits_cannot_be_recorded_and_the_next_decoder_can():
     (eager,) = built("eager", ["eagle2"])
     stream = torch.cuda.current_stream()
     *others, (phase, last) = bad.pieces()
-    bad.pieces = lambda: [*others, (phase, Peeks(last).settle)]
+    bad.pieces = lambda: [*others, (phase, Peeks(last).verify_and_commit)]
     for _ in range(2):
         with pytest.raises((RuntimeError, DecoderError)):
             image(bad, ONE)

@@ -18,14 +18,14 @@ from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.free import Free
-from decoders.propose.grown import Grown
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
-from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
+from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.compositions import PATHS
 
 GRID = 5
@@ -54,7 +54,9 @@ def run(
     tree: str, rule: str, temperature: float, prompts: list[str], cfg: float = 2.0, pairs: int = 0
 ) -> Generation:
     sampling = Sampling(temperature=temperature, cfg=cfg)
-    decoder = Speculative(MODEL, sampling, Grown(Eagle(MODEL), TREES[tree]), ByNode(RULES[rule]))
+    decoder = Speculative(
+        MODEL, sampling, TreeProposer(Eagle(MODEL), TREES[tree]), TokenVerifier(RULES[rule])
+    )
     text = MODEL.text.encode(["x"] * len(prompts))
     return decoder.generate(text, Noise.for_prompts(0, prompts, LENGTH), pairs=pairs)
 
@@ -122,8 +124,8 @@ def test_greedy_exact_equals_greedy_ar(drafter: str, tree: str) -> None:
     features = torch.randn(24, 4, 8, generator=torch.Generator().manual_seed(3))
     text = type(MODEL.text.encode(["x"]))(features, torch.ones(24, 4, dtype=torch.bool))
     ar = Autoregressive(MODEL, sampling).generate(text, noise)
-    proposer = Grown(DRAFTERS[drafter](MODEL), TREES[tree])
-    fast = Speculative(MODEL, sampling, proposer, ByNode(Exact())).generate(text, noise)
+    proposer = TreeProposer(DRAFTERS[drafter](MODEL), TREES[tree])
+    fast = Speculative(MODEL, sampling, proposer, TokenVerifier(Exact())).generate(text, noise)
     assert torch.equal(ar.codes, fast.codes)
     assert len(ar.codes.unique(dim=0)) > 12  # the prompts do differ
     assert (fast.trace.drafter_calls > 0).all()
@@ -171,7 +173,7 @@ def test_nan_logits_are_an_error(speculative: bool) -> None:
     decoder: Any = Autoregressive(broken, sampling)
     if speculative:
         decoder = Speculative(
-            broken, sampling, Grown(Eagle(broken), Chain(depth=2)), ByNode(Exact())
+            broken, sampling, TreeProposer(Eagle(broken), Chain(depth=2)), TokenVerifier(Exact())
         )
     with pytest.raises(NumericalError, match="expected finite logits, found NaN"):
         decoder.generate(broken.text.encode(["x"]), Noise.for_prompts(0, ["x"], 9))
@@ -179,13 +181,13 @@ def test_nan_logits_are_an_error(speculative: bool) -> None:
 
 def test_incomplete_compositions_are_refused() -> None:
     with pytest.raises(DecoderError, match="missing: tree"):
-        Grown(Eagle(MODEL), None)
+        TreeProposer(Eagle(MODEL), None)
     with pytest.raises(DecoderError, match=r"missing: drafter and tree, .* acceptance rule"):
         Speculative(MODEL, Sampling())
     with pytest.raises(DecoderError, match="missing: acceptance rule"):
-        Speculative(MODEL, Sampling(), Grown(Eagle(MODEL), Chain(depth=2)))
+        Speculative(MODEL, Sampling(), TreeProposer(Eagle(MODEL), Chain(depth=2)))
     with pytest.raises(DecoderError, match="autoregressive loop has no drafter"):
-        Autoregressive(MODEL, Sampling(), Grown(Eagle(MODEL), Chain(depth=2)))
+        Autoregressive(MODEL, Sampling(), TreeProposer(Eagle(MODEL), Chain(depth=2)))
     with pytest.raises(DecoderError, match="no drafter 'medusa'; it has: eagle"):
         Eagle(MODEL, checkpoint="medusa")
 

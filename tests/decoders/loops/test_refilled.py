@@ -11,16 +11,16 @@ import torch
 
 from bench.config.compose import compose_study
 from bench.config.schedule import cells
-from decoders.api import DecoderError, Draft, Execution, Generation, Sampling, Start, TextFeatures
+from decoders.api import DecoderError, Draft, Execution, Generation, Prefill, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.cpu.execution import Cpu
 from decoders.execution.cpu.library import missing
 from decoders.execution.eager import Eager
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.propose.grown import Grown
-from decoders.verify.by_node import ByNode
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.compositions import entry, with_targets
 from tests.decoders.execution.cpu.test_compiled_pieces import DECODERS, Traced
 from tests.decoders.execution.test_backends import Replayed
@@ -117,10 +117,10 @@ def test_a_recorded_step_stays_where_it_was() -> None:
 # ---- parts of one's own -------------------------------------------------------------------------
 
 
-class Counting(Grown):
+class Counting(TreeProposer):
     """Keeps of its images what `hold` makes."""
 
-    def begin(self, start: Start) -> Any:
+    def begin(self, start: Prefill) -> Any:
         session: Any = super().begin(start)
         session.held, session.batch = self.hold(start), start.batch  # of the batch: no count
         session.itself = [session]
@@ -133,7 +133,7 @@ class Counting(Grown):
         session.propose = propose
         return session
 
-    def hold(self, start: Start) -> Any:
+    def hold(self, start: Prefill) -> Any:
         return 0
 
     def after(self, held: Any) -> Any:
@@ -143,7 +143,7 @@ class Counting(Grown):
 class Rows(Counting):
     """A tensor of one dimension of images, wherever it is; refilled like the project's own."""
 
-    def hold(self, start: Start) -> Any:
+    def hold(self, start: Prefill) -> Any:
         return [torch.zeros(4, start.batch), torch.zeros(start.batch * 2, 3)]
 
     def after(self, held: Any) -> Any:
@@ -161,7 +161,7 @@ class Rows(Counting):
 def test_what_no_image_owns_alone_is_refused(kind: type[Counting], said: str) -> None:
     plain: Any = decoder_of("sd_chain", Eager())
     part = kind(plain.drafter, plain.tree)
-    decoder = type(plain)(plain.model, SAMPLING, part, ByNode(Exact()))
+    decoder = type(plain)(plain.model, SAMPLING, part, TokenVerifier(Exact()))
     if not said:
         require_alone(decoder, 3)
         return

@@ -30,7 +30,7 @@ class Watched(Block):
         self.numbers: list[dict[tuple[int, int], float]] = []  # a step's, by place and slot
         self.rounds: list[list[int]] = []
 
-    def decide(self, law: Any, draft: Draft, noise: Any, place: torch.Tensor, state: Any) -> Any:
+    def verify(self, law: Any, draft: Draft, noise: Any, place: torch.Tensor, state: Any) -> Any:
         places = place[:1, None] + torch.arange(draft.levels)  # of the first image
         slots = (ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT)
         table = noise.uniform[0, places[0]][:, slots].tolist()
@@ -40,7 +40,7 @@ class Watched(Block):
             for slot, number in zip(slots, row, strict=True)
         })  # fmt: skip
         self.rounds.append(noise.round.tolist())
-        return super().decide(law, draft, noise, place, state)
+        return super().verify(law, draft, noise, place, state)
 
 
 @pytest.mark.parametrize("how", ["eager", NATIVE])

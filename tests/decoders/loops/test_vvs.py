@@ -39,17 +39,17 @@ def watched(monkeypatch):
     """Of every draft: its place, how many codes of a chain stand and their laws, its codes, and how
     many drafts were accepted."""
     shown = []
-    decide = vvs.Untested.decide
+    verify = vvs.Untested.verify
 
     def noting(self, law, draft, noise, place, state):
-        made = decide(self, law, draft, noise, place, state)
+        made = verify(self, law, draft, noise, place, state)
         skipped = isinstance(draft, vvs.Skipped)
         taken = draft.stands.sum(1) if skipped else torch.zeros_like(place)
         laws = draft.laws.clone() if skipped else None
         shown.append((place.clone(), taken, laws, draft.codes.clone(), made.count))
         return made
 
-    monkeypatch.setattr(vvs.Untested, "decide", noting)
+    monkeypatch.setattr(vvs.Untested, "verify", noting)
     return shown
 
 

@@ -16,14 +16,14 @@ from decoders.models.families import load_anole, load_lumina
 from decoders.models.shape import TransformerConfig, barred_codes
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.grown import Grown
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
 from decoders.propose.window import forced_codes
-from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
+from decoders.verify.token_verifier import TokenVerifier
 from tests.cuda.pretend import Operators
 from tests.decoders.models import chameleon_checkpoint as C
 
@@ -51,9 +51,9 @@ def test_greedy_speculative_codes_equal_ar(folder, row_end, tree):
     text = model.text.encode(PROMPTS)
     noise = Noise.for_prompts(0, PROMPTS, model.target.length)
     ar = Autoregressive(model, sampling).generate(text, noise)
-    fast = Speculative(model, sampling, Grown(Eagle(model), TREES[tree]), ByNode(Exact())).generate(
-        text, noise
-    )
+    fast = Speculative(
+        model, sampling, TreeProposer(Eagle(model), TREES[tree]), TokenVerifier(Exact())
+    ).generate(text, noise)
     assert torch.equal(ar.codes, fast.codes)
     assert len(ar.codes.unique(dim=0)) == 3
     assert float(fast.trace.target_calls.float().mean()) < model.target.length - 1
@@ -78,7 +78,7 @@ def test_row_ends_stand_in_their_places(folder, tree, rule):
     decoder: Any = Autoregressive(model, sampling)
     if tree in TREES:
         decoder = Speculative(
-            model, sampling, Grown(Eagle(model), TREES[tree]), ByNode(rules[rule])
+            model, sampling, TreeProposer(Eagle(model), TREES[tree]), TokenVerifier(rules[rule])
         )
     text = model.text.encode(PROMPTS * 4)
     noise = Noise.for_prompts(0, [str(i) for i in range(12)], model.target.length)

@@ -93,15 +93,15 @@ def test_codes_are_drawn_from_the_laws_that_training_sees(name: str, sampling: S
     text, drop = TEXT.paired(2)
     loop: Any = Loop(MODEL, sampling, target=name)
     target, drafts = MODEL.targets[name], []
-    settle, kept = loop.settle, Line()
+    verify_and_commit, kept = loop.verify_and_commit, Line()
 
     def watched(run: Any, places: Tensor, logits: Tensor) -> Any:
-        found = settle(run, places, logits)
+        found = verify_and_commit(run, places, logits)
         size = target.schedule.wide
         drafts.append(run.record.codes[:, places[-size:]])  # of the next group
         return found
 
-    loop.settle = watched
+    loop.verify_and_commit = watched
     codes = loop.generate(TEXT, NOISE).codes
     hidden = target(text, codes.repeat(2, 1), drop, kept)
     places = torch.arange(GRID * GRID)

@@ -21,10 +21,10 @@ from decoders.models.hub import config_of
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
-from decoders.propose.grown import Grown
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L
 
@@ -151,8 +151,8 @@ def test_greedy_speculative_codes_equal_ar_on_shared_heads(folders, tmp_path):
     eagle = Eagle(model, str(tmp_path))
     for name, values in net.state_dict().items():
         assert torch.equal(values, eagle.net.state_dict()[name]), name
-    grown = Grown(eagle, Dynamic(depth=3, top_k=3, nodes=8))
-    made = Speculative(model, sampling, grown, ByNode(Exact())).generate(text, noise)
+    grown = TreeProposer(eagle, Dynamic(depth=3, top_k=3, nodes=8))
+    made = Speculative(model, sampling, grown, TokenVerifier(Exact())).generate(text, noise)
     assert torch.equal(ar.codes, made.codes)
 
 

@@ -12,10 +12,10 @@ from decoders.models import random_weights
 from decoders.models.random_weights import SIZES, load
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.grown import Grown
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.static import Static
-from decoders.verify.by_node import ByNode
 from decoders.verify.lantern import LanternPP
+from decoders.verify.token_verifier import TokenVerifier
 
 PROMPTS = ["a red circle", "a small blue square"]
 SMALL = {"width": 64, "layers": 3, "heads": 4, "ffn": 96, "grid": 4, "prefix": 8, "vocab": 48}
@@ -37,10 +37,10 @@ def test_a_random_model_decodes_like_any_other(small: str) -> None:
     text = model.text.encode(PROMPTS)
     noise = Noise.for_prompts(0, PROMPTS, model.target.length)
     rule = LanternPP(model, k=4, lam=3.0)
-    tree = Grown(Eagle(model), Static(choices="binary_8"))
+    tree = TreeProposer(Eagle(model), Static(choices="binary_8"))
     for decoder in (
         Autoregressive(model, model.sampling),
-        Speculative(model, model.sampling, tree, ByNode(rule)),
+        Speculative(model, model.sampling, tree, TokenVerifier(rule)),
     ):
         codes = decoder.generate(text, noise).codes
         assert codes.shape == (2, model.target.length)

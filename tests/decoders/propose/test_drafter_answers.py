@@ -13,12 +13,12 @@ from decoders.api import DecoderError, Sampling
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.propose.grown import Grown
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
-from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier
 
 V = 24
 MODEL = random_model(vocab=V, grid=4, seed=1)
@@ -51,7 +51,9 @@ class Answers:
 
 
 def decode(drafter: Any, tree: str, batch: int = 2) -> Tensor:
-    loop = Speculative(MODEL, Sampling(cfg=2.0), Grown(drafter, TREES[tree]), ByNode(Exact()))
+    loop = Speculative(
+        MODEL, Sampling(cfg=2.0), TreeProposer(drafter, TREES[tree]), TokenVerifier(Exact())
+    )
     prompts = [f"p{i}" for i in range(batch)]
     return loop.generate(MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, 16)).codes
 

@@ -24,8 +24,8 @@ from decoders.propose.pac import Pac
 from decoders.propose.plus import Plus
 from decoders.propose.window import forced_codes, lattice, lines_of
 from decoders.verify.block import Block
-from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.execution.test_backends import Replayed
 
 GRID = 5
@@ -44,7 +44,7 @@ def test_a_recorded_step_drafts_as_an_eager_one_does(name: str) -> None:
     found = []
     for how in (execution("eager"), Replayed()):
         model = replace(MODEL, execution=how)
-        decoder = Speculative(model, SAMPLING, WINDOWS[name], ByNode(Exact()))
+        decoder = Speculative(model, SAMPLING, WINDOWS[name], TokenVerifier(Exact()))
         for prompt in ("a", "b"):
             noise = Noise.for_prompts(3, [prompt], GRID * GRID)
             found.append(decoder.generate(model.text.encode([prompt]), noise).codes.clone())
@@ -55,7 +55,7 @@ def test_a_recorded_step_drafts_as_an_eager_one_does(name: str) -> None:
 def test_greedy_windows_give_the_tokens_of_greedy_ar(name: str) -> None:
     greedy, text = Sampling(temperature=0, cfg=2.0), MODEL.text.encode(["x"] * 5)
     noise = Noise.for_prompts(3, PROMPTS, GRID * GRID)
-    found = Speculative(MODEL, greedy, WINDOWS[name], ByNode(Exact())).generate(text, noise)
+    found = Speculative(MODEL, greedy, WINDOWS[name], TokenVerifier(Exact())).generate(text, noise)
     assert torch.equal(found.codes, Autoregressive(MODEL, greedy).generate(text, noise).codes)
     assert int(found.trace.target_calls.max()) < GRID * GRID - 1
     assert not found.trace.drafter_calls.any()
@@ -66,7 +66,7 @@ def test_gumbel_images_follow_the_law_of_ar() -> None:
     model, count = random_model(vocab=4, grid=2, seed=12), 4096
     text = same_prompt(model.text.encode(["x"]), count)
     noise = fresh_noise(count, 4, torch.Generator().manual_seed(8))
-    decoder = Speculative(model, SAMPLING, GumbelWindow(model, 3), ByNode(Exact()))
+    decoder = Speculative(model, SAMPLING, GumbelWindow(model, 3), TokenVerifier(Exact()))
     codes = decoder.generate(text, noise).codes
     law = image_law(model, model.text.encode(["x"]), SAMPLING)
     assert min(prefix_pvalues(law, codes)) * 4 > 1e-3

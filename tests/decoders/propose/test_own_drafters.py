@@ -19,7 +19,7 @@ from decoders.noise import Noise
 from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.propose.drafters.griffin import GriffinLearner
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
-from decoders.propose.grown import Grown
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.training.losses import LossConfig, acceptance, aligned, drafter_loss, logits_at
 from decoders.training.states import (
@@ -31,8 +31,8 @@ from decoders.training.states import (
     transformer_of,
     unpack,
 )
-from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.compositions import PATHS
 
 GRID, LENGTH = 4, 16
@@ -213,8 +213,8 @@ def test_how_many_heads_there_are_the_file_says(tmp_path: Path) -> None:
 
 
 def test_a_tree_deeper_than_the_heads_is_refused() -> None:
-    proposer = Grown(Medusa(MODEL, heads=2), Chain(depth=3))
-    decoder = Speculative(MODEL, SAMPLING, proposer, ByNode(Exact()))
+    proposer = TreeProposer(Medusa(MODEL, heads=2), Chain(depth=3))
+    decoder = Speculative(MODEL, SAMPLING, proposer, TokenVerifier(Exact()))
     with pytest.raises(DecoderError, match="deeper than the drafter's 2 heads"):
         decoder.generate(MODEL.text.encode(["x"]), Noise.for_prompts(0, ["x"], LENGTH))
 

@@ -20,16 +20,16 @@ from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, net_of
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.propose.drafters.eagle_learner import EagleLearner
-from decoders.propose.grown import Grown
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.data import DataConfig, StateData
 from decoders.training.drafter import DrafterTraining, Trained
-from decoders.training.losses import Acceptance, LossConfig, acceptance, logits_at
+from decoders.training.losses import AcceptanceRates, LossConfig, acceptance, logits_at
 from decoders.training.sources import Listed
 from decoders.training.states import Images, States, transformer_of
 from decoders.training.trainer import TrainConfig
-from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import released as R
 from tests.decoders.models.made.t5 import save_t5
@@ -86,8 +86,8 @@ class Done:
     learner: EagleLearner
     untrained: EagleNet
     result: Trained
-    before: Acceptance
-    after: Acceptance
+    before: AcceptanceRates
+    after: AcceptanceRates
     learnt: States
     prompts: list[str]
     folder: Path
@@ -204,7 +204,9 @@ def test_greedy_codes_are_ars_in_fewer_target_calls_than_untrained(done):
 
     def fast(checkpoint: str) -> Generation:
         part, tree = Eagle(model, checkpoint), Dynamic(depth=3, top_k=3, nodes=8)
-        return Speculative(model, GREEDY, Grown(part, tree), ByNode(Exact())).generate(text, noise)
+        return Speculative(
+            model, GREEDY, TreeProposer(part, tree), TokenVerifier(Exact())
+        ).generate(text, noise)
 
     trained, untrained = fast(str(done.folder / "saved")), fast("untrained")
     assert torch.equal(trained.codes, expected.codes)

@@ -11,7 +11,7 @@ import torch
 
 from bench.judge.gate.branching import Explored, Scripted, explore
 from bench.judge.gate.whole_law import WholeLaw, whole_law
-from decoders.api import DecoderError, Draft, Law, Sampling
+from decoders.api import DecoderError, Draft, Sampling, TargetProbs
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import execution
 from decoders.loops.autoregressive import Autoregressive
@@ -19,8 +19,8 @@ from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
 from decoders.propose.trees.static import Static, draw_distinct
 from decoders.verify.block import Block
-from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier
 from decoders.verify.traversal import Traversal
 from tests.decoders.compositions import DYNAMIC, EAGLE, LOOP
 from tests.decoders.execution.test_backends import Replayed
@@ -65,7 +65,7 @@ def test_images_have_the_law_of_ar(rule: PartSpec, choices: Any, length: int) ->
 class Careless(Block):
     """Does not say that it looks ahead, so that numbers that it has seen are used again."""
 
-    looks_ahead = False
+    resamples_noise = False
 
 
 class Together(Static):
@@ -104,7 +104,9 @@ def accepted(verifier: Any, p: torch.Tensor, q: torch.Tensor) -> float:
         below = torch.tensor([1, 2, 3, 0]).expand(rows, -1)[..., None]
         which = torch.stack(at, 1)
         draft = Draft(torch.stack(codes, 1), (node - 1).clamp_min(0), node, below, q[which])
-        made = verifier.decide(Law(p[which].log(), p[which], False), draft, noise, place, None)
+        made = verifier.verify(
+            TargetProbs(p[which].log(), p[which], False), draft, noise, place, None
+        )
         return made.count[:, None]
 
     found: Explored = explore(run, 10, 100_000)
@@ -117,7 +119,9 @@ def test_the_whole_draft_is_accepted_further_than_code_by_code() -> None:
     gains = []
     for _ in range(4):
         p, q = (torch.randn(40, 3, generator=g, dtype=torch.float64).softmax(-1) for _ in "pq")
-        chain, block, tree = (accepted(v, p, q) for v in (ByNode(Exact()), Block(), Traversal()))
+        chain, block, tree = (
+            accepted(v, p, q) for v in (TokenVerifier(Exact()), Block(), Traversal())
+        )
         assert tree == pytest.approx(block, abs=1e-12)
         gains.append(block - chain)
     assert min(gains) > -1e-12

@@ -10,7 +10,7 @@ import torch
 import bench
 from bench.config.compose import compose_study
 from bench.config.schedule import cells
-from decoders.api import ImageModel, Sampling, Test
+from decoders.api import Acceptance, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.execution.compiled import Compiled
 from decoders.execution.cpu.execution import Cpu
@@ -19,10 +19,10 @@ from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, EagleSession
-from decoders.propose.grown import Grown
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
-from decoders.verify.by_node import ByNode
 from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.compositions import WITH, entry, with_targets
 from tests.decoders.execution.cpu.cases import needs_kernel
 
@@ -83,7 +83,7 @@ def test_every_piece_of_every_decoder_is_one_graph(
 class Wary(Exact):
     """A rule of one's own: accepts half as often as it may."""
 
-    def test(self, p: torch.Tensor, q: torch.Tensor | None, x: torch.Tensor) -> Test:
+    def test(self, p: torch.Tensor, q: torch.Tensor | None, x: torch.Tensor) -> Acceptance:
         found = super().test(p, q, x)
         return replace(found, accept=found.accept / 2)
 
@@ -91,12 +91,14 @@ class Wary(Exact):
 class Printing(Wary):
     """One that no compiler can trace."""
 
-    def test(self, p: torch.Tensor, q: torch.Tensor | None, x: torch.Tensor) -> Test:
+    def test(self, p: torch.Tensor, q: torch.Tensor | None, x: torch.Tensor) -> Acceptance:
         return super().test(p if p.data_ptr() else p * 0, q, x)
 
 
 def loop_of(model: ImageModel, rule: Any) -> Speculative:
-    return Speculative(model, SAMPLING, Grown(Eagle(model), Chain(depth=2)), ByNode(rule))
+    return Speculative(
+        model, SAMPLING, TreeProposer(Eagle(model), Chain(depth=2)), TokenVerifier(rule)
+    )
 
 
 def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for() -> None:
@@ -140,7 +142,7 @@ def test_a_step_may_bind_a_tensor_anew(twice: bool, monkeypatch: pytest.MonkeyPa
     made = []
     for sizes in (range(1, 2), ()):
         model = model_of(sizes)
-        parts = Grown(Rebinder(model), Chain(depth=2)), ByNode(Exact())
+        parts = TreeProposer(Rebinder(model), Chain(depth=2)), TokenVerifier(Exact())
         made.append(generation(Speculative(model, SAMPLING, *parts)))
     assert torch.equal(made[0].codes, made[1].codes)
     assert torch.equal(made[0].trace.accepted, made[1].trace.accepted)

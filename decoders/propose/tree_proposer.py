@@ -13,22 +13,22 @@ from decoders.api import (
     Drafter,
     DraftSession,
     NumericalError,
+    Prefill,
     Proposer,
     ProposerSession,
-    Seen,
-    Start,
+    StepOutput,
     Tree,
     completed,
 )
 from decoders.noise import MAX_CHILDREN, OVERRUN
 
 
-class GrownSession(ProposerSession):
+class TreeSession(ProposerSession):
     """A drafter's session, and the tree that grows in it."""
 
-    def __init__(self, part: Any, start: Start, nodes: int = 0) -> None:
-        """part: a `Grown`, or what has drafter and tree as one. nodes: session indices in use,
-        where others than the tree's are."""
+    def __init__(self, part: Any, start: Prefill, nodes: int = 0) -> None:
+        """part: a `TreeProposer`, or what has drafter and tree as one. nodes: session indices in
+        use, where others than the tree's are."""
         model, tree = start.model, part.tree
         self.part, self.sampling = part, start.sampling
         self.tree: Tree = tree
@@ -47,7 +47,7 @@ class GrownSession(ProposerSession):
     def calls(self) -> int:
         return self.session.calls
 
-    def propose(self, seen: Seen, noise: Any, place: Tensor) -> Draft:
+    def propose(self, seen: StepOutput, noise: Any, place: Tensor) -> Draft:
         """The session reads what was committed, and a tree grows under the root."""
         try:
             logits = self.advance(seen)
@@ -71,7 +71,7 @@ class GrownSession(ProposerSession):
         total = (logits.amax(-1) if q is None else q).sum()
         self.bad |= (total - total) != 0
 
-    def advance(self, seen: Seen) -> Tensor:
+    def advance(self, seen: StepOutput) -> Tensor:
         """Logits after the root, [B, V]. What the session answers is checked every time, as a
         drafter may be right for one image and wrong for a batch; no values are read."""
         logits = self.session.advance(seen.hidden, seen.codes, seen.count, seen.start)
@@ -83,12 +83,12 @@ class GrownSession(ProposerSession):
         return self.tree.grow(self.session, logits, self.sampling, noise, place)
 
 
-class Grown(Proposer):
+class TreeProposer(Proposer):
     """drafter x tree."""
 
     drafter: Drafter
     tree: Tree
-    opens: type[GrownSession] = GrownSession
+    opens: type[TreeSession] = TreeSession
 
     def __init__(self, drafter: Drafter | None, tree: Tree | None) -> None:
         if drafter is None or tree is None:
@@ -105,7 +105,7 @@ class Grown(Proposer):
         self.drafter, self.tree = completed(drafter, Drafter), completed(tree, Tree)
         self.nodes, self.depth, self.branching = tree.nodes, tree.depth, tree.branching
 
-    def begin(self, start: Start) -> GrownSession:
+    def begin(self, start: Prefill) -> TreeSession:
         return self.opens(self, start)
 
 

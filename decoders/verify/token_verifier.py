@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, Draft, Law, Settled, Verifier, completed
+from decoders.api import AcceptRule, DecoderError, Draft, TargetProbs, Verified, Verifier, completed
 from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverted
 from decoders.verify.children import (
     Path,
@@ -23,7 +23,7 @@ from decoders.verify.children import (
 from decoders.verify.exact import Exact
 
 
-class ByNode(Verifier):
+class TokenVerifier(Verifier):
     """rule: judges one draft given p and q, see `decoders.api.AcceptRule`."""
 
     def __init__(self, rule: AcceptRule) -> None:
@@ -32,7 +32,9 @@ class ByNode(Verifier):
     def __str__(self) -> str:
         return str(self.rule)
 
-    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+    def verify(
+        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+    ) -> Verified:
         """See `decoders.api.Verifier`."""
         codes, valid = children_of(draft)  # [B, N + 1, K]
         verdicts = self.verdicts(law, draft, codes, valid, place)
@@ -44,10 +46,10 @@ class ByNode(Verifier):
         moved, bound, relaxed = along_path(path, verdicts, u)
         bonus = ~at_node(valid, path.last).any(-1)  # [B]
         last = self.last_code(law, verdicts, path, noise, place)
-        return Settled(path.nodes, path.count, last, bonus, moved, bound, relaxed)
+        return Verified(path.nodes, path.count, last, bonus, moved, bound, relaxed)
 
     def verdicts(
-        self, law: Law, draft: Draft, codes: Tensor, valid: Tensor, place: Tensor
+        self, law: TargetProbs, draft: Draft, codes: Tensor, valid: Tensor, place: Tensor
     ) -> Verdicts:
         """On every child of every node; codes, valid [B, N + 1, K]."""
         rule = self.rule if self.rule.at is None else self.rule.at(draft, place)
@@ -64,14 +66,14 @@ class ByNode(Verifier):
         """The uniforms of `count` children of every node, [B, N + 1, count]; places [B, N + 1]."""
         return noise.at(places, ACCEPT_SLOT, count)
 
-    def path(self, law: Law, draft: Draft, accepted: Tensor) -> Path:
+    def path(self, law: TargetProbs, draft: Draft, accepted: Tensor) -> Path:
         """Sampling: the first accepted child of every node, which is exact. Greedy: the longest
         accepted path (METHODS 6). accepted [B, N + 1, K] bool."""
         follow = longest if law.greedy else walk
         return follow(draft, accepted, draft.levels)
 
     def last_code(
-        self, law: Law, verdicts: Verdicts, path: Path, noise: Any, place: Tensor
+        self, law: TargetProbs, verdicts: Verdicts, path: Path, noise: Any, place: Tensor
     ) -> Tensor:
         """The corrected or bonus code behind the path, [B]."""
         if law.greedy:
@@ -99,26 +101,28 @@ def along_path(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tenso
 # They judge a draft by the laws that it was drawn from, all nodes at once, so that drafts behind a
 # rejected one still count (2403.10444, 2505.12398).
 
-AT_TEMPERATURE_ZERO = ByNode(Exact())
+AT_TEMPERATURE_ZERO = TokenVerifier(Exact())
 
 
 class WholeDraft(Verifier):
     """A subclass judges while sampling. Greedy decoding has nothing to gain from the whole draft:
     the longest path of argmax codes is committed, as with the exact rule."""
 
-    looks_ahead = True
+    resamples_noise = True
 
     def __init__(self, model: Any = None) -> None:
         del model  # it needs nothing from it
 
-    def decide(self, law: Law, draft: Draft, noise: Any, place: Tensor, state: Any) -> Settled:
+    def verify(
+        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+    ) -> Verified:
         """See `decoders.api.Verifier`. Raises DecoderError for deterministic children."""
         if law.greedy:
-            return AT_TEMPERATURE_ZERO.decide(law, draft, noise, place, state)
+            return AT_TEMPERATURE_ZERO.verify(law, draft, noise, place, state)
         return self.judge(law.p, draft, noise, place)
 
-    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Settled:
-        """As `decide`; p [B, N + 1, V]."""
+    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Verified:
+        """As `verify`; p [B, N + 1, V]."""
         raise NotImplementedError("a verifier of whole drafts says how it judges them")
 
 
@@ -133,7 +137,7 @@ def drawn_from(draft: Draft, name: str) -> Tensor:
     return draft.q
 
 
-def settled(nodes: Tensor, count: Tensor, last: Tensor, bonus: Tensor) -> Settled:
+def settled(nodes: Tensor, count: Tensor, last: Tensor, bonus: Tensor) -> Verified:
     """Of an exact verifier: nothing is moved, no draft is accepted by a relaxed rule alone."""
     none = torch.zeros(nodes.shape, device=nodes.device)  # [B, D + 1]
-    return Settled(nodes, count, last, bonus, none, none, none[:, 1:].bool())
+    return Verified(nodes, count, last, bonus, none, none, none[:, 1:].bool())
