@@ -26,15 +26,14 @@ from torch import Tensor
 
 from bench.config.compose import compose_study
 from bench.config.plugins import call
-from bench.config.schedule import cells
+from bench.config.schema import variants
 from bench.data.errors import ConfigError, Failure
 from bench.measure.clock import Clock
 from bench.measure.device import prepare
 from bench.measure.memory import MemoryMeter
 from bench.records.load import load
 from bench.report.build import write_report
-from bench.run.outcome import build_cell, picture_of
-from bench.run.outcome import decode as outcome_of
+from bench.run.generate import build, generate, picture_of
 from bench.run.session import load_model
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def decode(
     words = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
     loaded, built, name = _built(f"decoders=[{decoder}]", *words)
     device = loaded.device
-    made = outcome_of(loaded, built, [prompt], seed, clock=Clock(device), meter=MemoryMeter(device))
+    made = generate(loaded, built, [prompt], seed, clock=Clock(device), meter=MemoryMeter(device))
     image = None if made.images is None else picture_of(made.images[0])
     codes, trace = made.generation.codes[0], made.generation.trace
     return Decoded(name, prompt, codes, image, trace, made.seconds_total)
@@ -99,24 +98,24 @@ def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
     config = compose_study(["study=smoke", *words])
     prompts = call(config.prompts, count=1)
     model = load_model(config, prepare(config.backend), prompts, timed=(1,))
-    cell, *more = cells(config, model.sampling)
+    variant, *more = variants(config, model.sampling)
     if more:
         raise ConfigError(f"decode takes one decoder, found {len(more) + 1}: call it for each")
-    built = build_cell(model, cell)
+    built = build(model, variant)
     if isinstance(built, Failure):
-        raise ConfigError(f"{cell.entry.name} cannot be built: {built.error}")
-    return model, built, cell.entry.name
+        raise ConfigError(f"{variant.name} cannot be built: {built.error}")
+    return model, built, variant.name
 
 
 def records(run: str | Path) -> pd.DataFrame:
-    """A run's rows, one per image of a protocol: the columns of `bench.records.rows.SCHEMA`. Raises
+    """A run's rows, one per image of a protocol (`bench.records.columns.RECORD`). Raises
     FolderError."""
     return load(Path(run)).records
 
 
 def summary(run: str | Path) -> pd.DataFrame:
     """A run's table, one row per decoder, with the ends of intervals in `_lo` and `_hi`. Columns:
-    `bench.run.summary`. Raises FolderError."""
+    `bench.records.columns.SUMMARY`. Raises FolderError."""
     entries = load(Path(run)).entries
     return pd.DataFrame([{**entry.row, "decoder": entry.label} for entry in entries])
 

@@ -1,63 +1,45 @@
-"""What a value may be: its kind, its range, its size; read off the annotations of whoever takes it.
+"""What a value may be, by the annotation of whoever takes it: pydantic, strict, with our messages.
 
-Why one mechanism: settings, keywords of plug-ins and entries of JSON files all come from outside,
-and each would else need its own tests for NaN, for 2**70, for a boolean where a number stands.
-`Annotated[int, Within(1)]` says what else than its kind a value must be. Two rules hold everywhere:
-a number is finite, and a whole number fits into 64 bits. Nothing here imports torch.
+Settings, keywords of plug-ins and entries of JSON files all come from outside. An annotation such
+as `Annotated[int, Within(1)]` says what they must be. Two rules hold everywhere: a number is
+finite, and a whole number fits into 64 bits.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import inspect
-import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
+
+from annotated_types import Interval
+
+from decoders.nearest import did_you_mean, unknown
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 T = TypeVar("T")
 MOST_WHOLE = 2**63 - 1  # what tables, files and seeds can hold
-WORDS = {
-    int: "an integer",
-    float: "a number",
-    str: "a string",
-    bool: "true or false",
-    dict: "a mapping",
-    list: "a list",
-    type(None): "null",
-    PurePath: "a path",
-}
 
 
 class KindError(ValueError):
-    """A value of another kind or outside its range. `near`: the kind is right, the range is not."""
-
-    def __init__(self, message: str, near: bool = False) -> None:
-        super().__init__(message)
-        self.near = near
+    """A value of another kind or outside its range."""
 
 
-@dataclass(frozen=True)
-class Within:
+def Within(
+    least: float | None = None,
+    most: float | None = None,
+    above: bool = False,
+    below: bool = False,
+) -> Interval:
     """A range of numbers; `above`, `below`: without its ends."""
-
-    least: float = -math.inf
-    most: float = math.inf
-    above: bool = False
-    below: bool = False
-
-    def wrong(self, value: float) -> str | None:
-        """What a value outside must be; None within."""
-        if value <= self.least if self.above else value < self.least:
-            return f"{'above' if self.above else 'at least'} {self.least:,}"
-        if value >= self.most if self.below else value > self.most:
-            return f"{'below' if self.below else 'at most'} {self.most:,}"
-        return None
+    low = {"gt" if above else "ge": least}
+    return Interval(**low, **{"lt" if below else "le": most})
 
 
 Count = Annotated[int, Within(1, 10**9)]
@@ -67,120 +49,112 @@ NotNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, above=True)]
 Share = Annotated[float, Within(0, 1)]
 
-
-def did_you_mean(name: str, known: Iterable[Any]) -> str:
-    """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near."""
-    close = difflib.get_close_matches(str(name), list(map(str, known)), n=3, cutoff=0.4)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """A message about an unknown name: the nearest ones first, then all of them."""
-    names = sorted(known)
-    hint = did_you_mean(name, names) or "."
-    return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"
+KINDS = {  # pydantic's word for a wrong kind, without `_type` and `_parsing`
+    "int": "an integer", "float": "a number", "string": "a string", "bool": "true or false",
+    "dict": "a mapping", "mapping": "a mapping", "dataclass": "a mapping", "list": "a list",
+    "tuple": "a list", "is_instance_of": "a list", "path": "a path", "none_required": "null",
+    "finite_number": "a finite number", "string_pattern_mismatch": "text without NUL",
+}  # fmt: skip
+RANGES = {
+    "greater_than": ("above", "gt"), "greater_than_equal": ("at least", "ge"),
+    "less_than": ("below", "lt"), "less_than_equal": ("at most", "le"),
+}  # fmt: skip
 
 
 def fitted(where: str, value: Any, hint: Any) -> Any:
-    """`value` as a `hint`; `where` names it in messages. An integer is taken for a float.
+    """`value` as a `hint`; `where` names it in messages. An integer is taken for a float, a list
+    for a tuple. Classes that are not of a configuration's kinds are their owner's business. Raises
+    KindError."""
+    from pydantic import ValidationError
 
-    Hints: int, float, str, bool, None, Path, Literal, lists, tuples and mappings of them, unions,
-    and `Annotated` with `Within`; any other is its owner's business. Raises KindError.
-    """
-    if typing.get_origin(hint) is Annotated:
-        base, *marks = typing.get_args(hint)
-        found = fitted(where, value, base)
-        numeric = type(found) in (int, float)
-        for mark in (m for m in marks if numeric and isinstance(m, Within)):
-            if wrong := mark.wrong(found):
-                raise KindError(f"{where} must be {wrong}, found {value!r}", near=True)
-        return found
-    if typing.get_origin(hint) not in (Union, types.UnionType):
-        return _plain(where, value, hint)
-    errors = []
-    for option in typing.get_args(hint):
-        try:
-            return fitted(where, value, option)
-        except KindError as error:
-            errors.append(error)
-    raise next((e for e in errors if e.near), _other(where, value, hint))
-
-
-def _plain(where: str, value: Any, hint: Any) -> Any:
-    """`fitted` for what is no union."""
-    kind = typing.get_origin(hint) or hint
-    if kind is Literal:
-        if value not in (known := typing.get_args(hint)):
-            near = did_you_mean(value, known) if isinstance(value, str) else ""
-            raise KindError(f"{_other(where, value, hint)}{near}", near=True)
-        return value
-    if kind in (int, float, str, bool, None, type(None)):
-        return _scalar(where, value, type(None) if kind is None else kind)
-    return _container(where, value, kind, typing.get_args(hint))
-
-
-def _scalar(where: str, value: Any, kind: type) -> Any:
-    """A finite number, a text without NUL, a switch or null."""
-    whole = type(value) is int
-    if type(value) is not kind and not (kind is float and whole):
-        raise _other(where, value, kind)
-    if whole and abs(value) > MOST_WHOLE:
-        said = f"{where} must fit into 64 bits (at most ±{MOST_WHOLE}), found {_short(value)}"
-        raise KindError(said, near=True)
-    if kind is float and not math.isfinite(value):
-        raise KindError(f"{where} must be a finite number, found {value}", near=True)
-    if kind is str and "\0" in value:
-        raise KindError(f"{where} must be text without NUL, found {_short(value)}", near=True)
-    return float(value) if kind is float else value
-
-
-def _container(where: str, value: Any, kind: Any, inner: tuple[Any, ...]) -> Any:
-    """Lists, tuples, mappings, paths; any other class is not judged."""
-    if not isinstance(kind, type):
-        return value
-    if issubclass(kind, PurePath):
-        if not isinstance(value, str | PurePath):
-            raise _other(where, value, PurePath)
-        return value
-    if issubclass(kind, Mapping):
-        if not isinstance(value, Mapping):
-            raise _other(where, value, dict)
-        hint = inner[1] if inner else Any
-        return {key: _inner(f"{where}.{key}", item, hint) for key, item in value.items()}
-    if kind in (list, tuple, Sequence):
-        if not isinstance(value, list | tuple):
-            raise _other(where, value, list)
-        hint = inner[0] if inner else Any
-        items = [_inner(f"{where}[{at}]", item, hint) for at, item in enumerate(value)]
-        return tuple(items) if tuple in (kind, type(value)) and kind is not list else items
-    return value
-
-
-def _inner(where: str, value: Any, hint: Any) -> Any:
-    """`fitted` for an item: what is wrong with it says more than that its list is no string."""
     try:
-        return fitted(where, value, hint)
-    except KindError as error:
-        raise KindError(str(error), near=True) from error
+        return _adapter(hint).validate_python(value)
+    except ValidationError as error:
+        raise KindError(message(where, value, error)) from error
 
 
-def _other(where: str, value: Any, hint: Any) -> KindError:
-    return KindError(f"{where} must be {_words(hint)}, found {_short(value)} "
-                     f"({type(value).__name__})")  # fmt: skip
+@functools.cache
+def _cached(hint: Any) -> Any:
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(_strict(hint), config=ConfigDict(arbitrary_types_allowed=True))
 
 
-def _words(hint: Any) -> str:
-    origin = typing.get_origin(hint)
+def _adapter(hint: Any) -> Any:
+    try:
+        return _cached(hint)
+    except TypeError:  # a hint that cannot be hashed
+        return _cached.__wrapped__(hint)
+
+
+def _strict(hint: Any) -> Any:
+    """The hint as pydantic is asked: scalars are of their own kind, finite and of 64 bits."""
+    from pydantic import AllowInfNan, Strict, StringConstraints
+
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is int:
+        return Annotated[int, Strict(), Interval(ge=-MOST_WHOLE, le=MOST_WHOLE)]
+    if hint is float:
+        return Annotated[float, Strict(), AllowInfNan(False)]
+    if hint is str:
+        return Annotated[str, StringConstraints(strict=True, pattern=r"^[^\x00]*$")]
+    if hint is bool:
+        return Annotated[bool, Strict()]
     if origin is Annotated:
-        return _words(typing.get_args(hint)[0])
+        return Annotated[_strict(inner[0]), *inner[1:]]
     if origin in (Union, types.UnionType):
-        return " or ".join(map(_words, typing.get_args(hint)))
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(hint)))
+        return Union[tuple(map(_strict, inner))]  # noqa: UP007
+    if origin is Literal or hint in (None, type(None)):
+        return hint
     kind = origin or hint
+    if isinstance(kind, type) and issubclass(kind, PurePath):
+        return kind
     if isinstance(kind, type) and issubclass(kind, Mapping):
-        return WORDS[dict]
-    return WORDS[list] if kind in (tuple, Sequence) else WORDS.get(kind, str(hint))
+        return dict[Any, _strict(inner[1] if inner else Any)]  # type: ignore[misc]
+    if kind in (list, tuple, Sequence):
+        item = _strict(inner[0] if inner else Any)
+        return tuple[item, ...] if kind is tuple else kind[item]  # type: ignore[valid-type]
+    return Any
+
+
+def message(where: str, value: Any, error: ValidationError) -> str:
+    """What was expected and found, of the part of `value` deepest inside: that says more than that
+    its list is no string. where: names the value, "" for none."""
+    placed = [(*_place(where, value, one["loc"]), one) for one in error.errors(include_url=False)]
+    deepest = max(depth for _, depth, _ in placed)
+    place, _, first = next(one for one in placed if one[1] == deepest)
+    words, found = dict[str, None](), first["input"]
+    for one in (one for _, depth, one in placed if depth == deepest):
+        kind, context = one["type"], one.get("ctx", {})
+        if kind == "missing":
+            return f"{place}.{one['loc'][-1]} is missing; give it a value".removeprefix(".")
+        if kind in RANGES:
+            word, bound = RANGES[kind][0], context[RANGES[kind][1]]
+            bound = int(bound) if bound == int(bound) else bound
+            words = {f"{word} {bound:,}" + " (64 bits)" * (abs(bound) == MOST_WHOLE): None}
+            break
+        if kind == "literal_error":
+            names = context["expected"].replace("'", "").replace(" or ", ", ")
+            words[f"one of {names}"] = None
+        else:
+            words[KINDS.get(kind.removesuffix("_type").removesuffix("_parsing"), one["msg"])] = None
+    names = [name for word in words if word[:6] == "one of" for name in word[7:].split(", ")]
+    near = did_you_mean(found, names) if isinstance(found, str) and names else ""
+    kinds, shown = " or ".join(words), _short(found)
+    return (
+        f"{place.removeprefix('.')} must be {kinds}, found {shown} ({type(found).__name__}){near}"
+    )
+
+
+def _place(where: str, value: Any, loc: Sequence[Any]) -> tuple[str, int]:
+    """(`x[1].name`, how deep that is) of pydantic's place, which names branches of unions too."""
+    depth = 0
+    for step in loc:
+        if isinstance(value, Mapping) and step in value:
+            where, value, depth = f"{where}.{step}", value[step], depth + 1
+        elif isinstance(value, list | tuple) and isinstance(step, int):
+            where, value, depth = f"{where}[{step}]", value[step], depth + 1
+    return where, depth
 
 
 def _short(value: Any) -> str:

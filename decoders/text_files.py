@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from decoders.documents import no_file
-from decoders.kinds import unknown
+from decoders.nearest import unknown
 
 MOST_BYTES = 1 << 30  # COCO's largest caption file has 92 MB
 MOST_CHARACTERS = 10_000  # of one field; a text encoder reads a few hundred

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.__main__ import answered
-from bench.config.words import given
+from bench.config.words import settings
 from bench.console import complain, say, terminable
 from bench.data.errors import ConfigError, FolderError, unknown
 from bench.data.files import ready_folder, write_text
@@ -170,13 +170,21 @@ def check(out: Path, stages: Sequence[Stage]) -> int:
     return int(any(row["verdict"] == FAILED for row in rows.values()))
 
 
+@dataclass(frozen=True)
+class CheckSettings:
+    """The settings of this program."""
+
+    out: Path = Path(FOLDER)
+    stages: str | None = None
+
+
 def read_words(words: Sequence[str]) -> tuple[Path, list[Stage]]:
     """The folder and the stages. Raises ConfigError on another word and an unknown stage."""
-    found, every = given(words, ("out", "stages"), "gpu_check"), {s.name: s for s in STAGES}
-    wanted = found.get("stages", ",".join(every)).strip("[]").split(",")
+    found, every = settings(CheckSettings, words, "gpu_check"), {s.name: s for s in STAGES}
+    wanted = (found.stages or ",".join(every)).strip("[]").split(",")
     for wrong in set(wanted) - set(every):
         raise ConfigError(unknown("stage", wrong, every))
-    return Path(found.get("out", FOLDER)), [s for s in STAGES if s.name in wanted]
+    return found.out, [s for s in STAGES if s.name in wanted]
 
 
 def card() -> tuple[Row, float] | str:

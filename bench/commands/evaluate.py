@@ -8,16 +8,16 @@ with: network, SHA-256 of its weights, crop, package versions.
 from __future__ import annotations
 
 import json
-import typing
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator
 
 from bench.commands.manual import manual
-from bench.config.schema import check_type
-from bench.config.words import with_folders
+from bench.config.words import folders, settings
 from bench.console import complain, progress, say
 from bench.data.errors import ConfigError, PromptError
 from bench.data.files import ready_file, ready_folder, write_text
@@ -30,7 +30,33 @@ if TYPE_CHECKING:
 
 PAPERS = ("fid", "kid", "precision_recall", "clip")
 SCENES = 2048  # real scenes that `scenes` compares with where no reference is named, as studies do
-SCORES = ("clip", "clip_g", "hps")
+
+
+Names = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda text: [n.strip() for n in text.strip("[]").split(",") if n.strip()]),
+]
+
+
+@dataclass(frozen=True)
+class WeightFiles:
+    """Files of weights by network; folder: where the others are looked for by public names."""
+
+    inception: str | None = None
+    vgg: str | None = None
+    clip: str | None = None
+    clip_g: str | None = None
+    hps: str | None = None
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Architectures:
+    """open_clip architectures in place of the official ones."""
+
+    clip: str | None = None
+    clip_g: str | None = None
+    hps: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,19 +67,15 @@ class EvaluateConfig:
     images: Path
     captions: Path | None = None
     reference: Path | None = None
-    metrics: tuple[str, ...] = ()
+    metrics: Names = ()
     out: Path | None = None
     limit: Annotated[int, Within(2, 10**9)] | None = None
     size: Annotated[int, Within(1, 4096)] = 256
     batch: Annotated[int, Within(1, 2**20)] = 64
     device: str = "auto"
     cache_dir: Path = Path("results/runs/.cache")
-    weights: dict[str, str | None] = field(default_factory=dict)
-    folder: Path | None = None
-    arch: dict[str, str] = field(default_factory=dict)
-
-
-EVALUATED = typing.get_type_hints(EvaluateConfig, include_extras=True)
+    weights: WeightFiles = WeightFiles()
+    arch: Architectures = Architectures()
 
 
 def cmd_evaluate(words: Sequence[str]) -> int:
@@ -73,7 +95,6 @@ def cmd_evaluate(words: Sequence[str]) -> int:
       limit=N             only the first N images
       size=N              side of the centre crop (default: 256)
       batch=N             images at once (default: 64)
-      seed=N              of the bootstrap intervals (default: 0)
       device=NAME         auto, cpu or cuda (default: auto)
       cache_dir=DIR       features of the reference, kept
       weights.NAME=FILE   weights of inception, vgg, clip, clip_g, hps
@@ -157,9 +178,9 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
         ready_folder(config.cache_dir)
     evaluation = Evaluation(
         config.metrics,
-        weights=config.weights,
-        folder=config.folder,
-        arch=config.arch,
+        weights={k: v for k, v in vars(config.weights).items() if k != "folder"},
+        folder=config.weights.folder,
+        arch={k: v for k, v in vars(config.arch).items() if v},
         device=device,
         size=config.size,
         batch=config.batch,
@@ -214,41 +235,16 @@ def require_others(
 
 
 def parse(words: Sequence[str]) -> EvaluateConfig:
-    """key=value words, strictly: unknown or repeated keys and values of another type are
-    ConfigErrors."""
-    from metrics.official.checkpoint import FILES
-
-    plain = {*EvaluateConfig.__dataclass_fields__} - {"weights", "folder", "arch"}
-    groups = {"weights": (*FILES, "folder"), "arch": SCORES}
-    inner = [f"{group}.{name}" for group, names in groups.items() for name in names]
-    found: dict[str, Any] = {group: {} for group in groups}
-    folders, settings = with_folders(words, [*plain, *inner], "evaluate")
-    for key, text in settings.items():
-        group, _, name = key.rpartition(".")
-        if key == "weights.folder":
-            found["folder"] = Path(text)
-        elif group:
-            found[group][name] = text
-        else:
-            found[key] = _value(key, text)
-    places = [*folders, *filter(None, [found.pop("images", None)])]
-    if len(places) != 1:
+    """The settings, in which one folder without a key is `images`. Raises ConfigError."""
+    places, rest = folders(words)
+    named = [*rest, *(f"images={place}" for place in places)]
+    count = sum(word.startswith("images=") for word in named)
+    if count != 1:
         raise ConfigError(
-            f"images=DIR is missing, or more than one folder is named: expected one folder of "
-            f"images, found {len(places)}"
+            "images=DIR is missing, or more than one folder is named: expected one folder of "
+            f"images, found {count}"
         )
-    return EvaluateConfig(places[0], **found)
-
-
-def _value(key: str, value: str) -> Any:
-    """The text of a setting as its type."""
-    if key in ("images", "captions", "reference", "out", "cache_dir"):
-        return Path(value)
-    if key == "metrics":
-        return tuple(name.strip() for name in value.strip("[]").split(",") if name.strip())
-    if key in ("limit", "size", "batch"):
-        return check_type(key, int(value) if value.isdecimal() else value, EVALUATED[key])
-    return value
+    return settings(EvaluateConfig, named, "evaluate")
 
 
 def device_of(name: str) -> str:

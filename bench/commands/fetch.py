@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import cast
 
 from bench.config.checkpoints import FILES, from_hub, main_of, on_disk, sources_of
-from bench.config.words import apart, given
+from bench.config.words import apart, settings
 from bench.console import say
 from bench.data.errors import BenchError, ConfigError
 from bench.data.files import write_text
@@ -24,6 +25,13 @@ from decoders.kinds import KindError, fitted
 
 PINS = "revisions.json"
 OTHERS = ("*.json", "tokenizer*")  # read together with weights
+
+
+@dataclass(frozen=True)
+class PinSettings:
+    """The setting of `cmd_fetch` that no study has."""
+
+    pins: Path | None = None
 
 
 def cmd_fetch(words: Sequence[str]) -> int:
@@ -44,8 +52,7 @@ def cmd_fetch(words: Sequence[str]) -> int:
 
     own, rest = apart(words, ("pins",))
     config = compose_study(rest)
-    named = given(own, ("pins",), "fetch").get("pins")
-    pins = Path(named) if named else Path(config.run_dir).parent / PINS
+    pins = settings(PinSettings, own, "fetch").pins or Path(config.run_dir).parent / PINS
     sources, revisions = sources_of(config), read_pins(pins)
     hub = [source for source in sources if from_hub(source)]
     for source in hub:

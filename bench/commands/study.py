@@ -33,6 +33,7 @@ def cmd_run(words: Sequence[str]) -> int:
       latency.prompts=N  timed images per decoder; 0 leaves the timing out
       quality.images=N   images per decoder for the quality figures; 0 leaves them out
       retry_failed=true  decode failed rows again
+      resume=force       keep rows that other code or weights have decoded, and mark the run
       shard=I/N          decode a part: every N-th quality image from the I-th on
       ray.shards=N       parts of the quality images, each a task of Ray
       ray.gpus=X         GPUs of each task (default: 0)
@@ -42,27 +43,22 @@ def cmd_run(words: Sequence[str]) -> int:
       python -m bench run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64
     """
     from bench.config.compose import compose_study
-    from bench.config.hydra_edge import own_settings
-    from bench.run.on_ray import RaySettings, run_on_ray
-    from bench.run.shards import shard_of, work
+    from bench.run.shards import Shard, part_of, run_on_ray, work
 
-    shard, words = shard_of(words)
-    if not any(split(word).group == "ray" for word in words):
-        config = compose_study(words)
-        whole = partial(_run, config, words)
-        return whole() if shard is None else work(config, shard, words, whole)
-    if shard is not None:
-        raise ConfigError(
-            "shard= is one part, and ray.shards= starts them all: give one of the two"
-        )
-    settings, words = own_settings(RaySettings, "ray", words)
-    return run_on_ray(compose_study(words), settings, words)
+    part, words = part_of(words)
+    config = compose_study(words)
+    if part is None:
+        return _run(config, words)
+    if isinstance(part, Shard):
+        return work(config, part, words, partial(_run, config, words))
+    return run_on_ray(config, part, words)
 
 
 def _run(config: StudyConfig, words: Sequence[str]) -> int:
     """Runs a study that these words describe, here; 1 where some decoder failed."""
     from bench.records.load import load
-    from bench.run.finish import clear, finish, interruptible, scorer_of
+    from bench.run.finish import finish, scorer_of
+    from bench.run.partial import clear, interruptible
     from bench.run.runner import run_study
 
     with interruptible(config, words):
@@ -125,7 +121,7 @@ def cmd_report(words: Sequence[str]) -> int:
     from bench.records.load import load
     from bench.records.study import require_own
     from bench.report.build import check_place, split_out
-    from bench.run.finish import clear, gather
+    from bench.run.partial import clear, gather
 
     words, out = split_out(words)
     if (finished := _finished(words)) is not None:
@@ -183,17 +179,17 @@ def cmd_check(words: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
     from bench.config.plugins import call
-    from bench.config.schedule import cells
+    from bench.config.schema import variants
     from bench.measure.device import prepare
     from bench.run.finish import VERDICT_COLUMNS, verdicts
-    from bench.run.outcome import build_cell
+    from bench.run.generate import build
     from bench.run.session import load_model
 
     config = compose_study(words)
     model = load_model(config, prepare(config.backend))
-    every = cells(config, model.sampling)
-    for cell in every:  # what `run` refuses is refused before the first verdict
-        build_cell(model, cell)
+    every = variants(config, model.sampling)
+    for variant in every:  # what `run` refuses is refused before the first verdict
+        build(model, variant)
     found = verdicts(model, every, lambda: [p.text for p in call(config.prompts, count=None)])
     say(terminal(of_cells(VERDICT_COLUMNS, [v.cells() for v in found])))
     wrong = [v.decoder for v in found if not v.as_expected]
@@ -203,12 +199,13 @@ def cmd_check(words: Sequence[str]) -> int:
 
 
 def cmd_list(words: Sequence[str]) -> int:
-    """Decoders, models, studies, ...; `list tree=static`, `list settings`: what can be set.
+    """Decoders, models, studies, ...; `list settings`: what can be set; `list columns`: of tables.
 
     words:
       GROUP         the options of a group: decoder, model, study, tree, ...
       GROUP=OPTION  the settings of one option
       settings      all settings of a study and a training
+      columns       the columns of records.parquet and summary.csv: type, unit, meaning
 
     example:
       python -m bench list acceptance=lantern
@@ -216,12 +213,15 @@ def cmd_list(words: Sequence[str]) -> int:
     from bench.config.catalogue import groups, option, settings
 
     known = groups()
+    if [*words] == ["columns"]:
+        say(_columns())
+        return 0
     named = [word for word in map(split, words) if word.key not in ("settings", "setting")]
     aliases = {"studies": "study"} | {f"{name}s": name for name in known}
     wanted = [(aliases.get(word.key, word.key), word.value or "") for word in named]
     for group, name in wanted:
         if group not in known:
-            raise ConfigError(unknown("group", group, [*known, "settings"]))
+            raise ConfigError(unknown("group", group, [*known, "settings", "columns"]))
         if name and name not in known[group]:
             raise ConfigError(unknown(group, name, [*known[group]]))
     if len(named) < len(words):
@@ -235,3 +235,16 @@ def cmd_list(words: Sequence[str]) -> int:
         for one, about in known[group].items():
             say(f"  {one:<{width}}  {about}".rstrip())
     return 0
+
+
+def _columns() -> str:
+    """The columns of the two tables of a run."""
+    from bench.records.columns import RECORD, SUMMARY
+
+    heads = ("column", "type", "unit", "meaning")
+    tables = (("records.parquet", RECORD), ("summary.csv", SUMMARY))
+    texts = [
+        f"{name}\n{terminal(of_cells(heads, [(c.name, c.type, c.unit, c.meaning) for c in every]))}"
+        for name, every in tables
+    ]
+    return "\n\n".join(texts)

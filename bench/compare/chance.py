@@ -24,8 +24,7 @@ from scipy.stats import false_discovery_control
 from scipy.stats import t as student
 
 from bench.judge.paired import image_rows, latency_rows, paired_speedup
-from bench.records.kept import images_digest, judged
-from bench.records.load import load
+from bench.records.load import judged, load
 from bench.records.run_data import Entry, Role, RunData, Section
 from metrics.speedup import Speedup
 from metrics.stats import Interval, student_mean
@@ -43,8 +42,7 @@ MACHINE = ("cpu", "gpu", "threads", "backend", "device", "dtype")
 
 @dataclass(frozen=True)
 class Side:
-    """One decoder of one run. judged: what was judged of its pictures (`bench.records.kept`), {}
-    where nothing was."""
+    """One decoder of one run. judged: the scores of its pictures, {} where there are none."""
 
     run: RunData
     section: Section
@@ -88,19 +86,17 @@ class Side:
     def measured(self, figure: str) -> dict[str, str]:
         """The lines of the protocol (`bench.judge.quality.Scores`) that FID, or CLIP, depends
         on."""
-        lines = self.judged["value"]["scores"].get("protocol", {}) if self.judged else {}
+        lines = self.judged.get("protocol", {})
         if figure == "CLIP":
             return {k: v for k, v in lines.items() if k.startswith(("clip_", "crop"))}
         return {k: v for k, v in lines.items() if not k.startswith("clip_")}
 
     def scores(self) -> pd.DataFrame:
-        """Figures per image, indexed by `IMAGE`: codes per forward, and CLIP score as it was judged
-        of these very pictures, else NaN. Timed images where no pictures were drawn."""
+        """Figures per image, indexed by `IMAGE`: codes per forward, and CLIP score, NaN without
+        one. Timed images where no pictures were drawn."""
         drawn = self.images
-        clip: Any = math.nan
-        if len(drawn) and self.judged and self.judged["of"] == images_digest(drawn):
-            each = self.judged["value"]["scores"]["clip_each"]
-            clip = each if len(each) == len(drawn) else math.nan
+        each = self.judged.get("clip_each", ())
+        clip: Any = each if len(drawn) and len(each) == len(drawn) else math.nan
         shown = drawn if len(drawn) else image_rows(latency_rows(self.entry.records))
         found = shown.set_index(IMAGE)[["mal"]].rename(columns={"mal": "codes per forward"})
         return found.assign(CLIP=clip)

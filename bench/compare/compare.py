@@ -12,23 +12,25 @@ not at hand where it is looked at.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from typing import Annotated
 
 from bench.compare import measured
 from bench.compare.published import DEFAULT, LABELS, load_names
 from bench.compare.published import load as load_published
 from bench.compare.verdicts import ABSOLUTE, Comparison, Result, Verdict, build, has_interval
-from bench.config.words import fraction, given
+from bench.config.words import settings
 from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
 from bench.data.files import ready_folder, write_text
 from bench.report import style, table
 from bench.report.style import Plot, styled
 from bench.report.table import Column
+from decoders.kinds import Within
 
 RUNS = Path("results/runs")
-KEYS = ("study", "run_dir", "published", "tolerance", "out")
 NAMED = 3  # papers in a line
 DIGITS = {"clip": 2, "precision": 3, "recall": 3, "image_reward": 4}
 COLORS = {Verdict.REPRODUCED: "#009E73", Verdict.NOT: "#D55E00", Verdict.APART: "#9a9a9a"}
@@ -36,6 +38,17 @@ MARKS = "sD^vP<>Xp*"
 MOST = 40  # lines of a panel; more are left to the table
 LINE = 0.25  # inches of a decoder's line
 NO_MODEL = "No published row is about this model: nothing is reproduced or refuted by this run."
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """The settings of `cmd_compare`."""
+
+    study: str | None = None
+    run_dir: Path | None = None
+    published: Path = DEFAULT
+    tolerance: Annotated[float, Within(0, 1, below=True)] = 0.1
+    out: Path | None = None
 
 
 def cmd_compare(words: Sequence[str]) -> int:
@@ -52,12 +65,11 @@ def cmd_compare(words: Sequence[str]) -> int:
     example:
       python -m bench compare run_dir=results/runs/main tolerance=0.05
     """
-    asked = given(words, KEYS, "compare")
-    run = _run(asked)
-    ratio = fraction("tolerance", asked.get("tolerance", "0.1"), "0.1 is 10 %")
-    rows = load_published(Path(asked["published"]) if "published" in asked else DEFAULT)
-    result = build(rows, measured.load(run), load_names(), ratio)
-    folder = Path(asked["out"]) if "out" in asked else run / "compare"
+    options = settings(CompareSettings, words, "compare")
+    run = _run(options)
+    rows = load_published(options.published)
+    result = build(rows, measured.load(run), load_names(), options.tolerance)
+    folder = options.out or run / "compare"
     ready_folder(folder)
     say(terminal(result))
     for path in save(result, folder):
@@ -65,13 +77,13 @@ def cmd_compare(words: Sequence[str]) -> int:
     return 0
 
 
-def _run(asked: dict[str, str]) -> Path:
+def _run(options: CompareSettings) -> Path:
     """The run's folder; study= means results/runs/NAME, the default is study=main."""
-    if "study" in asked and "run_dir" in asked:
+    if options.study and options.run_dir:
         raise ConfigError("study and run_dir each name a run; keep one of them")
-    if "run_dir" in asked:
-        return Path(asked["run_dir"])
-    name = asked.get("study", "main")
+    if options.run_dir:
+        return options.run_dir
+    name = options.study or "main"
     if not (RUNS / name / "summary.csv").is_file():
         there = sorted(p.parent.name for p in RUNS.glob("*/summary.csv"))
         hint = did_you_mean(name, there) or "."

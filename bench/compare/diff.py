@@ -7,20 +7,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 from bench.compare.chance import APART, RATIOS, Finding, Side, findings, read_sides, worse
 from bench.config.differences import differences
-from bench.config.words import fraction, with_folders
+from bench.config.words import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.data.files import ready_file, write_text
 from bench.report.table import Column, filled, interval, terminal
+from decoders.kinds import Within
 
 SIDES = ("in A", "in B")
-KEYS = ("decoders", "level", "out")
 USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two decoders of one"
+
+
+@dataclass(frozen=True)
+class DiffSettings:
+    """The settings of `cmd_diff`."""
+
+    decoders: str | None = None
+    level: Annotated[float, Within(0, 1, below=True)] = 0.05
+    out: Path | None = None
 
 
 def cmd_diff(words: Sequence[str]) -> int:
@@ -37,22 +47,21 @@ def cmd_diff(words: Sequence[str]) -> int:
     example:
       python -m bench diff results/runs/main results/runs/main_again
     """
-    folders, given = with_folders(words, KEYS, "diff")
-    wanted = 1 if "decoders" in given else 2
-    if len(folders) != wanted:
-        raise ConfigError(f"expected {wanted} run folders, found {len(folders)}; {USAGE}")
-    level = fraction("level", given.get("level", "0.05"), "0.05 is 5 %")
-    out = Path(given["out"]) if "out" in given else None
-    if out:
-        ready_file(out)
-    runs = [read_sides(folder) for folder in folders]
-    pairs, notes = _chosen(folders, runs, given.get("decoders"))
-    found = findings(pairs, level)
+    places, words = folders(words)
+    options = settings(DiffSettings, words, "diff")
+    wanted = 1 if options.decoders else 2
+    if len(places) != wanted:
+        raise ConfigError(f"expected {wanted} run folders, found {len(places)}; {USAGE}")
+    if options.out:
+        ready_file(options.out)
+    runs = [read_sides(folder) for folder in places]
+    pairs, notes = _chosen(places, runs, options.decoders)
+    found = findings(pairs, options.level)
     notes += _settings(runs) + _protocols(pairs) + _unmeasured(pairs) + _failures(pairs)
     say("\n".join([*heads(pairs), rendered(found, notes)]))
-    if out:
+    if options.out:
         text = json.dumps({"findings": [asdict(f) for f in found], "notes": notes}, indent=1)
-        write_text(out, text)
+        write_text(options.out, text)
     return int(worse(found))
 
 

@@ -14,7 +14,7 @@ import itertools
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from bench.config.describe import PARTS
 from bench.config.hydra_edge import (
-    QUOTED,
     alternatives,
     compose_config,
     dotted,
@@ -45,8 +44,16 @@ from bench.data.errors import ConfigError, did_you_mean, unknown
 from decoders.kinds import KindError, fields_of
 
 log = logging.getLogger(__name__)
-ENTRY_KEYS = ("decoder", "name", "overrides")
 DECODER_KEYS = ("baseline", "expect", "published")
+
+
+@dataclass(frozen=True)
+class EntryConfig:
+    """An item of `decoders`: an option of the group decoder, its name in the study, overrides."""
+
+    decoder: str
+    name: str
+    overrides: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -98,42 +105,36 @@ def sort_overrides(words: Sequence[str]) -> Overrides:
     return Overrides(study, entry, searchpath, decoders)
 
 
-def _choose(listed: list[Any], wanted: list[Any] | None) -> list[dict[str, Any]]:
-    """The entries to run as mappings. A name in `wanted` is first looked up in the study's list."""
-    known = {entry["name"]: entry for entry in map(_entry, listed)}
+def _choose(listed: list[Any], wanted: list[Any] | None) -> list[EntryConfig]:
+    """The entries to run. A name in `wanted` is first looked up in the study's list."""
+    entries = list(map(_entry, listed))
     if wanted is None:
-        return list(map(_entry, listed))
+        return entries
+    known = {entry.name: entry for entry in entries}
     return [known.get(w) or _entry(w) if isinstance(w, str) else _entry(w) for w in wanted]
 
 
-def _entry(item: Any) -> dict[str, Any]:
-    """{decoder, name, overrides} of an item of the list, which may be a bare name."""
-    if isinstance(item, str):
-        return {"decoder": item, "name": item, "overrides": []}
-    if not isinstance(item, Mapping) or "decoder" not in item:
+def _entry(item: Any) -> EntryConfig:
+    """An item of the list `decoders`; a bare name is a decoder of that name. Raises ConfigError."""
+    if not isinstance(item, str | Mapping) or (isinstance(item, Mapping) and "decoder" not in item):
         raise ConfigError(
             f"an item of `decoders` must be a name or {{decoder:, name:, overrides: []}}, "
             f"found {item!r}"
         )
-    for key in item:
-        if key not in ENTRY_KEYS:
-            raise ConfigError(unknown("key of an entry", str(key), ENTRY_KEYS))
-    name = check_type("name of an entry", item.get("name", item["decoder"]), str)
-    if not re.fullmatch(r"[\w.+-]+", name):
-        raise ConfigError(f"an entry's name may hold letters, digits and _ . + -, found {name!r}")
-    overrides = check_type(f"overrides of {name}", item.get("overrides", []), list)
-    for word in overrides:
-        if not isinstance(word, str):
-            raise ConfigError(
-                f"overrides of {name} must be a list of key=value in quotes, found {word!r} in it; "
-                f"for example {QUOTED}"
-            )
+    given = {"decoder": item} if isinstance(item, str) else dict(item)
+    entry = build(EntryConfig, {"name": given["decoder"], **given}, "an entry")
+    if not re.fullmatch(r"[\w+-][\w.+-]*", entry.name):
+        raise ConfigError(
+            "an entry's name may hold letters, digits and _ . + - (no dot first), found "
+            f"{entry.name!r}"
+        )
+    for word in entry.overrides:
         parse_override(word)
-    return {"decoder": item["decoder"], "name": name, "overrides": overrides}
+    return entry
 
 
 def _entries(
-    chosen: list[dict[str, Any]], words: Overrides, study: SamplingConfig
+    chosen: list[EntryConfig], words: Overrides, study: SamplingConfig
 ) -> tuple[DecoderEntry, ...]:
     """Every entry composed, once for each combination of what is swept and it has; a global
     override that no entry has is an error."""
@@ -141,7 +142,7 @@ def _entries(
     entries: list[DecoderEntry] = []
     known: set[str] = set()
     for item in chosen:
-        own = [f"decoder={item['decoder']}", *map(str, item["overrides"]), *words.searchpath]
+        own = [f"decoder={item.decoder}", *item.overrides, *words.searchpath]
         made_of: list[list[str]] = []  # what of the combinations applied to this entry
         for combination in itertools.product(*words.entry):
             base, options = _with_options(own, combination)
@@ -155,9 +156,9 @@ def _entries(
             config = compose_config("entry", own + fits) if settings else base
             swept = [o for o, either in zip(combination, words.entry, strict=True)
                      if len(either) > 1 and str(o.input_line) in fits]  # fmt: skip
-            name = "_".join([item["name"], *map(_label, swept)])
+            name = "_".join([item.name, *map(_label, swept)])
             settled_words = plain(config)
-            if _other_rule([*map(str, item["overrides"]), *fits]):
+            if _other_rule([*item.overrides, *fits]):
                 settled_words["expect"] = None  # it was said of the rule that is replaced
             made = _decoder_entry(name, settled_words, study)
             twin = next((e for e in entries if fits and _same(e, made)), None)

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -24,11 +24,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from bench.config.describe import PARTS
-from bench.config.schema import build
 from bench.config.words import at_home, split
 from bench.data.errors import ConfigError, did_you_mean, unknown
 
-T = TypeVar("T")
 SEARCH = "hydra.searchpath"
 # Hydra merges its own groups (logging, launcher, ...) into every composition. Nothing here reads
 # them. Without them a composition, of which a study needs one per decoder, takes 40 % of the time.
@@ -177,24 +175,3 @@ def _at_home(value: Any) -> Any:
     if isinstance(value, list):
         return [_at_home(item) for item in value]
     return at_home(value) if isinstance(value, str) else value
-
-
-def own_settings(cls: type[T], group: str, words: Sequence[str]) -> tuple[T, list[str]]:
-    """The dataclass `cls` from the words `group.name=value`, and the other words: a command that
-    measures something else than rows has a few settings of its own, which no study should carry.
-
-    Raises ConfigError on an unknown name, a value of another type and what `cls` itself refuses.
-    """
-    found: dict[str, Any] = {}
-    rest = []
-    for word in words:
-        name = split(word).key
-        if split(word).group == group:
-            override = parse_override(word)
-            if name == group:
-                raise ConfigError(f"{word!r}: set one of {group}.NAME=..., for example {group}."
-                                  f"{next(iter(cls.__annotations__))}=...")  # fmt: skip
-            found[name.removeprefix(f"{group}.")] = override.value()
-        else:
-            rest.append(word)
-    return build(cls, found, group), rest

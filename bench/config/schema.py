@@ -29,6 +29,7 @@ from decoders.kinds import (
 )
 
 if TYPE_CHECKING:
+    from decoders.api import Sampling
     from decoders.compose import DecoderSpec
 
 T = TypeVar("T")
@@ -248,6 +249,7 @@ class StudyConfig:
     report: bool = True
     keep_images: bool = True
     retry_failed: bool = False
+    resume: Literal["same", "force"] = "same"
     time_limit: Positive | None = None
 
     def __post_init__(self) -> None:
@@ -293,7 +295,8 @@ class StudyConfig:
         """The settings that decide what the rows hold: all but where they go and what is made of
         them afterwards (report, gates, quality metrics)."""
         plain = dataclasses.asdict(self)
-        left_out = "run_dir", "retry_failed", "time_limit", "report", "gate", "metric", "fairness"
+        left_out = ("run_dir", "retry_failed", "resume", "time_limit", "report", "gate", "metric",
+                    "fairness")  # fmt: skip
         for key in left_out:
             del plain[key]
         for key in ("busy", "wait_for_quiet"):  # which rows count is no part of what they hold
@@ -309,6 +312,23 @@ class StudyConfig:
     def hash(self) -> str:
         """Of `measured()`, 16 hex digits: two runs with equal hashes may share a folder."""
         return digest(self.measured())
+
+
+@dataclass(frozen=True)
+class DecoderVariant:
+    """A decoder of a study with its sampling resolved."""
+
+    entry: DecoderEntry
+    sampling: Sampling
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+
+def variants(config: StudyConfig, model_sampling: Sampling) -> list[DecoderVariant]:
+    """The decoders in the study's order. Raises DecoderError on impossible sampling settings."""
+    return [DecoderVariant(e, e.sampling.resolve(model_sampling)) for e in config.decoders]
 
 
 def digest(value: Any) -> str:

@@ -1,17 +1,20 @@
-"""Words of a command line, `key=value`: the one place that takes them apart.
+"""Words of a command line, `key=value`, and the settings of commands that have no study.
 
-Why not Hydra's grammar everywhere: commands without a study (compare, diff, evaluate) have plain
-settings, and which words are a command's own must be known before Hydra reads the others. What
-Hydra reads is parsed by `bench.config.hydra_edge.parse_override`, which starts here too.
+What belongs to a study is Hydra's (`bench.config.hydra_edge`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+import typing
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from bench.data.errors import ConfigError, unknown
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,45 +37,54 @@ def split(text: str) -> Word:
     return Word(text, key.lstrip("+~"), value if equals else None)
 
 
-def given(words: Sequence[str], known: Collection[str], command: str) -> dict[str, str]:
-    """The settings of a command that has no others. ConfigError on an unknown name (with the
-    nearest known ones), one without a value and one that is given twice."""
-    found: dict[str, str] = {}
+def settings(cls: type[T], words: Sequence[str], command: str) -> T:
+    """The settings of a command, a dataclass, from its words; `weights.clip=FILE` is a field of the
+    dataclass in the field `weights`. ConfigError on an unknown name (with the nearest known ones),
+    one without a value, one that is given twice, and a value of another kind."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from decoders.kinds import message
+
+    known, given = [*_names(cls)], dict[str, Any]()
     for word in map(split, words):
         if word.key not in known or not word.text.startswith(word.key):
             how = "; write key=value" if word.value is None else ""
             raise ConfigError(unknown(f"setting of {command}", word.key, known) + how)
         if not word.value:
             raise ConfigError(f"expected {word.key}=VALUE, found {word.text!r}")
-        if word.key in found:
+        *above, name = word.key.split(".")
+        inside = given.setdefault(above[0], {}) if above else given
+        if name in inside:
             raise ConfigError(f"{word.key} is given twice")
-        found[word.key] = word.value
-    return found
+        inside[name] = word.value
+    try:
+        return TypeAdapter(cls).validate_strings(given)
+    except ValidationError as error:
+        raise ConfigError(message("", given, error)) from error
 
 
-def with_folders(
-    words: Sequence[str], known: Collection[str], command: str
-) -> tuple[list[Path], dict[str, str]]:
-    """(the folders, the settings) of a command whose words are both; see `given`."""
-    folders = [Path(word).expanduser() for word in words if split(word).value is None]
-    return folders, given([w for w in words if split(w).value is not None], known, command)
+def _names(cls: Any) -> Iterator[str]:
+    """Of all settings, as in weights.clip."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        kinds = (hints[field.name], *typing.get_args(hints[field.name]))
+        inner = next(filter(dataclasses.is_dataclass, kinds), None)
+        if inner:
+            yield from (f"{field.name}.{name}" for name in _names(inner))
+        else:
+            yield field.name
+
+
+def folders(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """(the folders: words without `=`, the other words)."""
+    named = [Path(word).expanduser() for word in words if split(word).value is None]
+    return named, [word for word in words if split(word).value is not None]
 
 
 def apart(words: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
-    """(the words whose key is in `own`, the others)."""
-    mine = [word for word in words if split(word).key in own]
+    """(the words whose group is in `own`, the others)."""
+    mine = [word for word in words if split(word).group in own]
     return mine, [word for word in words if word not in mine]
-
-
-def fraction(key: str, text: str, example: str) -> float:
-    """The value of a setting from 0 to less than 1. example: what one of them means."""
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise ConfigError(f"{key} must be a number, found {text!r}") from error
-    if not 0 <= value < 1:  # NaN neither
-        raise ConfigError(f"{key} lies between 0 and 1, found {text}; {example}")
-    return value
 
 
 def pairs(text: str) -> dict[str, str]:

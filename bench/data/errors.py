@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bench.data.clean import shown
-from decoders.kinds import did_you_mean as did_you_mean
-from decoders.kinds import unknown as unknown
+from decoders.nearest import did_you_mean as did_you_mean
+from decoders.nearest import unknown as unknown
 
 T = TypeVar("T")
 

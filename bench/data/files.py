@@ -10,7 +10,8 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -39,28 +40,48 @@ def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: b
     """
     temporary = ""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            dir=path.parent, prefix=".tmp-", suffix=path.suffix, delete=False
-        ) as file:
-            temporary = file.name
-            fill(file)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        mask = os.umask(0)  # it can only be read by setting it
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)  # a temporary file is private, a result is not
-        Path(temporary).replace(path)
-    except BaseException as error:
+        with _full_disk_explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                dir=path.parent, prefix=".tmp-", suffix=path.suffix, delete=False
+            ) as file:
+                temporary = file.name
+                fill(file)
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+            mask = os.umask(0)  # it can only be read by setting it
+            os.umask(mask)
+            Path(temporary).chmod(0o666 & ~mask)  # a temporary file is private, a result is not
+            Path(temporary).replace(path)
+    except BaseException:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in FULL:
-            raise DiskFullError(
-                f"no space left while writing {path}; what was recorded so far is intact. Free "
-                "some space and run the same command again: it resumes"
-            ) from error
         raise
+
+
+def append(path: Path, content: bytes) -> None:
+    """Appends to a file and syncs it; a kill may leave a part of the content. Raises
+    DiskFullError."""
+    with _full_disk_explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextmanager
+def _full_disk_explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise DiskFullError(
+            f"no space left while writing {path}; what was recorded so far is intact. Free some "
+            "space and run the same command again: it resumes"
+        ) from error
 
 
 def require_space(path: Path, needed: float, what: str, advice: str) -> None:

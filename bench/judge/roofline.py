@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from bench.config.schedule import Cell
+from bench.config.schema import DecoderVariant
 from bench.data.errors import Failure, attempt
 from bench.data.files import write_text
 from bench.judge.fairness import ROOFLINE, below_floor
@@ -66,7 +66,11 @@ class Needs:
 
 
 def roofline(
-    folder: Path, model: ImageModel, cells: Sequence[Cell], rows: pd.DataFrame, again: bool = False
+    folder: Path,
+    model: ImageModel,
+    every: Sequence[DecoderVariant],
+    rows: pd.DataFrame,
+    again: bool = False,
 ) -> pd.DataFrame | None:
     """Writes roofline.csv (and machine.json where any floor is known); returns the table. A step
     that takes less than its floor says that the floor is wrong: then the machine is measured again.
@@ -81,32 +85,36 @@ def roofline(
     watch = watch_of(folder, model, str(first["gpu"] or first["cpu"]))
     rates = None if watch is None else (None if again else watch.known()) or watch.look()
     lines = []
-    for cell in cells:
-        mine = timed[timed.decoder == cell.entry.name]
+    for one in every:
+        mine = timed[timed.decoder == one.name]
         if len(mine):
-            lines.append(_line(cell, mine, needs_of(cell, mine, model, target), rates))
+            lines.append(_line(one, mine, needs_of(one, mine, model, target), rates))
     table = pd.DataFrame(lines, columns=COLUMNS)
     if not again and any(below_floor(name, table) for name in table.decoder):
-        return roofline(folder, model, cells, rows, again=True)
+        return roofline(folder, model, every, rows, again=True)
     write_text(folder / ROOFLINE, table.to_csv(index=False))
     return table
 
 
-def baseline_floors(folder: Path, cells: Sequence[Cell], rows: pd.DataFrame) -> pd.DataFrame | None:
+def baseline_floors(
+    folder: Path, every: Sequence[DecoderVariant], rows: pd.DataFrame
+) -> pd.DataFrame | None:
     """Lines of roofline.csv of the decoders that make AR steps, without a model: what such a step
     reads is in machine.json of an unfinished run. None where it is not there yet."""
     rates, timed = read_rates(folder / MACHINE), latency_rows(rows)
     if rates is None:
         return None
-    found = [(cell, timed[timed.decoder == cell.entry.name]) for cell in cells]
+    found = [(one, timed[timed.decoder == one.name]) for one in every]
     needs = Needs(Work(rates.step_bytes, 0.0), None, None)
-    lines = [_line(c, own, needs, rates) for c, own in found if len(own) and steps_alone(own)]
+    lines = [_line(one, own, needs, rates) for one, own in found if len(own) and steps_alone(own)]
     return pd.DataFrame(lines, columns=COLUMNS)
 
 
-def needs_of(cell: Cell, mine: pd.DataFrame, model: ImageModel, target: Net | Unknown) -> Needs:
-    """What the forwards of a cell need, the mean over its timed images `mine`."""
-    copies = cell.sampling.guidance_rows
+def needs_of(
+    one: DecoderVariant, mine: pd.DataFrame, model: ImageModel, target: Net | Unknown
+) -> Needs:
+    """What the forwards of a decoder need, the mean over its timed images `mine`."""
+    copies = one.sampling.guidance_rows
     if isinstance(target, Unknown):
         plain = steps_alone(mine)
         return Needs(target, None if plain else target, None if plain else target)
@@ -114,9 +122,9 @@ def needs_of(cell: Cell, mine: pd.DataFrame, model: ImageModel, target: Net | Un
     if steps_alone(mine):
         return Needs(ar, None, None)
     forward = target.work(copies, 1 + float(mine.tree_nodes.iloc[0]))
-    if cell.entry.spec.drafter is None or not mine.drafter_calls.sum():
+    if one.entry.spec.drafter is None or not mine.drafter_calls.sum():
         return Needs(ar, forward, None)
-    return Needs(ar, forward, _draft(cell, mine, model, target))
+    return Needs(ar, forward, _draft(one, mine, model, target))
 
 
 def steps_alone(mine: pd.DataFrame) -> bool:
@@ -124,10 +132,12 @@ def steps_alone(mine: pd.DataFrame) -> bool:
     return bool((mine.drafter_calls == 0).all() and (mine.mal <= 1).all())
 
 
-def _draft(cell: Cell, mine: pd.DataFrame, model: ImageModel, target: Net) -> Work | Unknown:
+def _draft(
+    one: DecoderVariant, mine: pd.DataFrame, model: ImageModel, target: Net
+) -> Work | Unknown:
     """A drafter call, the mean over an image's: the prefix and the committed codes are read once,
     the tree's codes once a step. (By Jensen, calls x max(mean) is at most the sum of maxima.)"""
-    spec = cell.entry.spec
+    spec = one.entry.spec
     drafter = spec.drafter
     part: Any = None if drafter is None else attempt(lambda: build_part(drafter, model))
     if isinstance(part, Failure):
@@ -136,10 +146,10 @@ def _draft(cell: Cell, mine: pd.DataFrame, model: ImageModel, target: Net) -> Wo
     if isinstance(net, Unknown):
         return net
     calls, steps = float(mine.drafter_calls.mean()), float(mine.nfe.mean())
-    grown = steps * drafted_on(spec.tree, model, cell.sampling)
+    grown = steps * drafted_on(spec.tree, model, one.sampling)
     codes = (net.slots + net.length + grown) / calls
     heads = (steps + grown) / calls
-    return net.work(cell.sampling.guidance_rows, codes, seen=net.half, heads=heads)
+    return net.work(one.sampling.guidance_rows, codes, seen=net.half, heads=heads)
 
 
 class Probe:
@@ -175,9 +185,9 @@ def drafted_on(spec: PartSpec | None, model: ImageModel, sampling: Sampling) -> 
 
 
 def _line(
-    cell: Cell, mine: pd.DataFrame, needs: Needs, rates: MachineRates | None
+    one: DecoderVariant, mine: pd.DataFrame, needs: Needs, rates: MachineRates | None
 ) -> dict[str, Any]:
-    first, copies = mine.iloc[0], cell.sampling.guidance_rows
+    first, copies = mine.iloc[0], one.sampling.guidance_rows
     line: dict[str, Any] = dict.fromkeys(COLUMNS, NAN)
     line |= {key: first[key] for key in ("decoder", "backend", "device", "dtype", "threads")}
     line |= {"batch": int(first["batch"]), "guidance_rows": copies, "images": len(mine)}

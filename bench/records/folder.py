@@ -1,18 +1,13 @@
-"""The folder of a run: results/runs/<study>/, its guard, its rows and images.
+"""The folder of a run: results/runs/<study>/.
 
-    study.json                                       schema version, configuration and its hash, how
-                                                     many rows there will be
-    rows/<cell>/<protocol>-<seed>-<prompt>.parquet   one row an image
-    images/<cell>/<protocol>/<the same stem>.png     reseeds: one folder per seed;
-                                                     at the end each with its captions.json
-    records.parquet, summary.csv, report/            made from the rows at the end
-    machine.json, roofline.csv, fairness.csv         what the machine can do, beside what was done
+    study.json                          configuration, machine, code, how many records there will be
+    rows/<decoder>.<protocol>.jsonl     one record per line, appended; a shard has files of its own
+    images/<decoder>/<protocol>/*.png   pictures (reseeds: one folder per seed), with captions.json
+    records.parquet                     the records that count, merged at the end
 
-Why a guard: rows of two configurations, two schema versions or two machines in one folder would be
-averaged as if they were one experiment. Such a folder is refused and left untouched. Rows that
-came into a folder by hand, or whose code, weights or prompts have changed since, are decoded again.
-Until then their files end in .stale: should all be as it was once more, they count again.
-Shards share a folder, each with its own rows; a run has it alone (`_locked`).
+A record that a kill left half written is dropped. A record counts where the same code and weights
+decoded the same prompt; of two, the later one. Others stay in their file, so nothing is lost by
+trying another version. Shards share a folder; a run has it alone.
 """
 
 from __future__ import annotations
@@ -21,236 +16,212 @@ import errno
 import fcntl
 import hashlib
 import io
+import json
 import logging
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from bench.data.errors import FolderError, InUseError
-from bench.data.files import refuse_links, require_space, write_bytes
+from bench.data.files import append, refuse_links, require_space, write_atomically, write_bytes
 from bench.prompts.file import write_captions
-from bench.records import rows as records
 from bench.records import study
+from bench.records.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
-ROW_BYTES, PICTURE_BYTES = 30_000, 100_000  # of an image of 256 codes and 256 pixels, generously
-SHARDS = "shards"  # their locks
+RECORD_BYTES, PICTURE_BYTES = 30_000, 100_000  # of 256 codes and 256 pixels, generously
+SHARDS = "shards"  # the folder of their locks
 BEFORE = (".lock", "steps.csv", SHARDS)  # what may lie in a folder before its run
-Key = tuple[str, str]  # (cell, stem) of a row
+Record = dict[str, Any]  # the columns of `bench.records.columns.RECORD`
 T = TypeVar("T")
-STALE = ".stale"  # in place of .parquet, on rows that do not count
+
+
+class Key(NamedTuple):
+    """What a record is of. batch: images decoded at once where batches are timed, else 0."""
+
+    decoder: str
+    protocol: str
+    batch: int
+    seed: int
+    prompt_index: int
+
+    @property
+    def picture(self) -> str:
+        """The path of the picture in the run's folder, as records hold it. Pictures of one decoder,
+        protocol and seed share a folder, so that it can be evaluated."""
+        folder = self.protocol + (f"-{self.seed}" if self.protocol == RESEED else "")
+        name = f"{self.protocol}-{self.seed}-{self.prompt_index:05d}.png"
+        return f"images/{self.decoder}/{folder}/{name}"
+
+
+def key_of(record: Mapping[str, Any]) -> Key:
+    size = record["batch"] if record["protocol"] == BATCHED else 0
+    others = (record[name] for name in Key._fields[3:])
+    return Key(record["decoder"], record["protocol"], size, *others)
 
 
 @dataclass
 class RunFolder:
-    """An opened folder. `tables` holds every row so far, keyed by (cell, stem). shared: other
-    shards write to it, so that only rows of `keys` may be touched."""
+    """An opened folder. records: those that count, without their lists. shard: the name of the
+    shard that writes here, "" for a whole run."""
 
     path: Path
-    tables: dict[Key, pa.Table] = field(default_factory=dict)
-    shared: bool = False
+    shard: str = ""
+    records: dict[Key, Record] = field(default_factory=dict)
 
-    def expect(self, rows: int) -> None:
-        """Notes in study.json how many rows the run will have, for whoever asks how far it is."""
-        self.note("rows", lambda _: rows)
+    def read(self, counts: Callable[[Record], bool]) -> None:
+        """Takes the records that count, the latest of each key."""
+        for path in self._files():
+            for record in read_records(path):
+                old = self.records.get(key_of(record))
+                if (old is None or record["started_at"] >= old["started_at"]) and counts(record):
+                    self.records[key_of(record)] = _light(record)
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Appends the records of one call. Raises DiskFullError."""
+        ending = f".{self.shard}.jsonl" if self.shard else ".jsonl"
+        first = key_of(records[0])
+        lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
+        name = f"{first.decoder}.{first.protocol}{ending}"
+        append(self.path / "rows" / name, "".join(lines).encode())
+        self.records |= {key_of(record): _light(record) for record in records}
+
+    def add_picture(self, key: Key, image: Any) -> Record:
+        """Writes a picture (a PIL image); returns the columns of its record that say so."""
+        drawn = io.BytesIO()
+        image.save(drawn, format="PNG")
+        write_bytes(self.path / key.picture, drawn.getvalue(), sync=False)
+        digest = hashlib.sha256(drawn.getvalue()).hexdigest()[:16]
+        return {"image": key.picture, "image_hash": digest}
+
+    def has_picture(self, record: Record) -> bool:
+        """Whether the picture that a record names, if any, is there."""
+        return not record["image"] or (self.path / record["image"]).is_file()
+
+    def merge(self, keys: Sequence[Key], into: Path | None = None) -> pd.DataFrame:
+        """The records of these keys in this order, also as records.parquet in the folder (or
+        `into`), with the captions of every folder of pictures."""
+        at, tables, count = dict[Key, int](), list[pa.Table](), 0
+        for path in self._files():
+            counted = [r for r in read_records(path) if _light(r) == self.records.get(key_of(r))]
+            at |= {key_of(record): count + i for i, record in enumerate(counted)}
+            tables.append(pa.Table.from_pylist(counted, schema=SCHEMA))
+            count += len(counted)
+        if not keys:
+            raise FolderError(f"{self.path} holds no records; run the study first")
+        merged = pa.concat_tables(tables).take([at[key] for key in keys]).combine_chunks()
+        write_parquet((into or self.path) / MERGED, merged)
+        if into is None:
+            write_captions(self.path, merged.select(["image", "prompt"]).to_pylist())
+        return merged.to_pandas()
+
+    def _files(self) -> list[Path]:
+        return sorted(self.path.glob("rows/*.jsonl"))
 
     def note(self, name: str, change: Callable[[Any], T]) -> T:
         """Makes an entry of study.json what `change` makes of it (None: there is none yet), and
         returns it. Shards take turns."""
         with ExitStack() as held:
-            if self.shared:
+            if self.shard:
                 turn = held.enter_context((self.path / SHARDS / "study.lock").open("a+"))
                 fcntl.flock(turn, fcntl.LOCK_EX)
             identity = study.read_identity(self.path)
-            made = change(identity.get(name))
-            study.write_identity(self.path, identity | {name: made})
-        return made
-
-    def row_path(self, cell: str, stem: str) -> Path:
-        return self.path / "rows" / cell / f"{stem}.parquet"
-
-    def said(self, key: Key, column: str) -> Any:
-        """What a row says; None where it is not recorded."""
-        table = self.tables.get(key)
-        return None if table is None else table.column(column)[0].as_py()
-
-    def resume(self, keys: Mapping[Key, Mapping[str, Any]], retry_failed: bool) -> None:
-        """Takes the rows that count, for a run that makes the others again. Files of rows that do
-        not count are put out of sight until then, and so is what was made of other rows than there
-        will be. keys: (cell, stem) -> what is expected of the row."""
-        for path in self.path.glob(f"rows/*/*{STALE}"):
-            if not self.shared or (path.parent.name, path.stem) in keys:
-                path.replace(path.with_suffix(".parquet"))  # it may be as it was once more
-        for key in self.load(keys):
-            self.row_path(*key).replace(self.row_path(*key).with_suffix(STALE))
-        self._failed(retry_failed)
-        if len(self.tables) < len(keys):
-            for name in ("records.parquet", "summary.csv"):
-                (self.path / name).unlink(missing_ok=True)
-
-    def load(self, keys: Mapping[Key, Mapping[str, Any]]) -> list[Key]:
-        """Reads the rows of `keys` that are there; returns the keys of those that do not count:
-        damaged ones, rows of another place and stale ones (`bench.records.study`). Warnings say
-        so.
-        """
-        refused, stale = [], Counter[tuple[str, str]]()
-        for key, path in ((key, self.row_path(*key)) for key in keys):
-            if not path.exists():
-                continue
-            table = records.read(path)
-            wrong = self._wrong(table, key, keys[key])
-            if wrong is None:
-                self.tables[key] = table
-                continue
-            refused.append(key)
-            if wrong.foreign:
-                log.warning("%s %s: it does not count, and a run decodes it again", path, wrong.why)
-            else:
-                stale[str(keys[key]["decoder"]), wrong.why] += 1
-        for (decoder, why), count in stale.items():
-            log.warning("%s: %d recorded rows do not count, %s; a run decodes them again",
-                        decoder, count, why)  # fmt: skip
-        return refused
-
-    def _wrong(
-        self, table: pa.Table | None, key: Key, expected: Mapping[str, Any]
-    ) -> study.Changed | None:
-        """Why a row does not count, None where it does: whole, the row of its place, made by what
-        is there now, with its own picture if it names one."""
-        if table is None or table.num_rows != 1:
-            return study.Changed(True, "is damaged, or no row of this version")
-        row = table.drop_columns([*records.LISTS]).to_pylist()[0]
-        if (found := study.changed(row, expected)) is not None or not row["image"]:
-            return found
-        picture = self.path / records.image_name(*key)
-        whole = picture.is_file() and _digest(picture.read_bytes()) == row["image_hash"]
-        if row["image"] == records.image_name(*key) and whole:
-            return None
-        return study.Changed(
-            True, f"has lost its picture ({picture} is damaged, another one or gone)"
-        )
-
-    def _failed(self, retry: bool) -> None:
-        """Failed rows of an earlier run: taken out to be made again, or kept with a warning."""
-        failed = [key for key in self.tables if self.said(key, "status") == "failed"]
-        errors: dict[str, list[str]] = {}
-        for key in failed:
-            errors.setdefault(self.said(key, "decoder"), []).append(self.said(key, "error"))
-            if retry:
-                del self.tables[key]
-        for decoder, found in ({} if retry else errors).items():
-            log.warning(
-                "%s: %d images failed in an earlier run (%s). Nothing of the decoder has changed "
-                "since, so they stay failed; retry_failed=true decodes them again",
-                decoder, len(found), found[0],
-            )  # fmt: skip
-
-    def add(self, cell: str, stem: str, row: Mapping[str, Any], image: Any = None) -> None:
-        """Writes the image (a PIL image, if any), then the row: a row's image always exists.
-        Without one the row may name a picture that is there already."""
-        hashed = row.get("image_hash", "")
-        if image is not None:
-            drawn = io.BytesIO()
-            image.save(drawn, format="PNG")
-            content = drawn.getvalue()
-            hashed, place = _digest(content), self.path / records.image_name(cell, stem)
-            write_bytes(place, content, sync=False)
-        table, path = records.to_table({**row, "image_hash": hashed}), self.row_path(cell, stem)
-        records.write(path, table)
-        path.with_suffix(STALE).unlink(missing_ok=True)
-        self.tables[cell, stem] = table
-
-    def merge(self) -> pa.Table:
-        """All rows in one table, ordered by cell as given and stem, also as records.parquet; and
-        the captions of every folder of pictures."""
-        if not self.tables:
-            raise FolderError(f"{self.path} holds no rows; run the study first")
-        merged = pa.concat_tables(self.tables.values()).combine_chunks()
-        write_captions(self.path, merged.select(["image", "prompt"]).to_pylist())
-        records.write(self.path / "records.parquet", merged)
-        return merged
+            noted = change(identity.get(name))
+            study.write_identity(self.path, identity | {name: noted})
+        return noted
 
 
-def row_keys(path: Path) -> list[Key]:
-    """(cell, stem) of every row of a folder, as its file says."""
-    files = (p for p in path.glob("rows/*/*.parquet") if not p.name.startswith("."))
-    return sorted((p.parent.name, p.stem) for p in files)
+def read_records(path: Path) -> Iterator[Record]:
+    """The records of a file, but a half-written last one and damaged ones: a run decodes their
+    images again."""
+    broken = 0
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict) and record.keys() == set(SCHEMA.names):
+            yield record
+        else:
+            broken += 1
+    if broken:
+        log.warning("%s: %d damaged records are left out", path, broken)
 
 
-def recorded(path: Path, identity: Mapping[str, Any]) -> tuple[RunFolder, list[Key]]:
-    """A folder with all of its rows that count, where no model is loaded; keys of those that do
-    not. identity: study.json."""
-    folder, known = RunFolder(path), (identity["config_hash"], identity["machine"])
-    return folder, folder.load({key: study.expected_of(*key, *known) for key in row_keys(path)})
+def _light(record: Record) -> Record:
+    """Without the lists, which take most of the memory."""
+    return {name: value for name, value in record.items() if name not in LISTS and value == value}
 
 
-def _digest(content: bytes) -> str:
-    """Of a picture, as its row holds it."""
-    return hashlib.sha256(content).hexdigest()[:16]
+def write_parquet(path: Path, table: pa.Table) -> None:
+    """Writes a table that is whole or absent, with checksums of its pages. Raises
+    DiskFullError."""
+    write_atomically(
+        path,
+        lambda file: pq.write_table(table, file, compression="zstd", write_page_checksum=True),
+    )
 
 
 @contextmanager
-def open_folder(
-    path: Path,
-    config: Mapping[str, Any],
-    config_hash: str,
-    machine: Mapping[str, Any],
-    shard: str = "",
-) -> Iterator[RunFolder]:
+def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Iterator[RunFolder]:
     """The folder, created or resumed, locked against a second run for as long as it is open.
 
-    config: the settings that decide what rows hold; machine: what decides how fast they are;
-    shard: the name of a shard, which shares the folder with the others.
+    identity: config, config_hash and machine; shard: the name of a shard, which shares the folder.
     Raises FolderError where the folder belongs to another schema version, configuration or machine,
     is no run folder, or is in use; DiskFullError.
     """
-    identity = {
-        "schema_version": records.SCHEMA_VERSION,
-        "config_hash": config_hash,
-        "config": dict(config),
-        "machine": dict(machine),
-    }
-    written = path / "study.json"
+    identity = {"schema_version": SCHEMA_VERSION, **identity}
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
     refuse_links(path)
-    begun = any(path.glob("rows/*/*.parquet"))
     if path.exists() and _foreign(path):
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
             "run_dir= or empty it"
         )
+    begun = any(path.glob("rows/*.jsonl"))
     if begun:
-        study.guard(path, study.read_study(written), identity)
+        study.require_same(path, study.read_identity(path), identity)
     path.mkdir(parents=True, exist_ok=True)
     with _locked(path, shard):
-        for stray in () if shard else path.rglob(".tmp-*"):
-            stray.unlink()  # what a killed run has left behind
-        # A run that stopped before its first row binds nobody; a shard beside this one does.
-        beside = study.read_study(written) if shard and written.exists() else {}
-        if not begun and any(beside.get(key) != identity[key] for key in study.SAME):
-            study.write_identity(path, identity)
+        _begin(path, identity, begun, shard)
         try:
-            yield RunFolder(path, shared=bool(shard))
+            yield RunFolder(path, shard)
         except BaseException:
-            if {found.name for found in path.iterdir()} == {"study.json", ".lock"}:
-                shutil.rmtree(path)  # it was refused before its first row
+            if {child.name for child in path.iterdir()} == {study.STUDY, ".lock"}:
+                shutil.rmtree(path)  # it was refused before its first record
             raise
+
+
+def _begin(path: Path, identity: Mapping[str, Any], begun: bool, shard: str) -> None:
+    """Removes what a killed run has left behind, and writes study.json of a new run. A run that
+    stopped before its first record binds nobody; a shard of the same study does."""
+    own = f"*.{shard}.jsonl" if shard else "*.jsonl"
+    for file in path.glob(f"rows/{own}"):
+        with file.open("rb+") as opened:  # half a record, before others are appended
+            opened.truncate(opened.read().rfind(b"\n") + 1)
+    for stray in () if shard else path.rglob(".tmp-*"):
+        stray.unlink()
+    written = path / study.STUDY
+    beside = study.read_study(written) if shard and written.exists() else {}
+    if not begun and any(beside.get(key) != value for key, value in identity.items()):
+        study.write_identity(path, identity)
 
 
 def _foreign(path: Path) -> bool:
     """Whether a folder holds anything but what may lie there before a run, and is no run's. By the
     listing first: a shared file system may say for a minute that a file is not there which was
-    looked for too early. Then by a look: a shard may begin the folder, with study.json, now."""
-    names = {found.name for found in path.iterdir()}
+    looked for too early. Then by a look: a shard may begin the folder at this moment."""
+    names = {child.name for child in path.iterdir()}
     other = any(n not in BEFORE and not n.startswith(".tmp-") for n in names)
-    return other and "study.json" not in names and not (path / "study.json").exists()
+    return other and study.STUDY not in names and not (path / study.STUDY).exists()
 
 
 @contextmanager
@@ -289,9 +260,9 @@ def _lock(path: Path, kind: int, taken: str) -> Iterator[None]:
         yield
 
 
-def check_space(path: Path, rows: int, pictures: int) -> None:
-    """Raises DiskFullError before work starts where so many more rows, and the pictures of some of
-    them, would not fit."""
-    what = f"{rows:,} rows and {pictures:,} pictures"
-    need = rows * ROW_BYTES + pictures * PICTURE_BYTES
+def check_space(path: Path, records: int, pictures: int) -> None:
+    """Raises DiskFullError before work starts where so many more records, and the pictures of some
+    of them, would not fit."""
+    what = f"{records:,} records and {pictures:,} pictures"
+    need = records * RECORD_BYTES + pictures * PICTURE_BYTES
     require_space(path, need, what, "choose another run_dir=")

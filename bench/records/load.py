@@ -7,6 +7,7 @@ gets a table from here may use it as it is.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +23,10 @@ from bench.judge.fairness import ROOFLINE, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
 from bench.measure.rates import MACHINE, read_rates
-from bench.records import rows as schema
-from bench.records.kept import today
+from bench.records import columns
 from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text, missing
 from bench.records.study import read_study
 
-ROWS = "records.parquet"
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
 NO_PART = {"", "none", "null", "-", "nan"}
 
@@ -48,25 +47,13 @@ class Form:
     later_numbers: Sequence[str] = ()
 
 
-COLUMNS = [  # of summary.csv
-    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
-    "dtype", "temperature", "cfg", "n_latency", "latency_mean_s", "latency_p50_s", "latency_p95_s",
-    "speedup", "speedup_lo", "speedup_hi", "speedup_blocks", "speedup_least", "speedup_greatest",
-    "mal", "mal_no_bonus", "mal_expected", "nfe", "n_quality", "fid", "fid_lo", "fid_hi",
-    "fid_debiased", "fid_debiased_lo", "fid_debiased_hi", "fid_features", "kid", "kid_lo", "kid_hi",
-    "precision", "recall", "clip", "clip_lo", "clip_hi", "tv_bound", "tv_moved_mean",
-    "tv_moved_max", "tv_output", "tv_output_lo", "tv_output_hi", "tv_output_bound",
-    "tv_declared_bound", "exactness", "peak_memory_mb", "status",
-]  # fmt: skip
-SUMMARY_TEXT = (
-    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
-    "dtype", "fid_features", "exactness", "status",
-)  # fmt: skip
-SUMMARY_NUMBERS = tuple(c for c in COLUMNS if c not in SUMMARY_TEXT)
+SUMMARY_TEXT = tuple(column.name for column in columns.SUMMARY if column.type == "text")
+SUMMARY_NUMBERS = tuple(column.name for column in columns.SUMMARY if column.type == "float")
 LATER = ("fid_debiased_lo", "fid_debiased_hi", "kid_lo", "kid_hi")  # summaries may lack them
 SUMMARY = Form(
     SUMMARY_TEXT, [name for name in SUMMARY_NUMBERS if name not in LATER], later_numbers=LATER
 )
+JUDGED = "judged.json"  # scores of every image, for `diff`
 NAMED = ("prc_features", "clip_features", "hps_features")  # in quality.csv
 FORMS = {
     FAIRNESS: Form(("decoder", "verdict", "reason"), ("factor",), ("mixed",), ("worth",)),
@@ -88,11 +75,17 @@ FORMS = {
 NOTHING: dict[str, Any] = dict.fromkeys(SUMMARY_NUMBERS, math.nan) | dict.fromkeys(SUMMARY_TEXT, "")
 PHASES = ("text", "prefill", "draft", "forward", "accept", "vq")
 PROVENANCE = (
-    "git_commit", "git_dirty", "versions", "cpu", "gpu", "threads", "config_hash", "weights_hash",
-    "prompt_hash", "started_at",
-)  # fmt: skip
-UNREAD = ("depth", "sources")  # columns of every code and long ones, of which nothing is made
-RECORD_COLUMNS = tuple(name for name in schema.SCHEMA.names if name not in UNREAD)
+    "git_commit",
+    "git_dirty",
+    "versions",
+    "cpu",
+    "gpu",
+    "threads",
+    "config_hash",
+    "started_at",
+)
+UNREAD = ("depth",)  # of which nothing is made
+RECORD_COLUMNS = tuple(name for name in columns.SCHEMA.names if name not in UNREAD)
 
 
 def load(folder: Path) -> RunData:
@@ -104,12 +97,12 @@ def load(folder: Path) -> RunData:
         raise FolderError(
             f"{what}: expected the folder of a run (`python -m bench run study=...` makes one)"
         )
-    records = read_rows(folder / ROWS)
+    records = read_rows(folder / columns.MERGED)
     path = folder / "summary.csv"
     table = read_table(path, SUMMARY)
     if table.empty:
         raise FolderError(f"{path} has no rows: nothing was measured yet; {REMEDY}")
-    table = table.assign(exactness=table.exactness.map(today))
+    table = table.assign(exactness=table.exactness.map(_today))
     pairs = pd.DataFrame(lines_of(folder / CLIP_PAIRS), columns=CLIP_COLUMNS)
     summary = with_differences(_with_unsummarised(table, records), pairs)
     return RunData(
@@ -128,16 +121,15 @@ def read_rows(path: Path) -> pd.DataFrame:
     """The rows of records.parquet but for `UNREAD`, each column of its type, without nulls. Raises
     FolderError."""
     require_file(path)
-    if schema.damaged(path):
-        raise FolderError(f"{path} is damaged: it is not as it was written; {REMEDY}")
-    if wrong := schema.other_version(path):
+    if wrong := _other_version(path):
         raise FolderError(wrong)
     try:
         names = pq.read_schema(path).names
-        require_columns(path, RECORD_COLUMNS, [*names, *schema.LATER])
+        require_columns(path, RECORD_COLUMNS, [*names, *columns.LATER])
         known = [name for name in RECORD_COLUMNS if name in names]
-        table = schema.brought_up(pq.read_table(path, columns=known))
-        table = table.cast(pa.schema([schema.SCHEMA.field(name) for name in RECORD_COLUMNS]))
+        table = pq.read_table(path, columns=known, page_checksum_verification=True)
+        table = columns.with_later(table)
+        table = table.cast(pa.schema([columns.SCHEMA.field(name) for name in RECORD_COLUMNS]))
     except (pa.ArrowException, OSError) as error:
         raise FolderError(f"{path} is damaged: no readable Parquet ({error}); {REMEDY}") from error
     for field in table.schema:
@@ -149,6 +141,47 @@ def read_rows(path: Path) -> pd.DataFrame:
     if found.empty:
         raise FolderError(f"{path} has no rows: no image was decoded yet; {REMEDY}")
     return found
+
+
+def _other_version(path: Path) -> str:
+    """That rows are of a schema version that cannot be read, and what to do about it; "" where
+    they are of one that can, or the file has no versions (whoever reads it says what it is)."""
+    try:
+        found = pq.read_table(path, columns=["schema_version"], partitioning=None)
+    except (pa.ArrowException, KeyError, OSError):
+        return ""
+    versions = sorted(set(found.column(0).to_pylist()) - {*columns.READABLE})
+    readable = ", ".join(map(str, columns.READABLE))
+    wrong = (
+        f"{path} has rows of schema version {versions}, this program reads {readable}: read it "
+        "with the version of lantern-bench that made it, or run the study again into another "
+        "run_dir="
+    )
+    return wrong if versions else ""
+
+
+def judged(folder: Path) -> dict[str, dict[str, Any]]:
+    """Decoder -> its scores (`bench.data.scores.Scores`), those of every image too; {} where the
+    run has none. Raises FolderError."""
+    path, mark = folder / JUDGED, "figures of "
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+        scores = {key: one["value"]["scores"] for key, one in found.items() if key.startswith(mark)}
+    except (ValueError, AttributeError, TypeError, LookupError) as error:
+        raise FolderError(f"{path} is damaged ({error!r}); {REMEDY}") from error
+    return {key.removeprefix(mark): one for key, one in scores.items()}
+
+
+def _today(verdict: str) -> str:
+    """A verdict's cell in today's words: tables of earlier versions say `bounded`, and `violates`
+    of whatever passed a declared bound."""
+    holds = "output bound holds" in verdict  # no output bound was exceeded: no claim is broken
+    for old, new in (("bounded", "relaxed"), ("violates", "relaxed" if holds else "broken")):
+        if verdict.startswith(old):
+            return new + verdict.removeprefix(old)
+    return verdict
 
 
 def _by_decoder(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config.words import apart, split
-from bench.data.errors import ConfigError, FolderError
+from bench.config.words import apart, settings
+from bench.data.errors import FolderError
 from bench.data.files import refuse_links, write_text
 from bench.records.run_data import RunData
 from bench.report import table
@@ -44,15 +44,17 @@ class ReportPaths:
     sheets: list[Sheet]
 
 
+@dataclass(frozen=True)
+class PlaceSettings:
+    """The setting of `report` that no study has."""
+
+    out: Path | None = None
+
+
 def split_out(words: Sequence[str]) -> tuple[list[str], Path | None]:
     """The words without `out=DIR`, and DIR. Raises ConfigError where it names nothing."""
-    named, rest = apart(words, ("out",))
-    if not named:
-        return rest, None
-    value = split(named[-1]).value
-    if not value:
-        raise ConfigError("out= names no folder; write out=DIR, the folder for the report")
-    return rest, Path(value).expanduser()
+    own, rest = apart(words, ("out",))
+    return rest, settings(PlaceSettings, own, "report").out
 
 
 def check_place(run_dir: Path, out: Path | None) -> None:

@@ -174,7 +174,9 @@ def made_by(run: RunData) -> str:
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
     where = rows.gpu.where(rows.gpu.fillna("") != "", rows.cpu)
     named = {"Code": code.unique(), "model": rows.model.unique(), "on": where.dropna().unique()}
-    return f"{'; '.join(f'{key} ' + ', '.join(map(str, v)) for key, v in named.items())}."
+    forced = ", ".join(run.identity.get("forced") or [])
+    kept = f" Records of other code were kept (resume=force): {forced}." if forced else ""
+    return f"{'; '.join(f'{key} ' + ', '.join(map(str, v)) for key, v in named.items())}.{kept}"
 
 
 def drift(section: Section) -> list[str]:
@@ -204,7 +206,7 @@ def provenance(run: RunData) -> list[tuple[str, list[str]]]:
             continue
         if column == "started_at":
             facts.append(("started", [min(values), max(values)]))
-        elif column in ("versions", "weights_hash"):
+        elif column == "versions":
             facts.append((column, sorted({line for text in values for line in _flat(text)})))
         elif len(values) > MANY:
             facts.append((column, [f"{len(values)} different values, {values[0]} the first"]))

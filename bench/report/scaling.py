@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.config.schedule import BATCHED, LATENCY
+from bench.records.columns import BATCHED, LATENCY
 from bench.records.run_data import Entry, RunData
 from bench.report.table import Column, figures, interval, intervals
 from metrics.speedup import FEWEST, Timings, speedup

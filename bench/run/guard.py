@@ -1,7 +1,7 @@
 """What all decoders of a run share: a plug-in that changes it would change the rows of the others.
 
-Two mistakes are looked for after each call of a decoder with parts that are not the project's own:
-weights or buffers of the model were changed, or torch's default dtype or device.
+After each call of a decoder with parts that are not the project's own, the weights and buffers of
+the model and torch's default dtype and device are compared with what they were.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.config.schedule import Cell
+from bench.config.schema import DecoderVariant
 from bench.data.errors import BenchError
-from bench.records.study import differing
-from bench.run.outcome import foreign
+from bench.run.generate import foreign
 from decoders.api import ImageModel
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
-DTYPE, DEVICE = "torch's default dtype", "torch's default device"
+SHOWN = 3  # names in a message
 
 
 class SharedStateError(BenchError):
@@ -29,40 +28,44 @@ class SharedStateError(BenchError):
 class Guard:
     """The state of a model and of torch before any decoder has run."""
 
-    def __init__(self, model: ImageModel, every: Sequence[Cell]) -> None:
-        self.model, self.defaults = model, _defaults()
-        self.known = self._now() if any(foreign(c.entry.spec) for c in every) else {}
+    def __init__(self, model: ImageModel, every: Sequence[DecoderVariant]) -> None:
+        self.model = model
+        self.dtype, self.device = torch.get_default_dtype(), torch.get_default_device()
+        self.before = self._state() if any(foreign(v.entry.spec) for v in every) else {}
 
-    def check(self, cell: Cell) -> None:
-        """Raises SharedStateError where a plug-in of the cell has changed any of it. torch's
+    def check(self, variant: DecoderVariant) -> None:
+        """Raises SharedStateError where a plug-in of the decoder has changed any of it. torch's
         defaults are put back."""
-        names = foreign(cell.entry.spec)
+        names = foreign(variant.entry.spec)
         if not names:
             return
-        defaults = _defaults()
-        torch.set_default_dtype(self.defaults[DTYPE])
-        device = self.defaults[DEVICE]
-        torch.set_default_device(None if device.type == "cpu" else device)
-        found = self._now() | defaults
-        if found != self.known:
+        now = self._defaults()
+        torch.set_default_dtype(self.dtype)
+        torch.set_default_device(None if self.device.type == "cpu" else self.device)
+        now = self._state() | now
+        changed = [
+            name for name in {**now, **self.before} if now.get(name) != self.before.get(name)
+        ]
+        if changed:
+            more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
             raise SharedStateError(
-                f"{cell.entry.name} ({', '.join(names)}) has changed "
-                f"{differing(self.known, found)}, which all decoders share. The run ends here, and "
-                "no row that came after it is kept; leave that decoder out, or have it put back "
-                "what it changes and work on a copy of the model"
+                f"{variant.name} ({', '.join(names)}) has changed {', '.join(changed[:SHOWN])}"
+                f"{more}, which all decoders share. The run ends here, and no row that came after "
+                "it is kept; leave that decoder out, or have it put back what it changes and work "
+                "on a copy of the model"
             )
 
+    def _defaults(self) -> dict[str, Any]:
+        dtype, device = torch.get_default_dtype(), torch.get_default_device()
+        return {"torch's default dtype": dtype, "torch's default device": device}
+
     @torch.inference_mode()
-    def _now(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         """torch's defaults; of each weight and buffer (shape, dtype, sum of the bits)."""
         tensors = dict(_tensors(self.model))
         sums = torch.stack([_sum(x) for x in tensors.values()]).tolist() if tensors else []
         each = zip(tensors.items(), sums, strict=True)
-        return self.defaults | {name: (tuple(x.shape), x.dtype, y) for (name, x), y in each}
-
-
-def _defaults() -> dict[str, Any]:
-    return {DTYPE: torch.get_default_dtype(), DEVICE: torch.get_default_device()}
+        return self._defaults() | {name: (tuple(x.shape), x.dtype, y) for (name, x), y in each}
 
 
 def _tensors(model: ImageModel) -> Iterator[tuple[str, Tensor]]:

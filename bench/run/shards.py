@@ -1,24 +1,37 @@
-"""`bench run ... shard=i/n`: a part of a run's quality images, decoded by one of n processes.
+"""Parts of a run's quality images: `shard=i/n` in this process, `ray.shards=n` as tasks of Ray.
 
 A shard is every image whose index is i modulo n. An image is a function of its noise, which is one
 of (seed, prompt). So it does not matter which process decodes it, or with which other images. All
 shards write into the run's folder, and any scheduler can start them. The one that ends last
 finishes the run: verdicts, table, FID, page. Shards time nothing, as they may share a machine.
+
+Ray starts a task again whose process died, and the shard resumes. What a task runs is what a user
+can run by hand: `bench run ... shard=i/n`.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
+import logging
+import os
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.config.words import apart, given
-from bench.console import say
+from bench.config.words import apart, settings
+from bench.console import complain, progress, say
 from bench.data.errors import ConfigError, InUseError
+from decoders.kinds import Count, NotNegative
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
+
+PROGRAM = "bench.__main__"  # by its name, since it stands above this layer
 
 
 class Shard(NamedTuple):
@@ -31,38 +44,62 @@ class Shard(NamedTuple):
         return f"{self.i}/{self.n}"
 
 
-def shard_of(words: Sequence[str]) -> tuple[Shard | None, list[str]]:
-    """(the shard that a command line names, the other words). Raises ConfigError."""
-    own, rest = apart(words, ("shard",))
-    if not own:
-        return None, rest
-    text = given(own, ("shard",), "run")["shard"]
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    if found is None or int(found[1]) >= int(found[2]):
+@dataclass(frozen=True)
+class RaySettings:
+    """`ray.*`. A task has as many CPUs as the study's backend.threads."""
+
+    shards: Count  # N parts of the quality images, each a task of Ray
+    gpus: NotNegative = 0.0  # GPUs of each task
+    address: str | None = None  # auto or ray://HOST:PORT of a cluster (default: on this machine)
+
+
+@dataclass(frozen=True)
+class PartSettings:
+    """The settings of `cmd_run` that no study has: one of the two, or none."""
+
+    shard: str | None = None
+    ray: RaySettings | None = None
+
+
+def part_of(words: Sequence[str]) -> tuple[Shard | RaySettings | None, list[str]]:
+    """(the part or parts of a run that a command line names, the other words). Raises
+    ConfigError."""
+    mine, rest = apart(words, ("shard", "ray"))
+    options = settings(PartSettings, mine, "run")
+    if options.shard is None or options.ray is None:
+        return options.ray if options.shard is None else read_shard(options.shard), rest
+    raise ConfigError("shard= is one part, and ray.shards= starts them all: give one of the two")
+
+
+def read_shard(text: str) -> Shard:
+    """From i/n. Raises ConfigError."""
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if match is None or int(match[1]) >= int(match[2]):
         raise ConfigError(
             f"shard must be i/n with 0 <= i < n, found {text!r}; the four quarters of a run are "
             "0/4, 1/4, 2/4 and 3/4"
         )
-    return Shard(int(found[1]), int(found[2])), rest
+    return Shard(int(match[1]), int(match[2]))
 
 
 def run_shard(config: StudyConfig, shard: Shard) -> int:
     """Decodes (or resumes) a shard; returns how many of its images failed. Raises as `run_study`
     does, ConfigError where the study has no quality images."""
     from bench.run.runner import opened
+    from bench.run.schedule import quality_jobs
 
     require_images(config)
-    with opened(config, f"{shard.i}-of-{shard.n}") as run:
-        mine = run.quality(shard)
-        run.resume(mine)
-        run.all([mine], f"{config.name} {shard}")
-        return sum(run.folder.said(key, "status") == "failed" for b in mine for key in b.keys)
+    with opened(config, f"{shard.i}-of-{shard.n}") as runner:
+        mine = quality_jobs(config, runner.variants, shard)
+        runner.resume(mine)
+        runner.run([mine], f"{config.name} {shard}")
+        return sum(r["status"] == "failed" for r in runner.folder.records.values())
 
 
 def work(config: StudyConfig, shard: Shard, words: Sequence[str], whole: Callable[[], int]) -> int:
     """One shard, and the end of the run where it was the last. Returns an exit status: 0 also where
-    images failed, which are rows too. words: of the study; whole: the run without `shard=`."""
-    from bench.run.finish import interruptible, progress_of
+    images failed, which are records too. words: of the study; whole: the run without `shard=`."""
+    from bench.run.partial import interruptible, progress_of
 
     with interruptible(config, words):
         failed = run_shard(config, shard)
@@ -87,3 +124,62 @@ def require_images(config: StudyConfig) -> None:
             "nothing: what else runs on a shared machine would be in every time. Run it without "
             "shard= and ray.shards=, on a machine that does nothing else"
         )
+
+
+def run_on_ray(config: StudyConfig, settings: RaySettings, words: Sequence[str]) -> int:
+    """Runs a study in shards; returns 1 where some decoder failed, or a shard has not ended. words:
+    of the study. Raises ConfigError."""
+    from bench.run.partial import interruptible, progress_of
+
+    require_images(config)
+    lost, status = list[str](), 0
+    with interruptible(config, words), _connected(settings) as ray:
+        # max_calls: a process for each task, so that none finds what another has left.
+        task = ray.remote(
+            num_cpus=config.backend.threads, num_gpus=settings.gpus, max_calls=1
+        )(run_words)  # fmt: skip
+        shards = [f"shard={i}/{settings.shards}" for i in range(settings.shards)]
+        begun = {s: task.remote([*words, s], str(Path.cwd())) for s in shards}
+        with progress(len(begun), "shards", unit="shard") as bar:
+            for shard, running in begun.items():
+                try:
+                    code = ray.get(running)
+                    why = f"exit status {code}, see its output" if code > 1 else ""
+                    status = max(status, min(code, 1))
+                except ray.exceptions.RayError as error:
+                    why = str(error)
+                lost += [f"{shard} has not ended: {why}"] if why else []
+                bar.update()
+    for one in lost:
+        complain(one)
+    if lost:
+        complain(f"no table yet: {progress_of(config)} are there; the same command resumes")
+    return 1 if lost else status
+
+
+def run_words(words: Sequence[str], folder: str) -> int:
+    """A run in a process of Ray, in the folder of the one that started it."""
+    os.chdir(folder)
+    return int(importlib.import_module(PROGRAM).main(["run", *words]))
+
+
+@contextmanager
+def _connected(settings: RaySettings) -> Iterator[Any]:
+    """Ray, connected to the cluster. Raises ConfigError."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("ray.shards= needs Ray: pip install 'lantern-bench[ray]'") from error
+    terminated = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(settings.address or "local", logging_level=logging.WARNING)
+        signal.signal(signal.SIGTERM, terminated)  # Ray's handler would end this without a word
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"no Ray cluster at ray.address={settings.address}: {error}; start one with `ray start "
+            "--head`, or leave the address out for one on this machine"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

@@ -8,9 +8,11 @@ of the same temperature and guidance. The baseline under a second seed has a row
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.config.schedule import Cell
+from bench.config.schema import DecoderVariant
 from bench.data.files import write_text
 from bench.data.scores import PreferenceRow, Scores
 from bench.judge import paired
 from bench.judge.fairness import UNMEASURED, Fairness
 from bench.judge.quality import Scorer
 from bench.prompts import Prompt
-from bench.records.kept import Figures, Kept, images_digest
-from bench.records.load import COLUMNS, NAMED
+from bench.records.columns import SUMMARY
+from bench.records.load import JUDGED, NAMED
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.stats import UNKNOWN, student_ratio
@@ -34,6 +36,8 @@ from metrics.traces import moved_mass
 
 log = logging.getLogger(__name__)
 NAN = math.nan
+COLUMNS = [column.name for column in SUMMARY]
+Figures = tuple[Scores, PreferenceRow | None]
 SPEEDUP = (
     "speedup", "speedup_lo", "speedup_hi", "speedup_blocks", "speedup_least", "speedup_greatest"
 )  # fmt: skip
@@ -51,29 +55,25 @@ AT_NODES = ("tv_output", "tv_output_bound", "tv_declared_bound")  # means over r
 def summarise(
     folder: Path,
     rows: pd.DataFrame,
-    cells: Sequence[Cell],
+    every: Sequence[DecoderVariant],
     fair: Sequence[Fairness] = (),
     *,
     scorer: Scorer | None,
     exactness: Mapping[str, str],
-    kept: Kept,
 ) -> pd.DataFrame:
     """Writes summary.csv (and preference.csv where the prompts allow it, quality.csv where figures
-    name their weights, clip_pairs.csv where a decoder and its baseline have CLIP scores); returns
-    the summary.
+    name their weights, clip_pairs.csv and judged.json where there are scores); returns the summary.
 
     rows: records.parquet; fair: which speed-ups do not count; exactness: the gate's verdict by
-    decoder name; kept: figures of an earlier time, which stand where there is no scorer and the
-    images are the same.
+    decoder name.
     """
-    judge = _Judge(folder, scorer, kept)
+    judge = _Judge(folder, scorer)
     out: list[dict[str, Any]] = []
     preferences: list[PreferenceRow] = []
     unmeasured = {one.decoder for one in fair if one.verdict == UNMEASURED}
-    baselines = {cell.entry.name: _baseline(cells, cell) for cell in cells}
+    baselines = {one.name: _baseline(every, one) for one in every}
     clip: dict[str, list[paired.Scored]] = {}
-    for cell in cells:
-        name = cell.entry.name
+    for name in baselines:
         own = rows[rows.decoder == name]
         reseeds = own[own.protocol == "reseed"]
         parts = [(name, "quality", own.drop(reseeds.index))]
@@ -90,10 +90,10 @@ def summarise(
             clip[name].append(scores)
             preferences += [preference] if preference else []
     preferences += judge.real(rows) if preferences else []
-    every = pd.DataFrame(out)
-    table = every[COLUMNS]
+    lines = pd.DataFrame(out)
+    table = lines[COLUMNS]
     write_csv(folder / "summary.csv", table)
-    named = every[["decoder", "hps", "fid_features", *NAMED]]
+    named = lines[["decoder", "hps", "fid_features", *NAMED]]
     named = named if (named[[*NAMED]].fillna("") != "").any(axis=None) else named[:0]
     write_csv(folder / "quality.csv", named)
     chosen = [
@@ -103,6 +103,7 @@ def summarise(
     plain = pd.DataFrame(chosen).drop(columns="by_attribute", errors="ignore")
     write_csv(folder / "preference.csv", plain)
     write_csv(folder / paired.CLIP_PAIRS, paired.clip_differences(baselines, clip))
+    judge.save()
     return table
 
 
@@ -154,11 +155,11 @@ def _status(mine: pd.DataFrame) -> str:
     return f"{len(failed)} of {len(mine)} images failed: {failed.error.iloc[0]}"
 
 
-def _baseline(cells: Sequence[Cell], cell: Cell) -> str | None:
-    """The first baseline with the temperature and guidance of `cell`."""
-    mine = cell.sampling.temperature, cell.sampling.cfg
-    same = (c for c in cells if (c.sampling.temperature, c.sampling.cfg) == mine)
-    return next((other.entry.name for other in same if other.entry.baseline), None)
+def _baseline(every: Sequence[DecoderVariant], one: DecoderVariant) -> str | None:
+    """The first baseline with the temperature and guidance of `one`."""
+    mine = one.sampling.temperature, one.sampling.cfg
+    same = (v for v in every if (v.sampling.temperature, v.sampling.cfg) == mine)
+    return next((other.name for other in same if other.entry.baseline), None)
 
 
 def _acceptance(used: pd.DataFrame) -> dict[str, float]:
@@ -184,55 +185,54 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     } | {name: float(found.mean()) if found.size else NAN for name, found in nodes.items()}
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Judge:
-    """The quality figures of images: the scorer's, or without one those that are kept."""
+    """The quality figures of images. scores: of every decoder so far."""
 
     folder: Path
     scorer: Scorer | None
-    kept: Kept
+    scores: dict[str, Scores] = dataclasses.field(default_factory=dict)
 
     def images(self, drawn: pd.DataFrame, label: str) -> Figures:
         """Of the images of `drawn`; no figures where they cannot be had, with a log."""
+        if self.scorer is None or drawn.empty:
+            return Scores(), None
         images, prompts = [self.folder / path for path in drawn.image], _prompts(drawn)
-
-        def judged(by: Scorer) -> Figures:
-            return by.score(images, prompts), by.preference(label, images, prompts)
-
         try:
-            found = self._figures(label, drawn, judged) if len(drawn) else None
+            found = self.scorer.score(images, prompts)
+            preference = self.scorer.preference(label, images, prompts)
         except (MetricError, DecoderError) as error:  # of the pictures, of the networks' files
             log.warning("no quality figures for %s: %s", label, error)
-            found = None
-        return found or (Scores(), None)
+            return Scores(), None
+        self.scores[label] = found
+        return found, preference
 
     def real(self, rows: pd.DataFrame) -> list[PreferenceRow]:
         """The preference on the real scenes of the same prompts: what a perfect model would
         reach."""
         drawn = rows[rows.protocol == "quality"].drop_duplicates("prompt_index")
-        drawn = drawn.sort_values("prompt_index").assign(image_hash="")
-        label, prompts = "real scenes", _prompts(drawn)
+        prompts = _prompts(drawn.sort_values("prompt_index"))
+        real = self.scorer.real(prompts) if self.scorer else None
+        if self.scorer is None or real is None:
+            return []
+        found = self.scorer.preference("real scenes", real, prompts)
+        return [found] if found else []
 
-        def judged(by: Scorer) -> Figures | None:
-            real = by.real(prompts)
-            found = None if real is None else by.preference(label, real, prompts)
-            return None if found is None else (Scores(), found)
-
-        known = self._figures(label, drawn, judged)
-        return [known[1]] if known and known[1] else []
-
-    def _figures(
-        self, label: str, drawn: pd.DataFrame, judged: Callable[[Scorer], Figures | None]
-    ) -> Figures | None:
-        of = images_digest(drawn)
-        if self.scorer is None:
-            return self.kept.figures(label, of)
-        found = judged(self.scorer)
-        return None if found is None else self.kept.figures(label, of, found)
+    def save(self) -> None:
+        """judged.json: all scores, those of every image too, for `diff`."""
+        path = self.folder / JUDGED
+        if not self.scores:
+            path.unlink(missing_ok=True)
+            return
+        plain = {
+            f"figures of {label}": {"value": {"scores": dataclasses.asdict(one)}}
+            for label, one in self.scores.items()
+        }
+        write_text(path, json.dumps(plain, indent=1, sort_keys=True))
 
 
-def _prompts(kept: pd.DataFrame) -> list[Prompt]:
-    columns = (kept.prompt_id, kept.prompt, kept.category)
+def _prompts(rows: pd.DataFrame) -> list[Prompt]:
+    columns = (rows.prompt_id, rows.prompt, rows.category)
     return [Prompt(*row) for row in zip(*columns, strict=True)]
 
 

@@ -5,6 +5,7 @@ and fail where they are told to.
 """
 
 import hashlib
+import json
 import math
 import signal
 import time
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bench.prompts import Prompt
+from bench.records.folder import read_records
 from decoders.api import (
     Acceptance,
     CodeKind,
@@ -34,6 +36,22 @@ VOCAB, LENGTH, SIDE, LONGEST = 32, 16, 8, 200
 SEARCHPATH = f"hydra.searchpath=[file://{Path(__file__).parent / 'conf'}]"
 PREPARED: list[tuple[str, int, dict[int, str]]] = []  # (decoder, batch, what is kept) when made
 CALLS: list[tuple[str, str, int]] = []  # (decoder, first prompt, batch) of every call, in order
+
+
+def recorded(folder: Path) -> list[dict[str, Any]]:
+    """Every record of a run's folder, those that no longer count too."""
+    return [r for path in sorted(folder.glob("rows/*.jsonl")) for r in read_records(path)]
+
+
+def forget(folder: Path, **columns: Any) -> int:
+    """Takes out the records with these values; returns how many there were."""
+    count = 0
+    for path in folder.glob("rows/*.jsonl"):
+        lines = path.read_bytes().splitlines(keepends=True)
+        left = [x for x in lines if not columns.items() <= json.loads(x).items()]
+        path.write_bytes(b"".join(left))
+        count += len(lines) - len(left)
+    return count
 
 
 @dataclass

@@ -24,7 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.errors import TritonError
 
 from bench.config.compose import compose_study
-from bench.config.schedule import cells
+from bench.config.schema import variants
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, resolve
 from tests.cuda.pretend import (
@@ -127,7 +127,7 @@ class Step:
 def spec_of(name: str) -> DecoderSpec:
     """See `tests.decoders.compositions.entry`; with the settings in which one step shows all of a
     loop."""
-    spec = cells(compose_study([f"decoders=[{entry(name)}]"]), Sampling())[-1].entry.spec
+    spec = variants(compose_study([f"decoders=[{entry(name)}]"]), Sampling())[-1].entry.spec
     shown = getattr(resolve(spec.loop.target), "exercised", {})
     return replace(spec, loop=replace(spec.loop, kwargs={**spec.loop.kwargs, **shown}))
 

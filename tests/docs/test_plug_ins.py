@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from bench.config.compose import compose_study
-from bench.config.schedule import Cell, cells
-from bench.config.schema import StudyConfig
+from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.judge.gate import sampled
 from bench.run.finish import verdicts
 from decoders.api import ImageModel
@@ -42,8 +41,8 @@ def model() -> ImageModel:
     return random_model(vocab=5, grid=4)
 
 
-def cell_of(study: StudyConfig, model: ImageModel, name: str) -> Cell:
-    (mine,) = [cell for cell in cells(study, model.sampling) if cell.entry.name == name]
+def variant_of(study: StudyConfig, model: ImageModel, name: str) -> DecoderVariant:
+    (mine,) = [one for one in variants(study, model.sampling) if one.name == name]
     return mine
 
 
@@ -62,7 +61,7 @@ def test_the_page_is_short():
 @pytest.mark.parametrize("name, verdict", ROWS)
 def test_a_part_gets_the_verdict_that_the_page_states(name, verdict, study, model, monkeypatch):
     monkeypatch.setattr(sampled, "DRAWN", 2048)  # of the gate
-    (found,) = verdicts(model, [cell_of(study, model, name)], lambda: ["a red ball", "two"])
+    (found,) = verdicts(model, [variant_of(study, model, name)], lambda: ["a red ball", "two"])
     assert found.verdict == verdict, found.detail
     assert found.as_expected
 
@@ -70,7 +69,7 @@ def test_a_part_gets_the_verdict_that_the_page_states(name, verdict, study, mode
 @pytest.mark.parametrize("name", [name for name, _ in ROWS])
 def test_a_part_needs_fewer_forwards_than_ar(name, study, model):
     size = model.target.length
-    spec = cell_of(study, model, name).entry.spec
+    spec = variant_of(study, model, name).entry.spec
     if name == "zip":
         spec = DecoderSpec(name, PartSpec(spec.loop.target, {"lag": 2}))
     made = decoded(spec, model)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.config.compose import compose_study
-from bench.config.schedule import cells
+from bench.config.schema import variants
 from bench.judge.gate import sampled
 from bench.run.finish import verdicts
 from decoders.models.small import random_model
@@ -55,6 +55,6 @@ def test_the_drafter_of_the_readme_decodes_exactly(tmp_path, monkeypatch):
     assert words[:4] == ["python", "-m", "bench", "run"]
     config = compose_study([*words[4:], f"hydra.searchpath=[file://{tmp_path}/conf]"])
     model = random_model(vocab=40, grid=4)
-    (mine,) = [cell for cell in cells(config, model.sampling) if cell.entry.name == "mine"]
+    (mine,) = [one for one in variants(config, model.sampling) if one.name == "mine"]
     (found,) = verdicts(model, [mine], lambda: ["a red ball", "two"])
     assert found.verdict == "exact", found.detail

@@ -17,7 +17,6 @@ from bench.commands.train import compose_train
 from bench.config.catalogue import groups, option
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
-from bench.run.on_ray import RaySettings
 from decoders.api import DecoderError, Sampling
 from decoders.compose import check_keywords, resolve
 from decoders.documents import CONFIG, read_object
@@ -57,7 +56,7 @@ def settings() -> list[Any]:
     """One of each class of settings, as its defaults are."""
     study, training = compose_study(["study=smoke", "decoders=[ar]"]), compose_train([])
     parts = study.backend, study.latency, study.quality, study.fairness, study.decoders[0].sampling
-    return [study, *parts, training.train, training.data, LossConfig(), RaySettings(2), Sampling()]
+    return [study, *parts, training.train, training.data, LossConfig(), Sampling()]
 
 
 def test_no_setting_takes_another_kind_or_a_value_beyond_its_range() -> None:

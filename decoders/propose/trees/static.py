@@ -19,7 +19,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
 from decoders.distribution import draw_distinct, probabilities
-from decoders.kinds import unknown
+from decoders.nearest import unknown
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
 from decoders.propose.tree_proposer import require_logits
 from decoders.verify.children import ancestry

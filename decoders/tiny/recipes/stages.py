@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, Sampling
-from decoders.kinds import built, unknown
+from decoders.kinds import built
 from decoders.models.transformer import cast
 from decoders.models.weights import explained, write_weights
+from decoders.nearest import unknown
 from decoders.propose.drafters.eagle3 import Eagle3Learner
 from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.tiny.bundle import check_together, load, load_part

@@ -11,13 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import huggingface_hub
-import pandas as pd
 import pytest
 from huggingface_hub import constants, errors
 
 from bench.__main__ import main
 from bench.config.checkpoints import main_of
 from bench.config.compose import compose_study
+from tests.bench.fakes import recorded
 from tests.stand_ins import make
 
 WORDS = ["study=lantern_table", "metric=none", "model.grid=4", "decoders=[ar,eagle2]"]
@@ -113,8 +113,8 @@ def test_what_a_study_needs_is_downloaded_once_and_read_offline(place, made, tmp
     command = [sys.executable, "-m", "bench", "run", *WORDS, *place.words, *few, "shard=0/1"]
     done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    rows = [pd.read_parquet(path) for path in (tmp_path / "a").glob("rows/*/quality-*.parquet")]
-    assert len(rows) == 4 and {row.status[0] for row in rows} == {"ok"}
+    rows = recorded(tmp_path / "a")
+    assert [row["status"] for row in rows] == ["ok"] * 4
 
 
 REFUSED = {

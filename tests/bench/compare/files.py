@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 
 from bench.compare.published import COLUMNS
-from bench.records import rows as made
+from bench.records import columns as made
+from bench.records.folder import write_parquet
 from bench.records.load import SECTION_KEYS
 from bench.run.summary import COLUMNS as SUMMARY
 
@@ -47,5 +48,5 @@ def a_run(
         for row in rows
         for i, s in enumerate(seconds.get(row["decoder"], [row["latency_mean_s"]] * 2))
     ]  # fmt: skip
-    made.write(folder / "records.parquet", pa.Table.from_pylist(timed, schema=made.SCHEMA))
+    write_parquet(folder / "records.parquet", pa.Table.from_pylist(timed, schema=made.SCHEMA))
     return folder

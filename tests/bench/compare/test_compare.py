@@ -210,7 +210,7 @@ def test_compare_writes_table_and_plot_of_the_shipped_numbers(tmp_path):
     [
         (["studi=main"], "did you mean 'study'"),
         (["study=main", "run_dir=x"], "keep one of them"),
-        (["tolerance=2", "run_dir=x"], "0.1 is 10 %"),
+        (["tolerance=2", "run_dir=x"], "tolerance must be below 1"),
         (["study=nosuch"], "Finished here"),
     ],
 )

@@ -10,7 +10,6 @@ import torch
 from bench.judge.paired import CLIP_PAIRS, clip_differences
 from bench.judge.quality import ScenesScorer, Scores
 from bench.prompts import Prompt
-from bench.records.kept import Kept
 from bench.run.runner import RunResult, run_study
 from bench.run.summary import summarise
 from metrics import MetricError
@@ -25,7 +24,7 @@ def expected(image: Path) -> float:
     """A made-up score: its prompt's own, and what the decoder does to it. Greedy: 50 more."""
     prompt, decoder = int(image.stem.split("-")[2]), image.parent.parent.name
     offset = {"fake_spec": -1.0 - prompt % 2, "greedy": 50.0, "fast_greedy": 50.5}
-    return 10.0 * prompt + offset.get(decoder.rpartition("-")[0], 0.0)
+    return 10.0 * prompt + offset.get(decoder, 0.0)
 
 
 class ScorerByName:
@@ -47,7 +46,7 @@ class ScorerByName:
 def compared(result: RunResult, rows: pd.DataFrame) -> pd.DataFrame:
     """clip_pairs.csv of a run with these rows, by decoder."""
     scorer = ScorerByName()
-    summarise(result.path, rows, result.cells, scorer=scorer, exactness={}, kept=Kept(result.path))  # type: ignore[arg-type]
+    summarise(result.path, rows, result.variants, scorer=scorer, exactness={})  # type: ignore[arg-type]
     return pd.read_csv(result.path / CLIP_PAIRS).set_index("decoder")
 
 

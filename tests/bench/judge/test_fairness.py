@@ -13,7 +13,8 @@ from bench.data.errors import ConfigError
 from bench.judge.fairness import SAME, judge, judge_folder, mixed
 from bench.judge.roofline import roofline
 from bench.measure.rates import MachineRates
-from bench.run.finish import finish, gather
+from bench.run.finish import finish
+from bench.run.partial import gather
 from bench.run.summary import COLUMNS
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.measure.test_floors import REAL
@@ -132,7 +133,7 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypa
         # machine measured again, and the verdict rest on this hour's rates.
         times = [column for column in planted if column.startswith("seconds_")]
         planted.loc[~ar, times] *= 100
-        table = roofline(result.path, result.model, result.cells, planted)
+        table = roofline(result.path, result.model, result.variants, planted)
         found = {f.decoder: f for f in judge(planted, config.baselines, table, LIMITS)}
         assert found["eagle2"].verdict == found["ar"].verdict == expected, found
         assert found["eagle2"].factor == pytest.approx(2 * slower)

@@ -238,7 +238,7 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     seen = []
 
     def measured(device, dtype, weights, name, budget) -> MachineRates:
-        seen.append(len(list(folder.glob("rows/ar-*/latency-*"))))
+        seen.append(sum(r["decoder"] == "ar" for r in fakes.recorded(folder)))
         best = 9 if len(seen) == 2 else 3
         rates = at(best * 1e15, 1e15, 1e15, 0.1)  # no step is below its floor
         return dataclasses.replace(
@@ -257,7 +257,7 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     (folder / "records.parquet").unlink()
     run_study(config)
     assert len(seen) == 4, "as if stopped after its last image, before the moment behind it"
-    next(folder.glob("rows/ar-*/latency-*")).unlink()
+    assert fakes.forget(folder, decoder="ar", protocol="latency", prompt_index=0) == 1
     result = run_study(config)
     assert len(seen) == 6, "a session that times something measures too"
     finish(config, result)
@@ -307,7 +307,7 @@ def test_a_step_that_is_one_graph_is_timed_as_a_whole(fake_study):
     rows = result.rows.copy()
     for name in ("seconds_draft", "seconds_forward", "seconds_accept"):
         rows[name] = 0.0
-    table = roofline(result.path, result.model, result.cells, rows).set_index("decoder")
+    table = roofline(result.path, result.model, result.variants, rows).set_index("decoder")
     ar, tree = table.loc["ar"], table.loc["eagle2"]
     own = rows[rows.decoder == "ar"]
     whole = ((own.seconds_total - own.seconds_prefill) / own.nfe).median()

@@ -19,7 +19,7 @@ from bench.measure import device
 from bench.measure.clock import Clock, no_collection
 from bench.measure.device import card_state, prepare, provenance
 from bench.measure.memory import MemoryMeter
-from bench.run.lineup import warm_up
+from bench.run.warmup import warm_up
 from decoders.execution.cpu import processor
 
 

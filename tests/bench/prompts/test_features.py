@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bench.records.study import read_identity
 from bench.run.runner import run_study
 from decoders.api import DecoderError, ImageModel
 from decoders.models.small import random_model
@@ -61,10 +62,10 @@ def test_a_run_on_cached_features_is_the_live_run(fake_study, words, tmp_path):
     assert set(zip(live.rows.prompt_id, live.rows.category, strict=True)) == {
         ("7", "cubes"), ("3", "rings"), ("9", "cubes"),
     }  # fmt: skip
-    hashes = json.loads(cached.rows.weights_hash[0])
+    hashes = read_identity(cached.path)["weights"]
     digest = hashlib.sha256(out.read_bytes()).hexdigest()
     assert hashes["text/cache.safetensors"] == digest
-    assert "text/model.safetensors" in json.loads(live.rows.weights_hash[0])
+    assert "text/model.safetensors" in read_identity(live.path)["weights"]
 
 
 def test_a_file_without_prompts_runs_under_its_own_names(fake_study, words, tmp_path, caplog):

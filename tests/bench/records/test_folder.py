@@ -2,16 +2,20 @@
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from bench.data.errors import DiskFullError, FolderError, PromptError
-from bench.records import rows as records
+from bench.data.files import write_atomically
+from bench.records.columns import SCHEMA_VERSION
 from bench.records.folder import open_folder
-from bench.records.rows import SCHEMA_VERSION, write_atomically
 from bench.run.runner import run_study
 from decoders.api import DecoderError
+from tests.bench import fakes
+
+OWN = {"config": {"a": 1}, "config_hash": "h", "machine": {}}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -61,24 +65,21 @@ def test_a_folder_of_something_else_is_refused(fake_study, tmp_path):
         run_study(fake_study(f"run_dir={tmp_path / 'thesis'}"))
 
 
-def test_a_full_disk_stops_with_advice_and_loses_nothing(fake_study, monkeypatch, tmp_path):
-    config = fake_study()
-    written = []
-    real = records.pq.write_table
+def test_a_full_disk_stops_with_advice_and_loses_nothing(fake_study, monkeypatch):
+    config, written = fake_study(), []
+    real = os.fsync
 
-    def full_after_five(table, file, **kwargs):
-        if len(written) == 5:
-            file.write(b"half a row")
+    def full_after_five(file):
+        written.append(file)
+        if len(written) == 8:  # some of them are of study.json and pictures
             raise OSError(errno.ENOSPC, "No space left on device")
-        written.append(table)
-        return real(table, file, **kwargs)
+        real(file)
 
-    monkeypatch.setattr(records.pq, "write_table", full_after_five)
+    monkeypatch.setattr(os, "fsync", full_after_five)
     with pytest.raises(DiskFullError, match="resumes"):
         run_study(config)
-    files = list(Path(config.run_dir).glob("rows/*/*"))
-    assert len(files) == 5 and all(records.read(path) is not None for path in files)
     monkeypatch.undo()
+    assert 0 < len(fakes.recorded(Path(config.run_dir))) < 36
     resumed = run_study(config).rows
     assert (resumed.status == "ok").all() and len(resumed) == 36
 
@@ -97,17 +98,17 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path):
 
 
 def test_leftovers_of_a_killed_run_are_swept(tmp_path):
-    with open_folder(tmp_path / "run", {"a": 1}, "h", {}):
+    with open_folder(tmp_path / "run", OWN):
         pass
-    stray = tmp_path / "run" / "rows" / "cell" / ".tmp-x.parquet"
+    stray = tmp_path / "run" / "rows" / ".tmp-x.jsonl"
     stray.parent.mkdir(parents=True)
     stray.write_bytes(b"half")
-    with open_folder(tmp_path / "run", {"a": 1}, "h", {}):
+    with open_folder(tmp_path / "run", OWN):
         assert not stray.exists()
 
 
 def test_a_run_that_is_refused_before_its_first_row_leaves_no_folder(tmp_path):
     path = tmp_path / "run"
-    with pytest.raises(PromptError), open_folder(path, {}, "hash", {}):
+    with pytest.raises(PromptError), open_folder(path, OWN):
         raise PromptError("too few prompts")
     assert not path.exists()

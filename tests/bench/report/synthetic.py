@@ -16,7 +16,8 @@ import pyarrow as pa
 from PIL import Image
 
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
-from bench.records import rows as records
+from bench.records import columns as records
+from bench.records.folder import write_parquet
 from bench.records.load import SUMMARY_NUMBERS
 
 LENGTH = 256
@@ -131,7 +132,7 @@ def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[st
         "status": "ok", "error": "",
         "git_commit": "0123456789abcdef", "git_dirty": False, "versions": '{"torch": "2.9.0"}',
         "cpu": "Example CPU, 2 cores", "gpu": "", "threads": 2, "config_hash": "c0ffee",
-        "weights_hash": '{"target.safetensors": "aa11"}', "sources": "{}", "prompt_hash": "bb22",
+        "code": "aa11",
         "started_at": f"2025-01-01T00:{index:02d}:00Z", **records.empty_measures(),
     }  # fmt: skip
     if made.error:
@@ -240,7 +241,7 @@ def write_run(
             summary.append(reseed_row(summary[-1]))
             rows += [row(made, "reseed", index, 1, "") for index in range(prompts)]
     folder.mkdir(parents=True, exist_ok=True)
-    records.write(folder / "records.parquet", pa.Table.from_pylist(rows, schema=records.SCHEMA))
+    write_parquet(folder / "records.parquet", pa.Table.from_pylist(rows, schema=records.SCHEMA))
     table = pd.DataFrame(summary)
     for column, value in summary_columns.items():
         table[column] = value

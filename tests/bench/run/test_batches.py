@@ -8,12 +8,13 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.config import schedule
+from bench.config.schema import variants
 from bench.data.errors import ConfigError
 from bench.records.load import load
 from bench.report import build
 from bench.report.scaling import Line, lines
 from bench.report.summarise import summarise
+from bench.run.schedule import latency_jobs
 from decoders.api import Sampling
 from tests.bench import fakes
 
@@ -34,7 +35,7 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
     words += ["latency.prompts=12", "latency.batch=[1,2,4]", SLOW + FAST[:-2] + "]"]
     config = fake_study(*words)
     assert config.prompts_needed == 12
-    found = schedule.latency_batches(config, schedule.cells(config, Sampling()))
+    found = latency_jobs(config, variants(config, Sampling()))
     sizes = [(b.size, len(b.indices)) for b in found]
     assert sizes == [(1, 1)] * 24 + [(2, 6)] * 4 + [(4, 6)] * 4
     fakes.CALLS.clear()
@@ -53,8 +54,8 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
     text = build.terminal(summarise(load(Path(config.run_dir))))
     assert "idle, %" in text
     assert main(["run", *args]) == 0  # nothing is left to do
-    (row,) = Path(config.run_dir).glob("rows/fake_ar-*/batched4-0-00003.parquet")
-    row.unlink()
+    gone = {"decoder": "fake_ar", "protocol": "batched", "batch": 4, "prompt_index": 3}
+    assert fakes.forget(Path(config.run_dir), **gone) == 1
     calls = len(fakes.CALLS)
     assert main(["run", *args]) == 0 and len(fakes.CALLS) == calls + 2
 
@@ -93,8 +94,8 @@ def test_a_run_in_batches_reports_by_size_resumes_and_keeps_its_other_figures(fa
     saved = list(csv.DictReader((folder / "report" / "scaling.csv").read_text().splitlines()))
     assert len(saved) == 9 and float(saved[0]["images_s"]) > 0
 
-    (row,) = folder.glob("rows/fake_ar-*/batched11-0-00003.parquet")
-    row.unlink()
+    gone = {"decoder": "fake_ar", "protocol": "batched", "batch": 11, "prompt_index": 3}
+    assert fakes.forget(folder, **gone) == 1
     assert main(["run", *words]) == 1
     again = [size for name, _, size in fakes.CALLS[calls:] if name == "ar"]
     assert again == [11, 11]  # warmed up, and the call that lacked a row

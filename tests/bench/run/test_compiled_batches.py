@@ -4,9 +4,10 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
-from bench.config import schedule
-from bench.run.lineup import Lineup
+from bench.config.schema import variants
+from bench.run.decoders import Decoders
 from bench.run.runner import run_study
+from bench.run.schedule import latency_jobs, quality_jobs
 from decoders.api import Sampling
 from decoders.execution.eager import Eager
 from tests.bench import fakes
@@ -45,14 +46,13 @@ class Slow(Eager):
 
 def test_the_bar_says_how_much_is_left_to_compile(fake_study):
     config, how, said = fake_study(), Slow(), list[str]()
-    every = schedule.cells(config, Sampling())
-    model = dataclasses.replace(fakes.load_model(), execution=how)
-    lineup = Lineup(config, model, every, fakes.load_prompts(4))
-    batches = schedule.latency_batches(config, every)
-    lineup.expect([*batches, *schedule.quality_batches(config, every)])
-    lineup.announce(SimpleNamespace(set_postfix_str=said.append))
-    for batch in batches[:2]:
-        lineup.decode(batch)
+    every = variants(config, Sampling())
+    decoders = Decoders(dataclasses.replace(fakes.load_model(), execution=how), every)
+    jobs = latency_jobs(config, every)
+    decoders.expect([*jobs, *quality_jobs(config, every)])
+    decoders.announce(how, SimpleNamespace(set_postfix_str=said.append))
+    for job in jobs[:2]:
+        decoders.of(job, None)
         for phase in ("draft", "forward", ""):
             how.tell(phase)
         how.seconds += 90

@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from bench.run.lineup import Lineup
-from bench.run.runner import Run, run_study
+from bench.run.decoders import Decoders
+from bench.run.runner import Runner, run_study
 from bench.run.shards import Shard, run_shard
 from tests.bench import fakes
 
@@ -23,13 +23,13 @@ def held() -> set[tuple[str, int]]:
 def moments(monkeypatch) -> list[set[tuple[str, int]]]:
     """What is held behind every batch of a run, before any of it is dropped."""
     found: list[set[tuple[str, int]]] = []
-    run = Run.run
+    run = Runner.run_job
 
-    def watched(self, batch):
-        run(self, batch)
+    def watched(self, job):
+        run(self, job)
         found.append(held())
 
-    monkeypatch.setattr(Run, "run", watched)
+    monkeypatch.setattr(Runner, "run_job", watched)
     return found
 
 
@@ -64,7 +64,7 @@ class Cyclic:
 
 
 def test_a_dropped_state_is_freed_though_it_refers_to_itself(fake_study, monkeypatch):
-    generate, done = fakes.FakeLoop.generate, Lineup.done
+    generate, done = fakes.FakeLoop.generate, Decoders.done
     made, alive = [], []
 
     def recording(self, text, noise, *, pairs=0):
@@ -75,12 +75,12 @@ def test_a_dropped_state_is_freed_though_it_refers_to_itself(fake_study, monkeyp
             made.append(weakref.ref(self.prepared[size]))
         return found
 
-    def watched(self, batch):
-        done(self, batch)
+    def watched(self, job):
+        done(self, job)
         alive.append(sum(one() is not None for one in made))
 
     monkeypatch.setattr(fakes.FakeLoop, "generate", recording)
-    monkeypatch.setattr(Lineup, "done", watched)
+    monkeypatch.setattr(Decoders, "done", watched)
     monkeypatch.setattr(gc, "unfreeze", UNFREEZE)  # what is dropped is freed though it was frozen
     try:
         run_study(fake_study("decoders=[fake_ar,fake_spec]", "latency.blocks=1"))

@@ -53,7 +53,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], float]], Machine]:
     def made(share: Callable[[float], float]) -> Machine:
         one = Machine(share)
-        monkeypatch.setattr("bench.run.outcome.read", one.read)
+        monkeypatch.setattr("bench.run.generate.read", one.read)
         monkeypatch.setattr(busy, "read", one.read)
         monkeypatch.setattr(busy, "time", one)
         return one

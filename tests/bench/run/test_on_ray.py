@@ -39,7 +39,7 @@ def test_a_run_on_ray_gives_the_same_table_also_where_a_worker_is_killed(tmp_pat
 
     def kill_one() -> None:
         while not over.wait(0.05) and not killed:
-            found = [*workers(folder)] if any(folder.glob("rows/*/*.parquet")) else []
+            found = [*workers(folder)] if any(folder.glob("rows/*.jsonl")) else []
             for process in found[:1]:
                 os.kill(process.pid, signal.SIGKILL)
                 killed.append(process.pid)
@@ -62,7 +62,7 @@ def test_a_run_on_ray_gives_the_same_table_also_where_a_worker_is_killed(tmp_pat
     ("words", "expected"),
     [
         (["ray.shards=2", "shard=0/2"], "give one of the two"),
-        (["ray.shard=2"], "did you mean 'shards'"),
+        (["ray.shard=2"], "did you mean 'ray.shards'"),
         (["ray.gpus=1"], "ray.shards"),
         (["ray.shards=0"], "ray.shards"),
         (["ray.shards=2", "latency.prompts=2", "quality.images=0"], "shards time nothing"),

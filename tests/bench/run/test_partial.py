@@ -11,10 +11,7 @@ import pytest
 from bench.__main__ import main
 from bench.console import terminable
 from bench.data.errors import Interrupted
-from bench.run.finish import (
-    PARTIAL,
-    interruptible,
-)
+from bench.run.partial import PARTIAL, interruptible
 from tests.bench import fakes
 
 
@@ -38,7 +35,7 @@ def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped,
     words, flag, folder = stopped
     assert main(["run", *words()]) == 130
     said = capsys.readouterr().err
-    done = len(list(folder.glob("rows/*/*.parquet")))
+    done = len(fakes.recorded(folder))
     assert 0 < done < 26
     assert f"interrupted: {done} of 26 images are recorded in {folder}" in said
     assert "same command resumes" in said and "python -m bench report 'hydra.searchpath=" in said

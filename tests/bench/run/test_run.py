@@ -104,7 +104,7 @@ def test_an_interrupted_study_resumes_to_the_same_table(fake_study, tmp_path, wh
     config = fake_study(*kill)
     with pytest.raises(KeyboardInterrupt):
         run_study(config)
-    recorded = len(list(Path(config.run_dir).glob("rows/*/*.parquet")))
+    recorded = len(fakes.recorded(Path(config.run_dir)))
     assert recorded > 0 and not (Path(config.run_dir) / "records.parquet").exists()
     flag.unlink()
     fakes.CALLS.clear()
@@ -118,6 +118,36 @@ def test_an_interrupted_study_resumes_to_the_same_table(fake_study, tmp_path, wh
     assert_frame_equal(first, second)
 
 
+class Killed(BaseException):
+    """As SIGKILL: nothing handles it."""
+
+
+@pytest.mark.parametrize("at", [2, 6, 9, 13, 17, 18, 20, 24])
+def test_a_kill_while_a_file_is_written_gives_the_table_of_a_run_without_kills(
+    fake_study, fake_run, monkeypatch, tmp_path, at
+):
+    """At study.json, a record (of which half is left), captions, the merge, a table."""
+    words = "decoders=[fake_ar,fake_spec]", "latency.prompts=3"
+    _, whole = fake_run(*words)
+    config, sync, count = fake_study(*words, f"run_dir={tmp_path / 'killed'}"), os.fsync, [0]
+
+    def kill(file: int) -> None:
+        count[0] += 1
+        if count[0] == at:
+            os.ftruncate(file, max(os.fstat(file).st_size - 10, 0))
+            raise Killed
+        sync(file)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(os, "fsync", kill)
+        finish(config, run_study(config))
+    resumed = run_study(config)
+    assert_frame_equal(stable(resumed.rows), stable(whole.rows))
+    left = [*TIMES, "peak_memory_mb"]
+    first, second = (finish(config, result).drop(columns=left) for result in (resumed, whole))
+    assert_frame_equal(first, second)
+
+
 def test_a_killed_process_loses_at_most_the_call_in_flight(tmp_path):
     words = [
         fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path / 'run'}", "loop.seconds=0.1",
@@ -128,15 +158,15 @@ def test_a_killed_process_loses_at_most_the_call_in_flight(tmp_path):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     child = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
     deadline = time.monotonic() + 60
-    while len(list(tmp_path.glob("run/rows/*/latency-*.parquet"))) < 3:
+    while len(fakes.recorded(tmp_path / "run")) < 3:
         assert time.monotonic() < deadline and child.poll() is None, child.communicate()
         time.sleep(0.005)
     child.send_signal(signal.SIGKILL)
     child.communicate()
-    survivors = {p: p.read_bytes() for p in tmp_path.glob("run/rows/*/*.parquet")}
+    survivors = fakes.recorded(tmp_path / "run")
     assert 3 <= len(survivors) < 16
     assert main(["run", *words]) == 0
-    assert all(p.read_bytes() == content for p, content in survivors.items())
+    assert all(str(r) in [*map(str, fakes.recorded(tmp_path / "run"))] for r in survivors)
     rows = pd.read_parquet(tmp_path / "run" / "records.parquet")
     assert len(rows) == 2 * (4 + 4) + 4 and (rows.status == "ok").all()
     assert not list(tmp_path.rglob(".tmp-*"))
@@ -172,8 +202,7 @@ def test_a_decoder_that_stops_the_gpu_ends_the_run_and_a_resume_goes_on(fake_stu
     config = fake_study(f"decoders=[fake_ar,{bad},fake_spec]", "latency.blocks=1")
     with pytest.raises(DeviceLostError, match=r"bad has stopped the GPU \(AcceleratorError: CUDA"):
         run_study(config)
-    files = [*Path(config.run_dir).glob("rows/*/*.parquet")]
-    recorded = Counter(file.parent.name.rpartition("-")[0] for file in files)
+    recorded = Counter(r["decoder"] for r in fakes.recorded(Path(config.run_dir)))
     assert recorded == before | {"bad": 10}, "nothing of others after that"
     rows = run_study(config).rows
     failed = rows[rows.status == "failed"]

@@ -14,7 +14,7 @@ from bench.data.errors import ConfigError, FolderError, InUseError
 from bench.records.folder import open_folder
 from bench.records.study import read_identity
 from bench.run.runner import run_study
-from bench.run.shards import Shard, run_shard, shard_of
+from bench.run.shards import Shard, part_of, run_shard
 from tests.bench import fakes
 from tests.bench.run.test_run import FAILING
 from tests.tiny import short
@@ -77,8 +77,8 @@ def test_the_last_shard_ends_the_run(tmp_path, capsys):
     assert len(pd.read_csv(tmp_path / "summary.csv")) == 4
     (tmp_path / "summary.csv").unlink()
     said = read_identity(tmp_path)
-    identity = said["config"], said["config_hash"], said["machine"]
-    with open_folder(tmp_path, *identity, shard="2-of-3"):
+    identity = {key: said[key] for key in ("config", "config_hash", "machine")}
+    with open_folder(tmp_path, identity, shard="2-of-3"):
         assert main([*words, "shard=1/2"]) == 0, "a shard that ends later finishes the run"
     assert not (tmp_path / "summary.csv").exists()
 
@@ -99,19 +99,20 @@ def test_a_failing_image_fails_in_a_shard_as_in_a_run(fake_study):
 
 def test_shards_share_a_folder_and_a_run_has_it_alone(fake_study):
     config = fake_study(UNTIMED)
-    path, rest = Path(config.run_dir), (config.measured(), config.hash, {})
-    with open_folder(path, *rest, shard="0-of-2"), open_folder(path, *rest, shard="1-of-2"):
+    path = Path(config.run_dir)
+    own = {"config": config.measured(), "config_hash": config.hash, "machine": {}}
+    with open_folder(path, own, shard="0-of-2"), open_folder(path, own, shard="1-of-2"):
         with (
             pytest.raises(InUseError, match="another process has shard 0-of-2"),
-            open_folder(path, *rest, shard="0-of-2"),
+            open_folder(path, own, shard="0-of-2"),
         ):
             pass
-        with pytest.raises(InUseError, match="shards of it are"), open_folder(path, *rest):
+        with pytest.raises(InUseError, match="shards of it are"), open_folder(path, own):
             pass
     with (
-        open_folder(path, *rest),
+        open_folder(path, own),
         pytest.raises(InUseError, match="another run is writing"),
-        open_folder(path, *rest, shard="0-of-2"),
+        open_folder(path, own, shard="0-of-2"),
     ):
         pass
 
@@ -137,7 +138,7 @@ def test_a_shared_file_system_that_is_late_or_locks_nothing(fake_study, monkeypa
 
 
 def test_words_of_a_shard():
-    assert shard_of(["seed=3", "shard=1/4"]) == (Shard(1, 4), ["seed=3"])
+    assert part_of(["seed=3", "shard=1/4"]) == (Shard(1, 4), ["seed=3"])
     for text in ("2/2", "1", "-1/2", "a/b", "0/0"):
         with pytest.raises(ConfigError, match="shard must be i/n with 0 <= i < n"):
-            shard_of([f"shard={text}"])
+            part_of([f"shard={text}"])

@@ -1,8 +1,6 @@
 """summary.csv: its columns, its speed-ups and its quality figures, on rows with known answers."""
 
-import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,8 +8,6 @@ import pytest
 import torch
 
 from bench.judge.quality import PreferenceRow, Scores
-from bench.records.kept import Kept
-from bench.run.finish import Verdict, finish
 from bench.run.runner import run_study
 from bench.run.summary import summarise
 from metrics import MetricError
@@ -47,9 +43,7 @@ def done(fake_run):
 def summary_of(result, rows=None, scorer=None):
     rows = result.rows.copy() if rows is None else rows
     verdicts = {"fake_ar": "exact"}
-    table = summarise(
-        result.path, rows, result.cells, scorer=scorer, exactness=verdicts, kept=Kept(result.path)
-    )
+    table = summarise(result.path, rows, result.variants, scorer=scorer, exactness=verdicts)
     return table.set_index("decoder")
 
 
@@ -115,23 +109,3 @@ def test_quality_uses_quality_images_only_and_says_when_it_cannot(done, caplog):
     table = summary_of(result, few, CountingScorer())
     assert np.isnan(table.loc["greedy", "fid"]) and table.loc["greedy", "n_quality"] == 4
     assert "no quality figures for greedy" in caplog.text
-
-
-def test_a_finished_study_without_gate_and_metric_keeps_what_still_holds(fake_study, monkeypatch):
-    names = ("fake_ar", "fake_spec", "greedy")
-    said = [Verdict(name, "exact", 0.0, "all", None, "exact") for name in names]
-    monkeypatch.setattr("bench.run.finish.verdicts", lambda model, cells, *_: said)
-    gated, plain = fake_study("gate=true"), fake_study()
-    finish(gated, run_study(gated), CountingScorer())
-    files = ("summary.csv", "preference.csv", "exactness.csv")
-    before = {name: (Path(plain.run_dir) / name).read_text() for name in files}
-    finish(plain, run_study(plain))
-    assert {name: (Path(plain.run_dir) / name).read_text() for name in files} == before
-    result = run_study(plain)
-    rows = result.rows.copy()
-    mine = rows.decoder == "fake_spec"
-    rows.loc[mine, "image_hash"], rows.loc[mine, "sources"] = "other", "other"
-    table = finish(plain, dataclasses.replace(result, rows=rows)).set_index("decoder")
-    assert table.fid.notna().tolist() == [True, True, False, True], "other images, no figure"
-    assert table.exactness.fillna("").tolist() == ["exact", "exact", "", "exact"], "other code"
-    assert "fake_spec" not in (Path(plain.run_dir) / "exactness.csv").read_text()

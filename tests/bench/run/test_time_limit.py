@@ -7,7 +7,7 @@ import pytest
 
 from bench.data.errors import TimeLimitError
 from bench.run.finish import finish
-from bench.run.outcome import within
+from bench.run.limit import within
 from bench.run.runner import run_study
 from tests.bench import fakes
 

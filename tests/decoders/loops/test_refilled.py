@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.config.compose import compose_study
-from bench.config.schedule import cells
+from bench.config.schema import variants
 from decoders.api import DecoderError, Draft, Execution, Generation, Prefill, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.cpu.execution import Cpu
@@ -52,7 +52,7 @@ for name in KINDS:
 
 def decoder_of(name: str, how: Execution, sampling: Sampling = SAMPLING) -> Any:
     study = compose_study([f"decoders=[{entry(name)}]", "model=tiny"])
-    return built(cells(study, SAMPLING)[-1].entry.spec, how, sampling)
+    return built(variants(study, SAMPLING)[-1].entry.spec, how, sampling)
 
 
 def built(spec: DecoderSpec, how: Execution, sampling: Sampling = SAMPLING) -> Any:

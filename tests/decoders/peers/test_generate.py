@@ -196,5 +196,5 @@ def test_the_command_runs_a_study_of_both_and_what_fails_is_a_row(tmp_path: Path
     rows = pd.read_parquet(tmp_path / "records.parquet")
     theirs = rows[rows.decoder == "hf_generate"].iloc[0]
     assert theirs.loop == "generate(dynamic cache, sdpa attention)"
-    assert "decoders/peers/convert.py" in theirs.sources and "transformers" in theirs.versions
+    assert "transformers" in theirs.versions
     assert "hf_generate" in (tmp_path / "report" / "table.txt").read_text()

@@ -9,7 +9,7 @@ import torch
 
 import bench
 from bench.config.compose import compose_study
-from bench.config.schedule import cells
+from bench.config.schema import variants
 from decoders.api import Acceptance, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.execution.compiled import Compiled
@@ -68,7 +68,7 @@ def test_every_piece_of_every_decoder_is_one_graph(
 
     monkeypatch.setattr(Replayed, "__call__", counted)
     words = [f"decoders=[{entry(name)}]", "model=tiny"]
-    spec = cells(compose_study(words), SAMPLING)[-1].entry.spec
+    spec = variants(compose_study(words), SAMPLING)[-1].entry.spec
     plain, own = (build_decoder(model_of(sizes), spec, SAMPLING) for sizes in ((), range(1, 2)))
     for seed in (3, 4):  # the second image goes on with what was compiled for the first
         have, want = generation(own, seed), generation(plain, seed)

@@ -1,12 +1,7 @@
-"""One call of a decoder: timed, checked, within a time limit; and what rows say of its images.
+"""One call of a decoder: timed, checked, within a time limit; and the records of its images.
 
 Why the checks: a plug-in that returns a code outside the codebook, a trace of another shape or a
-NaN image must become a failed row that says so, not a figure in a table.
-
-Why a limit: a drafter that loops for ever must not hold up the other decoders. A timer's signal
-raises an exception inside the call, in Python's main thread. It cannot end a hang inside one C call
-(a kernel, a read from a dead disk): Python handles a signal between two of its own instructions.
-Nor can it see work in other threads.
+NaN image must become a failed record that says so, not a figure in a table.
 """
 
 from __future__ import annotations
@@ -15,24 +10,21 @@ import inspect
 import math
 import os
 import re
-import signal
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from bench.config.schedule import Cell
-from bench.data.errors import ConfigError, Failure, TimeLimitError, attempt, described
+from bench.config.schema import DecoderVariant
+from bench.data.errors import Failure, attempt, described
 from bench.measure.busy import Load, between, read
 from bench.measure.clock import Clock, no_collection
 from bench.measure.memory import MemoryMeter
-from bench.records.rows import empty_measures
+from bench.records.columns import empty_measures
+from bench.run.limit import within
 from decoders.api import (
     AcceptRule,
     CodeKind,
@@ -45,11 +37,7 @@ from decoders.api import (
 )
 from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.noise import Noise
-from decoders.places import place
 from metrics.traces import from_trace, output_tv
-
-T = TypeVar("T")
-BRIEF = 0.01  # seconds that are not waited for
 
 
 @dataclass(frozen=True)
@@ -70,17 +58,17 @@ class Outcome:
     peak_mb: float
 
 
-def build_cell(model: ImageModel, cell: Cell) -> Decoder | Failure:
-    """A cell's decoder, or what building it raised: a plug-in's file that cannot be imported too.
+def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
+    """The decoder, or what building it raised: a plug-in's file that cannot be imported too.
     Another DecoderError (a setting that cannot be) passes, with the decoder's name."""
     try:
         return attempt(
-            lambda: build_decoder(model, cell.entry.spec, cell.sampling), (DecoderError,)
+            lambda: build_decoder(model, variant.entry.spec, variant.sampling), (DecoderError,)
         )
     except BrokenModule as error:
         return Failure(described(error))
     except DecoderError as error:
-        raise DecoderError(f"the decoder {cell.entry.name} cannot be built: {error}") from error
+        raise DecoderError(f"the decoder {variant.name} cannot be built: {error}") from error
 
 
 def foreign(spec: DecoderSpec) -> list[str]:
@@ -103,7 +91,7 @@ def first_process() -> int:
 
 
 @torch.inference_mode()
-def decode(
+def generate(
     model: ImageModel,
     decoder: Decoder,
     prompts: list[str],
@@ -173,12 +161,11 @@ def picture_of(image: Tensor) -> Image.Image:
     return Image.fromarray(image.permute(1, 2, 0).numpy())  # [H, W, 3]
 
 
-def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[dict[str, Any]]:
-    """The measured columns of each image of a call.
+def to_records(outcome: Outcome, timed: bool, rule: AcceptRule | None) -> list[dict[str, Any]]:
+    """The measured columns of the record of each image of a call.
 
-    latency: whether the times are those of single images (a batch of one); else they are NaN and
-    only seconds_batch says how long the call took, and nothing of idle rows. Raises MetricError
-    where the trace contradicts itself.
+    timed: whether times of phases are recorded; else only seconds_batch says how long the call
+    took. Raises MetricError where the trace contradicts itself.
     """
     trace = outcome.generation.trace
     # A recorded step is one launch: its phases are not known, only `step`.
@@ -194,7 +181,7 @@ def measured(outcome: Outcome, latency: bool, rule: AcceptRule | None) -> list[d
         steps = trace.accepted[b]  # [S]
         row = {
             **empty_measures(),
-            **(alone if latency else {}),
+            **(alone if timed else {}),
             **at_nodes[b],
             "seconds_batch": outcome.seconds_total,
             "mal": accepted.mal,
@@ -266,49 +253,3 @@ def _require(name: str, found: Tensor, shape: tuple[int, ...], most: int | None)
     low, high = int(found.min()), int(found.max())
     if low < 0 or high > most:
         raise DecoderError(f"{name} must lie in 0..{most}, found {low}..{high}")
-
-
-class _Late(BaseException):
-    """Raised inside the call. No Exception, as libraries handle those and go on."""
-
-
-def require_main_thread(limit: float | None) -> None:
-    """Raises ConfigError where a time limit is set and cannot be kept."""
-    if limit is not None and threading.current_thread() is not threading.main_thread():
-        raise ConfigError(
-            f"time_limit={limit:g} works in Python's main thread alone, this is another one; run "
-            "the study in the main thread, or leave time_limit=null"
-        )
-
-
-def within(
-    limit: float | None,
-    images: int,
-    work: Callable[[], T],
-    excused: Callable[[], float] = lambda: 0.0,
-) -> T:
-    """`work()` on so many images, or TimeLimitError when it has taken `limit` seconds an image;
-    None: no limit. The seconds of `excused`, a count (of compiling), do not count."""
-    if limit is None:
-        return work()
-    seconds, began, before = limit * images, monotonic(), excused()
-
-    def ring(*_: object) -> None:
-        left = seconds + excused() - before - (monotonic() - began)
-        if left < BRIEF:
-            raise _Late
-        signal.setitimer(signal.ITIMER_REAL, left)
-
-    handler = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        return work()
-    except _Late as late:
-        where, many = place(late), f", {images} images" if images > 1 else ""
-        raise TimeLimitError(
-            f"stopped after {seconds:g} s (time_limit={limit:g}{many})"
-            + (f" at {where}" if where else "")
-        ) from late
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)

@@ -1,0 +1,196 @@
+"""The columns of records.parquet and of summary.csv: name, type, unit and meaning, once.
+
+The Parquet schema, the form of the tables and `python -m bench list columns` are made from these
+tables. A change of a column's name, type or meaning raises SCHEMA_VERSION. Rows of the versions in
+READABLE can be read; a column that came later (LATER) is empty in rows without it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 8
+READABLE = (5, 6, 7, SCHEMA_VERSION)  # in 5 and 6 an image may be timed several times
+MERGED = "records.parquet"  # the file of a run
+LATENCY, BATCHED, QUALITY, RESEED = "latency", "batched", "quality", "reseed"  # the protocols
+
+TYPES: dict[str, tuple[pa.DataType, Any]] = {  # by name: the type, and an empty cell
+    "text": (pa.string(), ""),
+    "int": (pa.int64(), 0),
+    "float": (pa.float64(), math.nan),
+    "bool": (pa.bool_(), False),
+    "int16s": (pa.list_(pa.int16()), []),
+    "int32s": (pa.list_(pa.int32()), []),
+    "bytes": (pa.list_(pa.uint8()), []),
+    "floats": (pa.list_(pa.float32()), []),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """unit: "-" where it has none."""
+
+    name: str
+    type: str
+    unit: str
+    meaning: str
+
+    @property
+    def empty(self) -> Any:
+        value = TYPES[self.type][1]
+        return list(value) if isinstance(value, list) else value
+
+
+def _columns(text: str) -> tuple[Column, ...]:
+    """A column per line: name, type, unit, meaning."""
+    return tuple(Column(*line.split(maxsplit=3)) for line in text.strip().splitlines())
+
+
+RECORD = _columns("""
+schema_version   int     -   version of this table
+study            text    -   name of the study
+protocol         text    -   latency, batched, quality, or reseed: the baseline under another seed
+model            text    -   option of the group model
+decoder          text    -   name of the decoder in the study
+loop             text    -   its loop with its settings
+drafter          text    -   its drafter or proposer with its settings
+tree             text    -   its tree with its settings
+acceptance       text    -   its rule or verifier with its settings
+backend          text    -   option of the group backend
+device           text    -   torch device
+dtype            text    -   of weights and activations
+temperature      float   -   sampling temperature; 0: greedy
+cfg              float   -   classifier-free guidance scale
+top_k            int     -   codes left to sample from; 0: all
+top_p            float   -   probability left to sample from
+prompt_index     int     -   place of the prompt in its set
+prompt_id        text    -   name of the prompt in its set
+prompt           text    -   the prompt
+category         text    -   its category, where its set has them
+seed             int     -   of the noise, together with the prompt
+batch            int     images  decoded at once
+block            int     -   block of prompts that were timed at one moment
+status           text    -   ok or failed
+error            text    -   what the decoder raised
+seconds_text     float   s   text encoder
+seconds_prefill  float   s   prefill
+seconds_draft    float   s   drafting
+seconds_forward  float   s   target forwards
+seconds_accept   float   s   acceptance, commit and bookkeeping
+seconds_vq       float   s   from codes to pixels
+seconds_total    float   s   prefill and decoding of the call
+seconds_batch    float   s   the same of a call that is not timed
+mal              float   codes  committed per target forward
+mal_no_bonus     float   drafts  accepted per target forward
+mal_expected     float   codes  per target forward that the drafter expected
+cpu_own          float   -   processor seconds of this process per second
+cpu_others       float   -   share of the cores that other processes took
+cpu_steal        float   -   share of the cores that the hypervisor took
+disturbed        bool    -   whether others took more than latency.busy
+idle             float   -   share of row-steps without an image left to decode
+nfe              int     -   target forwards
+drafter_calls    int     -   drafter forwards
+tree_depth       int     -   depth of the draft tree
+tree_nodes       int     -   nodes of the draft tree
+accepted         int16s  drafts  accepted, per step
+kind             bytes   -   per code: decoders.api.CodeKind
+depth            bytes   -   per code: depth in the draft tree
+step             int32s  -   per code: the target forward that committed it
+moved            floats  -   per code: mass moved, TV(p, p_A)
+bound            floats  -   per code: bound declared on it
+codes            int32s  -   the codes of the image
+tv_output        floats  -   per recorded pair: TV of the rule's output from p
+tv_declared_bound  floats  -  per recorded pair: what the rule declares, over all children
+tv_output_bound  floats  -   per recorded pair: what its acceptance allows (decoders.md, lemma R)
+path             text    -   how each phase was executed
+image            text    -   path of the picture in the run's folder
+image_hash       text    -   start of the SHA-256 of the picture's file
+peak_memory_mb   float   MB  most memory during the call
+git_commit       text    -   commit of the project
+git_dirty        bool    -   whether there were uncommitted changes
+code             text    -   digest of the code and weights that decoded it
+versions         text    -   versions of packages, as JSON
+cpu              text    -   processor
+gpu              text    -   graphics card
+threads          int     -   threads of torch
+config_hash      text    -   digest of the settings that decide what records hold
+started_at       text    UTC  start of the call
+""")
+LATER = ("cpu_own", "cpu_others", "cpu_steal", "disturbed", "idle", "code")
+LISTS = tuple(column.name for column in RECORD if pa.types.is_list(TYPES[column.type][0]))
+_NAMES = [column.name for column in RECORD]
+MEASURED = RECORD[_NAMES.index("seconds_text") : _NAMES.index("git_commit")]
+SCHEMA = pa.schema([(column.name, TYPES[column.type][0]) for column in RECORD])
+
+SUMMARY = _columns("""
+study            text    -   name of the study
+model            text    -   option of the group model
+decoder          text    -   name of the decoder; the baseline's reseeds have rows of their own
+loop             text    -   its loop with its settings
+drafter          text    -   its drafter or proposer with its settings
+acceptance       text    -   its rule or verifier with its settings
+tree             text    -   its tree with its settings
+backend          text    -   option of the group backend
+device           text    -   torch device
+dtype            text    -   of weights and activations
+temperature      float   -   sampling temperature; 0: greedy
+cfg              float   -   classifier-free guidance scale
+n_latency        float   images  timed one at a time
+latency_mean_s   float   s   mean per image
+latency_p50_s    float   s   median per image
+latency_p95_s    float   s   95 % quantile per image
+speedup          float   -   over the baseline of the same temperature and guidance, typical ratio
+speedup_lo       float   -   lower end of its 95 % interval
+speedup_hi       float   -   upper end
+speedup_blocks   float   blocks  of prompts that it is made from
+speedup_least    float   -   least of the blocks
+speedup_greatest float   -   greatest of the blocks
+mal              float   codes  per target forward, pooled over images
+mal_no_bonus     float   drafts  accepted per target forward
+mal_expected     float   codes  per target forward that the drafter expected
+nfe              float   -   target forwards per image
+n_quality        float   images  of the quality protocol
+fid              float   -   FID
+fid_lo           float   -   lower end of its 95 % interval
+fid_hi           float   -   upper end
+fid_debiased     float   -   FID extrapolated to infinitely many images
+fid_debiased_lo  float   -   lower end of its 95 % interval
+fid_debiased_hi  float   -   upper end
+fid_features     text    -   network that FID is made with
+kid              float   -   KID
+kid_lo           float   -   lower end of its 95 % interval
+kid_hi           float   -   upper end
+precision        float   -   share of images close to real ones
+recall           float   -   share of real images close to some image
+clip             float   -   100 times the cosine of image and caption
+clip_lo          float   -   lower end of its 95 % interval
+clip_hi          float   -   upper end
+tv_bound         float   -   greatest bound declared on the mass moved at a code
+tv_moved_mean    float   -   mass moved per code, mean
+tv_moved_max     float   -   mass moved per code, greatest
+tv_output        float   -   output TV at recorded pairs, mean
+tv_output_lo     float   -   lower end of its 95 % interval over images
+tv_output_hi     float   -   upper end
+tv_output_bound  float   -   what the rule's acceptance allows there, mean
+tv_declared_bound  float  -  what the rule declares there, mean
+exactness        text    -   verdict of the exactness gate
+peak_memory_mb   float   MB  most memory of a timed call
+status           text    -   ok, or what failed
+""")
+
+
+def empty_measures() -> dict[str, Any]:
+    """The measured columns of a record that measured nothing."""
+    return {column.name: column.empty for column in MEASURED}
+
+
+def with_later(table: pa.Table) -> pa.Table:
+    """Rows of a readable version with the columns of LATER, in the order of the schema."""
+    for column in (c for c in RECORD if c.name in LATER and c.name not in table.schema.names):
+        cells = pa.array([column.empty] * len(table), SCHEMA.field(column.name).type)
+        table = table.append_column(SCHEMA.field(column.name), cells)
+    return table.select([name for name in SCHEMA.names if name in table.schema.names])

@@ -1,0 +1,107 @@
+"""A study as jobs: what each decoder has to decode, and in which order.
+
+The order is part of the protocol. Latency: prompt by prompt, all decoders on the same prompt one
+after the other, the first one rotating, so that a drift of the machine hits all alike; in blocks of
+prompts spread over the run, so that a difference between moments shows; and again in the larger
+batches of `latency.batch`, whose places are refilled where `latency.requests` says so. Quality:
+decoder by decoder in fixed batches, so that a resumed run decodes the very same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.config.schema import DecoderVariant, StudyConfig
+from bench.records.columns import BATCHED, LATENCY, QUALITY, RESEED
+from bench.records.folder import Key
+
+
+@dataclass(frozen=True)
+class Job:
+    """Prompts that one decoder decodes in one call, `at_once` at a time (0: all; more than there
+    are: see `padded`). A timed job (latency, batched) belongs to a block of prompts; others have
+    0."""
+
+    variant: DecoderVariant
+    protocol: str
+    seed: int
+    indices: tuple[int, ...]
+    block: int = 0
+    at_once: int = 0
+
+    @property
+    def size(self) -> int:
+        """Images decoded at once."""
+        return self.at_once or len(self.indices)
+
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """The prompts with the last one again and again, as many as are decoded at once."""
+        return self.indices + self.indices[-1:] * (self.size - len(self.indices))
+
+    @property
+    def timed(self) -> bool:
+        return self.protocol in (LATENCY, BATCHED)
+
+    @property
+    def keys(self) -> list[Key]:
+        """Of each record."""
+        size = self.size if self.protocol == BATCHED else 0
+        head = self.variant.name, self.protocol, size, self.seed
+        return [Key(*head, index) for index in self.indices]
+
+    @property
+    def shape(self) -> tuple[str, int]:
+        """What decides the shapes of the call: the decoder, and how many images it decodes."""
+        return self.variant.name, self.size
+
+
+def latency_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
+    """Size by size, call-major; on call i the order of the decoders is rotated by i. Each size
+    begins with the first prompt."""
+    out = []
+    latency = config.latency
+    for size in latency.batch:
+        protocol, count = LATENCY if size == 1 else BATCHED, latency.calls(size)
+        for call in range(count):
+            turn = call % len(every)
+            block = call * latency.block_count // count
+            images = latency.images(size)
+            indices = tuple(range(call * images, (call + 1) * images))
+            for variant in [*every[turn:], *every[:turn]]:
+                out.append(Job(variant, protocol, config.seed, indices, block, size))
+    return out
+
+
+def quality_jobs(
+    config: StudyConfig, every: Sequence[DecoderVariant], shard: tuple[int, int] = (0, 1)
+) -> list[Job]:
+    """Decoder by decoder, in fixed batches; then the reseeds: each sampling baseline under other
+    seeds. Where batches are compiled the last one is filled up: another size would be compiled
+    again.
+
+    A greedy baseline has no reseed: another seed would give the same images. shard: (i, n), only
+    the images whose index is i modulo n.
+    """
+    first, step = shard
+    indices, size = range(first, config.quality.images, step), config.quality.batch
+    at_once = min(size, len(indices)) if config.backend.compiles_pictures else 0
+    runs = [(variant, QUALITY, config.seed) for variant in every]
+    sampled = [v for v in every if v.entry.baseline and not v.sampling.greedy]
+    runs += [(variant, RESEED, seed) for seed in config.reseeds for variant in sampled]
+    return [
+        Job(variant, protocol, seed, tuple(indices[start : start + size]), at_once=at_once)
+        for variant, protocol, seed in runs
+        for start in range(0, len(indices), size)
+    ]
+
+
+def parts(latency: Sequence[Job], quality: Sequence[Job], blocks: int) -> list[list[Job]]:
+    """The run's parts in order: a latency block, then an equal share of the quality jobs, in
+    turns. One block: all that is timed, then the rest."""
+    out = []
+    for block in range(blocks):
+        share = slice(block * len(quality) // blocks, (block + 1) * len(quality) // blocks)
+        out += [[job for job in latency if job.block == block], list(quality[share])]
+    return [part for part in out if part]

@@ -1,0 +1,20 @@
+"""Unknown names: the nearest known ones. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+def did_you_mean(name: str, known: Iterable[Any]) -> str:
+    """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near."""
+    close = difflib.get_close_matches(str(name), list(map(str, known)), n=3, cutoff=0.4)
+    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """A message about an unknown name: the nearest ones first, then all of them."""
+    names = sorted(known)
+    hint = did_you_mean(name, names) or "."
+    return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"
