@@ -133,7 +133,7 @@ def test_an_interrupted_training_equals_an_uninterrupted_one(
         (["recipe=tin"], "'tiny'"),
         (["recipe=tiny", "stepz=3"], "unknown setting 'stepz'; did you mean 'steps'"),
         (["recipe=tiny", "train.steps=3"], "unknown setting 'train.steps'"),
-        (["recipe=tiny", "steps=many"], "steps must be an integer or null"),
+        (["recipe=tiny", "steps=many"], "steps must be an integer"),
         (["recipe=tiny", "train.vq.lr=-1"], r"train\.vq\.lr must be at least 0"),
         (["recipe=clip", "overwrite=maybe"], "overwrite must be true or false"),
         (["recipe=tiny", "stages=[vqq]"], "unknown stage 'vqq'; did you mean 'vq'"),
