@@ -51,8 +51,8 @@ class DecodeState:
 
 @dataclass(eq=False, repr=False)
 class Composed(Decoder, Loop):
-    """A decoder that an execution runs piece by piece. renews: whether every step has new numbers
-    at the places that it leaves open (`Verifier.resamples_noise`)."""
+    """A decoder that an execution runs piece by piece. resamples_noise: whether every step has new
+    numbers at the places that it leaves open (`Verifier.resamples_noise`)."""
 
     model: ImageModel = field()
     sampling: Sampling = field()
