@@ -49,14 +49,15 @@ class GlideNet(nn.Module):
                 linear.weight.mul_(0.5)
 
     def glimpse(self, x: Tensor, rope: Tensor, bias: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Cross-attention of x [R, T, D] over the target's keys and values [R, K, S, d]; bias
-        [R, 1, G T, S]."""
+        """Cross-attention of x [R, T, D] over the target's keys and values [R, K, S, d], in their
+        dtype, since another one would be a copy of the whole cache; bias [R, 1, G T, S]."""
         cfg, (rows, length, _) = self.cfg, x.shape
         query = self.query(self.glimpse_norm(x)).view(rows, length, -1, cfg.head_dim)
         query = rotate(query.transpose(1, 2), rope)  # [R, H, T, d]
         query = query.reshape(rows, cfg.kv_heads, -1, cfg.head_dim)  # [R, K, G T, d]
-        found = attend(query, k, v, bias).reshape(rows, cfg.heads, length, cfg.head_dim)
-        return self.out(found.transpose(1, 2).reshape(rows, length, -1))
+        values = attend(query.to(k.dtype), k, v, bias).to(x.dtype)
+        values = values.reshape(rows, cfg.heads, length, cfg.head_dim)
+        return self.out(values.transpose(1, 2).reshape(rows, length, -1))
 
     def run(
         self,
@@ -117,8 +118,8 @@ class GlideSession(CachedSession):
         known = self.slots < prefix + self.root_slot  # [R, S]
         glimpsed = (known & self.open)[:, None].expand(-1, codes.shape[1], -1)  # [R, T, S]
         own = attention_bias(seen, x.dtype, group), self.cache, self.cache.flat_index(slots)
-        k, v = (both.float() for both in kept.read(net.cfg.layers - 1))
-        out = net.run(x, rope, own, (attention_bias(glimpsed, x.dtype, group), k, v))
+        k, v = kept.read(net.cfg.layers - 1)
+        out = net.run(x, rope, own, (attention_bias(glimpsed, k.dtype, group), k, v))
         out = out.to(kept.data.dtype)  # as the target's head takes it
         return out if wanted is None else take(out, wanted)
 
