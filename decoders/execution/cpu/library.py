@@ -23,14 +23,15 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.execution.cpu.processor import cpuinfo
+from decoders.execution.cpu.processor import cpuinfo, unused
 from decoders.places import folder
 
 TORCH = Path(torch.__file__).parent
 SOURCE = Path(__file__).parent / "kernel.cpp"
 COMPILERS = ("g++", "c++")
 WORDS = "-std=c++20 -O3 -march=native -fPIC -fopenmp"
-FLAGS = (*WORDS.split(), "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+MATHS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+FLAGS = (*WORDS.split(), *MATHS, *unused())
 
 
 def compiler() -> str | None:

@@ -33,3 +33,14 @@ def vectors() -> list[str]:
     info = cpuinfo()
     words = {word for key in ("flags", "Features") for word in " ".join(info.get(key, [])).split()}
     return [said for word, said in VECTORS.items() if word in words]
+
+
+def unused() -> tuple[str, ...]:
+    """The compiler's flags for instructions that the kernel is faster without.
+
+    Intel's AVX512-BF16 products take two cycles, and two float32 products take one. With AMX they
+    are short work beside the tiles'.
+    """
+    intel = cpuinfo().get("vendor_id") == ["GenuineIntel"]
+    slow = intel and DOT in vectors() and "AMX-BF16" not in vectors()
+    return ("-mno-avx512bf16",) if slow else ()

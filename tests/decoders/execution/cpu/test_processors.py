@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from decoders.execution.cpu import library
+from decoders.execution.cpu import library, processor
 from decoders.execution.cpu.processor import vectors
 from tests.decoders.execution.cpu.cases import needs_kernel
 
@@ -23,7 +23,7 @@ OTHERS = [name for name, besides in NEEDED.items() if besides in vectors()]
 TESTS = Path(__file__).with_name("test_layers.py")
 PROGRAM = f"""
 import sys, pytest
-from decoders.execution.cpu import library
+from decoders.execution.cpu import library, processor
 march = "-march=" + sys.argv[1]
 library.FLAGS = tuple(march if "march" in flag else flag for flag in library.FLAGS)
 names = "a_forward_is_pytorchs or a_product_alone or a_row_alone"
@@ -32,12 +32,28 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", {str(TESTS)!r}, "-k", name
 
 
 @needs_kernel
-@pytest.mark.parametrize("processor", OTHERS)
-def test_layers_on_other_processors(processor: str) -> None:
-    asked = [library.compiler() or "g++", f"-march={processor}", "-E", "-xc++", "/dev/null"]
+@pytest.mark.parametrize("name", OTHERS)
+def test_layers_on_other_processors(name: str) -> None:
+    asked = [library.compiler() or "g++", f"-march={name}", "-E", "-xc++", "/dev/null"]
     if subprocess.run(asked, capture_output=True, check=False).returncode:
-        pytest.skip(f"the compiler does not know {processor} (g++ 11 does)")
-    command = [sys.executable, "-c", PROGRAM, processor]
+        pytest.skip(f"the compiler does not know {name} (g++ 11 does)")
+    command = [sys.executable, "-c", PROGRAM, name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("vendor", "features", "flags"),
+    [
+        ("GenuineIntel", "avx512f avx512_bf16", ("-mno-avx512bf16",)),
+        ("GenuineIntel", "avx512f avx512_bf16 amx_bf16", ()),
+        ("GenuineIntel", "avx512f", ()),
+        ("AuthenticAMD", "avx512f avx512_bf16", ()),
+    ],
+)
+def test_slow_instructions_stay_unused(monkeypatch, tmp_path, vendor, features, flags):
+    told = tmp_path / "cpuinfo"
+    told.write_text(f"vendor_id\t: {vendor}\nflags\t\t: {features}\n")
+    monkeypatch.setattr(processor, "CPUINFO", told)
+    assert processor.unused() == flags
