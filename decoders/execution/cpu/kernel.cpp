@@ -58,7 +58,7 @@ float* scratch(long floats) {
 
 Tensor run_layers(Tensor weights, Tensor norms, Tensor rope, int64_t count, int64_t heads, int64_t ffn, double eps,
               bool norm_first, bool norm_last, Tensor x, Tensor places, Tensor slots, Tensor mask, Tensor cache,
-                  std::optional<Tensor> wanted, int64_t products, int64_t times) {
+                  std::optional<Tensor> wanted) {
   require_weights(weights, x, "states [R, T, D] in the dtype of the weights, contiguous");
   require(cache.scalar_type() == x.scalar_type() && cache.is_contiguous(), "a cache in the dtype of the weights");
   require(places.scalar_type() == ScalarType::Long && slots.scalar_type() == ScalarType::Long &&
@@ -87,8 +87,7 @@ Tensor run_layers(Tensor weights, Tensor norms, Tensor rope, int64_t count, int6
             x.const_data_ptr(), out.mutable_data_ptr(), cache.mutable_data_ptr(), data<float>(rope),
             rope.size(0), data<int64_t>(places), places.stride(0), places.stride(1), data<int64_t>(slots),
             slots.stride(0), slots.stride(1), mask.const_data_ptr(), mask.scalar_type() == ScalarType::Float,
-            mask.stride(0), mask.stride(1), wanted.has_value() ? data<int64_t>(*wanted) : nullptr, outputs, nullptr,
-            static_cast<int>(products), times};
+            mask.stride(0), mask.stride(1), wanted.has_value() ? data<int64_t>(*wanted) : nullptr, outputs, nullptr};
   require(fits(f), "places and slots inside the rotary table and the cache, and wanted queries that there are");
   f.scratch = scratch<0>(Scratch(f).floats(f.threads));
   if (half) forward<uint16_t>(f);
@@ -96,7 +95,7 @@ Tensor run_layers(Tensor weights, Tensor norms, Tensor rope, int64_t count, int6
   return out;
 }
 
-Tensor run_linear(Tensor weights, std::optional<Tensor> bias, int64_t outputs, Tensor x, int64_t times) {
+Tensor run_linear(Tensor weights, std::optional<Tensor> bias, int64_t outputs, Tensor x) {
   require_weights(weights, x, "inputs [..., in] in the dtype of the weights, contiguous");
   std::vector<int64_t> shape(x.sizes().begin(), x.sizes().end());
   const long inputs = shape.back(), rows = x.numel() / inputs;
@@ -106,10 +105,10 @@ Tensor run_linear(Tensor weights, std::optional<Tensor> bias, int64_t outputs, T
   const void* added = bias.has_value() ? bias->const_data_ptr() : nullptr;
   if (is_half(x))
     linear(data<uint16_t>(x), data<uint16_t>(weights), static_cast<const uint16_t*>(added),
-           static_cast<uint16_t*>(out.mutable_data_ptr()), rows, inputs, outputs, threads, times);
+           static_cast<uint16_t*>(out.mutable_data_ptr()), rows, inputs, outputs, threads);
   else
     linear(data<float>(x), data<float>(weights), static_cast<const float*>(added),
-           static_cast<float*>(out.mutable_data_ptr()), rows, inputs, outputs, threads, times);
+           static_cast<float*>(out.mutable_data_ptr()), rows, inputs, outputs, threads);
   return out;
 }
 
@@ -144,12 +143,12 @@ Tensor run_packed(Tensor weight) {
 
 STABLE_TORCH_LIBRARY_FRAGMENT(lantern_cpu, library) {
   library.def("packed(Tensor weight) -> Tensor");
-  library.def("linear(Tensor weights, Tensor? bias, int outputs, Tensor x, int times=1) -> Tensor");
+  library.def("linear(Tensor weights, Tensor? bias, int outputs, Tensor x) -> Tensor");
   library.def("guided(Tensor weights, int outputs, Tensor hidden, float cfg) -> Tensor");
   library.def(
       "layers(Tensor weights, Tensor norms, Tensor rope, int count, int heads, int ffn, float eps, "
       "bool norm_first, bool norm_last, Tensor x, Tensor places, Tensor slots, Tensor mask, Tensor(a!) cache, "
-      "Tensor? wanted=None, int products=0, int times=1) -> Tensor");
+      "Tensor? wanted=None) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(lantern_cpu, CPU, library) {

@@ -41,8 +41,6 @@ struct Forward {
   const int64_t* wanted;             // [R, W], contiguous: queries whose output is wanted; null: all, W = T
   long outputs;                      // W
   float* scratch;                    // `Scratch::floats`, zeros at first
-  int products;                      // to be timed: 1: products with weights alone, 2: and attention
-  long times;                        // that a call does it all: 1, or several to be timed
 };
 
 namespace {
@@ -209,10 +207,9 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   T* active = reinterpret_cast<T*>(f.scratch + at.active);
   T* normed = reinterpret_cast<T*>(own + at.normed);
   const auto meet = [&] { ::meet(f, parts); };
-  if (f.products != 1)
-    for (long r = r0 + share(r1 - r0, part, parts); r < r0 + share(r1 - r0, part + 1, parts); ++r)
-      if (f.added) open_row<float>(f, at, r);
-      else open_row<uint8_t>(f, at, r);
+  for (long r = r0 + share(r1 - r0, part, parts); r < r0 + share(r1 - r0, part + 1, parts); ++r)
+    if (f.added) open_row<float>(f, at, r);
+    else open_row<uint8_t>(f, at, r);
   meet();
   const T* input = static_cast<const T*>(f.input);
   for (long m = first; m < last; ++m) {
@@ -251,12 +248,12 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   };
   const auto collect = [&](const float* sums) {  // when all have met; each thread has an x of its own
     meet();
-    for (long i = first * D; i < last * D && !f.products; i += LANES)
+    for (long i = first * D; i < last * D; i += LANES)
       store(x + i, load(x + i) + (load(sums + i) + load(sums + M * D + i)));
   };
   for (long layer = 0; layer < f.layers; ++layer) {
     const LayerWeights& w = f.weights[layer];
-    if (!f.products) norm(x, static_cast<const T*>(w.attention_norm), f.eps, D, first, last, normed);
+    norm(x, static_cast<const T*>(w.attention_norm), f.eps, D, first, last, normed);
     const auto project = [&](long from, long till, const T* next) {
       product(normed, D, of(w.wqkv, 0, D), D, first, last, from, till, to(qkv, 3 * D), next);
     };
@@ -271,7 +268,7 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
     }
     const bool few = f.wanted != nullptr && layer + 1 == f.layers;
     const auto keys_at = [&](long i) { return keys_of<T>(f, layer, r0 + i / heads, h0 + i % heads); };
-    for (long i = item; i < item_end && f.products != 1; ++i)
+    for (long i = item; i < item_end; ++i)
       head<T>(f, at, layer, r0 + i / heads, h0 + i % heads, few ? f.wanted : nullptr,
               i + 1 < item_end ? keys_at(i + 1) : nullptr, own);
     if (few) {  // from here on there are W rows of x per row, closed up
@@ -284,14 +281,14 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
     if (!mixes_own) meet();
     multiply(attended, w.wo, D, f.scratch + at.wo_sums, of(w.w13, up, D));
     collect(f.scratch + at.wo_sums);
-    if (!f.products) norm(x, static_cast<const T*>(w.ffn_norm), f.eps, D, first, last, normed);
+    norm(x, static_cast<const T*>(w.ffn_norm), f.eps, D, first, last, normed);
     product(
         normed, D, of(w.w13, 0, D), D, first, last, up, up_end,
         [=, &f](long m, long panel, int count, const V* sums) {
           for (int n = 0; n < count; n += 2) {  // panels are even: gate, up
             T* out = active + m * F + (panel + n) / 2 * LANES;
             const V gate = sums[n];
-            store(out, f.products ? gate : gate / (1.f + expo(-gate)) * sums[n + 1]);
+            store(out, gate / (1.f + expo(-gate)) * sums[n + 1]);
           }
         },
         of(w.w2, stack, F / 2));
@@ -320,7 +317,7 @@ template <class T>
 void forward(const Forward& f) {
   const Scratch at(f);
 #pragma omp parallel num_threads(f.threads)
-  for (long i = 0; i < f.times; ++i) work<T>(f, at, omp_get_thread_num(), omp_get_num_threads());
+  work<T>(f, at, omp_get_thread_num(), omp_get_num_threads());
 }
 
 }  // namespace

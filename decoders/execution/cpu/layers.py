@@ -9,7 +9,6 @@ weights are final, for decoding only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,8 +108,8 @@ def _last(net: Any) -> nn.Linear:
 def packed(weight: Tensor) -> Tensor:
     """[out, in] -> the kernel's panels, flat, zeros after the last output."""
     load()
-    made: Tensor = torch.ops.lantern_cpu.packed(weight.detach().contiguous())
-    return made
+    panels: Tensor = torch.ops.lantern_cpu.packed(weight.detach().contiguous())
+    return panels
 
 
 def check(x: Tensor, width: int, dtype: torch.dtype) -> None:
@@ -138,31 +137,19 @@ class PackedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out], both in the dtype of the weights; DecoderError for others."""
         check(x, self.inputs, self.dtype)
-        return _linear(self.weight, self.bias, self.outputs, x.contiguous())
+        product: Tensor = torch.ops.lantern_cpu.linear(
+            self.weight, self.bias, self.outputs, x.contiguous()
+        )
+        return product
 
     def guided(self, hidden: Tensor, cfg: float) -> Tensor:
         """As a head: hidden [R, T, D], rows [conditional; unconditional] unless cfg is 1 -> guided
         logits [B, T, V] float32, uncond + cfg (cond - uncond)."""
         check(hidden, self.inputs, self.dtype)
-        made: Tensor = torch.ops.lantern_cpu.guided(
+        logits: Tensor = torch.ops.lantern_cpu.guided(
             self.weight, self.outputs, hidden.contiguous(), float(cfg)
         )
-        return made
-
-    def products(self, rows: int) -> Callable[[int], None]:
-        """What multiplies `rows` rows so many times in a call, to be timed."""
-        x = torch.randn(rows, self.inputs).to(self.dtype)
-
-        def multiply(times: int) -> None:
-            _linear(self.weight, self.bias, self.outputs, x, times)
-
-        return multiply
-
-
-def _linear(*given: Any) -> Tensor:
-    made: Tensor = torch.ops.lantern_cpu.linear(*given)
-    return made
-
+        return logits
 
 class PackedLayers:
     """The layers of a target or drafter over one cache, and the norm after them where there is one.
@@ -209,44 +196,26 @@ class PackedLayers:
         self.check_cache(cache, x.shape[0], x.shape[1], mask)
         if mask.stride(-1) != 1:
             mask = mask.contiguous()
-        return self._layers(x.contiguous(), places, slots, mask, cache.data, wanted)
-
-    def _layers(self, *given: Any) -> Tensor:
-        made: Tensor = torch.ops.lantern_cpu.layers(*self._fixed, *given)
-        return made
+        states: Tensor = torch.ops.lantern_cpu.layers(
+            *self._fixed, x.contiguous(), places, slots, mask, cache.data, wanted
+        )
+        return states
 
     def check_cache(self, cache: KVCache, rows: int, queries: int, mask: Tensor) -> None:
         """Raises DecoderError where cache and mask [R, T, S] are not of these layers and rows."""
         size = self.width // self.heads
-        whole = (self.count, 2, rows, self.heads, cache.capacity, size)
-        if cache.data.shape != whole or cache.data.dtype != self.dtype:
+        shape = (self.count, 2, rows, self.heads, cache.capacity, size)
+        if cache.data.shape != shape or cache.data.dtype != self.dtype:
             raise DecoderError(
-                f"the CPU kernel expected a cache {list(whole)} in {self.dtype}, found "
+                f"the CPU kernel expected a cache {list(shape)} in {self.dtype}, found "
                 f"{list(cache.data.shape)} in {cache.data.dtype}"
             )
-        wanted = (rows, queries, cache.capacity)
-        if mask.shape != wanted or mask.dtype not in (torch.bool, torch.float32):
+        of_mask = (rows, queries, cache.capacity)
+        if mask.shape != of_mask or mask.dtype not in (torch.bool, torch.float32):
             raise DecoderError(
-                f"the CPU kernel expected a mask {list(wanted)} in bool or float32, found "
+                f"the CPU kernel expected a mask {list(of_mask)} in bool or float32, found "
                 f"{list(mask.shape)} in {mask.dtype}"
             )
-
-    def products(self, rows: int, queries: int, seen: int = 0) -> Callable[[int], None]:
-        """What runs the products with weights of a forward of R rows and T queries and nothing
-        else, so many times in a call, to be timed; with `seen` > 0 attention too, over so many
-        slots (its rotation and append with it)."""
-        width, slots = self.width, max(seen, queries)
-        x = torch.zeros(rows, queries, width, dtype=self.dtype)
-        places = torch.arange(queries).expand(rows, -1).contiguous()
-        mask = torch.ones(rows, queries, slots, dtype=torch.bool)
-        shape = (self.count, 2, rows, self.heads, slots, width // self.heads)
-        cache, kind = zeros(shape, self.dtype, x.device), 2 if seen else 1
-
-        def multiply(times: int) -> None:
-            self._layers(x, places, places, mask, cache, None, kind, times)
-
-        return multiply
-
 
 def _scales(norm: Any) -> bool:
     """Whether it is a norm with weights."""

@@ -104,9 +104,7 @@ def load() -> None:
         torch.library.register_fake(f"lantern_cpu::{name}", shapes)
 
 
-def _linear(
-    weights: Tensor, bias: Tensor | None, outputs: int, x: Tensor, times: int = 1
-) -> Tensor:
+def _linear(weights: Tensor, bias: Tensor | None, outputs: int, x: Tensor) -> Tensor:
     return x.new_empty(*x.shape[:-1], outputs)
 
 
@@ -116,11 +114,11 @@ def _guided(weights: Tensor, outputs: int, hidden: Tensor, cfg: float) -> Tensor
     return hidden.new_empty(rows // copies, queries, outputs, dtype=torch.float32)
 
 
-def _layers(*given: Any) -> Tensor:
-    x, wanted = given[9], given[14] if len(given) > 14 else None
+def _layers(*arguments: Any) -> Tensor:
+    x, wanted = arguments[9], arguments[14] if len(arguments) > 14 else None
     rows, queries, width = x.shape
-    made: Tensor = x.new_empty(rows, queries if wanted is None else wanted.shape[1], width)
-    return made
+    states: Tensor = x.new_empty(rows, queries if wanted is None else wanted.shape[1], width)
+    return states
 
 
 # By operator what a compiler knows of its result.

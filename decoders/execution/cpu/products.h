@@ -175,10 +175,10 @@ void pack(const T* w, long outputs, long inputs, T* out) {
         }
 }
 
-// y [M, outputs] = x [M, inputs] w^T + bias; `times` more than one: to be timed
+// y [M, outputs] = x [M, inputs] w^T + bias
 template <class T>
 void linear(const T* x, const T* w, const T* bias, T* y, long rows, long inputs, long outputs,
-            int threads, long times) {
+            int threads) {
   const long panels = (outputs + LANES - 1) / LANES;
 #pragma omp parallel num_threads(threads)
   {
@@ -190,8 +190,7 @@ void linear(const T* x, const T* w, const T* bias, T* y, long rows, long inputs,
         store(y + m * outputs + o, bias == nullptr ? sum : sum + scalar(bias[o]));
       }
     };
-    for (long i = 0; i < times; ++i)
-      product(x, inputs, w, inputs, 0, rows, share(panels, self, all), share(panels, self + 1, all), use);
+    product(x, inputs, w, inputs, 0, rows, share(panels, self, all), share(panels, self + 1, all), use);
   }
 }
 
