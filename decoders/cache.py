@@ -1,4 +1,5 @@
-"""Preallocated key/value cache: append at given slots, keep an accepted path, never reallocate.
+"""Preallocated key/value cache: append at given slots, keep an accepted path, never reallocate; and
+the masks that say which slots a query sees.
 
 Layout [layers, 2, R, H, S, d], head-major, so that attention reads contiguous matrices (on the CPU
 that is six times faster than position-major). A row's slots may differ from its neighbour's.
@@ -13,7 +14,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError
+from decoders.api import DecoderError, Draft
 
 BLOCK = 64  # slots by which a loop lets its cache grow
 ALIGNED = 8  # slots: attention kernels of GPUs pad a mask of another width in every layer
@@ -32,7 +33,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages by default
     try:
         memory = mmap.mmap(-1, size + HUGE, flags)  # some whole huge pages lie within; all zeros
-    except OSError:  # not that much at a time; PyTorch's own error names the bytes
+    except OSError:  # not that much at a time; PyTorch's codes_mask error names the bytes
         return torch.zeros(shape, dtype=dtype, device=device)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -104,16 +105,16 @@ class KVCache:
             return k, v
         return self._views[layer]
 
-    def taken(self, reads: Reads, slots: Tensor) -> Tensor:
+    def gathered(self, reads: Reads, slots: Tensor) -> Tensor:
         """What stands at slots [R, T], one after another for every (layer, 0 keys or 1 values) of
         `reads` -> [R, T, n, H d]."""
         index, (rows, length) = self.flat_index(slots), slots.shape
         width = self.data.shape[-1]
-        found = [
+        parts = [
             self._all[2 * layer + which].index_select(0, index).view(rows, -1, length, width)
             for layer, which in reads
         ]  # [R, H, T, d] each
-        return torch.stack(found, 1).permute(0, 3, 1, 2, 4).flatten(3)
+        return torch.stack(parts, 1).permute(0, 3, 1, 2, 4).flatten(3)
 
     def commit(self, source: Tensor, destination: Tensor) -> None:
         """Moves slots: position `source[r, i]` of row r to `destination[r, i]`, for every layer.
@@ -127,3 +128,49 @@ class KVCache:
             )
         moved = self._all.index_select(1, self.flat_index(source))  # [2 layers, R H T, d]
         self._all.index_copy_(1, self.flat_index(destination), moved)
+
+
+# ---- masks --------------------------------------------------------------------------------------
+# Attention masks [R, T, S] are of two kinds: bool, True where a query may look; or float32, added
+# to scores: 0 there, -inf elsewhere. What a step computes is of the second kind: on a CPU compiled
+# code combines floats thirty times faster than bools.
+
+CLOSED = float("-inf")
+
+
+def visible(mask: Tensor) -> Tensor:
+    """The bool mask of one of either kind."""
+    return mask if mask.dtype == torch.bool else mask == 0
+
+
+def added(visible: Tensor) -> Tensor:
+    """The float32 mask of a bool one."""
+    return torch.where(visible, 0.0, CLOSED)
+
+
+def cache_mask(open_: Tensor, codes_mask: Tensor, first: Tensor | int) -> Tensor:
+    """The float32 mask [R, T, S] of T queries over a cache. All queries see the slots of `open_`
+    [R, S]. Of the n slots from `first` ([R, 1] or one number) on, each query sees those of its row
+    in `codes_mask` [R, T, n]."""
+    rows, queries, size = codes_mask.shape
+    slots = (first + torch.arange(size, device=codes_mask.device)).expand(rows, -1)  # [R, n]
+    mask = open_[:, None].repeat(1, queries, 1)  # [R, T, S]
+    return mask.scatter_(2, slots[:, None].expand(-1, queries, -1), codes_mask)
+
+
+def ancestry(parents: Tensor, depth: int) -> Tensor:
+    """parents [B, N + 1] of a tree of `depth` levels -> [B, N + 1, N + 1] bool: row n marks n and
+    every node above it."""
+    batch, nodes = parents.shape
+    above = torch.eye(nodes, dtype=torch.bool, device=parents.device).repeat(batch, 1, 1)
+    node = parents
+    for _ in range(depth):
+        above = above.scatter(2, node[..., None], True)
+        node = parents.gather(1, node)
+    return above
+
+
+def ancestry_of(draft: Draft) -> Tensor:
+    """That of a draft, see `Draft.ancestry`."""
+    given = draft.ancestry
+    return ancestry(draft.parents, draft.levels) if given is None else given

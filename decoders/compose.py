@@ -4,7 +4,6 @@ subclassed."""
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -25,6 +24,7 @@ from decoders.api import (
     completed,
 )
 from decoders.kinds import KindError, fitted, hints_of
+from decoders.nearest import did_you_mean
 from decoders.places import installed_folders, place
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.verify.token_verifier import TokenVerifier
@@ -70,7 +70,8 @@ def resolve(path: str) -> Any:
     module = _import(module_name, path)
     if not hasattr(module, attribute):
         public = [n for n in vars(module) if not n.startswith("_")]
-        raise DecoderError(f"{module_name} has no {attribute!r}{_nearest(attribute, public)}")
+        hint = did_you_mean(attribute, public)
+        raise DecoderError(f"{module_name} has no {attribute!r}{hint}")
     return getattr(module, attribute)
 
 
@@ -84,7 +85,7 @@ def _import(name: str, path: str) -> ModuleType:
         package, _, leaf = missing.rpartition(".")
         inside = importlib.import_module(package) if package else None
         folders = _own_folders() if inside is None else list(getattr(inside, "__path__", []))
-        near = _nearest(leaf, [module.name for module in pkgutil.iter_modules(folders)])
+        near = did_you_mean(leaf, [module.name for module in pkgutil.iter_modules(folders)])
         where = f"looked in {', '.join(folders) or 'no folder'}"
         if inside is None:
             where += (
@@ -98,10 +99,10 @@ def _import(name: str, path: str) -> ModuleType:
 
 def _broken(name: str, path: str, error: Exception) -> BrokenModule:
     """What importing a module raised, with the line of a file of one's own."""
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
     where = place(error)
     return BrokenModule(
-        f"cannot import {name!r} (for {path!r}): {type(error).__name__}: {said}"
+        f"cannot import {name!r} (for {path!r}): {type(error).__name__}: {text}"
         + (f", at {where}" if where else "")
         + "; mend the file or install what it needs"
     )
@@ -118,11 +119,6 @@ def _own_folders() -> list[str]:
     ]
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 3, 0.4)
-    return f"; nearest: {', '.join(near)}" if near else ""
-
-
 def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
     """cls(model, **extra, **kwargs), with a clear error on a keyword the class does not take."""
     cls = resolve(part.target)
@@ -133,9 +129,9 @@ def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
     unknown = [k for k in part.kwargs if k not in parameters]
     if unknown and not open_ended:
         options = [n for n in parameters if n not in ("model", *extra)]
+        hint = did_you_mean(unknown[0], options) or "."
         raise DecoderError(
-            f"{part.target} has no option {unknown[0]!r}"
-            f"{_nearest(unknown[0], options)}; it takes: "
+            f"{part.target} has no option {unknown[0]!r}{hint} It takes: "
             f"{', '.join(options) or 'no options'}"
         )
     check_keywords(part.target, cls, part.kwargs, parameters)
@@ -143,12 +139,12 @@ def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
 
 
 def check_keywords(
-    target: str, made: Any, kwargs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+    target: str, cls: Any, kwargs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
 ) -> None:
-    """DecoderError where a keyword is not what `made` annotates it with; its default always is."""
-    hints = hints_of(made)
-    if isinstance(made, type) and dataclasses.is_dataclass(made):
-        for base in inspect.getmro(made):  # a field is annotated in the words of its own module
+    """DecoderError where a keyword is not what `cls` annotates it with; its default always is."""
+    hints = hints_of(cls)
+    if isinstance(cls, type) and dataclasses.is_dataclass(cls):
+        for base in inspect.getmro(cls):  # a field is annotated in the words of its own module
             hints = (hints_of(base) if "__init__" in vars(base) else {}) | hints
     for name, value in kwargs.items():
         if name in hints and not (name in parameters and value is parameters[name].default):
@@ -161,8 +157,8 @@ def check_keywords(
 def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> Decoder:
     """The decoder of a specification on a model. Raises DecoderError before any work starts."""
     proposer, verifier = proposer_of(model, spec), verifier_of(model, spec)
-    made = build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
-    decoder: Decoder = completed(made, Decoder)
+    loop = build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
+    decoder: Decoder = completed(loop, Decoder)
     return decoder
 
 
@@ -175,14 +171,14 @@ def proposer_of(model: ImageModel, spec: DecoderSpec) -> Proposer | None:
                 f"{spec.name} has a proposer ({spec.proposer.target}) and a drafter or tree as "
                 "well: a proposer drafts alone; set drafter=none tree=none, or proposer=none"
             )
-        made: Proposer = completed(build_part(spec.proposer, model), Proposer)
-        return made
+        proposer: Proposer = completed(build_part(spec.proposer, model), Proposer)
+        return proposer
     if not named:
         return None
-    built = [
+    parts = (
         None if part is None else build_part(part, model) for part in (spec.drafter, spec.tree)
-    ]
-    return TreeProposer(*built)
+    )
+    return TreeProposer(*parts)
 
 
 def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
@@ -190,5 +186,6 @@ def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
     if spec.acceptance is None:
         return None
     part = build_part(spec.acceptance, model)
-    made: Verifier = completed(part, Verifier) if hasattr(part, "verify") else TokenVerifier(part)
-    return made
+    whole = hasattr(part, "verify")
+    verifier: Verifier = completed(part, Verifier) if whole else TokenVerifier(part)
+    return verifier

@@ -9,33 +9,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoders.api import Sampling, Target
+from decoders.api import Sampling, Target, guided
 from decoders.noise import BELOW_ONE, inverted
 
 IMPOSSIBLE = -1e30  # a logit of probability zero; finite, so that infinity still means an error
 
 
-def guided(logits: Tensor, cfg: float) -> Tensor:
-    """[R, T, V] any dtype, rows [conditional; unconditional] -> [B, T, V] float32.
+class Guided:
+    """Makes the guided logits of a head: of what has `logits` and `barred` as a target has."""
 
-    uncond + cfg (cond - uncond); without guidance R = B and this is a cast.
-    """
-    logits = logits.float()
-    if cfg == 1:
-        return logits
-    cond, uncond = logits.chunk(2, 0)
-    return torch.lerp(uncond, cond, cfg)
+    barred: Tensor | None
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., V]."""
+        raise NotImplementedError("a head says what its logits are")
+
+    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
+        """See `decoders.api.Target`."""
+        return guided(self.logits(hidden), cfg)
 
 
-def code_logits(target: Target, hidden: Tensor, cfg: float, places: Tensor) -> Tensor:
+def code_logits(head: Target | Guided, hidden: Tensor, cfg: float, places: Tensor) -> Tensor:
     """Guided logits of the codes at `places`: hidden [R, T, D], places [B, T] -> [B, T, V] float32.
 
     Where the model has structural codes (Lumina's row ends) they stand at their places with
-    certainty and nowhere else: `target.barred`.
+    certainty and nowhere else: `Target.barred`.
     """
-    own = getattr(target, "guided_logits", None)  # a target may do both at once
-    logits = guided(target.logits(hidden), cfg) if own is None else own(hidden, cfg)
-    barred = target.barred
+    logits, barred = head.guided_logits(hidden, cfg), head.barred
     if barred is None:
         return logits
     return logits.masked_fill(barred[places % len(barred)], IMPOSSIBLE)
@@ -79,6 +79,15 @@ def normalised(mass: Tensor, otherwise: Tensor) -> Tensor:
 def pick(p: Tensor, x: Tensor) -> Tensor:
     """p [..., V], x [...] -> p(x) [...]; leading dims of p broadcast over those of x."""
     return p.expand(*x.shape, -1).gather(-1, x.unsqueeze(-1)).squeeze(-1)
+
+
+def ratio(mass: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
+    """min(1, mass / q(x)); q None is q(x) = 1. A draft the drafter never makes is never
+    accepted."""
+    if q is None:
+        return mass.clamp_max(1.0)
+    at = pick(q, x)
+    return torch.where(at > 0, mass / at.clamp_min(1e-30), 0.0).clamp_max(1.0)
 
 
 def without(p: Tensor, x: Tensor) -> Tensor:

@@ -130,8 +130,8 @@ class Noise:
         if nodes == 1 or not self.renewed:
             return self.at(position, slot, count)[:, None]
         assert self.round is not None, "only the noise of a loop's steps is renewed"
-        found = self.at(position, NODE_SLOT * (1 + slot), nodes * count, self.round)
-        return found.unflatten(-1, (nodes, count))
+        drawn = self.at(position, NODE_SLOT * (1 + slot), nodes * count, self.round)
+        return drawn.unflatten(-1, (nodes, count))
 
     def gumbel(
         self, position: Tensor, vocab: int, slot: int = TARGET_SLOT, round: int | Tensor = 0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
-OWN = tuple(PROJECT / name for name in ("bench", "decoders", "metrics"))
+OURS = tuple(PROJECT / name for name in ("bench", "decoders", "metrics"))
 
 
 def folder() -> Path:
@@ -38,10 +38,10 @@ def installed_folders() -> list[Path]:
 def place(error: BaseException) -> str:
     """`FILE:LINE` of the plug-in line that raised an error last; "" where no plug-in's file is
     among its frames. A syntax error has the place that Python could not read."""
-    apart = (*OWN, *installed_folders())
+    others = (*OURS, *installed_folders())
     for file, line in reversed(list(_lines(error))):
         path = Path(file)
-        if path.is_absolute() and not any(path.is_relative_to(folder) for folder in apart):
+        if path.is_absolute() and not any(path.is_relative_to(folder) for folder in others):
             return f"{file}:{line}"
     return ""
 

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import AcceptRule, Draft, VerifiedPairs
-from decoders.verify.children import Judge, Verdicts, drop_sibling, test_children
+from decoders.distribution import drop_sibling
+from decoders.verify.token_verifier import Judge, Verdicts, test_children
 
 MAX_DRAWS = 6000  # ordered draws of several siblings that are enumerated at most
 CHUNK_ENTRIES = 1 << 23  # entries of one chunk of V-wide tests: 32 MiB float32

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from decoders.api.data import Sampling, TextFeatures
+from decoders.api.data import Sampling, TextFeatures, guided
 
 
 def completed(part: Any, contract: Any) -> Any:
@@ -63,11 +63,7 @@ class Packed(Protocol):
 
 
 class Target(Protocol):
-    """A decoder-only model over VQ codes with a text prefix; rows and caches are the caller's.
-
-    One member is asked for where it is there, of any head: ``guided_logits(hidden, cfg)``, both in
-    one call.
-    """
+    """A decoder-only model over VQ codes with a text prefix; rows and caches are the caller's."""
 
     vocab_size: int
     width: int
@@ -78,6 +74,7 @@ class Target(Protocol):
     layers: Any = None  # its layers, a module
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
+    packed: Packed | None = None  # its layers and head as an execution's own kernel runs them
     # A decoders.models.grouped.Schedule, of a target that does not predict the next code alone.
     schedule: Any = None
 
@@ -104,12 +101,16 @@ class Target(Protocol):
 
         codes [R, T] int64; grid_index [R, T] int64, the place of each code in the image (0 is the
         first); slots [R, T] int64, cache positions written; mask [R, T, S], of either kind of
-        `decoders.masks`: at which cache positions a query may look (its own slot included).
+        `decoders.cache`: at which cache positions a query may look (its own slot included).
         """
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V] in the model's dtype."""
+
+    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
+        """[R, T, D] -> [B, T, V] float32, for a target that does both in one call."""
+        return guided(self.logits(hidden), cfg)
 
     def token_ids(self, codes: Tensor) -> Tensor:
         """Codes -> rows of the embedding, same shape."""
@@ -150,8 +151,8 @@ class ImageModel:
     @property
     def codebook(self) -> Tensor:
         """[V, C] float32."""
-        found: Tensor = self.tokenizer.codebook
-        return found
+        codebook: Tensor = self.tokenizer.codebook
+        return codebook
 
     @property
     def draws(self) -> bool:

@@ -54,9 +54,9 @@ class Prefill:
     text: TextFeatures
     noise: Any  # decoders.noise.Noise of the same batch
     cache: Any  # decoders.cache.KVCache, filled up to the prefix
-    hidden: Tensor  # [R, P, D], states of the prefix
+    hidden: Tensor  # [R, P, D], states of the prefix; padded ones are anything finite
     first: Tensor  # [B] int64, the first code
-    law: Tensor  # [B, V], the distribution it came from
+    law: Tensor  # [B, V], the distribution that it came from
 
     @property
     def batch(self) -> int:
@@ -96,9 +96,9 @@ class ProposerSession(Protocol):
         """Forwards of a drafter so far."""
 
     @abstractmethod
-    def propose(self, seen: StepOutput, noise: Any, place: Tensor) -> Draft:
-        """Drafts under the root, the last code of `seen`; place [B]: that of the root's child. What
-        it returns lasts until the next call.
+    def propose(self, output: StepOutput, noise: Any, place: Tensor) -> Draft:
+        """Drafts under the root, the last code of `output`; place [B]: that of the root's child.
+        What it returns lasts until the next call.
 
         A place whose draft hangs on no earlier draft at that place may read the same numbers in
         every step. What decides on an earlier draft (a coupling) needs new ones in every step:
@@ -161,9 +161,8 @@ class DraftSession(Protocol):
 class Drafter(Protocol):
     """Cheap predictions of the next codes. Built as ``cls(model, **yaml_keywords)``.
 
-    ``reads_cache``: `begin` has a last argument, the target's cache of these images
-    (`decoders.cache.KVCache`), which stays where it is for the session's life. Between two steps
-    it holds the committed codes but for the root.
+    ``reads_cache``: its sessions read `Prefill.cache`, the target's, which then stays where it is
+    for the session's life. Between two steps it holds the committed codes but for the root.
     """
 
     reads_cache: bool = False
@@ -172,16 +171,9 @@ class Drafter(Protocol):
     exit_layers: int = 0  # of the target's own first layers: how many it runs
 
     @abstractmethod
-    def begin(
-        self,
-        text: TextFeatures,
-        prefix_hidden: Tensor,
-        sampling: Sampling,
-        max_new: int,
-        nodes: int,
-    ) -> DraftSession:
-        """prefix_hidden [R, P, D], at padded places anything finite (`Target.prefill`); at most
-        `max_new` codes are committed a step, and session indices stay within 0..nodes."""
+    def begin(self, start: Prefill, max_new: int, nodes: int) -> DraftSession:
+        """At most `max_new` codes are committed per step, and session indices stay within
+        0..nodes."""
 
 
 class Tree(Protocol):

@@ -22,9 +22,9 @@ class Run(Protocol):
     hang on it."""
 
     record: Any  # whose ``codes`` say on which device the run is
-    watch: Any  # a decoders.loops.start.Stopwatch
+    watch: Any  # a decoders.loops.recording.Stopwatch
     path: dict[str, str]  # phase -> "compiled" or "eager": written by the execution
-    steps: dict[int, Any]  # by a loop's id how its steps are run: the execution's
+    steps: Any  # how its steps are run: the execution's
 
     @property
     def shape(self) -> Any:
@@ -90,13 +90,9 @@ class Execution(Protocol):
         """tell: called with a piece's phase before it is compiled, and with "" behind it."""
         return None
 
-    def kept(self, loop: Loop, shape: Any) -> Any:
-        """The run that is kept for a loop's runs of a shape, as a recorded step goes on in its
-        tensors: what is prefilled there need not be copied there. None where none is kept."""
-        return None
-
-    def native(self, net: Any) -> Any:
-        """A net's weights as the execution's own kernel takes them; None without one."""
+    def recorded_run(self, loop: Loop, shape: Any) -> Any:
+        """The run in whose tensors the steps of a loop's runs of a shape were recorded: what is
+        prefilled there need not be copied there. None where none was."""
         return None
 
     def offer(self, net: Any, name: str) -> None:

@@ -30,9 +30,9 @@ from torch import Tensor
 
 from decoders.api import Execution, Loop, Piece, Target, TextFeatures
 from decoders.cache import aligned
-from decoders.execution.eager import eager, once
+from decoders.execution.eager import Eager
 from decoders.execution.replay import Steps
-from decoders.execution.state import device_of, fill, form, snapshot, tensors
+from decoders.execution.state import device_of, fill, form, once, snapshot, tensors
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
@@ -63,8 +63,8 @@ def compiles(device: torch.device) -> bool:
     """Whether torch.compile works on a device: one line is compiled, once. A warning says why where
     it does not; on a GPU it needs a C compiler as well."""
     try:
-        made = torch.compile(lambda x: x * 2 + 1, fullgraph=True)(torch.ones(64, device=device))
-        why = "" if bool((made == 3).all()) else "it computes 2 * 1 + 1 wrongly"
+        three = torch.compile(lambda x: x * 2 + 1, fullgraph=True)(torch.ones(64, device=device))
+        why = "" if bool((three == 3).all()) else "it computes 2 * 1 + 1 wrongly"
     except FAILURES as error:
         why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if why:
@@ -130,57 +130,50 @@ class Compiled(Execution):
 
     def begin(self, loop: Loop, run: Any) -> Any:
         if not compiles(device_of(run)):
-            return eager(loop, run)
+            return Eager().begin(loop, run)
         run.path = {}
         if run.shape not in loop.prepared and not loop.plain:
             before = snapshot(run)
             once(loop.pieces(), run)  # what is chosen and allocated once is so before a trace
             fill(run, before)
-        run.steps[id(loop)] = Steps(self.ready(loop, run))
+        run.steps = Steps(self.ready(loop, run))
         return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        steps: Steps = run.steps[id(loop)]
-        return steps(run)
+        return Eager().step(loop, run) if run.steps is None else run.steps(run)
 
     def ready(self, loop: Loop, run: Any) -> list[Piece]:
         """What runs the pieces of an image's steps. It compiles each in its first call of a form
         and keeps it for the loop's runs of this shape. The run's path says how a phase runs: the
         slower way, where its pieces differ."""
-        kept: dict[Any, Any] = loop.prepared.setdefault(run.shape, {})
-        state, found = form(tensors(run)), list[Piece]()
+        by_piece: dict[Any, Any] = loop.prepared.setdefault(run.shape, {})
+        state, pieces = form(tensors(run)), list[Piece]()
         for phase, piece in loop.pieces():
             if piece.__name__ not in loop.plain:
-                own = kept.setdefault((piece.__name__, state), {})
-                how = "eager" if None in own.values() else "compiled"
+                graphs = by_piece.setdefault((piece.__name__, state), {})
+                how = "eager" if None in graphs.values() else "compiled"
                 run.path[phase] = slower(run.path.get(phase), how)
-                piece = ByForm(phase, piece, own, self.tried)
-            found.append((phase, piece))
-        return found
+                piece = ByForm(phase, piece, graphs, self.compiled)
+            pieces.append((phase, piece))
+        return pieces
 
-    def made(
+    def compiled(
         self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
-    ) -> tuple[Graph, tuple[Any, ...]]:
-        """A piece compiled by running it, and what it returned."""
+    ) -> tuple[Graph | None, tuple[Any, ...]]:
+        """A piece compiled by running it, or None where that fails, and what it returned. The run's
+        path says how it runs."""
+        before = snapshot(run)
         self.tell(phase)
         try:
             piece = self.piece(plain, device_of(run))
             return piece, piece(run, *carry)
-        finally:
-            self.tell("")
-
-    def tried(
-        self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
-    ) -> tuple[Graph | None, tuple[Any, ...]]:
-        """`made`, or the piece as it is where that fails; the run's path says so."""
-        before = snapshot(run)
-        try:
-            return self.made(phase, plain, run, carry)
         except FAILURES as error:
             warn(phase, error)
             fill(run, before)
             run.path[phase] = "eager"
             return None, plain(run, *carry)
+        finally:
+            self.tell("")
 
     def _options(self, device: torch.device) -> dict[str, Any]:
         if device.type == "cpu":
@@ -192,8 +185,8 @@ class Compiled(Execution):
         """A graph of TorchDynamo's as a function of its inputs."""
         from torch._inductor.compile_fx import compile_fx
 
-        made: Any = compile_fx(graph, inputs, config_patches=self._options(device))
-        return made
+        function: Any = compile_fx(graph, inputs, config_patches=self._options(device))
+        return function
 
     def piece(self, piece: Callable[..., Any], device: torch.device) -> Graph:
         """One piece, compiled when it is first called. Compiled code is kept from run to run."""
@@ -207,24 +200,24 @@ class Graph:
     inputs: Sequence[Any]
     outputs: Sequence[Any]
 
-    def __init__(self, compiler: Compiled, own: Call, device: torch.device) -> None:
+    def __init__(self, compiler: Compiled, piece: Call, device: torch.device) -> None:
         self.compiler, self.device = compiler, device
         self.compiled: Outputs | None = None
         self.recorded = True
         self.forget()
         options: Any = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         self.traced = torch.compile(
-            own, dynamic=False, fullgraph=True, backend=self.backend, options=options
+            piece, dynamic=False, fullgraph=True, backend=self.backend, options=options
         )
 
     def backend(self, graph: Any, inputs: Sequence[Any]) -> Outputs:
         """What TorchDynamo calls with a graph, and what the traced function then calls."""
         function = self.compiler.compile_graph(graph, inputs, self.device)
 
-        def call(*given: Any) -> Sequence[Any]:
-            outputs = function(*given)
+        def call(*inputs: Any) -> Sequence[Any]:
+            outputs = function(*inputs)
             if self.recorded:
-                self.inputs, self.outputs = given, outputs
+                self.inputs, self.outputs = inputs, outputs
             return outputs
 
         self.compiled = function
@@ -234,20 +227,18 @@ class Graph:
         """Lets go of the tensors of a call."""
         self.inputs, self.outputs = (), ()
 
-    def __call__(self, *given: Any) -> tuple[Any, ...]:
+    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         if self.compiled is not None:
-            found: tuple[Any, ...] = self.traced(*given)
-            return found
+            return self.traced(*arguments)
         compiler = self.compiler
         compiler.since = time.perf_counter()
         freeze = self.device.type == "cpu"
         try:
             # TorchDynamo asks the global setting whether weights are constants.
             with torch._inductor.config.patch(freezing=freeze), silent():
-                found = self.traced(*given)
+                return self.traced(*arguments)
         finally:
             compiler.seconds, compiler.since = compiler.compiling(), None
-        return found
 
 
 @dataclass(frozen=True)
@@ -277,23 +268,25 @@ def slower(one: str | None, other: str) -> str:
 
 
 class ByForm:
-    """A piece, compiled for each form of what it is given. used: the graph of the last call, which
-    is `recorded`; None where the piece ran operator by operator."""
+    """A piece, compiled for each form of what it is given (`graphs`). used: the graph of the last
+    call, which is `recorded`; None where the piece ran operator by operator."""
 
-    def __init__(self, phase: str, plain: Call, own: dict[Any, Graph | None], make: Make) -> None:
-        self.phase, self.plain, self.own, self.make = phase, plain, own, make
+    def __init__(
+        self, phase: str, plain: Call, graphs: dict[Any, Graph | None], make: Make
+    ) -> None:
+        self.phase, self.plain, self.graphs, self.make = phase, plain, graphs, make
         self.used: Graph | None = None
         self.recorded = True
 
     def __call__(self, run: Any, *carry: Any) -> tuple[Any, ...]:
         key = form(carry)
-        if key in self.own:
-            self.used = self.own[key]
+        if key in self.graphs:
+            self.used = self.graphs[key]
             if self.used is not None:
                 self.used.recorded = self.recorded
             return (self.used or self.plain)(run, *carry)
-        self.own[key], out = self.make(self.phase, self.plain, run, carry)
-        self.used = self.own[key]
+        self.graphs[key], out = self.make(self.phase, self.plain, run, carry)
+        self.used = self.graphs[key]
         if self.used is not None and not self.recorded:
             self.used.forget()
         return out

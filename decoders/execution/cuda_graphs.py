@@ -25,8 +25,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Execution, Loop, Piece, Target, TextFeatures
 from decoders.execution.compiled import Compiled, compiles
-from decoders.execution.eager import once
-from decoders.execution.state import device_of, fill, rebind, snapshot, tensors
+from decoders.execution.state import device_of, fill, once, rebind, snapshot, tensors
 
 WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
 
@@ -43,13 +42,13 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Pool:
-    """Memory that graphs share, and the stream they are recorded on. `kept` is a graph of the pool
-    that is never dropped: a pool whose graphs are all gone cannot be recorded into again while
+    """Memory that graphs share, and the stream they are recorded on. `anchor` is a graph of the
+    pool that is never dropped: a pool whose graphs are all gone cannot be recorded into again while
     anything in it is alive."""
 
     handle: Any
     stream: Any
-    kept: Any
+    anchor: Any
 
 
 @contextmanager
@@ -95,7 +94,7 @@ class Graphed(Execution):
     def announce(self, tell: Callable[[str], None]) -> None:
         self.compiler.announce(tell)
 
-    def kept(self, loop: Loop, shape: Any) -> Any:
+    def recorded_run(self, loop: Loop, shape: Any) -> Any:
         return loop.prepared[shape].run if shape in loop.prepared else None
 
     def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
@@ -123,12 +122,12 @@ class Graphed(Execution):
         return recorded.carry
 
     def _record(self, loop: Loop, run: Any) -> Recorded:
-        kept = snapshot(run)
+        before = snapshot(run)
         once(loop.pieces(), run)  # what is chosen and allocated once is so before anything compiles
         pieces = self._compiled(loop, run) if self._compiles(device_of(run)) else loop.pieces()
-        fill(run, kept)
+        fill(run, before)
         replay, carry = self._capture(lambda: once(pieces, run), device_of(run))
-        fill(run, kept)
+        fill(run, before)
         run.watch.restart()
         return Recorded(replay, run, carry)
 
@@ -138,14 +137,14 @@ class Graphed(Execution):
 
     def _compiled(self, loop: Loop, run: Any) -> list[Piece]:
         """The pieces, compiled by running them; one that cannot be compiled stays as it is."""
-        made: list[Piece] = []
+        pieces: list[Piece] = []
         before, carry = tensors(run), ()
         for phase, plain in loop.pieces():
             run.path[phase] = "compiled"
-            piece, carry = self.compiler.tried(phase, plain, run, carry)
-            made.append((phase, piece or plain))
+            piece, carry = self.compiler.compiled(phase, plain, run, carry)
+            pieces.append((phase, piece or plain))
         rebind(run, before)
-        return made
+        return pieces
 
     def _capture(
         self, step: Callable[[], tuple[Any, ...]], device: torch.device

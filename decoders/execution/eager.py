@@ -3,8 +3,8 @@
 A loop's step is a chain of *pieces*: functions of the run's state, each given what the one before
 returned. Pieces have static shapes and never wait for the device, so the same ones run as they are
 (here), through torch.compile (`compiled.py`), recorded and replayed (`cuda_graphs.py`), or with
-calls of a kernel in the place of some (`cpu`). The state of B images is an object of any kind; its
-tensors are what a piece reads and changes.
+layers and matrices of a kernel (`cpu`). The state of B images is an object of any kind; its tensors
+are what a piece reads and changes.
 """
 
 from __future__ import annotations
@@ -13,36 +13,6 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from decoders.api import Execution, Loop, Piece
-from decoders.execution.replay import Steps
-from decoders.execution.state import rebind, tensors
-
-
-def release(loop: Any, sizes: Container[int] = ()) -> bool:
-    """Drops what an execution keeps for a loop's runs of other batch sizes than these; returns
-    whether there was any. What it keeps under another shape goes where no size is left. A decoder
-    that keeps nothing has no `prepared`."""
-    prepared: dict[Any, Any] = getattr(loop, "prepared", {})
-    dropped = [size for size in prepared if not sizes or (type(size) is int and size not in sizes)]
-    for size in dropped:
-        del prepared[size]
-    return bool(dropped)
-
-
-def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
-    """A step that leaves every tensor of the state where it was."""
-    before = tensors(run)
-    carry: tuple[Any, ...] = ()
-    for _, piece in pieces:
-        carry = piece(run, *carry)
-    rebind(run, before)
-    return carry
-
-
-def eager(loop: Loop, run: Any) -> Any:
-    """The run, its pieces as they are."""
-    pieces = loop.pieces()
-    run.path, run.steps[id(loop)] = {phase: "eager" for phase, _ in pieces}, Steps(pieces)
-    return run
 
 
 class Eager(Execution):
@@ -54,8 +24,28 @@ class Eager(Execution):
         return True
 
     def begin(self, loop: Loop, run: Any) -> Any:
-        return eager(loop, run)
+        run.path = {phase: "eager" for phase, _ in loop.pieces()}
+        return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        made: tuple[Any, ...] = run.steps[id(loop)](run)
-        return made
+        return chain(loop.pieces(), run)
+
+
+def chain(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
+    """Runs the pieces one after the other, charging their time to their phases."""
+    carry: tuple[Any, ...] = ()
+    for phase, piece in pieces:
+        carry = piece(run, *carry)
+        run.watch.lap(phase)
+    return carry
+
+
+def release(loop: Any, sizes: Container[int] = ()) -> bool:
+    """Drops what an execution keeps for a loop's runs of other batch sizes than these; returns
+    whether there was any. What it keeps under another shape goes where no size is left. A decoder
+    that keeps nothing has no `prepared`."""
+    prepared: dict[Any, Any] = getattr(loop, "prepared", {})
+    dropped = [size for size in prepared if not sizes or (type(size) is int and size not in sizes)]
+    for size in dropped:
+        del prepared[size]
+    return bool(dropped)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from decoders.api import Piece
+from decoders.execution.eager import chain
 from decoders.execution.state import Slot, form, get, numbers, put, slots
 
 Source = tuple[int, int]  # (graph, output) that a tensor is of
@@ -23,18 +25,9 @@ Build = Callable[[Outputs], Any]
 Bound = dict[str, tuple[Slot, Tensor]]  # by path a tensor, and where it is bound
 
 
-def chain(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
-    """Runs the pieces one after the other, charging their time to their phases."""
-    carry: tuple[Any, ...] = ()
-    for phase, piece in pieces:
-        carry = piece(run, *carry)
-        run.watch.lap(phase)
-    return carry
-
-
 class Steps:
-    """The steps of one run. The first one goes through the pieces; where each of them was one
-    graph, and all that it bound to the run are outputs of these, the later ones call the graphs."""
+    """The steps of one run. The first one goes through the pieces; where it can be repeated
+    (`FirstStep`), the later ones call its graphs."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = pieces
@@ -54,9 +47,8 @@ class Steps:
         pieces: list[Any] = [piece for _, piece in self.pieces]
         graphs, after = [piece.used for piece in pieces], bound(run)
         if None not in graphs and after.keys() == before.keys() and numbers(run) == count:
-            self.replayed = Replayed.of(
-                [name for name, _ in self.pieces], graphs, carry, before, after
-            )
+            step = FirstStep([name for name, _ in self.pieces], graphs, carry, before, after)
+            self.replayed = Replayed(step) if step.repeats else None
         for piece, graph in zip(pieces, graphs, strict=True):
             piece.recorded = False
             if graph is not None:
@@ -70,59 +62,70 @@ def bound(run: Any) -> Bound:
     return {path: (slot, tensor) for path, slot, tensor in slots(run)}
 
 
-class Replayed:
-    """Graphs one after the other, as they were called last."""
+@dataclass(frozen=True)
+class FirstStep:
+    """What an image's first step has shown, each of its pieces being one graph."""
 
-    def __init__(
-        self,
-        phases: Sequence[str],
-        graphs: Sequence[Any],
-        carry: Any,
-        changed: Sequence[tuple[Slot, Tensor, Tensor]],
-        made: dict[int, Source],
-    ) -> None:
-        """carry: what the last piece returned; changed: slots of the run, and the tensors that
-        were bound to them before and after; made: by a tensor's id which output it is."""
-        self.changed = [(slot, made[id(new)]) for slot, _, new in changed]
-        before, known = {id(old): slot for slot, old, _ in changed}, dict[int, Source]()
-        self.calls: list[tuple[str, Callable[..., Sequence[Any]], list[Any], Any, Any]] = []
-        for k, (phase, graph) in enumerate(zip(phases, graphs, strict=True)):
-            given = [*graph.inputs]
-            handed = [(i, *known[id(x)]) for i, x in enumerate(given) if id(x) in known]
-            anew = [(i, before[id(x)]) for i, x in enumerate(given) if id(x) in before]
-            self.calls.append((phase, graph.compiled, given, handed, anew))
-            known |= {key: source for key, source in made.items() if source[0] == k}
-        self.carry, self.build = carry, builder(carry, made)
+    phases: Sequence[str]
+    graphs: Sequence[Any]  # with their `inputs` and `outputs`
+    carry: Any  # what the last piece returned
+    before: Bound
+    after: Bound
 
-    @classmethod
-    def of(
-        cls, phases: Sequence[str], graphs: Sequence[Any], carry: Any, before: Bound, after: Bound
-    ) -> Replayed | None:
-        """None where the step bound something else than outputs of its graphs, or in another form,
-        or in the place of a tensor that is bound twice: which of the two a graph has read is not
-        known."""
-        made = {
+    @property
+    def sources(self) -> dict[int, Source]:
+        """By a tensor's id which graph's output it is."""
+        return {
             id(x): (k, j)
-            for k, graph in enumerate(graphs)
+            for k, graph in enumerate(self.graphs)
             for j, x in enumerate(graph.outputs)
             if isinstance(x, Tensor)
         }
-        pairs = [(slot, before[path][1], new) for path, (slot, new) in after.items()]
-        changed = [(slot, old, new) for slot, old, new in pairs if new is not old]
-        times = Counter(id(tensor) for _, tensor in before.values())
-        for _, old, new in changed:
-            if id(new) not in made or form(new) != form(old) or times[id(old)] > 1:
-                return None
-        return cls(phases, graphs, carry, changed, made)
+
+    @property
+    def changed(self) -> list[tuple[Slot, Tensor, Tensor]]:
+        """Slots of the run, and the tensors that were bound to them before and after."""
+        pairs = [(slot, self.before[path][1], new) for path, (slot, new) in self.after.items()]
+        return [(slot, old, new) for slot, old, new in pairs if new is not old]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its graphs alone can repeat it. Not where it bound something else than their
+        outputs, or in another form, or in the place of a tensor that is bound twice: which of the
+        two a graph has read cannot be seen."""
+        sources = self.sources
+        times = Counter(id(tensor) for _, tensor in self.before.values())
+        return all(
+            id(new) in sources and form(new) == form(old) and times[id(old)] == 1
+            for _, old, new in self.changed
+        )
+
+
+class Replayed:
+    """The graphs of a step one after the other, as they were called last."""
+
+    def __init__(self, step: FirstStep) -> None:
+        sources = step.sources
+        self.changed = [(slot, sources[id(new)]) for slot, _, new in step.changed]
+        before = {id(old): slot for slot, old, _ in step.changed}
+        earlier = dict[int, Source]()  # outputs of the graphs before
+        self.calls: list[tuple[str, Callable[..., Sequence[Any]], list[Any], Any, Any]] = []
+        for k, (phase, graph) in enumerate(zip(step.phases, step.graphs, strict=True)):
+            inputs = [*graph.inputs]
+            handed = [(i, *earlier[id(x)]) for i, x in enumerate(inputs) if id(x) in earlier]
+            anew = [(i, before[id(x)]) for i, x in enumerate(inputs) if id(x) in before]
+            self.calls.append((phase, graph.compiled, inputs, handed, anew))
+            earlier |= {key: source for key, source in sources.items() if source[0] == k}
+        self.carry, self.build = step.carry, builder(step.carry, sources)
 
     def __call__(self, run: Any) -> tuple[Any, ...]:
         outputs: list[Sequence[Any]] = []
-        for phase, call, given, handed, anew in self.calls:
+        for phase, call, inputs, handed, anew in self.calls:
             for i, k, j in handed:
-                given[i] = outputs[k][j]
+                inputs[i] = outputs[k][j]
             for i, (owner, name) in anew:
-                given[i] = get(owner, name)
-            outputs.append(call(*given))
+                inputs[i] = get(owner, name)
+            outputs.append(call(*inputs))
             run.watch.lap(phase)
         for (owner, name), (k, j) in self.changed:
             put(owner, name, outputs[k][j])
@@ -130,11 +133,11 @@ class Replayed:
         return carry
 
 
-def builder(value: Any, made: Mapping[int, Source]) -> Build | None:
+def builder(value: Any, sources: Mapping[int, Source]) -> Build | None:
     """What makes `value` anew from the outputs of graphs; None where it is the same in every step,
-    as it holds none of them. made: by a tensor's id which output it is."""
-    if id(value) in made:
-        k, j = made[id(value)]
+    as it holds none of them. sources: by a tensor's id which output it is."""
+    if id(value) in sources:
+        k, j = sources[id(value)]
         return lambda outputs: outputs[k][j]
     if isinstance(value, tuple | list):
         members: dict[Any, Any] = dict(enumerate(value))
@@ -142,7 +145,7 @@ def builder(value: Any, made: Mapping[int, Source]) -> Build | None:
         return None
     else:
         members = vars(value)
-    builds = {name: builder(one, made) for name, one in members.items()}
+    builds = {name: builder(one, sources) for name, one in members.items()}
     changing = [(name, build) for name, build in builds.items() if build is not None]
     if not changing:
         return None

@@ -8,13 +8,13 @@ passed over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel
+from decoders.api import DecoderError, ImageModel, Piece
 from decoders.cache import KVCache
 
 Slot = tuple[Any, str | int]  # an owner and the name or index under which it holds a tensor
@@ -28,13 +28,13 @@ def slots(root: Any) -> Iterator[tuple[str, Slot, Tensor]]:
 
 def _leaves(root: Any) -> Iterator[tuple[str, Slot, Any]]:
     """The same of whatever has nothing below it."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     stack: list[tuple[str, Any]] = [] if root is None else [("", root)]
     while stack:
         path, owner = stack.pop()
-        if id(owner) in seen:
+        if id(owner) in visited:
             continue
-        seen.add(id(owner))
+        visited.add(id(owner))
         for name, value in _members(owner):
             if isinstance(value, Tensor) or not _walked(value):
                 yield f"{path}.{name}", (owner, name), value
@@ -87,15 +87,17 @@ def put_row(run: Any, row: int, one: Any) -> None:
             _put(path, old, new, batch, row)
     theirs = numbers(one)
     for path, value in numbers(run).items():
-        own = theirs.get(path)
-        if value not in (own, own * batch if isinstance(own, int) else own):
-            raise _unrefillable(f"{path} is {value!r} by now, and {own!r} of an image that begins")
+        fresh = theirs.get(path)
+        if value not in (fresh, fresh * batch if isinstance(fresh, int) else fresh):
+            raise _unrefillable(
+                f"{path} is {value!r} by now, and {fresh!r} of an image that begins"
+            )
 
 
 def _put(path: str, old: Tensor, new: Tensor, batch: int, row: int) -> None:
     """Writes `new`, of a single image, into its place in `old`."""
     pairs = [*enumerate(zip(old.shape, new.shape, strict=False))]
-    odd = [(dim, many, own) for dim, (many, own) in pairs if many != own]
+    odd = [(dim, many, one) for dim, (many, one) in pairs if many != one]
     if old.ndim == new.ndim and len(odd) == 1 and odd[0][1] == odd[0][2] * batch:
         dim, _, copies = odd[0]
         old.unflatten(dim, (copies, batch)).select(dim + 1, row).copy_(new)
@@ -111,13 +113,13 @@ def _put(path: str, old: Tensor, new: Tensor, batch: int, row: int) -> None:
 def numbers(run: Any) -> dict[str, int | float | str]:
     """Python's numbers and words below a run's session and the verifier's state, by path. A count
     of `calls` is the whole batch's, and no state."""
-    found = {
+    values = {
         f".{part}{path}": value
         for part in ("session", "state")
         for path, (owner, _), value in _leaves(getattr(run, part, None))
         if isinstance(value, int | float | str) and not isinstance(owner, KVCache)
     }
-    return {path: value for path, value in found.items() if not path.endswith(".calls")}
+    return {path: value for path, value in values.items() if not path.endswith(".calls")}
 
 
 def _unrefillable(why: str) -> DecoderError:
@@ -213,6 +215,16 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
     for (owner, name), old, new in copies:
         old.copy_(new)
         put(owner, name, old)
+
+
+def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
+    """A step that leaves every tensor of the state where it was."""
+    before = tensors(run)
+    carry: tuple[Any, ...] = ()
+    for _, piece in pieces:
+        carry = piece(run, *carry)
+    rebind(run, before)
+    return carry
 
 
 def get(owner: Any, name: str | int) -> Any:

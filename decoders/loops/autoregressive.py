@@ -1,90 +1,62 @@
-"""The baseline: one target forward a code. As fast as the same model allows, nothing left slow.
+"""The baseline: one target forward per code. As fast as the same model allows, nothing left slow.
 
 Sampling reads the noise of (seed, prompt, position); temperature 0 is an argmax.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import (
-    CodeKind,
-    DecoderError,
-    Generation,
-    Piece,
-    TextFeatures,
-)
+from decoders.api import CodeKind, Piece, TextFeatures
 from decoders.cache import BLOCK, aligned
 from decoders.distribution import code_logits
-from decoders.loops.recording import batch_by_batch
-from decoders.loops.start import Composed, DecodeState, choose, require_finite
+from decoders.loops.start import BatchLoop, DecodeState, choose
 from decoders.noise import TARGET_SLOT, Noise
 
 
 @dataclass(kw_only=True)
 class Run(DecodeState):
-    seen: Tensor  # [R, 1, S] bool, slots of the largest cache that the next query may look at
+    mask: Tensor  # [R, 1, S] bool, slots of the largest cache that the next query may look at
     codes: Tensor  # [B] int64, the code just chosen
     place: Tensor  # [1] int64, place of the code to choose next
 
 
-class Autoregressive(Composed):
-    """Plain next-code decoding."""
+class Autoregressive(BatchLoop):
+    """Plain next-code decoding. All images are as long as each other, so all places of a batch are
+    free in the same step."""
 
-    def __post_init__(self) -> None:
-        given = {"drafter and tree (or proposer)": self.proposer, "acceptance": self.verifier}
-        extra = [name for name, part in given.items() if part is not None]
-        if extra:
-            raise DecoderError(
-                f"the autoregressive loop has no {', no '.join(extra)}; set drafter=none tree=none "
-                "acceptance=none"
-            )
-        super().__post_init__()
+    title = "the autoregressive loop"
 
     def pieces(self) -> Sequence[Piece]:
         return [("forward", self.next)]
 
-    @torch.inference_mode()
-    def generate(
-        self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
-    ) -> Generation:
-        """See `decoders.api.Decoder`. All images are as long as each other, so all places of a
-        batch are free in the same step: what refills them is the next batch, the last one filled
-        up with copies."""
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
+        """Prefill and the first code."""
         del pairs  # nothing is verified
-        return batch_by_batch(text, noise.to(self.model.device), rows, 0, self._decoded)
-
-    def _decoded(self, text: TextFeatures, noise: Noise) -> Run:
-        """The run of one batch, all of its codes chosen."""
-        target = self.model.target
-        run = self.execution.begin(self, self.begin(text, noise))
-        for place in range(1, target.length):
-            if target.prefix + place - 1 == run.cache.capacity:
-                run.cache = run.cache.widened(self._capacity(place - 1 + BLOCK))
-            self.execution.step(self, run)
-        record, steps = run.record, target.length - 1
-        require_finite(record, "autoregressive decoding")
-        record.steps.fill_(steps)
+        target, most = self.model.target, self._capacity(self.model.target.length)
+        capacity = self._capacity(BLOCK) if self.grows else most
+        start, shared = self.prefilled(text, noise, capacity, 1)
+        record, steps = shared["record"], target.length - 1
         record.accepted[:, :steps] = 0
         record.step[:, : target.length] = torch.arange(target.length, device=record.step.device)
         record.kind.fill_(int(CodeKind.TARGET))
-        return run
-
-    def begin(self, text: TextFeatures, noise: Noise) -> Run:
-        """Prefill and the first code."""
-        target, most = self.model.target, self._capacity(self.model.target.length)
-        capacity = self._capacity(BLOCK) if self.grows else most
-        kept = self.execution.kept(self, text.batch)
-        start, shared = self.started(text, noise, capacity, 1, kept)
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
-        seen = F.pad(valid, (0, most - target.prefix))[:, None].contiguous()  # [R, 1, S]
+        mask = F.pad(valid, (0, most - target.prefix))[:, None].contiguous()  # [R, 1, S]
         place = torch.ones(1, dtype=torch.long, device=self.model.device)
-        return Run(seen=seen, codes=start.first, place=place, **shared)
+        return Run(mask=mask, codes=start.first, place=place, **shared)
+
+    def steps(self, run: Run) -> Iterator[int]:
+        target = self.model.target
+        for place in range(1, target.length):
+            if target.prefix + place - 1 == run.cache.capacity:
+                run.cache = run.cache.widened(self._capacity(place - 1 + BLOCK))
+            yield place
+        run.record.steps.fill_(target.length - 1)
 
     def _capacity(self, codes: int) -> int:
         """Cache slots for so many codes, of the image's at most."""
@@ -95,14 +67,14 @@ class Autoregressive(Composed):
         """The target on the last code, and the next code."""
         target, sampling = self.model.target, self.sampling
         copies, place = sampling.guidance_rows, run.place
-        grid = (place - 1).expand(len(run.seen), 1)  # [R, 1]
+        grid = (place - 1).expand(len(run.mask), 1)  # [R, 1]
         slots = grid + target.prefix
-        run.seen.index_fill_(2, slots[0], True)
+        run.mask.index_fill_(2, slots[0], True)
         hidden = target.forward_codes(
             run.codes.repeat(copies)[:, None],
             grid,
             slots,
-            run.seen[..., : run.cache.capacity],  # [R, 1, S]
+            run.mask[..., : run.cache.capacity],  # [R, 1, S]
             run.cache,
         )
         places = place.expand(len(run.codes), 1)  # [B, 1]

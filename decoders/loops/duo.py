@@ -16,7 +16,6 @@ own; the paper's drafter is on the CPU.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -38,16 +37,14 @@ from decoders.api import (
     Verifier,
     completed,
 )
-from decoders.loops.recording import expected_of
+from decoders.loops.recording import expected_codes
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
-from decoders.loops.start import Stopwatch
 from decoders.noise import OVERRUN, Noise
 from decoders.propose.tree_proposer import TreeProposer, TreeSession, require_logits
 from decoders.propose.trees.static import Static
 
 SHORTEST = 2  # drafts of a step; with one a step would commit one code, as AR does
-WARM_UP, TIMED = 2, 6  # rounds of a measurement of the two costs
 
 
 @dataclass
@@ -62,9 +59,9 @@ class Onward(Proposer):
 
     branching = 1
 
-    def __init__(self, grown: TreeProposer) -> None:
+    def __init__(self, proposer: TreeProposer) -> None:
         """Raises DecoderError for another tree, and for a drafter that reads the target's cache."""
-        self.grown, self.drafter, self.tree = grown, grown.drafter, grown.tree
+        self.drafter, self.tree = proposer.drafter, proposer.tree
         if not isinstance(self.tree, Static) or self.tree.branching > 1:
             raise DecoderError(
                 "DuoDecoding goes on from the last draft of a chain: expected tree=chain, "
@@ -80,13 +77,7 @@ class Onward(Proposer):
                 f"DuoDecoding has {SHORTEST} to {OVERRUN // 2 - 1} drafts in a step, found "
                 f"{self.tree.depth}; set the tree's depth"
             )
-        self.shorten(self.tree.depth)
-
-    def shorten(self, length: int) -> None:
-        """From now on g is `length`, at most the tree's depth."""
-        self.length, self.chain = length, copy(self.grown.tree)
-        Static.__init__(self.chain, choices=[[0] * depth for depth in range(1, length + 1)])  # type: ignore[arg-type]
-        self.nodes = self.depth = length - 1
+        self.nodes = self.depth = self.tree.depth - 1
 
     def begin(self, start: Prefill) -> OnwardSession:
         return OnwardSession(self, start)
@@ -96,11 +87,10 @@ class OnwardSession(TreeSession):
     """Drafts for B images, and where they go on: nodes 1..g under the root, g + 1..2g behind."""
 
     def __init__(self, part: Onward, start: Prefill) -> None:
-        size = part.length
+        size = part.depth + 1
         super().__init__(part, start, 2 * size)
-        self.tree = part.chain
         shape = start.batch, size + 1
-        self.kept = torch.zeros_like(start.first).bool()  # [B], rows whose drafts went on rightly
+        self.stands = torch.zeros_like(start.first).bool()  # [B], rows whose drafts went on rightly
         self.codes = start.first.new_zeros(shape)  # the last draft, and the g behind it
         drawn = not start.sampling.greedy
         self.q = start.law.new_zeros(*shape, self.vocab) if drawn else None
@@ -112,23 +102,23 @@ class OnwardSession(TreeSession):
         self.onward(draft, noise, place)
         return draft
 
-    def read(self, seen: StepOutput, noise: Any, place: Tensor) -> Ahead:
+    def read(self, output: StepOutput, noise: Any, place: Tensor) -> Ahead:
         """The session reads what was committed, and has g drafts under the root."""
-        return self.drafts(self.advance(seen), noise, place)
+        return self.drafts(self.advance(output), noise, place)
 
     def drafts(self, logits: Tensor, noise: Any, place: Tensor) -> Ahead:
-        """Those of the last step where they are kept, new ones elsewhere."""
-        kept = self.kept[:, None]  # [B, 1]
-        root = Under(self.session, self.session.root_code, 0, (kept, self.codes))
+        """Those of the last step where they stand, new ones elsewhere."""
+        stands = self.stands[:, None]  # [B, 1]
+        root = Under(self.session, self.session.root_code, 0, (stands, self.codes))
         grown = self.tree.grow(root, logits, self.sampling, noise, place)  # type: ignore[arg-type]
         self.check(logits, grown.q)
-        codes, q = torch.where(kept, self.codes, grown.codes), grown.q
+        codes, q = torch.where(stands, self.codes, grown.codes), grown.q
         if q is not None:
-            q = torch.where(kept[..., None], self.q, q)  # type: ignore[arg-type]
+            q = torch.where(stands[..., None], self.q, q)  # type: ignore[arg-type]
         return self.ahead(codes, q)
 
     def going_on(self) -> Ahead:
-        """The drafts of the last step, where all rows keep them."""
+        """The drafts of the last step, where they stand in all rows."""
         return self.ahead(self.codes.clone(), None if self.q is None else self.q.clone())
 
     def ahead(self, codes: Tensor, q: Tensor | None) -> Ahead:
@@ -139,7 +129,7 @@ class OnwardSession(TreeSession):
         whole = shape.draft(codes, shape.children.expand(len(codes), -1, -1), q)
         above = whole.ancestry
         assert above is not None
-        made = Ahead(
+        ahead = Ahead(
             codes[:, :size],
             whole.parents[:, :size],
             whole.depth[:, :size],
@@ -148,8 +138,7 @@ class OnwardSession(TreeSession):
             above[:, :size, :size],
             inner=whole.inner[:-1],
         )
-        expected = None if q is None else expected_of(made)
-        return replace(made, whole=replace(whole, expected=expected))
+        return replace(ahead, whole=replace(whole, expected=expected_codes(ahead)))
 
     def onward(self, draft: Ahead, noise: Any, place: Tensor) -> None:
         """Goes on from the last draft of what `read` has just drafted, with g more."""
@@ -167,7 +156,7 @@ class OnwardSession(TreeSession):
 
 
 class Under:
-    """A chain's session whose root is the node `first` of another. given: rows [B, 1] whose codes
+    """A chain's session whose root is the node `first` of another. drafted: rows [B, 1] whose codes
     [B, g + 1] are drafted already: those are read, whatever the tree draws."""
 
     def __init__(
@@ -175,14 +164,14 @@ class Under:
         session: DraftSession,
         root_code: Tensor,
         first: int,
-        given: tuple[Tensor, Tensor] | None = None,
+        drafted: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        self.session, self.root_code, self.first, self.given = session, root_code, first, given
+        self.session, self.root_code, self.first, self.drafted = session, root_code, first, drafted
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         """See `decoders.api.DraftSession`."""
-        if self.given is not None:
-            codes = torch.where(self.given[0], self.given[1][:, depth : depth + 1], codes)
+        if self.drafted is not None:
+            codes = torch.where(self.drafted[0], self.drafted[1][:, depth : depth + 1], codes)
         first = self.first
         return self.session.expand(codes, nodes + first, parents + first, depth + first)
 
@@ -204,33 +193,30 @@ class Unread(Verifier):
         self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
     ) -> Verified:
         """See `decoders.api.Verifier`; the law behind the last draft is anything."""
-        inner, kept = state
-        found, last = self.inner.verify(law, draft, noise, place, inner), draft.levels - 1
-        kept.copy_(found.count > last)
+        inner, stands = state
+        whole, last = self.inner.verify(law, draft, noise, place, inner), draft.levels - 1
+        stands.copy_(whole.count > last)
         return Verified(
-            found.nodes[:, :-1],
-            found.count.clamp_max(last),
-            torch.where(kept, draft.codes[:, -1], found.last_code),
-            found.bonus,
-            found.moved[:, :-1],
-            found.bound[:, :-1],
-            found.relaxed,
+            whole.nodes[:, :-1],
+            whole.count.clamp_max(last),
+            torch.where(stands, draft.codes[:, -1], whole.last_code),
+            whole.bonus,
+            whole.moved[:, :-1],
+            whole.bound[:, :-1],
+            whole.relaxed,
         )
 
 
 @dataclass(eq=False, repr=False)
 class Duo(Speculative):
     """parallel: the drafter in a thread of its own; false: the same steps one after the other, with
-    the same codes. measured: g = round(t_target / t_draft), at most the tree's depth, timed on the
-    first images (a forward; what drafting takes a code, kept drafts read again); false: the tree's
-    depth. Where a rule's codes depend on their drafts, they then depend on the machine."""
+    the same codes."""
 
     plain = frozenset({"draft", "depart", "landed"})  # as the drafter's thread runs what it drafts
     # The gate looks at drafts as they are proposed; both schedules have the same codes.
-    exercised: ClassVar = {"parallel": False, "measured": False}
+    exercised: ClassVar = {"parallel": False}
 
     parallel: bool = True
-    measured: bool = False
 
     def __post_init__(self) -> None:
         model, proposer = self.model, self.proposer
@@ -252,7 +238,6 @@ class Duo(Speculative):
         self.worker = ThreadPoolExecutor(1, "drafter", torch.set_num_threads, (1,))
         self.flight: Future[None] | None = None
         self.side: torch.cuda.Stream | None = None  # the drafter's, on a GPU
-        self.timed = not self.measured
 
     def pieces(self) -> list[Piece]:
         if not self.parallel:
@@ -260,22 +245,19 @@ class Duo(Speculative):
         forward: list[Piece] = [("draft", self.depart), ("forward", self.forward)]
         return [*forward, ("draft", self.landed), ("accept", self.verify_and_commit)]
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float, kept: Any = None) -> Run:
-        if not self.timed:
-            self.timed = True
-            self.fit_length(text, noise)
-        run = super().begin(text, noise, pairs, kept)
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> Run:
+        run = super().begin(text, noise, pairs, reuse)
         session: Any = run.session
-        session.kept = run.state[1]
-        run.pairs.levels = session.tree.depth
+        session.stands = run.state[1]
+        if run.pairs is not None:
+            run.pairs.levels = session.tree.depth
         return run
 
     def depart(self, run: Run) -> tuple[Ahead, Tensor]:
         """What the forward reads; the drafter is on its way with what comes behind."""
         session: Any = run.session
-        ready = bool(session.kept.all())  # in all rows: nothing need be drafted now
-        given = run.seen, run.noise, run.length
-        draft = session.going_on() if ready else session.read(*given)
+        ready = bool(session.stands.all())  # in all rows: nothing need be drafted now
+        draft = session.going_on() if ready else session.read(run.output, run.noise, run.length)
         if self.model.device.type == "cuda":
             self.side = self.side or torch.cuda.Stream(self.model.device)
             self.side.wait_stream(torch.cuda.current_stream(self.side.device))
@@ -287,7 +269,7 @@ class Duo(Speculative):
         session: Any = run.session
         with torch.inference_mode(), torch.cuda.stream(self.side):
             if ready:
-                session.read(run.seen, run.noise, run.length)  # they are known, and not yet read
+                session.read(run.output, run.noise, run.length)  # drafted, and not yet read
             session.onward(draft, run.noise, run.length)
 
     def landed(self, run: Run, *carry: Any) -> tuple[Any, ...]:
@@ -307,29 +289,7 @@ class Duo(Speculative):
         return super().verify_and_commit(run, draft.whole, hidden, F.pad(logits, (0, 0, 0, 1)))
 
     def _record(
-        self, run: Run, settled: Verified, committed: Tensor, drafted: Tensor, active: Tensor
+        self, run: Run, verified: Verified, committed: Tensor, drafted: Tensor, active: Tensor
     ) -> None:
         stands = run.state[1][:, None] & (run.record.span == self.proposer.depth)  # [B, g]
-        super()._record(run, settled, committed, drafted | stands, active)
-
-    def fit_length(self, text: TextFeatures, noise: Noise) -> None:
-        """Times a forward and the drafting of a code on a run of these images, and sets g."""
-        part: Any = self.proposer
-        most = part.length
-        part.shorten(SHORTEST)
-        run = self.execution.begin(self, self.begin(text, noise, 0))
-        steps = run.steps.get(id(self))
-        pieces = self.pieces() if steps is None else steps.pieces
-        (forward,) = [piece for phase, piece in pieces if phase == "forward"]
-        for turn in range(WARM_UP + TIMED):
-            if turn == WARM_UP:
-                run.watch = Stopwatch(self.model.device)
-            drafted = self.draft(run)
-            run.watch.lap("draft")
-            forward(run, *drafted)
-            run.watch.lap("forward")
-        spent = run.watch.seconds()
-        wanted = round(SHORTEST * spent["forward"] / spent["draft"])
-        part.shorten(min(max(wanted, SHORTEST), most))
-        self.draft_calls = None  # of a step of that length
-        self.prepared.clear()
+        super()._record(run, verified, committed, drafted | stands, active)

@@ -24,11 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import CodeKind, DecoderError, Piece, TextFeatures
-from decoders.cache import aligned
+from decoders.cache import CLOSED, added, aligned, cache_mask
 from decoders.distribution import code_logits, draw_distinct, probabilities
-from decoders.loops.recording import PairSampler
-from decoders.loops.start import Batched, DecodeState
-from decoders.masks import CLOSED, added, cache_mask
+from decoders.loops.start import BatchLoop, DecodeState
 from decoders.models.grouped import Schedule
 from decoders.noise import TARGET_SLOT, Noise
 
@@ -60,22 +58,23 @@ class Tables:
         groups, wide, queries = schedule.groups, schedule.wide, schedule.forwards
         size = sum(map(len, groups))
         starts = [0]
-        for own in queries:
-            starts.append(starts[-1] + len(own))
+        for group in queries:
+            starts.append(starts[-1] + len(group))
         width = wide * (1 + schedule.refines)
         lines: list[list[list[int]]] = []
         for step in range(len(queries)):
             parts = [step - 1, step] if schedule.refines else [step]
-            asked, drawn = list[tuple[int, ...]](), list[int]()
+            rows, drawn = list[tuple[int, ...]](), list[int]()
             for part in parts:
-                own = queries[part] if part >= 0 else []
-                asked += [(*q, starts[part] + i, part) for i, q in enumerate(own)]
-                asked += [(0, 0, starts[-1] + len(asked) + i, step) for i in range(wide - len(own))]
+                group = queries[part] if part >= 0 else []
+                rows += [(*q, starts[part] + i, part) for i, q in enumerate(group)]
+                empty = range(wide - len(group))
+                rows += [(0, 0, starts[-1] + len(rows) + i, step) for i in empty]
                 later = groups[part + 1] if part >= 0 else ()
                 drawn += [*later, *(size + len(drawn) + i for i in range(wide - len(later)))]
-            lines.append([[*column] for column in zip(*asked, strict=True)] + [drawn])
+            lines.append([[*column] for column in zip(*rows, strict=True)] + [drawn])
         source, place, slot, turn, drawn_ = torch.tensor(lines, device=device).unbind(1)
-        ends = [step for step, own in enumerate(queries) for _ in own]
+        ends = [step for step, group in enumerate(queries) for _ in group]
         slots = torch.tensor([*ends, *[NEVER] * width], device=device)
         return cls(source, place, slot, turn, drawn_, slots)
 
@@ -86,10 +85,10 @@ class Tables:
 
 
 @dataclass(eq=False, repr=False)
-class Grouped(Batched):
+class Grouped(BatchLoop):
     """target: which of the model's other targets; "": its own."""
 
-    called = "a loop over groups"
+    title = "a loop over groups"
     scheduled = True
     target_changed = True
     exercised: ClassVar = {"target": ""}  # the gate's models have one target, which is AR's
@@ -118,16 +117,14 @@ class Grouped(Batched):
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
         del pairs  # nothing is verified
-        target, size = self.model.target, self.model.target.length
+        target = self.model.target
         slots = aligned(target.prefix + len(self.tables.slots))
-        kept = self.execution.kept(self, text.batch)
-        start, shared = self.started(text, noise, slots, self.tables.drawn.shape[1], kept)
+        _, shared = self.prefilled(text, noise, slots, self.tables.drawn.shape[1])
         shared["record"].kind.fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         return Run(
             open=F.pad(added(valid), (0, slots - target.prefix), value=CLOSED),
             step=torch.zeros(1, dtype=torch.long, device=self.model.device),
-            pairs=PairSampler(0, start.noise, size),
             **shared,
         )
 
@@ -138,14 +135,14 @@ class Grouped(Batched):
         source, place, slot, turn, drawn = self.tables.at(run.step)
         batch = len(run.record.codes)
         codes = run.record.codes[:, : target.length]
-        known = torch.cat([codes, self.learned.expand(batch, -1)], 1)  # [B, L + N - 1]
+        readable = torch.cat([codes, self.learned.expand(batch, -1)], 1)  # [B, L + N - 1]
         rows = batch * copies
-        own = added(self.tables.slots <= turn[:, None]).expand(rows, -1, -1)  # [R, W, Q + W]
+        earlier = added(self.tables.slots <= turn[:, None]).expand(rows, -1, -1)  # [R, W, Q + W]
         hidden = target.forward_codes(
-            known.index_select(1, source).repeat(copies, 1),
+            readable.index_select(1, source).repeat(copies, 1),
             place.expand(rows, -1),
             (target.prefix + slot).expand(rows, -1),
-            cache_mask(run.open, own, target.prefix),  # [R, W, S]
+            cache_mask(run.open, earlier, target.prefix),  # [R, W, S]
             run.cache,
         )
         if self.schedule.refines:
@@ -174,12 +171,12 @@ class Grouped(Batched):
 
 def other(model: Any, name: str) -> Any:
     """The model with another of its targets, run as its own is. Raises DecoderError."""
-    found = model.targets.get(name)
-    if found is None:
+    target = model.targets.get(name)
+    if target is None:
         raise DecoderError(
             f"this decoder needs the model's target {name!r}, found "
             f"{', '.join(sorted(model.targets)) or 'no other targets'}; use model=tiny_targets"
         )
     if model.execution is not None:
-        model.execution.offer(found, f"target {name}")
-    return replace(model, target=found)
+        model.execution.offer(target, f"target {name}")
+    return replace(model, target=target)

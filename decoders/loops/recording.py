@@ -1,8 +1,10 @@
-"""Builds a Trace while rows of a batch advance by different lengths, without host round trips."""
+"""What a run records: codes and how they came to be, its time by phase, and verified pairs. Rows of
+a batch advance by different lengths, without host round trips."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,15 +12,50 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import (
-    DecoderError,
-    Draft,
-    Generation,
-    TextFeatures,
-    Trace,
-    VerifiedPairs,
-)
+from decoders.api import DecoderError, Draft, Generation, TextFeatures, Trace, VerifiedPairs
+from decoders.cache import ancestry_of
 from decoders.noise import PAIR_SLOT, Noise
+
+
+class Stopwatch:
+    """Where an image's time goes: it charges laps to phases. On a GPU a lap is a pair of events
+    that are resolved after the run, so that timing adds no synchronisation."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda = device.type == "cuda" and torch.cuda.is_available()  # a fake one has no clock
+        self._seconds: dict[str, float] = {}
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._last = self._now()
+
+    def _now(self) -> float | torch.cuda.Event:
+        if self.cuda:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            return event
+        return time.perf_counter()
+
+    def restart(self) -> None:
+        """The time since the last lap is charged to nothing."""
+        self._last = self._now()
+
+    def lap(self, phase: str) -> None:
+        """Charges the time since the last lap to `phase`."""
+        now = self._now()
+        if isinstance(now, float) and isinstance(self._last, float):
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
+        elif not isinstance(now, float) and not isinstance(self._last, float):
+            self._events.append((phase, self._last, now))
+        self._last = now
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds per phase; waits for the device."""
+        if self.cuda:
+            torch.cuda.synchronize()
+            for phase, begin, end in self._events:
+                spent = begin.elapsed_time(end) / 1e3
+                self._seconds[phase] = self._seconds.get(phase, 0.0) + spent
+            self._events.clear()
+        return dict(self._seconds)
 
 
 class Recorder:
@@ -35,6 +72,8 @@ class Recorder:
         self.bound = torch.zeros(size, device=device)
         self.accepted = torch.full((batch, length), -1, dtype=torch.int16, device=device)
         self.steps = torch.zeros(batch, dtype=torch.long, device=device)  # of each image so far
+        # [B], sum over the steps of what `expected_codes` says of their drafts.
+        self.expected = torch.zeros(batch, dtype=torch.float64, device=device)
         self.span = torch.arange(width, device=device)
         self.depths = (self.span + 1).to(torch.uint8)  # of a step's drafts
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
@@ -54,6 +93,12 @@ class Recorder:
             if value.dtype != buffer.dtype:
                 value = value.to(buffer.dtype)
             buffer.scatter_(1, index, value)
+
+    def expect(self, draft: Draft, active: Tensor) -> None:
+        """Adds what the drafter expects of a step's draft; active [B] bool: unfinished images."""
+        expected = expected_codes(draft)
+        if expected is not None:
+            self.expected.add_(torch.where(active, expected, 0.0))
 
     def end_step(self, accepted: Tensor) -> None:
         """accepted [B]: drafts accepted in this step, -1 for a row that was finished."""
@@ -86,21 +131,26 @@ class Finished:
         size = record.length
         part = {name: getattr(record, name)[index, :size].cpu() for name in PER_CODE}
         every = {"accepted": record.accepted, "target_calls": record.steps, **more}
+        every["expected"] = record.expected
         self.parts.append(part | {name: value[index].cpu() for name, value in every.items()})
         self.order += images
 
     def generation(self, seconds: dict[str, float], path: dict[str, str]) -> Generation:
         """All images in their order. seconds, path: as in `Trace`."""
         place = torch.tensor(self.order).argsort()
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             name: torch.cat([p[name] for p in self.parts])[place] for name in self.parts[0]
         }
-        codes, calls = found.pop("codes"), found["target_calls"].int()
+        codes, calls = fields.pop("codes"), fields["target_calls"].int()
         most, taken = int(calls.max()), int(calls.sum())
-        found["target_calls"], found["accepted"] = calls, found["accepted"][:, :most]
+        fields["target_calls"], fields["accepted"] = calls, fields["accepted"][:, :most]
         idle = 1 - taken / (self.steps * self.rows) if self.steps else math.nan
-        drafts = found.pop("drafter_calls", torch.zeros(len(calls))).int()
-        trace = Trace(**found, drafter_calls=drafts, seconds=seconds, path=path, idle=idle)
+        drafts = fields.pop("drafter_calls", torch.zeros(len(calls))).int()
+        sums = fields.pop("expected")
+        expected = torch.where(sums > 0, sums / calls.clamp_min(1), math.nan).float()
+        trace = Trace(
+            **fields, drafter_calls=drafts, seconds=seconds, path=path, idle=idle, expected=expected
+        )
         return Generation(codes, trace)
 
 
@@ -129,18 +179,18 @@ def batch_by_batch(
     images = [*range(text.batch)]
     done, seconds, run = Finished(text.batch, rows), Counter[str](), None
     for first in images[::rows]:
-        own = images[first : first + rows]
-        filled = [*own, *([own[-1]] * (rows - len(own)))]
+        batch = images[first : first + rows]
+        filled = [*batch, *([batch[-1]] * (rows - len(batch)))]
         whole = rows == text.batch
         run = decode(text, noise) if whole else decode(text.rows(filled), noise.rows(filled))
-        done.take(own, run.record, range(len(own)))
+        done.take(batch, run.record, range(len(batch)))
         done.steps += int(run.record.steps.max())
         seconds.update(run.watch.seconds())
     assert run is not None, "a batch has an image"
-    made = done.generation(dict(seconds), run.path)
+    generation = done.generation(dict(seconds), run.path)
     if run.pairs is not None:
-        made.trace.pairs = run.pairs.pairs()
-    return made
+        generation.trace.pairs = run.pairs.pairs()
+    return generation
 
 
 class PairSampler:
@@ -152,12 +202,10 @@ class PairSampler:
 
     def __init__(self, pairs: float, noise: Noise, length: int, levels: int = 0) -> None:
         self.levels = levels
-        self.wanted: Tensor | None = None  # [B, L] bool
         self.parts: list[tuple[Any, ...]] = []  # a step's each
-        if pairs:
-            places = torch.arange(length, device=noise.uniform.device)
-            drawn = noise.at(places.expand(len(noise.uniform), -1), PAIR_SLOT)  # [B, L, 1]
-            self.wanted = drawn[..., 0] < pairs / length
+        places = torch.arange(length, device=noise.uniform.device)
+        drawn = noise.at(places.expand(len(noise.uniform), -1), PAIR_SLOT)  # [B, L, 1]
+        self.wanted = drawn[..., 0] < pairs / length  # [B, L] bool
 
     def offer(
         self,
@@ -171,12 +219,11 @@ class PairSampler:
     ) -> None:
         """p, q [n, V]; children, valid [n, K]; depth, place (of the root's child), image [n] of n
         nodes; those without a valid child are passed over."""
-        assert self.wanted is not None, "no pairs were asked for"
         decided = (place + depth).clamp_max(self.wanted.shape[1] - 1)
-        kept = (self.wanted[image, decided] & valid.any(-1)).nonzero().flatten()
-        if len(kept):
+        index = (self.wanted[image, decided] & valid.any(-1)).nonzero().flatten()
+        if len(index):
             every = (p, q, children, valid, depth, place, image)
-            self.parts.append(tuple(None if t is None else t[kept].cpu() for t in every))
+            self.parts.append(tuple(None if t is None else t[index].cpu() for t in every))
 
     def pairs(self) -> VerifiedPairs | None:
         if not self.parts:
@@ -189,67 +236,19 @@ class PairSampler:
         return VerifiedPairs(p, q, children, valid, depth, place, self.levels, image)
 
 
-class Expected:
-    """What the drafter expects of its drafts (decoders.md (h)): codes per forward, 1 + the sum over
-    nodes of its probability of the path to the node. Of one run: `note` every draft, then `mean`.
+def expected_codes(draft: Draft) -> Tensor | None:
+    """What the drafter expects of its draft (decoders.md (h)): codes per forward, 1 + the sum over
+    nodes of its probability of the path to the node, [B] float32. None where drafts are certain
+    codes of no probability.
 
     It is what a test by equality would commit, were the target's law the drafter's. A tree that
-    knows it says so (`Draft.expected`). Of drawn children it follows from q. A step only keeps the
-    q of the drafted codes; all else is done once, behind the last step.
+    knows it says so (`Draft.expected`). Of drawn children it follows from q.
     """
-
-    def __init__(self) -> None:
-        self.rows: Tensor | None = None  # [B, 1], 0, 1, ...
-        self.known: list[Tensor] = []  # [B] of a step, where drafts say it themselves
-        self.shares: list[Tensor] = []  # [B, N + 1] of a step: q of each node's code at its parent
-        self.children: list[Tensor] = []  # [B, N + 1, K] of a step, where nodes have siblings
-        self.parents: list[Tensor] = []  # [B, N + 1] of a step; one where all have the same shape
-        self.levels = 0
-
-    def note(self, draft: Draft) -> None:
-        """Keeps of a draft what its expectation needs; a draft lasts until the next one."""
-        if draft.expected is not None:
-            self.known.append(draft.expected.clone())
-        elif draft.q is not None:
-            if self.rows is None:
-                self.rows = torch.arange(len(draft.codes), device=draft.codes.device)[:, None]
-            self.shares.append(draft.q[self.rows, draft.parents, draft.codes])
-            if draft.ancestry is None or not self.parents:
-                self.parents.append(draft.parents.clone())
-            if draft.children.shape[-1] > 1:
-                self.children.append(draft.children.clone())
-            self.levels = draft.levels
-
-    def mean(self, spans: Sequence[tuple[int, int, int]]) -> Tensor | None:
-        """Mean over the steps of each image, [n] float32; None where not every draft said
-        something. spans: of an image its row, its first step of the run's, and how many it took."""
-        noted = max(first + count for _, first, count in spans)
-        if len(self.known) >= noted > 0:
-            found = torch.stack(self.known)
-        elif len(self.shares) >= noted > 0:
-            found = self.weights().sum(-1)
-        else:
-            return None
-        found = found.double().cpu()  # [S, B]; sums in another order then round alike
-        own = [found[first : first + count, row] for row, first, count in spans]
-        return torch.stack([one.sum() / max(len(one), 1) for one in own]).float()
-
-    def weights(self) -> Tensor:
-        """The probability of every node's path, 1 of the root: [S, B, N + 1]."""
-        share = torch.stack(self.shares)
-        if self.children:
-            child = torch.stack(self.children).flatten(-2)  # [S, B, (N + 1) K]
-            share = share * torch.zeros_like(share).scatter(-1, child, 1.0)
-        share[..., 0] = 1.0
-        parents = torch.stack(self.parents).expand(len(share), -1, -1)
-        weights = share
-        for _ in range(self.levels - 1):
-            weights = share * weights.gather(-1, parents)
-        return weights
-
-
-def expected_of(draft: Draft) -> Tensor:
-    """Of a single draft with drawn children, [B] float32."""
-    one = Expected()
-    one.note(draft)
-    return one.weights().sum(-1)[0]
+    if draft.expected is not None or draft.q is None:
+        return draft.expected
+    rows = torch.arange(len(draft.codes), device=draft.codes.device)[:, None]
+    share = draft.q[rows, draft.parents, draft.codes]  # [B, N + 1], of each node at its parent
+    there = torch.zeros_like(share).scatter(1, draft.children.flatten(1), 1.0)
+    share = share * there
+    share[:, 0] = 1.0
+    return torch.where(ancestry_of(draft), share[:, None], 1.0).prod(-1).sum(-1)

@@ -31,26 +31,18 @@ from decoders.api import (
     Verifier,
     completed,
 )
-from decoders.cache import BLOCK, aligned
+from decoders.cache import BLOCK, CLOSED, added, aligned, ancestry_of, cache_mask
 from decoders.distribution import code_logits, probabilities
 from decoders.execution.state import put_row
 from decoders.loops.recording import PairSampler, Recorder, rows_at_once
-from decoders.loops.speculative_run import (
-    Queue,
-    Run,
-    first_seen,
-    show,
-    tree_mask,
-    visited_pairs,
-)
-from decoders.loops.start import Composed, require_finite
-from decoders.masks import added
+from decoders.loops.speculative_run import Queue, Run, first_output, show, visited_pairs
+from decoders.loops.start import BaseLoop, require_finite
 from decoders.noise import Noise
 
 POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
 
 
-class Speculative(Composed):
+class Speculative(BaseLoop):
     """The loop; proposer and verifier are separate choices."""
 
     proposer: Proposer
@@ -91,33 +83,29 @@ class Speculative(Composed):
         images, noise = text.batch, noise.to(self.model.device)
         rows = rows_at_once(images, rows, pairs)
         first = text.rows(slice(rows)), noise.rows(slice(rows))
-        run = self.begin(*first, pairs, self.execution.kept(self, rows))
-        run = self.execution.begin(self, run)
-        queue = Queue(text, noise, rows, self.execution.kept(self, 1) if rows > 1 else None)
+        run = self.execution.begin(self, self.begin(*first, pairs))
+        queue = Queue(text, noise, rows)
         blind = self._unfinished(1)  # steps until the next look at the lengths
         for _ in range(images * self.model.target.length):
             visited = self.execution.step(self, run)
             queue.done.steps += 1
-            queue.expected.note(visited[2])
-            if run.pairs.wanted is not None:
+            if run.pairs is not None:
                 run.pairs.offer(*visited_pairs(*visited))
             blind -= 1
             if blind == 0 and (blind := self._look(run, queue)) == 0:
                 break
-        made = queue.done.generation(run.watch.seconds(), run.path)
-        trace = made.trace
+        generation = queue.done.generation(run.watch.seconds(), run.path)
+        trace = generation.trace
         trace.tree_depth, trace.tree_nodes = self.proposer.depth, self.proposer.nodes
-        trace.pairs = run.pairs.pairs()
-        trace.expected = queue.expected.mean(queue.spans(trace.target_calls.tolist()))
-        return made
+        trace.pairs = None if run.pairs is None else run.pairs.pairs()
+        return generation
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float, kept: Any = None) -> Run:
-        """Prefill of target and proposer, and the first code; in the tensors of `kept`, the run of
-        as many earlier images, where there is one."""
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> Run:
+        """Prefill of target and proposer, and the first code. reuse: see `BaseLoop.prefilled`."""
         target, proposer = self.model.target, self.proposer
         most = self._capacity(target.length, 0)
         capacity = self._capacity(1, self._unfinished(1)) if self.grows else most
-        start, shared = self.started(text, noise, capacity, proposer.depth + 1, kept)
+        start, shared = self.prefilled(text, noise, capacity, proposer.depth + 1, reuse)
         record, watch = shared["record"], shared["watch"]
         if self.draft_calls is None:
             self._probe(start, record)
@@ -126,14 +114,15 @@ class Speculative(Composed):
         watch.lap("draft")
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         ones = torch.ones_like(start.first)
+        sampler = PairSampler(pairs, start.noise, target.length, proposer.depth) if pairs else None
         return Run(
             open=F.pad(added(valid), (0, most - target.prefix)),
             session=session,
             state=self.verifier.begin(start),
-            pairs=PairSampler(pairs, start.noise, target.length, proposer.depth),
+            pairs=sampler,
             length=ones,
             drafter_calls=torch.full_like(ones, session.calls),
-            seen=first_seen(start, proposer, record.codes, self.drawn),
+            output=first_output(start, proposer, record.codes, self.drawn),
             slots=torch.arange(most, device=self.model.device),
             **shared,
         )
@@ -141,12 +130,18 @@ class Speculative(Composed):
     def draft(self, run: Run) -> tuple[Draft, Tensor]:
         """The proposer drafts under the root; with the draft comes its mask, made here, so that a
         compiled forward reads it instead of making it in every layer."""
-        return self.masked(run, run.session.propose(run.seen, run.noise, run.length))
+        return self.masked(run, run.session.propose(run.output, run.noise, run.length))
 
     def masked(self, run: Run, draft: Draft) -> tuple[Draft, Tensor]:
-        """A draft and its mask [R, N + 1, S], see `decoders.masks`."""
+        """A draft and its mask [R, N + 1, S] float32 (`decoders.cache`): a node sees the valid
+        prefix, committed codes, what is above it and itself."""
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
-        return draft, tree_mask(run, draft, base, self.sampling.guidance_rows)
+        above, copies = added(ancestry_of(draft)), self.sampling.guidance_rows
+        if copies > 1:
+            base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)
+        slots = run.slots.narrow(0, 0, run.cache.capacity)  # [S]
+        open_ = run.open.narrow(1, 0, run.cache.capacity)  # [R, S]
+        return draft, cache_mask(torch.where(slots < base, open_, CLOSED), above, base)
 
     def forward(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
         """The target on root and drafts -> hidden [R, N + 1, D], guided logits [B, N + 1, V]; mask
@@ -172,74 +167,75 @@ class Speculative(Composed):
         size = self.model.target.length
         law = TargetProbs(logits, probabilities(logits, self.sampling), self.sampling.greedy)
         run.record.check(law.p[..., 0])  # one NaN makes a softmax's row NaN
-        settled = self.verifier.verify(law, draft, run.noise, run.length, run.state)
-        new = draft.codes.gather(1, settled.nodes[:, 1:])  # [B, D]
+        verified = self.verifier.verify(law, draft, run.noise, run.length, run.state)
+        new = draft.codes.gather(1, verified.nodes[:, 1:])  # [B, D]
         span, active = run.record.span, run.length < size  # 0 .. D; [B]
-        drafted = span < settled.count[:, None]  # [B, D + 1]
-        committed = torch.where(drafted, F.pad(new, (0, 1)), settled.last_code[:, None])
-        self._record(run, settled, committed, drafted, active)
-        states = self._commit(run, settled, hidden)
-        self._advance(run, settled, committed, states, active)
+        drafted = span < verified.count[:, None]  # [B, D + 1]
+        committed = torch.where(drafted, F.pad(new, (0, 1)), verified.last_code[:, None])
+        run.record.expect(draft, active)
+        self._record(run, verified, committed, drafted, active)
+        states = self._commit(run, verified, hidden)
+        self._advance(run, verified, committed, states, active)
         if self.resamples_noise:
             run.noise.renew(run.length[:, None] + span)
         if self.proposer.reads_laws:
-            show(run.seen, draft, law.p, settled.nodes)
-        return run.seen.start, size, draft, settled.nodes, settled.count, law.p
+            show(run.output, draft, law.p, verified.nodes)
+        return run.output.start, size, draft, verified.nodes, verified.count, law.p
 
     def _advance(
-        self, run: Run, settled: Verified, committed: Tensor, states: Tensor, active: Tensor
+        self, run: Run, verified: Verified, committed: Tensor, states: Tensor, active: Tensor
     ) -> None:
         """What the next step starts from, in place."""
-        size, seen = self.model.target.length, run.seen
-        seen.hidden.copy_(states)
-        seen.codes.copy_(committed)
-        seen.count.copy_(settled.count).add_(1)
+        size, output = self.model.target.length, run.output
+        output.hidden.copy_(states)
+        output.codes.copy_(committed)
+        output.count.copy_(verified.count).add_(1)
         # Not the lengths themselves: torch 2.11 compiles a copy of them to read what comes later.
-        seen.start.copy_(run.length.clamp_max(size))
-        run.length.add_(seen.count).clamp_max_(size)
+        output.start.copy_(run.length.clamp_max(size))
+        run.length.add_(output.count).clamp_max_(size)
         if self.draft_calls:
             run.drafter_calls.add_(active, alpha=self.draft_calls)
 
     def _record(
-        self, run: Run, settled: Verified, committed: Tensor, drafted: Tensor, active: Tensor
+        self, run: Run, verified: Verified, committed: Tensor, drafted: Tensor, active: Tensor
     ) -> None:
         """drafted [B, D + 1] bool: which codes are drafts; active [B] bool: unfinished images. A
         finished one writes behind its end, where its length is."""
         record = run.record
         # RELAXED is the number behind DRAFT, and BONUS the one behind CORRECTED.
-        relaxed = settled.relaxed.to(torch.uint8)  # [B, D], or also of a last code that is a draft
+        relaxed = verified.relaxed.to(torch.uint8)  # [B, D], or also of a last code that is a draft
         drafts = F.pad(relaxed, (0, drafted.shape[1] - relaxed.shape[1])) + int(CodeKind.DRAFT)
-        last = settled.bonus.to(torch.uint8) + int(CodeKind.CORRECTED)  # [B]
+        last = verified.bonus.to(torch.uint8) + int(CodeKind.CORRECTED)  # [B]
         record.write(
             run.length,
             committed,
             kind=torch.where(drafted, drafts, last[:, None]),
-            moved=settled.moved,
-            bound=settled.bound,
+            moved=verified.moved,
+            bound=verified.bound,
             step=(record.steps + 1)[:, None].expand_as(committed),
             depth=record.depths * drafted,
         )
-        kept = torch.minimum(settled.count, self.model.target.length - run.length)
-        record.end_step(torch.where(active, kept, -1))
+        within = torch.minimum(verified.count, self.model.target.length - run.length)
+        record.end_step(torch.where(active, within, -1))
 
-    def _commit(self, run: Run, settled: Verified, hidden: Tensor) -> Tensor:
+    def _commit(self, run: Run, verified: Verified, hidden: Tensor) -> Tensor:
         """Moves the path's keys and values behind the committed ones; returns its states [R, D+1,
         D]."""
         copies, span = self.sampling.guidance_rows, run.record.span
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
-        live = span <= settled.count[:, None]
-        source = torch.where(live, base + settled.nodes, base + span)
+        live = span <= verified.count[:, None]
+        source = torch.where(live, base + verified.nodes, base + span)
         destination = (base + span).expand_as(source)
         run.cache.commit(source.repeat(copies, 1), destination.repeat(copies, 1))
-        index = settled.nodes.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
+        index = verified.nodes.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
         return hidden.gather(1, index)
 
     def _probe(self, start: Prefill, record: Recorder) -> None:
         """What is the same in all steps, whatever the batch: forwards of a drafter, and whether
         drafts are drawn. Found out once, on a session of its own, as a recorded step cannot."""
-        session, seen = self.proposer.begin(start), first_seen(start, self.proposer, record.codes)
-        before = session.calls
-        draft = session.propose(seen, start.noise, torch.ones_like(start.first))
+        session = self.proposer.begin(start)
+        output, before = first_output(start, self.proposer, record.codes), session.calls
+        draft = session.propose(output, start.noise, torch.ones_like(start.first))
         self.draft_calls, self.drawn = session.calls - before, draft.q is not None
 
     def _look(self, run: Run, queue: Queue) -> int:

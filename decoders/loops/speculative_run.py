@@ -1,5 +1,5 @@
-"""The moving state of a speculative run, and what its steps read off it: who sees whom, which pairs
-were verified.
+"""The moving state of a speculative run, the images that wait for it, and which pairs its steps
+verified.
 
 Apart from the loop (`decoders.loops.speculative`), which says in which order a step does what.
 """
@@ -23,11 +23,10 @@ from decoders.api import (
     StepOutput,
     TextFeatures,
 )
-from decoders.loops.recording import Expected, Finished, PairSampler
+from decoders.loops.recording import Finished
 from decoders.loops.start import DecodeState
-from decoders.masks import CLOSED, added, cache_mask
 from decoders.noise import Noise
-from decoders.verify.children import ancestry_of, children_of
+from decoders.verify.token_verifier import children_of
 
 
 @dataclass(kw_only=True)
@@ -35,26 +34,25 @@ class Run(DecodeState):
     open: Tensor  # [R, most S] float32, 0: open to every query (valid prefix, all behind it), -inf
     session: ProposerSession
     state: Any  # the verifier's
-    pairs: PairSampler
     length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
     drafter_calls: Tensor  # [B]
-    seen: StepOutput
+    output: StepOutput  # of the last step
     slots: Tensor  # [most S] int64, 0, 1, ...
 
 
 class Queue:
     """Images of which `rows` are decoded at once: which is on which row, which wait, which are
-    done. spare: a run of one image, in whose tensors the next may begin."""
+    done."""
 
-    def __init__(self, text: TextFeatures, noise: Noise, rows: int, spare: Any) -> None:
-        self.text, self.noise, self.spare = text, noise, spare
-        self.done, self.expected = Finished(text.batch, rows), Expected()
+    def __init__(self, text: TextFeatures, noise: Noise, rows: int) -> None:
+        self.text, self.noise, self.done = text, noise, Finished(text.batch, rows)
         self.on: list[int | None] = [*range(rows)]  # by row
-        self.place = [(row, 0) for row in range(rows)]  # of an image: its row, its first step
+        self.next = rows  # the first image that waits
+        self.spare: Any = None  # a run of one image, in whose cache the next may begin
 
     @property
     def waiting(self) -> int:
-        return self.text.batch - len(self.place)
+        return self.text.batch - self.next
 
     def holds(self, row: int) -> bool:
         """Whether a row has an image that was not taken off it yet."""
@@ -69,24 +67,21 @@ class Queue:
 
     def following(self, row: int, begin: Callable[..., Run]) -> Run:
         """A run of the next image alone, which goes on in this row. begin: as of the loop."""
-        image = len(self.place)
-        self.on[row] = image
-        self.place.append((row, self.done.steps))
+        image = self.on[row] = self.next
+        self.next += 1
         one = self.text.rows([image]), self.noise.rows([image])
         self.spare = begin(*one, 0, self.spare)
         return self.spare
 
-    def spans(self, steps: Sequence[int]) -> list[tuple[int, int, int]]:
-        """(row, first step, steps) of every image; steps: how many each took."""
-        return [(*place, count) for place, count in zip(self.place, steps, strict=True)]
 
-
-def first_seen(start: Prefill, proposer: Proposer, image: Tensor, drawn: bool = True) -> StepOutput:
-    """What is seen before the first step: the code sampled from the prefill, and the state that
+def first_output(
+    start: Prefill, proposer: Proposer, image: Tensor, drawn: bool = True
+) -> StepOutput:
+    """What the first draft is given: the code sampled from the prefill, and the state that
     predicted it. image [B, >= L]: where the run records its codes; drawn: whether drafts are drawn
     from laws q."""
     depth, ones = proposer.depth, torch.ones_like(start.first)
-    seen = StepOutput(
+    output = StepOutput(
         F.pad(start.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
         F.pad(start.first[:, None], (0, depth)),  # [B, D + 1]
         ones,
@@ -100,40 +95,29 @@ def first_seen(start: Prefill, proposer: Proposer, image: Tensor, drawn: bool = 
         kids = blank[..., None].repeat(1, 1, proposer.branching)
         law = start.law.new_zeros(batch, nodes, size)
         q = law.clone() if drawn else None
-        seen.draft = Draft(blank, blank.clone(), blank.clone(), kids, q, levels=depth)
-        seen.p, seen.nodes = law, blank[:, :1].repeat(1, depth + 1)
-    return seen
+        output.draft = Draft(blank, blank.clone(), blank.clone(), kids, q, levels=depth)
+        output.p, output.nodes = law, blank[:, :1].repeat(1, depth + 1)
+    return output
 
 
-def show(seen: StepOutput, draft: Draft, p: Tensor, nodes: Tensor) -> None:
+def show(output: StepOutput, draft: Draft, p: Tensor, nodes: Tensor) -> None:
     """The draft, the target's laws at its nodes and the path, for the next proposal. In place, as
     an execution may hold their addresses. Raises DecoderError where drafts are drawn in some steps
     and deterministic in others."""
-    kept = seen.draft
-    assert kept is not None and seen.p is not None and seen.nodes is not None
-    if (draft.q is None) != (kept.q is None):
+    last = output.draft
+    assert last is not None and output.p is not None and output.nodes is not None
+    if (draft.q is None) != (last.q is None):
         raise DecoderError(
             "a proposer draws its drafts in every step or in none: expected q "
-            f"{'None' if kept.q is None else 'of every node'}, as in its first draft, found "
+            f"{'None' if last.q is None else 'of every node'}, as in its first draft, found "
             f"{'None' if draft.q is None else 'a tensor'}"
         )
     for name in ("codes", "parents", "depth", "children"):
-        getattr(kept, name).copy_(getattr(draft, name))
-    if draft.q is not None and kept.q is not None:
-        kept.q.copy_(draft.q)
-    seen.p.copy_(p)
-    seen.nodes.copy_(nodes)
-
-
-def tree_mask(run: Run, draft: Draft, base: Tensor, copies: int) -> Tensor:
-    """Who sees whom: valid prefix, committed codes, ancestors and self -> [R, N + 1, S] float32,
-    see `decoders.masks`; base [B, 1]: the root's slot."""
-    above = added(ancestry_of(draft))
-    if copies > 1:
-        base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)
-    slots = run.slots.narrow(0, 0, run.cache.capacity)  # [S]
-    open_ = run.open.narrow(1, 0, run.cache.capacity)  # [R, S]
-    return cache_mask(torch.where(slots < base, open_, CLOSED), above, base)
+        getattr(last, name).copy_(getattr(draft, name))
+    if draft.q is not None and last.q is not None:
+        last.q.copy_(draft.q)
+    output.p.copy_(p)
+    output.nodes.copy_(nodes)
 
 
 def visited_pairs(
@@ -148,12 +132,12 @@ def visited_pairs(
     rows = torch.arange(len(p), device=p.device)[:, None]
     codes, valid = children_of(draft)
     q = None if draft.q is None else draft.q[rows, nodes].flatten(0, 1)
-    seen = valid[rows, nodes] & live[..., None]  # [B, D + 1, K]
+    valid = valid[rows, nodes] & live[..., None]  # [B, D + 1, K]
     return (
         p[rows, nodes].flatten(0, 1),
         q,
         codes[rows, nodes].flatten(0, 1),
-        seen.flatten(0, 1),
+        valid.flatten(0, 1),
         span.expand_as(nodes).flatten(),
         start[:, None].expand_as(nodes).flatten(),
         rows.expand_as(nodes).flatten(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +25,7 @@ from decoders.api import (
 from decoders.cache import KVCache
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.execution.eager import Eager
-from decoders.loops.recording import PairSampler, Recorder, batch_by_batch
+from decoders.loops.recording import PairSampler, Recorder, Stopwatch, batch_by_batch
 from decoders.noise import TARGET_SLOT, Noise
 
 
@@ -39,9 +38,9 @@ class DecodeState:
     cache: KVCache
     record: Recorder
     watch: Stopwatch
-    pairs: PairSampler | None = None  # None: nothing is verified
+    pairs: PairSampler | None = None  # None: no verified pairs are recorded
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    steps: dict[int, Any] = field(default_factory=dict)  # see `decoders.api.Run`
+    steps: Any = None  # see `decoders.api.Run`
 
     @property
     def shape(self) -> int:
@@ -50,7 +49,7 @@ class DecodeState:
 
 
 @dataclass(eq=False, repr=False)
-class Composed(Decoder, Loop):
+class BaseLoop(Decoder, Loop):
     """A decoder that an execution runs piece by piece. resamples_noise: whether every step has new
     numbers at the places that it leaves open (`Verifier.resamples_noise`)."""
 
@@ -72,34 +71,35 @@ class Composed(Decoder, Loop):
         self.prepared: dict[Any, Any] = {}
         self.grows = self.execution.fit(self)
 
-    def started(
-        self, text: TextFeatures, noise: Noise, slots: int, width: int, kept: Any = None
+    def prefilled(
+        self, text: TextFeatures, noise: Noise, slots: int, width: int, reuse: Any = None
     ) -> tuple[Prefill, dict[str, Any]]:
         """The prefill, its first codes recorded, and what every `DecodeState` begins with. slots:
-        of the cache, see `begin`; width: codes that a step may commit. The noise counts the steps.
-        Text and noise are copied: a recorded step writes those of later images into their
-        tensors."""
+        of the cache; width: codes that a step may commit; reuse: a run of as many images that are
+        done, in whose cache these may begin. The noise counts the steps. Text and noise are copied:
+        a recorded step writes those of later images into their tensors."""
         watch = Stopwatch(self.model.device)
         record = Recorder(text.batch, self.model.target.length, width, self.model.device)
         text, noise = text.clone(), noise.stepping(record.steps, self.resamples_noise)
-        start = begin(self.model, self.sampling, text, noise, slots, kept)
+        reuse = reuse or self.execution.recorded_run(self, text.batch)
+        start = prefill(self.model, self.sampling, text, noise, slots, reuse)
         record.check(start.law)
         record.codes[:, 0] = start.first
         watch.lap("prefill")
         return start, {"noise": noise, "cache": start.cache, "record": record, "watch": watch}
 
 
-class Batched(Composed):
+class BatchLoop(BaseLoop):
     """A loop whose images of a batch are done in the same step, or wait for the slowest. A subclass
-    says what its runs begin with (`begin`) and how many steps they take. called: its name in
+    says what its runs begin with (`begin`) and how many steps they take. title: its name in
     messages."""
 
-    called: ClassVar[str]
+    title: ClassVar[str]
 
     def __post_init__(self) -> None:
         if self.proposer is not None or self.verifier is not None:
             raise DecoderError(
-                f"{self.called} has no drafter, tree, proposer or acceptance; set all to none"
+                f"{self.title} has no drafter, tree, proposer or acceptance; set all to none"
             )
         super().__post_init__()
 
@@ -116,9 +116,9 @@ class Batched(Composed):
         run = self.execution.begin(self, self.begin(text, noise, pairs))
         for _ in self.steps(run):
             visited = self.execution.step(self, run)
-            if run.pairs.wanted is not None:
+            if run.pairs is not None:
                 run.pairs.offer(*visited)
-        require_finite(run.record, self.called)
+        require_finite(run.record, self.title)
         return run
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Any:
@@ -130,17 +130,17 @@ class Batched(Composed):
         raise NotImplementedError("a loop over batches says how many steps it takes")
 
 
-def begin(
+def prefill(
     model: ImageModel,
     sampling: Sampling,
     text: TextFeatures,
     noise: Noise,
     capacity: int,
-    kept: Any = None,
+    reuse: Any = None,
 ) -> Prefill:
-    """Prefill of B images and their first codes: into the cache of `kept`, the run of as many
-    earlier images that a recorded step goes on in, or into a new one of `capacity` slots a row.
-    Raises DecoderError where the noise is of other images."""
+    """Prefill of B images and their first codes: into the cache of `reuse`, a run of as many images
+    that are done, or into a new one of `capacity` slots per row. Raises DecoderError where the
+    noise is of other images."""
     if len(noise.uniform) != text.batch:
         raise DecoderError(
             f"expected noise of {text.batch} images, one row per prompt, found "
@@ -148,7 +148,7 @@ def begin(
         )
     target, copies = model.target, sampling.guidance_rows
     rows = text.batch * copies
-    cache = target.new_cache(rows, capacity) if kept is None else kept.cache.cleared()
+    cache = target.new_cache(rows, capacity) if reuse is None else reuse.cache.cleared()
     execution = model.execution or Eager()
     hidden = execution.prefill(target, text, copies, cache)  # [R, P, D]
     places = torch.zeros(text.batch, 1, dtype=torch.long, device=model.device)
@@ -172,44 +172,3 @@ def require_finite(recorder: Recorder, where: str) -> None:
             f"{where}: expected finite logits, found NaN or infinity while decoding; check the "
             "checkpoint and its dtype (float16 overflows where bfloat16 does not)"
         )
-
-
-class Stopwatch:
-    """Where an image's time goes: it charges laps to phases. On a GPU a lap is a pair of events
-    that are resolved after the run, so that timing adds no synchronisation."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.cuda = device.type == "cuda" and torch.cuda.is_available()  # a fake one has no clock
-        self._seconds: dict[str, float] = {}
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
-        self._last = self._now()
-
-    def _now(self) -> float | torch.cuda.Event:
-        if self.cuda:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            return event
-        return time.perf_counter()
-
-    def restart(self) -> None:
-        """The time since the last lap is charged to nothing."""
-        self._last = self._now()
-
-    def lap(self, phase: str) -> None:
-        """Charges the time since the last lap to `phase`."""
-        now = self._now()
-        if isinstance(now, float) and isinstance(self._last, float):
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + now - self._last
-        elif not isinstance(now, float) and not isinstance(self._last, float):
-            self._events.append((phase, self._last, now))
-        self._last = now
-
-    def seconds(self) -> dict[str, float]:
-        """Seconds per phase; waits for the device."""
-        if self.cuda:
-            torch.cuda.synchronize()
-            for phase, begin, end in self._events:
-                spent = begin.elapsed_time(end) / 1e3
-                self._seconds[phase] = self._seconds.get(phase, 0.0) + spent
-            self._events.clear()
-        return dict(self._seconds)

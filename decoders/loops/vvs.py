@@ -18,14 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, Piece, Prefill, StepOutput, TargetProbs
+from decoders.cache import ancestry_of
 from decoders.distribution import take
 from decoders.kinds import Within
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import Run
 from decoders.noise import OWN_SLOT, sample
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
-from decoders.verify.children import Verdicts, ancestry_of, at_node, children_of, path_to
-from decoders.verify.token_verifier import TokenVerifier
+from decoders.verify.token_verifier import TokenVerifier, Verdicts, at_node, children_of, path_to
 
 
 @dataclass
@@ -40,26 +40,26 @@ class SkippingSession(TreeSession):
     def __init__(self, part: Any, start: Prefill) -> None:
         super().__init__(part, start)
         self.turn, self.row = -1, start.model.target.grid()[1]  # the first row is never skipped
-        self.last = torch.zeros_like(start.law)  # [B, V], the target's last law: the loop tells it
+        self.last = torch.zeros_like(start.law)  # [B, V], the target's last law, from the loop
 
-    def drafted(self, seen: StepOutput, noise: Any, place: Tensor, skips: bool) -> Draft:
+    def drafted(self, output: StepOutput, noise: Any, place: Tensor, skips: bool) -> Draft:
         """skips: behind a step that is skipped. Raises DecoderError for trees that are drawn."""
-        tree: Any = self.propose(seen, noise, place)
+        tree: Any = self.propose(output, noise, place)
         if tree.expected is None or tree.q is not None:
             raise DecoderError("VVS needs a tree that is not drawn; set tree=dynamic or tree=opt")
         if not skips:
             return replace(tree, levels=self.part.depth)
         root, (codes, taken, laws) = tree.codes[:, :1].clone(), self.skip(tree, noise, place)
-        copies, end = len(seen.hidden) // len(place), taken[:, None]  # [B, 1]
-        old = take(seen.hidden, (seen.count - 1).repeat(copies)[:, None])  # [R, 1, D]
-        wide = F.pad(codes, (0, seen.codes.shape[1] - codes.shape[1]))  # [B, T]
-        told = replace(
-            seen, hidden=torch.where(end.repeat(copies, 1)[..., None] > 0, old, seen.hidden),
-            codes=torch.where(end > 0, wide, seen.codes),
-            count=torch.where(taken > 0, taken, seen.count),
-            start=torch.where(taken > 0, place, seen.start),
+        copies, end = len(output.hidden) // len(place), taken[:, None]  # [B, 1]
+        old = take(output.hidden, (output.count - 1).repeat(copies)[:, None])  # [R, 1, D]
+        wide = F.pad(codes, (0, output.codes.shape[1] - codes.shape[1]))  # [B, T]
+        skipped = replace(
+            output, hidden=torch.where(end.repeat(copies, 1)[..., None] > 0, old, output.hidden),
+            codes=torch.where(end > 0, wide, output.codes),
+            count=torch.where(taken > 0, taken, output.count),
+            start=torch.where(taken > 0, place, output.start),
         )  # fmt: skip
-        tree, size = self.propose(told, noise, place + taken), codes.shape[1]
+        tree, size = self.propose(skipped, noise, place + taken), codes.shape[1]
         level = torch.arange(size + 1, device=codes.device).expand(len(codes), -1)  # [B, S + 1]
         parents = torch.where(tree.parents > 0, tree.parents + size, end)[:, 1:]
         kids = torch.where(tree.children > 0, tree.children + size, 0)  # [B, N + 1, K]
@@ -97,15 +97,15 @@ class SkippingSession(TreeSession):
 class Untested(TokenVerifier):
     """The rule, but a draft's chain stands."""
 
-    def verdicts(self, law: TargetProbs, draft: Draft, *given: Tensor) -> Verdicts:
-        found = super().verdicts(law, draft, *given)
+    def verdicts(self, law: TargetProbs, draft: Draft, *tests: Tensor) -> Verdicts:
+        verdicts = super().verdicts(law, draft, *tests)
         if isinstance(draft, Skipped):
             size = draft.laws.shape[1]
             away = 0.5 * (law.p[:, :size] - draft.laws).abs().sum(-1)  # [B, S], TV(p, q)
             for name, value in {"accept": 1.0, "strict": 0.0, "moved": away, "bound": away}.items():
-                first = getattr(found, name)[:, :size, 0]  # of each node's first child
+                first = getattr(verdicts, name)[:, :size, 0]  # of each node's first child
                 first.copy_(torch.where(draft.stands[:, :size], value, first))
-        return found
+        return verdicts
 
 
 @dataclass(eq=False, repr=False)
@@ -125,7 +125,11 @@ class Vvs(Speculative):
             raise DecoderError("VVS needs a rule on a draft tree: set drafter, tree, acceptance")
         self.verifier, chain = Untested(self.verifier.rule), self.proposer.depth + 1  # S
         self.proposer = grown = TreeProposer(self.proposer.drafter, self.proposer.tree)  # a copy
-        grown.opens, grown.nodes, grown.depth = SkippingSession, grown.nodes + chain, 2 * chain - 1
+        grown.session, grown.nodes, grown.depth = (
+            SkippingSession,
+            grown.nodes + chain,
+            2 * chain - 1,
+        )
         super().__post_init__()
 
     def pieces(self) -> Sequence[Piece]:
@@ -142,7 +146,7 @@ class Vvs(Speculative):
         if skips:  # it drafts twice
             active = run.length < self.model.target.length
             run.drafter_calls.add_(active, alpha=self.draft_calls or 0)
-        return self.masked(run, session.drafted(run.seen, run.noise, run.length, skips))
+        return self.masked(run, session.drafted(run.output, run.noise, run.length, skips))
 
     def verify_and_commit(
         self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor

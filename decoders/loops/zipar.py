@@ -23,12 +23,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import CodeKind, Piece, TextFeatures
-from decoders.cache import aligned
+from decoders.cache import CLOSED, added, aligned, cache_mask
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.kinds import Within
 from decoders.loops.recording import PairSampler
-from decoders.loops.start import Batched, DecodeState
-from decoders.masks import CLOSED, added, cache_mask
+from decoders.loops.start import BatchLoop, DecodeState
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
 from decoders.propose.window import forced_codes, fresh_uniforms
@@ -51,11 +50,11 @@ class Run(DecodeState):
 
 
 @dataclass(eq=False, repr=False)
-class ZipAR(Batched):
+class ZipAR(BatchLoop):
     """window: codes of a row before the next one opens. first: what stands in for the last code of
     the row above: newest, or above (DiagD)."""
 
-    called = "ZipAR"
+    title = "ZipAR"
     exercised: ClassVar = {"window": 1}  # images of the gate have rows of a few codes
 
     window: Annotated[int, Within(1, 10**6)] = 8
@@ -89,8 +88,7 @@ class ZipAR(Batched):
         target, batch, device = self.model.target, text.batch, self.model.device
         size, most = target.length, self.most
         slots = aligned(target.prefix + size + most + 1)
-        kept = self.execution.kept(self, batch)
-        start, shared = self.started(text, noise, slots, most, kept)
+        start, shared = self.prefilled(text, noise, slots, most)
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         done = torch.zeros(batch, size + most, dtype=torch.bool, device=device)
         done[:, 0] = True
@@ -98,7 +96,7 @@ class ZipAR(Batched):
         place = ones[:, None].repeat(1, most)
         return Run(
             open=F.pad(added(valid), (0, slots - target.prefix), value=CLOSED),
-            pairs=PairSampler(pairs, start.noise, size),
+            pairs=PairSampler(pairs, start.noise, size) if pairs else None,
             done=done,
             place=place,
             lanes=ones,
@@ -125,9 +123,9 @@ class ZipAR(Batched):
     def stand_ins(self, run: Run) -> Tensor:
         """The code before each lane's next one, or what stands in for it, [B, K]."""
         codes, before = run.record.codes, run.place - 1
-        found = codes.gather(1, before)
+        newest = codes.gather(1, before)
         if self.most == 1:
-            return found
+            return newest
         other = codes.gather(1, F.pad(before[:, :-1], (1, 0)))  # of the lane above, its newest
         if self.first == "above":
             top = run.place[:, :1] // self.row * self.row - 1  # [B, 1], end of the complete rows
@@ -135,7 +133,7 @@ class ZipAR(Batched):
         if self.forced is not None:  # a row's end is known before it is decoded
             must = self.forced[before % len(self.forced)]
             other = torch.where(must >= 0, must, other)
-        return torch.where(run.done.gather(1, before), found, other)
+        return torch.where(run.done.gather(1, before), newest, other)
 
     def draft(self, run: Run) -> tuple[Tensor, ...]:
         """Codes, places and slots of the forward [B, Q], its mask [R, Q, S], and which lanes are
@@ -153,8 +151,8 @@ class ZipAR(Batched):
         idle = every[target.length :][: live.shape[1]]
         here = torch.where(live, places, idle)[..., None]  # [B, Q, 1], each written once
         done = F.pad(run.done[:, : target.length], (0, self.most + 1))[:, None]  # [B, 1, n]
-        own = (done & (every < here) & live[..., None]) | (every == here)  # [B, Q, n]
-        mask = cache_mask(run.open, added(own).repeat(copies, 1, 1), target.prefix)  # [R, Q, S]
+        codes_mask = added((done & (every < here) & live[..., None]) | (every == here))  # [B, Q, n]
+        mask = cache_mask(run.open, codes_mask.repeat(copies, 1, 1), target.prefix)  # [R, Q, S]
         return codes, torch.where(live, places, 0), target.prefix + here[..., 0], mask, opened
 
     def forward(

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.masks import added
+from decoders.cache import added
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype, group: int = 1) -> Tensor:
-    """Mask [R, T, S] of either kind (`decoders.masks`) -> [R, 1, G T, S] of 0 and -inf, made once
+    """Mask [R, T, S] of either kind (`decoders.cache`) -> [R, 1, G T, S] of 0 and -inf, made once
     per forward for all layers. group: G query heads that share keys; their queries stand below
     each other."""
     bias = (added(mask) if mask.dtype == torch.bool else mask).to(dtype)[:, None]  # [R, 1, T, S]

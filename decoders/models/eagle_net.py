@@ -62,21 +62,6 @@ class EagleNet(nn.Module):
         both = torch.cat([embedded, features], -1)
         return self.fc(both) if self.packed is None else self.packed.project(both)
 
-    def step(
-        self,
-        ids: Tensor,
-        features: Tensor,
-        places: Tensor,
-        slots: Tensor,
-        mask: Tensor,
-        cache: KVCache,
-        wanted: Tensor | None = None,
-    ) -> Tensor:
-        """Decoding: ids [R, T], features [R, T, D] at places [R, T] of the rotary table; keys and
-        values go to slots [R, T]; mask [R, T, S], see `decoders.masks`; wanted [R, W]: of which
-        queries the result is read -> predicted features [R, W or T, D]."""
-        return self.layer(self.mix(ids, features), places, slots, mask, cache, wanted)
-
     def layer(
         self,
         x: Tensor,
@@ -86,7 +71,9 @@ class EagleNet(nn.Module):
         cache: KVCache,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """As `step`, behind the mixing: x [R, T, D]."""
+        """Decoding: x [R, T, D] of `mix` at places [R, T] of the rotary table; keys and values go
+        to slots [R, T]; mask [R, T, S], see `decoders.cache`; wanted [R, W]: of which queries the
+        result is read -> predicted features [R, W or T, D]."""
         if self.packed is not None:
             return self.packed.layers(x, places, slots, mask, cache, wanted)
         rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]

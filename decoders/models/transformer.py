@@ -20,9 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import Packed, TextFeatures
+from decoders.api import Packed, TextFeatures, guided
 from decoders.cache import KVCache
-from decoders.distribution import guided
 from decoders.models.attention import attend, attention_bias, rope_at, rotate
 from decoders.models.parts import (
     CaptionEmbedder,
@@ -264,20 +263,11 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         return self.output(hidden) if self.packed is None else self.packed.project(hidden)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "logits" in vars(cls) and "guided_logits" not in vars(cls):
-            cls.guided_logits = cls._guided  # type: ignore[method-assign]
-
-    def _guided(self, hidden: Tensor, cfg: float) -> Tensor:
-        return guided(self.logits(hidden), cfg)
-
     def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
-        """[R, T, D] -> [B, T, V] float32, see `decoders.distribution.guided`. With packed weights
-        it does not call `logits`; a subclass with `logits` of its own gets `_guided` instead."""
+        """See `decoders.api.Target`. With packed weights it does not call `logits`."""
         if self.packed is not None:
             return self.packed.project.guided(hidden, cfg)
-        return self._guided(hidden, cfg)
+        return guided(self.logits(hidden), cfg)
 
     # ---- training -------------------------------------------------------------------------------
 

@@ -35,8 +35,8 @@ from decoders.api import (
     Sampling,
     TextFeatures,
     Trace,
+    guided,
 )
-from decoders.distribution import guided
 from decoders.kinds import Amount, Count
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.transformer import Transformer

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.distribution import pick
+from decoders.distribution import pick, ratio
 from decoders.noise import COUPLE_SLOT, sample
 from decoders.propose.window import Codes, Left, Window, certain, fresh_uniforms
-from decoders.verify.exact import ratio, residual
+from decoders.verify.exact import residual
 
 
 @dataclass(eq=False, repr=False)
@@ -28,8 +28,8 @@ class Maximal(Window):
     window: Codes = 32
 
     def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
-        given = coupled(law, left.q, left.codes)  # [B, W, V], the new draft's law given the old one
-        law = torch.where(left.drafted[..., None], given, law)
+        law_of_new = coupled(law, left.q, left.codes)  # [B, W, V], given the old draft
+        law = torch.where(left.drafted[..., None], law_of_new, law)
         return sample(law, fresh_uniforms(noise, places, COUPLE_SLOT)[..., 0])
 
 

@@ -53,7 +53,7 @@ class Pac(Maximal):
         main, law, count = codes[:, upper], law[:, upper], self.candidates - 1
         wide = codes[..., None].repeat(1, 1, self.candidates)  # [B, W, K]
         if left.greedy:
-            law = torch.where(left.told[:, upper, None], left.p[:, upper], law)
+            law = torch.where(left.has_law[:, upper, None], left.p[:, upper], law)
             wide[:, upper, 1:] = without(law, main).topk(count).indices
             return wide
         u = fresh_uniforms(noise, places[:, upper], COUPLE_SLOT + 1, count)  # [B, levels, K - 1]

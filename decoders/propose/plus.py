@@ -41,6 +41,6 @@ class Plus(Window):
         return torch.where(pick(self.stays(law, left), left.codes), left.codes, new)
 
     def declared(self, law: Tensor, left: Left, codes: Tensor) -> Tensor:
-        kept = torch.where(self.stays(law, left), left.q, 0.0)  # [B, W, V]
-        gone = (left.q - kept).sum(-1, keepdim=True)
-        return torch.where(left.drafted[..., None], kept + gone * law, law)
+        staying = torch.where(self.stays(law, left), left.q, 0.0)  # [B, W, V]
+        leaving = (left.q - staying).sum(-1, keepdim=True)
+        return torch.where(left.drafted[..., None], staying + leaving * law, law)

@@ -35,22 +35,17 @@ class TreeSession(ProposerSession):
         self.vocab = model.target.vocab_size
         self.bad = torch.zeros((), dtype=torch.bool, device=start.first.device)
         self.session: DraftSession = part.drafter.begin(
-            start.text,
-            start.hidden,
-            start.sampling,
-            part.depth + 1,
-            nodes or tree.session_nodes,
-            *[start.cache] * part.drafter.reads_cache,
+            start, part.depth + 1, nodes or tree.session_nodes
         )
 
     @property
     def calls(self) -> int:
         return self.session.calls
 
-    def propose(self, seen: StepOutput, noise: Any, place: Tensor) -> Draft:
+    def propose(self, output: StepOutput, noise: Any, place: Tensor) -> Draft:
         """The session reads what was committed, and a tree grows under the root."""
         try:
-            logits = self.advance(seen)
+            logits = self.advance(output)
             draft = self.grow(logits, noise, place)
             self.check(logits, draft.q)
             return draft
@@ -71,13 +66,12 @@ class TreeSession(ProposerSession):
         total = (logits.amax(-1) if q is None else q).sum()
         self.bad |= (total - total) != 0
 
-    def advance(self, seen: StepOutput) -> Tensor:
+    def advance(self, output: StepOutput) -> Tensor:
         """Logits after the root, [B, V]. What the session answers is checked every time, as a
         drafter may be right for one image and wrong for a batch; no values are read."""
-        logits = self.session.advance(seen.hidden, seen.codes, seen.count, seen.start)
-        require_root(self.session, seen.count)
-        require_logits(self.session, logits, len(seen.count), self.vocab)
-        return logits
+        logits = self.session.advance(output.hidden, output.codes, output.count, output.start)
+        require_root(self.session, output.count)
+        return require_logits(self.session, logits, len(output.count), self.vocab)
 
     def grow(self, logits: Tensor, noise: Any, place: Tensor) -> Draft:
         return self.tree.grow(self.session, logits, self.sampling, noise, place)
@@ -88,7 +82,7 @@ class TreeProposer(Proposer):
 
     drafter: Drafter
     tree: Tree
-    opens: type[TreeSession] = TreeSession
+    session: type[TreeSession] = TreeSession
 
     def __init__(self, drafter: Drafter | None, tree: Tree | None) -> None:
         if drafter is None or tree is None:
@@ -106,7 +100,7 @@ class TreeProposer(Proposer):
         self.nodes, self.depth, self.branching = tree.nodes, tree.depth, tree.branching
 
     def begin(self, start: Prefill) -> TreeSession:
-        return self.opens(self, start)
+        return self.session(self, start)
 
 
 # ---- what a drafter answers: looked at every time, shapes and dtypes, no values -----------------
@@ -131,6 +125,17 @@ def require_logits(session: DraftSession, logits: Tensor, *shape: int) -> Tensor
         f"{named(session)}.{method} must return logits {words} = {list(shape)} of a floating "
         f"dtype, found {_kind(logits)}"
     )
+
+
+def likeliest(scores: Tensor, count: int) -> Any:
+    """The `count` likeliest codes of every node, as `topk` of scores [..., V]. DecoderError where
+    the codebook has fewer."""
+    if count > scores.shape[-1]:
+        raise DecoderError(
+            f"the tree takes the {count} likeliest codes of a node, and the codebook has "
+            f"{scores.shape[-1]}; choose a tree whose nodes have fewer children, as tree=chain"
+        )
+    return scores.topk(count, -1)
 
 
 def require_root(session: DraftSession, length: Tensor) -> None:

@@ -35,7 +35,7 @@ class Left:
     """What the last step left at the W places of the window."""
 
     p: Tensor  # [B, W, V], the target's law; zeros where it said nothing
-    told: Tensor  # [B, W] bool, whether it said anything
+    has_law: Tensor  # [B, W] bool, whether it said anything
     codes: Tensor  # [B, W] int64, the old draft
     q: Tensor  # [B, W, V], the law that was declared for it
     drafted: Tensor  # [B, W] bool, whether there was one
@@ -61,8 +61,8 @@ class Window(Proposer):
         self.lattice = Static(None, lattice(self.depth, self.candidates, self.levels))
         self.nodes, self.branching = self.lattice.nodes, self.lattice.branching
         self.lines = lines_of(self.lattice.parent, self.lattice.level_of)  # [N + 1, D + 1]
-        own = [(len(path) - 1) * self.candidates + path[-1] for path in self.lattice.paths]
-        self.pick = torch.tensor(own)  # [N], of the level's candidates
+        ranks = [(len(path) - 1) * self.candidates + path[-1] for path in self.lattice.paths]
+        self.pick = torch.tensor(ranks)  # [N], of the level's candidates
 
     def __str__(self) -> str:
         return f"{type(self).__name__.lower()}(window={self.depth + 1})"
@@ -86,7 +86,7 @@ class Window(Proposer):
 
 
 class WindowSession(ProposerSession):
-    """It keeps nothing: all that it needs is in what was seen."""
+    """It keeps nothing: all that it needs is in the last step's output."""
 
     calls = 0
 
@@ -103,41 +103,41 @@ class WindowSession(ProposerSession):
         self.span = torch.arange(part.depth, device=device)  # [W]
         self.forced = forced_codes(target)
 
-    def propose(self, seen: StepOutput, noise: Any, place: Tensor) -> Draft:
+    def propose(self, output: StepOutput, noise: Any, place: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
         part = self.part
-        left = self.left(seen)
+        left = self.left(output)
         places = place[:, None] + self.span  # [B, W]
-        law = torch.where(left.told[..., None], left.p, 1 / left.p.shape[-1])
+        law = torch.where(left.has_law[..., None], left.p, 1 / left.p.shape[-1])
         if self.greedy:
-            law = torch.where(left.told[..., None], certain(law.argmax(-1), law), law)
-        root = seen.codes.gather(1, seen.count[:, None] - 1)  # [B, 1]
+            law = torch.where(left.has_law[..., None], certain(law.argmax(-1), law), law)
+        root = output.codes.gather(1, output.count[:, None] - 1)  # [B, 1]
         codes = part.draw(law, left, noise, places)
         declared = part.declared(law, left, codes)
         if self.forced is not None:
             must = self.forced[places % len(self.forced)]  # [B, W]
-            known = ~left.told & (must >= 0)
-            codes = torch.where(known, must, codes)
-            declared = torch.where(known[..., None], certain(codes, law), declared)
+            forced = ~left.has_law & (must >= 0)
+            codes = torch.where(forced, must, codes)
+            declared = torch.where(forced[..., None], certain(codes, law), declared)
         every = part.siblings(codes, declared, left, noise, places)  # [B, W, K]
         return self.draft(root, every, declared)
 
-    def left(self, seen: StepOutput) -> Left:
+    def left(self, output: StepOutput) -> Left:
         """What the last step says of the places after its root. Level i of the new window stood on
         level count + 1 + i; its law is read on the committed row, or on the main row below it."""
-        old, p = seen.draft, seen.p
-        assert old is not None and p is not None and seen.nodes is not None
+        old, p = output.draft, output.p
+        assert old is not None and p is not None and output.nodes is not None
         depth = self.part.depth
-        level = seen.count[:, None] + self.span  # [B, W], of the node that a law is read at
-        row = self.lines[seen.nodes[:, -1]]  # [B, D + 1]
+        level = output.count[:, None] + self.span  # [B, W], of the node that a law is read at
+        row = self.lines[output.nodes[:, -1]]  # [B, D + 1]
         main, below = (self.lines[0][i.clamp_max(depth)] for i in (level, level + 1))  # [B, W]
         laws = take(p, row.gather(1, level.clamp_max(depth)))
-        told = (level <= depth) & (laws.sum(-1) > 0)
-        drafted = told & (level < depth)
-        laws = torch.where(told[..., None], laws, 0.0)
+        has_law = (level <= depth) & (laws.sum(-1) > 0)
+        drafted = has_law & (level < depth)
+        laws = torch.where(has_law[..., None], laws, 0.0)
         codes = old.codes.gather(1, below)
         q = torch.zeros_like(laws) if old.q is None else take(old.q, main)
-        return Left(laws, told, codes, q, drafted, self.greedy)
+        return Left(laws, has_law, codes, q, drafted, self.greedy)
 
     def draft(self, root: Tensor, every: Tensor, law: Tensor) -> Draft:
         """root [B, 1], candidates [B, W, K], law [B, W, V] of each level."""

@@ -19,8 +19,8 @@ from torch import Tensor
 from decoders.api import DecoderError, Draft, Verified
 from decoders.distribution import normalised, pick
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
-from decoders.verify.children import at_node
-from decoders.verify.token_verifier import WholeDraft, drawn_from, settled
+from decoders.verify.token_verifier import at_node
+from decoders.verify.whole_draft import WholeDraft, drawn_from, exactly_verified
 
 
 class Block(WholeDraft):
@@ -38,7 +38,7 @@ class Block(WholeDraft):
         count = torch.where(u < self.chances(share, left), level[1:], 0).amax(1)  # [B]
         after = at_node(normalised(left, p), count)  # [B, V]
         last = sample(after, noise.at(place + count, TARGET_SLOT)[:, 0])
-        return settled(torch.minimum(level, count[:, None]), count, last, count == size)
+        return exactly_verified(torch.minimum(level, count[:, None]), count, last, count == size)
 
     def shares(self, p: Tensor, q: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """s_i [B, g + 1] and what the next code is drawn from, not normalised [B, g + 1, V]; codes

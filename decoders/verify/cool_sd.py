@@ -46,10 +46,10 @@ class CoolSD(Corrected):
     def at(self, draft: Draft, place: Tensor) -> CoolSD:
         """The rule of this draft: children of a node at depth d are drafts of level d + 1."""
         del place
-        made = type(self)(None, self.delta, self.decay)  # no copy(): torch 2.11 cannot trace it
+        rule = type(self)(None, self.delta, self.decay)  # no copy(): torch 2.11 cannot trace it
         first = scale_of(self.delta, self.decay, draft.levels)
-        made.omega = (first * torch.exp(-self.decay * draft.depth))[..., None]  # [B, N + 1, 1]
-        return made
+        rule.omega = (first * torch.exp(-self.decay * draft.depth))[..., None]  # [B, N + 1, 1]
+        return rule
 
     def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
         return scaled(p, q, self.omega)

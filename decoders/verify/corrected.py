@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import Acceptance, AcceptRule
-from decoders.distribution import normalised, pick
-from decoders.verify.exact import likeliest, ratio
+from decoders.distribution import normalised, pick, ratio
+from decoders.verify.exact import likeliest
 
 
 def scaled(p: Tensor, q: Tensor | None, omega: Tensor | float) -> Tensor:

@@ -12,16 +12,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import Acceptance, AcceptRule
-from decoders.distribution import normalised, pick, without
-
-
-def ratio(mass: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
-    """min(1, mass / q(x)); q None is q(x) = 1. A draft the drafter never makes is never
-    accepted."""
-    if q is None:
-        return mass.clamp_max(1.0)
-    at = pick(q, x)
-    return torch.where(at > 0, mass / at.clamp_min(1e-30), 0.0).clamp_max(1.0)
+from decoders.distribution import normalised, pick, ratio, without
 
 
 def residual(p: Tensor, q: Tensor | None, x: Tensor) -> Tensor:

@@ -54,9 +54,9 @@ class Gsd(Corrected):
                 drafter = drafter if q is None else drafter + member * shifted(drafted, offset)
                 members = members + member
         share = (drafted * target / drafter.clamp_min(1e-30)).minimum(drafted)
-        kept = torch.where(members == 0, torch.minimum(drafted, ranked), share)
-        kept = torch.where(ranked > 0, kept, 0.0)
-        return torch.zeros_like(p).scatter(-1, order, kept)
+        mass = torch.where(members == 0, torch.minimum(drafted, ranked), share)
+        mass = torch.where(ranked > 0, mass, 0.0)
+        return torch.zeros_like(p).scatter(-1, order, mass)
 
 
 def close(latents: Tensor, distance: float) -> Tensor:

@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import Acceptance, AcceptRule, DecoderError, ImageModel
-from decoders.distribution import normalised, pick, without
-from decoders.verify.exact import ratio
+from decoders.distribution import normalised, pick, ratio, without
 
 Residual = Literal["paper", "released"]
 Metric = Literal["tokenizer", "raw", "cosine"]
@@ -45,8 +44,8 @@ def neighbour_table(codebook: Tensor, k: int) -> Tensor:
         distance = torch.cdist(
             table[first : first + ROWS], table, compute_mode="donot_use_mm_for_euclid_dist"
         )  # [rows, V]
-        own = torch.arange(first, first + len(distance), device=table.device)
-        distance.scatter_(1, own[:, None], float("inf"))
+        itself = torch.arange(first, first + len(distance), device=table.device)
+        distance.scatter_(1, itself[:, None], float("inf"))
         if columns * 4 < size:
             near = distance.topk(columns, largest=False, sorted=True)
             parts.append(near.indices.int())
@@ -103,8 +102,8 @@ def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> 
         gone = without(p, x)
         gone = torch.where(any_admitted, gone.scatter(-1, r.near, 0.0), gone)
         return normalised(gone, uniform)
-    kept = torch.where(any_admitted, q.scatter(-1, r.near, 0.0), q)
-    return normalised((p - kept).clamp_min(0.0), uniform)
+    left = torch.where(any_admitted, q.scatter(-1, r.near, 0.0), q)
+    return normalised((p - left).clamp_min(0.0), uniform)
 
 
 @dataclass(eq=False, repr=False)

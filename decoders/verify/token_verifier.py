@@ -1,26 +1,26 @@
 """A rule judges every node's children, the uniforms decide, and the path is walked: the verifier of
-every acceptance rule."""
+every acceptance rule.
+
+The children of a node are tested in order; what a later child meets depends on the earlier ones
+having been rejected, never on the uniforms. So every acceptance probability of the tree is computed
+in K vector steps, all nodes at once, and the walk only compares uniforms. The exactness gate
+enumerates the very same function.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import AcceptRule, DecoderError, Draft, TargetProbs, Verified, Verifier, completed
+from decoders.api import AcceptRule, Draft, TargetProbs, Verified, Verifier, completed
+from decoders.cache import ancestry_of
+from decoders.distribution import drop_sibling
 from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverted
-from decoders.verify.children import (
-    Path,
-    Verdicts,
-    at_node,
-    children_of,
-    longest,
-    test_children,
-    walk,
-)
-from decoders.verify.exact import Exact
 
 
 class TokenVerifier(Verifier):
@@ -97,47 +97,144 @@ def along_path(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tenso
     return moved, bound, relaxed
 
 
-# ---- verifiers of whole drafts ------------------------------------------------------------------
-# They judge a draft by the laws that it was drawn from, all nodes at once, so that drafts behind a
-# rejected one still count (2403.10444, 2505.12398).
-
-AT_TEMPERATURE_ZERO = TokenVerifier(Exact())
+# ---- tests of all children, without randomness -------------------------------------------------
 
 
-class WholeDraft(Verifier):
-    """A subclass judges while sampling. Greedy decoding has nothing to gain from the whole draft:
-    the longest path of argmax codes is committed, as with the exact rule."""
+@dataclass(frozen=True)
+class Verdicts:
+    """Per node n and child j: [B, n, K] each; `residual` [B, n, V] after all children failed."""
 
-    resamples_noise = True
-
-    def __init__(self, model: Any = None) -> None:
-        del model  # it needs nothing from it
-
-    def verify(
-        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
-    ) -> Verified:
-        """See `decoders.api.Verifier`. Raises DecoderError for deterministic children."""
-        if law.greedy:
-            return AT_TEMPERATURE_ZERO.verify(law, draft, noise, place, state)
-        return self.judge(law.p, draft, noise, place)
-
-    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Verified:
-        """As `verify`; p [B, N + 1, V]."""
-        raise NotImplementedError("a verifier of whole drafts says how it judges them")
+    accept: Tensor
+    strict: Tensor
+    moved: Tensor
+    bound: Tensor
+    residual: Tensor
 
 
-def drawn_from(draft: Draft, name: str) -> Tensor:
-    """q [B, N + 1, V]. Raises DecoderError where the children are deterministic."""
-    if draft.q is None:
-        raise DecoderError(
-            f"{name} judges drafts by the law q that they were drawn from; these are deterministic "
-            "(a dynamic tree takes the likeliest codes) and have none; use a tree that draws its "
-            "children (tree=chain, tree=static), or acceptance=exact"
-        )
-    return draft.q
+Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, codes, valid
 
 
-def settled(nodes: Tensor, count: Tensor, last: Tensor, bonus: Tensor) -> Verified:
-    """Of an exact verifier: nothing is moved, no draft is accepted by a relaxed rule alone."""
-    none = torch.zeros(nodes.shape, device=nodes.device)  # [B, D + 1]
-    return Verified(nodes, count, last, bonus, none, none, none[:, 1:].bool())
+def test_children(
+    rule: AcceptRule, p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor
+) -> Verdicts:
+    """Sequential tests of K children at every node.
+
+    p [B, n, V]; q [B, n, V] or None (deterministic children); codes, valid [B, n, K]. On rejection
+    p becomes the rule's residual and q loses the rejected code. Invalid children are never
+    accepted.
+    """
+    columns: list[list[Tensor]] = [[], [], [], []]  # accept, strict, moved, bound
+    count = codes.shape[-1]
+    for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
+        test = rule.test(p, q, x)
+        outcome = test.accept, test.strict, test.moved, test.bound
+        for values, value in zip(columns, outcome, strict=True):
+            values.append(value if value.shape == x.shape else value.expand_as(x))
+        p = torch.where(real, test.residual, p)
+        if q is not None and j + 1 < count:
+            q = torch.where(real, drop_sibling(q, x), q)
+    one = count == 1
+    stacked = [values[0].unsqueeze(-1) if one else torch.stack(values, -1) for values in columns]
+    judged = torch.where(valid, torch.stack(stacked), 0.0)  # [4, B, n, K]
+    accept, strict, moved, bound = judged.unbind(0)
+    return Verdicts(accept, strict, moved, bound, residual=p)
+
+
+# ---- the path through a draft -------------------------------------------------------------------
+
+
+def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
+    """Codes and validity of every node's children, [B, N + 1, K] each."""
+    batch, nodes, width = draft.children.shape
+    flat = draft.children.reshape(batch, nodes * width)
+    return draft.codes.gather(1, flat).view(batch, nodes, width), draft.children > 0
+
+
+def at_node(values: Tensor, node: Tensor) -> Tensor:
+    """values [B, N + 1, V], node [B] -> [B, V]."""
+    return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
+
+
+@dataclass(frozen=True)
+class Path:
+    """The walk of B rows through their trees."""
+
+    nodes: Tensor  # [B, D + 1] int64, node at each depth; past the end the last accepted node
+    count: Tensor  # [B] int64, drafts accepted
+    order: Tensor  # [B, D] int64, which child was taken (0 past the end)
+    last: Tensor  # [B] int64, the last accepted node (0 = root)
+
+
+def walk(draft: Draft, taken: Tensor, depth: int) -> Path:
+    """Follows the first accepted child from the root, `depth` levels at most.
+
+    taken [B, N + 1, K] bool, the uniforms' outcome at every node. Taking the *first* accepted child
+    is what makes sampling exact (METHODS 3).
+    """
+    wanted = draft.children * taken  # [B, N + 1, K], 0 where a child is not taken
+    first = (wanted > 0).int().argmax(-1, keepdim=True)  # [B, N + 1, 1]
+    child = wanted.gather(2, first).squeeze(-1)  # [B, N + 1]
+    here = torch.arange(child.shape[1], device=child.device)
+    follow = torch.maximum(child, here)  # a node without one stays: children come after parents
+    root = torch.zeros_like(draft.parents[:, :1])
+    nodes = [root]  # [B, 1] each
+    for _ in range(depth):
+        nodes.append(follow.gather(1, nodes[-1]))
+    path = torch.cat(nodes, 1)  # [B, D + 1]
+    above = path.narrow(1, 0, depth)  # [B, D]
+    moved = path.narrow(1, 1, depth) > above
+    order = first.squeeze(-1).gather(1, above) * moved
+    return Path(path, moved.sum(1), order, path.select(1, depth))
+
+
+def table_order(draft: Draft, above: Tensor) -> Tensor:
+    """Places [B, N + 1] of the nodes in the released table of root-to-leaf paths: of two nodes at
+    one depth, the one with the lower number is on the earlier row (METHODS 6).
+
+    above [B, N + 1, N + 1] bool, see `Draft.ancestry`. The table is sorted by the numbers of a
+    path's nodes, or with `Draft.by_leaf` by the number of the leaf in which the path ends.
+    """
+    number = torch.arange(above.shape[1], device=above.device)  # [N + 1]
+    size = above.sum(1)  # [B, N + 1], nodes at or below
+    if draft.by_leaf:
+        below = above & (size == 1)[..., None]  # [B, leaf, N + 1]
+        return torch.where(below, number[:, None], len(number)).amin(1)  # the lowest leaf below
+    siblings = draft.parents[:, :, None] == draft.parents[:, None]  # [B, N + 1, N + 1]
+    earlier = siblings & (number[:, None] > number)  # [B, n, siblings numbered below n]
+    ahead = (earlier * size[:, None]).sum(-1)  # [B, N + 1], nodes below these siblings
+    return (above * ahead[:, None]).sum(-1)
+
+
+def path_to(draft: Draft, above: Tensor, node: Tensor, depth: int) -> Tensor:
+    """The nodes from the root to `node` [B], and that node again past the end, [B, D + 1]; above:
+    see `Draft.ancestry`."""
+    batch, nodes = draft.codes.shape
+    mine = above.gather(1, node[:, None, None].expand(-1, -1, nodes))[:, 0]  # [B, N + 1]
+    level = torch.where(mine, draft.depth, depth + 1)  # what is not on it falls off the end
+    number = torch.arange(nodes, device=node.device).expand(batch, -1)
+    return node[:, None].repeat(1, depth + 2).scatter(1, level, number)[:, :-1]
+
+
+def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:
+    """Greedy: the longest path that was accepted whole; of equally long ones the first in the
+    released table of paths (METHODS 6).
+
+    accepted [B, N + 1, K] bool per (node, child).
+    """
+    batch, nodes, width = accepted.shape
+    hit = torch.zeros(batch, nodes, dtype=torch.bool, device=accepted.device)
+    index = draft.children.reshape(batch, -1)  # [B, (N + 1) K]; 0 where there is no child
+    rank = torch.arange(width, device=accepted.device).repeat(nodes).expand(batch, -1)
+    hit = hit.scatter(1, index, accepted.reshape(batch, -1))
+    which = torch.zeros_like(draft.codes).scatter(1, index, rank)  # order among siblings
+    hit[:, 0], which[:, 0] = True, 0
+    above = ancestry_of(draft)
+    whole = (hit[:, None] | ~above).all(-1)  # [B, N + 1], nodes whose path was accepted
+    reached = torch.where(whole, draft.depth, -1)
+    count = reached.amax(1, keepdim=True)  # [B, 1]
+    place = torch.where(reached == count, table_order(draft, above), torch.iinfo(torch.long).max)
+    best = place.argmin(1, keepdim=True)  # [B, 1]
+    path = path_to(draft, above, best[:, 0], depth)
+    live = torch.arange(1, depth + 1, device=accepted.device) <= count  # [B, D]
+    order = torch.where(live, which.gather(1, path[:, 1:]), 0)
+    return Path(path, count[:, 0], order, best[:, 0])

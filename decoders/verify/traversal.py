@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from decoders.api import Draft, Verified
-from decoders.distribution import normalised, pick
+from decoders.cache import ancestry_of
+from decoders.distribution import drop_sibling, normalised, pick
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
-from decoders.verify.children import ancestry_of, at_node, children_of, drop_sibling, path_to
-from decoders.verify.token_verifier import WholeDraft, drawn_from, settled
+from decoders.verify.token_verifier import at_node, children_of, path_to
+from decoders.verify.whole_draft import WholeDraft, drawn_from, exactly_verified
 
 
 class Traversal(WholeDraft):
@@ -45,7 +46,7 @@ class Traversal(WholeDraft):
         count = draft.depth.gather(1, node[:, None])[:, 0]
         last = sample(at_node(m, node), noise.at(place + count, TARGET_SLOT)[:, 0])
         bonus = ~at_node(draft.children > 0, node).any(-1)
-        return settled(path_to(draft, above, node, draft.levels), count, last, bonus)
+        return exactly_verified(path_to(draft, above, node, draft.levels), count, last, bonus)
 
 
 def weights(p: Tensor, q: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:

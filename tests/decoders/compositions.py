@@ -6,8 +6,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from decoders.api import ImageModel
+from decoders.api import ImageModel, Prefill, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.transformer import cast
@@ -39,6 +40,15 @@ OWN = {
 }
 SMALLER = {"free": ', "drafter.layers=1"'}  # for targets of one layer
 WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]
+
+
+def prefilled(
+    model: ImageModel, text: TextFeatures, hidden: Tensor, sampling: Sampling, cache: Any = None
+) -> Prefill:
+    """What a drafter's session begins with: these states of the prefix, and no first code."""
+    first = torch.zeros(text.batch, dtype=torch.long)
+    law = torch.zeros(text.batch, model.target.vocab_size)
+    return Prefill(model, sampling, text, None, cache, hidden, first, law)
 
 
 def grouped_config(model: ImageModel, name: str) -> GroupedConfig:

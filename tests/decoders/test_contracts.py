@@ -82,14 +82,14 @@ class Watching:
     def begin(self, start: Any) -> Any:
         return type(self)(self.model, self.nodes)
 
-    def propose(self, seen: Any, noise: Any, place: torch.Tensor) -> Draft:
-        assert seen.p is None and seen.draft is None
-        self.met.append((seen.image.clone(), seen.start.clone(), seen.count.clone()))
+    def propose(self, output: Any, noise: Any, place: torch.Tensor) -> Draft:
+        assert output.p is None and output.draft is None
+        self.met.append((output.image.clone(), output.start.clone(), output.count.clone()))
         rows, size = len(place), self.model.target.vocab_size
         places = place[:, None] + torch.arange(self.nodes)
         q = torch.full((rows, self.nodes, size), 1 / size)
         codes = sample(q, noise.at(places, DRAFT_SLOT)[..., 0])  # [B, W]
-        root = seen.codes.gather(1, seen.count[:, None] - 1)  # [B, 1]
+        root = output.codes.gather(1, output.count[:, None] - 1)  # [B, 1]
         here = torch.arange(self.nodes + 1).expand(rows, -1)  # [B, W + 1]
         below = F.pad(here[:, 1:], (0, 1))[..., None]  # [B, W + 1, 1]
         every = torch.cat([root, codes], 1)

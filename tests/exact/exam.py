@@ -8,15 +8,14 @@ from unittest import mock
 
 import torch
 
+from decoders.cache import CLOSED, added
 from decoders.distribution import drop_sibling, normalised, pick
 from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_run import tree_mask
-from decoders.masks import CLOSED, added
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OWN_SLOT, TARGET_SLOT, sample
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.jacobi import Jacobi as Window
 from decoders.propose.trees.static import Static
-from decoders.verify.children import at_node
+from decoders.verify.token_verifier import at_node
 from tests.exact.planted import changed, finds, judging
 
 # ---- drafters -----------------------------------------------------------------------------------
@@ -73,8 +72,8 @@ class Adaptive(Eagle):
 class LastCode(Eagle):
     """(right) A table of pairs: q depends on the last code alone, and its memory is reused."""
 
-    def begin(self, text: Any, hidden: Any, sampling: Any, most: int, nodes: int) -> Any:
-        return LastCodeSession(self.model.target.vocab_size, text.batch)
+    def begin(self, start: Any, most: int, nodes: int) -> Any:
+        return LastCodeSession(start.model.target.vocab_size, start.batch)
 
 
 class LastCodeSession:
@@ -193,9 +192,7 @@ class Rewritten(Speculative):
     """(right) Drafts in its own way: the mask is made a second time."""
 
     def draft(self, run: Any) -> Any:
-        draft, _ = super().draft(run)
-        base = (self.model.target.prefix + run.length - 1)[:, None]
-        return draft, tree_mask(run, draft, base, self.sampling.guidance_rows)
+        return self.masked(run, super().draft(run)[0])
 
 
 # ---- proposers ----------------------------------------------------------------------------------

@@ -18,10 +18,9 @@ from decoders.loops.speculative import Speculative
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.verify.children import Verdicts
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
-from decoders.verify.token_verifier import TokenVerifier
+from decoders.verify.token_verifier import TokenVerifier, Verdicts
 
 
 def changed(base, **own):

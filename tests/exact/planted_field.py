@@ -6,15 +6,14 @@ from typing import Any
 import torch
 
 from decoders.api import Draft
+from decoders.cache import added
 from decoders.distribution import pick
 from decoders.loops.duo import Duo
 from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_run import tree_mask
-from decoders.masks import added
 from decoders.noise import DRAFT_SLOT
 from decoders.propose.jacobi import Jacobi
-from decoders.verify.children import at_node, children_of
-from tests.exact.planted import finds, judging, swapped
+from decoders.verify.token_verifier import at_node, children_of
+from tests.exact.planted import finds, judging
 
 
 class KeptRow(Speculative):
@@ -30,7 +29,7 @@ class KeptRow(Speculative):
         codes, valid = children_of(draft)
         nodes, count = done[3], done[4]
         last = nodes.gather(1, count[:, None])[:, 0]
-        root = run.seen.codes.gather(1, run.seen.count[:, None] - 1)[:, 0]
+        root = run.output.codes.gather(1, run.output.count[:, None] - 1)[:, 0]
         tested = at_node(valid, last)[:, 0]
         run.rejected = torch.where(tested, at_node(codes, last)[:, 0], root)
         return done
@@ -50,25 +49,22 @@ Outside = finds(accept=lambda found, p, q, x: torch.where(pick(p, x) == 0, 0.2, 
 class EmptySlot(Speculative):
     """(23) The slot behind the draft, which was never written, is visible to attention."""
 
-    def draft(self, run: Any) -> Any:
-        def opened(run: Any, draft: Draft, base: Any, copies: int) -> Any:
-            seen = tree_mask(run, draft, base, copies)
-            behind = torch.arange(seen.shape[-1]) == base + draft.codes.shape[1]  # [B, S]
-            return torch.maximum(seen, added(behind.repeat(copies, 1))[:, None])
-
-        with swapped("tree_mask", opened):
-            return super().draft(run)
+    def masked(self, run: Any, draft: Draft) -> Any:
+        draft, mask = super().masked(run, draft)
+        behind = self.model.target.prefix + run.length - 1 + draft.codes.shape[1]  # [B]
+        slot = torch.arange(mask.shape[-1]) == behind.repeat(self.sampling.guidance_rows)[:, None]
+        return draft, torch.maximum(mask, added(slot)[:, None])
 
 
 class KeptOn(Duo):
     """(24) What the drafter went on with is kept after a rejection, where it stands."""
 
-    def kept(self, run: Any, count: torch.Tensor) -> torch.Tensor:
+    def stands(self, run: Any, count: torch.Tensor) -> torch.Tensor:
         return torch.ones_like(count).bool()
 
     def verify_and_commit(self, run: Any, *given: Any) -> Any:
         done = super().verify_and_commit(run, *given)
-        run.session.kept.copy_(self.kept(run, done[4]))
+        run.session.stands.copy_(self.stands(run, done[4]))
         return done
 
 
@@ -76,8 +72,8 @@ class KeptBehind(KeptOn):
     """Not wrong: what goes on from a last draft that was rejected is kept under the corrected code.
     Its law was fixed before the test, and is declared as it was."""
 
-    def kept(self, run: Any, count: torch.Tensor) -> torch.Tensor:
-        root = run.seen.codes.gather(1, run.seen.count[:, None] - 1)
+    def stands(self, run: Any, count: torch.Tensor) -> torch.Tensor:
+        root = run.output.codes.gather(1, run.output.count[:, None] - 1)
         run.session.codes[:, :1] = root
         return count == self.proposer.depth
 

@@ -16,11 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.judge.gate.small import RealModel, small_spec
-from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.cache import KVCache
+from decoders.api import ImageModel, Prefill, Sampling, TextFeatures
+from decoders.cache import KVCache, visible
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.executed import execution
-from decoders.masks import visible
 
 DRAFTER = PartSpec(f"{__name__}.TableDrafter")
 BEYOND = 8  # places past the image's end that differ from each other
@@ -98,8 +97,8 @@ class TableDrafter:
         size = (target.length + BEYOND, target.vocab_size, target.vocab_size)
         self.table = torch.randn(*size, generator=generator, dtype=torch.float64)
 
-    def begin(self, text: TextFeatures, *_: Any) -> TableSession:
-        return TableSession(self.table, text.batch)
+    def begin(self, start: Prefill, max_new: int, nodes: int) -> TableSession:
+        return TableSession(self.table, start.batch)
 
 
 class TableSession:

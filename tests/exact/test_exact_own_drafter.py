@@ -77,8 +77,8 @@ class Rigid:
         if len(self.logits) != model.target.vocab_size:
             raise RuntimeError("made for another codebook")
 
-    def begin(self, text, prefix_hidden, sampling, max_new, nodes):
-        return RigidSession(self.logits, text.batch)
+    def begin(self, start, max_new, nodes):
+        return RigidSession(self.logits, start.batch)
 
 
 class RigidSession:

@@ -11,7 +11,7 @@ import torch
 
 from decoders.api import DecoderError, Execution, ImageModel, Loop
 from decoders.execution.compiled import Compiled
-from decoders.execution.cpu.layers import PackedNet, pack, pack_matrices, reason
+from decoders.execution.cpu.layers import pack, pack_matrices, reason
 from decoders.execution.cpu.library import missing
 from decoders.execution.eager import Eager
 
@@ -19,23 +19,17 @@ logger = logging.getLogger(__name__)
 
 
 class Cpu(Execution):
-    """The execution. It keeps the packed weights of a model's target and drafters. compiled: batch
-    sizes at which pieces are compiled; at others they run operator by operator, as pictures alone
-    are not worth the compiling."""
+    """The execution. compiled: batch sizes at which pieces are compiled; at others they run
+    operator by operator, as pictures alone are not worth the compiling."""
 
     name = "cpu"
 
     def __init__(self, compiled: Container[int] = ()) -> None:
         self.compiled, self.compiler, self.plain = compiled, Compiled(autotune=False), Eager()
-        self.packed: dict[int, tuple[Any, PackedNet]] = {}
 
     def uncompiled(self) -> Cpu | None:
         """The same operators of the kernel, one by one."""
-        if not self.compiled:
-            return None
-        plain = Cpu()
-        plain.packed = self.packed
-        return plain
+        return Cpu() if self.compiled else None
 
     def compiles(self, size: int) -> bool:
         return size in self.compiled
@@ -54,33 +48,27 @@ class Cpu(Execution):
             raise DecoderError(f"backend.layers=native: {why}; or use backend.layers=torch")
         self.offer(model.target, model.name)
 
-    def native(self, net: Any) -> PackedNet | None:
-        """The packed weights of a net; None where it runs as tensor code."""
-        found = self.packed.get(id(net))
-        return None if found is None else found[1]
-
     def offer(self, net: Any, name: str) -> None:
         """Packs a net, where the kernel can run it: its layers and matrix are operators then."""
-        if id(net) in self.packed:
+        if net.packed is not None:
             return
         why = reason(net)
-        if why is not None:
+        if why is None:
+            net.packed = pack(net)
+        else:
             logger.warning("the CPU kernel does not run %s: %s; PyTorch does", name, why)
-            return
-        net.packed = pack(net)
-        self.packed[id(net)] = (net, net.packed)
 
     def fit(self, loop: Any) -> bool:
         """Packs the proposer's net. Caches need not grow where the target runs in the kernel, which
         reads only the slots that are seen, and may not where a step is compiled."""
         target, drafter = loop.model.target, loop.drafter
         net = None if drafter is None else drafter.net
-        if self.native(target) is not None and isinstance(net, torch.nn.Module):
+        if target.packed is not None and isinstance(net, torch.nn.Module):
             body = getattr(net, "body", net)
             if hasattr(body, "packed"):
                 self.offer(body, f"drafter {drafter}")
             pack_matrices(net, loop.model.dtype)
-        return self.native(target) is None and not self.compiled
+        return target.packed is None and not self.compiled
 
     def begin(self, loop: Loop, run: Any) -> Any:
         return self._of(run).begin(loop, run)

@@ -19,6 +19,7 @@ from decoders.api import DecoderError
 from decoders.cache import KVCache, zeros
 from decoders.execution.cpu.library import load, missing
 from decoders.models.shape import TransformerConfig
+from decoders.models.transformer import Transformer
 
 LANES = 16  # outputs of a packed panel
 HEADS = (16, 32, 64, 128)  # widths of a head
@@ -46,6 +47,8 @@ def reason(net: Any) -> str | None:
         return f"every head has keys of its own in it, here {cfg.group} share them"
     if cfg.head != "linear" and hasattr(net, "output"):
         return f"its output head is one matrix, here {cfg.head}"
+    if hasattr(net, "output") and type(net).logits is not Transformer.logits:
+        return f"it makes the logits of a Transformer, {type(net).__name__} has its own"
     size = sum(p.nbytes for p in net.layers.parameters())
     if size > MOST:
         return f"it keeps a second copy of the weights, {size / 2**30:.1f} GiB here"
@@ -151,6 +154,7 @@ class PackedLinear:
         )
         return logits
 
+
 class PackedLayers:
     """The layers of a target or drafter over one cache, and the norm after them where there is one.
 
@@ -183,7 +187,7 @@ class PackedLayers:
         wanted: Tensor | None = None,
     ) -> Tensor:
         """x [R, T, D]; places [R, T] int64 in the rotary table; slots [R, T] int64 of the cache,
-        written; mask [R, T, S], see `decoders.masks`; wanted [R, W] int64: the queries whose
+        written; mask [R, T, S], see `decoders.cache`; wanted [R, W] int64: the queries whose
         output is wanted, all without it -> [R, W or T, D] in the dtype of the weights. Raises
         DecoderError for other shapes or dtypes."""
         check(x, self.width, self.dtype)
@@ -216,6 +220,7 @@ class PackedLayers:
                 f"the CPU kernel expected a mask {list(of_mask)} in bool or float32, found "
                 f"{list(mask.shape)} in {mask.dtype}"
             )
+
 
 def _scales(norm: Any) -> bool:
     """Whether it is a norm with weights."""

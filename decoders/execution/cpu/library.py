@@ -38,13 +38,13 @@ def compiler() -> str | None:
     """The C++ compiler's path: $CXX, else the first of `COMPILERS` that there is."""
     named = os.environ.get("CXX")
     names = (named,) if named else COMPILERS
-    return next((found for name in names if (found := shutil.which(name))), None)
+    return next((path for name in names if (path := shutil.which(name))), None)
 
 
 @cache
-def version(found: str) -> str:
+def version(program: str) -> str:
     """What the compiler says of itself; it names Clang, under whatever name that goes."""
-    done = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     return done.stdout
 
 
@@ -52,14 +52,14 @@ def missing() -> str | None:
     """Why the kernel cannot be built here; None where it can."""
     if platform.system() != "Linux":
         return f"it is built on Linux only, this is {platform.system()}"
-    found = compiler()
-    if found is None and os.environ.get("CXX"):
+    program = compiler()
+    if program is None and os.environ.get("CXX"):
         return f"CXX names {os.environ['CXX']!r}, which is no program here; give one, or unset CXX"
-    if found is None:
+    if program is None:
         names = ", ".join(COMPILERS)
         return f"no C++ compiler ({names}) was found; install g++, or name one in CXX"
-    if "clang" in version(found):
-        return f"it needs g++ (Clang has other vector words), {found} is Clang; name g++ in CXX"
+    if "clang" in version(program):
+        return f"it needs g++ (Clang has other vector words), {program} is Clang; name g++ in CXX"
     return None
 
 
@@ -77,16 +77,16 @@ def load() -> None:
     Raises DecoderError where there is no compiler, or it fails.
     """
     reason = missing()
-    found = compiler()
-    if reason is not None or found is None:
+    program = compiler()
+    if reason is not None or program is None:
         raise DecoderError(f"the CPU kernel cannot be built: {reason}")
     sources = [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]
-    parts = (*(path.read_text() for path in sources), *FLAGS, version(found), _processor())
+    parts = (*(path.read_text() for path in sources), *FLAGS, version(program), _processor())
     parts += (*platform.libc_ver(), torch.__version__)
     path = folder() / f"kernel-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
     try:
         if not path.is_file():
-            _compile(found, path)
+            _compile(program, path)
     except OSError as error:
         raise DecoderError(
             f"the CPU kernel cannot be kept in {path.parent}: {error}; set XDG_CACHE_HOME to a "
@@ -129,16 +129,16 @@ SHAPES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _compile(found: str, path: Path) -> None:
+def _compile(program: str, path: Path) -> None:
     """In the same folder, then moved to its place: two processes may build at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
-        part, made = Path(name) / "kernel.o", Path(name) / "kernel.so"
+        part, library = Path(name) / "kernel.o", Path(name) / "kernel.so"
         includes = f"-I{TORCH / 'include'}"
         linked = [f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-ltorch_cpu"]
         for command in (
-            [found, *FLAGS, includes, "-c", str(SOURCE), "-o", str(part)],
-            [found, "-shared", str(part), *linked, "-o", str(made)],
+            [program, *FLAGS, includes, "-c", str(SOURCE), "-o", str(part)],
+            [program, "-shared", str(part), *linked, "-o", str(library)],
         ):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode or not Path(command[-1]).is_file():
@@ -148,4 +148,4 @@ def _compile(found: str, path: Path) -> None:
                     f"{done.returncode}: {says}; name a working g++ in CXX, or set "
                     "backend.layers=torch"
                 )
-        made.replace(path)
+        library.replace(path)

@@ -19,20 +19,20 @@ VECTORS = {
 
 def cpuinfo() -> dict[str, list[str]]:
     """By key the distinct values of all processors, the first one's first; empty elsewhere."""
-    found: dict[str, list[str]] = {}
+    info: dict[str, list[str]] = {}
     for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
         key, _, value = line.partition(":")
-        values = found.setdefault(key.strip(), [])
+        values = info.setdefault(key.strip(), [])
         if value.strip() not in values:
             values.append(value.strip())
-    return found
+    return info
 
 
 def vectors() -> list[str]:
     """The processor's kinds of vector instructions, widest first."""
     info = cpuinfo()
     words = {word for key in ("flags", "Features") for word in " ".join(info.get(key, [])).split()}
-    return [said for word, said in VECTORS.items() if word in words]
+    return [name for word, name in VECTORS.items() if word in words]
 
 
 def unused() -> tuple[str, ...]:

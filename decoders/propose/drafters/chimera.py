@@ -17,13 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import ImageModel
-from decoders.distribution import code_logits, take
-from decoders.propose.drafters.shared import NetLearner, Session, Trained
+from decoders.api import ImageModel, Prefill
+from decoders.distribution import Guided, code_logits, take
+from decoders.propose.drafters.sessions import Session
+from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 
-class ChimeraNet(nn.Module):
+class ChimeraNet(Guided, nn.Module):
     """The trained part, for a target of width D and V codes. Code V: none, embedded as zeros."""
 
     barred: Tensor | None
@@ -75,11 +76,12 @@ class ChimeraNet(nn.Module):
 class ChimeraSession(Session):
     """What it keeps of the images are their codes by place, and of every node its feature."""
 
-    def allocate(self, like: Tensor, nodes: int) -> None:
-        device, batch = like.device, len(self.root_code)
+    def allocate(self, start: Prefill, nodes: int) -> None:
+        device, batch = start.first.device, start.batch
+        rows, _, width = start.hidden.shape
         size = self.net.cfg.length + self.max_new
         self.image = torch.zeros(batch, size, dtype=torch.long, device=device)
-        self.features = torch.zeros(len(like), nodes + 1, like.shape[-1], device=device)
+        self.features = torch.zeros(rows, nodes + 1, width, device=device)
         self.span = torch.arange(size, device=device)
         self.place = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the root
 
@@ -109,13 +111,13 @@ class ChimeraSession(Session):
 class Chimera(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, made = ChimeraSession, ChimeraNet
+    session, untrained = ChimeraSession, ChimeraNet
 
 
 class ChimeraLearner(NetLearner):
     """Trains the net: a deeper draft reads the feature that was drafted one depth above."""
 
-    made = ChimeraNet
+    untrained = ChimeraNet
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None

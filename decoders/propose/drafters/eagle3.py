@@ -14,12 +14,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from decoders.api import ImageModel
+from decoders.api import ImageModel, Prefill
 from decoders.cache import VALUES, Reads
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
-from decoders.propose.drafters.eagle import EagleSession
-from decoders.propose.drafters.eagle_learner import EagleLearner, filled_from_eagle, fresh
+from decoders.propose.drafters.eagle_learner import EagleLearner, fresh, loaded_from_eagle
+from decoders.propose.drafters.sessions import EagleSession
 from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import States
 
@@ -36,15 +36,15 @@ class Eagle3Net(EagleNet):
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         self.reads = layers_read(cfg.layers)
-        kept = len(self.reads) * cfg.kv_heads * cfg.head_dim
-        self.fuse = nn.Linear(cfg.width + kept, cfg.width, bias=False)
+        values = len(self.reads) * cfg.kv_heads * cfg.head_dim
+        self.fuse = nn.Linear(cfg.width + values, cfg.width, bias=False)
         with torch.no_grad():
             self.fuse.weight.zero_()
             self.fuse.weight[:, : cfg.width] = torch.eye(cfg.width)
 
-    def fused(self, hidden: Tensor, kept: Tensor) -> Tensor:
-        """hidden [R, T, D], kept [R, T, n, C] -> features [R, T, D]."""
-        return self.fuse(torch.cat([hidden, kept.flatten(2).to(hidden.dtype)], -1))
+    def fused(self, hidden: Tensor, values: Tensor) -> Tensor:
+        """hidden [R, T, D], values of lower layers [R, T, n, C] -> features [R, T, D]."""
+        return self.fuse(torch.cat([hidden, values.flatten(2).to(hidden.dtype)], -1))
 
 
 class Eagle3Session(EagleSession):
@@ -52,18 +52,22 @@ class Eagle3Session(EagleSession):
 
     net: Eagle3Net
 
-    def _read_prefix(self, ids: Tensor, mask: Tensor, hidden: Tensor) -> None:
-        slots = self.places[: hidden.shape[1]].expand(len(hidden), -1)  # [R, P]
-        super()._read_prefix(ids, mask, self._fused(hidden, slots))
+    def allocate(self, start: Prefill, nodes: int) -> None:
+        super().allocate(start, nodes)
+        self.target_cache = start.cache
+
+    def _read_prefix(self, ids: Tensor, valid: Tensor, hidden: Tensor) -> None:
+        slots = self.span[: hidden.shape[1]].expand(len(hidden), -1)  # [R, P]
+        super()._read_prefix(ids, valid, self._fused(hidden, slots))
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         # The state that predicted the code at place j stands in the target's slot P - 1 + j.
-        slots = self._rows((self.start + start)[:, None] + self.places[: codes.shape[1]])  # [R, T]
+        first = (self.first_slot + start)[:, None]
+        slots = self._rows(first + self.span[: codes.shape[1]])  # [R, T]
         return super().advance(self._fused(hidden, slots), codes, count, start)
 
     def _fused(self, hidden: Tensor, slots: Tensor) -> Tensor:
-        assert self.kept is not None
-        return self.net.fused(hidden, self.kept.taken(self.net.reads, slots))
+        return self.net.fused(hidden, self.target_cache.gathered(self.net.reads, slots))
 
 
 def untrained(model: ImageModel) -> Eagle3Net:
@@ -74,8 +78,8 @@ def untrained(model: ImageModel) -> Eagle3Net:
 class Eagle3(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens = Eagle3Session
-    made, reads_cache, dtype = staticmethod(untrained), True, None
+    session = Eagle3Session
+    untrained, reads_cache, dtype = staticmethod(untrained), True, None
 
 
 class Eagle3Learner(EagleLearner):
@@ -83,8 +87,8 @@ class Eagle3Learner(EagleLearner):
     drafter of the model's, whose weights it starts with; None starts from random weights and the
     target's embedding."""
 
-    made = staticmethod(untrained)
-    filled = filled_from_eagle
+    untrained = staticmethod(untrained)
+    loaded = loaded_from_eagle
 
     @property
     def reads(self) -> Reads:

@@ -36,7 +36,7 @@ from decoders.models.weights import write_tensors
 
 LAYER = "layers.0."
 EMBEDDING, MATRIX, BIAS = "embed_tokens.weight", "fc.weight", "fc.bias"
-OWN = "lantern_bench"  # our section of config.json
+OURS = "lantern_bench"  # our section of config.json
 CHOICES = ("pads", "prefix_rope")
 SIDES = {"t2i": 16, "t2i2": 32}  # input_type of the released drafters -> image side
 
@@ -60,10 +60,10 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     if chameleon:
         net.code_tokens = target.code_tokens
     weight = target.tok_embeddings.weight
-    own = {EMBEDDING: weight, BIAS: weight.new_zeros(cfg.width)}
-    absent = [name for name in own if name not in opened.index]
+    default = {EMBEDDING: weight, BIAS: weight.new_zeros(cfg.width)}
+    absent = [name for name in default if name not in opened.index]
     for name in absent:
-        assign(net, name, own[name])
+        assign(net, name, default[name])
     wanted = {name: Source((name,)) for name in (EMBEDDING, MATRIX, BIAS) if name not in absent}
     wanted |= layer_sources(LAYER, LAYER, cfg, input_norm)
     fill(net, wanted, opened, model.dtype, model.device, harmless, given_elsewhere=absent)
@@ -90,9 +90,9 @@ def llamagen_config(opened: Checkpoint, target: TransformerConfig) -> Transforme
             f"drafter {opened.path} and target do not fit: {'; '.join(wrong)}. Pick the drafter "
             "that was trained for this target"
         )
-    own = {key: value for key, value in config.get(OWN, {}).items() if key in CHOICES}
+    choices = {key: value for key, value in config.get(OURS, {}).items() if key in CHOICES}
     ffn = int(config.get("intermediate_size", target.ffn))
-    return one_layer(opened, target, ffn=ffn, qk_norm=False, **own)
+    return one_layer(opened, target, ffn=ffn, qk_norm=False, **choices)
 
 
 def chameleon_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
@@ -104,20 +104,20 @@ def chameleon_config(opened: Checkpoint, target: TransformerConfig) -> Transform
         )
     require_one_layer(opened)
     ffn, width = opened.shape(gate, 2)
-    found, expected = {"width": width}, {"width": target.width}
+    shape, expected = {"width": width}, {"width": target.width}
     if EMBEDDING in opened.index:
-        found["vocabulary"], expected["vocabulary"] = opened.shape(EMBEDDING)[0], target.tokens
-    if found != expected:
+        shape["vocabulary"], expected["vocabulary"] = opened.shape(EMBEDDING)[0], target.tokens
+    if shape != expected:
         raise DecoderError(
-            f"drafter {opened.path} and target do not fit: the drafter has {found}, the target "
+            f"drafter {opened.path} and target do not fit: the drafter has {shape}, the target "
             f"{expected}. Pick the drafter that was trained for this target"
         )
     norm = f"{LAYER}self_attn.q_norm.weight" in opened.index
     return one_layer(opened, target, ffn=ffn, qk_norm=norm)
 
 
-def one_layer(opened: Checkpoint, target: TransformerConfig, **own: Any) -> TransformerConfig:
-    """A drafter's shape: the target's, where neither config.json nor `own` says it. Raises
+def one_layer(opened: Checkpoint, target: TransformerConfig, **fields: Any) -> TransformerConfig:
+    """A drafter's shape: the target's, where neither config.json nor `fields` says it. Raises
     DecoderError where its heads cannot share keys and values."""
     config = opened.config
     heads = int(config.get("num_attention_heads", target.heads))
@@ -129,7 +129,7 @@ def one_layer(opened: Checkpoint, target: TransformerConfig, **own: Any) -> Tran
             "expected a multiple"
         )
     eps = float(config.get("rms_norm_eps", target.norm_eps))
-    return replace(target, layers=1, heads=heads, group=heads // shared, norm_eps=eps, **own)
+    return replace(target, layers=1, heads=heads, group=heads // shared, norm_eps=eps, **fields)
 
 
 def require_one_layer(opened: Checkpoint) -> None:
@@ -163,7 +163,7 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
     family: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        OWN: {key: getattr(cfg, key) for key in CHOICES},
+        OURS: {key: getattr(cfg, key) for key in CHOICES},
     }
     if chameleon:
         family = {

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import ImageModel
+from decoders.distribution import Guided
 from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.transformer import Transformer, prefix_mask
@@ -47,14 +48,14 @@ class Entries:
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(Guided):
     """The target's head for float32 features: without autocast a half-precision target takes its
     own dtype only."""
 
     target: Transformer
 
     @property
-    def barred(self) -> Tensor | None:
+    def barred(self) -> Tensor | None:  # type: ignore[override]
         return self.target.barred
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -66,10 +67,10 @@ class EagleLearner(NetLearner):
     """Trains `EagleNet`. checkpoint: a drafter to go on from (a name of the model's drafters, a
     folder or a hub id); null starts from random weights and the target's embedding."""
 
-    def made(self, model: ImageModel) -> EagleNet:
+    def untrained(self, model: ImageModel) -> EagleNet:
         return fresh(model)
 
-    def filled(self, model: ImageModel, checkpoint: str) -> Any:
+    def loaded(self, model: ImageModel, checkpoint: str) -> Any:
         return loaded(model, checkpoint)
 
     def draft(
@@ -78,22 +79,22 @@ class EagleLearner(NetLearner):
         """See `decoders.training.states.Learner.draft`."""
         net, entries = self.net, Entries()
         start, text, codes = self.start, states.text, states.codes
-        own = net.token_ids(codes)  # [R, L]
-        ids = torch.cat([net.prefix_ids(text, states.drop), own], 1)[:, :-1]  # [R, P - 2 + L]
+        tokens = net.token_ids(codes)  # [R, L]
+        ids = torch.cat([net.prefix_ids(text, states.drop), tokens], 1)[:, :-1]  # [R, P - 2 + L]
         features = self.read(states, noise)[:, :-1]  # [R, P - 2 + L, D]
         valid = F.pad(net.valid(text, states.drop), (0, codes.shape[1] - 1), value=True)
-        seen = prefix_mask(valid, net.cfg)  # [R, T, T], T = P - 2 + L
-        out = self._run(ids, features, net.rope[: ids.shape[1]], seen, entries)[:, start:]
+        mask = prefix_mask(valid, net.cfg)  # [R, T, T], T = P - 2 + L
+        out = self._run(ids, features, net.rope[: ids.shape[1]], mask, entries)[:, start:]
         places = torch.arange(1, codes.shape[1], device=codes.device)
         drafted = [self._drafted(places, out)]
-        below = seen[:, start + roots]  # [R, m, T], what a root sees
+        below = mask[:, start + roots]  # [R, m, T], what a root sees
         same = torch.eye(len(roots), dtype=torch.bool, device=roots.device)
         same = same.expand(len(codes), -1, -1)  # [R, m, m]
         out = out[:, roots]  # [R, m, D]
         for d in range(2, depth + 1):
             place = roots + d - 1  # [m], of the code that is read
             below = torch.cat([below, same], -1)  # [R, m, T + (d - 1) m]
-            out = self._run(own[:, place], out, net.rope[start + place], below, entries)
+            out = self._run(tokens[:, place], out, net.rope[start + place], below, entries)
             drafted.append(self._drafted(place + 1, out))
         return drafted
 
@@ -115,8 +116,8 @@ def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
     """A drafter for the model's target with the target's embedding, float32. kind: None, as the
     target's family has it."""
     target = transformer_of(model)
-    own: Any = ChameleonEagleNet if target.cfg.conditioning == "tokens" else EagleNet
-    net = _like(target, (kind or own)(target.cfg))
+    family: Any = ChameleonEagleNet if target.cfg.conditioning == "tokens" else EagleNet
+    net = _like(target, (kind or family)(target.cfg))
     with torch.no_grad():
         net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
     return net
@@ -125,19 +126,19 @@ def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
 def loaded(model: ImageModel, checkpoint: str) -> EagleNet:
     """A drafter's weights as a trainable float32 net of its own. Raises DecoderError where it could
     not draft for the model's target."""
-    given = net_of(model, checkpoint)
-    check_match(given, model.target)
-    net = _like(given, type(given)(given.cfg)).to(model.device)
-    net.load_state_dict({name: value.float() for name, value in given.state_dict().items()})
+    stored = net_of(model, checkpoint)
+    check_match(stored, model.target)
+    net = _like(stored, type(stored)(stored.cfg)).to(model.device)
+    net.load_state_dict({name: value.float() for name, value in stored.state_dict().items()})
     return net
 
 
-def filled_from_eagle(learner: NetLearner, model: ImageModel, checkpoint: str) -> Any:
-    """As `NetLearner.filled`, of a net that holds EAGLE's; an EAGLE drafter of the model's fills
+def loaded_from_eagle(learner: NetLearner, model: ImageModel, checkpoint: str) -> Any:
+    """As `NetLearner.loaded`, of a net that holds EAGLE's; an EAGLE drafter of the model's fills
     what it has of it."""
     if type(model.drafters.get(checkpoint)) is not EagleNet:
-        return NetLearner.filled(learner, model, checkpoint)
-    net = learner.made(model)
+        return NetLearner.loaded(learner, model, checkpoint)
+    net = learner.untrained(model)
     net.load_state_dict(loaded(model, checkpoint).state_dict(), strict=False)
     return net
 

@@ -23,15 +23,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import ImageModel
+from decoders.api import ImageModel, Prefill
+from decoders.cache import added
 from decoders.distribution import take
-from decoders.masks import added
 from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import prefix_mask
-from decoders.propose.drafters.eagle import EagleSession
 from decoders.propose.drafters.eagle_learner import Entries, Head
+from decoders.propose.drafters.sessions import EagleSession
 from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
@@ -70,17 +70,17 @@ class FalconSession(EagleSession):
 
     net: FalconNet
 
-    def allocate(self, like: Tensor, nodes: int) -> None:
-        super().allocate(like, 2 * nodes + 1)
-        self.size, self.dtype = nodes, like.dtype
-        rows, width, device = len(like), like.shape[-1], like.device
+    def allocate(self, start: Prefill, nodes: int) -> None:
+        super().allocate(start, 2 * nodes + 1)
+        self.size, self.dtype = nodes, start.hidden.dtype
+        (rows, _, width), device = start.hidden.shape, start.hidden.device
         self.features = torch.zeros(rows, nodes + 1, 4 * width, device=device)
         self.before = torch.zeros(rows, 1, width, device=device)  # x at the place before the codes
         self.codes = torch.zeros(rows, nodes + 1, dtype=torch.long, device=device)
 
-    def _read_prefix(self, ids: Tensor, mask: Tensor, hidden: Tensor) -> None:
-        hidden = hidden[:, : self.start].float()
-        super()._read_prefix(ids, mask, hidden)
+    def _read_prefix(self, ids: Tensor, valid: Tensor, hidden: Tensor) -> None:
+        hidden = hidden[:, : self.first_slot].float()
+        super()._read_prefix(ids, valid, hidden)
         self.before.copy_(self.net.mix(ids[:, -1:], hidden[:, -1:]))
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
@@ -88,88 +88,84 @@ class FalconSession(EagleSession):
         writes once more goes behind all nodes, where nobody looks."""
         assert self.features is not None
         net, width = self.net, hidden.shape[-1]
-        places = self._rows(start[:, None] + self.places[: codes.shape[1]])  # [R, T]
+        places = self._rows(start[:, None] + self.span[: codes.shape[1]])  # [R, T]
         last = self._rows(self.root(codes, count))  # [R, 1]
         u = net.mix(net.token_ids(self._rows(codes)), hidden.float())
-        memory, made = self.features[:, 0, 2 * width :], []
+        memory, parts = self.features[:, 0, 2 * width :], []
         for t in range(codes.shape[1]):
             x, memory = net.recur(u[:, t], memory, places[:, t])
-            made.append(torch.cat([x, memory], -1))
-        both = torch.stack(made, 1)  # [R, T, 3 D]
+            parts.append(torch.cat([x, memory], -1))
+        both = torch.stack(parts, 1)  # [R, T, 3 D]
         x, memory = both[..., :width], take(both, last)[..., width:]
         before = self.before
-        if not self.start:  # there is no place before the first code, which stands for it
+        if not self.first_slot:  # there is no place before the first code, which stands for it
             before = torch.where(places[:, :1, None] == 0, x[:, :1], before)
         first = take(torch.cat([before, x], 1), last)  # [R, 1, D]
         self.before.copy_(take(x, last))
-        self.root_slot.copy_(self.start + places.gather(1, last))
-        slots = self.start + places
-        seen = self._visible(slots)
-        root = take(seen, last)  # [R, 1, S]
+        self.root_slot.copy_(self.first_slot + places.gather(1, last))
+        slots = self.first_slot + places
+        mask = self._visible(slots)
+        root = take(mask, last)  # [R, 1, S]
         places = torch.cat([slots, (self.root_slot - 1).clamp_min(0)], 1)  # of the rotary table
         aside = self.root_slot + 2 * self.size + 1
         out = self._layer(
             torch.cat([x, first], 1),
             places,
             torch.cat([slots, aside], 1),
-            torch.cat([seen, root], 1),
+            torch.cat([mask, root], 1),
             torch.cat([torch.full_like(last, codes.shape[1]), last], 1),
         )  # [R, 2, D], of the block's two places
-        self.seen[:, :1] = root
+        self.masks[:, :1] = root
         self.features[:, :1] = torch.cat([*out.split(1, 1), memory], -1)
         return self._logits(self.features[:, :1], 0)[:, 0]
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         assert self.features is not None
         codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
-        kept, seen = take(self.features, parents), take(self.seen, parents)
+        features, mask = take(self.features, parents), take(self.masks, parents)
         if depth % 2:
             self.codes.index_copy_(1, nodes, codes)
         else:
             pair = self.codes.gather(1, parents), codes
             slots = self.root_slot + nodes + self.size, self.root_slot + nodes  # [R, w] each
-            first, second = (self.places == slot[..., None] for slot in slots)
-            seen = torch.maximum(seen, added(first | second))
-            kept = self._block(pair, kept, slots, depth, seen)
-        self.features.index_copy_(1, nodes, kept)
-        self.seen.index_copy_(1, nodes, seen)
-        return self._logits(kept, depth)
+            first, second = (self.span == slot[..., None] for slot in slots)
+            mask = torch.maximum(mask, added(first | second))
+            features = self._block(pair, features, slots, depth, mask)
+        self.features.index_copy_(1, nodes, features)
+        self.masks.index_copy_(1, nodes, mask)
+        return self._logits(features, depth)
 
     def _block(
         self,
         codes: Sequence[Tensor],
-        kept: Tensor,
+        before: Tensor,
         slots: Sequence[Tensor],
         depth: int,
-        seen: Tensor,
+        mask: Tensor,
     ) -> Tensor:
-        """What nodes [R, w] of an even depth keep, [R, w, 4 D]; kept: what the block before them
+        """What nodes [R, w] of an even depth keep, [R, w, 4 D]; before: what the block before them
         did; codes and slots of the block's two places."""
-        net, width = self.net, kept.shape[-1] // 4
-        *features, h, c = kept.split(width, -1)
-        memory, made, places = torch.cat([h, c], -1), [], []
+        net, width = self.net, before.shape[-1] // 4
+        *features, h, c = before.split(width, -1)
+        memory, inputs, places = torch.cat([h, c], -1), [], []
         for i in (0, 1):
             place = (self.root_slot + depth - 1 + i).expand_as(codes[i])  # by depth, not by slot
             x, memory = net.recur(
-                net.mix(net.token_ids(codes[i]), features[i]), memory, place - self.start
+                net.mix(net.token_ids(codes[i]), features[i]), memory, place - self.first_slot
             )
-            made.append(x)
+            inputs.append(x)
             places.append(place)
         out = self._layer(
-            torch.cat(made, 1), torch.cat(places, 1), torch.cat([*slots], 1), seen.repeat(1, 2, 1)
+            torch.cat(inputs, 1), torch.cat(places, 1), torch.cat([*slots], 1), mask.repeat(1, 2, 1)
         )
         return torch.cat([*out.chunk(2, 1), memory], -1)
 
     def _layer(
-        self,
-        x: Tensor,
-        places: Tensor,
-        slots: Tensor,
-        seen: Tensor,
-        wanted: Tensor | None = None,
+        self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, *wanted: Any
     ) -> Tensor:
+        """See `EagleNet.layer`."""
         self.calls += 1
-        return self.net.layer(x, places, slots, seen, self.cache, wanted)
+        return self.net.layer(x, places, slots, mask, self.cache, *wanted)
 
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:
         """hidden [R, w, 4 D]: the first feature's at an even depth, else the second one's."""
@@ -188,32 +184,31 @@ def untrained(model: ImageModel) -> FalconNet:
 class Falcon(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens = FalconSession
-    made = staticmethod(untrained)
+    session = FalconSession
+    untrained = staticmethod(untrained)
 
 
 class FalconLearner(NetLearner):
     """Trains the net: every root has a block at the depths 1 and 2, the given ones deeper ones."""
 
-    made = staticmethod(untrained)
+    untrained = staticmethod(untrained)
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         net, codes, start = self.net, states.codes, self.start
         length, entries = codes.shape[1], Entries()
-        own = net.token_ids(codes)  # [R, L]
-        ids = torch.cat([net.prefix_ids(states.text, states.drop), own], 1)  # [R, P - 1 + L]
+        tokens = net.token_ids(codes)  # [R, L]
+        ids = torch.cat([net.prefix_ids(states.text, states.drop), tokens], 1)  # [R, P - 1 + L]
         u = net.mix(ids, self.read(states, noise))
         x, memory = self._scanned(u[:, start:])  # [R, L, D], [R, L, 2 D]
         x = torch.cat([u[:, :start], x], 1)
-        seen = prefix_mask(
-            F.pad(net.valid(states.text, states.drop), (0, length), value=True), net.cfg
-        )
+        valid = F.pad(net.valid(states.text, states.drop), (0, length), value=True)
+        mask = prefix_mask(valid, net.cfg)
         every = torch.arange(length, device=codes.device)  # roots
-        second = self._run(x, net.rope[: ids.shape[1]], seen, entries)[:, start:]
+        second = self._run(x, net.rope[: ids.shape[1]], mask, entries)[:, start:]
         before = (start + every - 1).clamp_min(0)  # the first place of a root's block
-        below = F.pad(seen[:, start:], (0, length))  # nobody looks at the keys of these once more
+        below = F.pad(mask[:, start:], (0, length))  # nobody looks at the keys of these once more
         first = self._run(x[:, before], net.rope[before], below, entries)
         drafted = [
             self._drafted(every[1:], first[:, :-1]),
@@ -223,13 +218,13 @@ class FalconLearner(NetLearner):
         same = torch.eye(len(roots), dtype=torch.bool, device=roots.device)
         same = same.expand(len(codes), -1, -1)
         for d in range(3, depth + 1, 2):
-            places, made = (roots + d - 2, roots + d - 1), []  # of the codes that are read
+            places, inputs = (roots + d - 2, roots + d - 1), []  # of the codes that are read
             for place, feature in zip(places, pair, strict=True):
-                x, memory = net.recur(net.mix(own[:, place], feature), memory, place)
-                made.append(x)
+                x, memory = net.recur(net.mix(tokens[:, place], feature), memory, place)
+                inputs.append(x)
             below = torch.cat([below, same, same], -1)  # [R, m, S]
             rope = net.rope[start + torch.cat(places)]
-            out = self._run(torch.cat(made, 1), rope, below.repeat(1, 2, 1), entries)
+            out = self._run(torch.cat(inputs, 1), rope, below.repeat(1, 2, 1), entries)
             pair = out[:, : len(roots)], out[:, len(roots) :]
             drafted += [self._drafted(roots + d + i, mine) for i, mine in enumerate(pair)]
         return drafted[:depth]
@@ -242,13 +237,13 @@ class FalconLearner(NetLearner):
         side by side."""
         net = self.net
         lines = u.unflatten(1, (-1, net.columns))  # [R, rows, columns, D]
-        memory, made = torch.zeros_like(lines[:, :, 0]).repeat(1, 1, 2), []
+        memory, parts = torch.zeros_like(lines[:, :, 0]).repeat(1, 1, 2), []
         for line, place in zip(
             lines.unbind(2), torch.arange(net.columns).to(u.device), strict=True
         ):
             x, memory = net.recur(line, memory, place)
-            made.append(torch.cat([x, memory], -1))
-        both = torch.stack(made, 2).flatten(1, 2)  # [R, L, 3 D]
+            parts.append(torch.cat([x, memory], -1))
+        both = torch.stack(parts, 2).flatten(1, 2)  # [R, L, 3 D]
         return both[..., : u.shape[-1]], both[..., u.shape[-1] :]
 
     def _run(self, x: Tensor, rope: Tensor, mask: Tensor, entries: Any) -> Tensor:

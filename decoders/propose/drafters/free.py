@@ -21,13 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel, TextFeatures
-from decoders.cache import KVCache
-from decoders.distribution import take
-from decoders.masks import added
+from decoders.api import DecoderError, ImageModel, Prefill
+from decoders.cache import KVCache, added
 from decoders.models.transformer import Transformer, empty
 from decoders.propose.drafters.eagle_learner import Head
-from decoders.propose.drafters.shared import CachedSession, NetLearner, Trained
+from decoders.propose.drafters.sessions import CachedSession, NetInput
+from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 
@@ -76,32 +75,27 @@ class FreeNet(nn.Module):
 class FreeSession(CachedSession):
     """It reads codes, and the prefix as the target does."""
 
-    def allocate(self, like: Tensor, nodes: int) -> None:
+    def allocate(self, start: Prefill, nodes: int) -> None:
         self.exit, self.body = self.net, self.net.body
-        self.start, self.target = self.body.prefix, self.body  # its head
-        super().allocate(like, nodes)
+        self.first_slot, self.target = self.body.prefix, self.body  # its head
+        super().allocate(start, nodes)
 
     def _new_cache(self, rows: int, capacity: int) -> KVCache:
         return self.body.new_cache(rows, capacity)
 
-    def _read(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
-        self.calls = 1
-        self.prefix[:, 0, : self.start].copy_(added(text.row_mask(self.copies)))
-        self.body.prefill(text, self.copies, self.cache)
-
-    def _forward(
-        self,
-        codes: Tensor,
-        features: Any,
-        slots: Tensor,
-        places: Tensor,
-        seen: Tensor,
-        wanted: Tensor | None = None,
-    ) -> Tensor:
+    def read_prefix(self, start: Prefill) -> None:
         self.calls += 1
-        state = self.body.forward_codes(codes, places - self.start, slots, seen, self.cache)
-        state = state if wanted is None else take(state, wanted)
-        return self.exit(state).to(state.dtype)
+        self.prefix[:, 0, : self.first_slot].copy_(added(start.text.row_mask(self.copies)))
+        self.body.prefill(start.text, self.copies, self.cache)
+
+    def _forward(self, inputs: NetInput) -> Tensor:
+        self.calls += 1
+        places = inputs.places - self.first_slot
+        states = self.body.forward_codes(
+            inputs.codes, places, inputs.slots, inputs.mask, self.cache
+        )
+        states = inputs.pick(states)
+        return self.exit(states).to(states.dtype)
 
 
 class OfLayers:
@@ -110,8 +104,8 @@ class OfLayers:
     net: Any
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None, layers: int = 2) -> None:
-        self.made, self.exit_layers = partial(FreeNet, layers=layers), layers
-        self.untrained = ", untrained" if checkpoint is None else ""
+        self.untrained, self.exit_layers = partial(FreeNet, layers=layers), layers
+        self.note = ", untrained" if checkpoint is None else ""
         super().__init__(model, checkpoint)  # type: ignore[call-arg]
         after = layers if checkpoint is None else int(self.net.after)
         if after != layers:
@@ -121,13 +115,13 @@ class OfLayers:
             )
 
     def __str__(self) -> str:
-        return f"free(layers={self.exit_layers}{self.untrained})"
+        return f"free(layers={self.exit_layers}{self.note})"
 
 
 class Free(OfLayers, Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens = FreeSession
+    session = FreeSession
 
 
 class FreeLearner(OfLayers, NetLearner):

@@ -15,16 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import ImageModel, TextFeatures
-from decoders.cache import KEYS, VALUES, KVCache, Reads
-from decoders.distribution import take
-from decoders.masks import added
+from decoders.api import ImageModel, Prefill
+from decoders.cache import KEYS, VALUES, KVCache, Reads, added
 from decoders.models.attention import attend, attention_bias, rope_at, rotate
 from decoders.models.parts import RMSNorm
 from decoders.models.shape import rope_table
 from decoders.models.transformer import Layer
 from decoders.propose.drafters.eagle_learner import Entries, Head
-from decoders.propose.drafters.shared import CachedSession, NetLearner, Trained
+from decoders.propose.drafters.sessions import CachedSession, NetInput
+from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 
@@ -63,78 +62,67 @@ class GlideNet(nn.Module):
         self,
         x: Tensor,
         rope: Tensor,
-        own: tuple[Tensor, Any, Tensor],
+        codes: tuple[Tensor, Any, Tensor],
         target: tuple[Tensor, Tensor, Tensor],
     ) -> Tensor:
-        """Embeddings [R, T, D] -> what the target's head reads, [R, T, D]. own: bias
+        """Embeddings [R, T, D] -> what the target's head reads, [R, T, D]. codes: bias
         [R, 1, G T, S], cache and index of the self-attention; target: bias, keys and values."""
         layer = self.layer
-        bias, cache, index = own
+        bias, cache, index = codes
         x = x + layer.attention(layer.attention_norm(x), rope, bias, 0, cache, index)
         x = x + self.glimpse(x, rope, *target)
         return self.norm(x + layer.feed_forward(layer.ffn_norm(x)))
 
 
 class GlideSession(CachedSession):
-    """It reads codes, and the target's cache. Its own slots are the codes' places."""
+    """It reads codes, and the target's cache. The slots of its own cache are the codes' places."""
 
-    start = 0
+    first_slot = 0
 
-    def allocate(self, like: Tensor, nodes: int) -> None:
-        super().allocate(like, nodes)
-        assert self.kept is not None
-        shape, device = (len(like), self.kept.capacity), like.device
-        self.open = torch.ones(shape, dtype=torch.bool, device=device)
-        self.slots = torch.arange(self.kept.capacity, device=device)
+    def allocate(self, start: Prefill, nodes: int) -> None:
+        super().allocate(start, nodes)
+        self.target_cache: KVCache = start.cache
+        rows, size, device = len(start.hidden), start.cache.capacity, start.hidden.device
+        self.open = torch.ones(rows, size, dtype=torch.bool, device=device)
+        self.target_slots = torch.arange(size, device=device)
 
     def _new_cache(self, rows: int, capacity: int) -> KVCache:
         cfg = self.net.cfg
         device = self.root_code.device
         return KVCache(1, rows, capacity, cfg.kv_heads, cfg.head_dim, torch.float32, device)
 
-    def _read(self, text: TextFeatures, prefix_hidden: Tensor) -> None:
+    def read_prefix(self, start: Prefill) -> None:
         """Which slots of the target's prefix are there to be seen."""
-        super()._read(text, prefix_hidden)
-        self.open[:, : self.net.cfg.prefix].copy_(text.row_mask(self.copies))
+        self.open[:, : self.net.cfg.prefix].copy_(start.text.row_mask(self.copies))
 
     def _visible(self, slots: Tensor) -> Tensor:
-        return added(self.places <= slots[..., None])  # no prefix
+        return added(self.span <= slots[..., None])  # no prefix
 
-    def _forward(
-        self,
-        codes: Tensor,
-        features: Any,
-        slots: Tensor,
-        places: Tensor,
-        seen: Tensor,
-        wanted: Tensor | None = None,
-    ) -> Tensor:
+    def _forward(self, inputs: NetInput) -> Tensor:
         self.calls += 1
-        net, kept = self.net, self.kept
-        assert kept is not None
-        prefix, group = net.cfg.prefix, net.cfg.group
-        x = self.target.embed(codes).float()  # type: ignore[attr-defined]  # of a Transformer
-        rope = rope_at(net.rope, prefix + places)[:, None]  # [R, 1, T, d / 2]
-        known = self.slots < prefix + self.root_slot  # [R, S]
-        glimpsed = (known & self.open)[:, None].expand(-1, codes.shape[1], -1)  # [R, T, S]
-        own = attention_bias(seen, x.dtype, group), self.cache, self.cache.flat_index(slots)
-        k, v = kept.read(net.cfg.layers - 1)
-        out = net.run(x, rope, own, (attention_bias(glimpsed, k.dtype, group), k, v))
-        out = out.to(kept.data.dtype)  # as the target's head takes it
-        return out if wanted is None else take(out, wanted)
+        net, cfg, cache = self.net, self.net.cfg, self.target_cache
+        x = self.target.embed(inputs.codes).float()  # type: ignore[attr-defined]  # of a Transformer
+        rope = rope_at(net.rope, cfg.prefix + inputs.places)[:, None]  # [R, 1, T, d / 2]
+        read = self.target_slots < cfg.prefix + self.root_slot  # [R, S], slots before the root's
+        glimpsed = (read & self.open)[:, None].expand(-1, x.shape[1], -1)  # [R, T, S]
+        bias = attention_bias(inputs.mask, x.dtype, cfg.group)
+        k, v = cache.read(cfg.layers - 1)
+        target = attention_bias(glimpsed, k.dtype, cfg.group), k, v
+        out = net.run(x, rope, (bias, self.cache, self.cache.flat_index(inputs.slots)), target)
+        return inputs.pick(out.to(k.dtype))  # as the target's head takes it
 
 
 class Glide(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens = GlideSession
-    made, reads_cache = GlideNet, True
+    session = GlideSession
+    untrained, reads_cache = GlideNet, True
 
 
 class GlideLearner(NetLearner):
     """Trains the layer."""
 
-    made = GlideNet
+    untrained = GlideNet
 
     @property
     def reads(self) -> Reads:
@@ -144,11 +132,11 @@ class GlideLearner(NetLearner):
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         del noise  # it reads no states
-        net, target, codes, kept = self.net, self.target, states.codes, states.kept
-        assert kept is not None
+        net, target, codes = self.net, self.target, states.codes
+        assert states.kept is not None
         prefix, length = target.prefix, codes.shape[1]
-        shape = (len(codes), kept.shape[1], net.cfg.kv_heads, net.cfg.head_dim)
-        k, v = (part.float().reshape(shape).transpose(1, 2) for part in kept.unbind(2))
+        shape = (len(codes), states.kept.shape[1], net.cfg.kv_heads, net.cfg.head_dim)
+        k, v = (part.float().reshape(shape).transpose(1, 2) for part in states.kept.unbind(2))
         slots = torch.arange(shape[1], device=codes.device)
         open_ = F.pad(states.text.valid(states.drop), (0, shape[1] - prefix), value=True)  # [R, S]
         entries, drafted = Entries(), []
@@ -157,14 +145,14 @@ class GlideLearner(NetLearner):
             at = every if d == 1 else roots
             reads = at + d - 1  # [m], places of the codes that are read
             again = (d - 1) * len(roots)  # keys of codes that are among the first L - 1
-            own = F.pad(every <= reads[:, None], (0, again))  # [m, S]
-            seen = (slots < prefix + at[:, None]) & open_[:, None]  # [R, m, S]
+            before = F.pad(every <= reads[:, None], (0, again))  # [m, S]
+            glimpsed = (slots < prefix + at[:, None]) & open_[:, None]  # [R, m, S]
             group = net.cfg.group
             out = net.run(
                 target.embed(codes[:, reads]).float(),
                 net.rope[prefix + reads],
-                (attention_bias(own.expand(len(codes), -1, -1), k.dtype, group), entries, codes),
-                (attention_bias(seen, k.dtype, group), k, v),
+                (attention_bias(before.expand(len(codes), -1, -1), k.dtype, group), entries, codes),
+                (attention_bias(glimpsed, k.dtype, group), k, v),
             )
             drafted.append(Drafted(reads + 1, out, Head(target)))
         return drafted

@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.api import ImageModel
+from decoders.api import ImageModel, Prefill
 from decoders.models.eagle_net import EagleNet
 from decoders.models.parts import RMSNorm
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import swiglu
-from decoders.propose.drafters.eagle import EagleSession
-from decoders.propose.drafters.eagle_learner import EagleLearner, Head, filled_from_eagle, fresh
+from decoders.propose.drafters.eagle_learner import EagleLearner, Head, fresh, loaded_from_eagle
+from decoders.propose.drafters.sessions import EagleSession, NetInput
 from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted
 
@@ -62,16 +62,20 @@ class GriffinSession(EagleSession):
 
     net: GriffinNet
 
-    def allocate(self, like: Tensor, nodes: int) -> None:
-        super().allocate(like, nodes)
-        self.dtype = like.dtype
-        self.features = torch.zeros(len(like), nodes + 1, 2 * like.shape[-1], device=like.device)
+    def allocate(self, start: Prefill, nodes: int) -> None:
+        super().allocate(start, nodes)
+        rows, _, width = start.hidden.shape
+        self.dtype = start.hidden.dtype
+        self.features = torch.zeros(rows, nodes + 1, 2 * width, device=start.hidden.device)
 
-    def _read_prefix(self, ids: Tensor, mask: Tensor, hidden: Tensor) -> None:
-        super()._read_prefix(ids, mask, hidden.float())
+    def _read_prefix(self, ids: Tensor, valid: Tensor, hidden: Tensor) -> None:
+        super()._read_prefix(ids, valid, hidden.float())
 
-    def _forward(self, codes: Tensor, features: Any, *where: Any) -> Tensor:
-        return self.net.parted(super()._forward(codes, features.float(), *where))
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+        return super().advance(hidden.float(), codes, count, start)
+
+    def _forward(self, inputs: NetInput) -> Tensor:
+        return self.net.parted(super()._forward(inputs))
 
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:
         return super()._logits(hidden.chunk(2, -1)[0].to(self.dtype), depth)
@@ -85,19 +89,19 @@ def untrained(model: ImageModel) -> GriffinNet:
 class Griffin(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens = GriffinSession
-    made = staticmethod(untrained)
+    session = GriffinSession
+    untrained = staticmethod(untrained)
 
 
 class GriffinLearner(EagleLearner):
     """Trains the net. checkpoint: a GRIFFIN drafter to go on from, or the name of an EAGLE drafter
     of the model's, whose weights it starts with."""
 
-    made = staticmethod(untrained)
-    filled = filled_from_eagle
+    untrained = staticmethod(untrained)
+    loaded = loaded_from_eagle
 
-    def _run(self, *given: Any) -> Tensor:
-        return self.net.parted(super()._run(*given))
+    def _run(self, *arguments: Any) -> Tensor:
+        return self.net.parted(super()._run(*arguments))
 
     def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
         predict, regress = out.chunk(2, -1)

@@ -17,15 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import ImageModel
-from decoders.distribution import code_logits, take
-from decoders.propose.drafters.shared import DepthSession, NetLearner, Trained
+from decoders.api import ImageModel, Prefill
+from decoders.distribution import Guided, code_logits, take
+from decoders.propose.drafters.sessions import DepthSession
+from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 DEPTHS = 6  # distances that have a head; the tree must not be deeper
 
 
-class HawkNet(nn.Module):
+class HawkNet(Guided, nn.Module):
     """The trained part, for a target of width D and V codes."""
 
     barred: Tensor | None
@@ -47,8 +48,8 @@ class HawkNet(nn.Module):
 
     def ahead(self, state: Tensor, codes: Tensor) -> Tensor:
         """The root's state and its code's embedding [R, m, D] -> [R, m, DEPTHS, D]."""
-        given = torch.cat([state.float(), codes.float()], -1)
-        return self.horizontal(given).unflatten(-1, (DEPTHS, -1))
+        both = torch.cat([state.float(), codes.float()], -1)
+        return self.horizontal(both).unflatten(-1, (DEPTHS, -1))
 
     def below(self, states: Tensor, codes: Tensor) -> Tensor:
         """States [R, m, D] that predicted codes, and these codes' embeddings -> what they say a row
@@ -60,9 +61,9 @@ class HawkNet(nn.Module):
         [R, m, D]. A neighbour above-right that is outside the image, or stands behind `last`
         [R, m], the last committed place, says nothing."""
         at = places - self.columns + 1  # [R, m]
-        found = take(below, at.clamp(0, below.shape[1] - 1))
+        neighbour = take(below, at.clamp(0, below.shape[1] - 1))
         inside = ((at >= 0) & (at <= last))[..., None]
-        x = ahead + torch.where(inside, found, 0.0)
+        x = ahead + torch.where(inside, neighbour, 0.0)
         return x + self.outer(F.silu(self.inner(x)))
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -76,19 +77,20 @@ class HawkSession(DepthSession):
 
     depths = DEPTHS
 
-    def allocate(self, like: Tensor, nodes: int) -> None:
-        super().allocate(like, nodes)
-        shape = len(like), len(self.span), like.shape[-1]
-        self.cached = torch.zeros(shape, device=like.device)  # [R, size, D]
+    def allocate(self, start: Prefill, nodes: int) -> None:
+        super().allocate(start, nodes)
+        rows, _, width = start.hidden.shape
+        size = len(self.span)
+        self.cached = torch.zeros(rows, size, width, device=start.hidden.device)  # [R, size, D]
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         net, copies, last = self.net, self.copies, self.root(codes, count)  # [B, 1]
         self.calls += 1
         root, rows = start[:, None] + last, last.repeat(copies, 1)  # [B, 1], [R, 1]
-        told = (start[:, None] + self.span[: codes.shape[1]]).repeat(copies, 1)  # [R, T]
+        read = (start[:, None] + self.span[: codes.shape[1]]).repeat(copies, 1)  # [R, T], places
         embed: Any = self.target.embed  # type: ignore[attr-defined]  # of a Transformer
         below = net.below(hidden, embed(codes.repeat(copies, 1)))  # [R, T, D]
-        self.cached.scatter_(1, told[..., None].expand_as(below), below)
+        self.cached.scatter_(1, read[..., None].expand_as(below), below)
         code = self.root_code[:, None].repeat(copies, 1)  # [R, 1]
         ahead = net.ahead(take(hidden, rows), embed(code))[:, 0]  # [R, DEPTHS, D]
         places = root + 1 + self.span[:DEPTHS]  # [B, DEPTHS]
@@ -100,21 +102,19 @@ class HawkSession(DepthSession):
 class Hawk(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, made = HawkSession, HawkNet
+    session, untrained = HawkSession, HawkNet
 
 
 class HawkLearner(NetLearner):
     """Trains the heads."""
 
-    made = HawkNet
+    untrained = HawkNet
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         net, codes = self.net, self.target.embed(states.codes)  # [R, L, D]
-        read = self.read(states, noise)[
-            :, self.start :
-        ]  # [R, L, D], the states that predicted the codes
+        read = self.read(states, noise)[:, self.start :]  # [R, L, D], what predicted the codes
         below, drafted = net.below(read, codes), []
         every = torch.arange(codes.shape[1] - 1, device=codes.device)  # roots of depth 1
         for d in range(min(depth, DEPTHS)):

@@ -18,18 +18,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel
-from decoders.distribution import code_logits, take
+from decoders.api import DecoderError, ImageModel, Prefill
+from decoders.distribution import Guided, code_logits, take
 from decoders.kinds import Within
 from decoders.models.weights import read_json
-from decoders.propose.drafters.shared import NetLearner, Session, Trained
+from decoders.propose.drafters.sessions import Session
+from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 CONFIG = "config.json"
 Heads = Annotated[int, Within(most=64)]
 
 
-class Head(nn.Module):
+class Head(Guided, nn.Module):
     """One distance: D -> V. ``barred`` as in a target: where codes may not stand, if anywhere."""
 
     barred: Tensor | None
@@ -54,10 +55,10 @@ class MedusaNet(nn.Module):
         target = transformer_of(model)
         if heads < 1:
             raise DecoderError(f"drafter.heads must be at least 1, found {heads}")
-        made = [Head(target.width, target.vocab_size, target.barred) for _ in range(heads)]
-        self.cfg, self.heads = target.cfg, nn.ModuleList(made)
+        each = [Head(target.width, target.vocab_size, target.barred) for _ in range(heads)]
+        self.cfg, self.heads = target.cfg, nn.ModuleList(each)
         with torch.no_grad():
-            for head in made:
+            for head in each:
                 head.block.weight.zero_()
                 head.block.bias.zero_()
                 head.output.weight.copy_(target.output.weight)
@@ -66,9 +67,9 @@ class MedusaNet(nn.Module):
 class MedusaSession(Session):
     """What it keeps of the images is the root's state, [R, 1, D], and its place."""
 
-    def allocate(self, like: Tensor, nodes: int) -> None:
+    def allocate(self, start: Prefill, nodes: int) -> None:
         self.place = torch.zeros_like(self.root_code)[:, None]  # [B, 1], of the root
-        self.state = torch.zeros_like(like[:, :1])
+        self.state = torch.zeros_like(start.hidden[:, :1])
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         last = self.root(codes, count)  # [B, 1], which of the codes is the root
@@ -96,13 +97,13 @@ class Medusa(Trained):
     """The drafter as a part. checkpoint: a folder that `bench train drafter=medusa` wrote; null:
     `heads` untrained heads."""
 
-    opens, dtype = MedusaSession, None
+    session, dtype = MedusaSession, None
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 4) -> None:
         self.heads = heads_of(checkpoint, heads)
         super().__init__(model, checkpoint)
 
-    def made(self, model: ImageModel) -> MedusaNet:
+    def untrained(self, model: ImageModel) -> MedusaNet:
         return MedusaNet(model, self.heads)
 
     def __str__(self) -> str:
@@ -117,7 +118,7 @@ class MedusaLearner(NetLearner):
         self.heads = heads_of(checkpoint, heads)
         super().__init__(model, checkpoint)
 
-    def made(self, model: ImageModel) -> MedusaNet:
+    def untrained(self, model: ImageModel) -> MedusaNet:
         return MedusaNet(model, self.heads)
 
     def draft(

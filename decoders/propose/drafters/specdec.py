@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from decoders.api import ImageModel
+from decoders.api import ImageModel, Prefill
 from decoders.cache import KVCache
 from decoders.distribution import code_logits, take
 from decoders.models.attention import rope_at, rotate
@@ -26,7 +26,8 @@ from decoders.models.parts import RMSNorm
 from decoders.models.shape import rope_table
 from decoders.models.transformer import FeedForward
 from decoders.propose.drafters.eagle_learner import Head
-from decoders.propose.drafters.shared import DepthSession, NetLearner, Trained
+from decoders.propose.drafters.sessions import DepthSession
+from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 DEPTHS = 6  # K, places of a block; the tree must not be deeper
@@ -84,9 +85,9 @@ class SpecDecNet(nn.Module):
         far = query.flatten(2, 3) @ k.transpose(-1, -2)  # [R, H, m n, S]
         far = far.unflatten(2, (-1, count)) + bias[..., None, :]  # [R, H, m, n, S]
         share = torch.cat([far, query @ near[0].transpose(-1, -2)], -1).softmax(-1)
-        far, own = share.split((k.shape[2], DEPTHS), -1)
-        found = (far.flatten(2, 3) @ v).unflatten(2, (-1, count)) + own @ near[1]
-        x = x + self.out(found.movedim(1, -2).flatten(-2))  # [R, m, n, D]
+        far, block = share.split((k.shape[2], DEPTHS), -1)
+        values = (far.flatten(2, 3) @ v).unflatten(2, (-1, count)) + block @ near[1]
+        x = x + self.out(values.movedim(1, -2).flatten(-2))  # [R, m, n, D]
         return self.norm(x + self.feed_forward(self.ffn_norm(x)))
 
 
@@ -96,27 +97,28 @@ class SpecDecSession(DepthSession):
 
     depths = DEPTHS
 
-    def allocate(self, like: Tensor, nodes: int) -> None:
-        super().allocate(like, nodes)
+    def allocate(self, start: Prefill, nodes: int) -> None:
+        super().allocate(start, nodes)
         cfg, size = self.net.cfg, len(self.span)
-        shape = 1, len(like), size, cfg.heads, cfg.head_dim
-        self.cache = KVCache(*shape, torch.float32, like.device)
+        shape = 1, len(start.hidden), size, cfg.heads, cfg.head_dim
+        self.cache = KVCache(*shape, torch.float32, start.hidden.device)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         self.calls += 1
         net, prefix, last = self.net, self.net.cfg.prefix, self.root(codes, count)  # [B, 1]
-        told = self._rows(start[:, None] + self.span[: codes.shape[1]])  # [R, T]
+        read = self._rows(start[:, None] + self.span[: codes.shape[1]])  # [R, T], places
         embedded = self.target.embed(self._rows(codes))  # type: ignore[attr-defined]
         entries = net.entries(hidden, embedded)  # [R, T, D]
-        both = net.keys(entries, rope_at(net.rope, prefix + told)[:, None])
-        self.cache.write(0, self.cache.flat_index(told), both)
+        both = net.keys(entries, rope_at(net.rope, prefix + read)[:, None])
+        self.cache.write(0, self.cache.flat_index(read), both)
         root = start[:, None] + last  # [B, 1]
         places = root + 1 + self.span[:DEPTHS]  # [B, K]
         rope = rope_at(net.rope, self._rows(prefix + places))[:, None, None]
         unseen = self.span[: self.cache.capacity] > self._rows(root)  # [R, S]
         bias = torch.zeros(unseen.shape, device=unseen.device).masked_fill(unseen, float("-inf"))
-        given = take(entries, self._rows(last)), rope, DEPTHS, *self.cache.read(0)
-        out = net.run(*given, bias[:, None, None])[:, 0]  # [R, K, D]
+        k, v = self.cache.read(0)
+        entry = take(entries, self._rows(last))
+        out = net.run(entry, rope, DEPTHS, k, v, bias[:, None, None])[:, 0]  # [R, K, D]
         self.laws.copy_(code_logits(self.target, out.to(hidden.dtype), self.cfg, places))
         return self.laws[:, 0]
 
@@ -124,13 +126,13 @@ class SpecDecSession(DepthSession):
 class SpecDec(Trained):
     """The drafter as a part, see `Trained`."""
 
-    opens, made = SpecDecSession, SpecDecNet
+    session, untrained = SpecDecSession, SpecDecNet
 
 
 class SpecDecLearner(NetLearner):
     """Trains the layer."""
 
-    made = SpecDecNet
+    untrained = SpecDecNet
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
@@ -147,8 +149,8 @@ class SpecDecLearner(NetLearner):
             bias = torch.zeros(len(at), length, device=codes.device)
             bias = bias.masked_fill(place > at[:, None], float("-inf"))
             rope = rope_at(net.rope, prefix + at[:, None] + ahead)  # [m, K, d / 2]
-            given = entries[:, at], rope[None, None], count, k, v, bias[None, None]
-            return net.run(*given)  # [R, m, count, D]
+            out = net.run(entries[:, at], rope[None, None], count, k, v, bias[None, None])
+            return out  # [R, m, count, D]
 
         head, every = Head(target), place[:-1]  # roots of depth 1
         drafted = [Drafted(every + 1, blocks(every, 1)[:, :, 0], head)]

@@ -23,7 +23,7 @@ from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
 from decoders.distribution import draw_distinct, probabilities
 from decoders.kinds import Within
 from decoders.noise import DRAFT_SLOT, Noise
-from decoders.propose.tree_proposer import require_logits
+from decoders.propose.tree_proposer import likeliest, require_logits
 from decoders.propose.trees.static import drop_impossible
 
 MOST = 8  # children, with two less from each of these tenths of confidence on
@@ -66,7 +66,7 @@ class Cape(Tree):
         for level in range(1, self.depth + 1):
             law = probabilities(logits, sampling)
             if sampling.greedy:
-                codes = law.topk(MOST, -1).indices
+                codes = likeliest(law, MOST).indices
             else:
                 u = noise.of_nodes(position + level - 1, DRAFT_SLOT, 1, MOST)
                 codes = draw_distinct(law[:, None], u)[:, 0]
@@ -74,8 +74,8 @@ class Cape(Tree):
             drawn.append(codes)
             if level < self.depth:
                 node, above = numbers[level : level + 1], numbers[level - 1].expand(batch, 1)
-                found = session.expand(codes[:, :1], node, above, level)
-                logits = require_logits(session, found, batch, 1, vocab)[:, 0]
+                below = session.expand(codes[:, :1], node, above, level)
+                logits = require_logits(session, below, batch, 1, vocab)[:, 0]
         law = torch.stack(laws, 1)  # [B, D, V]
         return self._draft(session.root_code, torch.stack(drawn, 1), law, sampling.greedy)
 
@@ -89,10 +89,10 @@ class Cape(Tree):
 
         def placed(values: Tensor, empty: int, first: Tensor | int) -> Tensor:
             """values [B, D, K] -> [B, N + 1]."""
-            found = torch.full((batch, self.nodes + 1), empty, dtype=torch.long, device=device)
-            found.scatter_(1, flat, values.flatten(1))
-            found[:, 0] = first
-            return found
+            nodes = torch.full((batch, self.nodes + 1), empty, dtype=torch.long, device=device)
+            nodes.scatter_(1, flat, values.flatten(1))
+            nodes[:, 0] = first
+            return nodes
 
         codes, parents = placed(drawn, 0, root), placed(above, 0, 0)
         children = torch.zeros(batch, self.nodes + 1, width, dtype=torch.long, device=device)

@@ -18,7 +18,7 @@ from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
 from decoders.distribution import probabilities
 from decoders.kinds import Within
 from decoders.noise import Noise
-from decoders.propose.tree_proposer import require_logits
+from decoders.propose.tree_proposer import likeliest, require_logits
 
 TINY = 1e-30  # probability
 FLOOR = math.log(TINY)
@@ -56,7 +56,7 @@ class Dynamic(Tree):
         del noise, position  # deterministic given the prefix
         width, batch = self.top_k, len(root_logits)
         device = root_logits.device
-        score, codes = _log(root_logits, sampling).topk(width, -1)  # [B, k]
+        score, codes = likeliest(_log(root_logits, sampling), width)  # [B, k]
         # Candidates so far: code, cumulative score, candidate index of the parent (-1: the root).
         all_codes, all_scores = [codes], [score]
         all_parents = [torch.full_like(codes, -1)]
@@ -94,12 +94,12 @@ class Dynamic(Tree):
         batch, total = codes.shape
         device = codes.device
         order = self.rank(scores).argsort(dim=1, descending=True, stable=True)[:, : self.nodes]
-        kept = order.sort(1).values  # [B, N] candidate indices, ascending: parents before children
+        best = order.sort(1).values  # [B, N] candidate indices, ascending: parents before children
         place = torch.full((batch, total + 1), -1, dtype=torch.long, device=device)
         numbers = torch.arange(1, self.nodes + 1, device=device).expand(batch, -1)
-        place.scatter_(1, kept, numbers)
+        place.scatter_(1, best, numbers)
         place[:, total] = 0  # the root, which candidates know as -1
-        above = parents.gather(1, kept)
+        above = parents.gather(1, best)
         above = torch.where(above < 0, total, above)
         parent = torch.cat(
             [torch.zeros_like(root)[:, None], place.gather(1, above)], 1
@@ -111,14 +111,14 @@ class Dynamic(Tree):
             step = parent.gather(1, step)
         depth[:, 1:] += 1
         return Draft(
-            torch.cat([root[:, None], codes.gather(1, kept)], 1),
+            torch.cat([root[:, None], codes.gather(1, best)], 1),
             parent,
             depth,
             _children(parent, self.branching),
             None,
             levels=self.depth,
             by_leaf=True,  # the order of the released table for a dynamic tree (METHODS 6)
-            expected=1 + scores.gather(1, kept).exp().sum(1),
+            expected=1 + scores.gather(1, best).exp().sum(1),
         )
 
 

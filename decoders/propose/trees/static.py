@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
+from decoders.cache import ancestry
 from decoders.distribution import draw_distinct, probabilities
 from decoders.nearest import unknown
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
-from decoders.propose.tree_proposer import require_logits
-from decoders.verify.children import ancestry
+from decoders.propose.tree_proposer import likeliest, require_logits
 
 Path = tuple[int, ...]
 
@@ -39,17 +39,17 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
     """A tree's name, or its paths -> sorted paths. DecoderError on an unknown name, a hole in the
     tree, or a path that stands twice."""
     if isinstance(choices, str):
-        if choices not in (known_trees := named_trees()):
-            said = unknown("static tree", choices, known_trees)
-            raise DecoderError(f"{said}; or give its paths, as in [[0],[1],[0,0]]")
-        return sorted(known_trees[choices], key=lambda p: (len(p), p))
+        if choices not in (trees := named_trees()):
+            message = unknown("static tree", choices, trees)
+            raise DecoderError(f"{message}; or give its paths, as in [[0],[1],[0,0]]")
+        return sorted(trees[choices], key=lambda p: (len(p), p))
     if not _are_paths(choices):
         raise DecoderError(
             f"tree.choices must be a tree's name ({', '.join(named_trees())}) or its paths, each a "
             f"list of child ranks, as in [[0],[1],[0,0]]; found {choices!r}"
         )
     paths: list[Path] = sorted((tuple(path) for path in choices), key=lambda p: (len(p), p))
-    known = {*paths, ()}
+    every = {*paths, ()}
     if not paths:
         raise DecoderError("tree.choices is empty: expected at least one path, such as [[0]]")
     for path, before in zip(paths, [None, *paths], strict=False):
@@ -59,12 +59,12 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
             raise DecoderError(
                 "tree.choices holds the empty path: the root is implied, leave it out"
             )
-        if path[:-1] not in known:
+        if path[:-1] not in every:
             raise DecoderError(
                 f"tree.choices: path {list(path)} has no parent {list(path[:-1])}; add "
                 "it, or remove the path"
             )
-        if path[-1] < 0 or (path[-1] > 0 and (*path[:-1], path[-1] - 1) not in known):
+        if path[-1] < 0 or (path[-1] > 0 and (*path[:-1], path[-1] - 1) not in every):
             raise DecoderError(
                 f"tree.choices: path {list(path)} skips the earlier sibling "
                 f"{[*path[:-1], path[-1] - 1]}; ranks of siblings count from 0"
@@ -159,7 +159,7 @@ class Static(Tree):
             place = position + depth - 1
             if sampling.greedy:
                 laws.append(logits.softmax(-1))
-                drawn = laws[-1].topk(level.count, -1).indices  # [B, parents, count]
+                drawn = likeliest(laws[-1], level.count).indices  # [B, parents, count]
             else:
                 laws.append(probabilities(logits, sampling))  # [B, parents, V]
                 drawn = self.draw(laws[-1], level, noise, place)

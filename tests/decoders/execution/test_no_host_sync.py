@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution.eager import Eager
-from decoders.loops import autoregressive
+from decoders.loops import start
 from decoders.models.small import random_model
 from decoders.noise import ACCEPT_SLOT, Noise
 from tests.decoders.compositions import EAGLE, EXACT, LOOP, SPECS, TREES
@@ -82,12 +82,10 @@ def test_autoregressive_decoding_waits_once_at_the_end(monkeypatch, temperature)
     decoder = build_decoder(model, SPECS["ar"], Sampling(temperature=temperature, cfg=2.0, top_k=4))
     text, noise = model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 9)
     seen = []
-    check = autoregressive.require_finite
+    check = start.require_finite
     with Waits() as waits:
         monkeypatch.setattr(
-            autoregressive,
-            "require_finite",
-            lambda *args: (seen.append(len(waits.found)), check(*args)),
+            start, "require_finite", lambda *args: (seen.append(len(waits.found)), check(*args))
         )
         decoder.generate(text, noise)
     assert seen == [0]

@@ -126,28 +126,6 @@ def test_a_drafter_that_is_the_target_drafts_before_its_first_forward_alone() ->
     assert all(read)
 
 
-def test_a_measured_length_is_within_the_tree_s_and_codes_are_the_same() -> None:
-    decoder = built(tree=chain(6), sampling=GREEDY, measured=True)
-    one = made(decoder)
-    assert 2 <= decoder.proposer.length <= 6
-    assert one.trace.tree_depth == decoder.proposer.length - 1
-    assert torch.equal(one.codes, made(built(tree=chain(2), sampling=GREEDY)).codes)
-    length = decoder.proposer.length
-    made(decoder, 1)
-    assert decoder.proposer.length == length
-
-
-@pytest.mark.parametrize(("forward", "wanted"), [(0.1, 2), (2.4, 5), (9.0, 6)])
-def test_the_length_is_what_is_drafted_in_the_time_of_a_forward(
-    forward: float, wanted: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spent = {"forward": forward, "draft": 1.0}
-    monkeypatch.setattr(duo.Stopwatch, "seconds", lambda self: spent)
-    decoder = built(tree=chain(6), measured=True)
-    made(decoder)
-    assert decoder.proposer.length == wanted
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [

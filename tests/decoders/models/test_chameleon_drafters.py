@@ -12,6 +12,7 @@ from decoders.models.eagle_net import EagleNet
 from decoders.models.families import load_lumina
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.eagle_checkpoint import load_eagle, save_eagle
+from tests.decoders.compositions import prefilled
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models.made.chameleon import published_drafter as published
 
@@ -70,7 +71,8 @@ def test_the_drafter_follows_the_released_decoding_code(hf, model, tmp_path, pic
     sampling = Sampling(cfg=3.0)
     with torch.inference_mode():
         states = C.our_states(model, text, codes)  # [4, P + 3, D]
-        session = Eagle(model_with(model, net)).begin(text, states[:, : C.PREFIX], sampling, 3, 1)
+        start = prefilled(model, text, states[:, : C.PREFIX], sampling)
+        session = Eagle(model_with(model, net)).begin(start, 3, 1)
         one = torch.ones(2, dtype=torch.long)
         session.advance(states[:, C.PREFIX - 1 : C.PREFIX], codes[:, :1], one, 0 * one)
         got = session.advance(states[:, C.PREFIX : -1], codes[:, 1:], 2 * one, one)  # [2, V]

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Sampling
-from decoders.distribution import guided, probabilities
+from decoders.api import DecoderError, Sampling, guided
+from decoders.distribution import probabilities
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.grouped import Grouped as Loop
 from decoders.models.grouped import Line, Schedule

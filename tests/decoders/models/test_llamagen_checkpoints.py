@@ -11,7 +11,7 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.llamagen import load
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, net_of
-from tests.decoders.compositions import LOOP, SPECS, TREES
+from tests.decoders.compositions import LOOP, SPECS, TREES, prefilled
 from tests.decoders.models import released as R
 from tests.decoders.models.chameleon_checkpoint import our_states
 
@@ -74,7 +74,8 @@ def test_the_drafter_reads_the_released_conventions(tmp_path):
     with torch.inference_mode():
         states = our_states(model, text, torch.tensor([CODES[:3]]))
         eagle = Eagle(model, str(drafter))
-        session = eagle.begin(text, states[:, : R.PREFIX], Sampling(cfg=3.0), 3, 1)
+        start = prefilled(model, text, states[:, : R.PREFIX], Sampling(cfg=3.0))
+        session = eagle.begin(start, 3, 1)
         one = torch.ones(1, dtype=torch.long)
         codes = torch.tensor([CODES[:3]])
         got = session.advance(states[:, R.PREFIX - 1 : -1], codes, 3 * one, 0 * one)  # [1, V]

@@ -13,8 +13,8 @@ from decoders.api import DecoderError, Sampling
 from decoders.executed import execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_run import first_seen
-from decoders.loops.start import begin
+from decoders.loops.speculative_run import first_output
+from decoders.loops.start import prefill
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.gumbel import Gumbel as GumbelWindow
@@ -118,9 +118,9 @@ def test_new_drafts_declare_the_law_they_are_drawn_from_and_structural_codes_are
     assert forced_codes(model.target).tolist() == [-1, -1, -1, 0]  # type: ignore[union-attr]
     window, text = Jacobi(model, 5), model.text.encode(["x"] * 5)
     noise = Noise.for_prompts(3, PROMPTS, 25).stepping(torch.zeros(1, dtype=torch.long), False)
-    start = begin(model, SAMPLING, text, noise, 40)
-    seen = first_seen(start, window, torch.zeros(5, 40, dtype=torch.long))
-    draft = window.begin(start).propose(seen, noise, torch.ones_like(start.first))
+    start = prefill(model, SAMPLING, text, noise, 40)
+    output = first_output(start, window, torch.zeros(5, 40, dtype=torch.long))
+    draft = window.begin(start).propose(output, noise, torch.ones_like(start.first))
     assert draft.q is not None
     flat, certain = torch.full((24,), 1 / 24), torch.eye(24)[0]
     wanted = torch.stack([flat, flat, certain, flat])  # of places 1 to 4

@@ -33,7 +33,7 @@ from decoders.training.states import (
 )
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
-from tests.decoders.compositions import PATHS
+from tests.decoders.compositions import PATHS, prefilled
 
 GRID, LENGTH = 4, 16
 MODEL = random_model(vocab=24, grid=GRID, layers=3)
@@ -86,8 +86,9 @@ def test_training_drafts_what_decoding_drafts(name: str, root: int, tmp_path: Pa
         drafts = learner.draft(states, torch.tensor([root]), 3)
     part = part_of(name)
     part.net.load_state_dict(learner.net.state_dict())
-    given = [cached(states, root)] * completed(part, resolve("decoders.api.Drafter")).reads_cache
-    session = part.begin(states.images.text, states.hidden, SAMPLING, root + 1, 4, *given)
+    cache = cached(states, root)
+    start = prefilled(MODEL, states.images.text, states.hidden, SAMPLING, cache)
+    session = part.begin(start, root + 1, 4)
     read = states.hidden[:, TARGET.prefix - 1 : TARGET.prefix + root]
     count, zero = torch.full((3,), root + 1), torch.zeros(3, dtype=torch.long)
     found = [session.advance(read, states.images.codes[:, : root + 1], count, zero)]
@@ -140,7 +141,7 @@ def test_the_second_law_of_a_block_knows_nothing_of_its_first_code() -> None:
     part = part_of("Falcon")
     text = MODEL.text.encode(["a"])
     hidden = torch.randn(2, TARGET.prefix, TARGET.width)
-    session = part.begin(text, hidden, SAMPLING, 1, 6)
+    session = part.begin(prefilled(MODEL, text, hidden, SAMPLING), 1, 6)
     one, root = torch.ones(1, dtype=torch.long), torch.zeros(1, 2, dtype=torch.long)
     session.advance(hidden[:, -1:], torch.tensor([[3]]), one, 0 * one)
     second = session.expand(torch.tensor([[5, 7]]), torch.tensor([1, 2]), root, 1)

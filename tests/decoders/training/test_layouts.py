@@ -30,6 +30,7 @@ from decoders.training.states import Images, States, transformer_of
 from decoders.training.trainer import TrainConfig
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
+from tests.decoders.compositions import prefilled
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import released as R
 from tests.decoders.models.made.t5 import save_t5
@@ -180,9 +181,8 @@ def decoded(done: Done, checkpoint: str, root: int) -> list[Tensor]:
     codes, hidden = done.learnt.images.codes, done.learnt.hidden
     prefix = done.model.target.prefix
     part = Eagle(done.model, checkpoint)
-    session = part.begin(
-        done.learnt.images.text, hidden[:, :prefix], GREEDY, root + 1, CONFIG.depth
-    )
+    start = prefilled(done.model, done.learnt.images.text, hidden[:, :prefix], GREEDY)
+    session = part.begin(start, root + 1, CONFIG.depth)
     read = hidden[:, prefix - 1 : prefix + root]  # the states that predicted codes 0..root
     count = torch.full((len(codes),), root + 1)
     found = [session.advance(read, codes[:, : root + 1], count, torch.zeros_like(count))]

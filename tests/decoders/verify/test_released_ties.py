@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from decoders.api import Draft
-from decoders.verify.children import longest
+from decoders.verify.token_verifier import longest
 
 
 def path_of(parents: Sequence[int], node: int) -> list[int]:

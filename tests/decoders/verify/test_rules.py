@@ -13,10 +13,10 @@ from torch import Tensor
 from decoders.api import DecoderError
 from decoders.compose import PartSpec, build_part
 from decoders.models.small import random_model
-from decoders.verify.children import test_children as judge
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP, neighbour_table
 from decoders.verify.specdec import SpecDec
+from decoders.verify.token_verifier import test_children as judge
 from decoders.verify.typical import Typical
 
 V = 12

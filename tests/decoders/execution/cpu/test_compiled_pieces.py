@@ -18,7 +18,8 @@ from decoders.execution.replay import Replayed
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle import Eagle, EagleSession
+from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.drafters.sessions import EagleSession
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.verify.exact import Exact
@@ -130,7 +131,7 @@ class Rebinding(EagleSession):
 
 
 class Rebinder(Eagle):
-    opens = Rebinding
+    session = Rebinding
 
 
 @pytest.mark.parametrize("twice", [False, True])

@@ -8,42 +8,24 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
-from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.compose import build_decoder
 from decoders.executed import executed
 from decoders.execution.cpu.layers import PackedLayers, pack, reason
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.compositions import CHAIN, DYNAMIC, EAGLE, EXACT, LOOP
 from tests.decoders.compositions import OWN as OWN_DRAFTERS
 from tests.decoders.compositions import SPECS as SPECS_OF_ALL
 from tests.decoders.execution.cpu.cases import model_of, needs_kernel, network
 
 pytestmark = pytest.mark.usefixtures("two_threads")
-LANTERN = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "delta": 0.4})
-RELEASED = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "residual": "released"})
-TREES = "decoders.propose.trees"
-STATIC_57 = PartSpec(f"{TREES}.static.Static", {"choices": "naive_extend_57"})
-DYNAMIC_58 = PartSpec(f"{TREES}.dynamic.Dynamic", {"depth": 5, "top_k": 10, "nodes": 58})
-SPECS = {
-    **SPECS_OF_ALL,
-    **OWN_DRAFTERS,
-    "sd_chain": DecoderSpec("sd_chain", LOOP, EAGLE, CHAIN, EXACT),
-    "lantern": DecoderSpec("lantern", LOOP, EAGLE, DYNAMIC, LANTERN),
-    "released": DecoderSpec("released", LOOP, EAGLE, DYNAMIC, RELEASED),
-    "released_chain": DecoderSpec("released_chain", LOOP, EAGLE, CHAIN, RELEASED),
-    "static_57": DecoderSpec("static_57", LOOP, EAGLE, STATIC_57, EXACT),
-    "dynamic_58": DecoderSpec("dynamic_58", LOOP, EAGLE, DYNAMIC_58, EXACT),
-}
+SPECS = {**SPECS_OF_ALL, **OWN_DRAFTERS}
 
 
-def image(
-    model: ImageModel, name: str, temperature: float, batch: int, pairs: int = 0, **sampling: Any
-) -> Generation:
-    words = {"temperature": temperature, "cfg": 2.0} | sampling
-    decoder = build_decoder(model, SPECS[name], Sampling(**words))
+def image(model: ImageModel, name: str, temperature: float, batch: int) -> Generation:
+    decoder = build_decoder(model, SPECS[name], Sampling(temperature=temperature, cfg=2.0))
     prompts = ["a b", "c d e", "f"][:batch]
     noise = Noise.for_prompts(3, prompts, model.target.length)
-    return decoder.generate(model.text.encode(prompts), noise, pairs=pairs)
+    return decoder.generate(model.text.encode(prompts), noise)
 
 
 @needs_kernel
@@ -68,32 +50,10 @@ def test_codes_are_those_of_pytorchs_operators(name, temperature, batch, monkeyp
 
 
 @needs_kernel
-@pytest.mark.parametrize(("temperature", "cfg"), [(0.0, 2.0), (0.7, 1.0), (0.7, 2.0)])
-@pytest.mark.parametrize(
-    "name", ["sd_chain", "static_57", "dynamic_58", "lantern", "lantern_pp", "released_chain"]
-)
-def test_the_trace_and_the_recorded_pairs_are_those_of_pytorchs_operators(name, temperature, cfg):
-    settings = {"temperature": temperature, "batch": 3, "pairs": 12, "cfg": cfg}
-    vocab = 50 if name in ("static_57", "dynamic_58") else 64  # 50: no multiple of a panel
-    wanted = image(model_of(False, vocab=vocab), name, **settings).trace
-    found = image(model_of(True, vocab=vocab), name, **settings).trace
-    for field in ("kind", "step", "depth", "accepted", "target_calls", "drafter_calls"):
-        assert torch.equal(getattr(found, field), getattr(wanted, field)), field
-    for field in ("moved", "bound"):
-        torch.testing.assert_close(getattr(found, field), getattr(wanted, field))
-    assert found.pairs is not None and wanted.pairs is not None
-    for field in ("children", "valid"):
-        assert torch.equal(getattr(found.pairs, field), getattr(wanted.pairs, field)), field
-    torch.testing.assert_close(found.pairs.p, wanted.pairs.p, rtol=1e-4, atol=1e-6)
-    if wanted.pairs.q is not None:
-        torch.testing.assert_close(found.pairs.q, wanted.pairs.q, rtol=1e-4, atol=1e-6)
-
-
-@needs_kernel
 def test_logits_that_are_not_finite_are_an_error():
     model = model_of(True)
     target: Any = model.target
-    model.execution.native(target).project.weight.fill_(float("nan"))
+    target.packed.project.weight.fill_(float("nan"))
     with pytest.raises(NumericalError, match="finite logits"):
         image(model, "lantern_pp", 1.0, 1)
 
@@ -122,7 +82,7 @@ def test_a_model_that_it_cannot_run_keeps_pytorchs_operators(caplog):
     with caplog.at_level(logging.WARNING):
         model = executed(model, "cpu")
     assert "norm of queries and keys; PyTorch does" in caplog.text
-    assert model.execution.native(target) is None
+    assert target.packed is None
     codes = image(model, "ar", 1.0, 1).codes
     assert codes.shape == (1, 16)
 
