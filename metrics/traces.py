@@ -118,6 +118,12 @@ def moved_mass(moved: ArrayLike, bound: ArrayLike, kind: ArrayLike) -> MovedMass
     return MovedMass(float(mass.mean()), float(mass.max()), float(limit.max()))
 
 
+def tested_share(kinds: Iterable[ArrayLike]) -> np.ndarray:
+    """[n]: the share of each image's codes at which a draft was tested; kinds: as in `Trace`. The
+    others, bonus and first codes, are drawn from the target's own law."""
+    return np.array([np.isin(np.asarray(kind), _TESTED).mean() for kind in kinds])
+
+
 class OutputTV(NamedTuple):
     """At M nodes, [M] float32 on the CPU each. tv: distance from p; declared: what the rule
     declares, composed over the node's children; limit: the output bound (lemma R)."""

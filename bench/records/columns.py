@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 8
-READABLE = (5, 6, 7, SCHEMA_VERSION)  # in 5 and 6 an image may be timed several times
+SCHEMA_VERSION = 9  # in summaries up to 8 `tv_output` and its bound were per tested code
+READABLE = (5, 6, 7, 8, SCHEMA_VERSION)  # in 5 and 6 an image may be timed several times
 MERGED = "records.parquet"  # the file of a run
 LATENCY, BATCHED, QUALITY, RESEED = "latency", "batched", "quality", "reseed"  # the protocols
 
@@ -172,11 +172,12 @@ clip_hi          float   -   upper end
 tv_bound         float   -   greatest bound declared on the mass moved at a code
 tv_moved_mean    float   -   mass moved per code, mean
 tv_moved_max     float   -   mass moved per code, greatest
-tv_output        float   -   output TV at recorded pairs, mean
+tv_output        float   -   output TV per committed code; of bonus and first codes it is 0
 tv_output_lo     float   -   lower end of its 95 % interval over images
 tv_output_hi     float   -   upper end
-tv_output_bound  float   -   what the rule's acceptance allows there, mean
-tv_declared_bound  float  -  what the rule declares there, mean
+tv_output_bound  float   -   what the rule's acceptance allows, per committed code
+tv_tested        float   -   output TV per code at which a draft was tested, mean
+tv_declared_bound  float  -  what the rule declares per such code, mean
 exactness        text    -   verdict of the exactness gate
 peak_memory_mb   float   MB  most memory of a timed call
 status           text    -   ok, or what failed

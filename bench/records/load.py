@@ -49,7 +49,7 @@ class Form:
 
 SUMMARY_TEXT = tuple(column.name for column in columns.SUMMARY if column.type == "text")
 SUMMARY_NUMBERS = tuple(column.name for column in columns.SUMMARY if column.type == "float")
-LATER = ("fid_debiased_lo", "fid_debiased_hi", "kid_lo", "kid_hi")  # summaries may lack them
+LATER = ("fid_debiased_lo", "fid_debiased_hi", "kid_lo", "kid_hi", "tv_tested")  # may be absent
 SUMMARY = Form(
     SUMMARY_TEXT, [name for name in SUMMARY_NUMBERS if name not in LATER], later_numbers=LATER
 )

@@ -47,13 +47,14 @@ def arranged(run: RunData) -> RunData:
 
 
 def over_declared(entry: Entry) -> bool:
-    """Whether the output TV exceeds what the rule declares (on TV(p, p_A), not on the output)."""
-    return entry.number("tv_output") > entry.number("tv_declared_bound") + 1e-6
+    """Whether the output TV of tested codes exceeds what the rule declares for them (on TV(p, p_A),
+    not on the output)."""
+    return entry.number("tv_tested") > entry.number("tv_declared_bound") + 1e-6
 
 
 def output_tv(entry: Entry) -> str:
-    """`0.264 [0.255, 0.273] ≤ 0.279 †`: the mean per code with its interval and lemma R's bound, of
-    an exact decoder 0."""
+    """`0.264 [0.255, 0.273] ≤ 0.279 †`: the mean per committed code with its interval and lemma
+    R's bound, of an exact decoder 0."""
     text = interval(entry.interval("tv_output"), 3)
     most = entry.number("tv_output_bound")
     if entry.exact or not math.isfinite(most):

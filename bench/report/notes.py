@@ -27,14 +27,14 @@ MANY = 12  # values of one fact from which on they are counted
 def footnotes(run: RunData, fairness: Sequence[str]) -> list[str]:
     """How to read the main tables; fairness: footnotes of the marks in them."""
     output = (
-        "Output TV: distance of the committed code's law from the target's, of this model, mean "
-        "per code (0: the same law); ≤: the most that the acceptance allows at these nodes (lemma "
-        "R)"
+        "Output TV: distance of a committed code's law from the target's, of this model, mean over "
+        "all codes (0: the same law, as of bonus and first codes); ≤: the most that the "
+        "acceptance allows (lemma R)"
     )
     if any(over_declared(entry) for entry in run.entries):
         output += (
-            f"; {DAGGER}: more than the paper's delta or lambda, which limits TV(p, p_A) and not "
-            "the output"
+            f"; {DAGGER}: at tested codes it is above the paper's delta or lambda, which limits "
+            "TV(p, p_A) and not the output"
         )
     lines = [
         f"[a, b]: 95 % interval; {NOISE}: chance can explain the difference from AR; {ABSENT}: not "

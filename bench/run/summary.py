@@ -32,7 +32,7 @@ from bench.records.load import JUDGED, NAMED
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.stats import UNKNOWN, student_ratio
-from metrics.traces import moved_mass
+from metrics.traces import moved_mass, tested_share
 
 log = logging.getLogger(__name__)
 NAN = math.nan
@@ -47,9 +47,8 @@ POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
 ACCEPTANCE = (*POOLED, "nfe")
 MASS = (
     "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_lo", "tv_output_hi",
-    "tv_output_bound", "tv_declared_bound",
+    "tv_output_bound", "tv_tested", "tv_declared_bound",
 )  # fmt: skip
-AT_NODES = ("tv_output", "tv_output_bound", "tv_declared_bound")  # means over recorded nodes
 
 
 def summarise(
@@ -168,11 +167,16 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
         return dict.fromkeys((*ACCEPTANCE, *MASS), NAN)
     nfe = used["nfe"].to_numpy(float)
     moved = moved_mass(*(np.concatenate(used[c].to_list()) for c in ("moved", "bound", "kind")))
-    nodes = {name: np.concatenate(used[name].to_list()) for name in AT_NODES}
-    each = used.tv_output.map(len).to_numpy(float)
+    away, limit, declared = (
+        used[name].map(np.sum).to_numpy(float)
+        for name in ("tv_output", "tv_output_bound", "tv_declared_bound")
+    )
+    nodes = used.tv_output.map(len).to_numpy(float)  # recorded, all of them tested a draft
+    share = tested_share(used.kind)
+    codes = np.divide(nodes, share, out=np.zeros_like(nodes), where=share > 0)
     output = UNKNOWN
-    if (each > 0).sum() > 1:  # nodes of an image are alike: its images are what was drawn
-        output = student_ratio(used.tv_output.map(np.sum).to_numpy(float), each)
+    if (nodes > 0).sum() > 1:  # nodes of an image are alike: its images are what was drawn
+        output = student_ratio(away, codes)
     pooled = {name: float((used[name] * nfe).sum(min_count=1) / nfe.sum()) for name in POOLED}
     return {
         **pooled,
@@ -182,7 +186,16 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
         "tv_moved_max": moved.max,
         "tv_output_lo": max(output.lo, 0.0),
         "tv_output_hi": output.hi,
-    } | {name: float(found.mean()) if found.size else NAN for name, found in nodes.items()}
+        "tv_output": _over(away, codes),
+        "tv_output_bound": _over(limit, codes),
+        "tv_tested": _over(away, nodes),
+        "tv_declared_bound": _over(declared, nodes),
+    }
+
+
+def _over(sums: np.ndarray, counts: np.ndarray) -> float:
+    """Their ratio over all images; NaN where nothing was counted."""
+    return float(sums.sum() / counts.sum()) if counts.sum() else NAN
 
 
 @dataclass

@@ -3,8 +3,12 @@
 
 A(x) is the longest prefix of B_k(x) whose neighbour mass stays within a bound; p_A moves that mass
 onto x. The rules differ in the bound alone: delta, so TV(p, p_A) <= delta; or (lambda - 1) p(x), so
-p_A(x) <= lambda p(x). ``residual="released"`` reproduces the authors' code, which departs from the
-rule (METHODS 4, points 1 and 2).
+p_A(x) <= lambda p(x).
+
+``residual`` says what is gone on with after a rejection: "paper", or the authors' code, which
+departs from the rule (METHODS 4, points 1 and 2) and has two variants for drawn children (static
+trees). LlamaGen's and Anole's, "released", takes x's neighbours out of the drafter's q. Lumina's,
+"released_lumina", takes them out of the target's p.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from torch import Tensor
 from decoders.api import Acceptance, AcceptRule, DecoderError, ImageModel
 from decoders.distribution import normalised, pick, ratio, without
 
-Residual = Literal["paper", "released"]
+Residual = Literal["paper", "released", "released_lumina"]
 Metric = Literal["tokenizer", "raw", "cosine"]
 ROWS = 2048  # codes a chunk, which bounds the memory of the distance matrix
 
@@ -29,7 +33,7 @@ def neighbour_table(codebook: Tensor, k: int) -> Tensor:
     excluded, nearest first, lowest index on ties (METHODS 2).
 
     Only k + 1 columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all
-    V - 1 neighbours takes 512 MiB. The extra column serves ``residual="released"``.
+    V - 1 neighbours takes 512 MiB. The extra column serves the released residuals.
     """
     size = codebook.shape[0]
     if not 1 <= k <= size - 1:
@@ -93,17 +97,24 @@ def aggregate_neighbours(p: Tensor, x: Tensor, r: Relaxation, k: int) -> Tensor:
     return left.scatter(-1, x.unsqueeze(-1), (r.p_x + r.mass).unsqueeze(-1))
 
 
-def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> Tensor:
-    """The authors' code: k + 1 neighbours are zeroed if any was admitted; in p with deterministic
-    children (dynamic tree), in q with drawn ones (static tree). Uniform if nothing is left."""
+def released_residual(
+    p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation, lumina: bool
+) -> Tensor:
+    """The authors' code: k + 1 neighbours are zeroed if any was admitted. In p with deterministic
+    children (dynamic tree); with drawn ones (static tree) in q, or in Lumina's code in p. Uniform
+    if nothing is left."""
     any_admitted = r.admitted.any(-1, keepdim=True)
-    uniform = torch.full_like(p, 1.0 / p.shape[-1])
+
+    def zeroed(law: Tensor) -> Tensor:
+        return torch.where(any_admitted, law.scatter(-1, r.near, 0.0), law)
+
     if q is None:
-        gone = without(p, x)
-        gone = torch.where(any_admitted, gone.scatter(-1, r.near, 0.0), gone)
-        return normalised(gone, uniform)
-    left = torch.where(any_admitted, q.scatter(-1, r.near, 0.0), q)
-    return normalised((p - left).clamp_min(0.0), uniform)
+        left = zeroed(without(p, x))
+    elif lumina:
+        left = zeroed(p) - q
+    else:
+        left = p - zeroed(q)
+    return normalised(left.clamp_min(0.0), torch.full_like(p, 1.0 / p.shape[-1]))
 
 
 @dataclass(eq=False, repr=False)
@@ -117,7 +128,7 @@ class RelaxedRule(AcceptRule):
 
     def __post_init__(self, model: ImageModel) -> None:
         space = latent_space(model.codebook, model.tokenizer.raw_codebook, self.metric)
-        self.beyond_support |= self.residual == "released"  # uniform where nothing is left
+        self.beyond_support |= self.residual != "paper"  # uniform where nothing is left
         self.table = neighbour_table(space, self.k).to(model.device)
 
     def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
@@ -128,8 +139,8 @@ class RelaxedRule(AcceptRule):
         bound = self.bound_of(p, x)
         r = relax(p, x, self.table, self.k, bound)
         accept = ratio(r.p_x + r.mass, q, x)
-        if self.residual == "released":
-            left = released_residual(p, q, x, r)
+        if self.residual != "paper":
+            left = released_residual(p, q, x, r, self.residual == "released_lumina")
         else:
             relaxed = aggregate_neighbours(p, x, r, self.k)
             taken = without(relaxed, x) if q is None else (relaxed - q).clamp_min(0.0)

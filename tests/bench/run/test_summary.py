@@ -83,6 +83,21 @@ def test_acceptance_and_mass_moved(done):
     assert math.isnan(table.loc["fake_ar", "tv_output"])
 
 
+def test_output_tv_is_per_committed_code_and_untested_codes_count_as_zero(done):
+    _, result = done
+    rows = result.rows.copy()
+    mine = rows.decoder == "fake_spec"
+    kinds = [0, *[4] * 7, *[1, 2] * 4], [0, *[4] * 11, *[3] * 4]  # 8 and 4 of 16 were tested
+    tvs = [0.2, 0.4], [0.6]
+    for column, values in (("kind", kinds), ("tv_output", tvs), ("tv_output_bound", tvs)):
+        each = [values[i % 2] for i in range(int(mine.sum()))]
+        rows.loc[mine, column] = pd.Series(each, index=rows.index[mine])
+    line = summary_of(result, rows).loc["fake_spec"]
+    assert line.tv_tested == pytest.approx(1.2 / 3)
+    assert line.tv_output == line.tv_output_bound == pytest.approx(1.2 / (2 / 0.5 + 1 / 0.25))
+    assert line.tv_output_lo < line.tv_output < line.tv_output_hi
+
+
 def test_a_reseed_has_its_own_row(done):
     _, result = done
     table = summary_of(result, scorer=CountingScorer())

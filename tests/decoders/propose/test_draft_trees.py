@@ -132,6 +132,14 @@ def test_cape_has_the_more_siblings_the_less_sure_the_drafter_is():
     assert not draft.children[:, 4:].any()
 
 
+@pytest.mark.parametrize("tree", [Cape(), Static(choices="naive_extend_57"), Dynamic()], ids=str)
+def test_a_codebook_with_fewer_codes_than_a_node_has_children_is_named(tree):
+    logits, sampling = torch.zeros(2, 4), Sampling(temperature=0.0)
+    noise = Noise.for_prompts(0, ["a", "b"], 16)
+    with pytest.raises(DecoderError, match=r"likeliest codes of a node, and the codebook has 4"):
+        tree.grow(Session(2), logits, sampling, noise, torch.ones(2, dtype=torch.long))
+
+
 def test_draws_without_replacement_follow_q():
     """Frequencies of ordered pairs against q(x) q(y) / (1 - q(x))."""
     q = torch.tensor([0.5, 0.3, 0.15, 0.05])
