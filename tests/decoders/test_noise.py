@@ -139,14 +139,6 @@ def test_a_round_is_a_number_or_a_tensor_of_every_place() -> None:
     assert torch.equal(noise.gumbel(place[:, 0], 9), noise.gumbel(place, 9)[:, 0])
 
 
-def test_large_requests_are_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    noise, place = Noise.for_prompts(0, ["x", "y"], LENGTH), every_place(2)
-    u, g = noise.at(place, 3, 30, 1), noise.gumbel(place, 41, OWN_SLOT)
-    monkeypatch.setattr("decoders.noise.PART", (40, 40))
-    assert torch.equal(noise.at(place, 3, 30, 1), u)
-    assert torch.equal(noise.gumbel(place, 41, OWN_SLOT), g)
-
-
 def test_a_table_given_by_hand_has_round_0_only() -> None:
     noise, place = Noise(torch.rand(1, 8, SLOTS)), torch.zeros(1, 2, dtype=torch.long)
     assert torch.equal(noise.at(place, ACCEPT_SLOT, 2)[0, 0], noise.uniform[0, 0, 1:3])

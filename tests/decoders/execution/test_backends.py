@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.compose import build_decoder
+from decoders.api import DecoderError, Generation, ImageModel, Sampling
+from decoders.cache import KVCache
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import execution
 from decoders.execution.compiled import CUDA_OPTIONS, Compiled, compiles
 from decoders.execution.cuda_graphs import Graphed
@@ -17,10 +18,26 @@ from decoders.execution.eager import Execution
 from decoders.execution.state import fill, tensors
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.compositions import OWN, SPECS
+from tests.decoders.compositions import CHAIN, EAGLE, EXACT, LOOP, OWN, SPECS, STATIC, with_targets
 
 PROMPTS = [["a b"], ["c d e"], ["f"]]
+
+
+def of(path: str, **options: Any) -> PartSpec:
+    return PartSpec(f"decoders.{path}", options)
+
+
 EVERY = SPECS | OWN
+RECORDED = EVERY | {  # of every other kind of loop, proposer and verifier
+    "sjd": DecoderSpec("sjd", LOOP, None, None, EXACT, of("propose.jacobi.Jacobi", window=6)),
+    "pac": DecoderSpec(
+        "pac", LOOP, None, None, EXACT, of("propose.pac.Pac", window=8, candidates=2)
+    ),
+    "block": DecoderSpec("block", LOOP, EAGLE, CHAIN, of("verify.block.Block")),
+    "traversal": DecoderSpec("traversal", LOOP, EAGLE, STATIC, of("verify.traversal.Traversal")),
+    "zipar": DecoderSpec("zipar", of("loops.zipar.ZipAR", window=2, adaptive=True)),
+    "coral": DecoderSpec("coral", of("loops.grouped.Grouped", target="coral")),
+}
 PAIRS = 6  # verified pairs recorded of an image
 
 
@@ -39,8 +56,8 @@ class Replayed(Graphed):
 
 
 def codes_of(how: Execution, name: str, temperature: float) -> tuple[list[Any], ImageModel]:
-    model = dataclasses.replace(random_model(vocab=16, grid=4), execution=how)
-    decoder = build_decoder(model, EVERY[name], Sampling(temperature=temperature, cfg=2.0))
+    model = dataclasses.replace(with_targets(random_model(vocab=16, grid=4)), execution=how)
+    decoder = build_decoder(model, RECORDED[name], Sampling(temperature=temperature, cfg=2.0))
     made = []
     for prompts in PROMPTS:
         noise = Noise.for_prompts(3, prompts, model.target.length)
@@ -64,7 +81,7 @@ def assert_same(made: list[Any], wanted: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_step_goes_on_from_its_own_state(name, temperature):
     """Every image after the first is decoded in the state of the first, without a new recording."""
     how = Replayed()
@@ -87,6 +104,50 @@ def test_an_image_comes_out_again_after_another_was_decoded_in_its_state(name):
     first, second, again = (decoder.generate(*given).codes.clone() for given in (one, other, one))
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
+
+
+FIRST, SECOND = ["a b", "c"], ["d", "e f g"]
+CACHES = {"ar": 1, "lantern_pp": 2, "free": 2, "medusa": 1}  # target's, and drafter's
+
+
+def decoder_of(name: str) -> Any:
+    model = dataclasses.replace(random_model(vocab=16, grid=4), execution=Replayed())
+    return build_decoder(model, SPECS[name], Sampling(cfg=2.0))
+
+
+def decoded(decoder: Any, prompts: list[str]) -> Generation:
+    model = decoder.model
+    noise = Noise.for_prompts(3, prompts, model.target.length)
+    return copy.deepcopy(decoder.generate(model.text.encode(prompts), noise))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[KVCache]:
+    """The caches that are made from here on."""
+    found: list[KVCache] = []
+    begin = KVCache.__init__
+
+    def init(self: KVCache, *given: Any) -> None:
+        begin(self, *given)
+        found.append(self)
+
+    monkeypatch.setattr(KVCache, "__init__", init)
+    return found
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_later_images_are_prefilled_where_the_first_one_was(name, made):
+    decoder = decoder_of(name)
+    decoded(decoder, FIRST)
+    run = decoder.prepared[2].run
+    places = {path: tensor.data_ptr() for path, tensor in tensors(run).items()}
+    made.clear()
+    found = [decoded(decoder, SECOND), decoded(decoder, FIRST)]
+    drafters = 2 * (CACHES[name] - 1)
+    assert len(made) == drafters, "no second cache of the target"
+    assert decoder.prepared[2].run is run
+    assert {path: tensor.data_ptr() for path, tensor in tensors(run).items()} == places
+    assert_same(found, [decoded(decoder_of(name), SECOND), decoded(decoder_of(name), FIRST)])
 
 
 class CompiledReplay(Replayed):

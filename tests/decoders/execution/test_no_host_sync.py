@@ -13,7 +13,7 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution.eager import Eager
 from decoders.loops import start
 from decoders.models.small import random_model
-from decoders.noise import ACCEPT_SLOT, Noise
+from decoders.noise import Noise
 from tests.decoders.compositions import EAGLE, EXACT, LOOP, SPECS, TREES
 from tests.decoders.execution.pretended_card import must_wait
 
@@ -89,16 +89,3 @@ def test_autoregressive_decoding_waits_once_at_the_end(monkeypatch, temperature)
         )
         decoder.generate(text, noise)
     assert seen == [0]
-
-
-@pytest.mark.parametrize("traced", [False, True])
-def test_noise_of_a_later_round_does_not_wait(monkeypatch, traced):
-    """traced: by the tensor code that a GPU and a compiler run. Both give the same bits."""
-    noise = Noise.for_prompts(0, ["a", "b"], 9)
-    place, turn = torch.arange(8).view(2, 4), torch.tensor([[1], [2]])
-    expected = noise.at(place, ACCEPT_SLOT, 3, turn), noise.gumbel(place, 9, round=turn)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: traced)
-    with Waits() as waits:
-        found = noise.at(place, ACCEPT_SLOT, 3, turn), noise.gumbel(place, 9, round=turn)
-    assert waits.found == []
-    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])

@@ -141,15 +141,6 @@ def test_relaxed_rules_accept_more() -> None:
     assert (relaxed.kind == CodeKind.RELAXED).any()
 
 
-def test_the_noise_alone_decides() -> None:
-    first = run("static", "exact", 1.0, ["a", "b"])
-    again = run("static", "exact", 1.0, ["a", "b"])
-    swapped = run("static", "exact", 1.0, ["b", "a"])
-    assert torch.equal(first.codes, again.codes)
-    assert torch.equal(first.codes.flip(0), swapped.codes)
-    assert not torch.equal(first.codes[0], first.codes[1])
-
-
 def test_pairs_are_those_of_visited_nodes() -> None:
     made = run("chain", "lantern", 1.0, [f"p{i}" for i in range(8)], pairs=LENGTH)
     pairs = made.trace.pairs

@@ -12,12 +12,10 @@ import torch
 from bench.judge.gate.whole_law import whole_law
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.executed import execution
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from metrics.traces import from_trace
 from tests.decoders.compositions import EXACT, with_targets
-from tests.decoders.execution.test_backends import Replayed
 from tests.exact.table import table_model
 
 GRID = 6
@@ -72,16 +70,6 @@ def test_the_trace_adds_up(name: str, how: str) -> None:
     for one in from_trace(whole.trace):
         assert int(one.committed.sum()) == GRID * GRID - 1 and one.mal > 1
     assert not whole.trace.accepted.clamp_min(0).any()
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_a_recorded_step_is_the_eager_one(name: str) -> None:
-    found = []
-    for how in (execution("eager"), Replayed()):
-        model = replace(MODEL, execution=how)
-        for prompt in ("a", "b"):
-            found.append(made(ROWS[name], prompts=[prompt], model=model).codes.clone())
-    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[3])
 
 
 def test_rows_take_the_forwards_that_the_paper_counts() -> None:

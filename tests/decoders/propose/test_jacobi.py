@@ -1,6 +1,5 @@
 """Windows of drafts without a drafter."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from bench.judge.gate.reference import image_law
 from bench.judge.gate.small import fresh_noise, same_prompt
 from bench.judge.gate.statistics import prefix_pvalues
 from decoders.api import DecoderError, Sampling
-from decoders.executed import execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_run import first_output
@@ -26,7 +24,6 @@ from decoders.propose.window import forced_codes, lattice, lines_of
 from decoders.verify.block import Block
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
-from tests.decoders.execution.test_backends import Replayed
 
 GRID = 5
 MODEL = random_model(vocab=24, grid=GRID, seed=1)
@@ -36,19 +33,6 @@ WINDOWS: dict[str, Any] = {
     "sjd": Jacobi(MODEL, 6), "scd": Maximal(MODEL, 6), "plus": Plus(MODEL, 6),
     "gumbel": GumbelWindow(MODEL, 6), "pac": Pac(MODEL, 16, candidates=3, levels=2),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["sjd", "pac"])
-def test_a_recorded_step_drafts_as_an_eager_one_does(name: str) -> None:
-    """A graph's replay reads and writes the tensors that it was recorded on."""
-    found = []
-    for how in (execution("eager"), Replayed()):
-        model = replace(MODEL, execution=how)
-        decoder = Speculative(model, SAMPLING, WINDOWS[name], TokenVerifier(Exact()))
-        for prompt in ("a", "b"):
-            noise = Noise.for_prompts(3, [prompt], GRID * GRID)
-            found.append(decoder.generate(model.text.encode([prompt]), noise).codes.clone())
-    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[3])
 
 
 @pytest.mark.parametrize("name", WINDOWS)

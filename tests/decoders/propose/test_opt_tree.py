@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from bench.judge.gate import check_decoder, sampled
 from bench.judge.gate.small import same_prompt
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
@@ -91,13 +90,6 @@ def test_without_a_threshold_it_is_the_dynamic_tree_s_best():
     opt, _ = grow(Opt(depth=3, top_k=4, nodes=9, theta=0.0))
     dynamic, _ = grow(Dynamic(depth=3, top_k=4, nodes=9))
     assert torch.equal(opt.codes, dynamic.codes) and torch.equal(opt.parents, dynamic.parents)
-
-
-def test_it_is_exact(monkeypatch):
-    monkeypatch.setattr(sampled, "DRAWN", 2048)
-    part = PartSpec("decoders.propose.trees.opt.Opt", {"depth": 4, "top_k": 6, "nodes": 6})
-    spec = DecoderSpec("one", LOOP, EAGLE, part, EXACT)
-    assert check_decoder(spec, Sampling(cfg=2.0)).verdict == "exact"
 
 
 @pytest.mark.parametrize("tree", ["opt.Opt", "dynamic.Dynamic"])

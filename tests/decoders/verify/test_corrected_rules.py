@@ -93,16 +93,6 @@ def test_a_node_s_law_is_the_formula_s_and_its_tv_the_declared_bound(name):
     assert moved > 0.05
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("count", [2, 3])
-def test_siblings_keep_the_declared_bound(name, count):
-    for p, q in PAIRS:
-        for drawn in (q, None):
-            law = node_law(RULES[name], p, drawn, count if drawn is not None else q.topk(count)[1])
-            assert law.tv <= law.declared + 1e-6
-            assert law.declared == pytest.approx(law.limit, abs=1e-5)
-
-
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_code_that_the_target_rules_out_is_never_committed(rule):
     assert not getattr(rule, "beyond_support", False)

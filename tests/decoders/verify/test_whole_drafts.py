@@ -13,7 +13,6 @@ from bench.judge.gate.branching import Explored, Scripted, explore
 from bench.judge.gate.whole_law import WholeLaw, whole_law
 from decoders.api import DecoderError, Draft, Sampling, TargetProbs
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.executed import execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
@@ -23,7 +22,6 @@ from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
 from decoders.verify.traversal import Traversal
 from tests.decoders.compositions import DYNAMIC, EAGLE, LOOP
-from tests.decoders.execution.test_backends import Replayed
 from tests.exact.table import DRAFTER, table_model
 
 PLAIN = Sampling()
@@ -149,19 +147,6 @@ def test_at_temperature_zero_the_codes_are_those_of_ar(rule: PartSpec, choices: 
     text, noise = model.text.encode(["a", "b"]), Noise.for_prompts(0, ["a", "b"], 16)
     made = build_decoder(model, spec(choices, rule, EAGLE), sampling).generate(text, noise)
     assert torch.equal(made.codes, Autoregressive(model, sampling).generate(text, noise).codes)
-
-
-@pytest.mark.parametrize(("rule", "choices"), [(BLOCK, CHAIN), (TRAVERSAL, WIDE)])
-def test_a_recorded_step_gives_the_same_codes(rule: PartSpec, choices: Any) -> None:
-    """That the CPU kernel does, `test_compiled_pieces` says of every decoder."""
-    made = []
-    for run in (execution("eager"), Replayed()):
-        model = replace(random_model(vocab=16, grid=4), execution=run)
-        decoder = build_decoder(model, spec(choices, rule, EAGLE), Sampling(cfg=2.0))
-        names = ["a", "b", "c"]
-        noise = Noise.for_prompts(3, names, 16)
-        made.append(decoder.generate(model.text.encode(names), noise).codes.clone())
-    assert torch.equal(*made)
 
 
 class Unknown(Static):

@@ -1,7 +1,6 @@
 """The CPU kernel computes what PyTorch's operators compute, and a row the same in any company."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,13 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from decoders.api import DecoderError, TextFeatures
+from decoders.api import DecoderError
 from decoders.cache import added
 from decoders.distribution import take
 from decoders.execution.cpu.layers import Matrix, PackedLinear, pack, pack_matrices
-from decoders.models.eagle_net import EagleNet
 from tests.decoders.execution.cpu.cases import (
-    PREFIX,
     Step,
     error,
     needs_kernel,
@@ -131,48 +128,6 @@ def test_what_no_query_may_see_does_not_matter():
     step.cache.data = torch.where(seen, step.cache.data, 1e6)
     step.cache = step.cache.widened(step.cache.capacity)
     assert torch.equal(step.run(net)[0], wanted)
-
-
-@pytest.mark.parametrize("pads", ["masked", "released"])
-@pytest.mark.parametrize("words", [(1, 3), (4, 2)])
-def test_a_prefill_is_that_of_pytorchs_operators(words, pads):
-    """A drafter may read the pads of a released one; else what stands there does not matter."""
-    net = network()
-    net.cfg = replace(net.cfg, pads=pads)
-    mask = torch.arange(PREFIX) >= PREFIX - torch.tensor(words)[:, None]  # [B, P]
-    random = torch.Generator().manual_seed(3)
-    text = TextFeatures(torch.randn(2, PREFIX, net.cfg.text_width, generator=random), mask)
-    read = mask.repeat(2, 1) | (pads == "released")  # [R, P]
-    found = []
-    for native in (False, True):
-        if native:
-            packed_into(net)
-        cache = net.new_cache(4, PREFIX + 5)
-        with torch.inference_mode():
-            hidden = net.prefill(text, 2, cache)
-        assert hidden.shape == (4, PREFIX, net.width)
-        kept = cache.data[..., :PREFIX, :].movedim(4, 3)  # [layers, 2, R, P, H, d]
-        found.append((hidden[read], kept[:, :, mask.repeat(2, 1)]))
-    for theirs, ours in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("nodes", [1, 7])
-def test_eagles_layer_has_no_norm_before_and_none_behind(nodes):
-    net = network(32, kind=EagleNet)
-    step = tree(net, 4, nodes)
-    ids = torch.arange(4 * nodes).view(4, nodes) % 24
-    results = []
-    for kernel in (False, True):
-        if kernel:
-            packed_into(net)
-        cache = step.cache.widened(step.cache.capacity)
-        with torch.inference_mode():
-            x = net.mix(ids, step.x)
-            out = net.layer(x, step.places, step.slots, step.mask, cache)
-        results.append((out, cache.data))
-    (wanted, wanted_cache), (out, cache) = results
-    assert error(out, wanted) < CLOSE and error(cache, wanted_cache) < CLOSE
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
