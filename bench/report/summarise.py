@@ -260,8 +260,7 @@ def _bound_columns(section: Section) -> list[Column]:
 
     figures = (
         ("tv_moved_mean", "moved mass, mean", 4), ("tv_moved_max", "max", 3),
-        ("tv_bound", "bound, max", 3), ("tv_output_bound", "output bound", 3),
-        ("tv_tested", "output TV, tested codes", 3),
+        ("tv_bound", "bound, max", 3), ("tv_tested", "TV, tested codes", 3),
         ("tv_declared_bound", "declared bound", 3), ("n_quality", "images judged", 0),
     )  # fmt: skip
     shares = (_figure("precision", "precision", 3), _figure("recall", "recall", 3))
