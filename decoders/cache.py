@@ -172,5 +172,6 @@ def ancestry(parents: Tensor, depth: int) -> Tensor:
 
 def ancestry_of(draft: Draft) -> Tensor:
     """That of a draft, see `Draft.ancestry`."""
-    given = draft.ancestry
-    return ancestry(draft.parents, draft.levels) if given is None else given
+    if draft.ancestry is None:
+        return ancestry(draft.parents, draft.levels)
+    return draft.ancestry

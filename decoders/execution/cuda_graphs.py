@@ -88,12 +88,6 @@ class Graphed(Execution):
     def compiles(self, size: int) -> bool:
         return True
 
-    def compiling(self) -> float:
-        return self.compiler.compiling()
-
-    def announce(self, tell: Callable[[str], None]) -> None:
-        self.compiler.announce(tell)
-
     def recorded_run(self, loop: Loop, shape: Any) -> Any:
         return loop.prepared[shape].run if shape in loop.prepared else None
 

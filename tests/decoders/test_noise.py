@@ -1,11 +1,13 @@
 """Noise by the formula of its generator, and sampling."""
 
 import hashlib
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from decoders.api import DecoderError
 from decoders.noise import (
@@ -137,6 +139,29 @@ def test_a_round_is_a_number_or_a_tensor_of_every_place() -> None:
         assert torch.equal(g[row, column], noise.gumbel(place, 9, round=turn)[row, column])
     assert torch.equal(noise.at(place[:, 0], 1, 2, 5), noise.at(place, 1, 2, 5)[:, 0])  # places [B]
     assert torch.equal(noise.gumbel(place[:, 0], 9), noise.gumbel(place, 9)[:, 0])
+
+
+def cells(u: torch.Tensor, v: torch.Tensor) -> float:
+    """The p-value of two uniforms being uniform and independent, on 16 x 16 cells."""
+    index = (u.flatten() * 16).long() * 16 + (v.flatten() * 16).long()
+    return float(stats.chisquare(torch.bincount(index, minlength=256).numpy()).pvalue)
+
+
+def test_numbers_of_other_purposes_rounds_places_and_images_are_independent() -> None:
+    noise, place = Noise.for_prompts(0, [f"prompt {i}" for i in range(24)], 961), torch.arange(1000)
+    slots, place = (
+        (TARGET_SLOT, ACCEPT_SLOT, DRAFT_SLOT, COUPLE_SLOT, OWN_SLOT),
+        place.expand(24, -1),
+    )
+    drawn = {(s, t): noise.at(place, s, 1, t)[..., 0] for s in slots for t in (0, 1)}
+    gumbel = (-(-noise.gumbel(place, 2).double()).exp()).exp().clamp_max(1 - 2.0**-24)
+    found = [cells(u, v) for u, v in itertools.combinations(drawn.values(), 2)]
+    found += [cells(u, gumbel[..., 0].float()) for u in drawn.values()]
+    found += [cells(gumbel[..., 0], gumbel[..., 1])]
+    for u in drawn.values():
+        found += [cells(u[1:], u[:-1]), cells(u[:, 1:], u[:, :-1])]
+    assert min(found) > 1e-4 / len(found)
+    assert cells(drawn[0, 0], drawn[0, 0]) < 1e-9  # the test would see it
 
 
 def test_a_table_given_by_hand_has_round_0_only() -> None:

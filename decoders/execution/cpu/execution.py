@@ -4,7 +4,7 @@ the project's C++ kernel, where Inductor's own code is slow."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -33,12 +33,6 @@ class Cpu(Execution):
 
     def compiles(self, size: int) -> bool:
         return size in self.compiled
-
-    def compiling(self) -> float:
-        return self.compiler.compiling()
-
-    def announce(self, tell: Callable[[str], None]) -> None:
-        self.compiler.announce(tell)
 
     def prepare(self, model: ImageModel) -> None:
         """Packs the target. A model that the kernel cannot run keeps PyTorch's operators, with a
