@@ -20,7 +20,7 @@ from decoders.noise import TARGET_SLOT, Noise
 
 
 @dataclass(kw_only=True)
-class Run(DecodeState):
+class ARState(DecodeState):
     mask: Tensor  # [R, 1, S] bool, slots of the largest cache that the next query may look at
     codes: Tensor  # [B] int64, the code just chosen
     place: Tensor  # [1] int64, place of the code to choose next
@@ -35,7 +35,7 @@ class Autoregressive(BatchLoop):
     def pieces(self) -> Sequence[Piece]:
         return [("forward", self.next)]
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> ARState:
         """Prefill and the first code."""
         del pairs  # nothing is verified
         target, most = self.model.target, self._capacity(self.model.target.length)
@@ -48,9 +48,9 @@ class Autoregressive(BatchLoop):
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         mask = F.pad(valid, (0, most - target.prefix))[:, None].contiguous()  # [R, 1, S]
         place = torch.ones(1, dtype=torch.long, device=self.model.device)
-        return Run(mask=mask, codes=start.first, place=place, **shared)
+        return ARState(mask=mask, codes=start.first, place=place, **shared)
 
-    def steps(self, run: Run) -> Iterator[int]:
+    def steps(self, run: ARState) -> Iterator[int]:
         target = self.model.target
         for place in range(1, target.length):
             if target.prefix + place - 1 == run.cache.capacity:
@@ -63,7 +63,7 @@ class Autoregressive(BatchLoop):
         target = self.model.target
         return aligned(target.prefix + min(codes, target.length))
 
-    def next(self, run: Run) -> tuple[()]:
+    def next(self, run: ARState) -> tuple[()]:
         """The target on the last code, and the next code."""
         target, sampling = self.model.target, self.sampling
         copies, place = sampling.guidance_rows, run.place

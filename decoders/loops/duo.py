@@ -39,7 +39,7 @@ from decoders.api import (
 )
 from decoders.loops.recording import expected_codes
 from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_run import Run
+from decoders.loops.speculative_state import SpecState
 from decoders.noise import OVERRUN, Noise
 from decoders.propose.tree_proposer import TreeProposer, TreeSession, require_logits
 from decoders.propose.trees.static import Static
@@ -245,7 +245,7 @@ class Duo(Speculative):
         forward: list[Piece] = [("draft", self.depart), ("forward", self.forward)]
         return [*forward, ("draft", self.landed), ("accept", self.verify_and_commit)]
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> Run:
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> SpecState:
         run = super().begin(text, noise, pairs, reuse)
         session: Any = run.session
         session.stands = run.state[1]
@@ -253,7 +253,7 @@ class Duo(Speculative):
             run.pairs.levels = session.tree.depth
         return run
 
-    def depart(self, run: Run) -> tuple[Ahead, Tensor]:
+    def depart(self, run: SpecState) -> tuple[Ahead, Tensor]:
         """What the forward reads; the drafter is on its way with what comes behind."""
         session: Any = run.session
         ready = bool(session.stands.all())  # in all rows: nothing need be drafted now
@@ -264,7 +264,7 @@ class Duo(Speculative):
         self.flight = self.worker.submit(self.fly, run, draft, ready)
         return self.masked(run, draft)  # type: ignore[return-value]
 
-    def fly(self, run: Run, draft: Ahead, ready: bool) -> None:
+    def fly(self, run: SpecState, draft: Ahead, ready: bool) -> None:
         """The drafter's part of a step, beside the target's."""
         session: Any = run.session
         with torch.inference_mode(), torch.cuda.stream(self.side):
@@ -272,7 +272,7 @@ class Duo(Speculative):
                 session.read(run.output, run.noise, run.length)  # drafted, and not yet read
             session.onward(draft, run.noise, run.length)
 
-    def landed(self, run: Run, *carry: Any) -> tuple[Any, ...]:
+    def landed(self, run: SpecState, *carry: Any) -> tuple[Any, ...]:
         """Waits for the drafter."""
         assert self.flight is not None, "a step departs before it lands"
         self.flight.result()
@@ -282,14 +282,14 @@ class Duo(Speculative):
         return carry
 
     def verify_and_commit(
-        self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor
+        self, run: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
     ) -> tuple[Any, ...]:
         """Judges all g drafts by the laws behind root and g - 1 of them, [B, g, V]."""
         assert isinstance(draft, Ahead) and draft.whole is not None
         return super().verify_and_commit(run, draft.whole, hidden, F.pad(logits, (0, 0, 0, 1)))
 
     def _record(
-        self, run: Run, verified: Verified, committed: Tensor, drafted: Tensor, active: Tensor
+        self, run: SpecState, verified: Verified, committed: Tensor, drafted: Tensor, active: Tensor
     ) -> None:
         stands = run.state[1][:, None] & (run.record.span == self.proposer.depth)  # [B, g]
         super()._record(run, verified, committed, drafted | stands, active)

@@ -34,7 +34,7 @@ NEVER = 2**31  # the turn of a slot that no query of an image sees
 
 
 @dataclass(kw_only=True)
-class Run(DecodeState):
+class GroupState(DecodeState):
     """All images are at the same forward."""
 
     open: Tensor  # [R, S] float32 mask of the valid prefix
@@ -112,23 +112,23 @@ class Grouped(BatchLoop):
     def pieces(self) -> Sequence[Piece]:
         return [("forward", self.forward), ("accept", self.verify_and_commit)]
 
-    def steps(self, run: Run) -> Iterator[int]:
+    def steps(self, run: GroupState) -> Iterator[int]:
         return iter(range(len(self.tables.source)))
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> GroupState:
         del pairs  # nothing is verified
         target = self.model.target
         slots = aligned(target.prefix + len(self.tables.slots))
         _, shared = self.prefilled(text, noise, slots, self.tables.drawn.shape[1])
         shared["record"].kind.fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
-        return Run(
+        return GroupState(
             open=F.pad(added(valid), (0, slots - target.prefix), value=CLOSED),
             step=torch.zeros(1, dtype=torch.long, device=self.model.device),
             **shared,
         )
 
-    def forward(self, run: Run) -> tuple[Tensor, Tensor]:
+    def forward(self, run: GroupState) -> tuple[Tensor, Tensor]:
         """The codes' places [W], and their guided logits [B, W, V]."""
         target: Any = self.model.target
         copies = self.sampling.guidance_rows
@@ -151,7 +151,7 @@ class Grouped(BatchLoop):
         places = drawn.expand(batch, -1)
         return drawn, code_logits(target, hidden, self.sampling.cfg, places)
 
-    def verify_and_commit(self, run: Run, drawn: Tensor, logits: Tensor) -> tuple[Any, ...]:
+    def verify_and_commit(self, run: GroupState, drawn: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Draws and records the codes."""
         places = drawn.expand(len(logits), -1)  # [B, W]
         p = probabilities(logits, self.sampling)

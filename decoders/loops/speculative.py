@@ -35,7 +35,7 @@ from decoders.cache import BLOCK, CLOSED, added, aligned, ancestry_of, cache_mas
 from decoders.distribution import code_logits, probabilities
 from decoders.execution.state import put_row
 from decoders.loops.recording import PairSampler, Recorder, rows_at_once
-from decoders.loops.speculative_run import Queue, Run, first_output, show, visited_pairs
+from decoders.loops.speculative_state import Queue, SpecState, first_output, show, visited_pairs
 from decoders.loops.start import BaseLoop, require_finite
 from decoders.noise import Noise
 
@@ -100,7 +100,7 @@ class Speculative(BaseLoop):
         trace.pairs = None if run.pairs is None else run.pairs.pairs()
         return generation
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> Run:
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> SpecState:
         """Prefill of target and proposer, and the first code. reuse: see `BaseLoop.prefilled`."""
         target, proposer = self.model.target, self.proposer
         most = self._capacity(target.length, 0)
@@ -115,7 +115,7 @@ class Speculative(BaseLoop):
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         ones = torch.ones_like(start.first)
         sampler = PairSampler(pairs, start.noise, target.length, proposer.depth) if pairs else None
-        return Run(
+        return SpecState(
             open=F.pad(added(valid), (0, most - target.prefix)),
             session=session,
             state=self.verifier.begin(start),
@@ -127,12 +127,12 @@ class Speculative(BaseLoop):
             **shared,
         )
 
-    def draft(self, run: Run) -> tuple[Draft, Tensor]:
+    def draft(self, run: SpecState) -> tuple[Draft, Tensor]:
         """The proposer drafts under the root; with the draft comes its mask, made here, so that a
         compiled forward reads it instead of making it in every layer."""
         return self.masked(run, run.session.propose(run.output, run.noise, run.length))
 
-    def masked(self, run: Run, draft: Draft) -> tuple[Draft, Tensor]:
+    def masked(self, run: SpecState, draft: Draft) -> tuple[Draft, Tensor]:
         """A draft and its mask [R, N + 1, S] float32 (`decoders.cache`): a node sees the valid
         prefix, committed codes, what is above it and itself."""
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
@@ -143,7 +143,7 @@ class Speculative(BaseLoop):
         open_ = run.open.narrow(1, 0, run.cache.capacity)  # [R, S]
         return draft, cache_mask(torch.where(slots < base, open_, CLOSED), above, base)
 
-    def forward(self, run: Run, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
+    def forward(self, run: SpecState, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
         """The target on root and drafts -> hidden [R, N + 1, D], guided logits [B, N + 1, V]; mask
         [R, N + 1, S] float32."""
         target, copies = self.model.target, self.sampling.guidance_rows
@@ -161,7 +161,7 @@ class Speculative(BaseLoop):
         return draft, hidden, code_logits(target, hidden, self.sampling.cfg, places + 1)
 
     def verify_and_commit(
-        self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor
+        self, run: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
     ) -> tuple[Any, ...]:
         """Judges, records and commits; returns what `visited_pairs` needs."""
         size = self.model.target.length
@@ -183,7 +183,7 @@ class Speculative(BaseLoop):
         return run.output.start, size, draft, verified.nodes, verified.count, law.p
 
     def _advance(
-        self, run: Run, verified: Verified, committed: Tensor, states: Tensor, active: Tensor
+        self, run: SpecState, verified: Verified, committed: Tensor, states: Tensor, active: Tensor
     ) -> None:
         """What the next step starts from, in place."""
         size, output = self.model.target.length, run.output
@@ -197,7 +197,7 @@ class Speculative(BaseLoop):
             run.drafter_calls.add_(active, alpha=self.draft_calls)
 
     def _record(
-        self, run: Run, verified: Verified, committed: Tensor, drafted: Tensor, active: Tensor
+        self, run: SpecState, verified: Verified, committed: Tensor, drafted: Tensor, active: Tensor
     ) -> None:
         """drafted [B, D + 1] bool: which codes are drafts; active [B] bool: unfinished images. A
         finished one writes behind its end, where its length is."""
@@ -218,7 +218,7 @@ class Speculative(BaseLoop):
         within = torch.minimum(verified.count, self.model.target.length - run.length)
         record.end_step(torch.where(active, within, -1))
 
-    def _commit(self, run: Run, verified: Verified, hidden: Tensor) -> Tensor:
+    def _commit(self, run: SpecState, verified: Verified, hidden: Tensor) -> Tensor:
         """Moves the path's keys and values behind the committed ones; returns its states [R, D+1,
         D]."""
         copies, span = self.sampling.guidance_rows, run.record.span
@@ -238,7 +238,7 @@ class Speculative(BaseLoop):
         draft = session.propose(output, start.noise, torch.ones_like(start.first))
         self.draft_calls, self.drawn = session.calls - before, draft.q is not None
 
-    def _look(self, run: Run, queue: Queue) -> int:
+    def _look(self, run: SpecState, queue: Queue) -> int:
         """Waits for the device and reads the lengths: steps until the next look, for which there is
         room in the cache then; 0 where all rows are done. Places of images that are done are taken
         by the next ones; as long as some wait, a look comes as soon as another may be done."""
@@ -259,7 +259,7 @@ class Speculative(BaseLoop):
             run.cache = run.cache.widened(capacity)
         return steps
 
-    def _require_finite(self, run: Run) -> None:
+    def _require_finite(self, run: SpecState) -> None:
         require_finite(run.record, "speculative decoding")
         run.session.require_finite()
 

@@ -22,7 +22,7 @@ from decoders.cache import ancestry_of
 from decoders.distribution import take
 from decoders.kinds import Within
 from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_run import Run
+from decoders.loops.speculative_state import SpecState
 from decoders.noise import OWN_SLOT, sample
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
 from decoders.verify.token_verifier import TokenVerifier, Verdicts, at_node, children_of, path_to
@@ -135,13 +135,13 @@ class Vvs(Speculative):
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self.choose), *super().pieces()]
 
-    def choose(self, run: Run) -> tuple[bool]:
+    def choose(self, run: SpecState) -> tuple[bool]:
         """Whether a step is skipped now; asked once per draft."""
         session: Any = run.session
         session.turn += 1
         return (session.turn > 0 and session.turn % (self.interval - 1) == 0,)
 
-    def draft(self, run: Run, skips: bool = False) -> tuple[Draft, Tensor]:
+    def draft(self, run: SpecState, skips: bool = False) -> tuple[Draft, Tensor]:
         session: Any = run.session
         if skips:  # it drafts twice
             active = run.length < self.model.target.length
@@ -149,7 +149,7 @@ class Vvs(Speculative):
         return self.masked(run, session.drafted(run.output, run.noise, run.length, skips))
 
     def verify_and_commit(
-        self, run: Run, draft: Draft, hidden: Tensor, logits: Tensor
+        self, run: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
     ) -> tuple[Any, ...]:
         start, size, _, nodes, count, p = super().verify_and_commit(run, draft, hidden, logits)
         run.session.last.copy_(at_node(p, nodes[:, -1]))  # type: ignore[attr-defined]

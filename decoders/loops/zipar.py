@@ -36,7 +36,7 @@ POLL = 8  # steps between looks at the images, at most, on an asynchronous devic
 
 
 @dataclass(kw_only=True)
-class Run(DecodeState):
+class ZipState(DecodeState):
     """K lanes."""
 
     open: Tensor  # [R, S] float32 mask of the valid prefix
@@ -78,13 +78,13 @@ class ZipAR(BatchLoop):
             ("accept", self.verify_and_commit),
         ]
 
-    def steps(self, run: Run) -> Iterator[int]:
+    def steps(self, run: ZipState) -> Iterator[int]:
         size = self.model.target.length
         poll = 1 if self.model.device.type == "cpu" else POLL  # a look at a tensor costs nothing
         while (left := size - int(run.count.min())) > 0:
             yield from range(min(math.ceil(left / self.most), poll))
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Run:
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> ZipState:
         target, batch, device = self.model.target, text.batch, self.model.device
         size, most = target.length, self.most
         slots = aligned(target.prefix + size + most + 1)
@@ -94,7 +94,7 @@ class ZipAR(BatchLoop):
         done[:, 0] = True
         ones = torch.ones_like(start.first)
         place = ones[:, None].repeat(1, most)
-        return Run(
+        return ZipState(
             open=F.pad(added(valid), (0, slots - target.prefix), value=CLOSED),
             pairs=PairSampler(pairs, start.noise, size) if pairs else None,
             done=done,
@@ -107,7 +107,7 @@ class ZipAR(BatchLoop):
             **shared,
         )
 
-    def opened(self, run: Run) -> Tensor:
+    def opened(self, run: ZipState) -> Tensor:
         """Opens a row below the last open one, where that has enough codes and there is one; which
         lanes are open then, [B, K] bool."""
         lane = torch.arange(self.most, device=run.place.device)  # [K]
@@ -120,7 +120,7 @@ class ZipAR(BatchLoop):
             run.lanes.add_(new.sum(1))
         return (lane < run.lanes[:, None]) & (run.place < self.model.target.length)
 
-    def stand_ins(self, run: Run) -> Tensor:
+    def stand_ins(self, run: ZipState) -> Tensor:
         """The code before each lane's next one, or what stands in for it, [B, K]."""
         codes, before = run.record.codes, run.place - 1
         newest = codes.gather(1, before)
@@ -135,7 +135,7 @@ class ZipAR(BatchLoop):
             other = torch.where(must >= 0, must, other)
         return torch.where(run.done.gather(1, before), newest, other)
 
-    def draft(self, run: Run) -> tuple[Tensor, ...]:
+    def draft(self, run: ZipState) -> tuple[Tensor, ...]:
         """Codes, places and slots of the forward [B, Q], its mask [R, Q, S], and which lanes are
         open [B, K]; Q is K, and one more where several lanes are."""
         target, copies = self.model.target, self.sampling.guidance_rows
@@ -156,7 +156,13 @@ class ZipAR(BatchLoop):
         return codes, torch.where(live, places, 0), target.prefix + here[..., 0], mask, opened
 
     def forward(
-        self, run: Run, codes: Tensor, places: Tensor, slots: Tensor, mask: Tensor, opened: Tensor
+        self,
+        run: ZipState,
+        codes: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        mask: Tensor,
+        opened: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Which lanes are open, and guided logits [B, K, V] of their next codes."""
         target, copies = self.model.target, self.sampling.guidance_rows
@@ -165,7 +171,7 @@ class ZipAR(BatchLoop):
         hidden = hidden[:, : self.most]  # [R, K, D]
         return opened, code_logits(target, hidden, self.sampling.cfg, places[:, : self.most] + 1)
 
-    def verify_and_commit(self, run: Run, opened: Tensor, logits: Tensor) -> tuple[Any, ...]:
+    def verify_and_commit(self, run: ZipState, opened: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Draws a code for each open lane, records and commits; what `PairSampler.offer` needs."""
         p = probabilities(logits, self.sampling)
         if self.sampling.greedy:
@@ -179,7 +185,9 @@ class ZipAR(BatchLoop):
             codes, taken = self.coupled(run, p, codes, taken)
         return self.commit(run, codes, taken, p)
 
-    def coupled(self, run: Run, p: Tensor, codes: Tensor, taken: Tensor) -> tuple[Tensor, Tensor]:
+    def coupled(
+        self, run: ZipState, p: Tensor, codes: Tensor, taken: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """First codes of rows that are about to open: drawn, or coupled to the new law; whether
         they are taken. codes, taken [B, K], p [B, K, V]."""
         held = run.held & taken  # [B, K]
@@ -197,7 +205,7 @@ class ZipAR(BatchLoop):
         run.laws.copy_(p)
         return codes, taken & ~waits
 
-    def commit(self, run: Run, codes: Tensor, taken: Tensor, p: Tensor) -> tuple[Any, ...]:
+    def commit(self, run: ZipState, codes: Tensor, taken: Tensor, p: Tensor) -> tuple[Any, ...]:
         """Writes the taken [B, K] codes [B, K] of laws p [B, K, V], and moves their lanes."""
         size, active = self.model.target.length, run.count < self.model.target.length
         new = taken & (run.place < size)
@@ -217,7 +225,7 @@ class ZipAR(BatchLoop):
         visited = p.flatten(0, 1), None, codes.reshape(-1, 1), new.reshape(-1, 1)
         return *visited, torch.zeros_like(at), at, row
 
-    def shift(self, run: Run) -> None:
+    def shift(self, run: ZipState) -> None:
         """A topmost row that is complete leaves its lane, where the row below is open."""
         if self.most == 1:
             return

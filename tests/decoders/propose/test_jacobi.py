@@ -11,7 +11,7 @@ from bench.judge.gate.statistics import prefix_pvalues
 from decoders.api import DecoderError, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_run import first_output
+from decoders.loops.speculative_state import first_output
 from decoders.loops.start import prefill
 from decoders.models.small import random_model
 from decoders.noise import Noise

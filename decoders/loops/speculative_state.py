@@ -30,7 +30,7 @@ from decoders.verify.token_verifier import children_of
 
 
 @dataclass(kw_only=True)
-class Run(DecodeState):
+class SpecState(DecodeState):
     open: Tensor  # [R, most S] float32, 0: open to every query (valid prefix, all behind it), -inf
     session: ProposerSession
     state: Any  # the verifier's
@@ -58,14 +58,14 @@ class Queue:
         """Whether a row has an image that was not taken off it yet."""
         return self.on[row] is not None
 
-    def take(self, run: Run, rows: Sequence[int]) -> None:
+    def take(self, run: SpecState, rows: Sequence[int]) -> None:
         """The images on these rows are done."""
         images = [image for row in rows if (image := self.on[row]) is not None]
         self.done.take(images, run.record, rows, drafter_calls=run.drafter_calls)
         for row in rows:
             self.on[row] = None
 
-    def following(self, row: int, begin: Callable[..., Run]) -> Run:
+    def following(self, row: int, begin: Callable[..., SpecState]) -> SpecState:
         """A run of the next image alone, which goes on in this row. begin: as of the loop."""
         image = self.on[row] = self.next
         self.next += 1
