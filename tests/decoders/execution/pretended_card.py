@@ -4,7 +4,7 @@ that say that they are on a card, and graphs that keep the rules of CUDA graphs.
 * Recording runs nothing that lasts: what it wrote is put back, what it made is overwritten.
 * A replay runs the recorded operators on the recorded memory, and no Python of the step.
 * Memory that only the recording used belongs to other graphs between replays: it is overwritten.
-* What waits for the device breaks a recording, and raises under `set_sync_debug_mode("error")`.
+* What waits for the device breaks a recording.
 * A recording that broke leaves its stream current.
 
 There is no compiler, no second stream and no time: only a card shows races, and what is fused.
@@ -15,8 +15,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from types import SimpleNamespace
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -124,26 +123,18 @@ class Event:
         return 1e3 * (end.at - self.at)
 
 
-class Generator(torch.Generator):
-    def __new__(cls, device: Any = None) -> Generator:
-        return super().__new__(cls)
-
-
 class Card:
     """The device: its streams, and the graph that is being recorded."""
 
     def __init__(self) -> None:
         self.stream = Stream()
         self.graph: Graph | None = None
-        self.mode = 0
 
     def waits(self, what: str) -> None:
         """The host waits for the device."""
         if self.graph is not None:
             self.graph.broken = True
             raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
-        if self.mode == 2:
-            raise RuntimeError(f"called a synchronizing CUDA operation: {what}")
 
     def synchronize(self, *_: Any) -> None:
         if self.graph is not None:  # the debug mode does not see this one
@@ -169,9 +160,6 @@ class Card:
             yield
         finally:
             self.stream = before
-
-    def set_mode(self, mode: Any) -> None:
-        self.mode = {"default": 0, "warn": 1, "error": 2}.get(mode, mode)
 
 
 def on_host(x: Any) -> Any:
@@ -245,17 +233,6 @@ def pretended() -> Iterator[Card]:
         "set_stream": lambda stream: setattr(card, "stream", stream),
         "synchronize": card.synchronize,
         "graph_pool_handle": object,
-        "device": lambda *_: nullcontext(),
-        "empty_cache": lambda: None,
-        "mem_get_info": lambda *_: (1 << 30, 1 << 30),
-        "get_device_properties": lambda *_: SimpleNamespace(
-            multi_processor_count=4,
-            shared_memory_per_block=48 << 10,
-            shared_memory_per_block_optin=99 << 10,
-        ),
-        "set_sync_debug_mode": card.set_mode,
-        "get_sync_debug_mode": lambda: card.mode,
-        "is_current_stream_capturing": lambda: card.graph is not None,
     }
     with ExitStack() as stack:
         for name, answer in answers.items():
@@ -263,7 +240,6 @@ def pretended() -> Iterator[Card]:
         stack.enter_context(mock.patch("torch.compile", no_compiler))
         compiles.cache_clear()
         stack.callback(compiles.cache_clear)
-        stack.enter_context(mock.patch("torch.Generator", Generator))
         stack.enter_context(Saying(card))
         stack.enter_context(Watching(card))
         yield card
