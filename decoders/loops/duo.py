@@ -48,13 +48,13 @@ SHORTEST = 2  # drafts of a step; with one a step would commit one code, as AR d
 
 
 @dataclass
-class Ahead(Draft):
+class LookaheadDraft(Draft):
     """What a forward reads of a chain of g drafts: root and g - 1 of them."""
 
     whole: Draft | None = None  # all g
 
 
-class Onward(Proposer):
+class LookaheadProposer(Proposer):
     """A drafter and a chain of g drafts, which goes on below its last one."""
 
     branching = 1
@@ -79,14 +79,14 @@ class Onward(Proposer):
             )
         self.nodes = self.depth = self.tree.depth - 1
 
-    def begin(self, start: Prefill) -> OnwardSession:
-        return OnwardSession(self, start)
+    def begin(self, start: Prefill) -> LookaheadSession:
+        return LookaheadSession(self, start)
 
 
-class OnwardSession(TreeSession):
+class LookaheadSession(TreeSession):
     """Drafts for B images, and where they go on: nodes 1..g under the root, g + 1..2g behind."""
 
-    def __init__(self, part: Onward, start: Prefill) -> None:
+    def __init__(self, part: LookaheadProposer, start: Prefill) -> None:
         size = part.depth + 1
         super().__init__(part, start, 2 * size)
         shape = start.batch, size + 1
@@ -96,20 +96,20 @@ class OnwardSession(TreeSession):
         self.q = start.law.new_zeros(*shape, self.vocab) if drawn else None
         self.numbers = torch.arange(size + 1, device=start.first.device)
 
-    def grow(self, logits: Tensor, noise: Any, place: Tensor) -> Ahead:
+    def grow(self, logits: Tensor, noise: Any, place: Tensor) -> LookaheadDraft:
         """Both parts of a step's drafting, one after the other."""
         draft = self.drafts(logits, noise, place)
-        self.onward(draft, noise, place)
+        self.extend(draft, noise, place)
         return draft
 
-    def read(self, output: StepOutput, noise: Any, place: Tensor) -> Ahead:
+    def read(self, output: StepOutput, noise: Any, place: Tensor) -> LookaheadDraft:
         """The session reads what was committed, and has g drafts under the root."""
         return self.drafts(self.advance(output), noise, place)
 
-    def drafts(self, logits: Tensor, noise: Any, place: Tensor) -> Ahead:
+    def drafts(self, logits: Tensor, noise: Any, place: Tensor) -> LookaheadDraft:
         """Those of the last step where they stand, new ones elsewhere."""
         stands = self.stands[:, None]  # [B, 1]
-        root = Under(self.session, self.session.root_code, 0, (stands, self.codes))
+        root = SubtreeSession(self.session, self.session.root_code, 0, (stands, self.codes))
         grown = self.tree.grow(root, logits, self.sampling, noise, place)  # type: ignore[arg-type]
         self.check(logits, grown.q)
         codes, q = torch.where(stands, self.codes, grown.codes), grown.q
@@ -117,11 +117,11 @@ class OnwardSession(TreeSession):
             q = torch.where(stands[..., None], self.q, q)  # type: ignore[arg-type]
         return self.ahead(codes, q)
 
-    def going_on(self) -> Ahead:
+    def standing_drafts(self) -> LookaheadDraft:
         """The drafts of the last step, where they stand in all rows."""
         return self.ahead(self.codes.clone(), None if self.q is None else self.q.clone())
 
-    def ahead(self, codes: Tensor, q: Tensor | None) -> Ahead:
+    def ahead(self, codes: Tensor, q: Tensor | None) -> LookaheadDraft:
         """codes [B, g + 1], root first; q [B, g + 1, V]."""
         size, chain = self.tree.depth, self.tree
         assert isinstance(chain, Static)
@@ -129,7 +129,7 @@ class OnwardSession(TreeSession):
         whole = shape.draft(codes, shape.children.expand(len(codes), -1, -1), q)
         above = whole.ancestry
         assert above is not None
-        ahead = Ahead(
+        ahead = LookaheadDraft(
             codes[:, :size],
             whole.parents[:, :size],
             whole.depth[:, :size],
@@ -140,14 +140,14 @@ class OnwardSession(TreeSession):
         )
         return replace(ahead, whole=replace(whole, expected=expected_codes(ahead)))
 
-    def onward(self, draft: Ahead, noise: Any, place: Tensor) -> None:
+    def extend(self, draft: LookaheadDraft, noise: Any, place: Tensor) -> None:
         """Goes on from the last draft of what `read` has just drafted, with g more."""
         assert draft.whole is not None
         size, last = self.tree.depth, draft.whole.codes[:, -1:]  # [B, 1]
         node, above = self.numbers[size:], self.numbers[None, size - 1 : size].expand_as(last)
         logits = self.session.expand(last, node, above, size)  # [B, 1, V]
         require_logits(self.session, logits, len(last), 1, self.vocab)
-        below: Any = Under(self.session, last[:, 0], size)
+        below: Any = SubtreeSession(self.session, last[:, 0], size)
         grown = self.tree.grow(below, logits[:, 0], self.sampling, noise, place + size)
         self.check(logits[:, 0], grown.q)
         self.codes.copy_(grown.codes)
@@ -155,7 +155,7 @@ class OnwardSession(TreeSession):
             self.q.copy_(grown.q)
 
 
-class Under:
+class SubtreeSession:
     """A chain's session whose root is the node `first` of another. drafted: rows [B, 1] whose codes
     [B, g + 1] are drafted already: those are read, whatever the tree draws."""
 
@@ -176,7 +176,7 @@ class Under:
         return self.session.expand(codes, nodes + first, parents + first, depth + first)
 
 
-class Unread(Verifier):
+class UnreadLast(Verifier):
     """A verifier for a chain whose last draft was not read by the target: it is judged as the
     others are, and no code is drawn behind it. The state says where it was accepted, [B] bool."""
 
@@ -212,7 +212,9 @@ class Duo(Speculative):
     """parallel: the drafter in a thread of its own; false: the same steps one after the other, with
     the same codes."""
 
-    plain = frozenset({"draft", "depart", "landed"})  # as the drafter's thread runs what it drafts
+    plain = frozenset(
+        {"draft", "start_drafting", "join_drafting"}
+    )  # as the drafter's thread runs what it drafts
     # The gate looks at drafts as they are proposed; both schedules have the same codes.
     exercised: ClassVar = {"parallel": False}
 
@@ -226,8 +228,8 @@ class Duo(Speculative):
                 "backend.mode=eager"
             )
         if isinstance(proposer, TreeProposer) and self.verifier is not None:
-            self.proposer = Onward(proposer)
-            self.verifier = Unread(completed(self.verifier, Verifier))
+            self.proposer = LookaheadProposer(proposer)
+            self.verifier = UnreadLast(completed(self.verifier, Verifier))
         elif proposer is not None:
             raise DecoderError(
                 "DuoDecoding goes on from the last draft of a chain: it needs drafter=... and "
@@ -236,14 +238,14 @@ class Duo(Speculative):
         super().__post_init__()
         torch.get_num_threads()  # the target's own number is fixed before the drafter's 1
         self.worker = ThreadPoolExecutor(1, "drafter", torch.set_num_threads, (1,))
-        self.flight: Future[None] | None = None
+        self.drafting: Future[None] | None = None
         self.side: torch.cuda.Stream | None = None  # the drafter's, on a GPU
 
     def pieces(self) -> list[Piece]:
         if not self.parallel:
             return [*super().pieces()]
-        forward: list[Piece] = [("draft", self.depart), ("forward", self.forward)]
-        return [*forward, ("draft", self.landed), ("accept", self.verify_and_commit)]
+        forward: list[Piece] = [("draft", self.start_drafting), ("forward", self.forward)]
+        return [*forward, ("draft", self.join_drafting), ("accept", self.verify_and_commit)]
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> SpecState:
         run = super().begin(text, noise, pairs, reuse)
@@ -253,30 +255,32 @@ class Duo(Speculative):
             run.pairs.levels = session.tree.depth
         return run
 
-    def depart(self, run: SpecState) -> tuple[Ahead, Tensor]:
+    def start_drafting(self, run: SpecState) -> tuple[LookaheadDraft, Tensor]:
         """What the forward reads; the drafter is on its way with what comes behind."""
         session: Any = run.session
         ready = bool(session.stands.all())  # in all rows: nothing need be drafted now
-        draft = session.going_on() if ready else session.read(run.output, run.noise, run.length)
+        draft = (
+            session.standing_drafts() if ready else session.read(run.output, run.noise, run.length)
+        )
         if self.model.device.type == "cuda":
             self.side = self.side or torch.cuda.Stream(self.model.device)
             self.side.wait_stream(torch.cuda.current_stream(self.side.device))
-        self.flight = self.worker.submit(self.fly, run, draft, ready)
+        self.drafting = self.worker.submit(self.draft_ahead, run, draft, ready)
         return self.masked(run, draft)  # type: ignore[return-value]
 
-    def fly(self, run: SpecState, draft: Ahead, ready: bool) -> None:
+    def draft_ahead(self, run: SpecState, draft: LookaheadDraft, ready: bool) -> None:
         """The drafter's part of a step, beside the target's."""
         session: Any = run.session
         with torch.inference_mode(), torch.cuda.stream(self.side):
             if ready:
                 session.read(run.output, run.noise, run.length)  # drafted, and not yet read
-            session.onward(draft, run.noise, run.length)
+            session.extend(draft, run.noise, run.length)
 
-    def landed(self, run: SpecState, *carry: Any) -> tuple[Any, ...]:
+    def join_drafting(self, run: SpecState, *carry: Any) -> tuple[Any, ...]:
         """Waits for the drafter."""
-        assert self.flight is not None, "a step departs before it lands"
-        self.flight.result()
-        self.flight = None
+        assert self.drafting is not None, "drafting starts before it is joined"
+        self.drafting.result()
+        self.drafting = None
         if self.side is not None:
             torch.cuda.current_stream(self.side.device).wait_stream(self.side)
         return carry
@@ -285,7 +289,7 @@ class Duo(Speculative):
         self, run: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
     ) -> tuple[Any, ...]:
         """Judges all g drafts by the laws behind root and g - 1 of them, [B, g, V]."""
-        assert isinstance(draft, Ahead) and draft.whole is not None
+        assert isinstance(draft, LookaheadDraft) and draft.whole is not None
         return super().verify_and_commit(run, draft.whole, hidden, F.pad(logits, (0, 0, 0, 1)))
 
     def _record(

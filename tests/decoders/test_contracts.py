@@ -28,12 +28,9 @@ from decoders.execution.cpu.library import missing
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
 from decoders.verify.exact import Exact
+from tests.decoders.compositions import CHAIN, EAGLE, EXACT, LOOP
 
 HERE = "tests.decoders.test_contracts"
-LOOP = PartSpec("decoders.loops.speculative.Speculative")
-EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": "eagle"})
-CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
-EXACT = PartSpec("decoders.verify.exact.Exact")
 SAMPLING = Sampling(cfg=2.0)
 FEW = 192
 NATIVE = pytest.param("cpu", marks=pytest.mark.skipif(missing() is not None, reason="no kernel"))

@@ -89,7 +89,7 @@ class Touched(TorchDispatchMode):
 def test_target_and_drafter_share_no_memory_that_either_writes(monkeypatch) -> None:
     """They run at the same time, on a GPU on two streams."""
     target, drafter = Touched(), Touched()
-    for name, touched in (("forward", target), ("fly", drafter)):
+    for name, touched in (("forward", target), ("draft_ahead", drafter)):
         monkeypatch.setattr(duo.Duo, name, touched.watching(getattr(duo.Duo, name)))
     made(built())
     assert target.written and drafter.written
@@ -110,7 +110,7 @@ def test_two_threads_have_the_codes_of_one_and_of_ar(drafter: str, depth: int) -
 
 def test_a_drafter_that_is_the_target_drafts_before_its_first_forward_alone() -> None:
     decoder, read = built(SAME), []
-    session = duo.OnwardSession.read
+    session = duo.LookaheadSession.read
 
     def reading(self: Any, *given: Any) -> Any:
         read.append(torch.is_inference_mode_enabled())
@@ -118,7 +118,7 @@ def test_a_drafter_that_is_the_target_drafts_before_its_first_forward_alone() ->
 
     decoder.worker.submit(lambda: None).result()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duo.OnwardSession, "read", reading)
+        patch.setattr(duo.LookaheadSession, "read", reading)
         found = made(decoder).trace
     assert found.target_calls.tolist() == [12] * 3  # of 35 codes, three a step
     assert (found.kind[:, 1:] == CodeKind.DRAFT).all()
