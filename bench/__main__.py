@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
 from bench.console import CleanFormatter, complain, say
-from bench.data.errors import INTERRUPTED, Interrupted, explained, own_errors, unknown
+from bench.data.errors import EXPLAINED, INTERRUPTED, Interrupted, explained, unknown
 
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
 
@@ -81,11 +81,11 @@ def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> i
         known = "interrupted; what was recorded is safe, the same command resumes"
         complain(f"\n{stop if isinstance(stop, Interrupted) else known}")
         return INTERRUPTED
-    except own_errors(OSError) as error:
-        said = explained(error) if isinstance(error, OSError) else str(error)
-        if said is None:
+    except (*EXPLAINED, OSError) as error:
+        message = explained(error) if isinstance(error, OSError) else str(error)
+        if message is None:
             raise
-        complain(f"error: {said}")
+        complain(f"error: {message}")
         return 2
     except RuntimeError as error:
         if "home directory" not in str(error):  # the words of `Path.expanduser`

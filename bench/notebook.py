@@ -25,12 +25,12 @@ from PIL import Image
 from torch import Tensor
 
 from bench.config.compose import compose_study
-from bench.config.plugins import call
 from bench.config.schema import variants
 from bench.data.errors import ConfigError, Failure
 from bench.measure.clock import Clock
 from bench.measure.device import prepare
 from bench.measure.memory import MemoryMeter
+from bench.prompts import load_prompts
 from bench.records.load import load
 from bench.report.build import write_report
 from bench.run.generate import build, generate, picture_of
@@ -96,7 +96,7 @@ def decode(
 def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
     """The model and the one decoder that the words name."""
     config = compose_study(["study=smoke", *words])
-    prompts = call(config.prompts, count=1)
+    prompts = load_prompts(config.prompts, 1)
     model = load_model(config, prepare(config.backend), prompts, timed=(1,))
     variant, *more = variants(config, model.sampling)
     if more:

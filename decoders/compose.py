@@ -8,8 +8,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,40 +22,17 @@ from decoders.api import (
     Verifier,
     completed,
 )
-from decoders.kinds import KindError, fitted, hints_of
-from decoders.nearest import did_you_mean
+from decoders.errors import did_you_mean, unknown
+from decoders.kinds import fitted, hints_of
 from decoders.places import installed_folders, place
 from decoders.propose.tree_proposer import TreeProposer
+from decoders.spec import DecoderSpec as DecoderSpec
+from decoders.spec import PartSpec as PartSpec
 from decoders.verify.token_verifier import TokenVerifier
 
 
 class BrokenModule(DecoderError):
     """A module that is there and cannot be imported: it, or what it needs, raises."""
-
-
-@dataclass(frozen=True)
-class PartSpec:
-    """A class by its dotted path (``package.module.Class`` or ``package.module:Class``), its
-    keywords."""
-
-    target: str
-    kwargs: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class DecoderSpec:
-    name: str
-    loop: PartSpec
-    drafter: PartSpec | None = None
-    tree: PartSpec | None = None
-    acceptance: PartSpec | None = None  # a rule, or a verifier
-    proposer: PartSpec | None = None  # in the place of drafter and tree
-
-    @property
-    def parts(self) -> list[PartSpec]:
-        """Those that it has."""
-        every = (self.loop, self.proposer, self.drafter, self.tree, self.acceptance)
-        return [part for part in every if part is not None]
 
 
 def resolve(path: str) -> Any:
@@ -70,8 +46,7 @@ def resolve(path: str) -> Any:
     module = _import(module_name, path)
     if not hasattr(module, attribute):
         public = [n for n in vars(module) if not n.startswith("_")]
-        hint = did_you_mean(attribute, public)
-        raise DecoderError(f"{module_name} has no {attribute!r}{hint}")
+        raise DecoderError(f"{module_name} has no {attribute!r}{did_you_mean(attribute, public)}")
     return getattr(module, attribute)
 
 
@@ -86,23 +61,25 @@ def _import(name: str, path: str) -> ModuleType:
         inside = importlib.import_module(package) if package else None
         folders = _own_folders() if inside is None else list(getattr(inside, "__path__", []))
         near = did_you_mean(leaf, [module.name for module in pkgutil.iter_modules(folders)])
-        where = f"looked in {', '.join(folders) or 'no folder'}"
+        where = f"Looked in {', '.join(folders) or 'no folder'}"
         if inside is None:
             where += (
                 f" and Python's own; a folder with {leaf}.py is looked in too with PYTHONPATH=DIR "
                 "before the command"
             )
-        raise DecoderError(f"cannot import {missing!r} (for {path!r}){near}; {where}") from error
+        raise DecoderError(
+            f"cannot import {missing!r} (for {path!r}){near or '.'} {where}"
+        ) from error
     except Exception as error:  # a plug-in's file may raise anything
         raise _broken(name, path, error) from error
 
 
 def _broken(name: str, path: str, error: Exception) -> BrokenModule:
     """What importing a module raised, with the line of a file of one's own."""
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
     where = place(error)
     return BrokenModule(
-        f"cannot import {name!r} (for {path!r}): {type(error).__name__}: {text}"
+        f"cannot import {name!r} (for {path!r}): {type(error).__name__}: {said}"
         + (f", at {where}" if where else "")
         + "; mend the file or install what it needs"
     )
@@ -124,41 +101,33 @@ def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
     cls = resolve(part.target)
     if not callable(cls):
         raise DecoderError(f"{part.target} must be a class, found {type(cls).__name__}: {cls!r}")
-    parameters = inspect.signature(cls).parameters
-    open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    unknown = [k for k in part.kwargs if k not in parameters]
-    if unknown and not open_ended:
-        options = [n for n in parameters if n not in ("model", *extra)]
-        hint = did_you_mean(unknown[0], options) or "."
-        raise DecoderError(
-            f"{part.target} has no option {unknown[0]!r}{hint} It takes: "
-            f"{', '.join(options) or 'no options'}"
-        )
-    check_keywords(part.target, cls, part.kwargs, parameters)
+    check_keywords(part.target, cls, part.kwargs, ("model", *extra))
     return cls(model, **extra, **part.kwargs)
 
 
 def check_keywords(
-    target: str, cls: Any, kwargs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
+    name: str, target: Any, kwargs: Mapping[str, Any], given: Iterable[str] = ()
 ) -> None:
-    """DecoderError where a keyword is not what `cls` annotates it with; its default always is."""
-    hints = hints_of(cls)
-    if isinstance(cls, type) and dataclasses.is_dataclass(cls):
-        for base in inspect.getmro(cls):  # a field is annotated in the words of its own module
+    """DecoderError where `target` takes no such keyword, or a value is not what it is annotated
+    with; a default always is. given: keywords that are none of the user's."""
+    parameters = inspect.signature(target).parameters
+    hints = hints_of(target)
+    if isinstance(target, type) and dataclasses.is_dataclass(target):
+        for base in inspect.getmro(target):  # a field is annotated in the words of its own module
             hints = (hints_of(base) if "__init__" in vars(base) else {}) | hints
-    for name, value in kwargs.items():
-        if name in hints and not (name in parameters and value is parameters[name].default):
-            try:
-                fitted(f"{target}: {name}", value, hints[name])
-            except KindError as error:
-                raise DecoderError(str(error)) from error
+    for key, value in kwargs.items():
+        if key in parameters:
+            if key in hints and value is not parameters[key].default:
+                fitted(f"{name}: {key}", value, hints[key])
+        elif not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            raise DecoderError(unknown(f"setting of {name}", key, {*parameters} - {*given}))
 
 
 def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> Decoder:
     """The decoder of a specification on a model. Raises DecoderError before any work starts."""
     proposer, verifier = proposer_of(model, spec), verifier_of(model, spec)
-    loop = build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
-    decoder: Decoder = completed(loop, Decoder)
+    made = build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
+    decoder: Decoder = completed(made, Decoder)
     return decoder
 
 
@@ -171,14 +140,14 @@ def proposer_of(model: ImageModel, spec: DecoderSpec) -> Proposer | None:
                 f"{spec.name} has a proposer ({spec.proposer.target}) and a drafter or tree as "
                 "well: a proposer drafts alone; set drafter=none tree=none, or proposer=none"
             )
-        proposer: Proposer = completed(build_part(spec.proposer, model), Proposer)
-        return proposer
+        made: Proposer = completed(build_part(spec.proposer, model), Proposer)
+        return made
     if not named:
         return None
-    parts = (
+    built = [
         None if part is None else build_part(part, model) for part in (spec.drafter, spec.tree)
-    )
-    return TreeProposer(*parts)
+    ]
+    return TreeProposer(*built)
 
 
 def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
@@ -186,6 +155,5 @@ def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
     if spec.acceptance is None:
         return None
     part = build_part(spec.acceptance, model)
-    whole = hasattr(part, "verify")
-    verifier: Verifier = completed(part, Verifier) if whole else TokenVerifier(part)
-    return verifier
+    made: Verifier = completed(part, Verifier) if hasattr(part, "verify") else TokenVerifier(part)
+    return made

@@ -1,21 +1,34 @@
-"""JSON files that describe something: a checkpoint, a run, a list of shards. Read in one place.
+"""Text files and JSON documents that come from elsewhere: read strictly, with limits, here alone.
 
-Why: such a file comes from a download, a colleague or an editor. Whatever is wrong with it is said
-with its name and the key. A download that failed leaves a file of the right name (an empty one, a
-pointer, a page), which a reader would call corrupt: each kind has its own message here. What a key
-must hold is a hint of `decoders.kinds`. No torch here.
+Prompts, captions, a checkpoint's config.json, study.json: such a file comes from a download, a
+colleague or an editor. Whatever is wrong with it is said with its name and the line or key. A
+download that failed leaves a file of the right name (an empty one, a pointer, a page), which a
+reader would call corrupt: each kind has its own message. No torch here.
+
+A line ends at a newline and nowhere else: str.splitlines() also cuts captions at U+2028, U+0085 and
+vertical tabs, which would shift all that follow.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Mapping
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
-from decoders.kinds import Amount, KindError, Positive, Within, entries
+from decoders.errors import DecoderError, unknown
+from decoders.kinds import Amount, Positive, Within, entries
 
-SEEN = 512  # bytes that are looked at
+MOST_BYTES = 1 << 30  # COCO's largest caption file has 92 MB
+MOST_CHARACTERS = 10_000  # of one field; a text encoder reads a few hundred
+BREAKS = re.compile(r"[ \t]*[\n\r\v\f\x85\u2028\u2029]+[ \t]*")
+SPACES = re.compile("[\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")  # white space besides those
+HEAD = 512  # bytes that tell what a file is
 LFS, ANNEX = b"version https://git-lfs", b"/annex/objects/"
 PAGES = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<error")
 FETCH = "download it again, and compare its size with the one that its source gives"
@@ -34,31 +47,27 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The object that a JSON file holds; `known`: what certain keys must be, where they are there.
-    A null under one of them means not given. Raises KindError, and OSError as it comes."""
+def read_text(path: Path, hint: str = "correct the path") -> str:
+    """The text of a UTF-8 file, newlines as they are, a byte-order mark removed. hint: what to do
+    where there is no such file.
+
+    Raises DecoderError: nothing there, a folder, a pipe or device, no text, too large; and any
+    other OSError as it comes.
+    """
     if kind := no_file(path):
-        raise KindError(f"{path} is {kind}: expected a JSON file")
-    content = path.read_bytes()
-    if kind := stand_in(content[:SEEN], len(content)):
-        raise KindError(f"{path} cannot be read: it is {kind}")
+        raise DecoderError(f"{path} is {kind}, a text file is expected")
     try:
-        found = json.loads(content.decode("utf-8"), parse_constant=_constant)
-    except KindError as error:
-        raise KindError(f"{path} {error}") from error
-    except RecursionError as error:
-        raise KindError(f"{path} is nested too deeply to be read; write it again") from error
-    except ValueError as error:  # no JSON, no UTF-8, a number of thousands of digits
-        raise KindError(
-            f"{path} is not valid JSON ({error}); restore it, or make or download it again"
-        ) from error
-    if not isinstance(found, dict):
-        raise KindError(f"{path} must hold an object, found {type(found).__name__}")
-    return entries(found, known or {}, str(path))
-
-
-def _constant(name: str) -> NoReturn:
-    raise KindError(f"holds {name}, which is no JSON; write a finite number there")
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise DecoderError(f"{path} has {size} bytes, at most {MOST_BYTES} are read; split it")
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise DecoderError(f"the file {path} does not exist; {hint}") from error
+    if kind := stand_in(content[:HEAD], len(content)):
+        raise DecoderError(f"{path} cannot be read: it is {kind}")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DecoderError(f"{path} is not UTF-8 text (byte {error.start}); convert it") from error
 
 
 def no_file(path: Path) -> str:
@@ -78,7 +87,7 @@ def stand_in(head: bytes, size: int) -> str:
             f"a Git LFS pointer of {size} bytes, which stands for the file; run `git lfs pull` in "
             "its folder"
         )
-    if ANNEX in head[:SEEN] and size < SEEN:
+    if ANNEX in head[:HEAD] and size < HEAD:
         return "a git-annex pointer, which stands for the file; run `git annex get` in its folder"
     if text[:16].lower().startswith(PAGES):
         return (
@@ -86,5 +95,123 @@ def stand_in(head: bytes, size: int) -> str:
             "with access to it"
         )
     if not any(head):
-        return f"{min(size, SEEN)} zero bytes at its beginning, a broken copy; {FETCH}"
+        return f"{min(size, HEAD)} zero bytes at its beginning, a broken copy; {FETCH}"
     return ""
+
+
+# ---- JSON ---------------------------------------------------------------------------------------
+
+
+def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The object that a JSON file holds; `known`: what certain keys must be, where they are there.
+    A null under one of them means not given. Raises DecoderError."""
+    found = parse_json(read_text(path), str(path))
+    if not isinstance(found, dict):
+        raise DecoderError(f"{path} must hold an object, found {type(found).__name__}")
+    return entries(found, known or {}, str(path))
+
+
+def parse_json(text: str, source: str) -> Any:
+    """A JSON value. Raises DecoderError: no JSON, NaN, a key that stands twice, numbers of
+    thousands of digits, or lists within lists too deep to be read."""
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_constant)
+    except RecursionError as error:
+        raise DecoderError(f"{source} is nested too deeply to be read; write it again") from error
+    except DecoderError as error:
+        raise DecoderError(f"{source} {error}") from error
+    except ValueError as error:  # Python reads integers of up to 4300 digits
+        reason = str(error).partition(";")[0]
+        raise DecoderError(
+            f"{source} is not valid JSON ({reason}); restore it, or make or download it again"
+        ) from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise DecoderError(f"has the key {twice[:60]!r} twice in an object; keep one")
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    raise DecoderError(f"holds {name}, which is no JSON; write a finite number there")
+
+
+# ---- prompts and captions -----------------------------------------------------------------------
+
+
+def read_items(path: Path, what: str, kinds: Sequence[str], hint: str) -> Any:
+    """What a file holds, by its ending: the lines of a .txt, the rows of a .csv or .tsv by column,
+    the value of a .json, those of the lines of a .jsonl. what: it is for; kinds: endings that are
+    read; hint: see `read_text`. Raises DecoderError."""
+    kind, source = path.suffix.lower(), str(path)
+    if kind not in kinds and not path.is_dir():
+        raise DecoderError(unknown(f"kind of {what} file", path.suffix or path.name, kinds))
+    text = read_text(path, hint)
+    if kind == ".json":
+        return parse_json(text, source)
+    if kind in (".csv", ".tsv"):
+        return parse_table(text, "," if kind == ".csv" else "\t", source)
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    while lines and not lines[-1].strip():  # blank ones at the end
+        lines.pop()
+    if kind != ".jsonl":
+        return lines
+    return [parse_json(x, f"{path}, line {i},") for i, x in enumerate(lines, 1) if x.strip()]
+
+
+def one_line(text: str) -> str:
+    """A caption as it is read: line breaks and other white space are spaces, none around it. An
+    accent is a part of its letter (NFC), as files of macOS have the two apart. Characters without a
+    shape (joiners, soft hyphens, byte-order marks, directions of writing) go, as no model was
+    trained on them and nobody sees them."""
+    plain = SPACES.sub(" ", BREAKS.sub(" ", unicodedata.normalize("NFC", text)))
+    return "".join(c for c in plain if unicodedata.category(c) != "Cf").strip()
+
+
+def parse_table(
+    text: str, delimiter: str, source: str, quotes: bool = True
+) -> list[dict[str, str]]:
+    """Rows by column name; blank lines are skipped. quotes: fields in quotes may hold delimiters
+    and newlines.
+
+    Raises DecoderError: no header, a column that stands twice, a row with more or fewer fields
+    than the header, a quote that is not closed.
+    """
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting,
+                       strict=quotes)  # fmt: skip
+    try:
+        rows = [(lines.line_num, row) for row in lines if any(field.strip() for field in row)]
+    except csv.Error as error:
+        raise DecoderError(
+            f"{source}, line {lines.line_num}, cannot be read as a table ({error}); write a field "
+            'with quotes in it as "..." and each of its quotes twice'
+        ) from error
+    if not rows:
+        return []
+    header = [name.strip() for name in rows[0][1]]
+    lower = [name.lower() for name in header if name]
+    if len(set(lower)) < len(lower):
+        raise DecoderError(f"{source}: a column is named twice: {', '.join(header)}")
+    for line, row in rows[1:]:
+        if len(row) != len(header):
+            raise DecoderError(
+                f"{source}, line {line}, has {len(row)} fields, the header {len(header)}; a field "
+                f"that holds {delimiter!r} must stand in quotes"
+            )
+    return [dict(zip(header, row, strict=True)) for _, row in rows[1:]]
+
+
+def require_readable(text: str, what: str) -> None:
+    """Raises DecoderError for a text of more than MOST_CHARACTERS, and for control characters and
+    halves of characters, which no file or terminal can hold; what: how messages call it."""
+    if len(text) > MOST_CHARACTERS:
+        raise DecoderError(
+            f"{what} has {len(text)} characters, at most {MOST_CHARACTERS} are read; is a quote or "
+            "a newline missing before its end?"
+        )
+    if any(unicodedata.category(c) in ("Cc", "Cs") for c in text):
+        raise DecoderError(f"{what} holds control characters: {text[:60]!r}; remove them")

@@ -1,8 +1,8 @@
 """What a value may be, by the annotation of whoever takes it: pydantic, strict, with our messages.
 
 Settings, keywords of plug-ins and entries of JSON files all come from outside. An annotation such
-as `Annotated[int, Within(1)]` says what they must be. Two rules hold everywhere: a number is
-finite, and a whole number fits into 64 bits.
+as `Annotated[int, Within(1)]` says what they must be. Three rules hold everywhere: a number is
+finite, a whole number fits into 64 bits, a text holds no NUL.
 """
 
 from __future__ import annotations
@@ -10,25 +10,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import json
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
-from decoders.nearest import did_you_mean, unknown
+from decoders.errors import DecoderError, did_you_mean, unknown
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
-T = TypeVar("T")
 MOST_WHOLE = 2**63 - 1  # what tables, files and seeds can hold
-
-
-class KindError(ValueError):
-    """A value of another kind or outside its range."""
 
 
 def Within(
@@ -51,9 +46,9 @@ Share = Annotated[float, Within(0, 1)]
 
 KINDS = {  # pydantic's word for a wrong kind, without `_type` and `_parsing`
     "int": "an integer", "float": "a number", "string": "a string", "bool": "true or false",
-    "dict": "a mapping", "mapping": "a mapping", "dataclass": "a mapping", "list": "a list",
-    "tuple": "a list", "is_instance_of": "a list", "path": "a path", "none_required": "null",
-    "finite_number": "a finite number", "string_pattern_mismatch": "text without NUL",
+    "dict": "a mapping", "mapping": "a mapping", "dataclass": "a mapping",
+    "arguments": "a mapping", "list": "a list", "tuple": "a list", "is_instance_of": "a list",
+    "none_required": "null", "finite_number": "a finite number",
 }  # fmt: skip
 RANGES = {
     "greater_than": ("above", "gt"), "greater_than_equal": ("at least", "ge"),
@@ -61,97 +56,117 @@ RANGES = {
 }  # fmt: skip
 
 
-def fitted(where: str, value: Any, hint: Any) -> Any:
-    """`value` as a `hint`; `where` names it in messages. An integer is taken for a float, a list
-    for a tuple. Classes that are not of a configuration's kinds are their owner's business. Raises
-    KindError."""
-    from pydantic import ValidationError
+def fitted(where: str, value: Any, hint: Any, text: bool = False) -> Any:
+    """`value` as a `hint`, dataclasses made of mappings; `where` names it in messages. text: of a
+    command line, on which all values are texts.
 
+    A list is taken for a tuple, a text for a path and an integer for a float, as JSON and YAML have
+    no others. A hint that pydantic does not know is not judged. Raises DecoderError.
+    """
+    from pydantic import PydanticUserError, ValidationError
+
+    cls = next(filter(dataclasses.is_dataclass, (hint, *typing.get_args(hint))), None)
+    if cls is not None and isinstance(value, Mapping):
+        return _made(where, value, cls, text)
+    _require_storable(where, value)
+    held = {where: value}
     try:
-        return _adapter(hint).validate_python(value)
+        adapter = _adapter(hint, strict=not text)
+    except (PydanticUserError, NameError):
+        return value
+    try:
+        return (adapter.validate_strings(held) if text else adapter.validate_python(held))[where]
     except ValidationError as error:
-        raise KindError(message(where, value, error)) from error
+        wrong = error
+    try:
+        if not text:
+            return adapter.validate_json(json.dumps(held))[where]
+    except ValidationError as error:
+        wrong = error
+    except TypeError:  # it holds something that JSON cannot
+        pass
+    raise DecoderError(_refusal(held, wrong)) from wrong
+
+
+def _made(where: str, values: Mapping[str, Any], cls: Any, text: bool) -> Any:
+    """The dataclass `cls` of a mapping: no unknown key, none missing, each as it is annotated."""
+    hints, above = typing.get_type_hints(cls, include_extras=True), f"{where}." if where else ""
+    fields = {above + field.name: field for field in dataclasses.fields(cls)}
+    for key in (f"{above}{key}" for key in values):
+        if key not in fields:
+            raise DecoderError(unknown("setting", key, fields))
+    for key, field in fields.items():
+        default = field.default, field.default_factory
+        if field.name not in values and default == (dataclasses.MISSING, dataclasses.MISSING):
+            raise DecoderError(f"{key} is missing; give it a value")
+    return cls(**{k: fitted(f"{above}{k}", v, hints[k], text) for k, v in values.items()})
+
+
+def _adapter(hint: Any, strict: bool) -> TypeAdapter[dict[str, Any]]:
+    try:
+        return _cached(hint, strict)
+    except TypeError:  # a hint that cannot be hashed
+        return _cached.__wrapped__(hint, strict)
 
 
 @functools.cache
-def _cached(hint: Any) -> Any:
-    from pydantic import ConfigDict, TypeAdapter
+def _cached(hint: Any, strict: bool) -> TypeAdapter[dict[str, Any]]:
+    """Of a mapping with one such value, whose name is then a part of what pydantic reports."""
+    from pydantic import TypeAdapter
 
-    return TypeAdapter(_strict(hint), config=ConfigDict(arbitrary_types_allowed=True))
-
-
-def _adapter(hint: Any) -> Any:
-    try:
-        return _cached(hint)
-    except TypeError:  # a hint that cannot be hashed
-        return _cached.__wrapped__(hint)
+    return TypeAdapter(dict[str, hint], config={"strict": strict, "allow_inf_nan": False})
 
 
-def _strict(hint: Any) -> Any:
-    """The hint as pydantic is asked: scalars are of their own kind, finite and of 64 bits."""
-    from pydantic import AllowInfNan, Strict, StringConstraints
-
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if hint is int:
-        return Annotated[int, Strict(), Interval(ge=-MOST_WHOLE, le=MOST_WHOLE)]
-    if hint is float:
-        return Annotated[float, Strict(), AllowInfNan(False)]
-    if hint is str:
-        return Annotated[str, StringConstraints(strict=True, pattern=r"^[^\x00]*$")]
-    if hint is bool:
-        return Annotated[bool, Strict()]
-    if origin is Annotated:
-        return Annotated[_strict(inner[0]), *inner[1:]]
-    if origin in (Union, types.UnionType):
-        return Union[tuple(map(_strict, inner))]  # noqa: UP007
-    if origin is Literal or hint in (None, type(None)):
-        return hint
-    kind = origin or hint
-    if isinstance(kind, type) and issubclass(kind, PurePath):
-        return kind
-    if isinstance(kind, type) and issubclass(kind, Mapping):
-        return dict[Any, _strict(inner[1] if inner else Any)]  # type: ignore[misc]
-    if kind in (list, tuple, Sequence):
-        item = _strict(inner[0] if inner else Any)
-        return tuple[item, ...] if kind is tuple else kind[item]  # type: ignore[valid-type]
-    return Any
+def _require_storable(where: str, value: Any) -> None:
+    """Raises DecoderError for a whole number or a text that no table, file or seed can hold."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _require_storable(f"{where}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            _require_storable(f"{where}[{place}]", item)
+    elif isinstance(value, int) and abs(value) > MOST_WHOLE:
+        raise DecoderError(
+            f"{where} must be at most {MOST_WHOLE:,} (64 bits), found {_short(value)}"
+        )
+    elif isinstance(value, str) and "\0" in value:
+        raise DecoderError(f"{where} must be text without NUL, found {_short(value)}")
 
 
-def message(where: str, value: Any, error: ValidationError) -> str:
+def _refusal(value: Any, error: ValidationError) -> str:
     """What was expected and found, of the part of `value` deepest inside: that says more than that
-    its list is no string. where: names the value, "" for none."""
-    placed = [(*_place(where, value, one["loc"]), one) for one in error.errors(include_url=False)]
+    its list is no string."""
+    placed = [(*_place(value, one["loc"]), one) for one in error.errors(include_url=False)]
     deepest = max(depth for _, depth, _ in placed)
     place, _, first = next(one for one in placed if one[1] == deepest)
     words, found = dict[str, None](), first["input"]
     for one in (one for _, depth, one in placed if depth == deepest):
         kind, context = one["type"], one.get("ctx", {})
-        if kind == "missing":
-            return f"{place}.{one['loc'][-1]} is missing; give it a value".removeprefix(".")
         if kind in RANGES:
             word, bound = RANGES[kind][0], context[RANGES[kind][1]]
-            bound = int(bound) if bound == int(bound) else bound
-            words = {f"{word} {bound:,}" + " (64 bits)" * (abs(bound) == MOST_WHOLE): None}
+            words = {f"{word} {int(bound) if bound == int(bound) else bound:,}": None}
             break
         if kind == "literal_error":
             names = context["expected"].replace("'", "").replace(" or ", ", ")
             words[f"one of {names}"] = None
         else:
             words[KINDS.get(kind.removesuffix("_type").removesuffix("_parsing"), one["msg"])] = None
-    names = [name for word in words if word[:6] == "one of" for name in word[7:].split(", ")]
-    near = did_you_mean(found, names) if isinstance(found, str) and names else ""
     kinds, shown = " or ".join(words), _short(found)
-    return (
-        f"{place.removeprefix('.')} must be {kinds}, found {shown} ({type(found).__name__}){near}"
-    )
+    names = [name for word in words if word[:6] == "one of" for name in word[7:].split(", ")]
+    hint = did_you_mean(found, names) if isinstance(found, str) and names else ""
+    setting = place.replace(".", "").isidentifier()
+    if kinds == "a string" and isinstance(found, int | float) and setting:  # as in run_dir=2026
+        hint = f"; a text that looks like a number is quoted twice: '{place}=\"{found}\"'"
+    return f"{place} must be {kinds}, found {shown} ({type(found).__name__}){hint}"
 
 
-def _place(where: str, value: Any, loc: Sequence[Any]) -> tuple[str, int]:
+def _place(value: Any, loc: Sequence[Any]) -> tuple[str, int]:
     """(`x[1].name`, how deep that is) of pydantic's place, which names branches of unions too."""
-    depth = 0
+    where, depth = "", 0
     for step in loc:
         if isinstance(value, Mapping) and step in value:
-            where, value, depth = f"{where}.{step}", value[step], depth + 1
+            where = f"{where}.{step}" if where else str(step)
+            value, depth = value[step], depth + 1
         elif isinstance(value, list | tuple) and isinstance(step, int):
             where, value, depth = f"{where}[{step}]", value[step], depth + 1
     return where, depth
@@ -182,47 +197,17 @@ def hints_of(target: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def require(config: Any, where: str, error: type[Exception] = KindError) -> None:
+def require(config: Any, where: str) -> None:
     """Asks of every field of a dataclass what its annotation says; `where`: what messages put
     before a field's name, a dot included. For `__post_init__`, so that no way to make one is
-    unchecked. Raises `error`."""
-    hints = typing.get_type_hints(type(config), include_extras=True)
-    try:
-        for name, hint in hints.items():
-            fitted(f"{where}{name}", getattr(config, name), hint)
-    except KindError as wrong:
-        raise error(str(wrong)) from wrong
-
-
-def built(
-    cls: type[T], values: Any, where: str, check: Callable[[str, Any, Any], Any] = fitted
-) -> T:
-    """The dataclass `cls` from a mapping: no unknown key, none missing, each as it is annotated.
-    check: in the place of `fitted`. Raises KindError, and what `cls` itself refuses."""
-    return cls(**fields_of(cls, values, where, check))
-
-
-def fields_of(
-    cls: type[Any], values: Any, where: str, check: Callable[[str, Any, Any], Any] = fitted
-) -> dict[str, Any]:
-    """The fields of a dataclass that is still to be made; see `built`."""
-    hints, under = hints_of(cls), f" under `{where}`" if where else ""
-    fields = {f.name: f for f in dataclasses.fields(cls)}
-    given = check(where, values, dict[str, Any])
-    for key in given:
-        if key not in fields:
-            raise KindError(unknown(f"setting{under}", str(key), fields))
-    place = f"{where}." if where else ""
-    for key, spec in fields.items():
-        bare = spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING
-        if bare and key not in given:
-            raise KindError(f"{place}{key} is missing; give it a value")
-    return {key: check(f"{place}{key}", given[key], hints.get(key, Any)) for key in given}
+    unchecked. Raises DecoderError."""
+    for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
+        fitted(f"{where}{name}", getattr(config, name), hint)
 
 
 def entries(found: Mapping[str, Any], known: Mapping[str, Any], where: str) -> dict[str, Any]:
     """An object of a file whose keys are others' to name: those in `known` are checked (null means
-    not given), the rest is passed on. Raises KindError."""
+    not given), the rest is passed on. Raises DecoderError."""
     given = {key: value for key, value in found.items() if value is not None or key not in known}
     return {
         key: fitted(f"{where}: {key}", value, known[key]) if key in known else value

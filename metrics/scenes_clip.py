@@ -12,7 +12,6 @@ mean and deviation, SHA-256 of the weights, held-out figures).
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoders.errors import did_you_mean
 from decoders.models.weights import load_into, read_json, read_tensors, write_weights
 from decoders.tiny.scenes.attributes import words as split_words
 from metrics import MetricError
@@ -82,10 +82,10 @@ class WordTokenizer:
 
     def _word(self, word: str, caption: str) -> int:
         if word not in self._ids:
-            near = difflib.get_close_matches(word, self._ids, n=3, cutoff=0.5)
+            near = did_you_mean(word, self._ids) or "."
             raise MetricError(
-                f"the scenes CLIP does not know the word {word!r} of {caption!r}; nearest known: "
-                f"{', '.join(near) or 'none'}. It reads captions of the embedded scenes only"
+                f"the scenes CLIP does not know the word {word!r} of {caption!r}{near} It reads "
+                "captions of the embedded scenes only"
             )
         return self._ids[word]
 

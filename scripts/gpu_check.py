@@ -180,7 +180,7 @@ class CheckSettings:
 
 def read_words(words: Sequence[str]) -> tuple[Path, list[Stage]]:
     """The folder and the stages. Raises ConfigError on another word and an unknown stage."""
-    found, every = settings(CheckSettings, words, "gpu_check"), {s.name: s for s in STAGES}
+    found, every = settings(CheckSettings, words), {s.name: s for s in STAGES}
     wanted = (found.stages or ",".join(every)).strip("[]").split(",")
     for wrong in set(wanted) - set(every):
         raise ConfigError(unknown("stage", wrong, every))

@@ -23,6 +23,7 @@ from bench.data.errors import ConfigError, PromptError
 from bench.data.files import ready_file, ready_folder, write_text
 from bench.prompts.file import OWN_FILE, captions_of
 from bench.report.table import Column, csv_text, filled, terminal
+from decoders.errors import DecoderError
 from decoders.kinds import Within
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def _paired(reference: Path | None, captions: Sequence[str]) -> bool:
         return False
     try:
         theirs = captions_of(image_files(reference), reference / OWN_FILE)
-    except PromptError:  # a file of that name that says something else
+    except (PromptError, DecoderError):  # a file of that name that says something else
         return False
     return sorted(theirs) == sorted(captions)
 
@@ -244,7 +245,7 @@ def parse(words: Sequence[str]) -> EvaluateConfig:
             "images=DIR is missing, or more than one folder is named: expected one folder of "
             f"images, found {count}"
         )
-    return settings(EvaluateConfig, named, "evaluate")
+    return settings(EvaluateConfig, named)
 
 
 def device_of(name: str) -> str:

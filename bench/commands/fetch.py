@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import cast
 
 from bench.config.checkpoints import FILES, from_hub, main_of, on_disk, sources_of
-from bench.config.words import apart, settings
+from bench.config.words import divided
 from bench.console import say
 from bench.data.errors import BenchError, ConfigError
 from bench.data.files import write_text
 from decoders.documents import read_object
-from decoders.kinds import KindError, fitted
+from decoders.errors import DecoderError
+from decoders.kinds import fitted
 
 PINS = "revisions.json"
 OTHERS = ("*.json", "tokenizer*")  # read together with weights
@@ -50,9 +51,9 @@ def cmd_fetch(words: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
 
-    own, rest = apart(words, ("pins",))
+    options, rest = divided(PinSettings, words)
     config = compose_study(rest)
-    pins = settings(PinSettings, own, "fetch").pins or Path(config.run_dir).parent / PINS
+    pins = options.pins or Path(config.run_dir).parent / PINS
     sources, revisions = sources_of(config), read_pins(pins)
     hub = [source for source in sources if from_hub(source)]
     for source in hub:
@@ -159,7 +160,7 @@ def read_pins(path: Path) -> dict[str, str]:
         return {}
     try:
         found: dict[str, str] = fitted(str(path), read_object(path), dict[str, str])
-    except KindError as error:
+    except DecoderError as error:
         raise ConfigError(
             f"{error}; it maps repositories to the revisions that were fetched: remove it to fetch "
             "anew"

@@ -19,14 +19,7 @@ import torch
 
 from bench.config.hydra_edge import composed
 from bench.config.plugins import call
-from bench.config.schema import (
-    BackendConfig,
-    LoaderConfig,
-    SamplingConfig,
-    StudyConfig,
-    build,
-    check_type,
-)
+from bench.config.schema import BackendConfig, LoaderConfig, SamplingConfig, StudyConfig
 from bench.config.words import split
 from bench.console import say
 from bench.data.errors import ConfigError
@@ -38,6 +31,7 @@ from bench.report.table import of_cells, terminal
 from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
+from decoders.kinds import fitted
 from decoders.training.data import DataConfig, StateData
 from decoders.training.drafter import DrafterTraining, Trained
 from decoders.training.losses import AcceptanceRates, LossConfig
@@ -105,35 +99,34 @@ def cmd_train(words: Sequence[str]) -> int:
 def compose_train(words: Sequence[str]) -> TrainStudy:
     """The validated training that the overrides describe.
 
-    Raises ConfigError: unknown option or key (with the nearest known names), wrong type; and
-    DecoderError for impossible values.
+    Raises ConfigError on an unknown option or key (with the nearest known names), DecoderError on
+    impossible values.
     """
     root = composed("train_config", words)
-    drafter = dict(check_type("drafter", root.pop("drafter"), dict))
+    drafter, data, loss = (dict(fitted(k, root[k], dict)) for k in ("drafter", "data", "loss"))
     target = drafter.pop("_target_", None)
     if target is None:
         raise ConfigError("drafter=none: there is nothing to train; set drafter=eagle")
     model = LoaderConfig.of(root["model"], "model")
-    short = str(target).rpartition(".")[2].lower()
-    name = check_type("name", root["name"], str | None) or f"{short}_{model.name}"
-    start = check_type("start", root.pop("start"), str | None)
-    learner = PartSpec(
-        check_type("learner", root["learner"], str), {**drafter, "checkpoint": start}
+    texts = {k: fitted(k, root[k], str | None) for k in ("name", "start", "run_dir")}
+    name = texts["name"] or f"{str(target).rpartition('.')[2].lower()}_{model.name}"
+    kept = {f.name: data.pop(f.name) for f in dataclasses.fields(DataConfig) if f.name in data}
+    cfg = fitted("loss.cfg", loss.get("cfg"), float | None)
+    whole = dataclasses.asdict(fitted("loss", loss | {"cfg": cfg or 1.0}, LossConfig))
+    study = TrainStudy(
+        name=name,
+        run_dir=texts["run_dir"] or f"results/train/{name}",
+        model=model,
+        backend=fitted("backend", root["backend"], BackendConfig),
+        learner=PartSpec(
+            fitted("learner", root["learner"], str), {**drafter, "checkpoint": texts["start"]}
+        ),
+        source=LoaderConfig.of(data | {"name": "data"}, "data"),
+        data=fitted("data", kept, DataConfig),
+        loss=whole | {"cfg": cfg},
+        train=fitted("train", root["train"], TrainConfig),
+        sampling=fitted("sampling", root["sampling"], SamplingConfig),
     )
-    states = {f.name for f in dataclasses.fields(DataConfig)}
-    data = check_type("data", root["data"], dict)
-    source = {k: v for k, v in data.items() if k not in states} | {"name": "data"}
-    loss = check_type("loss", root["loss"], dict)
-    checked = dataclasses.asdict(build(LossConfig, loss | {"cfg": loss.get("cfg") or 1.0}, "loss"))
-    given = root | {
-        "name": name,
-        "run_dir": check_type("run_dir", root["run_dir"], str | None) or f"results/train/{name}",
-        "learner": learner,
-        "source": LoaderConfig.of(source, "data"),
-        "data": {k: v for k, v in data.items() if k in states},
-        "loss": checked | {"cfg": check_type("loss.cfg", loss.get("cfg"), float | None)},
-    }
-    study = build(TrainStudy, given, "")
     if study.backend.layers == "native":  # it keeps a copy of the weights, which training changes
         raise ConfigError("backend.layers=native is for decoding; leave it at auto to train")
     return dataclasses.replace(study, backend=dataclasses.replace(study.backend, layers="torch"))

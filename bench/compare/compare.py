@@ -65,7 +65,7 @@ def cmd_compare(words: Sequence[str]) -> int:
     example:
       python -m bench compare run_dir=results/runs/main tolerance=0.05
     """
-    options = settings(CompareSettings, words, "compare")
+    options = settings(CompareSettings, words)
     run = _run(options)
     rows = load_published(options.published)
     result = build(rows, measured.load(run), load_names(), options.tolerance)

@@ -48,7 +48,7 @@ def cmd_diff(words: Sequence[str]) -> int:
       python -m bench diff results/runs/main results/runs/main_again
     """
     places, words = folders(words)
-    options = settings(DiffSettings, words, "diff")
+    options = settings(DiffSettings, words)
     wanted = 1 if options.decoders else 2
     if len(places) != wanted:
         raise ConfigError(f"expected {wanted} run folders, found {len(places)}; {USAGE}")

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bench.config.catalogue import groups, option
-from bench.config.schema import PublishedConfig, build
+from bench.config.schema import PublishedConfig
 from bench.config.words import split
 from bench.data.errors import BenchError, unknown
-from decoders.kinds import Within
+from decoders.kinds import Within, fitted
 
 PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py
 CHECKOUT = Path(__file__).resolve().parents[2] / "results" / "published"
@@ -205,9 +205,9 @@ def load_names(path: Path = NAMES) -> Names:
     for decoder in groups()["decoder"]:
         written = yaml.safe_load(option("decoder", decoder)).get("published")
         if written is not None:
-            one = build(PublishedConfig, written, f"{decoder}: published")
+            one = fitted(f"{decoder}: published", written, PublishedConfig)
             methods[one.name] = one
-    return replace(build(Names, found, str(path)), methods=methods)
+    return replace(fitted(str(path), found, Names), methods=methods)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import logging
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,23 +29,28 @@ from bench.config.hydra_edge import (
     hydra_session,
     parse_override,
     plain,
-    require_folders,
 )
 from bench.config.schema import (
     BackendConfig,
     DecoderEntry,
+    FairnessConfig,
+    LatencyProtocol,
+    LoaderConfig,
     PublishedConfig,
+    QualityProtocol,
     SamplingConfig,
     StudyConfig,
-    build,
-    check_type,
 )
 from bench.config.words import split
-from bench.data.errors import ConfigError, did_you_mean, unknown
-from decoders.kinds import KindError, fields_of
+from bench.data.errors import ConfigError, did_you_mean
+from decoders.kinds import fitted
+from decoders.spec import DecoderSpec, PartSpec
 
 log = logging.getLogger(__name__)
-DECODER_KEYS = ("baseline", "expect", "published")
+GROUPS = {  # settings of a study that have settings of their own
+    "backend": BackendConfig, "latency": LatencyProtocol, "quality": QualityProtocol,
+    "fairness": FairnessConfig,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,15 +80,24 @@ def compose_study(words: Sequence[str]) -> StudyConfig:
     type, impossible value; DecoderError where a part's own settings are refused.
     """
     with hydra_session():
-        sorted_words = sort_overrides(words)
-        root = plain(compose_config("config", sorted_words.study + sorted_words.searchpath))
-        chosen = _choose(
-            check_type("decoders", root.pop("decoders", None), list), sorted_words.decoders
-        )
-        sampling = build(SamplingConfig, root.pop("sampling", None), "sampling")
-        settings = _settings(root)  # before the entries, which take many times as long
-        entries = _entries(chosen, sorted_words, sampling)
-    return StudyConfig(**settings | {"decoders": entries})
+        overrides = sort_overrides(words)
+        root = plain(compose_config("config", overrides.study + overrides.searchpath))
+        chosen = _choose(fitted("decoders", root.pop("decoders", None), list), overrides.decoders)
+        sampling = fitted("sampling", root.pop("sampling", None), SamplingConfig)
+        study = _study(root)  # before the entries, which take many times as long
+        entries = _entries(chosen, overrides, sampling)
+    return dataclasses.replace(study, decoders=entries)
+
+
+def _study(root: dict[str, Any]) -> StudyConfig:
+    """The study of a resolved root, without its decoders."""
+    for key, cls in GROUPS.items():
+        root[key] = fitted(key, root.get(key), cls)
+    for key in ("model", "prompts", "metric"):
+        off = key == "metric" and fitted(key, root.get(key), dict).get("_target_") is None
+        root[key] = None if off else LoaderConfig.of(root.get(key), key)
+    study: StudyConfig = fitted("", root, StudyConfig)
+    return dataclasses.replace(study, backend=settled(study.backend))
 
 
 def sort_overrides(words: Sequence[str]) -> Overrides:
@@ -93,36 +108,39 @@ def sort_overrides(words: Sequence[str]) -> Overrides:
         override = parse_override(word, sweeps=True)
         top = override.key_or_group.split(".")[0].split("@")[0]
         if override.key_or_group == "decoders":
-            value = override.value()
-            decoders = list(value) if isinstance(value, list) else [value]
-        elif override.key_or_group == "hydra.searchpath":
-            require_folders(override.value())
-            searchpath.append(word)
+            swept = [one.value() for one in alternatives(override)]  # [a,b], and a,b too
+            decoders = swept[0] if isinstance(swept[0], list) and len(swept) == 1 else swept
         elif top in PARTS or top == "sampling":
             entry.append(alternatives(override))
+        elif parse_override(word).key_or_group == "hydra.searchpath":
+            searchpath.append(word)
         else:
-            study.append(str(parse_override(word).input_line))
+            study.append(str(override.input_line))
     return Overrides(study, entry, searchpath, decoders)
 
 
 def _choose(listed: list[Any], wanted: list[Any] | None) -> list[EntryConfig]:
     """The entries to run. A name in `wanted` is first looked up in the study's list."""
-    entries = list(map(_entry, listed))
-    if wanted is None:
-        return entries
-    known = {entry.name: entry for entry in entries}
-    return [known.get(w) or _entry(w) if isinstance(w, str) else _entry(w) for w in wanted]
+    chosen = list(map(_entry, listed))
+    if wanted is not None:
+        by_name = {entry.name: entry for entry in chosen}
+        chosen = [by_name.get(entry.name, entry) if isinstance(item, str) else entry
+                  for item, entry in zip(wanted, map(_entry, wanted), strict=True)]  # fmt: skip
+    if not chosen:
+        raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
+    return chosen
 
 
 def _entry(item: Any) -> EntryConfig:
     """An item of the list `decoders`; a bare name is a decoder of that name. Raises ConfigError."""
-    if not isinstance(item, str | Mapping) or (isinstance(item, Mapping) and "decoder" not in item):
+    given = {"decoder": item} if isinstance(item, str) else item
+    if not isinstance(given, Mapping) or "decoder" not in given:
         raise ConfigError(
             f"an item of `decoders` must be a name or {{decoder:, name:, overrides: []}}, "
             f"found {item!r}"
         )
-    given = {"decoder": item} if isinstance(item, str) else dict(item)
-    entry = build(EntryConfig, {"name": given["decoder"], **given}, "an entry")
+    entry = fitted("an entry", {"name": given["decoder"], **given}, EntryConfig)
+    entry = dataclasses.replace(entry, name=unicodedata.normalize("NFC", entry.name))
     if not re.fullmatch(r"[\w+-][\w.+-]*", entry.name):
         raise ConfigError(
             "an entry's name may hold letters, digits and _ . + - (no dot first), found "
@@ -222,25 +240,19 @@ def _applies(entry: DictConfig, override: Override) -> bool:
 
 def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> DecoderEntry:
     """Of what was composed, which is consumed."""
-    from decoders.compose import DecoderSpec, PartSpec
-
     parts: dict[str, Any] = {}
     for key in PARTS:
-        values = dict(check_type(f"{name}: {key}", raw.pop(key, None), dict | None) or {})
-        target = check_type(f"{name}: {key}._target_", values.pop("_target_", None), str | None)
+        values = dict(fitted(f"{name}: {key}", raw.pop(key, None), dict | None) or {})
+        target = fitted(f"{name}: {key}._target_", values.pop("_target_", None), str | None)
         parts[key] = None if target is None else PartSpec(target, values)
     if parts["loop"] is None:
         raise ConfigError(f"the decoder {name} has no loop; set loop._target_ in its YAML")
-    own = build(SamplingConfig, raw.pop("sampling", None), f"{name}: sampling")
-    for key in raw:
-        if key not in DECODER_KEYS:
-            raise ConfigError(unknown(f"setting of the decoder {name}", key, DECODER_KEYS))
-    if (published := raw.pop("published", None)) is not None:
-        build(PublishedConfig, published, f"{name}: published")
+    sampling = fitted(f"{name}: sampling", raw.pop("sampling", None), SamplingConfig)
+    fitted(f"{name}: published", raw.pop("published", None), PublishedConfig | None)
     spec = DecoderSpec(name, **parts)
-    return build(
-        DecoderEntry, raw | {"name": name, "spec": spec, "sampling": own.resolve(study)}, name
-    )
+    given = raw | {"name": name, "spec": spec, "sampling": sampling.resolve(study)}
+    entry: DecoderEntry = fitted(name, given, DecoderEntry)
+    return entry
 
 
 def settled(backend: BackendConfig) -> BackendConfig:
@@ -259,14 +271,3 @@ def settled(backend: BackendConfig) -> BackendConfig:
         )
     own = backend.takes_native and reason is None
     return dataclasses.replace(backend, layers="native" if own else "torch")
-
-
-def _settings(root: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the StudyConfig of a resolved root, but for the decoders."""
-    metric = check_type("metric", root.get("metric"), dict)
-    given = root | {"decoders": (), "metric": None if metric.get("_target_") is None else metric}
-    try:
-        found = fields_of(StudyConfig, given, "", check_type)
-    except KindError as error:
-        raise ConfigError(str(error)) from error
-    return found | {"backend": settled(found["backend"])}

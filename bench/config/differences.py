@@ -30,33 +30,35 @@ def differences(
     """
     old, new = dict(there), json.loads(json.dumps(wanted))
     for group in GROUPS:
-        names = [side.get(group, {}).get("name", UNSET) for side in (old, new)]
+        names = [side.get(group, {}).get("name") for side in (old, new)]
         if names[0] != names[1]:
             old[group], new[group] = names
-    lineups = [[str(e["name"]) for e in side.get("decoders") or []] for side in (old, new)]
-    olds, news = _settings(old), _settings(new)
-    found: dict[tuple[str, str], list[str]] = {}  # what is said -> the decoders that it is said of
-    for owner, key in {**olds, **news}:
-        one, other = (side.get((owner, key), UNSET) for side in (olds, news))
-        if one != other and all(owner in ("", *names) for names in lineups):
-            says = f"{_value(one)} {sides[0]}, {_value(other)} {sides[1]}"
-            found.setdefault((key, says), []).append(owner)
-    lines = [
-        key + (f" ({_short(', '.join(owners))})" if any(owners) else "") + f": {says}"
-        for (key, says), owners in found.items()
-    ]
-    lines += _lineup(lineups[0], lineups[1], sides)
+    lineups = [{e["name"]: e for e in side.pop("decoders", None) or []} for side in (old, new)]
+    lines = _lineup([*lineups[0]], [*lineups[1]], sides)
+    pairs = [("", _flat(old), _flat(new))]
+    pairs += [(name, settings_of(entry), settings_of(lineups[1][name]))
+              for name, entry in lineups[0].items() if name in lineups[1]]  # fmt: skip
+    decoders: dict[tuple[str, str], list[str]] = {}  # (setting, its two values) -> who has them
+    for name, one, other in pairs:
+        for key in {**one, **other}:
+            values = one.get(key, UNSET), other.get(key, UNSET)
+            if values[0] != values[1]:
+                text = f"{_value(values[0])} {sides[0]}, {_value(values[1])} {sides[1]}"
+                decoders.setdefault((key, text), []).append(name)
+    for (key, text), names in decoders.items():
+        lines.append(key + (f" ({_short(', '.join(names))})" if any(names) else "") + f": {text}")
     lines.sort(key=lambda line: not line.startswith(("name:", "decoders:")))  # the most telling
     more = len(lines) - MAX_SHOWN
     return "; ".join(lines[:MAX_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _settings(config: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
-    """(decoder or "", setting by the name that a command line has for it) -> value."""
-    found = {("", key): value for key, value in _flat(config).items() if key != "decoders"}
-    for entry in config.get("decoders") or []:
-        found |= {(str(entry["name"]), key): value for key, value in settings_of(entry).items()}
-    return found
+def _lineup(old: list[str], new: list[str], sides: tuple[str, str]) -> list[str]:
+    """Decoders that only one side has, or that their order differs."""
+    lines = []
+    for mine, other, side in ((old, new, sides[0]), (new, old, sides[1])):
+        if names := [name for name in mine if name not in other]:
+            lines.append(f"decoders: {_short(', '.join(names))} {side} only")
+    return lines or ["decoders: in another order"] * (old != new)
 
 
 def settings_of(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def series(decoders: Sequence[Mapping[str, Any]]) -> dict[str, list[list[tuple[f
     """What one number changes: setting -> lines of (its value, decoder), by value. The decoders of
     study.json on a line are equal in all else; settings with a single value are left out."""
     settings = {str(e["name"]): settings_of(e) for e in decoders}
-    found: dict[str, list[list[tuple[float, str]]]] = {}
+    result: dict[str, list[list[tuple[float, str]]]] = {}
     for key in dict.fromkeys(key for own in settings.values() for key in own):
         lines: dict[str, list[tuple[float, str]]] = {}
         for name, own in settings.items():
@@ -77,35 +79,22 @@ def series(decoders: Sequence[Mapping[str, Any]]) -> dict[str, list[list[tuple[f
                 rest = json.dumps({k: v for k, v in own.items() if k != key}, sort_keys=True)
                 lines.setdefault(rest, []).append((own[key], name))
         several = [sorted(line) for line in lines.values() if len({v for v, _ in line}) > 1]
-        found |= {key: several} if several else {}
-    return found
-
-
-def _lineup(old: Sequence[str], new: Sequence[str], sides: tuple[str, str]) -> list[str]:
-    """Decoders that only one side has, or their order."""
-    lines = []
-    for mine, theirs, where in ((old, new, sides[0]), (new, old, sides[1])):
-        names = [name for name in mine if name not in theirs]
-        if names:
-            lines.append(f"decoders: {_short(', '.join(names))} {where} only")
-    shared = [[name for name in side if name in old and name in new] for side in (old, new)]
-    if shared[0] != shared[1]:
-        lines.append(f"decoders: in another order, {_short(', '.join(shared[0]))} {sides[0]}")
-    return lines
+        result |= {key: several} if several else {}
+    return result
 
 
 def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Nested mappings as one level of dotted names; `target` and `kwargs` of what is imported are
     `_target_` and its keywords, as in YAML."""
     out: dict[str, Any] = {}
-    made = "target" in value and "kwargs" in value
+    if value.keys() >= {"target", "kwargs"}:
+        value = {**value, "_target_": value["target"], **value["kwargs"]}
+        value = {key: inner for key, inner in value.items() if key not in ("target", "kwargs")}
     for key, inner in value.items():
-        if made and key == "kwargs":
-            out |= _flat(inner, above)
-        elif isinstance(inner, Mapping):
+        if isinstance(inner, Mapping):
             out |= _flat(inner, f"{above}{key}.")
         else:
-            out[above + ("_target_" if made and key == "target" else str(key))] = inner
+            out[f"{above}{key}"] = inner
     return out
 
 

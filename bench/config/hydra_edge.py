@@ -40,19 +40,17 @@ def parse_override(word: str, sweeps: bool = False) -> Override:
     try:
         (override,) = OverridesParser.create().parse_overrides([word])
     except HydraException as error:  # of its grammar, or an unknown function: name(...)
-        bare = re.sub(r""""[^"]*"|'[^']*'""", "", split(word).value or "")
-        if "overrides:" in bare and "=" in bare:
-            raise ConfigError(
-                f"cannot read the override {word!r}; overrides inside an entry stand in quotes of "
-                "their own: " + QUOTED
-            ) from error
         raise ConfigError(
             f"cannot read the override {word!r}; {_quoting(word)} ({str(error).splitlines()[0]})"
         ) from error
     except ValueError as error:  # a number that Python itself refuses to read
         raise ConfigError(f"cannot read the override {word[:60]!r}...: {error}") from error
     if override.is_sweep_override() and not sweeps:
-        raise _no_sweep(word)
+        path = f"; if it is a path, {_quoting(word)}" if "/" in word else ""
+        raise ConfigError(
+            f"{word!r} is a sweep, which only parts of decoders and `sampling` take; give one value"
+            + path
+        )
     return override
 
 
@@ -61,20 +59,20 @@ def alternatives(override: Override) -> list[Override]:
     if not override.is_sweep_override():
         return [override]
     key = str(override.input_line).partition("=")[0]  # with its + or ~
-    return [parse_override(f"{key}={value}") for value in override.sweep_string_iterator()]
-
-
-def _no_sweep(word: str) -> ConfigError:
-    path = "/" in (split(word).value or "")
-    return ConfigError(
-        f"{word!r} is a sweep, which only parts of decoders and `sampling` take; give one value"
-        + (f"; if it is a path, {_quoting(word)}" if path else "")
-    )
+    try:
+        values = list(override.sweep_string_iterator())
+    except HydraException as error:  # interval(0,1), glob(*)
+        raise ConfigError(
+            f"{override.input_line!r} names no values ({error}); write them, as in {key}=A,B"
+        ) from error
+    return [parse_override(f"{key}={value}") for value in values]
 
 
 def _quoting(word: str) -> str:
     """How to write a word that Hydra's grammar does not take as it stands."""
     value = split(word).value
+    if value and "overrides:" in value:
+        return f"overrides inside an entry stand in quotes of their own: {QUOTED}"
     if not value or value[0] in "[{\"'":
         return "write key=value, for example latency.prompts=8"
     inner = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -96,18 +94,16 @@ def hydra_session() -> Iterator[None]:
 
 def composed(name: str, words: Sequence[str]) -> dict[str, Any]:
     """conf/NAME.yaml under overrides, as plain containers. Raises ConfigError."""
-    overrides = list(map(parse_override, words))
-    for override in overrides:
-        if override.key_or_group == SEARCH:
-            require_folders(override.value())
+    overrides = [str(parse_override(word).input_line) for word in words]
     with hydra_session():
-        return plain(compose_config(name, [str(override.input_line) for override in overrides]))
+        return plain(compose_config(name, overrides))
 
 
-def require_folders(searchpath: Any) -> None:
-    """Raises ConfigError where a folder of `hydra.searchpath` is not there: its options would only
-    be unknown."""
-    for place in searchpath if isinstance(searchpath, list) else [searchpath]:
+def _require_folders(searchpath: str) -> None:
+    """Raises ConfigError where a folder of `hydra.searchpath=...` is not there: its options would
+    only be unknown."""
+    places: Any = parse_override(searchpath).value()
+    for place in places if isinstance(places, list) else [places]:
         folder = str(place).removeprefix("file://")
         if str(place).startswith("file://") and not Path(folder).is_dir():
             raise ConfigError(
@@ -118,6 +114,9 @@ def require_folders(searchpath: Any) -> None:
 
 def compose_config(name: str, overrides: list[str]) -> DictConfig:
     """`hydra.compose` with its errors as ConfigError and the nearest names in them."""
+    for word in overrides:
+        if split(word).key == SEARCH:
+            _require_folders(word)
     try:
         return compose(name, overrides=[*overrides, *WITHOUT_THEM])
     except MissingConfigException as error:

@@ -6,35 +6,29 @@ raises with its file and line, not end in a traceback from deep inside.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from typing import Any
 
 from bench.config.schema import LoaderConfig
-from bench.data.errors import ConfigError, described, own_errors, unknown
+from bench.data.errors import EXPLAINED, ConfigError, described
 
 log = logging.getLogger(__name__)
 
 
 def call(loader: LoaderConfig, **extra: Any) -> Any:
     """`target(**extra, **kwargs)`. Raises DecoderError for an unknown target (nearest names shown),
-    for one that cannot be imported and for values that are not of the kind it is annotated with,
-    ConfigError for keywords that it does not take; whatever the target raises is a ConfigError too,
-    unless it explains itself or is the system's."""
+    for one that cannot be imported, for keywords that it does not take and for values that are not
+    of the kind it is annotated with; whatever the target raises is a ConfigError, unless it
+    explains itself or is the system's."""
     from decoders.compose import check_keywords, resolve
 
     target = resolve(loader.target)
     if not callable(target):
         raise ConfigError(f"{loader.target} is not callable, so it cannot be a loader")
-    parameters = inspect.signature(target).parameters
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        for key in {**extra, **loader.kwargs}:
-            if key not in parameters:
-                raise ConfigError(unknown(f"setting of {loader.name}", key, parameters))
-    check_keywords(loader.name, target, loader.kwargs, parameters)
+    check_keywords(loader.name, target, loader.kwargs, extra)
     try:
         return target(**extra, **loader.kwargs)
-    except own_errors(OSError):  # they say what to do; the command line explains the system's
+    except (*EXPLAINED, OSError):  # they say what to do; the command line explains the system's
         raise
     except Exception as error:
         log.info("%s raised", loader.target, exc_info=True)

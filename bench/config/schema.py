@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import types
-import typing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -18,19 +16,17 @@ from bench.data.errors import ConfigError
 from decoders.kinds import (
     Amount,
     Count,
-    KindError,
     NotNegative,
     Positive,
     Seed,
     Within,
-    built,
     fitted,
     require,
 )
+from decoders.spec import DecoderSpec
 
 if TYPE_CHECKING:
     from decoders.api import Sampling
-    from decoders.compose import DecoderSpec
 
 T = TypeVar("T")
 
@@ -45,14 +41,14 @@ class LoaderConfig:
 
     @classmethod
     def of(cls, values: Any, where: str) -> LoaderConfig:
-        """From a group's {name, _target_, keywords...}. Raises ConfigError."""
-        kwargs = dict(check_type(where, values, dict))
-        if "_target_" not in kwargs or "name" not in kwargs:
+        """From a group's {name, _target_, keywords...}. Raises ConfigError, DecoderError."""
+        kwargs = dict(fitted(where, values, dict[str, Any]))
+        if not {"_target_", "name"} <= kwargs.keys():
             raise ConfigError(
                 f"{where} needs the keys `name` and `_target_`, found {sorted(kwargs)}"
             )
-        target = check_type(f"{where}._target_", kwargs.pop("_target_"), str)
-        return cls(check_type(f"{where}.name", kwargs.pop("name"), str), target, kwargs)
+        name, target = (fitted(f"{where}.{k}", kwargs.pop(k), str) for k in ("name", "_target_"))
+        return cls(name, target, kwargs)
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class BackendConfig:
     compile: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
-        require(self, "backend.", ConfigError)
+        require(self, "backend.")
         if self.execution == "graph" and not self.device.startswith("cuda"):
             raise ConfigError(
                 "backend.execution=graph records CUDA graphs, which needs backend.device=cuda, "
@@ -112,7 +108,7 @@ class SamplingConfig:
     top_p: Annotated[float, Within(0, 1, above=True)] | None = None
 
     def __post_init__(self) -> None:
-        require(self, "sampling.", ConfigError)
+        require(self, "sampling.")
 
     def resolve(self, base: T) -> T:
         """A study's settings, or the model's own (`Sampling`), with what is set here over them.
@@ -142,7 +138,7 @@ class LatencyProtocol:
     requests: Count | None = None
 
     def __post_init__(self) -> None:
-        require(self, "latency.", ConfigError)
+        require(self, "latency.")
         if 1 not in self.batch or len({*self.batch}) < len(self.batch):
             raise ConfigError(
                 "latency.batch must hold 1 and any larger sizes, each once, as in "
@@ -188,7 +184,7 @@ class QualityProtocol:
     margin: Annotated[float, Within(0, above=True)] = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "quality.", ConfigError)
+        require(self, "quality.")
 
 
 @dataclass(frozen=True)
@@ -200,7 +196,7 @@ class FairnessConfig:
     cpu: Annotated[float, Within(1, above=True)] = 2.5
 
     def __post_init__(self) -> None:
-        require(self, "fairness.", ConfigError)  # a step cannot be faster than its floor
+        require(self, "fairness.")  # a step cannot be faster than its floor
 
 
 @dataclass(frozen=True)
@@ -240,7 +236,6 @@ class StudyConfig:
     model: LoaderConfig
     backend: BackendConfig
     prompts: LoaderConfig
-    decoders: tuple[DecoderEntry, ...]
     latency: LatencyProtocol
     quality: QualityProtocol
     metric: LoaderConfig | None
@@ -251,13 +246,12 @@ class StudyConfig:
     retry_failed: bool = False
     resume: Literal["same", "force"] = "same"
     time_limit: Positive | None = None
+    decoders: tuple[DecoderEntry, ...] = ()
 
     def __post_init__(self) -> None:
-        require(self, "", ConfigError)
+        require(self, "")
         if not self.run_dir.isprintable():
             raise ConfigError(f"run_dir must be a printable path, found {self.run_dir!r}")
-        if not self.decoders:
-            raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
         names = [entry.name for entry in self.decoders]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
@@ -267,7 +261,7 @@ class StudyConfig:
         if not self.latency.prompts and not self.quality.images:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
         for seed in self.reseeds[-1:]:
-            check_type("the last reseed", seed, Seed)
+            fitted("the last reseed", seed, Seed)
         if self.seed in self.reseeds:
             raise ConfigError(
                 f"quality.reseed_from must differ from seed, the reseeds are {[*self.reseeds]} and "
@@ -335,33 +329,3 @@ def digest(value: Any) -> str:
     """16 hex digits of the SHA-256 of a JSON value with sorted keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def build(cls: type[T], values: Any, where: str) -> T:
-    """The dataclass `cls` from a mapping, with strict types; `where` names it in messages. Raises
-    ConfigError on an unknown or missing key and on a value of another type (see `check_type`)."""
-    try:
-        return built(cls, values, where, check_type)
-    except KindError as error:
-        raise ConfigError(str(error)) from error
-
-
-def check_type(where: str, value: Any, hint: Any) -> Any:
-    """`value` as a `hint`, or ConfigError; see `decoders.kinds.fitted`. A dataclass is built."""
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    own: Any = next(filter(dataclasses.is_dataclass, kinds), None)
-    if own is not None and not isinstance(value, kinds):
-        return LoaderConfig.of(value, where) if own is LoaderConfig else build(own, value, where)
-    try:
-        return fitted(where, value, hint)
-    except KindError as error:
-        raise ConfigError(f"{error}{_quoted(where, value, hint)}") from error
-
-
-def _quoted(where: str, value: Any, hint: Any) -> str:
-    """How to write a text that YAML reads as something else."""
-    text = str in (hint, *typing.get_args(hint))
-    if not text or value is None or isinstance(value, str):
-        return ""
-    shown = value if isinstance(value, int | float) else "..."
-    return f"; a text that looks like something else is quoted twice: '{where}=\"{shown}\"'"

@@ -6,22 +6,18 @@ What belongs to a study is Hydra's (`bench.config.hydra_edge`).
 from __future__ import annotations
 
 import dataclasses
-import typing
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from bench.data.errors import ConfigError, unknown
+from bench.data.errors import ConfigError
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """key: the name without Hydra's + and ~ in front; value None: there is no `=`."""
 
-    text: str
     key: str
     value: str | None
 
@@ -34,57 +30,41 @@ class Word:
 def split(text: str) -> Word:
     """One word taken apart."""
     key, equals, value = text.partition("=")
-    return Word(text, key.lstrip("+~"), value if equals else None)
+    return Word(key.lstrip("+~"), value if equals else None)
 
 
-def settings(cls: type[T], words: Sequence[str], command: str) -> T:
+def settings(cls: type[T], words: Sequence[str]) -> T:
     """The settings of a command, a dataclass, from its words; `weights.clip=FILE` is a field of the
-    dataclass in the field `weights`. ConfigError on an unknown name (with the nearest known ones),
-    one without a value, one that is given twice, and a value of another kind."""
-    from pydantic import TypeAdapter, ValidationError
+    dataclass in the field `weights`. Raises ConfigError on one without a value or given twice,
+    DecoderError on an unknown name (with the nearest known ones) and a value of another kind."""
+    from decoders.kinds import fitted
 
-    from decoders.kinds import message
-
-    known, given = [*_names(cls)], dict[str, Any]()
-    for word in map(split, words):
-        if word.key not in known or not word.text.startswith(word.key):
-            how = "; write key=value" if word.value is None else ""
-            raise ConfigError(unknown(f"setting of {command}", word.key, known) + how)
-        if not word.value:
-            raise ConfigError(f"expected {word.key}=VALUE, found {word.text!r}")
-        *above, name = word.key.split(".")
-        inside = given.setdefault(above[0], {}) if above else given
-        if name in inside:
-            raise ConfigError(f"{word.key} is given twice")
-        inside[name] = word.value
-    try:
-        return TypeAdapter(cls).validate_strings(given)
-    except ValidationError as error:
-        raise ConfigError(message("", given, error)) from error
+    given: dict[str, Any] = {}
+    for key, equals, value in (word.partition("=") for word in words):
+        *above, name = key.split(".")
+        inside = given
+        for group in above:
+            inside = inside.setdefault(group, {}) if isinstance(inside, dict) else inside
+        if not value:
+            raise ConfigError(f"expected {key}=VALUE, found {key + equals!r}")
+        if not isinstance(inside, dict) or name in inside:
+            raise ConfigError(f"{key} is given twice")
+        inside[name] = value
+    result: T = fitted("", given, cls, text=True)
+    return result
 
 
-def _names(cls: Any) -> Iterator[str]:
-    """Of all settings, as in weights.clip."""
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        kinds = (hints[field.name], *typing.get_args(hints[field.name]))
-        inner = next(filter(dataclasses.is_dataclass, kinds), None)
-        if inner:
-            yield from (f"{field.name}.{name}" for name in _names(inner))
-        else:
-            yield field.name
+def divided(cls: type[T], words: Sequence[str]) -> tuple[T, list[str]]:
+    """(the settings of a command that no study has, the words of the study)."""
+    names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    mine = [word for word in words if split(word).group in names]
+    return settings(cls, mine), [word for word in words if word not in mine]
 
 
 def folders(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     """(the folders: words without `=`, the other words)."""
     named = [Path(word).expanduser() for word in words if split(word).value is None]
     return named, [word for word in words if split(word).value is not None]
-
-
-def apart(words: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
-    """(the words whose group is in `own`, the others)."""
-    mine = [word for word in words if split(word).group in own]
-    return mine, [word for word in words if word not in mine]
 
 
 def pairs(text: str) -> dict[str, str]:

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from bench.data.clean import shown
-from decoders.nearest import did_you_mean as did_you_mean
-from decoders.nearest import unknown as unknown
+from decoders.errors import DecoderError
+from decoders.errors import did_you_mean as did_you_mean
+from decoders.errors import unknown as unknown
+from metrics import MetricError
 
 T = TypeVar("T")
 
@@ -54,6 +56,7 @@ class DeviceLostError(BenchError):
     """A GPU that answers nothing more in this process, as after an illegal access to its memory."""
 
 
+EXPLAINED = (BenchError, DecoderError, MetricError)  # errors that say themselves what to do
 INTERRUPTED = 130  # exit status of a run that was told to stop, as a shell has it
 
 
@@ -96,62 +99,42 @@ def loses_device(error: Exception) -> bool:
     return lost and "out of memory" not in str(error)
 
 
-def own_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
-    """The project's errors, which explain themselves, and others. A package that was not imported
-    raised none."""
-    packages = (("decoders.api", "DecoderError"), ("metrics", "MetricError"))
-    loaded = [(sys.modules[one], name) for one, name in packages if one in sys.modules]
-    return BenchError, *(getattr(one, name) for one, name in loaded), *others
-
-
 def described(error: BaseException) -> str:
     """`Type: message`, with file and line where a plug-in raised it. What explains itself (an error
     of the project's own types) needs no place."""
     from decoders.places import place
 
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    where = "" if isinstance(error, own_errors()) else place(error)
+    where = "" if isinstance(error, EXPLAINED) else place(error)
     return shown(f"{text}, at {where}" if where else text)
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-ADVICE = {
-    errno.ENOENT: ("is not there", "check the path, or make the folder that it lies in"),
-    errno.EACCES: ("may not be opened", "ask for its permissions, or name another path"),
-    errno.EPERM: ("may not be changed", "ask for its permissions, or name another path"),
-    errno.EROFS: ("lies on a read-only disk", "name a path that can be written to"),
-    errno.EISDIR: ("is a folder where a file is expected", "name the file"),
-    errno.ENOTDIR: (
-        "lies under a file, where a folder is expected",
-        "name a path whose parents are folders",
-    ),
-    errno.EEXIST: ("is there already, as a file where a folder is expected", "name another path"),
-    errno.ENAMETOOLONG: ("is too long a name for this disk", "name a shorter path"),
-    errno.ELOOP: ("is a link that leads back to itself", "remove the link, or name its target"),
-    errno.ENOSPC: (
-        "could not be written: no space is left",
-        "free some space, or name a path on another disk; what was written whole is safe",
-    ),
-    errno.EFBIG: ("would be larger than this disk allows", "name a path on another disk"),
-    errno.ENOTEMPTY: ("is a folder that is not empty", "empty it, or name another path"),
-    errno.EBUSY: ("is in use", "wait for whoever uses it"),
-    errno.EINVAL: ("cannot be used in this way on this disk", "name another path"),
-    errno.EIO: ("could not be read or written: the disk reports an error", "check the disk"),
-    errno.ESTALE: ("was lost by its network share", "mount the share again"),
-    errno.ETXTBSY: ("is a program that runs", "stop it first"),
-    errno.ENXIO: ("is no file that can be opened", "name a plain file"),
-    errno.EMFILE: ("could not be opened: too many files are open", "raise `ulimit -n`"),
-    errno.ENOMEM: ("could not be read: no memory is left", "free some memory"),
-}
-ADVICE[errno.EDQUOT] = ADVICE[errno.ENOSPC]
 NAMELESS = (*FULL, errno.EIO, errno.EMFILE, errno.EFBIG, errno.ENOMEM)
+ADVICE = {
+    errno.ENOENT: "check the path, or make the folder that it lies in",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "ask for its permissions, or name another path"),
+    errno.EROFS: "name a path that can be written to",
+    errno.EISDIR: "a file is expected there: name the file",
+    errno.ENOTDIR: "it lies under a file: name a path whose parents are folders",
+    errno.EEXIST: "it is there already, as a file where a folder is expected: name another path",
+    errno.ENAMETOOLONG: "name a shorter path",
+    errno.ELOOP: "it leads back to itself: remove the link, or name its target",
+    **dict.fromkeys(
+        FULL, "free some space, or name a path on another disk; what was written whole is safe"
+    ),
+    errno.EFBIG: "name a path on another disk",
+    errno.ENOTEMPTY: "empty it, or name another path",
+    errno.ESTALE: "mount the network share again",
+    errno.EMFILE: "raise `ulimit -n`",
+    errno.ENOMEM: "free some memory",
+}
 
 
 def explained(error: OSError) -> str | None:
     """One message for an error of the file system; None for any other (a socket, a pipe)."""
-    if error.errno not in ADVICE or (error.filename is None and error.errno not in NAMELESS):
+    if error.errno is None or (error.filename is None and error.errno not in NAMELESS):
         return None
     names = [str(n) for n in (error.filename, error.filename2) if n is not None]
-    what, advice = ADVICE[error.errno]
-    reason = os.strerror(error.errno)
-    return f"{' -> '.join(names) or 'a file'} {what} ({reason}); {advice}"
+    advice = ADVICE.get(error.errno, "name another path, or check the disk")
+    return f"{' -> '.join(names) or 'a file'}: {os.strerror(error.errno)}; {advice}"

@@ -12,22 +12,19 @@ place in the list, from 0.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from bench.data.errors import ConfigError, PromptError, unknown
-from bench.prompts import Prompt, check, prompt_set
+from bench.data.errors import PromptError
+from bench.prompts import Prompt, PromptSet
 from bench.prompts.file import HINT
-from decoders.text_files import parse_json, read_text
-
-PICKS = ("longest", "first")
+from decoders.documents import parse_json, read_text
 
 
-@prompt_set
-def load(count: int | None, path: str, caption: str = "longest") -> list[Prompt]:
-    """The first `count` prompts of captions_*.json, or of a list of captions. caption: which one of
-    an image, `longest` or `first`. Raises PromptError, ConfigError."""
-    if caption not in PICKS:
-        raise ConfigError(unknown("prompts.caption", caption, PICKS))
+def load(
+    count: int | None, path: str, caption: Literal["longest", "first"] = "longest"
+) -> PromptSet:
+    """The prompts of captions_*.json, or of a list of captions. caption: which one of an image.
+    Raises PromptError, DecoderError."""
     source = Path(path)
     found = parse_json(read_text(source, HINT), path)
     if isinstance(found, list) and found and all(isinstance(text, str) for text in found):
@@ -35,7 +32,7 @@ def load(count: int | None, path: str, caption: str = "longest") -> list[Prompt]
     else:
         captions = _one_an_image(_annotations(source, found), caption)
     prompts = [Prompt(image, " ".join(text.split())) for image, text in captions.items()]
-    return check(prompts, str(source), count, duplicates=True)
+    return PromptSet(prompts, repeats=True)
 
 
 def _one_an_image(annotations: list[dict[str, Any]], pick: str) -> dict[str, str]:

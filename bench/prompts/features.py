@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 
-from bench.prompts import Prompt, PromptSet, check, prompt_set
+from bench.prompts import Prompt, PromptSet
 from decoders.models.text.features import FeatureCache
 
 log = logging.getLogger(__name__)
 
 
-@prompt_set
 def load(count: int | None, path: str) -> PromptSet:
-    """The first `count` prompts of a feature file (`decoders.models.text.features`). Raises
-    PromptError, and DecoderError where the file cannot be used."""
+    """The prompts of a feature file (`decoders.models.text.features`). Raises DecoderError where it
+    cannot be used."""
     cache = FeatureCache(path)
     if not cache.named:
         log.warning(
@@ -25,4 +24,4 @@ def load(count: int | None, path: str) -> PromptSet:
     names = cache.ids or [f"features:{row:05d}" for row in range(cache.count)]
     groups = cache.categories or [""] * cache.count
     prompts = [Prompt(*row) for row in zip(names, cache.prompts, groups, strict=True)]
-    return PromptSet(check(prompts, str(cache.path), count, duplicates=True), cache)
+    return PromptSet(prompts, cache, repeats=True)

@@ -17,38 +17,36 @@ from typing import Any
 
 from bench.data.errors import PromptError
 from bench.data.files import write_text
-from bench.prompts import Prompt, check, prompt_set
-from decoders.text_files import one_line, read_items, require_size, said_as
+from bench.prompts import Prompt
+from decoders.documents import one_line, read_items, require_readable
+from decoders.kinds import fitted
 
 COLUMNS = ("prompt", "caption", "text")
 IMAGE_COLUMNS = ("image", "file", "file_name")
-NAMES = (str, int, type(None))  # what an id or a category may be
 READERS = (".txt", ".csv", ".tsv", ".json")
 HINT = "set prompts.path="
 OWN_FILE = "captions.json"  # of the pictures of a run
 
 
-@prompt_set
 def load(count: int | None, path: str) -> list[Prompt]:
-    """The first `count` prompts of a file. Tables and lists of mappings need a key `prompt` (or
-    `caption`, `text`) and may have `id` and `category`. Blank lines at the end of a .txt are
-    ignored, others are empty prompts; a line break inside a prompt is a space. PromptError."""
+    """The prompts of a file. Tables and lists of mappings need a key `prompt` (or `caption`,
+    `text`) and may have `id` and `category`. Blank lines at the end of a .txt are ignored, others
+    are empty prompts. Raises PromptError, DecoderError."""
     source = Path(path)
     items = read_items(source, "prompt", READERS, HINT)
     if not isinstance(items, list):
         raise PromptError(f"{source} must hold a list of prompts, found a {type(items).__name__}")
-    prompts = [_prompt(source, number, item) for number, item in enumerate(items, start=1)]
-    return check(prompts, str(source), count)
+    return [_prompt(source, number, item) for number, item in enumerate(items, start=1)]
 
 
-@said_as(PromptError)
 def captions_of(files: Sequence[Path], path: Path) -> list[str]:
     """The caption of every image, in the images' order.
 
     .txt: one a line, in the order of the images (numbers in file names count as numbers). .csv,
     .tsv, .json and .jsonl: `image` (or `file`: name, with or without its ending) and `caption` (or
     `prompt`, `text`) by name; a .json may also be {name: caption}, or a list of texts in the
-    images' order. Raises PromptError where a count or a name does not match, or a caption is empty.
+    images' order. Raises PromptError where a count or a name does not match, or a caption is empty,
+    DecoderError where the file cannot be read.
     """
     items = read_items(path, "caption", (*READERS, ".jsonl"), "set captions=FILE")
     if isinstance(items, dict) and all(isinstance(caption, str) for caption in items.values()):
@@ -73,7 +71,7 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
     for file, caption in zip(files, found, strict=True):
         if not caption:
             raise PromptError(f"{path}: the caption of {file.name} is empty")
-        require_size(caption, f"{path}: the caption of {file.name}")
+        require_readable(caption, f"{path}: the caption of {file.name}")
     return found
 
 
@@ -104,34 +102,29 @@ def _text(path: Path, number: int, row: Mapping[str, Any], names: Sequence[str])
     column = next((name for name in names if name in row), None)
     if column is None:
         raise PromptError(f"{path}: no column {', '.join(names)} among {sorted(row)}")
-    if not isinstance(row[column], str):
-        found = brief(row[column])
-        raise PromptError(f"{path}: `{column}` of item {number} is {found}, not a text")
-    return one_line(row[column])
+    return one_line(fitted(f"{path}: `{column}` of item {number}", row[column], str))
 
 
 def _prompt(source: Path, number: int, item: Any) -> Prompt:
     """One prompt of a line, a row or a list item."""
     if isinstance(item, str):
-        return Prompt(str(number), one_line(item))
+        return Prompt(str(number), item)
     row = _row(source, number, item, "or a text")
     text = _text(source, number, row, COLUMNS)
-    own = {key: row.get(key) for key in ("id", "category")}
-    for key, value in own.items():
-        if not isinstance(value, NAMES) or isinstance(value, bool):
-            raise PromptError(
-                f"{source}: the {key} of item {number} must be a text or a whole number, found "
-                f"{brief(value)}"
-            )
-    name, category = ("" if v is None else one_line(str(v)) for v in own.values())
+    names = [
+        fitted(f"{source}: the {key} of item {number}", row.get(key), str | int | None)
+        for key in ("id", "category")
+    ]
+    name, category = ("" if value is None else one_line(str(value)) for value in names)
     return Prompt(name or str(number), text, category)
 
 
 def _by_name(files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path) -> list[str]:
     """Every name must be an image's, every image must be named once."""
-    times = Counter(file.stem for file in files)  # 2: of a.png and a.jpg
-    places = {file.stem: at for at, file in enumerate(files) if times[file.stem] == 1}
-    places |= {file.name: at for at, file in enumerate(files)}
+    stems = [one_line(file.stem) for file in files]
+    times = Counter(stems)  # 2: of a.png and a.jpg
+    places = {stem: at for at, stem in enumerate(stems) if times[stem] == 1}
+    places |= {one_line(file.name): at for at, file in enumerate(files)}
     found: dict[int, str] = {}
     strange = []
     for name, caption in pairs:

@@ -17,7 +17,8 @@ from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.records.columns import READABLE, SCHEMA_VERSION
 from decoders.documents import read_object
-from decoders.kinds import Amount, KindError
+from decoders.errors import DecoderError
+from decoders.kinds import Amount
 
 STUDY = "study.json"
 KNOWN = {
@@ -28,10 +29,10 @@ KNOWN = {
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """A study.json. Raises FolderError, FileNotFoundError."""
+    """A study.json. Raises FolderError."""
     try:
         return read_object(path, KNOWN)
-    except KindError as error:
+    except DecoderError as error:
         raise FolderError(f"{path} is damaged: {error}; choose another run_dir=") from error
 
 
@@ -39,12 +40,11 @@ def read_identity(folder: Path) -> dict[str, Any]:
     """study.json of a run. Raises FolderError where the folder holds no run."""
     if folder.is_file():
         raise FolderError(f"{folder} is a file, where the folder of a run is expected")
-    try:
-        study = read_study(folder / STUDY)
-    except FileNotFoundError:
+    if not (folder / STUDY).exists():
         raise FolderError(
             f"{folder} holds no run; `python -m bench run` with the same words makes one"
-        ) from None
+        )
+    study = read_study(folder / STUDY)
     if not {"config_hash", "config", "machine"} <= set(study):
         raise FolderError(f"{folder / STUDY} is no study.json of a run; choose another run_dir=")
     return study

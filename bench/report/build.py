@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config.words import apart, settings
+from bench.config.words import divided
 from bench.data.errors import FolderError
 from bench.data.files import refuse_links, write_text
 from bench.records.run_data import RunData
@@ -53,8 +53,8 @@ class PlaceSettings:
 
 def split_out(words: Sequence[str]) -> tuple[list[str], Path | None]:
     """The words without `out=DIR`, and DIR. Raises ConfigError where it names nothing."""
-    own, rest = apart(words, ("out",))
-    return rest, settings(PlaceSettings, own, "report").out
+    place, rest = divided(PlaceSettings, words)
+    return rest, place.out
 
 
 def check_place(run_dir: Path, out: Path | None) -> None:

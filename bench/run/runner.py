@@ -29,7 +29,7 @@ from bench.measure.clock import Clock, now
 from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.machine import watch_of
 from bench.measure.memory import meter_of
-from bench.prompts import Prompt, call_prompts
+from bench.prompts import Prompt, load_prompts
 from bench.records.columns import (
     BATCHED,
     LATENCY,
@@ -83,7 +83,7 @@ def opened(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
     device = prepare(config.backend)
     origin = provenance(device)
     require_main_thread(config.time_limit)
-    prompts = call_prompts(config.prompts, config.prompts_needed)
+    prompts = load_prompts(config.prompts, config.prompts_needed)
     identity = {
         "config": config.measured(),
         "config_hash": config.hash,

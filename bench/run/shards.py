@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.config.words import apart, settings
+from bench.config.words import divided
 from bench.console import complain, progress, say
 from bench.data.errors import ConfigError, InUseError
 from decoders.kinds import Count, NotNegative
@@ -64,8 +64,7 @@ class PartSettings:
 def part_of(words: Sequence[str]) -> tuple[Shard | RaySettings | None, list[str]]:
     """(the part or parts of a run that a command line names, the other words). Raises
     ConfigError."""
-    mine, rest = apart(words, ("shard", "ray"))
-    options = settings(PartSettings, mine, "run")
+    options, rest = divided(PartSettings, words)
     if options.shard is None or options.ray is None:
         return options.ray if options.shard is None else read_shard(options.shard), rest
     raise ConfigError("shard= is one part, and ray.shards= starts them all: give one of the two")

@@ -17,9 +17,7 @@ its contract. What a contract gives a value or a body is optional: `completed` f
 """
 
 from decoders.api.data import CodeKind as CodeKind
-from decoders.api.data import DecoderError as DecoderError
 from decoders.api.data import Generation as Generation
-from decoders.api.data import NumericalError as NumericalError
 from decoders.api.data import Sampling as Sampling
 from decoders.api.data import TextFeatures as TextFeatures
 from decoders.api.data import Trace as Trace
@@ -49,3 +47,5 @@ from decoders.api.running import Execution as Execution
 from decoders.api.running import Loop as Loop
 from decoders.api.running import Piece as Piece
 from decoders.api.running import Run as Run
+from decoders.errors import DecoderError as DecoderError
+from decoders.errors import NumericalError as NumericalError

@@ -11,15 +11,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from decoders.errors import DecoderError
 from decoders.kinds import Amount, NotNegative, Within, require
-
-
-class DecoderError(ValueError):
-    """A bad request to a decoder: says what was expected, what was found and what to do."""
-
-
-class NumericalError(DecoderError):
-    """NaN or infinity where logits or probabilities were expected."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ class Sampling:
     top_p: Annotated[float, Within(0, 1, above=True)] = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "sampling.", DecoderError)
+        require(self, "sampling.")
 
     @property
     def greedy(self) -> bool:

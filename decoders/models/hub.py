@@ -34,7 +34,7 @@ from decoders.models.text.prompts import (
 from decoders.models.transformer import Transformer, cast, empty
 from decoders.models.vq.pictures import Pictures, load_pictures
 from decoders.models.vq.tokenizer import NoTokenizer
-from decoders.models.weights import dtype_of, explained
+from decoders.models.weights import dtype_of
 
 NEEDED = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size",
@@ -119,8 +119,7 @@ def config_of(
     _refuse(opened, given, heads % shared, family)
     rope = given.get("rope_parameters") or {}
     base = rope.get("rope_theta", given.get("rope_theta", family.rope_base))
-    with explained():
-        base = fitted(f"{opened.path}: config.json: rope_theta", base, Positive)
+    base = fitted(f"{opened.path}: config.json: rope_theta", base, Positive)
     own = any(layout.codes for layout in family.layouts)  # the codes stand below the words
     found = TransformerConfig(
         vocab=codes,

@@ -5,7 +5,7 @@ structural codes, token ids of the codes. Nothing here has weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -15,13 +15,6 @@ from decoders.kinds import NotNegative, Positive, Within, require
 
 Size = Annotated[int, Within(1, 2**24)]
 OVERRUN = 64  # rotary rows past the last code, for tree nodes beyond the image's end
-CHOICES = {
-    "prefix_rope": ("zero", "identity"),
-    "positions": ("grid", "line"),
-    "conditioning": ("caption", "class", "tokens"),
-    "pads": ("masked", "released"),
-    "head": ("linear", "mlp"),
-}
 
 
 @dataclass(frozen=True)
@@ -48,20 +41,20 @@ class TransformerConfig:
     prefix: Annotated[int, Within(0, 2**20)] = 120
     text_width: Annotated[int, Within(0, 2**24)] = 2048
     norm_eps: NotNegative = 1e-5
-    prefix_rope: str = "zero"
-    conditioning: str = "caption"
+    prefix_rope: Literal["zero", "identity"] = "zero"
+    conditioning: Literal["caption", "class", "tokens"] = "caption"
     classes: Annotated[int, Within(0, 2**24)] = 1000
     tokens: Annotated[int, Within(0, 2**24)] = 0
-    positions: str = "grid"
+    positions: Literal["grid", "line"] = "grid"
     rope_base: Positive = 10000.0
     qk_norm: bool = False
     row_end: bool = False
-    pads: str = "masked"
-    head: str = "linear"
+    pads: Literal["masked", "released"] = "masked"
+    head: Literal["linear", "mlp"] = "linear"
     group: Size = 1
 
     def __post_init__(self) -> None:
-        require(self, "the model's ", DecoderError)
+        require(self, "the model's ")
         if self.width % self.heads or (self.width // self.heads) % 4:
             raise DecoderError(
                 f"width {self.width} over {self.heads} heads must be a multiple of 4"
@@ -70,11 +63,6 @@ class TransformerConfig:
             raise DecoderError(
                 f"{self.heads} query heads cannot share keys and values in groups of {self.group}"
             )
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise DecoderError(
-                    f"{name} is one of {', '.join(allowed)}, found {getattr(self, name)!r}"
-                )
         if self.conditioning == "class" and self.prefix != 1:
             raise DecoderError(f"a class is a prefix of one position, found {self.prefix}")
         if self.conditioning == "tokens" and self.tokens < self.vocab:

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
-from decoders.documents import FETCH, SEEN, no_file, read_object, stand_in
-from decoders.kinds import KindError
+from decoders.documents import FETCH, HEAD, no_file, read_object, stand_in
 
 TAR = slice(257, 262)  # where a tar archive says so
 PICKLE, ZIP, GZIP = b"\x80", b"PK\x03\x04", b"\x1f\x8b"
@@ -139,17 +138,7 @@ def read_json(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, A
             f"expected {path.name} and the weights in {path.parent}, found no {found}; "
             "give the folder's full path"
         )
-    with explained():
-        return read_object(path, known)
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """What a file says wrongly, as DecoderError."""
-    try:
-        yield
-    except KindError as error:
-        raise DecoderError(str(error)) from error
+    return read_object(path, known)
 
 
 # ---- what tensors may be ------------------------------------------------------------------------
@@ -200,7 +189,7 @@ def require_weights(path: Path) -> None:
         raise DecoderError(f"{path} is {no_file(path) or 'not there'}: expected a file of weights")
     size = path.stat().st_size
     with path.open("rb") as file:
-        head = file.read(SEEN)
+        head = file.read(HEAD)
     if found := _no_weights(path, head, size):
         raise DecoderError(f"{path} cannot be read: it is {found}")
 

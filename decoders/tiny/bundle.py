@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.kinds import built, fitted
+from decoders.kinds import fitted
 from decoders.models.eagle_net import EagleNet
 from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.shape import TransformerConfig
@@ -28,7 +28,7 @@ from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
-from decoders.models.weights import dtype_of, explained, load_into, read_json, read_tensors
+from decoders.models.weights import dtype_of, load_into, read_json, read_tensors
 from decoders.propose.drafters.shared import Stored
 from decoders.tiny.targets import TARGETS
 
@@ -70,18 +70,17 @@ class Part:
 
 def config_of(kind: type, values: dict[str, Any], origin: Path) -> Any:
     """A frozen configuration dataclass from JSON; unknown or missing keys are an error."""
-    with explained():
-        return built(kind, values, f"{origin}: configuration of {kind.__name__}")
+    return fitted(f"{origin}: configuration of {kind.__name__}", values, kind)
 
 
 def part_of(card: Mapping[str, Any], name: str, path: Path) -> Part:
     """One part of models.json. Raises DecoderError."""
     if name not in card:
         raise DecoderError(f"{path} does not describe {name!r}; run `make tiny`")
-    with explained():
-        own = fitted(f"{path}: {name}", card[name], dict[str, Any])
-        kept = {field.name: own[field.name] for field in fields(Part) if field.name in own}
-        return built(Part, kept, f"{path}: {name}")
+    entry = fitted(f"{path}: {name}", card[name], dict[str, Any])
+    needed = {field.name: entry[field.name] for field in fields(Part) if field.name in entry}
+    part: Part = fitted(f"{path}: {name}", needed, Part)
+    return part
 
 
 def load_part(folder: Path, card: Mapping[str, Any], name: str) -> tuple[Any, str]:

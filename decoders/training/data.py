@@ -15,7 +15,6 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError
 from decoders.cache import Reads
 from decoders.kinds import Count, Positive, Within, require
 from decoders.models.transformer import Transformer
@@ -34,7 +33,7 @@ class DataConfig:
     drop: Annotated[float, Within(0, 1, below=True)] = 0.1
 
     def __post_init__(self) -> None:
-        require(self, "data.", DecoderError)
+        require(self, "data.")
 
 
 class StateData:

@@ -57,7 +57,7 @@ class LossConfig:
     aligned: Amount = 0
 
     def __post_init__(self) -> None:
-        require(self, "loss.", DecoderError)
+        require(self, "loss.")
         if not (self.regression or self.soft or self.overlap):
             raise DecoderError("loss.regression, loss.soft and loss.overlap are all 0")
 

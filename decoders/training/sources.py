@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
-from decoders.text_files import one_line, read_items, said_as
+from decoders.documents import one_line, read_items
 from decoders.training.states import Images
 
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -107,8 +107,7 @@ def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
     """(picture, caption) of every row of the file. Raises DecoderError: no such file, no such
     column, a picture that is not there, an empty caption."""
     hint = "set data.captions to a .csv, .tsv or .json"
-    with said_as(DecoderError):
-        rows = read_items(captions, "caption", (".csv", ".tsv", ".json"), hint)
+    rows = read_items(captions, "caption", (".csv", ".tsv", ".json"), hint)
     if not isinstance(rows, list):
         raise DecoderError(f"{captions} must hold a list of rows, found {type(rows).__name__}")
     found = []

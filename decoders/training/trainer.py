@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, require
 from decoders.models.checkpoint import load_pickle
 
 CHECKPOINT, CURVE = "training.ckpt", "curve.csv"
-SCHEDULES = ("cosine", "linear")
 logger = logging.getLogger(__name__)
 Figures = Mapping[str, Tensor | float]
 
@@ -49,9 +48,9 @@ class TrainConfig:
     clip_value: NotNegative = 0.5
     clip_norm: NotNegative = 0.0
     warmup: Amount = 30
-    schedule: str = "linear"
+    schedule: Literal["cosine", "linear"] = "linear"
     floor: NotNegative = 0.0
-    precision: str = "bf16"
+    precision: Literal["bf16", "float32"] = "bf16"
     seed: Seed = 0
     log_every: Count = 20
     save_every: Count = 200
@@ -62,12 +61,7 @@ class TrainConfig:
     budget_seconds: Positive | None = None
 
     def __post_init__(self) -> None:
-        require(self, "train.", DecoderError)
-        if self.schedule not in SCHEDULES or self.precision not in ("bf16", "float32"):
-            raise DecoderError(
-                f"expected train.schedule in {SCHEDULES} and train.precision bf16 or float32, "
-                f"found {self.schedule!r} and {self.precision!r}"
-            )
+        require(self, "train.")
         if self.batch % (self.micro or self.batch):
             raise DecoderError(
                 f"train.micro must divide the {self.batch} images of a step, found {self.micro}"

@@ -10,7 +10,6 @@ Everything runs in float32 (the released scripts use 16 bit on a GPU: difference
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoders.errors import did_you_mean
 from decoders.models.checkpoint import read_state
 from decoders.models.weights import load_into
 from metrics import MetricError
@@ -120,9 +120,9 @@ def architecture(name: str) -> dict[str, Any]:
     else:
         config = open_clip.get_model_config(name)
         if config is None:
-            near = difflib.get_close_matches(name, open_clip.list_models(), n=3, cutoff=0.4)
+            near = did_you_mean(name, open_clip.list_models()) or "."
             raise MetricError(
-                f"open_clip has no architecture {name!r}; did you mean {' or '.join(near)}? "
+                f"open_clip has no architecture {name!r}{near} "
                 "A .json file of open_clip's settings is taken as well"
             )
     if not isinstance(config, dict) or set(config) - {"quick_gelu"} != set(_CONFIG_KEYS):

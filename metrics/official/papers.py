@@ -9,7 +9,6 @@ with the embedded CLIP, which needs no download.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from decoders.errors import unknown
 from decoders.models.weights import sha256_of
 from metrics import MetricError
 from metrics.clip import clip_score
@@ -97,9 +97,7 @@ def check_metrics(metrics: Sequence[str], *, reference: bool, captions: bool) ->
         raise MetricError(f"no metric was asked for; known: {', '.join(METRICS)}")
     for name in metrics:
         if name not in METRICS:
-            near = difflib.get_close_matches(name, METRICS, n=3, cutoff=0.4)
-            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
-            raise MetricError(f"unknown metric {name!r}{hint} Known: {', '.join(METRICS)}")
+            raise MetricError(unknown("metric", name, METRICS))
         if METRICS[name].reference and not reference:
             raise MetricError(f"{name} needs a folder of reference images: reference=DIR")
         if METRICS[name].captions and not captions:

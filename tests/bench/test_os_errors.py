@@ -2,7 +2,11 @@
 
 import errno
 import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +16,8 @@ from bench.config.words import word_at_home
 from bench.data.errors import explained
 from bench.data.files import ready_file, ready_folder
 
+ROOT = Path(__file__).parents[2]
+
 
 def refused(code: int, name: str | None = "/data/x") -> OSError:
     return OSError(code, os.strerror(code), name) if name else OSError(code, os.strerror(code))
@@ -20,9 +26,9 @@ def refused(code: int, name: str | None = "/data/x") -> OSError:
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        (errno.EACCES, "permissions"), (errno.EROFS, "read-only"), (errno.ENOSPC, "free some"),
-        (errno.EDQUOT, "no space"), (errno.ENOTDIR, "under a file"), (errno.ELOOP, "link"),
-        (errno.EISDIR, "is a folder"), (errno.ENAMETOOLONG, "shorter"), (errno.ENOENT, "not there"),
+        (errno.EACCES, "permissions"), (errno.EROFS, "Read-only"), (errno.ENOSPC, "free some"),
+        (errno.EDQUOT, "free some"), (errno.ENOTDIR, "under a file"), (errno.ELOOP, "link"),
+        (errno.EISDIR, "name the file"), (errno.ENAMETOOLONG, "shorter"), (errno.EIO, "the disk"),
     ],
 )  # fmt: skip
 def test_every_refusal_has_its_advice(code, says, capsys):
@@ -35,9 +41,28 @@ def test_every_refusal_has_its_advice(code, says, capsys):
 
 
 def test_a_full_disk_without_a_name_is_said_and_a_lost_connection_is_not_hidden():
-    assert "no space" in str(explained(refused(errno.ENOSPC, None)))
+    assert "No space" in str(explained(refused(errno.ENOSPC, None)))
     assert explained(refused(errno.ECONNRESET, None)) is None
     assert explained(refused(errno.ENOENT, None)) is None
+
+
+def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch, capsys):
+    def nobody(_: int) -> None:
+        raise KeyError("no such user")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for words in (["report", "run_dir=~/r"], ["run", "study=smoke", 'run_dir="~/my runs"']):
+        assert program.main(words) == 2
+        assert "set HOME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("words", "status"), [("list nope", 2), ("list backend", 0)])
+def test_closed_streams_change_no_status(closed, words, status):
+    """A daemon's child may have none of its standard streams."""
+    command = f"{shlex.quote(sys.executable)} -m bench {words} {closed}"
+    assert subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode == status
 
 
 def test_a_place_is_tried_before_the_work(tmp_path):

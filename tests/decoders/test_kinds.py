@@ -13,7 +13,7 @@ import pytest
 from decoders.api import DecoderError
 from decoders.compose import PartSpec, build_part
 from decoders.documents import read_object
-from decoders.kinds import KindError, Seed, Within, built, fitted, hints_of
+from decoders.kinds import Seed, Within, fitted, hints_of
 
 if TYPE_CHECKING:
     from somewhere import Unknown  # type: ignore[import-not-found]
@@ -78,11 +78,11 @@ def test_what_fits_is_taken(value: Any, hint: Any, found: Any) -> None:
         ("c", Literal["a", "b"], "one of a, b"),
         (0.0, Annotated[float, Within(0, 1, above=True)], "above 0, found 0.0"),
         (11, Annotated[int, Within(1, 10)] | None, "at most 10, found 11"),
-        (7, Path, "a path, found 7"),
+        (7, Path, "a string, found 7"),
     ],
 )
 def test_what_does_not_fit_is_named(value: Any, hint: Any, says: str) -> None:
-    with pytest.raises(KindError, match=says):
+    with pytest.raises(DecoderError, match=says):
         fitted("x", value, hint)
 
 
@@ -98,15 +98,15 @@ def test_a_part_is_judged_by_its_own_annotations() -> None:
 
 
 def test_an_object_of_a_file_becomes_a_dataclass() -> None:
-    assert built(Shape, {"width": 3, "widths": [1, 2]}, "f") == Shape(3, (1, 2))
+    assert fitted("f", {"width": 3, "widths": [1, 2]}, Shape) == Shape(3, (1, 2))
     for values, says in (
         ({}, "f.width is missing"),
         ({"wdith": 3}, "did you mean 'width'"),
         ({"width": 0}, "f.width must be at least 1"),
         ([1], "f must be a mapping"),
     ):
-        with pytest.raises(KindError, match=says):
-            built(Shape, values, "f")
+        with pytest.raises(DecoderError, match=says):
+            fitted("f", values, Shape)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -119,5 +119,5 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         ('{"a": "b"}', "a must be an integer"),
     ):
         path.write_text(text)
-        with pytest.raises(KindError, match=f"{path}.*{says}"):
+        with pytest.raises(DecoderError, match=f"{path}.*{says}"):
             read_object(path, {"a": int})

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from decoders.api import DecoderError, Draft, Sampling, guided
+from decoders.api import DecoderError, Draft, Sampling
 from decoders.cache import KVCache
 from decoders.compose import PartSpec, build_part, resolve
-from decoders.distribution import probabilities
+from decoders.distribution import guided, probabilities
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle_learner import loaded
-from decoders.verify.token_verifier import walk
+from decoders.verify.children import walk
 
 # ---- cache --------------------------------------------------------------------------------------
 
@@ -60,6 +60,9 @@ def test_committing_reads_before_it_writes():
             keys, values = cache.read(layer)
             assert torch.equal(keys[row], wanted[0, row][:, order])
             assert torch.equal(values[row], wanted[1, row][:, order])
+
+
+# ---- noise --------------------------------------------------------------------------------------
 
 
 # ---- distributions ------------------------------------------------------------------------------
@@ -148,23 +151,22 @@ def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, mo
     with pytest.raises(DecoderError) as error:
         resolve("a_drafter_of_mind.Marginal")
     said = str(error.value)
-    assert (
-        "cannot import 'a_drafter_of_mind'" in said and "did you mean 'a_drafter_of_mine'" in said
-    )
-    assert f"looked in {tmp_path}" in said and "site-packages" not in said
+    assert "cannot import 'a_drafter_of_mind'" in said
+    assert "did you mean 'a_drafter_of_mine'" in said
+    assert f"Looked in {tmp_path}" in said and "site-packages" not in said
     assert "a folder with a_drafter_of_mind.py is looked in too with PYTHONPATH=DIR" in said
     with pytest.raises(
         DecoderError, match=r"a_drafter_of_mine.*nothing_of_the_kind.*mend the file"
     ):
         resolve("a_drafter_of_mine.Marginal")
-    with pytest.raises(DecoderError, match=r"looked in \S+/decoders/propose/trees$"):
+    with pytest.raises(DecoderError, match=r"Looked in \S+/decoders/propose/trees$"):
         resolve("decoders.propose.trees.nothing.Thing")
 
 
 def test_an_unknown_option_names_its_nearest_and_all():
     part = PartSpec("decoders.verify.lantern.Lantern", {"detla": 0.1})
     with pytest.raises(
-        DecoderError, match=r"no option 'detla'; did you mean 'delta'\? It takes: k, .*delta"
+        DecoderError, match=r"Lantern 'detla'; did you mean 'delta'. Known: delta, k,"
     ):
         build_part(part, random_model())
 

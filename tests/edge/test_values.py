@@ -20,7 +20,7 @@ from bench.data.errors import ConfigError
 from decoders.api import DecoderError, Sampling
 from decoders.compose import check_keywords, resolve
 from decoders.documents import CONFIG, read_object
-from decoders.kinds import KindError, hints_of
+from decoders.kinds import hints_of
 from decoders.training.losses import LossConfig
 
 WRONG: dict[type, tuple[Any, ...]] = {
@@ -89,7 +89,7 @@ def test_no_part_takes_another_kind() -> None:
                         continue
                     judged += 1
                     with pytest.raises(DecoderError, match=key):
-                        check_keywords(name, target, {key: value}, parameters)
+                        check_keywords(name, target, {key: value})
                         pytest.fail(f"{name}.{key} takes {value!r}")
     assert judged > 100
 
@@ -100,6 +100,6 @@ def test_no_entry_of_a_checkpoint_takes_another_kind(tmp_path: Path) -> None:
     for key, hint in CONFIG.items():
         for value in wrong(kinds(hint) | {type(None)}):
             path.write_text(json.dumps({key: value}))
-            with pytest.raises(KindError, match=r"config\.json"):
+            with pytest.raises(DecoderError, match=r"config\.json"):
                 read_object(path, CONFIG)
                 pytest.fail(f"{key} takes {value!r}")

@@ -71,7 +71,7 @@ def test_greedy_eagle2_draws_the_likeliest_code_everywhere(model: ImageModel) ->
         ("ein roter Kreis", "never saw"),
         ("赤い丸", "never saw"),
         ("a red circle " * 20, "at most 32 fit"),
-        ("a large rad circle", "'rad' .nearest: "),
+        ("a large rad circle", "'rad'; did you mean "),
     ],
 )
 def test_bad_prompts_are_refused(model: ImageModel, prompt: str, says: str) -> None:

@@ -10,7 +10,6 @@ first code (METHODS 6). Right-padded rows are rolled when they are read.
 from __future__ import annotations
 
 import copy
-import difflib
 import json
 import logging
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, NumericalError, TextFeatures
+from decoders.errors import did_you_mean
 from decoders.models.weights import opened_file, require_weights, sha256_of
 
 log = logging.getLogger(__name__)
@@ -160,12 +160,9 @@ class FeatureCache:
     def _row(self, prompt: str) -> int:
         if prompt in self._rows:
             return self._rows[prompt]
-        close = difflib.get_close_matches(prompt, self.prompts, 1, 0.5)
-        hint = (
-            f"; the nearest is {close[0]!r}" if close else f"; it begins with {self.prompts[0]!r}"
-        )
+        hint = did_you_mean(prompt, self.prompts) or f"; it begins with {self.prompts[0]!r}."
         raise DecoderError(
-            f"{self.path} has no features of the prompt {prompt!r} among its {self.count}{hint}. "
+            f"{self.path} has no features of the prompt {prompt!r} among its {self.count}{hint} "
             "Use prompts=features with this file, or add the prompt to it"
         )
 

@@ -6,7 +6,6 @@ the nearest known words: a model that never saw a word has nothing honest to dra
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
+from decoders.errors import did_you_mean
 from decoders.kinds import Within
 
 TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[^\w\s]")
@@ -47,8 +47,7 @@ class WordTokenizer:
             )
         unknown = [t for t in tokens if t not in self.index]
         if unknown:
-            near = {t: difflib.get_close_matches(t, self.index, 3, 0.5) for t in unknown[:5]}
-            hints = "; ".join(f"{t!r} (nearest: {', '.join(n) or 'none'})" for t, n in near.items())
+            hints = ", ".join(f"{t!r}{did_you_mean(t, self.index)}" for t in unknown[:5])
             raise DecoderError(
                 f"prompt {prompt!r} has {len(unknown)} of {len(tokens)} words that the embedded "
                 f"text encoder never saw: {hints}. It knows {len(self.index)} words of scene "

@@ -20,7 +20,6 @@ from decoders.documents import Size
 from decoders.kinds import Amount, entries, fitted
 from decoders.models.checkpoint import Checkpoint, Source, fill
 from decoders.models.vq.llamagen_vq import to_unit
-from decoders.models.weights import explained
 
 # What is read of config.json. What it leaves out is as transformers has it: the released network.
 SIZES = (
@@ -86,8 +85,7 @@ def read_emu3_vq(opened: Checkpoint, grid: int, at: str) -> Emu3VQ:
     own = opened.config.get("model_type") == Emu3VQVAEConfig.model_type
     given = opened.config if own else opened.config.get("vq_config", {})
     where = f"{opened.path}: config.json: vq_config"
-    with explained():
-        known = entries(fitted(where, given, dict[str, Any]), KNOWN, where)
+    known = entries(fitted(where, given, dict[str, Any]), KNOWN, where)
     config = Emu3VQVAEConfig(**{name: known[name] for name in KNOWN if name in known})
     config._attn_implementation = "sdpa"
     with torch.device("meta"):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from decoders.api import DecoderError
-from decoders.kinds import Amount, NotNegative, Seed, built, require
-from decoders.models.weights import explained, read_json
+from decoders.kinds import Amount, NotNegative, Seed, fitted, require
+from decoders.models.weights import read_json
 from decoders.tiny.bundle import CARD, shipped
 from decoders.training.trainer import TrainConfig
 
@@ -29,7 +29,7 @@ class Plan:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        require(self, "", DecoderError)
+        require(self, "")
         for name in ("work", "weights"):
             object.__setattr__(self, name, Path(getattr(self, name)))
         self._keep_shipped()
@@ -41,8 +41,8 @@ class Plan:
             given |= {"steps": self.steps, "budget_seconds": None}
         if self.minutes is not None:
             given["budget_seconds"] = 60 * self.minutes
-        with explained():
-            return built(TrainConfig, given, f"train.{name}")
+        config: TrainConfig = fitted(f"train.{name}", given, TrainConfig)
+        return config
 
     def written(self) -> dict[str, Any]:
         """The entries of the parts that are written; DecoderError where there is no card."""

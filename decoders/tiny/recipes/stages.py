@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, Sampling
-from decoders.kinds import built
+from decoders.errors import unknown
+from decoders.kinds import fitted
 from decoders.models.transformer import cast
-from decoders.models.weights import explained, write_weights
-from decoders.nearest import unknown
+from decoders.models.weights import write_weights
 from decoders.propose.drafters.eagle3 import Eagle3Learner
 from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.tiny.bundle import check_together, load, load_part
@@ -114,9 +114,8 @@ def _grouped(name: str, plan: Plan) -> None:
 def _drafter(name: str, settings: Mapping[str, Any], plan: Plan) -> None:
     """EAGLE, or EAGLE-3, which begins as the written EAGLE."""
     config = plan.config(name)
-    with explained():
-        loss = built(LossConfig, settings["loss"], f"drafters.{name}.loss")
-        states = built(DataConfig, settings["data"], f"drafters.{name}.data")
+    loss = fitted(f"drafters.{name}.loss", settings["loss"], LossConfig)
+    states = fitted(f"drafters.{name}.data", settings["data"], DataConfig)
     dtype = fast_dtype(torch.device(plan.device))
     model = load(plan.device, str(dtype).removeprefix("torch."), str(plan.weights), drafters=False)
     if name == "eagle3":

@@ -14,7 +14,7 @@ from bench.commands import evaluate
 from bench.commands.evaluate import cmd_evaluate, parse
 from bench.config.compose import compose_study
 from bench.config.plugins import call
-from bench.data.errors import ConfigError, PromptError
+from bench.data.errors import EXPLAINED, ConfigError
 from bench.judge.quality import CocoScorer, ScenesScorer
 from bench.prompts import Prompt
 from bench.prompts.file import captions_of
@@ -167,28 +167,28 @@ def test_captions_find_their_images(tmp_path, name, text):
         ("c.txt", "one\n\nthree\n", r"caption of 2\.png is empty"),
         ("c.csv", "image,caption\n1,a\n2,b\n", r"1 images without a caption \(10\.png\)"),
         ("c.csv", "image,caption\n1,a\n1.png,b\n10,c\n", r"names 1\.png twice"),
-        ("c.jsonl", '{"image": "1.png"', "line 1, is not JSON"),
+        ("c.jsonl", '{"image": "1.png"', "line 1, is not valid JSON"),
         ("c.json", json.dumps({"annotations": [], "info": {}}), "official annotation file"),
     ],
 )
 def test_captions_that_do_not_match_are_refused(tmp_path, name, text, message):
     if text:
         (tmp_path / name).write_text(text)
-    with pytest.raises(PromptError, match=message):
+    with pytest.raises(EXPLAINED, match=message):
         captions_of([Path(f"{n}.png") for n in (1, 2, 10)], tmp_path / name)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("imges=a", "unknown setting of evaluate 'imges'; did you mean 'images'"),
+        ("imges=a", "unknown setting 'imges'; did you mean 'images'"),
         ("limit=many", "limit must be an integer, found 'many'"),
         ("batch=0", "at least 1"),
         ("another", "expected one folder of images, found 2"),
     ],
 )
 def test_bad_settings_are_refused(given, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(EXPLAINED, match=message):
         parse(["images=a", given])
 
 

@@ -12,7 +12,7 @@ from bench.compare import published as table
 from bench.compare.compare import cmd_compare
 from bench.compare.published import load_names
 from bench.compare.verdicts import Result, Verdict, build
-from bench.data.errors import ConfigError
+from bench.data.errors import EXPLAINED
 from bench.judge.paired import paired_speedup
 from tests.bench.compare.files import a_run, write
 
@@ -216,7 +216,7 @@ def test_compare_writes_table_and_plot_of_the_shipped_numbers(tmp_path):
 )
 def test_bad_words_are_refused(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(EXPLAINED, match=said):
         cmd_compare(words)
 
 

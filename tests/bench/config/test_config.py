@@ -3,7 +3,7 @@
 import pytest
 
 from bench.config.compose import compose_study
-from bench.data.errors import ConfigError
+from bench.data.errors import EXPLAINED, ConfigError
 
 INNER = "in quotes of their own: 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="
 SPEC = "{decoder: fake_spec, name: big, overrides: ['acceptance.k=8', 'loop.step=5']}"
@@ -44,10 +44,11 @@ def test_study_main_composes_the_published_decoders():
         (["quality.reseed_from=0"], "reseed_from must differ"),
         (["decoders=[ar]", "drafter.checkpoint=x"], "has a part `drafter`"),
         (["seed=1,2"], "sweep"),
+        (["acceptance.delta=interval(0,1)"], "write them, as in acceptance.delta=A,B"),
     ],
 )
 def test_bad_settings_are_explained(words, expected):
-    with pytest.raises(ConfigError, match=r".") as error:
+    with pytest.raises(EXPLAINED, match=r".") as error:
         compose_study(["study=main", *words])
     assert expected in str(error.value)
 
@@ -56,6 +57,7 @@ def test_a_subset_keeps_the_entries_of_the_study_and_equal_ones_run_once():
     config = compose_study(["study=full", "decoders=[ar_greedy,lantern]"])
     assert [e.name for e in config.decoders] == ["ar_greedy", "lantern"]
     assert config.decoders[0].sampling.temperature == 0
+    assert compose_study(["study=full", "decoders=ar_greedy,lantern"]) == config
     config = compose_study(["study=main", "sampling.temperature=0"])
     assert [e.name for e in config.decoders if e.name.startswith("ar")] == ["ar"]
 

@@ -9,13 +9,13 @@ import pytest
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.config.schema import FairnessConfig
-from bench.data.errors import ConfigError
 from bench.judge.fairness import SAME, judge, judge_folder, mixed
 from bench.judge.roofline import roofline
 from bench.measure.rates import MachineRates
 from bench.run.finish import finish
 from bench.run.partial import gather
 from bench.run.summary import COLUMNS
+from decoders.api import DecoderError
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.measure.test_floors import REAL
 
@@ -169,10 +169,10 @@ def test_the_limit_is_a_setting_and_changes_no_rows():
     assert plain.baselines == ["ar", "ar_greedy"]
     assert compose_study(["study=smoke", "fairness.cpu=3"]).hash == plain.hash
     for word in ("fairness.factor=abc", "fairness.factr=3"):
-        with pytest.raises(ConfigError, match=r"fairness\.factor"):
+        with pytest.raises(DecoderError, match=r"fairness\.factor"):
             compose_study(["study=smoke", word])
     for bad in (1.0, 0.0, -3.0, math.inf):
-        with pytest.raises(ConfigError, match=r"factor must be (above 1|a finite)"):
+        with pytest.raises(DecoderError, match=r"factor must be (above 1|a finite)"):
             FairnessConfig(bad)
 
 

@@ -20,6 +20,7 @@ from bench.measure.clock import Clock, no_collection
 from bench.measure.device import card_state, prepare, provenance
 from bench.measure.memory import MemoryMeter
 from bench.run.warmup import warm_up
+from decoders.api import DecoderError
 from decoders.execution.cpu import processor
 
 
@@ -92,7 +93,7 @@ def test_a_rocm_build_has_no_cuda_device(monkeypatch):
 def test_what_a_processor_cannot_do_is_refused():
     with pytest.raises(ConfigError, match=r"needs backend\.device=cuda, found cpu"):
         BackendConfig("mine", "cpu", "float32", 1, "graph")
-    with pytest.raises(ConfigError, match="'compile'"):
+    with pytest.raises(DecoderError, match="'compile'"):
         BackendConfig("mine", "cpu", "float32", 1, "compiled")
     with pytest.raises(ConfigError, match=r"may use \d+ cores.*Set backend\.threads="):
         prepare(BackendConfig("eager", "cpu", "float32", 4000))

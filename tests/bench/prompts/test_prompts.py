@@ -1,26 +1,46 @@
-"""Prompt sets: files as users have them, and what is refused."""
+"""Prompt sets: files as users and other programs write them, and what is refused."""
 
 import json
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
-from bench.data.errors import ConfigError, PromptError
-from bench.prompts import file, parti, scenes
+from bench.config.compose import compose_study
+from bench.config.schema import LoaderConfig
+from bench.data.errors import EXPLAINED, PromptError
+from bench.prompts import PromptSet, load_prompts
+from bench.prompts.file import captions_of
+from bench.run.runner import run_study
+from tests.bench import fakes
+
+SETS = Path(__file__).parents[3] / "conf/prompts"
 
 
-def write(folder, name, text):
+def load(name: str, count: int | None = None, **settings: Any) -> PromptSet:
+    return load_prompts(LoaderConfig(name, f"bench.prompts.{name}.load", settings), count)
+
+
+def texts(prompts: Sequence[Any]) -> list[str]:
+    return [p.text for p in prompts]
+
+
+def write(folder: Path, name: str, text: str) -> str:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return str(path)
 
 
 def test_scenes_are_distinct_held_out_and_prefix_stable():
-    many = scenes.load(300)
+    many = load("scenes", 300)
     assert len({p.text for p in many}) == 300
-    assert scenes.load(10) == many[:10], "more prompts must not change the first ones"
-    assert not {p.text for p in many[:50]} & {p.text for p in scenes.load(50, split="train")}
-    with pytest.raises(ConfigError, match="bench"):
-        scenes.load(2, split="bensh")
+    assert load("scenes", 10) == many[:10], "more prompts must not change the first ones"
+    assert not {p.text for p in many[:50]} & {p.text for p in load("scenes", 50, split="train")}
+    with pytest.raises(EXPLAINED, match="bench"):
+        load("scenes", 2, split="bensh")
 
 
 @pytest.mark.parametrize(
@@ -34,35 +54,7 @@ def test_scenes_are_distinct_held_out_and_prefix_stable():
     ],
 )
 def test_file_kinds(tmp_path, name, text):
-    assert [p.text for p in file.load(2, write(tmp_path, name, text))] == [
-        "a red cube",
-        "a blue ring",
-    ]
-
-
-def test_unreadable_files(tmp_path):
-    with pytest.raises(PromptError, match="does not exist"):
-        file.load(1, str(tmp_path / "none.txt"))
-    for name, coding in (("latin.txt", "latin-1"), ("wide.txt", "utf-16")):
-        (tmp_path / name).write_bytes("caf\xe9\n".encode(coding))
-        with pytest.raises(PromptError, match="not UTF-8"):
-            file.load(1, str(tmp_path / name))
-    with pytest.raises(PromptError, match="folder"):
-        file.load(1, str(tmp_path))
-
-
-def test_parti_categories(tmp_path):
-    text = (
-        'Prompt\tCategory\tChallenge\tNote\nbond\tAbstract\tBasic\t\na "B" cat\tAnimals\tBasic\t\n'
-    )
-    path = write(tmp_path, "parti.tsv", text)
-    assert [p.text for p in parti.load(2, path)] == ["bond", 'a "B" cat']
-    assert [p.id for p in parti.load(1, path, category="Animals")] == ["parti-0002"]
-    with pytest.raises(PromptError, match="Animals"):
-        parti.load(1, path, category="Animal")
-
-
-# ---- files as other programs write them ---------------------------------------------------------
+    assert texts(load("file", 2, path=write(tmp_path, name, text))) == ["a red cube", "a blue ring"]
 
 
 def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path):
@@ -70,21 +62,32 @@ def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path):
     text = "a red\u2028cube\r\na blue\x85ring\na \x0b cat\ra dog"
     for name in ("a.txt", "a.csv"):
         head = "prompt\r\n" if name.endswith("csv") else ""
-        found = file.load(None, write(tmp_path, name, head + text.replace("\ra", "\na")))
-        assert [p.text for p in found] == ["a red cube", "a blue ring", "a cat", "a dog"]
-    lines = parti.load(None, write(tmp_path, "p.tsv", "Prompt\tCategory\na\u2028b\tc\x85d\n"))
+        found = load("file", path=write(tmp_path, name, head + text.replace("\ra", "\na")))
+        assert texts(found) == ["a red cube", "a blue ring", "a cat", "a dog"]
+    lines = load("parti", path=write(tmp_path, "p.tsv", "Prompt\tCategory\na\u2028b\tc\x85d\n"))
     assert [(p.text, p.category) for p in lines] == [("a b", "c d")]
 
 
 def test_a_newline_in_quotes_is_a_space(tmp_path):
     text = 'id,prompt\n1,"a red\ncube"\n2,"a ""blue""\r\n ring, large"\n'
-    found = file.load(None, write(tmp_path, "a.csv", text))
-    assert [p.text for p in found] == ["a red cube", 'a "blue" ring, large']
+    found = load("file", path=write(tmp_path, "a.csv", text))
+    assert texts(found) == ["a red cube", 'a "blue" ring, large']
     items = json.dumps(["a red\ncube", {"prompt": "a\n\nring"}])
-    assert [p.text for p in file.load(None, write(tmp_path, "a.json", items))] == [
-        "a red cube",
-        "a ring",
-    ]
+    assert texts(load("file", path=write(tmp_path, "a.json", items))) == ["a red cube", "a ring"]
+
+
+def test_names_and_prompts_of_other_systems_meet(tmp_path):
+    """macOS writes an accent behind its letter (NFD), a keyboard the letter with it (NFC)."""
+    both = ["café", unicodedata.normalize("NFD", "café")]
+    for of_file, of_image in (both, both[::-1]):
+        path = Path(write(tmp_path, "c.json", json.dumps({f"{of_file}.png": "a cup"})))
+        assert captions_of([Path(f"{of_image}.png")], path) == ["a cup"]
+    with pytest.raises(PromptError, match="are the same"):
+        load("file", path=write(tmp_path, "a.txt", "\n".join(both)))
+    table = f"Prompt\tCategory\na cup\t{both[1]}\n"
+    assert len(load("parti", path=write(tmp_path, "p.tsv", table), category=both[0])) == 1
+    named = compose_study([f"decoders=[{{decoder: ar, name: {both[1]}}}]"]).decoders[0]
+    assert named.name == both[0]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +96,7 @@ def test_a_newline_in_quotes_is_a_space(tmp_path):
         ("a.csv", "prompt\n", "has no prompts"),
         ("a.txt", "a cube\n\na ring\n", "prompt 2 is empty"),
         ("a.txt", "a cube\na ring\na cube\n", "prompts 1 and 3 are the same"),
-        ("a.json", "{", "not JSON"),
+        ("a.json", "{", "not valid JSON"),
         ("a.json", '{"a": 1}', "must hold a list"),
         ("a.yaml", "- a", "unknown kind of prompt file '.yaml'"),
         ("a.csv", "id,prompt\nx,a cube\nx,a ring\n", "two prompts have the id 'x'"),
@@ -104,13 +107,102 @@ def test_a_newline_in_quotes_is_a_space(tmp_path):
         ("a.tsv", 'prompt\n"hello" cat\n', "each of its quotes twice"),
         ("a.csv", "prompt,Prompt\na,b\n", "a column is named twice"),
         ("a.txt", "a" * 10_001, "has 10001 characters, at most 10000"),
-        ("a.txt", "a\x00b\n", "control characters"),
+        ("a.txt", "a\x01b\n", "control characters"),
         ("a.json", "[" * 100_000, "nested too deep"),
         ("a.json", '[{"prompt": "a", "prompt": "b"}]', "the key 'prompt' twice"),
         ("a.json", '[{"prompt": "a", "id": [1]}]', "the id of item 1 must be"),
     ],
 )
 def test_files_that_would_be_misread_are_refused(tmp_path, name, text, expected):
-    with pytest.raises(PromptError) as error:
-        file.load(None, write(tmp_path, name, text))
+    with pytest.raises(EXPLAINED) as error:
+        load("file", path=write(tmp_path, name, text))
     assert expected in str(error.value) and len(str(error.value)) < 1000
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(EXPLAINED, match="does not exist"):
+        load("file", path=str(tmp_path / "none.txt"))
+    for name, coding in (("latin.txt", "latin-1"), ("wide.txt", "utf-16")):
+        (tmp_path / name).write_bytes("caf\xe9\n".encode(coding))
+        with pytest.raises(EXPLAINED, match="not UTF-8"):
+            load("file", path=str(tmp_path / name))
+    with pytest.raises(EXPLAINED, match="folder"):
+        load("file", path=str(tmp_path))
+
+
+# ---- sets that others publish -------------------------------------------------------------------
+
+
+def test_parti_categories(tmp_path):
+    text = (
+        'Prompt\tCategory\tChallenge\tNote\nbond\tAbstract\tBasic\t\na "B" cat\tAnimals\tBasic\t\n'
+    )
+    path = write(tmp_path, "parti.tsv", text)
+    assert texts(load("parti", 2, path=path)) == ["bond", 'a "B" cat']
+    assert [p.id for p in load("parti", 1, path=path, category="Animals")] == ["parti-0002"]
+    with pytest.raises(PromptError, match="Animals"):
+        load("parti", 1, path=path, category="Animal")
+
+
+def test_coco_picks_one_caption_an_image_and_keeps_its_id(tmp_path):
+    rows = [(9, "a b"), (4, "a c"), (9, "a longer one"), (4, "a c\n "), (9, "as long, too")]
+    annotations = [{"image_id": i, "caption": c} for i, c in rows]
+    path = write(tmp_path, "captions_val2014.json", json.dumps({"annotations": annotations}))
+    longest = load("coco", path=path)
+    assert [(p.id, p.text) for p in longest] == [("9", "a longer one"), ("4", "a c")]
+    assert texts(load("coco", path=path, caption="first")) == ["a b", "a c"]
+    with pytest.raises(EXPLAINED, match="longest"):
+        load("coco", path=path, caption="longer")
+    with pytest.raises(PromptError, match="not an official COCO"):
+        load("coco", 1, path=write(tmp_path, "empty.json", "[]"))
+
+
+def test_classes():
+    assert texts(load("classes", 3)) == ["0", "1", "2"] and len(load("classes")) == 1000
+    assert [p.id for p in load("classes", only=[207, 7])] == ["class-0207", "class-0007"]
+    config = compose_study(["prompts=classes", "prompts.only=[207,360]", "decoders=[ar]"])
+    assert texts(load_prompts(config.prompts, 2)) == ["207", "360"]
+    with pytest.raises(PromptError, match="prompts=classes has 1000 prompts, 1001 are wanted"):
+        load("classes", 1001)
+    with pytest.raises(EXPLAINED, match="from 0 to 9, found 10"):
+        load("classes", 1, classes=10, only=[10])
+    with pytest.raises(PromptError, match="are the same"):
+        load("classes", 2, only=[5, 5])
+
+
+# ---- prompts.limit ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ten(tmp_path: Path) -> str:
+    return write(tmp_path, "ten.txt", "".join(f"prompt {i}\n" for i in range(10)))
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SETS.glob("*.yaml")))
+def test_every_set_has_a_limit(name):
+    words = [f"prompts={name}", "decoders=[ar]", "prompts.limit=0"]
+    if "path" in OmegaConf.load(SETS / f"{name}.yaml").keys():  # noqa: SIM118  ??? is a key too
+        words.append("prompts.path=none.txt")
+    with pytest.raises(EXPLAINED, match=r"prompts\.limit must be at least 1"):
+        load_prompts(compose_study(words).prompts, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "limit", "expected"),
+    [
+        (1, 11, "prompts.limit=11, but .* has 10 prompts"),
+        (3, 2, "prompts.limit=2 leaves 2 prompts, 3 are wanted"),
+    ],
+)
+def test_too_few_prompts_are_explained(ten, count, limit, expected):
+    with pytest.raises(PromptError, match=expected):
+        load("file", count, path=ten, limit=limit)
+
+
+def test_a_study_that_wants_more_than_is_left_stops_before_anything_is_decoded(fake_study, ten):
+    words = ["prompts=file", f"prompts.path={ten}", "prompts.limit=5"]
+    with pytest.raises(PromptError, match="leaves 5 prompts, 6 are wanted"):
+        run_study(fake_study(*words))
+    assert fakes.CALLS == []
+    rows = run_study(fake_study(*words, "quality.images=5")).rows
+    assert sorted(set(rows.prompt_id)) == ["1", "2", "3", "4", "5"]

@@ -105,7 +105,7 @@ def test_missing_truncated_and_unknown(tmp_path):
     save(path, features, mask, {"prompt": json.dumps(["a red cat", "a dog", "a bird"])})
     cache = FeatureCache(path)
     for read in (cache.encode, cache.check):
-        with pytest.raises(DecoderError, match="the nearest is 'a red cat'"):
+        with pytest.raises(DecoderError, match="did you mean 'a red cat'"):
             read(["a red bat"])
     with pytest.raises(DecoderError, match="no prompts"):
         cache.encode([])

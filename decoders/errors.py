@@ -1,10 +1,19 @@
-"""Unknown names: the nearest known ones. Imports nothing heavy."""
+"""The errors of `decoders`, and the nearest known names for an unknown one. Imports nothing heavy:
+the command line names these errors before torch is loaded."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 from typing import Any
+
+
+class DecoderError(ValueError):
+    """An input that cannot be used: says what was expected, what was found and what to do."""
+
+
+class NumericalError(DecoderError):
+    """NaN or infinity where logits or probabilities were expected."""
 
 
 def did_you_mean(name: str, known: Iterable[Any]) -> str:
