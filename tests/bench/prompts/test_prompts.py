@@ -86,7 +86,7 @@ def test_names_and_prompts_of_other_systems_meet(tmp_path):
         load("file", path=write(tmp_path, "a.txt", "\n".join(both)))
     table = f"Prompt\tCategory\na cup\t{both[1]}\n"
     assert len(load("parti", path=write(tmp_path, "p.tsv", table), category=both[0])) == 1
-    named = compose_study([f"decoders=[{{decoder: ar, name: {both[1]}}}]"]).decoders[0]
+    named = compose_study([f"decoders=[{{decoder: ar, name: '{both[1]}'}}]"]).decoders[0]
     assert named.name == both[0]
 
 
