@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as a daemon's are
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "w"))
+    _settle_homeless()
     words = list(sys.argv[1:] if argv is None else argv)
     verbose = bool(words) and words[0] in ("-v", "--verbose")
     words = words[1:] if verbose else words
@@ -71,6 +73,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(getattr(module, f"cmd_{name.replace('-', '_')}")(words))
 
     return answered(command, rest)
+
+
+def _settle_homeless() -> None:
+    """Where there is no home folder, libraries of the report find theirs where caches lie."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    try:
+        Path.home()
+    except RuntimeError:
+        for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME") if cache else ():
+            os.environ.setdefault(name, str(cache))
 
 
 def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:

@@ -132,11 +132,12 @@ def completed(config: EvaluateConfig) -> EvaluateConfig:
     from metrics.images import image_files
     from metrics.official.papers import METRICS
 
+    files = image_files(config.images)
     there = config.images / OWN_FILE
     config = replace(config, captions=config.captions or (there if there.is_file() else None))
     if config.metrics:
         return config
-    if config.captions and _all_scenes(captions_of(image_files(config.images), config.captions)):
+    if config.captions and _all_scenes(captions_of(files, config.captions)):
         return replace(config, metrics=("scenes",))
     fit = [m for m in PAPERS if config.captions or not METRICS[m].captions]
     fit = [m for m in fit if config.reference or not METRICS[m].reference]

@@ -55,6 +55,11 @@ def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch, capsys):
     for words in (["report", "run_dir=~/r"], ["run", "study=smoke", 'run_dir="~/my runs"']):
         assert program.main(words) == 2
         assert "set HOME" in capsys.readouterr().err
+    monkeypatch.setenv("XDG_CONFIG_HOME", "for the test to put back")
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert program.main(["list", "backend"]) == 0
+    assert os.environ["XDG_CONFIG_HOME"] == "/caches", "libraries of the report ask for it"
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
