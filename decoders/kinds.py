@@ -65,7 +65,9 @@ def fitted(where: str, value: Any, hint: Any, text: bool = False) -> Any:
     """
     from pydantic import PydanticUserError, ValidationError
 
-    cls = next(filter(dataclasses.is_dataclass, (hint, *typing.get_args(hint))), None)
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(hint) if union else (hint,)
+    cls = next(filter(dataclasses.is_dataclass, kinds), None)
     if cls is not None and isinstance(value, Mapping):
         return _made(where, value, cls, text)
     _require_storable(where, value)
