@@ -93,19 +93,6 @@ def test_a_recorded_step_goes_on_from_its_own_state(name, temperature):
     assert set(made[1].trace.seconds) <= {"prefill", "draft", "step"}
 
 
-@pytest.mark.parametrize("name", ["ar", "lantern_pp"])
-def test_an_image_comes_out_again_after_another_was_decoded_in_its_state(name):
-    model = dataclasses.replace(random_model(vocab=16, grid=4), execution=Replayed())
-    decoder = build_decoder(model, EVERY[name], Sampling(cfg=2.0))
-    one, other = (
-        (model.text.encode([prompt]), Noise.for_prompts(3, [prompt], model.target.length))
-        for prompt in ("a b", "c d e")
-    )
-    first, second, again = (decoder.generate(*given).codes.clone() for given in (one, other, one))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, second)
-
-
 FIRST, SECOND = ["a b", "c"], ["d", "e f g"]
 CACHES = {"ar": 1, "lantern_pp": 2, "free": 2, "medusa": 1}  # target's, and drafter's
 

@@ -8,7 +8,7 @@ from decoders.noise import DRAFT_SLOT, Noise
 from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.propose.trees.static import Static, draw_distinct, parse_choices
+from decoders.propose.trees.static import Static, parse_choices
 
 VOCAB = 20
 PLAIN = Sampling()
@@ -137,46 +137,6 @@ def test_a_codebook_with_fewer_codes_than_a_node_has_children_is_named(tree):
     noise = Noise.for_prompts(0, ["a", "b"], 16)
     with pytest.raises(DecoderError, match=r"likeliest codes of a node, and the codebook has 4"):
         tree.grow(Session(2), logits, sampling, noise, torch.ones(2, dtype=torch.long))
-
-
-def test_draws_without_replacement_follow_q():
-    """Frequencies of ordered pairs against q(x) q(y) / (1 - q(x))."""
-    q = torch.tensor([0.5, 0.3, 0.15, 0.05])
-    count = 40_000
-    u = torch.rand(count, 2, generator=torch.Generator().manual_seed(0))
-    drawn = draw_distinct(q.expand(count, 1, -1), u[:, None])[:, 0]
-    seen = torch.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16).view(4, 4) / count
-    wanted = q[:, None] * q / (1 - q[:, None])
-    wanted.fill_diagonal_(0)
-    assert (seen - wanted).abs().max() < 0.01
-    assert not seen.diagonal().any()
-
-
-def test_the_dynamic_tree_keeps_the_best_candidates():
-    """Against brute force: all candidates of the same beam, by cumulative log-probability."""
-    tree = Dynamic(depth=3, top_k=3, nodes=8)
-    session, draft, _, _ = grown(tree, batch=4)
-    for b in range(4):
-        root = int(session.root_code[b])
-        log = [session.table[d].log_softmax(-1) for d in range(3)]
-        level = sorted(((float(log[0][root, c]), (c,)) for c in range(VOCAB)), reverse=True)[:3]
-        every = list(level)
-        for d in (1, 2):
-            grown_level = []
-            for score, path in level:
-                best = log[d][path[-1]].topk(3)
-                for v, c in zip(best.values, best.indices, strict=True):
-                    grown_level.append((score + float(v), (*path, int(c))))
-            every += grown_level
-            level = sorted(grown_level, reverse=True)[:3]
-        wanted = {path for _, path in sorted(every, reverse=True)[:8]}
-        found = set()
-        for n in range(1, 9):
-            path, node = (), n
-            while node:
-                path, node = (int(draft.codes[b, node]), *path), int(draft.parents[b, node])
-            found.add(path)
-        assert found == wanted
 
 
 @pytest.mark.parametrize(
