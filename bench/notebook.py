@@ -6,7 +6,7 @@
     one.codes, one.image, one.mal
     summary("results/runs/main")[["decoder", "speedup", "fid"]]
 
-`docs/notebook.md` walks through it. A figure to publish is of a run: `decode` times one image once.
+`docs/running.md` walks through it. A figure to publish is of a run: `decode` times one image once.
 """
 
 from __future__ import annotations

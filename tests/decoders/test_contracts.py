@@ -1,5 +1,5 @@
 """What the contracts of `decoders.api` show to a part of one's own: a proposer the image so far, a
-rule the depth and the place. Whole methods as parts: docs/plug_ins.md (`tests.docs.test_plug_ins`).
+rule the depth and the place. Whole methods as parts: docs/adding.md (`tests.docs.test_adding`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ code d places behind the next one from the state h that predicted the root. Noth
 depths: every node of a level gets the same logits, whatever its parent's code. The paper starts
 with W1 = 0 and W2 = the target's head, so an untrained head drafts the target's own next code.
 
-This file is also the worked example of docs/new_drafter.md: a net, a session, a part, a learner.
+This file is also the worked example of docs/adding.md: a net, a session, a part, a learner.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def test_griffin_begins_as_eagle_and_where_all_counts_its_loss_is_that_of_eagle(
     assert torch.equal(a, b)  # the first depth counts everywhere
 
 
-# ---- Medusa's heads, the example of docs/new_drafter.md ------------------------------------------
+# ---- Medusa's heads, the example of docs/adding.md ------------------------------------------
 
 
 def test_an_untrained_head_drafts_the_targets_own_next_code() -> None:

@@ -1,4 +1,4 @@
-"""The parts of docs/plug_ins.md are short, decode, and get the verdicts that the page states."""
+"""The parts of docs/adding.md are short, decode, and get the verdicts that the page states."""
 
 import re
 import shlex
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.commands.train import compose_train
 from bench.config.compose import compose_study
 from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.judge.gate import sampled
@@ -16,9 +17,10 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.small import random_model
 from decoders.noise import Noise
 
-DOC = (Path(__file__).parents[2] / "docs" / "plug_ins.md").read_text()
+DOC = (Path(__file__).parents[2] / "docs" / "adding.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
-(WORDS,) = [shlex.split(text) for kind, text in BLOCKS if not kind]
+COMMANDS = [shlex.split(line) for kind, text in BLOCKS if not kind for line in text.splitlines()]
+*MEDUSA, WORDS = COMMANDS
 ROWS = re.findall(r"^\| `(\w+)` \|.*\| (\w+) \|$", DOC, re.MULTILINE)
 PROMPTS = ["a", "b", "c"]
 
@@ -26,7 +28,7 @@ PROMPTS = ["a", "b", "c"]
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The study of the page's command, with the page's files in a folder of their own."""
-    folder = tmp_path_factory.mktemp("plug_ins")
+    folder = tmp_path_factory.mktemp("adding")
     for _, text in [block for block in BLOCKS if block[0]]:
         path = folder / re.findall(r"^# (\S+\.(?:py|yaml))$", text, re.MULTILINE)[0]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +54,7 @@ def decoded(spec: DecoderSpec, model: ImageModel) -> Any:
 
 
 def test_the_page_is_short():
-    assert len(DOC.split()) <= 1200
+    assert len(DOC.split()) <= 1800
     code = [text for kind, text in BLOCKS if kind == "python"]
     assert len(code) == len(ROWS) == 4
     assert all(len([line for line in text.splitlines() if line]) < 40 for text in code)
@@ -75,3 +77,14 @@ def test_a_part_needs_fewer_forwards_than_ar(name, study, model):
     made = decoded(spec, model)
     assert made.codes.shape == (len(PROMPTS), size)
     assert made.trace.target_calls.float().mean() < size - 1
+
+
+@pytest.mark.parametrize("words", MEDUSA, ids=lambda words: " ".join(words[3:5]))
+def test_the_commands_of_the_trained_drafter_are_understood(words):
+    assert words[:3] == ["python", "-m", "bench"]
+    name = "decoders.propose.drafters.medusa.Medusa"
+    if words[3] == "train":
+        assert compose_train(words[4:]).learner.target == f"{name}Learner"
+    else:
+        entry = compose_study(words[4:]).decoders[-1]
+        assert entry.spec.drafter is not None and entry.spec.drafter.target == name
