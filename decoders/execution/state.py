@@ -81,7 +81,8 @@ def put_row(run: Any, row: int, one: Any) -> None:
     caches: tuple[str, ...] = ()
     for (path, (owner, name), old), (_, (its, _), new) in zip(mine, other, strict=True):
         if isinstance(owner, KVCache) and name == "data":
-            owner.take(range(row, its.rows * batch, batch), its)
+            if its is not owner:  # of one row, the image has begun where it goes on
+                owner.take(range(row, its.rows * batch, batch), its)
             caches += (path.removesuffix("data"),)  # all else below it is made of its data
         elif old is not new and not path.startswith(caches):
             _put(path, old, new, batch, row)

@@ -103,6 +103,7 @@ def test_any_number_of_rows_will_do(name: str, rows: int) -> None:
     greedy = Sampling(temperature=0, cfg=2.0)
     for sampling in (SAMPLING, greedy, Sampling()):
         require_alone(decoder_of(name, Eager(), sampling), rows)
+    require_alone(decoder_of(name, Replayed()), rows)
 
 
 def test_a_recorded_step_stays_where_it_was() -> None:
