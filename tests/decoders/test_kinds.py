@@ -101,7 +101,7 @@ def test_an_object_of_a_file_becomes_a_dataclass() -> None:
     assert fitted("f", {"width": 3, "widths": [1, 2]}, Shape) == Shape(3, (1, 2))
     for values, says in (
         ({}, "f.width is missing"),
-        ({"wdith": 3}, "did you mean 'width'"),
+        ({"wdith": 3}, "did you mean 'f.width'"),
         ({"width": 0}, "f.width must be at least 1"),
         ([1], "f must be a mapping"),
     ):
