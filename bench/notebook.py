@@ -33,7 +33,8 @@ from bench.measure.memory import MemoryMeter
 from bench.prompts import load_prompts
 from bench.records.load import load
 from bench.report.build import write_report
-from bench.run.generate import build, generate, picture_of
+from bench.run.decoders import build
+from bench.run.generate import generate, picture_of
 from bench.run.session import load_model
 
 if TYPE_CHECKING:

@@ -128,8 +128,8 @@ def speedup(baseline: Timings, decoder: Timings) -> Speedup | None:
         return None
     value, least, greatest = np.exp([y.mean(), y.min(), y.max()]).tolist()
     e = forwards[0] / forwards[0].mean() - forwards[1] / forwards[1].mean()  # [m]
-    known = len(y) >= FEWEST and len(shared) > 1
-    moments = (variance_of_mean(y), len(y) - 1.0) if known else (math.nan, math.nan)
+    enough = len(y) >= FEWEST and len(shared) > 1
+    moments = (variance_of_mean(y), len(y) - 1.0) if enough else (math.nan, math.nan)
     lengths = dict(zip(shared, e.tolist(), strict=True))
     return Speedup(value, moments, lengths, len(y), least, greatest)
 
@@ -141,8 +141,8 @@ def variance_of_mean(y: np.ndarray) -> float:
     total = float((off**2).sum())
     if total == 0:
         return 0.0
-    found = (count * float((off[1:] * off[:-1]).sum()) / total + 1) / (count - 4)
-    r = min(max(found, 0.0), MOST_CORRELATION)
+    unbiased = (count * float((off[1:] * off[:-1]).sum()) / total + 1) / (count - 4)
+    r = min(max(unbiased, 0.0), MOST_CORRELATION)
     return total / (count - 1) / count * (1 + r) / (1 - r)
 
 

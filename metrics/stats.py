@@ -95,8 +95,8 @@ def jackknife(
     """
     each, groups = values[1:], len(values) - 1
     error = float(np.sqrt((groups - 1) / groups * ((each - each.mean()) ** 2).sum())) / wide
-    found = _around(float(values[0]), NORMAL * error)
-    return Interval(found.value, max(found.lo, least), min(found.hi, most))
+    normal = _around(float(values[0]), NORMAL * error)
+    return Interval(normal.value, max(normal.lo, least), min(normal.hi, most))
 
 
 def reseed_range(runs: ArrayLike) -> Interval:

@@ -57,15 +57,13 @@ def cmd_run(words: Sequence[str]) -> int:
 def _run(config: StudyConfig, words: Sequence[str]) -> int:
     """Runs a study that these words describe, here; 1 where some decoder failed."""
     from bench.records.load import load
-    from bench.run.finish import finish, scorer_of
-    from bench.run.partial import clear, interruptible
+    from bench.run.finish import finish, interruptible, scorer_of
     from bench.run.runner import run_study
 
     with interruptible(config, words):
         scorer = scorer_of(config)
         result = run_study(config)
         summary = finish(config, result, scorer)
-    clear(result.path)
     if config.report:
         _report(load(result.path))
     else:
@@ -121,7 +119,7 @@ def cmd_report(words: Sequence[str]) -> int:
     from bench.records.load import load
     from bench.records.study import require_own
     from bench.report.build import check_place, split_out
-    from bench.run.partial import clear, gather
+    from bench.run.finish import unfinished
 
     words, out = split_out(words)
     if (finished := _finished(words)) is not None:
@@ -132,21 +130,13 @@ def cmd_report(words: Sequence[str]) -> int:
     folder = Path(config.run_dir)
     check_place(folder, out)
     require_own(folder, config)
-    part = gather(config, out)
-    # Refuses what cannot be reported before anything is written there.
-    run = load(folder if part is None else part.folder)
-    found = (
-        part.fairness
-        if part
-        else judge_folder(
-            run.folder, run.records, config.baselines, config.fairness, keep=out is None
+    run = unfinished(config)
+    if run is None:
+        run = load(folder)
+        fair = judge_folder(
+            folder, run.records, config.baselines, config.fairness, keep=out is None
         )
-    )
-    if out is not None:
-        clear(out)
-    run = replace(run, folder=folder, fairness={f.decoder: f for f in found})
-    if part is not None:
-        run = replace(run, study=f"{run.study} ({part.title})")
+        run = replace(run, fairness={one.decoder: one for one in fair})
     _report(run, out)
     return 0
 
@@ -181,8 +171,8 @@ def cmd_check(words: Sequence[str]) -> int:
     from bench.config.schema import variants
     from bench.measure.device import prepare
     from bench.prompts import load_prompts
+    from bench.run.decoders import build
     from bench.run.finish import VERDICT_COLUMNS, verdicts
-    from bench.run.generate import build
     from bench.run.session import load_model
 
     config = compose_study(words)

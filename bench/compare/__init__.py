@@ -1,7 +1,7 @@
 """Runs against other numbers: the papers' and another run's.
 
     published.py    published.csv, its contradictions, and what its names are called here
-    measured.py, pairs.py, verdicts.py, compare.py    `bench compare`
+    pairs.py, verdicts.py, compare.py                 `bench compare`
     chance.py, diff.py                                `bench diff`
 
 Why a folder: the papers' numbers contradict each other, leave settings out and were taken on other

@@ -17,7 +17,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Annotated
 
-from bench.compare import measured
 from bench.compare.published import DEFAULT, LABELS, load_names
 from bench.compare.published import load as load_published
 from bench.compare.verdicts import ABSOLUTE, Comparison, Result, Verdict, build, has_interval
@@ -25,6 +24,8 @@ from bench.config.words import settings
 from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
 from bench.data.files import ready_folder, write_text
+from bench.records.load import load
+from bench.records.run_data import Role
 from bench.report import style, table
 from bench.report.style import Plot, styled
 from bench.report.table import Column
@@ -68,7 +69,7 @@ def cmd_compare(words: Sequence[str]) -> int:
     options = settings(CompareSettings, words)
     run = _run(options)
     rows = load_published(options.published)
-    result = build(rows, measured.load(run), load_names(), options.tolerance)
+    result = build(rows, load(run), load_names(), options.tolerance)
     folder = options.out or run / "compare"
     ready_folder(folder)
     say(terminal(result))
@@ -108,38 +109,38 @@ def number(value: float, metric: str, sign: str = "") -> str:
     return f"{value:{sign}.{DIGITS.get(metric, 2)}f}"
 
 
-def measured_text(found: Comparison) -> str:
+def measured_text(one: Comparison) -> str:
     """`1.45 [1.40, 1.51]`, a dash where nothing was measured."""
-    figure, digits = found.figure, DIGITS.get(found.metric, 2)
+    figure, digits = one.figure, DIGITS.get(one.metric, 2)
     varies = figure.lo != figure.hi
     return table.interval(figure, digits) if varies else table.number(figure.value, digits)
 
 
-def published_text(found: Comparison) -> str:
+def published_text(one: Comparison) -> str:
     """`LANTERN, abstract v3: LANTERN, tau 1` and the decoder that it is compared with."""
-    row, tau = found.row, found.row.temperature
+    row, tau = one.row, one.row.temperature
     text = f"{row.paper}, {row.evidence}: {row.label}"
     text += "" if tau is None else f", τ {tau:g}"
-    return f"{text} ↔ {found.decoder}" if found.decoder else text
+    return f"{text} ↔ {one.decoder}" if one.decoder else text
 
 
 COLUMNS = (
     Column("", "published row", published_text, words=True),
     Column("label", "figure", words=True),
-    Column("", "published", lambda found: number(found.published, found.metric)),
+    Column("", "published", lambda one: number(one.published, one.metric)),
     Column("", "measured", measured_text),
-    Column("", "difference", lambda found: (
-        number(found.difference, found.metric, "+") if found.known else table.ABSENT
+    Column("", "difference", lambda one: (
+        number(one.difference, one.metric, "+") if one.is_measured else table.ABSENT
     )),
     # An asterisk marks a verdict that rests on what the source does not state.
-    Column("", "verdict", lambda found: f"{found.verdict}{'*' * bool(found.assumed)}", words=True),
+    Column("", "verdict", lambda one: f"{one.verdict}{'*' * bool(one.assumed)}", words=True),
 )  # fmt: skip
 
 
-def grounds(result: Result, found: Comparison) -> str:
+def grounds(result: Result, one: Comparison) -> str:
     """Why, and everything that qualifies it."""
-    assumed = f"assumes {', '.join(found.assumed)}" if found.assumed else ""
-    parts = [found.why, assumed, *found.caveats, result.disagreement(found)]
+    assumed = f"assumes {', '.join(one.assumed)}" if one.assumed else ""
+    parts = [one.why, assumed, *one.caveats, result.disagreement(one)]
     return ". ".join(filter(None, parts))
 
 
@@ -164,12 +165,12 @@ def counts(result: Result) -> str:
 def reasons(result: Result) -> list[str]:
     """`6 figures of A (LANTERN): other model`: the first obstacles of what is not comparable, those
     that keep most figures apart first."""
-    found: dict[str, list[Comparison]] = {}
+    groups: dict[str, list[Comparison]] = {}
     for item in result.of(Verdict.APART):
-        found.setdefault(item.obstacles[0], []).append(item)
+        groups.setdefault(item.obstacles[0], []).append(item)
     return [
         f"{len(items)} figure{'s' * (len(items) > 1)} of {_papers(items)}: {why}"
-        for why, items in sorted(found.items(), key=lambda one: -len(one[1]))
+        for why, items in sorted(groups.items(), key=lambda group: -len(group[1]))
     ]
 
 
@@ -178,7 +179,7 @@ def _papers(items: Sequence[Comparison]) -> str:
     methods: dict[str, dict[str, None]] = {}
     for item in items:
         methods.setdefault(item.row.paper, {})[item.row.method] = None
-    named = [f"{paper} ({', '.join(own)})" for paper, own in methods.items()]
+    named = [f"{paper} ({', '.join(names)})" for paper, names in methods.items()]
     more = len(named) - NAMED
     return ", ".join(named[:NAMED]) + (f" and {more} more paper{'s' * (more > 1)}" * (more > 0))
 
@@ -193,7 +194,7 @@ def markdown(result: Result) -> str:
         parts.append(NO_MODEL)
     compared = [c for c in result.comparisons if c.verdict is not Verdict.APART]
     if compared:
-        why = Column("", "why", lambda found: grounds(result, found), words=True)
+        why = Column("", "why", lambda one: grounds(result, one), words=True)
         parts.append(table.markdown(table.filled((*COLUMNS, why), compared)))
     if apart := reasons(result):
         parts += ["## Not comparable (figure by figure in compare.csv)", table.bullets(apart)]
@@ -224,32 +225,32 @@ def legend(result: Result) -> list[str]:
 
 
 def _conditions(result: Result) -> str:
-    row = result.run.rows[0]
-    models = sorted({r.model for r in result.run.rows})
-    text = f"Measured: {', '.join(models)} on {row.gpu or row.device}"
-    text += f", prompts {row.prompts or 'not recorded'}."
-    if result.run.failed:
-        text += f" Failed and left out: {', '.join(result.run.failed)}."
+    first = result.decoders[0]
+    models = sorted({one.entry.text("model") for one in result.decoders})
+    text = f"Measured: {', '.join(models)} on {first.device}"
+    text += f", prompts {first.prompts or 'not recorded'}."
+    if failed := [e.name for e in result.run.entries if e.role is not Role.RESEED and e.failed]:
+        text += f" Failed and left out: {', '.join(failed)}."
     return text
 
 
 def csv(result: Result) -> str:
     """compare.csv: one line a figure, every published row among them."""
-    return table.csv_text([_csv_row(result, found) for found in result.comparisons])
+    return table.csv_text([_csv_row(result, one) for one in result.comparisons])
 
 
-def _csv_row(result: Result, found: Comparison) -> dict[str, object]:
-    row = found.row
+def _csv_row(result: Result, one: Comparison) -> dict[str, object]:
+    row = one.row
     return {
         **{name: getattr(row, name) for name in ("paper", "arxiv", "evidence", "model", "gpu")},
         "method": row.label,
         "temperature": row.temperature,
-        "figure": found.label,
-        "published": found.published,
-        "decoder": found.decoder,
-        "measured": found.figure,
-        "verdict": str(found.verdict),
-        "why": grounds(result, found),
+        "figure": one.label,
+        "published": one.published,
+        "decoder": one.decoder,
+        "measured": one.figure,
+        "verdict": str(one.verdict),
+        "why": grounds(result, one),
     }
 
 
@@ -258,24 +259,26 @@ def draw(result: Result) -> Plot:
     """The figure `compare`; one that says so where no published row has a measured one."""
     from matplotlib.lines import Line2D
 
-    shown, places = [c for c in result.shown() if c.known], list(LABELS)
+    shown, places = [c for c in result.shown() if c.is_measured], list(LABELS)
     shown.sort(key=lambda item: (places.index(item.metric), item.row.baseline))
-    found: dict[str, dict[str, list[Comparison]]] = {}  # figure -> decoder -> its comparisons
+    panels: dict[str, dict[str, list[Comparison]]] = {}  # figure -> decoder -> its comparisons
     for item in shown:
-        found.setdefault(item.label, {}).setdefault(item.decoder, []).append(item)
-    figure, rows = style.panels([LINE * min(len(lines), MOST) for lines in found.values()] or [0.5])
-    if not found:
+        panels.setdefault(item.label, {}).setdefault(item.decoder, []).append(item)
+    figure, rows = style.panels(
+        [LINE * min(len(lines), MOST) for lines in panels.values()] or [0.5]
+    )
+    if not panels:
         rows[0][0].set_axis_off()
         rows[0][0].text(0, 0.5, "No published row has a measured one to compare.")
     papers = dict(zip(dict.fromkeys(c.row.paper for c in shown), cycle(MARKS), strict=False))
-    for (name, lines), (axes,) in zip(found.items(), rows, strict=False):
-        order = [row.decoder for row in result.run.rows if row.decoder in lines][:MOST]
-        for line, own in enumerate(lines[decoder] for decoder in order):
-            for item in own:
+    for (name, lines), (axes,) in zip(panels.items(), rows, strict=False):
+        order = [one.entry.name for one in result.decoders if one.entry.name in lines][:MOST]
+        for line, items in enumerate(lines[decoder] for decoder in order):
+            for item in items:
                 color = COLORS[item.verdict]
                 face = "none" if item.assumed else color
                 axes.plot(item.published, line, papers[item.row.paper], color=color, mfc=face)
-            ours = own[0].figure
+            ours = items[0].figure
             reach = style.errors(ours) if has_interval(ours) else None
             axes.errorbar(ours.value, line, xerr=reach, fmt=".", color=style.INK, capsize=2)
         axes.set(yticks=range(len(order)), yticklabels=order, xlabel=name)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from bench.compare.chance import APART, RATIOS, Finding, Side, findings, read_sides, worse
+from bench.compare.chance import APART, RATIOS, Difference, Side, differences_of, read_sides, worse
 from bench.config.differences import differences
 from bench.config.words import folders, settings
 from bench.console import say
@@ -56,16 +56,16 @@ def cmd_diff(words: Sequence[str]) -> int:
         ready_file(options.out)
     runs = [read_sides(folder) for folder in places]
     pairs, notes = _chosen(places, runs, options.decoders)
-    found = findings(pairs, options.level)
+    every = differences_of(pairs, options.level)
     notes += _settings(runs) + _protocols(pairs) + _unmeasured(pairs) + _failures(pairs)
-    say("\n".join([*heads(pairs), rendered(found, notes)]))
+    say("\n".join([*heads(pairs), rendered(every, notes)]))
     if options.out:
-        text = json.dumps({"findings": [asdict(f) for f in found], "notes": notes}, indent=1)
+        text = json.dumps({"findings": [asdict(f) for f in every], "notes": notes}, indent=1)
         write_text(options.out, text)
-    return int(worse(found))
+    return int(worse(every))
 
 
-def _verdict(f: Finding) -> str:
+def _verdict(f: Difference) -> str:
     if f.verdict != APART:
         return f.verdict
     if f.least is None:
@@ -88,9 +88,9 @@ COLUMNS = (
 )
 
 
-def rendered(found: Sequence[Finding], notes: Sequence[str]) -> str:
+def rendered(every: Sequence[Difference], notes: Sequence[str]) -> str:
     """The table in the terminal, and what could not be compared."""
-    lines = [terminal(filled(COLUMNS, found))] if found else ["nothing of the two can be compared"]
+    lines = [terminal(filled(COLUMNS, every))] if every else ["nothing of the two can be compared"]
     return "\n".join([*lines, *notes])
 
 
@@ -109,7 +109,7 @@ def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
         )
         verdicts: dict[str, list[str]] = {}
         for side in sides:
-            verdicts.setdefault(side.entry.word or "not judged", []).append(side.decoder)
+            verdicts.setdefault(side.entry.word or "not judged", []).append(side.entry.name)
         lines += [f"   {verdict}: {', '.join(of)}" for verdict, of in verdicts.items()]
     return lines
 
@@ -125,21 +125,21 @@ def _chosen(
             if mine.keys() - other.keys()
         ]
         return [(a[name], b[name]) for name in a if name in b], notes
-    asked = [name.strip() for name in names.strip("[]").split(",")]
-    if len(asked) != 2:
-        raise ConfigError(f"decoders= takes two names, found {len(asked)}: {names!r}")
-    for name in asked:
+    pair = [name.strip() for name in names.strip("[]").split(",")]
+    if len(pair) != 2:
+        raise ConfigError(f"decoders= takes two names, found {len(pair)}: {names!r}")
+    for name in pair:
         if name not in runs[0]:
             raise ConfigError(unknown(f"decoder of {folders[0]}", name, sorted(runs[0])))
-    return [(runs[0][asked[0]], runs[0][asked[1]])], []
+    return [(runs[0][pair[0]], runs[0][pair[1]])], []
 
 
 def _settings(runs: Sequence[Mapping[str, Side]]) -> list[str]:
     """What differs between the configurations of two runs, where both have kept theirs."""
-    kept = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs if sides]
-    both = len(kept) == 2 and all(kept)
-    found = differences(kept[0], kept[1], SIDES) if both else ""
-    return [f"settings differ: {found}"] if found else []
+    configs = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs if sides]
+    both = len(configs) == 2 and all(configs)
+    text = differences(configs[0], configs[1], SIDES) if both else ""
+    return [f"settings differ: {text}"] if text else []
 
 
 def _protocols(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
@@ -147,22 +147,24 @@ def _protocols(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
     apart: dict[str, list[str]] = {}
     for a, b in pairs:
         for figure in ("CLIP", "FID"):
-            one, other = a.measured(figure), b.measured(figure)
+            one, other = a.protocol(figure), b.protocol(figure)
             if one != other:
                 why = f"{figure} was measured in two ways, {differences(one, other, SIDES)}"
-                apart.setdefault(why, []).append(b.decoder)
+                apart.setdefault(why, []).append(b.entry.name)
     return [f"not compared: {why} ({', '.join(names)})" for why, names in apart.items()]
 
 
 def _unmeasured(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
     """Decoders whose times do not count, and are left out."""
-    sides = dict.fromkeys((side.decoder, side.folder, side.unmeasured) for p in pairs for side in p)
+    sides = dict.fromkeys(
+        (side.entry.name, side.folder, side.unmeasured) for p in pairs for side in p
+    )
     return [f"not compared: times of {name} in {run}: {why}" for name, run, why in sides if why]
 
 
 def _failures(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
     failed = [side for pair in pairs for side in pair if side.entry.failures]
     return [
-        f"{s.decoder} in {s.folder}: {s.entry.failures} of {len(s.entry.records)} rows failed"
+        f"{s.entry.name} in {s.folder}: {s.entry.failures} of {len(s.entry.records)} rows failed"
         for s in failed
     ]

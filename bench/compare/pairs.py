@@ -1,11 +1,11 @@
-"""Which measured rows speak of a published one.
+"""Which measured decoders speak of a published row.
 
 A decoder's YAML says under `published` (`bench.config.schema.PublishedConfig`) what its method is
 called in published.csv and how rows of a run are recognised as it.
 
 Of a published row and the measured ones every setting agrees, differs, or is not stated by the
-source. Among the rows of the same method, those that agree on the model are taken first, then on
-the temperature, and so on; where none agrees, the others stay and the difference becomes an
+source. Among the decoders of the same method, those that agree on the model are taken first, then
+on the temperature, and so on; where none agrees, the others stay and the difference becomes an
 obstacle. A setting that is not stated is no obstacle: it is written down as assumed.
 """
 
@@ -13,31 +13,81 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from bench.compare.measured import Measured
 from bench.compare.published import Names, Published, settings_text
+from bench.config.describe import Described, read
+from bench.data.errors import FolderError
+from bench.judge.paired import mal_interval
+from bench.records.run_data import Entry, Role, RunData, as_text
+from metrics.stats import Interval
 
+FIGURES = ("speedup", "mal", "latency_s", "fid", "clip", "precision", "recall", "hps")
+PARTS = ("loop", "drafter", "tree", "acceptance")
 # Whether a setting agrees (None: the source does not state it); the obstacle, or what is assumed.
 Setting = tuple[bool | None, str]
 AGREES: Setting = True, ""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """measured None: the run has no such method, and `obstacles` says so. same_model: as far as the
-    source tells; unstated: settings of the method (k, delta) that the source does not state."""
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A decoder of a run. parts: by `PARTS`, a proposer in the drafter's place."""
 
-    published: Published
-    measured: Measured | None
-    obstacles: tuple[str, ...]
-    assumed: tuple[str, ...] = ()
-    same_model: bool = False
-    unstated: str = ""
+    entry: Entry
+    run: RunData = field(repr=False)
+    parts: Mapping[str, Described]
+
+    @property
+    def setting(self) -> tuple[str, float, float]:
+        """What its baseline has in common with it: model, temperature, guidance."""
+        numbers = (self.entry.number(name) for name in ("temperature", "cfg"))
+        return self.entry.text("model"), *numbers  # type: ignore[return-value]
+
+    @property
+    def prompts(self) -> str:
+        """The prompt set; "" where it is not known."""
+        return str(self.run.identity.get("config", {}).get("prompts", {}).get("name", ""))
+
+    @property
+    def device(self) -> str:
+        """The GPU; "cpu" where there is none."""
+        return str(self.entry.ok.gpu.iloc[0]) or self.entry.text("device")
+
+    def figure(self, metric: str) -> Interval:
+        """One of `FIGURES`; NaN where it was not measured."""
+        column = "latency_mean_s" if metric == "latency_s" else metric
+        line = {**self.run.quality.get(self.entry.name, {}), **self.entry.row}
+        figure = Interval(*(float(line.get(column + end, math.nan)) for end in ("", "_lo", "_hi")))
+        pooled = mal_interval(self.entry.ok) if metric == "mal" else None
+        return Interval(figure.value, pooled.lo, pooled.hi) if pooled else figure
+
+    def features(self, metric: str) -> str:
+        """What a quality figure was made with; the embedded CLIP is both FID's features and the
+        CLIP score's network."""
+        line = {**self.run.quality.get(self.entry.name, {}), **self.entry.row}
+        fid = as_text(line.get("fid_features", ""))
+        if metric in ("precision", "recall"):
+            return as_text(line.get("prc_features", "")) or fid
+        features = as_text(line.get(f"{metric}_features", ""))
+        return features or (fid if metric == "clip" and fid.endswith("-clip") else "")
+
+
+def measured(run: RunData) -> list[Measured]:
+    """The decoders of a run that have figures. Raises FolderError where none has."""
+    rows = [
+        Measured(entry, run, {name: read(entry.text(name)) for name in PARTS})
+        for entry in run.entries
+        if entry.role is not Role.RESEED and not entry.failed
+    ]
+    if not rows:
+        raise FolderError(
+            f"{run.folder} has no decoder with figures; see the column status of summary.csv"
+        )
+    return rows
 
 
 def is_method(row: Measured, name: str, names: Names) -> bool:
-    """Whether a measured row is of a published method, by its loop, drafter or proposer, rule and
+    """Whether a decoder is of a published method, by its loop, drafter or proposer, rule and
     tree."""
     if name not in names.methods:
         return False
@@ -45,39 +95,32 @@ def is_method(row: Measured, name: str, names: Names) -> bool:
     return all(row.parts[part].name == wanted for part, wanted in parts.items())
 
 
-def pairs(published: Published, rows: Sequence[Measured], names: Names) -> list[Pair]:
-    """The measured rows that come nearest to a published one; one Pair without a row if none."""
-    left = [row for row in rows if is_method(row, published.method, names)]
-    if not left:
-        known = published.method in names.methods
-        nowhere = "has no rows that conf/decoder can recognise"
-        reason = "was not measured in this run" if known else nowhere
-        return [Pair(published, None, (f"{published.method} {reason}",))]
-    checked = {id(row): settings(published, row, names) for row in left}
-    for name in checked[id(left[0])]:
-        left = [row for row in left if checked[id(row)][name][0] is not False] or left
-    return [_pair(published, row, checked[id(row)]) for row in left]
-
-
-def _pair(published: Published, row: Measured, checked: Mapping[str, Setting]) -> Pair:
-    obstacles, assumed = (
-        tuple(text for agrees, text in checked.values() if agrees is wanted)
-        for wanted in (False, None)
-    )
-    agrees, text = checked["params"]
-    unstated = text if agrees is None else ""
-    return Pair(published, row, obstacles, assumed, checked["model"][0] is not False, unstated)
+def nearest(
+    published: Published, rows: Sequence[Measured], names: Names
+) -> list[tuple[Measured, dict[str, Setting]]]:
+    """The decoders that come nearest to a published row, with every setting that decides whether
+    two figures are of the same thing."""
+    left = [
+        (row, settings(published, row, names))
+        for row in rows
+        if is_method(row, published.method, names)
+    ]
+    for name in left[0][1] if left else ():
+        left = [one for one in left if one[1][name][0] is not False] or left
+    return left
 
 
 def settings(published: Published, row: Measured, names: Names) -> dict[str, Setting]:
-    """Every setting that decides whether two figures are of the same thing, most decisive first."""
+    """Most decisive first."""
+    method, (_, temperature, cfg) = names.methods[published.method], row.setting
+    top_k = float(row.entry.ok.top_k.iloc[0])
     return {
         "model": _model(published, row, names),
-        "temperature": _number("temperature", published.temperature, row.temperature),
-        "tree": _tree(names.methods[published.method].tree, row),
-        "cfg": _number("cfg", published.cfg, row.cfg),
-        "top-k": _number("top-k", published.top_k, row.top_k),
-        "params": _params(published.params, names.methods[published.method].params, row),
+        "temperature": _number("temperature", published.temperature, temperature),
+        "tree": _tree(method.tree, row),
+        "cfg": _number("cfg", published.cfg, cfg),
+        "top-k": _number("top-k", published.top_k, top_k),
+        "params": _params(published.params, method.params, row),
         "prompts": _prompts(published.dataset, names.prompts.get(row.prompts, ""), row),
     }
 
@@ -85,15 +128,15 @@ def settings(published: Published, row: Measured, names: Names) -> dict[str, Set
 def _model(published: Published, row: Measured, names: Names) -> Setting:
     if not published.model:
         return False, "the source names no model"
-    here = names.models.get(row.model, {})
-    name = here.get("model", row.model)
+    here = names.models.get(row.entry.text("model"), {})
+    name = here.get("model", row.entry.text("model"))
     if published.resolution in (None, here.get("resolution")):
         if published.model == name:
             return AGREES
         if name in names.families.get(published.model, ()):
             sure = published.resolution is not None
             return True if sure else None, f"{published.model} is {name}"
-    return _other("model", published.model, row.model)
+    return _other("model", published.model, row.entry.text("model"))
 
 
 def _number(name: str, published: float | None, ours: float) -> Setting:
@@ -121,8 +164,8 @@ def _params(wanted: Mapping[str, float], places: Mapping[str, str], row: Measure
         here |= {} if value is None else {key: value}
     differing = [key for key in wanted if key in here and not math.isclose(here[key], wanted[key])]
     if differing:
-        stated, found = ({key: side[key] for key in differing} for side in (wanted, here))
-        return _other("settings", settings_text(stated), settings_text(found))
+        stated, ours = ({key: side[key] for key in differing} for side in (wanted, here))
+        return _other("settings", settings_text(stated), settings_text(ours))
     unstated = {
         key: here[key]
         for key, place in places.items()

@@ -13,7 +13,6 @@ method's settings agree as far as both sources state them. Seconds need the same
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,25 +24,25 @@ from bench.config.catalogue import groups, option
 from bench.config.schema import PublishedConfig
 from bench.config.words import split
 from bench.data.errors import BenchError, unknown
-from decoders.kinds import Within, fitted
+from decoders.errors import DecoderError
+from decoders.kinds import Amount, Count, Share, Within, fitted
 
 PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py
 CHECKOUT = Path(__file__).resolve().parents[2] / "results" / "published"
 FOLDER = PACKAGED if PACKAGED.is_dir() else CHECKOUT
 DEFAULT, NAMES = FOLDER / "published.csv", FOLDER / "names.yaml"
-TEXTS = ("paper", "arxiv", "evidence", "model", "dataset", "gpu", "method", "baseline")
-SETTINGS = ("resolution", "temperature", "cfg", "top_k")
-# name -> (lowest, highest) that can be
-FIGURES: dict[str, tuple[float, float]] = {
-    "speedup": (0.01, 1000),
-    "mal": (1, 1000),
-    "latency_s": (1e-6, 1e6),
-    "fid": (0, 1000),
-    "clip": (0, 1),
-    "precision": (0, 1),
-    "recall": (0, 1),
-    "hps": (0, 100),
-    "image_reward": (-10, 10),
+Guidance = Annotated[float, Within(0, 1e6)]
+SETTINGS = {"resolution": Count, "temperature": Guidance, "cfg": Guidance, "top_k": Amount}
+FIGURES: dict[str, Any] = {
+    "speedup": Annotated[float, Within(0.01, 1000)],
+    "mal": Annotated[float, Within(1, 1000)],
+    "latency_s": Annotated[float, Within(1e-6, 1e6)],
+    "fid": Annotated[float, Within(0, 1000)],
+    "clip": Share,
+    "precision": Share,
+    "recall": Share,
+    "hps": Annotated[float, Within(0, 100)],
+    "image_reward": Annotated[float, Within(-10, 10)],
 }
 LABELS = {
     "speedup": "speed-up", "mal": "MAL", "latency_s": "s/image", "fid": "FID", "clip": "CLIP",
@@ -54,7 +53,7 @@ COLUMNS = (
     "gpu", "method", "params", "baseline", *FIGURES,
 )  # fmt: skip
 REQUIRED = ("paper", "arxiv", "evidence", "method")
-WHOLE = ("resolution", "top_k")
+KINDS = SETTINGS | FIGURES
 Families = Mapping[str, Sequence[str]]  # a name that leaves the model open -> the models
 
 
@@ -70,17 +69,17 @@ class Published:
     paper: str
     arxiv: str
     evidence: str
-    model: str
-    dataset: str
-    gpu: str
     method: str
     params: Mapping[str, float]
-    baseline: str
-    resolution: float | None
-    temperature: float | None
-    cfg: float | None
-    top_k: float | None
     figures: Mapping[str, float]
+    model: str = ""
+    dataset: str = ""
+    gpu: str = ""
+    baseline: str = ""
+    resolution: float | None = None
+    temperature: float | None = None
+    cfg: float | None = None
+    top_k: float | None = None
 
     @property
     def label(self) -> str:
@@ -124,55 +123,42 @@ def load(path: Path = DEFAULT) -> list[Published]:
 def _row(where: str, line: int, cells: list[str]) -> Published:
     if len(cells) != len(COLUMNS):
         raise PublishedError(f"{where}: expected {len(COLUMNS)} cells, found {len(cells)}")
-    row = {name: cell.strip() for name, cell in zip(COLUMNS, cells, strict=True)}
+    given = {name: cell.strip() for name, cell in zip(COLUMNS, cells, strict=True) if cell.strip()}
     for name in REQUIRED:
-        if not row[name]:
+        if name not in given:
             raise PublishedError(f"{where}, column {name}: empty; every number keeps its source")
+    try:
+        row: dict[str, Any] = {
+            name: fitted(f"{where}, column {name}", cell, KINDS.get(name, str), text=True)
+            for name, cell in given.items()
+        }
+    except DecoderError as error:
+        raise PublishedError(str(error)) from error
     if not re.fullmatch(r"\d{4}\.\d{5}", row["arxiv"]):
         raise PublishedError(
             f"{where}, column arxiv: expected an id such as 2410.03355, found {row['arxiv']!r}"
         )
-    limits = dict.fromkeys(SETTINGS, (0.0, 1e6)) | FIGURES
-    numbers = {n: _number(where, n, row[n], *limits[n]) for n in limits if row[n]}
-    for name in WHOLE:
-        if numbers.get(name, 0) % 1:
-            found = row[name]
-            raise PublishedError(f"{where}, column {name}: expected a whole number, found {found}")
-    figures = {name: numbers[name] for name in FIGURES if name in numbers}
+    figures = {name: row.pop(name) for name in FIGURES if name in row}
     if not figures:
         raise PublishedError(f"{where}: no figure; one of {', '.join(FIGURES)} must be given")
-    if "speedup" in figures and not row["baseline"]:
+    if "speedup" in figures and "baseline" not in row:
         raise PublishedError(f"{where}, column baseline: a speed-up needs what it is over")
-    texts: dict[str, Any] = {name: row[name] for name in TEXTS}
-    settings: dict[str, Any] = {name: numbers.get(name) for name in SETTINGS}
-    params = _params(where, row["params"])
-    return Published(line=line, **texts, **settings, params=params, figures=figures)
-
-
-def _number(where: str, name: str, text: str, low: float, high: float) -> float:
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise PublishedError(
-            f"{where}, column {name}: expected a number or nothing, found {text!r}"
-        ) from error
-    if not (math.isfinite(value) and low <= value <= high):
-        raise PublishedError(
-            f"{where}, column {name}: expected a number in [{low:g}, {high:g}], found {text}"
-        )
-    return value
+    params = _params(where, row.pop("params", ""))
+    return Published(line, params=params, figures=figures, **row)
 
 
 def _params(where: str, text: str) -> dict[str, float]:
     """`k=1000 delta=0.3` as a mapping."""
-    found: dict[str, float] = {}
-    for key, value in ((word.key, word.value) for word in map(split, text.split())):
-        if not key or value is None or key in found:
-            raise PublishedError(
-                f"{where}, column params: expected key=value words, each key once, found {text!r}"
-            )
-        found[key] = _number(where, f"params ({key})", value, -1e6, 1e6)
-    return found
+    words = [split(word) for word in text.split()]
+    try:
+        params = {word.key: float(word.value or "") for word in words}
+    except ValueError as error:
+        raise PublishedError(f"{where}, column params: {error}, found {text!r}") from error
+    if len(params) < len(words) or "" in params:
+        raise PublishedError(
+            f"{where}, column params: expected key=value words, each key once, found {text!r}"
+        )
+    return params
 
 
 @dataclass(frozen=True)
@@ -198,7 +184,7 @@ def load_names(path: Path = NAMES) -> Names:
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
         raise PublishedError(f"cannot read {path} ({error}); restore it from git") from error
     methods: dict[str, PublishedConfig] = {}
@@ -207,7 +193,7 @@ def load_names(path: Path = NAMES) -> Names:
         if written is not None:
             one = fitted(f"{decoder}: published", written, PublishedConfig)
             methods[one.name] = one
-    return replace(fitted(str(path), found, Names), methods=methods)
+    return replace(fitted(str(path), text, Names), methods=methods)
 
 
 @dataclass(frozen=True)
@@ -237,10 +223,10 @@ class Disagreement:
 
 def disagreements(rows: Sequence[Published], families: Families) -> list[Disagreement]:
     """Figures of one thing that differ: the largest groups of rows, each once."""
-    found: list[Disagreement] = []
+    groups: list[Disagreement] = []
     for metric in FIGURES:
         stated = [row for row in rows if metric in row.figures]
-        seen: dict[frozenset[int], Disagreement] = {}
+        by_lines: dict[frozenset[int], Disagreement] = {}
         for row in stated:
             group = tuple(o for o in stated if _may_match(row, o, metric, families))
             if len({other.figures[metric] for other in group}) > 1:
@@ -249,9 +235,11 @@ def disagreements(rows: Sequence[Published], families: Families) -> list[Disagre
                     for a, b in product(group, group)
                 )
                 lines = frozenset(other.line for other in group)
-                seen.setdefault(lines, Disagreement(metric, group, sure))
-        found += [one for lines, one in seen.items() if not any(lines < other for other in seen)]
-    return found
+                by_lines.setdefault(lines, Disagreement(metric, group, sure))
+        groups += [
+            one for lines, one in by_lines.items() if not any(lines < other for other in by_lines)
+        ]
+    return groups
 
 
 def _may_match(one: Published, other: Published, metric: str, families: Families) -> bool:

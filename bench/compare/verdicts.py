@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from bench.compare.measured import FIGURES, Measured, MeasuredRun
-from bench.compare.pairs import Pair, is_method, pairs
+from bench.compare.pairs import FIGURES, Measured, Setting, is_method, measured, nearest
 from bench.compare.published import LABELS, Disagreement, Names, Published, disagreements
 from bench.judge.paired import paired_speedup
+from bench.records.run_data import RunData
 from metrics.stats import UNKNOWN, Interval
 
 QUALITY = ("fid", "clip", "precision", "recall", "hps")
@@ -34,45 +34,33 @@ class Verdict(StrEnum):
     APART = "not comparable"
 
 
-def tolerance_of(metric: str, published: float, ratio: float) -> float:
-    """How far a figure may lie from ours outside our interval, in its unit. ratio: a fraction of
-    the published figure, for speed-up, MAL and seconds; FID takes half of it. The others (100 cos,
-    shares) are absolute: methods differ by tenths of a point there, so a tenth of the figure would
-    call everything reproduced."""
-    relative = abs(published) * (ratio / 2 if metric == "fid" else ratio)
-    return ABSOLUTE.get(metric, relative)
-
-
 @dataclass(frozen=True)
 class Comparison:
-    """published is in our unit (CLIP times 100). why: the grounds; assumed: what the source does
-    not state; caveats: what else to know."""
+    """One figure of a published row, and a decoder's (None: the run has no such method). published
+    is in our unit (CLIP times 100). why: the grounds; assumed: what the source does not state;
+    caveats: what else to know; same_model: as far as the source tells; unstated: settings of the
+    method (k, delta) that the source does not state."""
 
-    pair: Pair
+    row: Published
+    measured: Measured | None
     metric: str
     published: float
     figure: Interval
     verdict: Verdict
     why: str
-    obstacles: tuple[str, ...]
-    assumed: tuple[str, ...]
-    caveats: tuple[str, ...]
-
-    @property
-    def row(self) -> Published:
-        return self.pair.published
-
-    @property
-    def measured(self) -> Measured | None:
-        return self.pair.measured
+    obstacles: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+    same_model: bool = False
+    unstated: str = ""
 
     @property
     def decoder(self) -> str:
-        """Of the measured row; "" where there is none."""
-        return "" if self.measured is None else self.measured.decoder
+        """Of the measured figure; "" where there is none."""
+        return "" if self.measured is None else self.measured.entry.name
 
     @property
-    def known(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether the figure was measured."""
         return not math.isnan(self.figure.value)
 
@@ -88,38 +76,112 @@ class Comparison:
         return f"{name} over {self.row.baseline}" if self.metric == "speedup" else name
 
 
-def has_interval(figure: Interval) -> bool:
-    return not (math.isnan(figure.lo) or math.isnan(figure.hi))
+@dataclass(frozen=True)
+class Result:
+    """comparisons: every published row against the decoders of one run, in the order of the
+    published rows; tolerance: of ratios."""
+
+    run: RunData
+    decoders: list[Measured]
+    comparisons: list[Comparison]
+    disagreements: list[Disagreement]
+    tolerance: float
+
+    def of(self, verdict: Verdict) -> list[Comparison]:
+        return [c for c in self.comparisons if c.verdict is verdict]
+
+    def disagreement(self, one: Comparison) -> str:
+        """What other sources say of the same published figure, "" where nothing else."""
+        for item in self.disagreements:
+            if item.metric == one.metric and any(r.line == one.row.line for r in item.rows):
+                return item.text
+        return ""
+
+    def shown(self) -> list[Comparison]:
+        """What is worth a line in a table or a plot: the rows of the run's model."""
+        return [c for c in self.comparisons if c.same_model]
+
+
+def build(rows: Sequence[Published], run: RunData, names: Names, tolerance: float) -> Result:
+    """Compares every published row with the decoders nearest to it. tolerance: a ratio."""
+    decoders, comparisons = measured(run), list[Comparison]()
+    for row in rows:
+        # Speed-up and codes per forward of AR are 1 by definition.
+        metrics = [
+            m for m in row.figures if row.method != row.baseline or m not in ("speedup", "mal")
+        ]
+        near = nearest(row, decoders, names)
+        reason = "was not measured in this run"
+        if row.method not in names.methods:
+            reason = "has no rows that conf/decoder can recognise"
+        for metric in metrics if not near else ():
+            why = f"{row.method} {reason}"
+            published = _our_unit(row, metric)
+            comparisons.append(
+                Comparison(row, None, metric, published, UNKNOWN, Verdict.APART, why, (why,))
+            )
+        comparisons += [
+            compare(row, ours, settings, metric, decoders, names, tolerance)
+            for ours, settings in near
+            for metric in metrics
+        ]
+    return Result(
+        run, decoders, _one_of_several(comparisons), disagreements(rows, names.families), tolerance
+    )
 
 
 def compare(
-    pair: Pair, metric: str, rows: Sequence[Measured], names: Names, tolerance: float
+    row: Published,
+    ours: Measured,
+    settings: Mapping[str, Setting],
+    metric: str,
+    rows: Sequence[Measured],
+    names: Names,
+    tolerance: float,
 ) -> Comparison:
-    """One figure of the published row and the measured one. rows: the whole run, for the baseline
-    of a speed-up; tolerance: a ratio, see `tolerance_of`."""
-    row, ours = pair.published, pair.measured
-    published = row.figures[metric] * (100 if metric == "clip" else 1)
-    obstacles, figure, caveats = [*pair.obstacles], UNKNOWN, []
-    if ours is not None:
-        figure, missing = _figure(row, ours, metric, rows, names)
-        obstacles += [missing] if missing else []
-        obstacles += obstacles_of(row, ours, metric, names)
-        caveats = _caveats(row, ours, metric)
-    if obstacles:
-        verdict, why = Verdict.APART, "; ".join(obstacles)
-    else:
+    """One figure of the published row and a decoder's. rows: the whole run, for the baseline of a
+    speed-up; tolerance: a ratio, see `tolerance_of`."""
+    published = _our_unit(row, metric)
+    figure, missing = _figure(row, ours, metric, rows, names)
+    obstacles = [text for agrees, text in settings.values() if agrees is False]
+    obstacles += [missing] if missing else []
+    obstacles += obstacles_of(row, ours, metric, names)
+    verdict, why = Verdict.APART, "; ".join(obstacles)
+    if not obstacles:
         verdict, why = judge(published, figure, tolerance_of(metric, published, tolerance))
+    assumed = [text for agrees, text in settings.values() if agrees is None]
+    params, unstated = settings["params"]
     return Comparison(
-        pair=pair,
+        row=row,
+        measured=ours,
         metric=metric,
         published=published,
         figure=figure,
         verdict=verdict,
         why=why,
         obstacles=tuple(obstacles),
-        assumed=() if obstacles else pair.assumed,
-        caveats=tuple(caveats),
+        assumed=() if obstacles else tuple(assumed),
+        caveats=tuple(_caveats(row, ours, metric)),
+        same_model=settings["model"][0] is not False,
+        unstated=unstated if params is None else "",
     )
+
+
+def _our_unit(row: Published, metric: str) -> float:
+    return row.figures[metric] * (100 if metric == "clip" else 1)
+
+
+def tolerance_of(metric: str, published: float, ratio: float) -> float:
+    """How far a figure may lie from ours outside our interval, in its unit. ratio: a fraction of
+    the published figure, for speed-up, MAL and seconds; FID takes half of it. The others (100 cos,
+    shares) are absolute: methods differ by tenths of a point there, so a tenth of the figure would
+    call everything reproduced."""
+    relative = abs(published) * (ratio / 2 if metric == "fid" else ratio)
+    return ABSOLUTE.get(metric, relative)
+
+
+def has_interval(figure: Interval) -> bool:
+    return not (math.isnan(figure.lo) or math.isnan(figure.hi))
 
 
 def judge(published: float, figure: Interval, tolerance: float) -> tuple[Verdict, str]:
@@ -145,53 +207,45 @@ def _figure(
     of the seconds on the same prompts."""
     if metric not in FIGURES:
         return UNKNOWN, f"{LABELS[metric]} is not measured here"
-    figure = ours.figures[metric]
+    figure = ours.figure(metric)
     if metric == "speedup":
-        setting = (ours.model, ours.temperature, ours.cfg)
-        same = [
-            other
-            for other in rows
-            if is_method(other, row.baseline, names)
-            and (other.model, other.temperature, other.cfg) == setting
-        ]
+        same = [o for o in rows if is_method(o, row.baseline, names) and o.setting == ours.setting]
         if not same:
-            where = f"temperature {ours.temperature:g} and cfg {ours.cfg:g}"
+            _, temperature, cfg = ours.setting
+            where = f"temperature {temperature:g} and cfg {cfg:g}"
             return UNKNOWN, f"other baseline: no {row.baseline} at {where} in this run"
         base = next((o for o in same if o.parts["tree"] == ours.parts["tree"]), same[0])
-        figure = figure if base.parts["acceptance"].name == "none" else ratio(base, ours)
+        if base.parts["acceptance"].name != "none":
+            ratio = paired_speedup(base.entry.ok, ours.entry.ok)
+            figure = UNKNOWN if ratio is None else ratio.interval()
     unknown = f"{LABELS[metric]} was not measured in this run"
     return figure, unknown if math.isnan(figure.value) else ""
 
 
-def ratio(base: Measured, ours: Measured) -> Interval:
-    """Seconds of `base` over ours, as timed in the same blocks; UNKNOWN where they share none."""
-    found = paired_speedup(base.records, ours.records)
-    return UNKNOWN if found is None else found.interval()
-
-
 def obstacles_of(row: Published, ours: Measured, metric: str, names: Names) -> list[str]:
     """What keeps this figure apart, beyond the settings of the pair."""
-    found = list[str]()
-    if metric == "speedup" and ours.device == "cpu":
-        found.append("measured on a CPU, where verifying a tree costs several AR steps")
+    obstacles = list[str]()
+    if metric == "speedup" and ours.entry.text("device") == "cpu":
+        obstacles.append("measured on a CPU, where verifying a tree costs several AR steps")
     if metric == "latency_s" and not row.gpu:
-        found.append("the source names no GPU; seconds of two machines do not compare")
-    elif metric == "latency_s" and not same_gpu(row.gpu, ours.gpu):
-        found.append(f"{_other_gpu(row, ours)}; seconds do not compare")
-    if metric in QUALITY and not math.isnan(ours.figures[metric].value):
-        features = ours.features.get(metric, "")
+        obstacles.append("the source names no GPU; seconds of two machines do not compare")
+    elif metric == "latency_s" and not same_gpu(row.gpu, ours.device):
+        obstacles.append(f"{_other_gpu(row, ours)}; seconds do not compare")
+    if metric in QUALITY and not math.isnan(ours.figure(metric).value):
+        features = ours.features(metric)
         if not features:
-            found.append(f"the summary does not name the weights of {LABELS[metric]}")
+            obstacles.append(f"the summary does not name the weights of {LABELS[metric]}")
         elif not names.same_features(metric, features):
             wanted = " ".join(names.features[metric])
-            found.append(f"other metric weights ({features}; the protocol's are {wanted})")
-    if metric in OVER_A_SET and ours.images != names.images:
-        found.append(f"over {ours.images} images (the protocol's are {names.images})")
-    return found
+            obstacles.append(f"other metric weights ({features}; the protocol's are {wanted})")
+    images = int(n) if (n := ours.entry.number("n_quality")) > 0 else 0
+    if metric in OVER_A_SET and images != names.images:
+        obstacles.append(f"over {images} images (the protocol's are {names.images})")
+    return obstacles
 
 
 def _other_gpu(row: Published, ours: Measured) -> str:
-    return f"other GPU (published {row.gpu}, here {ours.gpu or ours.device})"
+    return f"other GPU (published {row.gpu}, here {ours.device})"
 
 
 def same_gpu(published: str, ours: str) -> bool:
@@ -200,74 +254,38 @@ def same_gpu(published: str, ours: str) -> bool:
     def words(text: str) -> set[str]:
         return set(re.split(r"[^a-z0-9]+", text.lower())) - {"", "nvidia", "geforce"}
 
-    wanted, found = words(published), words(ours)
+    wanted, here = words(published), words(ours)
     variant = {"ti", "super"}
-    return wanted <= found and wanted & variant == found & variant
+    return wanted <= here and wanted & variant == here & variant
 
 
 def _caveats(row: Published, ours: Measured, metric: str) -> list[str]:
-    found = list[str]()
-    if metric == "speedup" and ours.device != "cpu":
+    caveats = list[str]()
+    if metric == "speedup" and ours.entry.text("device") != "cpu":
         if not row.gpu:
-            found.append("GPU not stated: a ratio is compared across GPUs")
-        elif not same_gpu(row.gpu, ours.gpu):
-            found.append(f"{_other_gpu(row, ours)}: only ratios compare")
-    if ours.parts["acceptance"].settings.get("residual") == "paper" and ours.temperature > 0:
-        found.append("our rule is the one on paper, published numbers come from the released code")
-    return found
+            caveats.append("GPU not stated: a ratio is compared across GPUs")
+        elif not same_gpu(row.gpu, ours.device):
+            caveats.append(f"{_other_gpu(row, ours)}: only ratios compare")
+    if ours.parts["acceptance"].settings.get("residual") == "paper" and ours.setting[1] > 0:
+        rule = "our rule is the one on paper"
+        caveats.append(f"{rule}, published numbers come from the released code")
+    return caveats
 
 
-@dataclass(frozen=True)
-class Result:
-    """comparisons: every published row against one run, in the order of the published rows;
-    tolerance: of ratios."""
-
-    run: MeasuredRun
-    comparisons: list[Comparison]
-    disagreements: list[Disagreement]
-    tolerance: float
-
-    def of(self, verdict: Verdict) -> list[Comparison]:
-        return [c for c in self.comparisons if c.verdict is verdict]
-
-    def disagreement(self, found: Comparison) -> str:
-        """What other sources say of the same published figure, "" where nothing else."""
-        for item in self.disagreements:
-            if item.metric == found.metric and any(r.line == found.row.line for r in item.rows):
-                return item.text
-        return ""
-
-    def shown(self) -> list[Comparison]:
-        """What is worth a line in a table or a plot: the rows of the run's model."""
-        return [c for c in self.comparisons if c.pair.same_model]
-
-
-def build(rows: Sequence[Published], run: MeasuredRun, names: Names, tolerance: float) -> Result:
-    """Compares every published row with the measured rows nearest to it."""
-    found = [
-        compare(pair, metric, run.rows, names, tolerance)
-        for row in rows
-        for pair in pairs(row, run.rows, names)
-        for metric in row.figures
-        if row.method != row.baseline or metric not in ("speedup", "mal")  # 1 by definition
-    ]
-    return Result(run, _settled(found), disagreements(rows, names.families), tolerance)
-
-
-def _settled(found: list[Comparison]) -> list[Comparison]:
+def _one_of_several(comparisons: list[Comparison]) -> list[Comparison]:
     """Where a source does not state the method's settings and several of ours are compared with one
     figure: it is reproduced if any of them gives it, and the others neither confirm nor refute it;
     the number of settings tried is said, as one of many agrees more easily."""
     groups: dict[tuple[int, str], list[Comparison]] = {}
-    for item in found:
-        if item.pair.unstated and item.verdict is not Verdict.APART:
+    for item in comparisons:
+        if item.unstated and item.verdict is not Verdict.APART:
             groups.setdefault((item.row.line, item.metric), []).append(item)
-    return [_among(item, groups.get((item.row.line, item.metric), [])) for item in found]
+    return [_among(item, groups.get((item.row.line, item.metric), [])) for item in comparisons]
 
 
 def _among(item: Comparison, group: list[Comparison]) -> Comparison:
     """The verdict of one of several settings that may be the published one."""
-    if len(group) < 2 or item not in group:
+    if len(group) < 2 or not item.unstated or item.verdict is Verdict.APART:
         return item
     hits = [c.decoder for c in group if c.verdict is Verdict.REPRODUCED]
     if hits and item.verdict is not Verdict.REPRODUCED:

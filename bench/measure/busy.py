@@ -70,7 +70,9 @@ class Load:
     def disturbs(self, limit: float, needed: int) -> bool:
         """Whether others leave less than 1 - limit of each of the `needed` cores, or a quota
         stopped this process. False where it cannot be told, and for a limit of 1."""
-        if self.stopped and limit < 1:
+        if limit == 1:
+            return False
+        if self.stopped:
             return True
         return self.taken - self.blur > 1 - (1 - limit) * min(needed, self.cores) / self.cores
 

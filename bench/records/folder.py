@@ -19,11 +19,12 @@ import io
 import json
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -40,7 +41,6 @@ RECORD_BYTES, PICTURE_BYTES = 30_000, 100_000  # of 256 codes and 256 pixels, ge
 SHARDS = "shards"  # the folder of their locks
 BEFORE = (".lock", "steps.csv", SHARDS)  # what may lie in a folder before its run
 Record = dict[str, Any]  # the columns of `bench.records.columns.RECORD`
-T = TypeVar("T")
 
 
 class Key(NamedTuple):
@@ -76,6 +76,65 @@ class RunFolder:
     shard: str = ""
     records: dict[Key, Record] = field(default_factory=dict)
 
+    @property
+    def total(self) -> int:
+        """How many records there will be."""
+        identity = study.read_identity(self.path) if self.records else {}
+        return int(identity.get("rows", len(self.records)))
+
+    @property
+    def progress(self) -> str:
+        """`10 of 26 images`."""
+        return f"{len(self.records):,} of {self.total:,} images"
+
+    def resume(
+        self, prompts: Mapping[Key, str], code: Mapping[str, str], *, force: bool, retry: bool
+    ) -> None:
+        """Takes the records of these keys (of each its prompt) that the same code and weights have
+        decoded, and with `force` those of others too, which marks the run. Warnings say which do
+        not count.
+
+        code: of each decoder (`bench.run.session`). retry: failed records do not count.
+        """
+        refused: dict[Key, str] = {}
+
+        def counts(record: Record) -> bool:
+            key = key_of(record)
+            if key not in prompts:
+                return False
+            if record["prompt"] != prompts[key]:
+                refused[key] = "of another prompt"
+            elif record["image"] and not (self.path / record["image"]).is_file():
+                refused[key] = "without their pictures"
+            elif record["code"] == code[key.decoder] or force:
+                return True
+            else:
+                commit = record["git_commit"][:10] + " with changes" * record["git_dirty"]
+                refused[key] = f"of other code or weights (commit {commit})"
+            return False
+
+        self.read(counts)
+        lost = Counter((k.decoder, why) for k, why in refused.items() if k not in self.records)
+        for (decoder, why), count in lost.items():
+            log.warning(
+                "%s: %d records are %s, so their images are decoded again; resume=force keeps "
+                "records of other code, and marks the run", decoder, count, why,
+            )  # fmt: skip
+        failed = {k: r["error"] for k, r in self.records.items() if r["status"] == "failed"}
+        if retry:
+            self.records = {k: r for k, r in self.records.items() if k not in failed}
+        for decoder, count in Counter(k.decoder for k in failed if not retry).items():
+            log.warning(
+                "%s: %d images failed in an earlier run (%s). Nothing of the decoder has changed "
+                "since, so they stay failed; retry_failed=true decodes them again",
+                decoder, count, next(e for k, e in failed.items() if k.decoder == decoder),
+            )  # fmt: skip
+        forced = {k.decoder for k, r in self.records.items() if r["code"] != code[k.decoder]}
+        self.note(code=dict(code), forced=sorted(forced))
+        if len(self.records) < len(prompts):  # nothing may take them for those of a finished run
+            for name in (MERGED, "summary.csv"):
+                (self.path / name).unlink(missing_ok=True)
+
     def read(self, counts: Callable[[Record], bool]) -> None:
         """Takes the records that count, the latest of each key."""
         for path in self._files():
@@ -95,47 +154,47 @@ class RunFolder:
 
     def add_picture(self, key: Key, image: Any) -> Record:
         """Writes a picture (a PIL image); returns the columns of its record that say so."""
-        drawn = io.BytesIO()
-        image.save(drawn, format="PNG")
-        write_bytes(self.path / key.picture, drawn.getvalue(), sync=False)
-        digest = hashlib.sha256(drawn.getvalue()).hexdigest()[:16]
+        file = io.BytesIO()
+        image.save(file, format="PNG")
+        write_bytes(self.path / key.picture, file.getvalue(), sync=False)
+        digest = hashlib.sha256(file.getvalue()).hexdigest()[:16]
         return {"image": key.picture, "image_hash": digest}
 
-    def has_picture(self, record: Record) -> bool:
-        """Whether the picture that a record names, if any, is there."""
-        return not record["image"] or (self.path / record["image"]).is_file()
-
-    def merge(self, keys: Sequence[Key], into: Path | None = None) -> pd.DataFrame:
-        """The records of these keys in this order, also as records.parquet in the folder (or
-        `into`), with the captions of every folder of pictures."""
+    def table(self, keys: Sequence[Key]) -> pa.Table:
+        """The records of these keys, in this order."""
         at, tables, count = dict[Key, int](), list[pa.Table](), 0
         for path in self._files():
             counted = [r for r in read_records(path) if _light(r) == self.records.get(key_of(r))]
             at |= {key_of(record): count + i for i, record in enumerate(counted)}
             tables.append(pa.Table.from_pylist(counted, schema=SCHEMA))
             count += len(counted)
-        if not keys:
-            raise FolderError(f"{self.path} holds no records; run the study first")
-        merged = pa.concat_tables(tables).take([at[key] for key in keys]).combine_chunks()
-        write_parquet((into or self.path) / MERGED, merged)
-        if into is None:
-            write_captions(self.path, merged.select(["image", "prompt"]).to_pylist())
-        return merged.to_pandas()
+        return pa.concat_tables(tables).take([at[key] for key in keys]).combine_chunks()
+
+    def merge(self, keys: Sequence[Key]) -> pd.DataFrame:
+        """Writes the records of these keys as records.parquet, and the captions of every folder of
+        pictures; returns them."""
+        table = self.table(keys)
+        write_parquet(self.path / MERGED, table)
+        write_captions(self.path, table.select(["image", "prompt"]).to_pylist())
+        return table.to_pandas()
 
     def _files(self) -> list[Path]:
         return sorted(self.path.glob("rows/*.jsonl"))
 
-    def note(self, name: str, change: Callable[[Any], T]) -> T:
-        """Makes an entry of study.json what `change` makes of it (None: there is none yet), and
-        returns it. Shards take turns."""
-        with ExitStack() as held:
-            if self.shard:
-                turn = held.enter_context((self.path / SHARDS / "study.lock").open("a+"))
-                fcntl.flock(turn, fcntl.LOCK_EX)
-            identity = study.read_identity(self.path)
-            noted = change(identity.get(name))
-            study.write_identity(self.path, identity | {name: noted})
-        return noted
+    def note(self, **entries: Any) -> None:
+        """Makes entries of study.json. Shards of a run note the same."""
+        study.write_identity(self.path, study.read_identity(self.path) | entries)
+
+
+def recorded(path: Path) -> RunFolder:
+    """The folder of a run with the records that count by its study.json; none of them where there
+    is no run. Nothing is locked or written."""
+    folder = RunFolder(path)
+    if any(path.glob("rows/*.jsonl")):
+        identity = study.read_identity(path)
+        code, forced = identity.get("code", {}), identity.get("forced", [])
+        folder.read(lambda r: r["code"] == code.get(r["decoder"]) or r["decoder"] in forced)
+    return folder
 
 
 def read_records(path: Path) -> Iterator[Record]:
@@ -186,12 +245,16 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
             "run_dir= or empty it"
         )
-    begun = any(path.glob("rows/*.jsonl"))
-    if begun:
-        study.require_same(path, study.read_identity(path), identity)
     path.mkdir(parents=True, exist_ok=True)
-    with _locked(path, shard):
-        _begin(path, identity, begun, shard)
+    with ExitStack() as locks:
+        _lock(locks, path, shard)
+        if any(path.glob("rows/*.jsonl")):
+            study.require_same(path, study.read_identity(path), identity)
+        else:  # a run that stopped before its first record binds nobody
+            written = path / study.STUDY
+            notes = study.read_study(written) if written.exists() else {}  # of another shard
+            study.write_identity(path, notes | identity)
+        _sweep(path, shard)
         try:
             yield RunFolder(path, shard)
         except BaseException:
@@ -200,19 +263,14 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
             raise
 
 
-def _begin(path: Path, identity: Mapping[str, Any], begun: bool, shard: str) -> None:
-    """Removes what a killed run has left behind, and writes study.json of a new run. A run that
-    stopped before its first record binds nobody; a shard of the same study does."""
-    own = f"*.{shard}.jsonl" if shard else "*.jsonl"
-    for file in path.glob(f"rows/{own}"):
-        with file.open("rb+") as opened:  # half a record, before others are appended
+def _sweep(path: Path, shard: str) -> None:
+    """Removes what a killed run has left behind: half a record, before others are appended, and
+    files that it had not yet renamed."""
+    for file in path.glob(f"rows/*.{shard}.jsonl" if shard else "rows/*.jsonl"):
+        with file.open("rb+") as opened:
             opened.truncate(opened.read().rfind(b"\n") + 1)
     for stray in () if shard else path.rglob(".tmp-*"):
         stray.unlink()
-    written = path / study.STUDY
-    beside = study.read_study(written) if shard and written.exists() else {}
-    if not begun and any(beside.get(key) != value for key, value in identity.items()):
-        study.write_identity(path, identity)
 
 
 def _foreign(path: Path) -> bool:
@@ -220,31 +278,22 @@ def _foreign(path: Path) -> bool:
     listing first: a shared file system may say for a minute that a file is not there which was
     looked for too early. Then by a look: a shard may begin the folder at this moment."""
     names = {child.name for child in path.iterdir()}
-    other = any(n not in BEFORE and not n.startswith(".tmp-") for n in names)
-    return other and study.STUDY not in names and not (path / study.STUDY).exists()
+    others = any(n not in BEFORE and not n.startswith(".tmp-") for n in names)
+    return others and study.STUDY not in names and not (path / study.STUDY).exists()
 
 
-@contextmanager
-def _locked(path: Path, shard: str) -> Iterator[None]:
+def _lock(locks: ExitStack, path: Path, shard: str) -> None:
     """A run locks the folder; shards share that lock, and each has one of its own. Raises
     InUseError where another process has it."""
-    with ExitStack() as held:
-        taken = f"another run is writing to {path}{'' if shard else ', or shards of it are'}; "
-        taken += "wait for it or choose another run_dir="
-        kind = fcntl.LOCK_SH if shard else fcntl.LOCK_EX
-        held.enter_context(_lock(path / ".lock", kind, taken))
-        if shard:
-            own = path / SHARDS / f"{shard}.lock"
-            own.parent.mkdir(exist_ok=True)
-            taken = f"another process has shard {shard} of {path}; wait for it, or stop it"
-            held.enter_context(_lock(own, fcntl.LOCK_EX, taken))
-        yield
-
-
-@contextmanager
-def _lock(path: Path, kind: int, taken: str) -> Iterator[None]:
-    """Raises InUseError with the words `taken` where another process has it."""
-    with path.open("a+") as file:  # NFS wants both ways
+    taken = f"another run is writing to {path}{'' if shard else ', or shards of it are'}; "
+    taken += "wait for it or choose another run_dir="
+    files = [(path / ".lock", fcntl.LOCK_SH if shard else fcntl.LOCK_EX, taken)]
+    if shard:
+        taken = f"another process has shard {shard} of {path}; wait for it, or stop it"
+        files.append((path / SHARDS / f"{shard}.lock", fcntl.LOCK_EX, taken))
+    for name, kind, taken in files:
+        name.parent.mkdir(exist_ok=True)
+        file = locks.enter_context(name.open("a+"))  # NFS wants both ways
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -257,7 +306,6 @@ def _lock(path: Path, kind: int, taken: str) -> Iterator[None]:
                 "write to one folder; choose a run_dir= on another one, or have it mounted with "
                 "locks (Lustre: -o flock)"
             ) from error
-        yield
 
 
 def check_space(path: Path, records: int, pictures: int) -> None:

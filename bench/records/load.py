@@ -25,11 +25,10 @@ from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differe
 from bench.measure.rates import MACHINE, read_rates
 from bench.records import columns
 from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text, missing
-from bench.records.study import read_study
+from bench.records.study import STUDY, read_study
 
 SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
 NO_PART = {"", "none", "null", "-", "nan"}
-
 REMEDY = (
     "run `python -m bench run study=...` again: it resumes and writes what is missing; of a copied "
     "folder, copy it once more"
@@ -38,27 +37,27 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Form:
-    """A table: columns of words and of numbers that it has, and others that older ones lack, which
-    are then empty."""
+    """A table: its columns of words and of numbers. later: those of them that tables of older runs
+    lack, which are then empty."""
 
     words: Sequence[str]
     numbers: Sequence[str] = ()
-    later_words: Sequence[str] = ()
-    later_numbers: Sequence[str] = ()
+    later: Sequence[str] = ()
 
 
 SUMMARY_TEXT = tuple(column.name for column in columns.SUMMARY if column.type == "text")
 SUMMARY_NUMBERS = tuple(column.name for column in columns.SUMMARY if column.type == "float")
-LATER = ("fid_debiased_lo", "fid_debiased_hi", "kid_lo", "kid_hi", "tv_tested")  # may be absent
-SUMMARY = Form(
-    SUMMARY_TEXT, [name for name in SUMMARY_NUMBERS if name not in LATER], later_numbers=LATER
-)
-JUDGED = "judged.json"  # scores of every image, for `diff`
+LATER = ("fid_debiased_lo", "fid_debiased_hi", "kid_lo", "kid_hi", "tv_tested")
+SUMMARY = Form(SUMMARY_TEXT, SUMMARY_NUMBERS, LATER)
 NAMED = ("prc_features", "clip_features", "hps_features")  # in quality.csv
+JUDGED, FIGURES_OF = "judged.json", "figures of "  # scores of every image, for `diff`, by decoder
 FORMS = {
-    FAIRNESS: Form(("decoder", "verdict", "reason"), ("factor",), ("mixed",), ("worth",)),
-    "quality.csv": Form(("decoder",), (), ("fid_features", *NAMED), ("hps",)),
-    "exactness.csv": Form(("decoder", "verdict")),
+    FAIRNESS: Form(
+        ("decoder", "verdict", "reason", "mixed"), ("factor", "worth"), ("mixed", "worth")
+    ),
+    "quality.csv": Form(
+        ("decoder", "fid_features", *NAMED), ("hps",), ("fid_features", *NAMED, "hps")
+    ),
     CLIP_PAIRS: Form(CLIP_COLUMNS[:2], CLIP_COLUMNS[2:]),
     ROOFLINE: Form(
         ("decoder", "note"),
@@ -72,7 +71,6 @@ FORMS = {
     ),
 }  # fmt: skip
 
-NOTHING: dict[str, Any] = dict.fromkeys(SUMMARY_NUMBERS, math.nan) | dict.fromkeys(SUMMARY_TEXT, "")
 PHASES = ("text", "prefill", "draft", "forward", "accept", "vq")
 PROVENANCE = (
     "git_commit",
@@ -84,8 +82,7 @@ PROVENANCE = (
     "config_hash",
     "started_at",
 )
-UNREAD = ("depth",)  # of which nothing is made
-RECORD_COLUMNS = tuple(name for name in columns.SCHEMA.names if name not in UNREAD)
+RECORD_COLUMNS = tuple(name for name in columns.SCHEMA.names if name != "depth")  # of no figure
 
 
 def load(folder: Path) -> RunData:
@@ -99,17 +96,14 @@ def load(folder: Path) -> RunData:
         )
     records = read_rows(folder / columns.MERGED)
     path = folder / "summary.csv"
-    table = read_table(path, SUMMARY)
-    if table.empty:
+    summary = read_table(path, SUMMARY)
+    if summary.empty:
         raise FolderError(f"{path} has no rows: nothing was measured yet; {REMEDY}")
-    table = table.assign(exactness=table.exactness.map(_today))
-    pairs = pd.DataFrame(lines_of(folder / CLIP_PAIRS), columns=CLIP_COLUMNS)
-    summary = with_differences(_with_unsummarised(table, records), pairs)
-    return RunData(
+    return run_of(
         folder,
-        as_text(summary["study"].iloc[0]) or folder.name,
-        _sections([_entry(line, records) for line in plain(summary)], _margin(folder)),
         records,
+        summary.assign(exactness=summary.exactness.map(_verdict_today)),
+        clip_pairs=lines_of(folder / CLIP_PAIRS),
         roofline=_by_decoder(lines_of(folder / ROOFLINE)),
         quality=_by_decoder(lines_of(folder / "quality.csv")),
         fairness={line["decoder"]: Fairness(**line) for line in lines_of(folder / FAIRNESS)},
@@ -117,64 +111,69 @@ def load(folder: Path) -> RunData:
     )
 
 
+def run_of(
+    folder: Path,
+    records: pd.DataFrame,
+    summary: pd.DataFrame,
+    clip_pairs: Sequence[dict[str, Any]] = (),
+    **tables: Any,
+) -> RunData:
+    """A run of these rows and this summary. tables: as `RunData` has them."""
+    summary = with_differences(summary, pd.DataFrame(clip_pairs, columns=CLIP_COLUMNS))
+    study = read_study(folder / STUDY) if (folder / STUDY).is_file() else {}
+    margin = float(study.get("config", {}).get("quality", {}).get("margin", MARGIN))
+    sections = _sections([_entry(line, records) for line in plain(summary)], margin)
+    name = as_text(summary["study"].iloc[0]) or folder.name
+    return RunData(folder, name, sections, records, study, **tables)
+
+
 def read_rows(path: Path) -> pd.DataFrame:
-    """The rows of records.parquet but for `UNREAD`, each column of its type, without nulls. Raises
-    FolderError."""
+    """The rows of records.parquet, each column of its type, without nulls. Raises FolderError."""
     require_file(path)
-    if wrong := _other_version(path):
-        raise FolderError(wrong)
     try:
-        names = pq.read_schema(path).names
+        table = pq.read_table(path, page_checksum_verification=True)
+        names = table.schema.names
+        versions = {*table["schema_version"].to_pylist()} if "schema_version" in names else set()
+        if other := sorted(versions - {*columns.READABLE}):
+            readable = ", ".join(map(str, columns.READABLE))
+            raise FolderError(
+                f"{path} has rows of schema version {other}, this program reads {readable}: read "
+                "it with the version of lantern-bench that made it, or run the study again into "
+                "another run_dir="
+            )
         require_columns(path, RECORD_COLUMNS, [*names, *columns.LATER])
-        known = [name for name in RECORD_COLUMNS if name in names]
-        table = pq.read_table(path, columns=known, page_checksum_verification=True)
-        table = columns.with_later(table)
+        table = columns.with_later(table).select(RECORD_COLUMNS)
         table = table.cast(pa.schema([columns.SCHEMA.field(name) for name in RECORD_COLUMNS]))
     except (pa.ArrowException, OSError) as error:
         raise FolderError(f"{path} is damaged: no readable Parquet ({error}); {REMEDY}") from error
     for field in table.schema:
         if not pa.types.is_floating(field.type) and table[field.name].null_count:
             raise FolderError(f"{path}: column {field.name} has empty cells; copy the file again")
-    found: pd.DataFrame = table.to_pandas()
-    if any(Path(name).is_absolute() or ".." in name for name in {*found["image"]}):
+    rows: pd.DataFrame = table.to_pandas()
+    if any(Path(name).is_absolute() or ".." in name for name in {*rows["image"]}):
         raise FolderError(f"{path} names a picture outside of its folder; copy the file again")
-    if found.empty:
+    if rows.empty:
         raise FolderError(f"{path} has no rows: no image was decoded yet; {REMEDY}")
-    return found
-
-
-def _other_version(path: Path) -> str:
-    """That rows are of a schema version that cannot be read, and what to do about it; "" where
-    they are of one that can, or the file has no versions (whoever reads it says what it is)."""
-    try:
-        found = pq.read_table(path, columns=["schema_version"], partitioning=None)
-    except (pa.ArrowException, KeyError, OSError):
-        return ""
-    versions = sorted(set(found.column(0).to_pylist()) - {*columns.READABLE})
-    readable = ", ".join(map(str, columns.READABLE))
-    wrong = (
-        f"{path} has rows of schema version {versions}, this program reads {readable}: read it "
-        "with the version of lantern-bench that made it, or run the study again into another "
-        "run_dir="
-    )
-    return wrong if versions else ""
+    return rows
 
 
 def judged(folder: Path) -> dict[str, dict[str, Any]]:
     """Decoder -> its scores (`bench.data.scores.Scores`), those of every image too; {} where the
     run has none. Raises FolderError."""
-    path, mark = folder / JUDGED, "figures of "
+    path = folder / JUDGED
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_bytes())
-        scores = {key: one["value"]["scores"] for key, one in found.items() if key.startswith(mark)}
+        return {
+            key.removeprefix(FIGURES_OF): one["value"]["scores"]
+            for key, one in json.loads(path.read_bytes()).items()
+            if key.startswith(FIGURES_OF)
+        }
     except (ValueError, AttributeError, TypeError, LookupError) as error:
         raise FolderError(f"{path} is damaged ({error!r}); {REMEDY}") from error
-    return {key.removeprefix(mark): one for key, one in scores.items()}
 
 
-def _today(verdict: str) -> str:
+def _verdict_today(verdict: str) -> str:
     """A verdict's cell in today's words: tables of earlier versions say `bounded`, and `violates`
     of whatever passed a declared bound."""
     holds = "output bound holds" in verdict  # no output bound was exceeded: no claim is broken
@@ -186,18 +185,6 @@ def _today(verdict: str) -> str:
 
 def _by_decoder(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {str(line["decoder"]): line for line in lines}
-
-
-def _with_unsummarised(summary: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
-    """Adds a row without figures for decoders that only the records know: none may go missing."""
-    shared = [c for c in (*SUMMARY_TEXT, "temperature", "cfg") if c in records]
-    rows: list[dict[str, Any]] = []
-    others = records[~records["decoder"].isin(summary["decoder"])]
-    for _, group in others.groupby("decoder", sort=False):
-        failed = bool((group["status"] == "failed").all())
-        status = "failed" if failed else "failed: not in summary.csv"
-        rows.append(NOTHING | {c: group[c].iloc[0] for c in shared} | {"status": status})
-    return pd.concat([summary, pd.DataFrame(rows)], ignore_index=True) if rows else summary
 
 
 def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
@@ -219,13 +206,6 @@ def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
     if not error and status.startswith("fail"):
         error = status.partition(":")[2].strip() or "no error was recorded"
     return Entry(name, Role.RESEED if reseed else Role.DECODER, row, mine, error, len(failed))
-
-
-def _margin(folder: Path) -> float:
-    """Of CLIP scores, as the run's study states it; the default of older runs."""
-    path = folder / "study.json"
-    config = read_study(path).get("config", {}) if path.is_file() else {}
-    return float(config.get("quality", {}).get("margin", MARGIN))
 
 
 def _sections(entries: list[Entry], margin: float) -> list[Section]:
@@ -264,8 +244,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     table = read_table(path, form)
-    known = {*form.words, *form.numbers, *form.later_words, *form.later_numbers}
-    return plain(table[[name for name in table if name in known]])
+    return plain(table[[name for name in table if name in (*form.words, *form.numbers)]])
 
 
 def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -282,10 +261,9 @@ def read_table(path: Path, form: Form) -> pd.DataFrame:
         table = pd.read_csv(path, keep_default_na=False, dtype=str, index_col=False)
     except ValueError as error:  # empty, no table, no UTF-8
         raise FolderError(f"{path} is not a readable table ({error}); {REMEDY}") from error
-    require_columns(path, (*form.words, *form.numbers), list(table.columns))
-    later = (*form.later_words, *form.later_numbers)
-    table = table.assign(**{name: "" for name in later if name not in table})
-    for column in [name for name in table if name in (*form.numbers, *form.later_numbers)]:
+    require_columns(path, (*form.words, *form.numbers), [*table.columns, *form.later])
+    table = table.assign(**{name: "" for name in form.later if name not in table})
+    for column in form.numbers:
         blank = table[column].str.strip().str.lower().isin({"", "nan", "none"})
         try:
             table[column] = table[column].mask(blank).astype(float)

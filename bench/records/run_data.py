@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ import pandas as pd
 from bench.judge.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.judge.paired import CLIP_LESS, CLIP_TEST, image_rows
 from bench.measure.rates import MachineRates
-from bench.records.study import read_study
 from metrics.stats import (
     UNKNOWN,
     Interval,
@@ -183,43 +181,38 @@ class Section:
 
 @dataclass(frozen=True)
 class RunData:
-    """A run as `bench.records.load` reads it. records: empty where they were not read; roofline and
-    quality (which weights its figures were made with): a decoder's line; fairness: its verdict;
-    machine: None where its rates were not measured."""
+    """A run as `bench.records.load` reads it. identity: study.json, {} where there is none;
+    roofline and quality (which weights its figures were made with): a decoder's line; fairness: its
+    verdict; machine: None where its rates were not measured."""
 
     folder: Path
     study: str
     sections: list[Section]
     records: pd.DataFrame
+    identity: dict[str, Any] = field(default_factory=dict)
     roofline: dict[str, dict[str, Any]] = field(default_factory=dict)
     quality: dict[str, dict[str, Any]] = field(default_factory=dict)
     fairness: dict[str, Fairness] = field(default_factory=dict)
     machine: MachineRates | None = None
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """study.json; {} where there is none."""
-        study = self.folder / "study.json"
-        return read_study(study) if study.is_file() else {}
-
     @property
     def marks(self) -> list[tuple[str, str]]:
         """(mark, reason) of speed-ups that are unfair or were not measured, each once: footnote n
         is the n-th."""
-        found = filter(None, map(self._mark, self.entries))
-        return list(dict.fromkeys(sorted(found, key=lambda mark: mark[0] == UNMEASURED)))
+        marks = filter(None, map(self._mark, self.entries))
+        return list(dict.fromkeys(sorted(marks, key=lambda mark: mark[0] == UNMEASURED)))
 
     def mark(self, entry: Entry) -> str:
         """`unfair baseline (1)`: an entry's mark with its footnote; "" where it has none."""
-        found = self._mark(entry)
-        return f"{found[0]} ({self.marks.index(found) + 1})" if found else ""
+        mark = self._mark(entry)
+        return f"{mark[0]} ({self.marks.index(mark) + 1})" if mark else ""
 
     def _mark(self, entry: Entry) -> tuple[str, str] | None:
-        found = self.fairness.get(entry.name)
-        if found is None or (found.verdict == UNFAIR and math.isnan(entry.number("speedup"))):
+        fair = self.fairness.get(entry.name)
+        if fair is None or (fair.verdict == UNFAIR and math.isnan(entry.number("speedup"))):
             return None
-        mark = {UNFAIR: UNFAIR_BASELINE, UNMEASURED: UNMEASURED}.get(found.verdict)
-        return (mark, found.reason) if mark else None
+        mark = {UNFAIR: UNFAIR_BASELINE, UNMEASURED: UNMEASURED}.get(fair.verdict)
+        return (mark, fair.reason) if mark else None
 
     def unmeasured(self, entry: Entry) -> bool:
         """Whether an entry's speed-up does not count."""
@@ -228,21 +221,21 @@ class RunData:
     def eager(self, entry: Entry) -> str:
         """`eager, 0.71 est.`: the mark of an entry of which a piece was not compiled where others'
         are, with an estimate of its speed-up if it were; "" for others."""
-        found = self.fairness.get(entry.name)
-        if found is None or not found.mixed:
+        fair = self.fairness.get(entry.name)
+        if fair is None or not fair.mixed:
             return ""
-        worth = entry.number("speedup") * found.worth
+        worth = entry.number("speedup") * fair.worth
         return "eager" if math.isnan(worth) else f"eager, {worth:.2f} est."
 
     def judged(self, verdict: str) -> dict[str, list[str]]:
         """Reason -> decoders with a speed-up of whose baseline this was said, in the order of the
         tables."""
         timed = [e.name for e in self.entries if not math.isnan(e.number("speedup"))]
-        found: dict[str, list[str]] = {}
+        reasons: dict[str, list[str]] = {}
         for one in (self.fairness[name] for name in timed if name in self.fairness):
             if one.verdict == verdict:
-                found.setdefault(one.reason, []).append(one.decoder)
-        return found
+                reasons.setdefault(one.reason, []).append(one.decoder)
+        return reasons
 
     @property
     def entries(self) -> list[Entry]:

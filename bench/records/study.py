@@ -64,19 +64,19 @@ def require_own(folder: Path, config: StudyConfig) -> dict[str, Any]:
 
 def require_same(
     folder: Path,
-    found: Mapping[str, Any],
+    study: Mapping[str, Any],
     wanted: Mapping[str, Any],
     versions: Sequence[int] = (SCHEMA_VERSION,),
 ) -> None:
-    """Raises FolderError where `found` (study.json) is of another schema version or configuration,
+    """Raises FolderError where study.json is of another schema version or configuration,
     or of another machine than `wanted` names."""
-    if found.get("schema_version") not in versions:
+    if study.get("schema_version") not in versions:
         raise FolderError(
-            f"{folder} holds rows of schema version {found.get('schema_version')}, this code "
+            f"{folder} holds rows of schema version {study.get('schema_version')}, this code "
             f"writes {SCHEMA_VERSION}. {advice(folder)}"
         )
-    there, here = found.get("config", {}), wanted["config"]
-    if found.get("config_hash") != wanted["config_hash"]:
+    there, here = study.get("config", {}), wanted["config"]
+    if study.get("config_hash") != wanted["config_hash"]:
         if there.get("name", here.get("name")) != here.get("name"):
             raise FolderError(
                 f"{folder} holds the study {there['name']}, asked for is {here.get('name')}; add "
@@ -87,8 +87,8 @@ def require_same(
             f"{folder} holds another configuration: {differences(there, here)}. {advice(folder)}, "
             "or ask for the settings that are there to go on with it"
         )
-    if "machine" in wanted and found.get("machine") != wanted["machine"]:
-        shown = differences(found.get("machine", {}), wanted["machine"], MACHINES)
+    if "machine" in wanted and study.get("machine") != wanted["machine"]:
+        shown = differences(study.get("machine", {}), wanted["machine"], MACHINES)
         raise FolderError(
             f"{folder} was measured on another machine, and times of two machines do not compare: "
             f"{shown}. {advice(folder)}"

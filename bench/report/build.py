@@ -105,13 +105,13 @@ def terminal(report: Report, width: int = table.WIDTH) -> str:
     for block in report.blocks:
         if block.name == "details":
             continue
-        said = _filled(block.notes, width)
+        notes = _filled(block.notes, width)
         if block.name == "table":
-            parts += [*(table.terminal(made, width) for made in block.tables)]
-            parts.append(f"How to read it\n{said}")
+            parts += [*(table.terminal(each, width) for each in block.tables)]
+            parts.append(f"How to read it\n{notes}")
         else:
-            parts.append(f"{block.title}\n{said}")
-            parts += [table.terminal(made, width) for made in block.tables]
+            parts.append(f"{block.title}\n{notes}")
+            parts += [table.terminal(each, width) for each in block.tables]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -132,9 +132,9 @@ def latex(report: Report) -> str:
     """A booktabs `table*` for each main table; needs the packages booktabs and graphicx."""
     noise = f"Brackets: 95 % intervals; {table.NOISE}: not distinguishable from noise."
     blocks = ["% needs \\usepackage{booktabs,graphicx}"]
-    for at, made in enumerate(report.block("table").tables):
+    for at, each in enumerate(report.block("table").tables):
         below = [*([] if at else report.headline), *report.marks]
-        blocks.append(table.latex(made, f"{report.study}. {made.title}. {noise}", below))
+        blocks.append(table.latex(each, f"{report.study}. {each.title}. {noise}", below))
     return "\n\n".join(blocks) + "\n"
 
 

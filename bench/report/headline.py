@@ -68,8 +68,8 @@ def not_worse(section: Section, entry: Entry) -> bool:
     margin."""
     if entry.exact:
         return True
-    found = section.quality(entry)
-    return found is not None and found.verdict == NOT_WORSE and entry.word != "broken"
+    quality = section.quality(entry)
+    return quality is not None and quality.verdict == NOT_WORSE and entry.word != "broken"
 
 
 def quality(section: Section, entry: Entry) -> str:
@@ -80,46 +80,46 @@ def quality(section: Section, entry: Entry) -> str:
 
 
 def headline(run: RunData) -> list[str]:
-    """A few sentences a section, and one on the machine."""
+    """A few sentences per section, and one on the machine."""
     lines = []
     for section in run.sections:
-        said = _fastest(run, section)
+        sentences = _fastest(run, section)
         prefix = f"{section.title}. " if len(run.sections) > 1 else ""
-        lines += [prefix + line for line in said]
+        lines += [prefix + line for line in sentences]
     return [*lines, *_machine(run)] if lines else []
 
 
 def ranked(run: RunData, section: Section) -> list[Entry]:
     """The decoders whose speed-up counts, fastest first."""
     timed = [e for e in section.decoders if e.role is Role.DECODER and not e.failed]
-    known = [e for e in timed if not math.isnan(e.number("speedup")) and not run.unmeasured(e)]
-    known = [e for e in known if not run.eager(e)]
-    return sorted(known, key=lambda e: -e.number("speedup"))
+    counted = [e for e in timed if not (run.unmeasured(e) or run.eager(e))]
+    counted = [e for e in counted if not math.isnan(e.number("speedup"))]
+    return sorted(counted, key=lambda e: -e.number("speedup"))
 
 
 def _fastest(run: RunData, section: Section) -> list[str]:
-    known = ranked(run, section)
-    if not known:
+    counted = ranked(run, section)
+    if not counted:
         return []
-    exact = [e for e in known if e.exact]
-    like = [e for e in known if not_worse(section, e)]
+    exact = [e for e in counted if e.exact]
+    like = [e for e in counted if not_worse(section, e)]
     lines = []
     if exact:
-        lines.append(_said(run, exact[0], "exact decoder"))
+        lines.append(_sentence(run, exact[0], "exact decoder"))
     if like and like[:1] != exact[:1]:
         kind = f"decoder whose CLIP score is not worse than AR's (margin {section.margin:g})"
-        lines.append(_said(run, like[0], kind))
-    elif like and any(section.quality(e) for e in known if not e.exact):
+        lines.append(_sentence(run, like[0], kind))
+    elif like and any(section.quality(e) for e in counted if not e.exact):
         lines.append(
             "No relaxed decoder whose CLIP score is not worse than AR's (margin "
             f"{section.margin:g}) is faster."
         )
     lines += _ends(run, section, [*exact[:1], *like[:1]])
-    doubts = _doubts(run, section, [*exact[:1], *like[:1]], known)
+    doubts = _doubts(run, section, [*exact[:1], *like[:1]], counted)
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
 
 
-def _said(run: RunData, entry: Entry, kind: str) -> str:
+def _sentence(run: RunData, entry: Entry, kind: str) -> str:
     tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
     speed = " ".join(filter(None, [interval(entry.interval("speedup"), 2), run.mark(entry)]))
     start = f"Fastest {kind}: {entry.name}"
@@ -147,38 +147,38 @@ def swept_in(run: RunData, section: Section) -> dict[str, list[list[tuple[float,
     """Settings in which decoders of the section differ alone: lines of (value, decoder)."""
     entries = {e.name: e for e in section.decoders if not e.failed}
     listed = run.identity.get("config", {}).get("decoders", [])
-    found = series([one for one in listed if one["name"] in entries])
+    settings = series([one for one in listed if one["name"] in entries])
     return {
         setting: [[(value, entries[name]) for value, name in line] for line in lines]
-        for setting, lines in found.items()
+        for setting, lines in settings.items()
     }
 
 
-def _doubts(run: RunData, section: Section, best: list[Entry], known: list[Entry]) -> list[str]:
+def _doubts(run: RunData, section: Section, best: list[Entry], counted: list[Entry]) -> list[str]:
     """What the figures do not show."""
     doubts = []
     for first in {e.name: e for e in best}.values():
-        pool = [e for e in known if e.exact] if first.exact else known
+        pool = [e for e in counted if e.exact] if first.exact else counted
         rivals = [e for e in pool if e is not first and not_worse(section, e)]
         close = [e.name for e in rivals if _as_fast(e, first)]
         if close:
             doubts.append(f"{', '.join(close)} may be as fast as {first.name}")
-    found = {e.name: section.quality(e) for e in known if not e.exact}
-    few = [name for name, one in found.items() if one is not None and one.verdict == NOT_TOLD]
+    judged = {e.name: section.quality(e) for e in counted if not e.exact}
+    few = [name for name, one in judged.items() if one is not None and one.verdict == NOT_TOLD]
     if few:
         doubts.append(f"too few images to tell whether the CLIP score of {', '.join(few)} is worse")
-    blocks = min((e.number("speedup_blocks") for e in known), default=FEWEST)
+    blocks = min((e.number("speedup_blocks") for e in counted), default=FEWEST)
     if blocks < FEWEST:
         doubts.append(
             f"speed-ups have no interval: {FEWEST} blocks are needed, {blocks:g} were timed"
         )
-    sampled = [e.name for e in known if e.text("exactness").startswith("exact as far")]
+    sampled = [e.name for e in counted if e.text("exactness").startswith("exact as far")]
     if sampled:
         doubts.append(f"the law of {', '.join(sampled)} was only sampled")
     lost = [e.name for e in section.decoders if e.failed or run.unmeasured(e)]
     if lost:
         doubts.append(f"no speed-up of {', '.join(lost)} counts")
-    noise = [e.name for e in known if section.speed_is_noise(e)]
+    noise = [e.name for e in counted if section.speed_is_noise(e)]
     if noise:
         doubts.append(f"the speed of {', '.join(noise)} may be AR's ({NOISE})")
     return doubts
@@ -206,13 +206,13 @@ def _machine(run: RunData) -> list[str]:
 
 
 def regime_lines(run: RunData) -> list[str]:
-    """What bounds an AR step: one line for what all sections share, else one a section; [] where no
-    floor is known."""
-    said: dict[str, str] = {}
+    """What bounds an AR step: one line for what all sections share, else one per section; [] where
+    no floor is known."""
+    sentences: dict[str, str] = {}
     for section in run.sections:
-        found = bounds(run, section)
-        if found is not None:
-            said.setdefault(regime(found.growth, found.rates, found.place), section.title)
-    if len(said) == 1:
-        return [*said]
-    return [f"{title}: {text}" for text, title in said.items()]
+        bound = bounds(run, section)
+        if bound is not None:
+            sentences.setdefault(regime(bound.growth, bound.rates, bound.place), section.title)
+    if len(sentences) == 1:
+        return [*sentences]
+    return [f"{title}: {text}" for text, title in sentences.items()]

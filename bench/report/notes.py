@@ -1,7 +1,8 @@
 """The sentences of a report: at most six footnotes, facts of the run, columns, provenance.
 
 Footnotes are one sentence each, as they are read with the table. Facts and columns go to the
-details; docs/results.md explains every figure in full.
+details; docs/results.md explains every figure in full. What is the same for all runs is in
+templates/notes.j2.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bench.judge.fairness import FAIR, UNKNOWN
 from bench.judge.paired import latency_rows, timings
@@ -20,34 +23,37 @@ from bench.report.table import ABSENT, NOISE, number, percent
 from metrics.speedup import FEWEST
 from metrics.stats import Interval
 
-MANUAL = "docs/results.md"
+if TYPE_CHECKING:
+    import jinja2
+
 MANY = 12  # values of one fact from which on they are counted
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@lru_cache  # a template is compiled once for all prompts
+def environment(escape: bool) -> jinja2.Environment:
+    """The templates of the report. escape: texts, for HTML."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=escape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _notes(name: str, *values: object) -> list[str]:
+    """A list of templates/notes.j2."""
+    text = getattr(environment(False).get_template("notes.j2").module, name)(*values)
+    return list(filter(None, (" ".join(note.split()) for note in text.split("\n\n"))))
 
 
 def footnotes(run: RunData, fairness: Sequence[str]) -> list[str]:
     """How to read the main tables; fairness: footnotes of the marks in them."""
-    output = (
-        "Output TV: distance of a committed code's law from the target's, of this model, mean over "
-        "all codes (0: the same law, as of bonus and first codes); ≤: the most that the "
-        "acceptance allows (lemma R)"
-    )
-    if any(over_declared(entry) for entry in run.entries):
-        output += (
-            f"; {DAGGER}: at tested codes it is above the paper's delta or lambda, which limits "
-            "TV(p, p_A) and not the output"
-        )
-    lines = [
-        f"[a, b]: 95 % interval; {NOISE}: chance can explain the difference from AR; {ABSENT}: not "
-        "measured.",
-        "Speed-up: AR's seconds over the decoder's, batch 1, the typical ratio of times close "
-        "together; s/image: prefill and decoding, the mean over all timings.",
-        "Codes per forward: committed by a forward of the target, bonus code included (mean "
-        "accepted length, MAL); NFE: target forwards per image.",
-        f"{output}.",
-        "Verdict, at the table's sampling: exact (the gate found AR's law), exact as far as "
-        "sampled (TV < x), relaxed (another law) or broken (it claims what is not so).",
-    ]
-    return [*lines, " ".join(fairness)] if fairness else lines
+    over = any(over_declared(entry) for entry in run.entries)
+    return _notes("footnotes", NOISE, ABSENT, DAGGER, over, fairness)
 
 
 def fairness(run: RunData) -> list[str]:
@@ -67,27 +73,14 @@ def fairness(run: RunData) -> list[str]:
 
 def floors(run: RunData) -> list[str]:
     """How to read the tables of time over floor, on which machine, and why a floor is missing."""
-    lines = [
-        "Forward: an AR step, or the verification of a tree of that many codes per row, root "
-        "included. In AR steps: over the baseline's step.",
-        "Over floor: the time over the least that this machine needs (max of bytes / bandwidth and "
-        "operations / rate), in a quiet moment (the 10 % quantile of the timings; ms: medians).",
-        "Accept share: acceptance, commit and bookkeeping, as a share of draft, verification and "
-        "acceptance. Step: all but the prefill, per target forward. Draft call: growing the tree "
-        "included.",
-    ]
-    if run.machine is not None:
-        lines.append(f"Machine: {run.machine}.")
-        if run.machine.noisy:
-            lines.append(
-                f"The machine was not quiet while its rates were measured (spread "
-                f"{100 * run.machine.spread:.0f} %): floors may be too high."
-            )
+    machine = run.machine
+    spread = f"{100 * machine.spread:.0f}" if machine and machine.noisy else ""
     unknown: dict[str, list[str]] = {}  # why a floor is not known -> decoders
     for name, line in run.roofline.items():
         if line["note"]:
             unknown.setdefault(line["note"], []).append(name)
-    return [*lines, *(f"{', '.join(names)}: {reason}." for reason, names in unknown.items())]
+    missing = [f"{', '.join(names)}: {reason}." for reason, names in unknown.items()]
+    return _notes("floors", machine, spread) + missing
 
 
 def facts(run: RunData) -> list[str]:
@@ -117,28 +110,7 @@ def neighbours(run: RunData) -> list[str]:
 
 def columns(run: RunData) -> list[str]:
     """How columns are defined that no footnote explains."""
-    return [
-        "Codes per forward, NFE and moved mass are of the quality images, or of the timed ones if "
-        "there are no others. Output TV is of quality images only; times and speed-ups are of the "
-        "timed ones.",
-        "CLIP against AR: mean difference of CLIP scores, prompt by prompt. Not worse: its lower "
-        "bound (95 %, Student's t) lies above minus the margin that the study states. Worse: its "
-        "upper bound lies below that. Else not told, with the number of images that would tell.",
-        f"{NOISE} at FID: AR might have it under another seed (Student's t, four seeds or more). "
-        "FID without bias: the jackknife's estimate for many images. Intervals of FID and KID are "
-        "about the figure at this number of images n (jackknife).",
-        "Speed-up over blocks: the least and the greatest of a block, which is what a busy and a "
-        "quiet moment give.",
-        "Codes expected: codes per forward that the drafter expected, 1 + the sum of its "
-        "probabilities of all drafted paths.",
-        "Moved mass: TV(p, p_A) of the relaxed target. Bound: what the rule declares on it. Output "
-        "bound: what the acceptance allows (lemma R). Declared bound: what the rule declares, "
-        "composed over the children.",
-        *(["CLIP - AR: the decoder's CLIP score less that of AR on the same prompt, the mean with "
-           "its interval over prompts. With only one AR seed, its luck shifts every row equally."]
-          if any(section.compares_clip for section in run.sections) else []),
-        f"Every figure in full: {MANUAL}.",
-    ]  # fmt: skip
+    return _notes("columns", NOISE, any(section.compares_clip for section in run.sections))
 
 
 def reseed_lines(section: Section) -> str:

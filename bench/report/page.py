@@ -12,28 +12,24 @@ import base64
 import logging
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from bench.data.files import write_text
+from bench.report.notes import environment
 from bench.report.prompts import KEY, prompt_pages
 from bench.report.sheets import Sheet
 from bench.report.style import inline
 from bench.report.summarise import Report
 from bench.report.table import ABSENT
 
-if TYPE_CHECKING:
-    import jinja2
-
 log = logging.getLogger(__name__)
-TEMPLATES = Path(__file__).parent / "templates"
 OPENING = ("speedup_clip", "speedup_tv_output", "speedup_fid", "speedup")  # the first that there is
 
 
-@lru_cache(maxsize=1)
+@cache
 def libraries() -> dict[str, str]:
     """`tables`, a module whose default export is DataTable, as a data URI; `table_style`. Both are
     "" without itables, and a warning says so: the page may lack its sorting, never the numbers."""
@@ -55,7 +51,7 @@ def write_page(report: Report, folder: Path, sheets: Sequence[Sheet]) -> Path:
         if old.stem.isdecimal():
             old.unlink()
     numbers = [None, *(index for index, _ in report.prompts), None]
-    template = environment().get_template("prompt.html.j2")
+    template = environment(True).get_template("prompt.html.j2")
     for at, page in enumerate(prompt_pages(report.run, report.prompts)):
         before, after = numbers[at], numbers[at + 2]
         text = template.render(study=report.study, page=page, before=before, after=after, key=KEY)
@@ -67,31 +63,20 @@ def render(report: Report, sheets: Sequence[Sheet] = ()) -> str:
     """The page."""
     plots = {plot.name: plot for plot in report.plots}
     opening = next((plots[name] for name in OPENING if name in plots), None)
-    template = environment().get_template("index.html.j2")
+    template = environment(True).get_template("index.html.j2")
     return template.render(
-        report=report, libraries=libraries(), sheets=sheets, inline=inline, opening=opening
+        report=report,
+        libraries=libraries(),
+        sheets=sheets,
+        inline=inline,
+        opening=opening,
+        order=sort_key,
     )
-
-
-@lru_cache(maxsize=1)  # a template is compiled once for all prompts
-def environment() -> jinja2.Environment:
-    """The templates of the page; texts are escaped."""
-    import jinja2
-
-    made = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["order"] = sort_key
-    return made
 
 
 def sort_key(cell: str) -> Markup:
     """The attribute by which DataTables sorts a cell: its leading number, nothing for a dash, else
     its text."""
-    found = re.match(r"-?\d+(\.\d+)?", cell)
-    key = "" if cell == ABSENT else found.group() if found else cell
+    number = re.match(r"-?\d+(\.\d+)?", cell)
+    key = "" if cell == ABSENT else number.group() if number else cell
     return Markup(' data-order="{}"').format(key)

@@ -37,11 +37,11 @@ def figures(run: RunData, batches: Sequence[Line]) -> list[Plot]:
     """Figures of what the run recorded."""
     if run.all_failed:
         return []
-    made = [speed(run), *(against(run, one) for one in QUALITIES), throughput(run, batches),
+    plots = [speed(run), *(against(run, one) for one in QUALITIES), throughput(run, batches),
             codes(run), phases(run), verification(run), depth(run)]  # fmt: skip
     swept = [(section, *one) for section in run.sections for one in swept_in(run, section).items()]
-    made += [sweep(run, *pair, number) for number, pair in enumerate(swept, 1)]
-    return [plot for plot in made if plot is not None]
+    plots += [sweep(run, *pair, number) for number, pair in enumerate(swept, 1)]
+    return [plot for plot in plots if plot is not None]
 
 
 @styled
@@ -50,11 +50,11 @@ def speed(run: RunData) -> Plot | None:
     colors = style.colors_of(run)
 
     def bar(section: Section, entry: Entry) -> Bar:
-        found, noise = SPEED.of(entry), section.speed_is_noise(entry)
-        if math.isnan(found.value):
+        speedup, noise = SPEED.of(entry), section.speed_is_noise(entry)
+        if math.isnan(speedup.value):
             return Bar("not measured")
-        parts = [(found.value, colors[entry.name])]
-        return Bar(interval(found, 2) + " ≈" * noise, parts, found, pale=noise)
+        parts = [(speedup.value, colors[entry.name])]
+        return Bar(interval(speedup, 2) + " ≈" * noise, parts, speedup, pale=noise)
 
     caption = (
         "AR's seconds over the decoder's on the same prompts, batch 1, with 95 % intervals. Pale "
@@ -94,10 +94,10 @@ def phases(run: RunData) -> Plot | None:
     from matplotlib.patches import Patch
 
     def bar(section: Section, entry: Entry) -> Bar:
-        found = phase_seconds(entry)
-        total = sum(found.values())
-        parts = [(width, SHADES[name]) for name, width in found.items()]
-        return Bar(f"{total:.{3 if total < 10 else 1}f} s" if found else "not timed", parts)
+        seconds = phase_seconds(entry)
+        total = sum(seconds.values())
+        parts = [(width, SHADES[name]) for name, width in seconds.items()]
+        return Bar(f"{total:.{3 if total < 10 else 1}f} s" if seconds else "not timed", parts)
 
     caption = (
         "Mean over the timed images, batch 1. Other: decoding time outside the four timed parts "
@@ -123,21 +123,21 @@ class Measure:
     def of(self, entry: Entry) -> Interval:
         """An entry's figure, with its interval where it has one. AR is at no distance from its own
         distribution; what an exact decoder has of one is rounding."""
-        base, found = entry.role is Role.BASELINE, entry.interval(self.column)
+        base, figure = entry.role is Role.BASELINE, entry.interval(self.column)
         if self is TV:
-            own = base or (entry.exact and not math.isnan(found.value))
-            return replace(UNKNOWN, value=0.0 if own else found.value)
-        return replace(UNKNOWN, value=found.value) if self is SPEED and base else found
+            zero = base or (entry.exact and not math.isnan(figure.value))
+            return replace(UNKNOWN, value=0.0 if zero else figure.value)
+        return replace(UNKNOWN, value=figure.value) if self is SPEED and base else figure
 
     def drawn(self, section: Section) -> list[Entry]:
         """The decoders of which this and the speed-up are known. Of the exact ones, which all have
         output TV 0, the fastest stands for all; [] where there are no others."""
-        known = [e for e in section.decoders
-                 if not (e.failed or math.isnan(self.of(e).value + SPEED.of(e).value))]  # fmt: skip
-        rest = [e for e in known if e.role is Role.DECODER]
+        ok = [e for e in section.decoders if not e.failed]
+        measured = [e for e in ok if not math.isnan(self.of(e).value + SPEED.of(e).value)]
+        rest = [e for e in measured if e.role is Role.DECODER]
         exact = [e for e in rest if self is TV and e.exact]
         fastest = max(exact, key=lambda e: SPEED.of(e).value, default=None)
-        shown = [e for e in known if e is fastest or e not in exact]
+        shown = [e for e in measured if e is fastest or e not in exact]
         return shown if len(rest) > len(exact) else []
 
 
@@ -206,11 +206,11 @@ def throughput(run: RunData, lines: Sequence[Line]) -> Plot | None:
             mine = [line for line in ok if line.decoder == name]
             points = [(line.batch, getattr(line, column)) for line in mine
                       if column != "speedup" or name != line.baseline]  # fmt: skip
-            points = [(batch, found) for batch, found in points if math.isfinite(found.value)]
+            points = [(batch, value) for batch, value in points if math.isfinite(value.value)]
             axes.plot([x for x, _ in points], [y.value for _, y in points], color=colors[name])
-            for batch, found in points:
-                style.point(axes, entries[name], colors[name], batch, found)
-                last[name] = batch, found.value
+            for batch, value in points:
+                style.point(axes, entries[name], colors[name], batch, value)
+                last[name] = batch, value.value
         ends.append((axes, last))
         axes.set_xscale("log", base=2)
         axes.set_xticks(batches, [f"{batch}" for batch in batches], minor=False)
@@ -245,16 +245,16 @@ def verification(run: RunData) -> Plot | None:
                (("least for reading", reading), ("least for arithmetic", arithmetic))]  # fmt: skip
 
     def draw(section: Section, axes: Axes) -> Drawn:
-        points, found = forwards(run, section), bounds(run, section)
+        points, bound = forwards(run, section), bounds(run, section)
         ar = next((point.ms for point in points if point.codes == 1), math.nan)
         right = max(1.18 * max(point.codes for point in points), 3.0)
-        if found is not None:
-            over = found.growth.crossing(found.rates)
+        if bound is not None:
+            over = bound.growth.crossing(bound.rates)
             right = max(right, 1.15 * over) if over and over < 2 * right else right
             at = [right * step / 60 for step in range(61)]
-            works = [found.growth.at(codes) for codes in at]
-            axes.plot(at, [1e3 * w.reading(found.rates) for w in works], "--", color=reading)
-            axes.plot(at, [1e3 * w.computing(found.rates) for w in works], "--", color=arithmetic)
+            works = [bound.growth.at(codes) for codes in at]
+            axes.plot(at, [1e3 * w.reading(bound.rates) for w in works], "--", color=reading)
+            axes.plot(at, [1e3 * w.computing(bound.rates) for w in works], "--", color=arithmetic)
         names = {}
         for point in points:
             fill = "white" if point.whole else INK
@@ -268,7 +268,7 @@ def verification(run: RunData) -> Plot | None:
         axes.grid(visible=True)
         timed = {name for point in points for name in point.names}
         entries = [entry for entry in section.decoders if entry.name in timed]
-        return Drawn(entries, names, takes_over(found))
+        return Drawn(entries, names, takes_over(bound))
 
     caption = (
         "Median over the timed images, batch 1; one code is an AR step, more are a verification "
@@ -334,7 +334,7 @@ def sweep(
     figure of quality, with what AR has: its figure, and where it would lie under one more seed."""
     entries = [entry for line in lines for _, entry in line]
     figures = {m: [m.of(e).value for e in entries] for m in QUALITIES}
-    measures = [SPEED, *(m for m, own in figures.items() if any(v > 0 for v in own))]
+    measures = [SPEED, *(m for m, of_all in figures.items() if any(v > 0 for v in of_all))]
     values = sorted({value for line in lines for value, _ in line})
     figure, rows = style.panels([1.9] * -(-len(measures) // 2), columns=2)
     places, colors = [axes for row in rows for axes in row], style.colors_of(run)
@@ -344,8 +344,8 @@ def sweep(
         band = section.reseeded(measure.column) if measure in (FID, CLIP) else UNKNOWN
         if math.isfinite(band.half_width):
             axes.axhspan(band.lo, band.hi, color=MUTED, alpha=0.2, linewidth=0)
-        if section.baseline and math.isfinite(own := measure.of(section.baseline).value):
-            axes.axhline(own, color=MUTED, linewidth=1)
+        if section.baseline and math.isfinite(ar := measure.of(section.baseline).value):
+            axes.axhline(ar, color=MUTED, linewidth=1)
         for line in lines:
             at = [values.index(value) for value, _ in line]
             axes.plot(at, [measure.of(e).value for _, e in line], color=MUTED)

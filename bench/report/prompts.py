@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 from PIL import Image
 
 from bench.records.run_data import Entry, Role, RunData, as_text
@@ -31,22 +31,9 @@ PAGES = 200  # a run of 30,000 images has no reader for as many pages
 LARGE = 120_000  # bytes from which a picture is embedded as WebP
 SAME, OTHER = (225, 225, 225), (170, 30, 45)  # colours of codes that are AR's and that are not
 KEY = [(f"rgb{color}", name, text) for name, (color, text) in KINDS.items()]
+COLUMNS = ["status", "error", "seed", "nfe", "mal", "image", "kind", "codes"]
 
-Line = Mapping[str, Any]  # a row of the records
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What is shown of a decoder, by prompt index: the row of its image, and its error where it
-    has none."""
-
-    entry: Entry
-    images: dict[int, Line]
-    errors: dict[int, str]
-
-    @property
-    def baseline(self) -> bool:
-        return self.entry.role is Role.BASELINE
+Line = Mapping[str, Any]  # these columns of a record
 
 
 @dataclass(frozen=True)
@@ -67,7 +54,7 @@ class Card:
 
 @dataclass(frozen=True)
 class PromptPage:
-    """A prompt and its cards, a group a section of the run."""
+    """A prompt and its cards, a group per section of the run."""
 
     index: int
     prompt: str
@@ -90,85 +77,77 @@ def chosen(run: RunData) -> list[tuple[int, str]]:
 def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[PromptPage]:
     """The pages of the chosen prompts, one after the other."""
     numbers = [index for index, _ in prompts]
-    sections = [(s.title, [_shown(e, numbers) for e in s.decoders]) for s in run.sections]
+    lines = {e.name: _lines(e, numbers) for section in run.sections for e in section.decoders}
     for index, prompt in prompts:
-        yield PromptPage(index, prompt, [(t, _cards(run, shown, index)) for t, shown in sections])
+        groups = []
+        for section in run.sections:
+            base = section.baseline
+            ar = lines[base.name].get(index) if base else None
+            cards = [_card(run, e, lines[e.name].get(index), ar) for e in section.decoders]
+            groups.append((section.title, cards))
+        yield PromptPage(index, prompt, groups)
 
 
-def _shown(entry: Entry, prompts: list[int]) -> Shown:
-    """Read once for all prompts: looking a prompt up in a table takes milliseconds."""
+def _lines(entry: Entry, prompts: Sequence[int]) -> dict[int, Line]:
+    """By prompt: the image that is shown of a decoder, else a failed one. Read once for all
+    prompts, as looking one up in a table takes milliseconds."""
     records = entry.records[entry.records["prompt_index"].isin(prompts)]
-    failed = records[records["status"] != "ok"].drop_duplicates("prompt_index")
-    columns = ["seed", "nfe", "mal", "image", "kind", "codes"]
-    images = shown_rows(records[records["status"] == "ok"]).set_index("prompt_index")[columns]
-    return Shown(
-        entry,
-        cast(dict[int, Line], images.to_dict("index")),
-        {int(i): as_text(error) for i, error in failed[["prompt_index", "error"]].to_numpy()},
-    )
+    rows = pd.concat([shown_rows(records[records["status"] == "ok"]), records])
+    lines = rows.drop_duplicates("prompt_index").set_index("prompt_index")[COLUMNS]
+    return cast(dict[int, Line], lines.to_dict("index"))
 
 
-def _cards(run: RunData, shown: list[Shown], index: int) -> list[Card]:
-    reference = next((one.images.get(index) for one in shown if one.baseline), None)
-    return [_card(run, one, index, reference) for one in shown]
-
-
-def _card(run: RunData, shown: Shown, index: int, reference: Line | None) -> Card:
-    name, verdict = shown.entry.name, shown.entry.word
-    row = shown.images.get(index)
-    if row is None:
-        error = shown.errors.get(index, "")
-        return Card(name, verdict, "failed" if error else "not run", error)
-    kinds, codes = kinds_of(row), _codes(row)
-    facts = f"seed {row['seed']}, {row['nfe']} forwards, {row['mal']:.2f} codes per forward"
-    embedded, missing = _picture(run, row)
-    same = ("", "the baseline") if shown.baseline else _differs(codes, row, reference)
+def _card(run: RunData, entry: Entry, line: Line | None, ar: Line | None) -> Card:
+    if line is None:
+        return Card(entry.name, entry.word, "not run")
+    if line["status"] != "ok":
+        return Card(entry.name, entry.word, "failed", as_text(line["error"]))
+    kinds, (embedded, missing) = kinds_of(line), _picture(run, line)
+    differs, difference = _differs(line, ar)
+    if entry.role is Role.BASELINE:
+        differs, difference = "", "the baseline"
     return Card(
-        name,
-        verdict,
+        entry.name,
+        entry.word,
         missing,
-        facts=facts,
+        facts=f"seed {line['seed']}, {line['nfe']} forwards, {line['mal']:.2f} codes per forward",
         picture=embedded,
         kinds=_png(kind_map(kinds)) if len(kinds) else "",
-        differs=same[0],
-        difference=same[1],
+        differs=differs,
+        difference=difference,
     )
 
 
-def _codes(row: Line) -> NDArray[np.int64]:
-    """Empty where none were recorded."""
-    return np.asarray([] if row["codes"] is None else row["codes"], dtype=np.int64)
-
-
-def _picture(run: RunData, row: Line) -> tuple[str, str]:
+def _picture(run: RunData, line: Line) -> tuple[str, str]:
     """The kept picture as a data URI, or "" and why there is none."""
-    found = picture(run, row)
-    if isinstance(found, str):
-        return "", found
-    data = (run.folder / row["image"]).read_bytes()
+    image = picture(run, line)
+    if isinstance(image, str):
+        return "", image
+    data = (run.folder / line["image"]).read_bytes()
     if len(data) <= LARGE:
         return data_uri(data, "png"), ""
     smaller = io.BytesIO()
-    found.save(smaller, format="WEBP", quality=90)
+    image.save(smaller, format="WEBP", quality=90)
     return data_uri(smaller.getvalue(), "webp"), ""
 
 
-def _differs(codes: NDArray[np.int64], row: Line, reference: Line | None) -> tuple[str, str]:
+def _differs(line: Line, ar: Line | None) -> tuple[str, str]:
     """The map of codes that are not AR's of the same prompt and seed, and what it shows in words;
     no map where there is nothing to compare."""
-    theirs = np.empty(0) if reference is None else _codes(reference)
-    if reference is None or len(theirs) != len(codes) or not len(codes):
+    sides = (line, ar if ar is not None and ar["status"] == "ok" else {"codes": None})
+    mine, theirs = (np.asarray([] if s["codes"] is None else s["codes"], int) for s in sides)
+    if ar is None or len(theirs) != len(mine) or not len(mine):
         return "", "no codes of AR to compare with"
-    if reference["seed"] != row["seed"]:
+    if ar["seed"] != line["seed"]:
         return "", "AR has no image of this seed"
-    other = codes != theirs
+    other = mine != theirs
     count, words = int(other.sum()), "every code is AR's"
     if count:
-        words = f"{count} of {len(codes)} codes not AR's; first: code {int(other.argmax())}"
+        words = f"{count} of {len(mine)} codes not AR's; first: code {int(other.argmax())}"
     return _png(raster(np.where(other[:, None], OTHER, SAME))), words
 
 
-def _png(pixels: NDArray[np.uint8]) -> str:
+def _png(pixels: np.ndarray) -> str:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, format="PNG")
     return data_uri(file.getvalue(), "png")

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from bench.judge.paired import paired_speedup
 from bench.records.columns import BATCHED, LATENCY
 from bench.records.run_data import Entry, RunData
 from bench.report.table import Column, figures, interval, intervals
-from metrics.speedup import FEWEST, Timings, speedup
+from metrics.speedup import FEWEST
 from metrics.stats import UNKNOWN, Interval, student_mean
-
-CALL = ["block", "call"]
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,15 @@ class Line:
 
 def lines(run: RunData) -> list[Line]:
     """Size by size; [] of a run that timed single images alone."""
-    found = []
+    out = []
     for section in run.sections:
         base = _timed(run, section.baseline)
         for entry in section.decoders:
             rows = _timed(run, entry)
             name = "" if section.baseline is None else section.baseline.name
             for batch in rows.batch.unique():
-                found.append(_line(int(batch), entry.name, name, rows, base))
-    return sorted(found, key=lambda x: x.batch) if any(x.batch > 1 for x in found) else []
+                out.append(_line(int(batch), entry.name, name, rows, base))
+    return sorted(out, key=lambda x: x.batch) if any(x.batch > 1 for x in out) else []
 
 
 def _timed(run: RunData, entry: Entry | None) -> pd.DataFrame:
@@ -62,8 +61,8 @@ def _timed(run: RunData, entry: Entry | None) -> pd.DataFrame:
     call they are of."""
     rows = run.records[:0] if entry is None else entry.records
     rows = rows[rows.protocol.isin((LATENCY, BATCHED)) & ~rows.disturbed.astype(bool)]
-    asked = run.identity.get("config", {}).get("latency", {}).get("requests")
-    images = rows.batch.where((rows.batch == 1) | (asked is None), asked).astype(int)
+    requests = run.identity.get("config", {}).get("latency", {}).get("requests")
+    images = rows.batch.where((rows.batch == 1) | (requests is None), requests).astype(int)
     return rows.assign(images=images, call=rows.prompt_index // images)
 
 
@@ -96,11 +95,11 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
 
 
 def _calls(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row per call."""
-    how = {
-        "seconds_prefill": "first", "seconds_total": "first", "nfe": "max", "peak_memory_mb": "max",
-    }  # fmt: skip
-    return rows.groupby(CALL).agg(how)
+    """A row per call, as of an image that was timed alone."""
+    how = {"nfe": "max", "peak_memory_mb": "max"}
+    how |= dict.fromkeys(("decoder", "status", "seconds_prefill", "seconds_total"), "first")
+    calls = rows.groupby(["block", "call"], as_index=False).agg(how)
+    return calls.assign(protocol=LATENCY, disturbed=False, prompt_index=calls["call"])
 
 
 def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
@@ -108,20 +107,13 @@ def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
     baseline = baseline[baseline.batch == rows.batch.iloc[0]]
     if baseline.empty or (baseline.status == "failed").any():
         return UNKNOWN
-    found = speedup(*(_timings(_calls(side)) for side in (baseline, rows)))
-    return UNKNOWN if found is None else found.interval()
-
-
-def _timings(calls: pd.DataFrame) -> Timings:
-    prefill = calls.seconds_prefill.fillna(0).to_numpy(float)
-    decoding = calls.seconds_total.to_numpy(float) - prefill
-    forwards = {**calls.nfe.groupby("call").mean()}
-    return Timings(calls.index.get_level_values("block"), prefill, decoding, calls.nfe, forwards)
+    ratio = paired_speedup(_calls(baseline), _calls(rows))
+    return UNKNOWN if ratio is None else ratio.interval()
 
 
 def _over(line: Line) -> str:
-    own = line.decoder == line.baseline and not line.error
-    return "1.00" if own else interval(line.speedup, 2)
+    base = line.decoder == line.baseline and not line.error
+    return "1.00" if base else interval(line.speedup, 2)
 
 
 COLUMNS = (

@@ -82,7 +82,7 @@ def data_uri(data: bytes, kind: str) -> str:
 def write_sheets(run: RunData, folder: Path) -> list[Sheet]:
     """Writes the sheets, as WebP of at most `LARGEST` bytes where quality 30 allows it; removes
     older ones where there are none, so that none goes stale."""
-    found = []
+    sheets = []
     for draw, title, caption in (
         (contact_sheet, "Contact sheet", "Same prompt and same noise in every row."),
         (code_maps, "How each code came to be",
@@ -98,8 +98,8 @@ def write_sheets(run: RunData, folder: Path) -> list[Sheet]:
             if file.tell() <= LARGEST:
                 break
         write_bytes(path, file.getvalue())
-        found.append(Sheet(title, caption, path))
-    return found
+        sheets.append(Sheet(title, caption, path))
+    return sheets
 
 
 def contact_sheet(run: RunData) -> Image.Image | None:
@@ -135,14 +135,14 @@ def code_maps(run: RunData) -> Image.Image | None:
 
 def _shared_out(run: RunData) -> list[tuple[str, list[Entry]]]:
     """The title and columns of each block: as few blocks as may be, as even as may be."""
-    found = []
+    blocks = []
     for section in run.sections:
         entries = section.decoders
         parts = np.array_split(np.arange(len(entries)), max(-(-len(entries) // ACROSS), 1))
         for number, part in enumerate(parts):
             title = section.title + " (continued)" * (number > 0)
-            found.append((title, [entries[at] for at in part]))
-    return found
+            blocks.append((title, [entries[at] for at in part]))
+    return blocks
 
 
 @styled
@@ -180,8 +180,8 @@ def _sheet(blocks: Sequence[Block], kinds: Mapping[str, tuple[Color, str]] = {})
                 place = (left, left + PIXELS, low, low + PIXELS)
                 axes.imshow(shown, extent=place, interpolation="nearest", aspect="auto")
         top -= block.height
-    handles = [Patch(color="#{:02x}{:02x}{:02x}".format(*color), label=f"{name}: {said}")
-               for name, (color, said) in kinds.items()]  # fmt: skip
+    handles = [Patch(color="#{:02x}{:02x}{:02x}".format(*color), label=f"{name}: {meaning}")
+               for name, (color, meaning) in kinds.items()]  # fmt: skip
     if handles:
         figure.legend(handles=handles, loc="lower left", ncols=columns)
     canvas.draw()
@@ -196,8 +196,8 @@ def tile(run: RunData, entry: Entry, row: pd.Series | None) -> NDArray[np.uint8]
     """[PIXELS, PIXELS, 3] of the kept image (nearest neighbour), or why there is none."""
     if row is None:
         return "failed" if entry.failures or entry.failed else "not run"
-    found = picture(run, row)
-    return found if isinstance(found, str) else _scaled(found)
+    image = picture(run, row)
+    return image if isinstance(image, str) else _scaled(image)
 
 
 def kinds_of(row: pd.Series | Mapping[str, Any] | None) -> NDArray[np.uint8]:
@@ -223,7 +223,7 @@ def pictured(run: RunData, count: int, all_prompts: bool = False) -> list[tuple[
     """(prompt_index, prompt) of up to `count` prompts, those of which most decoders have an image
     first chosen. all_prompts: also those of which none has."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
-    images = rows["image"].map(lambda image: kept(run, image)).astype(bool)
+    images = rows["image"].map(lambda image: is_kept(run, image)).astype(bool)
     rows = rows.assign(by=rows["decoder"].where(images))
     have = rows.groupby("prompt_index").agg({"by": "nunique", "prompt": "first"})
     have = have if all_prompts else have[have["by"] > 0]
@@ -231,7 +231,7 @@ def pictured(run: RunData, count: int, all_prompts: bool = False) -> list[tuple[
     return [(int(i), as_text(text)) for i, text in zip(most.index, most["prompt"], strict=True)]
 
 
-def kept(run: RunData, image: object) -> bool:
+def is_kept(run: RunData, image: object) -> bool:
     """Whether a row's picture lies in the run's folder; `image`: its path there, as in the row."""
     return as_text(image) != "" and (run.folder / as_text(image)).is_file()
 
@@ -250,7 +250,7 @@ def shown_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 def picture(run: RunData, row: pd.Series | Mapping[str, Any]) -> Image.Image | str:
     """A row's kept image; or why there is none."""
-    if not kept(run, row["image"]):
+    if not is_kept(run, row["image"]):
         return "image not kept"
     try:
         with Image.open(run.folder / row["image"]) as image:

@@ -151,17 +151,17 @@ def bars(
 
     def draw(section: Section, axes: Axes) -> Drawn:
         entries = section.decoders
-        found = [Bar("failed") if e.failed else bar(section, e) for e in entries]
-        ends = [_bar(axes, at, *one) for at, one in enumerate(zip(entries, found, strict=True))]
+        drawn = [Bar("failed") if e.failed else bar(section, e) for e in entries]
+        ends = [_bar(axes, at, *one) for at, one in enumerate(zip(entries, drawn, strict=True))]
         names = [entry.name for entry in entries]
         inches = WIDTH - 0.4 - LETTER * max(map(len, names))
-        words = LETTER * max(len(one.text) for one in found) + 0.15
+        words = LETTER * max(len(one.text) for one in drawn) + 0.15
         axes.set(xlim=(0, (max(ends) or 1) / (1 - words / inches)), xlabel=axis)
         axes.set(ylim=(len(entries) - 0.4, -0.6), yticks=range(len(entries)), yticklabels=names)
         axes.tick_params(axis="y", length=0)
         if math.isfinite(line):
             axes.axvline(line, color=MUTED, linewidth=0.8, linestyle=":")
-        return Drawn([e for e, one in zip(entries, found, strict=True) if one.parts])
+        return Drawn([e for e, one in zip(entries, drawn, strict=True) if one.parts])
 
     tall = [LINE * len(section.decoders) for section in run.sections]
     return by_section(name, title, caption, run.sections, tall, draw, absent, handles)
@@ -184,18 +184,18 @@ def _bar(axes: Axes, line: int, entry: Entry, bar: Bar) -> float:
 
 def colors_of(run: RunData) -> dict[str, str]:
     """Decoder -> colour: one for a composition at every temperature; AR is grey, hues repeat."""
-    found: dict[tuple[str, ...], str] = {}
+    colors: dict[tuple[str, ...], str] = {}
     hues = cycle(HUES)
     for entry in run.entries:
-        if entry.part_key not in found and entry.role is not Role.RESEED:
-            found[entry.part_key] = MUTED if entry.role is Role.BASELINE else next(hues)
-    return {e.name: found[e.part_key] for e in run.entries if e.part_key in found}
+        if entry.part_key not in colors and entry.role is not Role.RESEED:
+            colors[entry.part_key] = MUTED if entry.role is Role.BASELINE else next(hues)
+    return {e.name: colors[e.part_key] for e in run.entries if e.part_key in colors}
 
 
 def kind(entry: Entry) -> str:
     """A decoder's verdict without its figure."""
-    found = entry.text("exactness").partition(" (")[0]
-    return found if found in MARKERS else "not judged"
+    verdict = entry.text("exactness").partition(" (")[0]
+    return verdict if verdict in MARKERS else "not judged"
 
 
 def point(
@@ -210,9 +210,9 @@ def point(
     axes.errorbar(at, up, fmt=marker, color=color, elinewidth=1.1, capsize=2, **look)
 
 
-def errors(found: Interval) -> list[list[float]]:
+def errors(figure: Interval) -> list[list[float]]:
     """The two lengths of an error bar; an end that is not known has none."""
-    sides = (found.value - found.lo, found.hi - found.value)
+    sides = (figure.value - figure.lo, figure.hi - figure.value)
     return [[max(side, 0.0) if math.isfinite(side) else 0.0] for side in sides]
 
 
@@ -245,7 +245,7 @@ def label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
     for name, (x, y) in spots.items():
         text = axes.annotate(name, points[name], (0, 0), textcoords="offset points", fontsize=SMALL)
         size = text.get_window_extent()
-        found: list[tuple[float, int, Box]] = []
+        places: list[tuple[float, int, Box]] = []
         for dx, dy in PLACES:
             left = x + dx * scale - (size.width if dx < 0 else 0)
             low = y + dy * scale - size.height / 2
@@ -253,8 +253,8 @@ def label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
             outside = max(frame.x0 - box[0], box[2] - frame.x1, 0)
             outside += max(frame.y0 - box[1], box[3] - frame.y1, 0)
             cost = sum(_shared(box, other) for other in taken) + 1e3 * outside
-            found.append((cost, len(found), box))
-        _, best, box = min(found)
+            places.append((cost, len(places), box))
+        _, best, box = min(places)
         taken.append(box)
         dx, dy = PLACES[best]
         text.set(position=(dx, dy), ha="right" if dx < 0 else "left", va="center")
@@ -280,11 +280,11 @@ def _shared(a: Box, b: Box) -> float:
 def left_out(section: Section, drawn: Sequence[Entry], reason: str) -> str:
     """Caption text naming the decoders without a mark, "" when all are drawn."""
     names = {entry.name for entry in drawn}
-    found: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for entry in sorted(section.decoders, key=lambda e: e.failed):
         if entry.name not in names:
-            found.setdefault("failed" if entry.failed else reason, []).append(entry.name)
-    parts = [f"{', '.join(absent)} ({why})" for why, absent in found.items()]
+            missing.setdefault("failed" if entry.failed else reason, []).append(entry.name)
+    parts = [f"{', '.join(absent)} ({why})" for why, absent in missing.items()]
     return f" {section.title}: left out {' and '.join(parts)}." if parts else ""
 
 
@@ -301,7 +301,7 @@ def save(plot: Plot, folder: Path) -> dict[str, Path]:
     from PIL import Image
 
     fixed(plot.figure)
-    found = {}
+    paths = {}
     for ending in FORMATS:
         file, path = io.BytesIO(), folder / f"{plot.name}.{ending}"
         plot.figure.savefig(
@@ -313,8 +313,8 @@ def save(plot: Plot, folder: Path) -> dict[str, Path]:
             file = io.BytesIO()
             few.save(file, "PNG", optimize=True)
         write_bytes(path, file.getvalue())
-        found[ending] = path
-    return found
+        paths[ending] = path
+    return paths
 
 
 @styled

@@ -47,7 +47,7 @@ class Report:
     it `roofline`, `batches`, `details` and `failures`; marks: footnotes of marks in the tables;
     made_by: which code ran which model on which processor; notices: what could not be shown;
     provenance: facts and their values in the rows; lines: of the CSV, a decoder each, in full
-    precision; prompts: those with a page; made: how many images came out, of how many; left_out:
+    precision; prompts: those with a page; came_out: how many images did, of how many; left_out:
     prompts without a page."""
 
     run: RunData  # in the order in which it is shown
@@ -60,7 +60,7 @@ class Report:
     lines: list[dict[str, Any]]
     batches: list[scaling.Line]
     prompts: list[tuple[int, str]]
-    made: tuple[int, int]
+    came_out: tuple[int, int]
     left_out: int
 
     @property
@@ -96,7 +96,7 @@ def summarise(run: RunData) -> Report:
         lines=[_line(run, section, entry) for section in run.sections for entry in section.entries],
         batches=batches,
         prompts=prompts,
-        made=(len(came_out), len(run.records)),
+        came_out=(len(came_out), len(run.records)),
         left_out=came_out["prompt_index"].nunique() - len(prompts),
     )
 
@@ -186,18 +186,18 @@ DECODER = Column("label", "decoder", words=True)
 
 def _main_tables(run: RunData) -> list[Table]:
     """A table a section and division; AR heads each, as what its decoders are compared with."""
-    made = []
+    tables = []
     for section in run.sections:
-        own = [e for e in section.entries if e.role is not Role.DECODER]
+        ar = [e for e in section.entries if e.role is not Role.DECODER]
         groups = {name: [e for e in section.entries if division(e) == name] for name in DIVISIONS}
         for name, members in groups.items():
             rest = [e for e in members if e.role is Role.DECODER]
-            first = own if name == DIVISIONS[0] else [e for e in own if e.role is Role.BASELINE]
-            if rest or (name == DIVISIONS[0] and own):
+            first = ar if name == DIVISIONS[0] else [e for e in ar if e.role is Role.BASELINE]
+            if rest or (name == DIVISIONS[0] and ar):
                 columns = _main_columns(run, section, relaxed=name != DIVISIONS[0])
                 title = f"{section.title}: {name}"
-                made.append(_table(title, columns, [*first, *rest]))
-    return made
+                tables.append(_table(title, columns, [*first, *rest]))
+    return tables
 
 
 def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]:

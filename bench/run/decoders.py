@@ -1,56 +1,87 @@
-"""The decoders of a run: built, described, given up after two hangs, and released when done."""
+"""The decoders of a run: built, described, warmed up, given up after two hangs, released when done.
+
+Why the comparison with uncompiled pieces: a compiler that rounds elsewhere gives other codes, and a
+table of compiled decoders would compare them with what nobody wrote.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
+import torch
+
 from bench.config.describe import labels
-from bench.config.schema import DecoderVariant
+from bench.config.schema import DecoderVariant, LatencyProtocol
 from bench.data.clean import shown
-from bench.data.errors import Failure, TimeLimitError, attempt
-from bench.run.code import Code
-from bench.run.generate import build
-from bench.run.guard import Guard
+from bench.data.errors import Failure, TimeLimitError, attempt, described
+from bench.records.columns import LATENCY
+from bench.run.generate import Outcome, within
 from bench.run.schedule import Job
+from bench.run.session import Guard, digest_of, plug_ins
 from decoders.api import Decoder, DecoderError, ImageModel
+from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.execution.eager import release
+from decoders.noise import Noise
 
 log = logging.getLogger(__name__)
 PHASES = {"draft": "drafting", "accept": "acceptance"}  # in the bar's words
 LATE = 2  # calls that ran into the time limit until a decoder is not tried any more
+DIFFER = (
+    "its compiled pieces give other codes than the same pieces without a compiler, in two of three "
+    "images; set backend.compile=off, and report it with this decoder"
+)
 T = TypeVar("T")
+
+
+def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
+    """The decoder, or what building it raised: a plug-in's file that cannot be imported too.
+    Another DecoderError (a setting that cannot be) passes, with the decoder's name."""
+    try:
+        return attempt(
+            lambda: build_decoder(model, variant.entry.spec, variant.sampling), (DecoderError,)
+        )
+    except BrokenModule as error:
+        return Failure(described(error))
+    except DecoderError as error:
+        raise DecoderError(f"the decoder {variant.name} cannot be built: {error}") from error
 
 
 class Decoders:
     """By name: built: the decoder, or why there is none; labels: loop, drafter, tree and acceptance
-    of its records; code: its digest (`bench.run.code`); late: calls that ran into the time limit.
-    ahead: jobs to come, by their shape; calling: the shape of the call in progress."""
+    of its records; code: its digest; late: calls that ran into the time limit. ahead: jobs to come,
+    by their shape; calling: the shape of the call in progress; warm: shapes that were warmed up.
+    limit: seconds that an image may take, None for any."""
 
-    def __init__(self, model: ImageModel, variants: Sequence[DecoderVariant]) -> None:
-        code, self.guard = Code(model), Guard(model, variants)
-        self.built = {v.name: self._build(model, v) for v in variants}
-        self.labels = {v.name: self._labels(v) for v in variants}
-        self.code = {v.name: code.digest(v) for v in variants}
+    def __init__(
+        self, model: ImageModel, variants: Sequence[DecoderVariant], limit: float | None = None
+    ) -> None:
+        self.model, self.limit = model, limit
+        # Before any is built: loading a drafter takes its name away from the model.
+        weights, places = dict(model.weights_sha256), dict(model.drafters)
+        self.guard = Guard(model, variants)
         self.late: Counter[str] = Counter()
         self.ahead: Counter[tuple[str, int]] = Counter()
         self.calling = ("", 0)
-
-    def _build(self, model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
-        """DecoderError (a setting that cannot be) stops the run before work starts; any other error
-        is the decoder's own and becomes its failed records."""
-        built = build(model, variant)
-        self.guard.check(variant)
-        if isinstance(built, Failure):
-            log.warning("%s cannot be built: %s", variant.name, built.error)
-        return built
+        self.warm: set[tuple[str, int]] = set()
+        self.built: dict[str, Decoder | Failure] = {}
+        for variant in variants:
+            self.built[variant.name] = built = build(model, variant)
+            self.guard.check(variant)
+            if isinstance(built, Failure):
+                log.warning("%s cannot be built: %s", variant.name, built.error)
+        self.labels = {v.name: self._labels(v) for v in variants}
+        self.code = {v.name: digest_of(v, model, weights, places) for v in variants}
 
     def _labels(self, variant: DecoderVariant) -> dict[str, str]:
-        """In the built parts' own words, where those can be had."""
+        """In the words of the built parts, where those can be had."""
         built, spec = self.built[variant.name], variant.entry.spec
         decoder = None if isinstance(built, Failure) else built
         words = self.attempt(variant, lambda: labels(spec, decoder))
@@ -62,12 +93,13 @@ class Decoders:
         all share, and DeviceLostError."""
         result = attempt(work)
         self.guard.check(variant)
+        self.late[variant.name] += isinstance(result, Failure) and result.late
         return result
 
     def given_up(self, name: str) -> bool:
         return isinstance(self.built[name], Failure) or self.late[name] >= LATE
 
-    def of(self, job: Job, limit: float | None) -> Decoder:
+    def of(self, job: Job) -> Decoder:
         """The decoder of a job, which is called next. Raises DecoderError where it cannot be run,
         TimeLimitError where it was given up."""
         name, self.calling = job.variant.name, job.shape
@@ -76,8 +108,8 @@ class Decoders:
             raise DecoderError(f"it cannot be run: {decoder.error}")
         if self.late[name] >= LATE:
             raise TimeLimitError(
-                f"not tried: {LATE} calls ran into time_limit={limit:g} s before; set a longer one "
-                "and retry_failed=true to try again"
+                f"not tried: {LATE} calls ran into time_limit={self.limit:g} s before; set a "
+                "longer one and retry_failed=true to try again"
             )
         return decoder
 
@@ -90,7 +122,7 @@ class Decoders:
         at the pace so far."""
         if execution is None:
             return
-        planned = [shape for shape in self.ahead if execution.compiles(shape[1])]
+        planned = sum(execution.compiles(size) for _, size in self.ahead)
         begun: dict[tuple[str, int], float] = {}  # seconds of compiling before each
 
         def tell(phase: str) -> None:
@@ -98,11 +130,11 @@ class Decoders:
             if not phase:
                 return bar.set_postfix_str(name)
             spent = begun.setdefault(self.calling, execution.compiling())
-            done, left = len(begun) - 1, len(planned) - len(begun) + 1
-            text = f"compiling {name} ({PHASES.get(phase, phase)}), {left} to go"
-            if done:
-                text += f", about {math.ceil(left * spent / done / 60)} min"
-            bar.set_postfix_str(text)
+            done, left = len(begun) - 1, planned - len(begun) + 1
+            pace = f", about {math.ceil(left * spent / done / 60)} min" if done else ""
+            bar.set_postfix_str(
+                f"compiling {name} ({PHASES.get(phase, phase)}), {left} to go{pace}"
+            )
 
         execution.announce(tell)
 
@@ -116,3 +148,74 @@ class Decoders:
             gc.unfreeze()  # it may refer to itself, as a state that a compiler has seen
             gc.collect()
             gc.freeze()
+
+    def warm_up(
+        self, job: Job, image: Callable[[], Outcome], prompt: str, latency: LatencyProtocol
+    ) -> None:
+        """Before images are timed: decodes whole ones until their times are stable, and one before
+        each block after that; one call in batches. A decoder that fails fails on its records
+        again. A compiled one whose codes are others than those of uncompiled pieces cannot be run.
+
+        image: decodes the job; prompt: its first.
+        """
+        name, new = job.variant.name, job.shape not in self.warm and job.protocol == LATENCY
+        if self.given_up(name):
+            return
+        most = latency.warmup_max if new else 1
+        work = partial(warm_up, image, most, latency.warmup_tolerance)
+        outcomes = self.attempt(job.variant, work)
+        if isinstance(outcomes, Failure):
+            log.info("warm-up of %s: %s", name, outcomes)
+            return
+        log.info("warm-up of %s: %s", name, [outcome.seconds_total for outcome in outcomes])
+        self.warm.add(job.shape)
+        if new and any("compiled" in o.generation.trace.path.values() for o in outcomes):
+            check = partial(self.compiled_differs, job, prompt)
+            if self.attempt(job.variant, check) is True:
+                self.built[name] = Failure(DIFFER)
+
+    def compiled_differs(self, job: Job, prompt: str) -> bool:
+        """Whether a compiled decoder gives other codes than the same pieces without a compiler. A
+        rounding that decides a code happens in one of some hundred images (a uniform within 1e-6 of
+        its threshold, some hundred times an image). So they differ where they do in two images of
+        three."""
+        model, how = self.model, self.model.execution.uncompiled()
+        plain = how and build(dataclasses.replace(model, execution=how), job.variant)
+        if plain is None or isinstance(plain, Failure):
+            return False
+        pair, others = (self.of(job), plain), 0
+        with torch.inference_mode():
+            text = model.text.encode([prompt])
+            for i in range(3):
+                noise = Noise.for_prompts(job.seed + i, [prompt], model.target.length)
+                calls = [partial(d.generate, text, noise.to(model.device)) for d in pair]
+                codes = [within(self.limit, 1, call).codes for call in calls]
+                others += not torch.equal(*codes)
+                if others in (0, 2):  # the first image settles it nearly always
+                    break
+        return others == 2
+
+
+def warm_up(image: Callable[[], Outcome], most: int, tolerance: float) -> list[Outcome]:
+    """Decodes whole images until the seconds of the last two differ by less than `tolerance` of the
+    longer, at most `most` of them; returns them.
+
+    Why whole images: caches, thread pools, allocator and compiled graphs settle only over a
+    complete decoding, and the released timing code had all of that inside its first image (METHODS
+    4.7).
+    """
+    outcomes: list[Outcome] = []
+    while len(outcomes) < most:
+        outcomes.append(image())
+        last = [outcome.seconds_total for outcome in outcomes[-2:]]
+        if len(last) > 1 and max(last) - min(last) < tolerance * max(last):
+            break
+    return outcomes
+
+
+def blamed(error: str, spec: DecoderSpec) -> str:
+    """An error with the decoder's plug-ins, where it names none of them: what is raised inside a
+    loop may be a drafter's doing."""
+    names = plug_ins(spec)
+    named = any(name in error for target in names for name in re.split("[.:]", target)[-2:])
+    return error if named or not names else f"{error} (with {', '.join(names)})"

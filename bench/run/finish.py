@@ -1,29 +1,42 @@
-"""After the records: exactness gate, roofline, fairness, quality figures, summary.csv."""
+"""After the records: exactness gate, roofline, fairness, quality figures, summary.csv. And of a run
+that was interrupted: how far it came, and a table of what is there.
+
+`python -m bench report` on an unfinished run summarises its records so far, without verdicts,
+quality figures and floors other than AR's, which come after the last record. The report says in its
+title what it is of.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from bench.config.plugins import call, require_returned
 from bench.config.schema import DecoderVariant, StudyConfig
-from bench.console import progress, warnings_once
-from bench.data.errors import Failure, TimeLimitError, attempt
+from bench.console import progress, terminable, warnings_once
+from bench.data.errors import Failure, Interrupted, TimeLimitError, attempt
 from bench.judge.fairness import judge, write_fairness
 from bench.judge.quality import Scorer
-from bench.judge.roofline import roofline
-from bench.run.guard import Guard
+from bench.judge.roofline import baseline_floors, roofline
+from bench.records.folder import recorded
+from bench.records.load import run_of
+from bench.records.run_data import RunData
+from bench.run.decoders import Guard
 from bench.run.runner import RunResult
 from bench.run.summary import summarise, write_csv
-from decoders.api import ImageModel
+from decoders.api import ImageModel, Sampling
 
 log = logging.getLogger(__name__)
 VERDICT_COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")
+PARTIAL = "partial"
 
 
 @dataclass(frozen=True)
@@ -69,23 +82,20 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     floors = roofline(path, result.model, every, rows)
     fair = judge(rows, config.baselines, floors, config.fairness)
     write_fairness(path, fair)
-    judged = _judged(result) if config.gate else []
-    write_csv(
-        path / "exactness.csv",
-        pd.DataFrame([v.cells() for v in judged], columns=list(VERDICT_COLUMNS)),
-    )
+    judged = list[Verdict]()
+    if config.gate:
+        captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
+        # Where an image ran into the time limit the gate could wait for ever.
+        late = set(rows.decoder[rows.error.str.startswith(TimeLimitError.__name__)])
+        judged = verdicts(result.model, every, lambda: captions, late)
+    cells = pd.DataFrame([v.cells() for v in judged], columns=list(VERDICT_COLUMNS))
+    write_csv(path / "exactness.csv", cells)
     exactness = {verdict.decoder: verdict.text for verdict in judged}
     scorer = scorer if result.model.draws else None
     with warnings_once():
-        return summarise(path, rows, every, fair, scorer=scorer, exactness=exactness)
-
-
-def _judged(result: RunResult) -> list[Verdict]:
-    """The gate's verdicts on the decoders of a run."""
-    captions = list(dict.fromkeys(result.rows.sort_values("prompt_index").prompt))
-    # Where an image ran into the time limit the gate could wait for ever.
-    late = result.rows.decoder[result.rows.error.str.startswith(TimeLimitError.__name__)]
-    return verdicts(result.model, result.variants, lambda: captions, set(late))
+        summary = summarise(path, rows, every, fair, scorer=scorer, exactness=exactness)
+    summary.write(path)
+    return summary.table
 
 
 def verdicts(
@@ -123,3 +133,51 @@ def _verdict(
         log.warning("the gate could not judge %s: %s", name, report.error)
         return Verdict(name, "not checked", math.nan, report.error, expect, "not checked")
     return Verdict(name, report.verdict, report.figure, report.detail, expect, report.text)
+
+
+@contextmanager
+def interruptible(config: StudyConfig, words: Sequence[str]) -> Iterator[None]:
+    """Around a run: Ctrl-C and SIGTERM raise Interrupted, which says how far it came and how to go
+    on. words: the study's, from the command line."""
+    try:
+        with terminable():
+            yield
+    except KeyboardInterrupt as stop:
+        folder = recorded(Path(config.run_dir))
+        if not folder.records:
+            raise Interrupted(
+                "interrupted before the first image was recorded; the same command starts again"
+            ) from stop
+        after = ", with what comes after the images: verdicts, quality figures, report"
+        raise Interrupted(
+            f"interrupted: {folder.progress} are recorded in {folder.path}; the same command "
+            f"resumes{after if len(folder.records) == folder.total else ''}\n"
+            f"a table of what is there: python -m bench report {shlex.join(words)}".rstrip()
+        ) from stop
+
+
+def unfinished(config: StudyConfig) -> RunData | None:
+    """The records of an unfinished run, summarised; None for a finished one and where there are no
+    records. Nothing is written."""
+    folder = recorded(Path(config.run_dir))
+    if not folder.records or (folder.path / "summary.csv").exists():
+        return None
+    rows = folder.table(sorted(folder.records)).to_pandas()
+    every = _variants(config, rows)
+    fair = judge(rows, config.baselines, baseline_floors(folder.path, every, rows), config.fairness)
+    table = summarise(folder.path, rows, every, fair, scorer=None, exactness={}).table
+    table = table.assign(status=table.status.replace("ok", PARTIAL))
+    run = run_of(folder.path, rows, table, fairness={one.decoder: one for one in fair})
+    waiting = [e.name for e in config.decoders if e.name not in {v.name for v in every}]
+    none_yet = f"; none yet of {', '.join(waiting)}" if waiting else ""
+    return replace(run, study=f"{run.study} ({PARTIAL}: {folder.progress}{none_yet})")
+
+
+def _variants(config: StudyConfig, rows: pd.DataFrame) -> list[DecoderVariant]:
+    """The decoders that have rows, in the study's order; temperature and guidance as recorded."""
+    first = rows[rows.protocol != "reseed"].drop_duplicates("decoder").set_index("decoder")
+    return [
+        DecoderVariant(e, Sampling(float(first.temperature[e.name]), float(first.cfg[e.name])))
+        for e in config.decoders
+        if e.name in first.index
+    ]

@@ -9,22 +9,23 @@ from __future__ import annotations
 import inspect
 import math
 import os
-import re
+import signal
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from bench.config.schema import DecoderVariant
-from bench.data.errors import Failure, attempt, described
+from bench.data.errors import ConfigError, TimeLimitError
 from bench.measure.busy import Load, between, read
 from bench.measure.clock import Clock, no_collection
 from bench.measure.memory import MemoryMeter
 from bench.records.columns import empty_measures
-from bench.run.limit import within
 from decoders.api import (
     AcceptRule,
     CodeKind,
@@ -35,9 +36,11 @@ from decoders.api import (
     NumericalError,
     VerifiedPairs,
 )
-from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.noise import Noise
+from decoders.places import place
 from metrics.traces import from_trace, output_tv
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,32 +59,6 @@ class Outcome:
     seconds_vq: float
     load: Load
     peak_mb: float
-
-
-def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
-    """The decoder, or what building it raised: a plug-in's file that cannot be imported too.
-    Another DecoderError (a setting that cannot be) passes, with the decoder's name."""
-    try:
-        return attempt(
-            lambda: build_decoder(model, variant.entry.spec, variant.sampling), (DecoderError,)
-        )
-    except BrokenModule as error:
-        return Failure(described(error))
-    except DecoderError as error:
-        raise DecoderError(f"the decoder {variant.name} cannot be built: {error}") from error
-
-
-def foreign(spec: DecoderSpec) -> list[str]:
-    """The parts that are not the project's own."""
-    return [part.target for part in spec.parts if not part.target.startswith("decoders.")]
-
-
-def blamed(error: str, spec: DecoderSpec) -> str:
-    """An error with the parts that are not the project's own, where it names none of them: what is
-    raised inside a loop may be a drafter's doing."""
-    own = foreign(spec)
-    named = any(name in error for target in own for name in re.split("[.:]", target)[-2:])
-    return error if named or not own else f"{error} (with {', '.join(own)})"
 
 
 @cache
@@ -103,11 +80,11 @@ def generate(
     limit: float | None = None,
     rows: int | None = None,
 ) -> Outcome:
-    """Decodes one image a prompt, `rows` at once (None: all). The noise tables are made before
+    """Decodes one image per prompt, `rows` at once (None: all). The noise tables are made before
     the clock starts: they stand for the random numbers of a (seed, prompt) and are the same for
     every decoder.
 
-    pairs: verified (p, q) pairs to record of an image, on average. limit: seconds that an image may
+    pairs: verified (p, q) pairs to record per image, on average. limit: seconds that an image may
     take, without compiling; the images of a call share theirs. Raises DecoderError where the
     decoder's answer is not what the contract says and in a forked process, TimeLimitError.
     """
@@ -137,13 +114,70 @@ def generate(
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with clock.time("vq"):
-            pixels = drawn(model, codes) if model.draws else None  # [B, 3, H, W]
+            pixels = decoded(model, codes) if model.draws else None  # [B, 3, H, W]
     images = None if pixels is None else quantised(pixels)
     text_s, total_s, vq_s = (clock.seconds[name] for name in ("text", "total", "vq"))
     return Outcome(generation, images, text_s, total_s, vq_s, load, meter.peak_mb())
 
 
-def drawn(model: ImageModel, codes: Tensor) -> Tensor:
+# ---- the time limit: a drafter that loops for ever must not hold up the other decoders ----------
+
+
+class _Late(BaseException):
+    """Raised inside the call. No Exception, as libraries handle those and go on."""
+
+
+def require_main_thread(limit: float | None) -> None:
+    """Raises ConfigError where a time limit is set and cannot be kept."""
+    if limit is not None and threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            f"time_limit={limit:g} works in Python's main thread alone, this is another one; run "
+            "the study in the main thread, or leave time_limit=null"
+        )
+
+
+def within(
+    limit: float | None,
+    images: int,
+    work: Callable[[], T],
+    compiling: Callable[[], float] = lambda: 0.0,
+) -> T:
+    """`work()` on so many images, or TimeLimitError when it has taken `limit` seconds per image,
+    without the seconds of `compiling`, a count. None: no limit.
+
+    A timer's signal raises an exception inside the call. It cannot end a hang inside one C call (a
+    kernel, a read from a dead disk): Python handles a signal between two of its instructions. Nor
+    can it see work in other threads.
+    """
+    if limit is None:
+        return work()
+    seconds, began, before = limit * images, monotonic(), compiling()
+
+    def ring(*_: object) -> None:
+        left = seconds + compiling() - before - (monotonic() - began)
+        if left < 0.01:
+            raise _Late
+        signal.setitimer(signal.ITIMER_REAL, left)
+
+    handler = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return work()
+    except _Late as late:
+        where, many = place(late), f", {images} images" if images > 1 else ""
+        raise TimeLimitError(
+            f"stopped after {seconds:g} s (time_limit={limit:g}{many})"
+            + (f" at {where}" if where else "")
+        ) from late
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+# ---- what a decoder returned: pictures, checks, records -----------------------------------------
+
+
+def decoded(model: ImageModel, codes: Tensor) -> Tensor:
     """codes [B, L] -> pixels [B, 3, H, W], image by image: in another batch sums run in
     another order, which rounds some pixels differently."""
     return torch.cat([model.tokenizer.decode(row) for row in codes.split(1)])
@@ -159,6 +193,43 @@ def quantised(pixels: Tensor) -> Tensor:
 def picture_of(image: Tensor) -> Image.Image:
     """[3, H, W] uint8 as a picture."""
     return Image.fromarray(image.permute(1, 2, 0).numpy())  # [H, W, 3]
+
+
+def check(generation: Generation, batch: int, model: ImageModel) -> None:
+    """Raises DecoderError unless codes and trace have the contract's shapes, kinds and ranges."""
+    if not isinstance(generation, Generation):
+        raise DecoderError(
+            f"`generate` must return a Generation, found {type(generation).__name__}"
+        )
+    length, vocab = model.target.length, model.target.vocab_size
+    codes, trace = generation.codes, generation.trace
+    _require("codes", codes, (batch, length), vocab - 1)
+    most = {"kind": len(CodeKind) - 1, "step": 2**31 - 1, "depth": 255}
+    for name in ("kind", "step", "depth", "moved", "bound"):
+        _require(f"trace.{name}", getattr(trace, name), (batch, length), most.get(name))
+    for name in ("target_calls", "drafter_calls"):
+        _require(f"trace.{name}", getattr(trace, name), (batch,), 2**31 - 1)
+    if trace.accepted.dim() != 2 or trace.accepted.shape[0] != batch:
+        raise DecoderError(
+            f"trace.accepted must be [{batch}, S], found {list(trace.accepted.shape)}"
+        )
+
+
+def _require(name: str, values: Tensor, shape: tuple[int, ...], most: int | None) -> None:
+    """Raises DecoderError unless `values` has the shape and holds whole numbers in 0..most; where
+    `most` is None, floating numbers without NaN."""
+    if tuple(values.shape) != shape:
+        raise DecoderError(f"{name} must be {list(shape)}, found {list(values.shape)}")
+    if values.is_floating_point() != (most is None):
+        kind = "floating numbers" if most is None else "whole numbers"
+        raise DecoderError(f"{name} must hold {kind}, found {values.dtype}")
+    if most is None:
+        if bool(values.isnan().any()):
+            raise NumericalError(f"{name} holds NaN")
+        return
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high > most:
+        raise DecoderError(f"{name} must lie in 0..{most}, found {low}..{high}")
 
 
 def to_records(outcome: Outcome, timed: bool, rule: AcceptRule | None) -> list[dict[str, Any]]:
@@ -216,40 +287,3 @@ def output(
         for image, value in zip(images.int().tolist(), values.tolist(), strict=True):
             rows[image][name].append(value)
     return rows
-
-
-def check(generation: Generation, batch: int, model: ImageModel) -> None:
-    """Raises DecoderError unless codes and trace have the contract's shapes, kinds and ranges."""
-    if not isinstance(generation, Generation):
-        raise DecoderError(
-            f"`generate` must return a Generation, found {type(generation).__name__}"
-        )
-    length, vocab = model.target.length, model.target.vocab_size
-    codes, trace = generation.codes, generation.trace
-    _require("codes", codes, (batch, length), vocab - 1)
-    most = {"kind": len(CodeKind) - 1, "step": 2**31 - 1, "depth": 255}
-    for name in ("kind", "step", "depth", "moved", "bound"):
-        _require(f"trace.{name}", getattr(trace, name), (batch, length), most.get(name))
-    for name in ("target_calls", "drafter_calls"):
-        _require(f"trace.{name}", getattr(trace, name), (batch,), 2**31 - 1)
-    if trace.accepted.dim() != 2 or trace.accepted.shape[0] != batch:
-        raise DecoderError(
-            f"trace.accepted must be [{batch}, S], found {list(trace.accepted.shape)}"
-        )
-
-
-def _require(name: str, found: Tensor, shape: tuple[int, ...], most: int | None) -> None:
-    """Raises DecoderError unless `found` has the shape and holds whole numbers in 0..most; where
-    `most` is None, floating numbers without NaN."""
-    if tuple(found.shape) != shape:
-        raise DecoderError(f"{name} must be {list(shape)}, found {list(found.shape)}")
-    if found.is_floating_point() != (most is None):
-        kind = "floating numbers" if most is None else "whole numbers"
-        raise DecoderError(f"{name} must hold {kind}, found {found.dtype}")
-    if most is None:
-        if bool(found.isnan().any()):
-            raise NumericalError(f"{name} holds NaN")
-        return
-    low, high = int(found.min()), int(found.max())
-    if low < 0 or high > most:
-        raise DecoderError(f"{name} must lie in 0..{most}, found {low}..{high}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.records.columns import BATCHED, LATENCY, QUALITY, RESEED
@@ -50,6 +51,18 @@ class Job:
         size = self.size if self.protocol == BATCHED else 0
         head = self.variant.name, self.protocol, size, self.seed
         return [Key(*head, index) for index in self.indices]
+
+    def columns(self, index: int) -> dict[str, Any]:
+        """Of the record of a prompt, what this says."""
+        return {
+            "decoder": self.variant.name,
+            "protocol": self.protocol,
+            **vars(self.variant.sampling),
+            "prompt_index": index,
+            "seed": self.seed,
+            "batch": self.size,
+            "block": self.block,
+        }
 
     @property
     def shape(self) -> tuple[str, int]:
@@ -97,11 +110,17 @@ def quality_jobs(
     ]
 
 
-def parts(latency: Sequence[Job], quality: Sequence[Job], blocks: int) -> list[list[Job]]:
+def all_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
+    """Of a whole study, in the order of its records."""
+    return [*latency_jobs(config, every), *quality_jobs(config, every)]
+
+
+def parts(jobs: Sequence[Job], blocks: int) -> list[list[Job]]:
     """The run's parts in order: a latency block, then an equal share of the quality jobs, in
     turns. One block: all that is timed, then the rest."""
+    latency, quality = ([job for job in jobs if job.timed is timed] for timed in (True, False))
     out = []
     for block in range(blocks):
         share = slice(block * len(quality) // blocks, (block + 1) * len(quality) // blocks)
-        out += [[job for job in latency if job.block == block], list(quality[share])]
+        out += [[job for job in latency if job.block == block], quality[share]]
     return [part for part in out if part]

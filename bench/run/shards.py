@@ -89,25 +89,24 @@ def run_shard(config: StudyConfig, shard: Shard) -> int:
 
     require_images(config)
     with opened(config, f"{shard.i}-of-{shard.n}") as runner:
-        mine = quality_jobs(config, runner.variants, shard)
-        runner.resume(mine)
-        runner.run([mine], f"{config.name} {shard}")
+        runner.run([quality_jobs(config, runner.variants, shard)], f"{config.name} {shard}")
         return sum(r["status"] == "failed" for r in runner.folder.records.values())
 
 
 def work(config: StudyConfig, shard: Shard, words: Sequence[str], whole: Callable[[], int]) -> int:
     """One shard, and the end of the run where it was the last. Returns an exit status: 0 also where
     images failed, which are records too. words: of the study; whole: the run without `shard=`."""
-    from bench.run.partial import interruptible, progress_of
+    from bench.records.folder import recorded
+    from bench.run.finish import interruptible
 
     with interruptible(config, words):
         failed = run_shard(config, shard)
     gc.collect()  # of its model, which `whole` loads again
-    have = progress_of(config)
-    say(f"shard {shard} is done, {failed} of its images failed; in {config.run_dir}: {have}")
+    have = recorded(Path(config.run_dir))
+    say(f"shard {shard} is done, {failed} of its images failed; in {have.path}: {have.progress}")
     if config.latency.prompts:
         say("timed images are decoded by `run` without shard=, on a machine that does nothing else")
-    elif have.done == have.total:
+    elif len(have.records) == have.total:
         try:
             return whole()
         except InUseError:  # the shard that ends after this one finishes the run
@@ -128,7 +127,8 @@ def require_images(config: StudyConfig) -> None:
 def run_on_ray(config: StudyConfig, settings: RaySettings, words: Sequence[str]) -> int:
     """Runs a study in shards; returns 1 where some decoder failed, or a shard has not ended. words:
     of the study. Raises ConfigError."""
-    from bench.run.partial import interruptible, progress_of
+    from bench.records.folder import recorded
+    from bench.run.finish import interruptible
 
     require_images(config)
     lost, status = list[str](), 0
@@ -152,7 +152,8 @@ def run_on_ray(config: StudyConfig, settings: RaySettings, words: Sequence[str])
     for one in lost:
         complain(one)
     if lost:
-        complain(f"no table yet: {progress_of(config)} are there; the same command resumes")
+        have = recorded(Path(config.run_dir)).progress
+        complain(f"no table yet: {have} are there; the same command resumes")
     return 1 if lost else status
 
 

@@ -1,4 +1,4 @@
-"""summary.csv: one row a decoder, made from the rows of a run (METHODS 5).
+"""summary.csv: one row per decoder, made from the rows of a run (METHODS 5).
 
 Times come from the latency protocol. Acceptance, mass moved and quality come from the quality
 protocol (from latency rows where there is none). The speed-up is the paired ratio to the baseline
@@ -8,12 +8,11 @@ of the same temperature and guidance. The baseline under a second seed has a row
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from bench.judge.fairness import UNMEASURED, Fairness
 from bench.judge.quality import Scorer
 from bench.prompts import Prompt
 from bench.records.columns import SUMMARY
-from bench.records.load import JUDGED, NAMED
+from bench.records.load import FIGURES_OF, JUDGED, NAMED
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.stats import UNKNOWN, student_ratio
@@ -37,134 +36,153 @@ from metrics.traces import moved_mass, tested_share
 log = logging.getLogger(__name__)
 NAN = math.nan
 COLUMNS = [column.name for column in SUMMARY]
-Figures = tuple[Scores, PreferenceRow | None]
 SPEEDUP = (
     "speedup", "speedup_lo", "speedup_hi", "speedup_blocks", "speedup_least", "speedup_greatest"
 )  # fmt: skip
 LATENCY = ("latency_mean_s", "latency_p50_s", "latency_p95_s")
 IDENTITY = COLUMNS[:12]  # as rows have them
 POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
-ACCEPTANCE = (*POOLED, "nfe")
 MASS = (
     "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_lo", "tv_output_hi",
     "tv_output_bound", "tv_tested", "tv_declared_bound",
 )  # fmt: skip
+UNSCORED = Scores()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The tables that are made from rows. scores: of every decoder and reseed that was scored."""
+
+    table: pd.DataFrame
+    quality: pd.DataFrame
+    preference: pd.DataFrame
+    clip_pairs: pd.DataFrame
+    scores: dict[str, Scores]
+
+    def write(self, folder: Path) -> None:
+        """summary.csv, and of the others those that have rows; judged.json: all scores, those of
+        every image too, for `diff`."""
+        write_csv(folder / "summary.csv", self.table)
+        write_csv(folder / "quality.csv", self.quality)
+        write_csv(folder / "preference.csv", self.preference)
+        write_csv(folder / paired.CLIP_PAIRS, self.clip_pairs)
+        judged = {
+            FIGURES_OF + label: {"value": {"scores": asdict(one)}}
+            for label, one in self.scores.items()
+        }
+        (folder / JUDGED).unlink(missing_ok=True)
+        if judged:
+            write_text(folder / JUDGED, json.dumps(judged, indent=1, sort_keys=True))
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """A table without rows is no file, nor may one of an earlier time stay."""
+    path.unlink(missing_ok=True)
+    if len(table):
+        write_text(path, table.to_csv(index=False))
 
 
 def summarise(
     folder: Path,
     rows: pd.DataFrame,
-    every: Sequence[DecoderVariant],
+    variants: Sequence[DecoderVariant],
     fair: Sequence[Fairness] = (),
     *,
     scorer: Scorer | None,
     exactness: Mapping[str, str],
-) -> pd.DataFrame:
-    """Writes summary.csv (and preference.csv where the prompts allow it, quality.csv where figures
-    name their weights, clip_pairs.csv and judged.json where there are scores); returns the summary.
-
-    rows: records.parquet; fair: which speed-ups do not count; exactness: the gate's verdict by
-    decoder name.
-    """
-    judge = _Judge(folder, scorer)
-    out: list[dict[str, Any]] = []
-    preferences: list[PreferenceRow] = []
+) -> Summary:
+    """The tables of a run. folder: of its pictures; rows: records.parquet; fair: which speed-ups do
+    not count; exactness: the gate's verdict by decoder name."""
     unmeasured = {one.decoder for one in fair if one.verdict == UNMEASURED}
-    baselines = {one.name: _baseline(every, one) for one in every}
-    clip: dict[str, list[paired.Scored]] = {}
-    for name in baselines:
-        own = rows[rows.decoder == name]
-        reseeds = own[own.protocol == "reseed"]
-        parts = [(name, "quality", own.drop(reseeds.index))]
-        for number, seed in enumerate(sorted(reseeds.seed.unique()), 1):
-            parts.append(
-                (paired.reseed_name(name, number), "reseed", reseeds[reseeds.seed == seed])
-            )
-        verdict, clip[name] = exactness.get(name, ""), []
-        for label, protocol, mine in parts:
-            line, scores, preference = _line(judge, mine, label, protocol)
+    baselines = {one.name: _baseline(variants, one) for one in variants}
+    lines, scores = list[dict[str, Any]](), dict[str, Scores]()
+    preferences, clip = list[PreferenceRow](), dict[str, list[paired.Scored]]()
+    for name, baseline in baselines.items():
+        clip[name] = []
+        for label, part in _parts(name, rows[rows.decoder == name]):
+            drawn = part[part.protocol.isin(("quality", "reseed")) & (part.status == "ok")]
+            drawn = drawn.sort_values("prompt_index")
+            pictures = drawn[drawn.image != ""]
+            score, preference = _scored(scorer, folder, pictures, label)
+            line = _line(part, drawn) | vars(score) | {"decoder": label}
             if label == name and name not in unmeasured:
-                line |= _speedup(rows[rows.decoder == baselines[name]], own)
-            out.append(line | {"exactness": verdict})
-            clip[name].append(scores)
+                line |= _speedup(rows[rows.decoder == baseline], part)
+            lines.append(line | {"exactness": exactness.get(name, "")})
+            each = zip(pictures.prompt_index.astype(int), score.clip_each, strict=True)
+            clip[name].append(dict(each) if score.clip_each else {})
+            scores |= {} if score is UNSCORED else {label: score}
             preferences += [preference] if preference else []
-    preferences += judge.real(rows) if preferences else []
-    lines = pd.DataFrame(out)
-    table = lines[COLUMNS]
-    write_csv(folder / "summary.csv", table)
-    named = lines[["decoder", "hps", "fid_features", *NAMED]]
-    named = named if (named[[*NAMED]].fillna("") != "").any(axis=None) else named[:0]
-    write_csv(folder / "quality.csv", named)
-    chosen = [
+    preferences += _real(scorer, rows) if preferences else []
+    every = pd.DataFrame(lines)
+    quality = every[["decoder", "hps", "fid_features", *NAMED]]
+    quality = quality if (quality[[*NAMED]].fillna("") != "").any(axis=None) else quality[:0]
+    shares = [
         vars(row) | {f"preference_{key}": value for key, value in row.by_attribute.items()}
         for row in preferences
     ]
-    plain = pd.DataFrame(chosen).drop(columns="by_attribute", errors="ignore")
-    write_csv(folder / "preference.csv", plain)
-    write_csv(folder / paired.CLIP_PAIRS, paired.clip_differences(baselines, clip))
-    judge.save()
-    return table
+    return Summary(
+        every[COLUMNS],
+        quality,
+        pd.DataFrame(shares).drop(columns="by_attribute", errors="ignore"),
+        paired.clip_differences(baselines, clip),
+        scores,
+    )
 
 
-def _line(
-    judge: _Judge, mine: pd.DataFrame, label: str, protocol: str
-) -> tuple[dict[str, Any], paired.Scored, PreferenceRow | None]:
-    """All columns but the speed-up and the verdict, of one decoder (or of its reseed, which has a
-    label of its own); the CLIP score of each prompt's image, and CLIP's preference."""
-    ok = mine[mine.status == "ok"]
-    drawn = ok[ok.protocol == protocol].sort_values("prompt_index")
-    first, alone = mine.iloc[0], paired.timings(mine)
-    line: dict[str, Any] = {key: first[key] for key in IDENTITY} | {"decoder": label}
-    timed = paired.latency_rows(ok)
+def _parts(name: str, rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """A decoder's rows, and behind them those under each other seed, with their labels."""
+    reseeds = rows[rows.protocol == "reseed"]
+    yield name, rows.drop(reseeds.index)
+    for number, (_, part) in enumerate(reseeds.groupby("seed"), 1):
+        yield paired.reseed_name(name, number), part
+
+
+def _line(rows: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, Any]:
+    """All columns but the label, the quality figures, the speed-up and the verdict. drawn: quality
+    images that came out."""
+    first, alone = rows.iloc[0], paired.timings(rows)
+    timed = paired.latency_rows(rows)
     seconds = timed["seconds_total"].to_numpy(float)
+    line: dict[str, Any] = {key: first[key] for key in IDENTITY}
     line |= {"n_latency": timed["prompt_index"].nunique()} | dict.fromkeys(LATENCY, NAN)
     if len(seconds):
         figures = seconds.mean(), np.median(seconds), np.quantile(seconds, 0.95)
         line |= dict(zip(LATENCY, map(float, figures), strict=True))
     line |= _acceptance(drawn if len(drawn) else paired.image_rows(alone))
     line |= dict.fromkeys(SPEEDUP, NAN) | {"n_quality": len(drawn)}
-    pictured = drawn[drawn.image != ""]
-    scores, preference = judge.images(pictured, label)
-    line |= vars(scores)
     # Later blocks are timed beside what quality batches have left in memory.
     alone = alone[alone.block == alone.block.min()]
-    memory = (alone if len(alone) else drawn)["peak_memory_mb"]
-    line["peak_memory_mb"] = float(memory.max()) if len(memory) else NAN
-    line["status"] = _status(mine)
-    each = zip(pictured.prompt_index.astype(int), scores.clip_each, strict=True)
-    return line, dict(each) if scores.clip_each else {}, preference
+    line["peak_memory_mb"] = float((alone if len(alone) else drawn)["peak_memory_mb"].max())
+    failed = rows[rows.status == "failed"]
+    line["status"] = "ok"
+    if len(failed):
+        count = "failed" if len(failed) == len(rows) else f"{len(failed)} of {len(rows)} images"
+        count += " failed" * (len(failed) < len(rows))
+        line["status"] = f"{count}: {failed.error.iloc[0]}"
+    return line
 
 
-def _speedup(baseline: pd.DataFrame, mine: pd.DataFrame) -> dict[str, float]:
+def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[str, float]:
     """Over the baseline; {} where the two were not timed in the same blocks."""
-    found = paired.paired_speedup(baseline, mine)
-    if found is None:
+    ratio = paired.paired_speedup(baseline, rows)
+    if ratio is None:
         return {}
-    interval = found.interval()
-    values = (found.value, interval.lo, interval.hi, found.blocks, found.least, found.greatest)
+    interval = ratio.interval()
+    values = (ratio.value, interval.lo, interval.hi, ratio.blocks, ratio.least, ratio.greatest)
     return dict(zip(SPEEDUP, values, strict=True))
 
 
-def _status(mine: pd.DataFrame) -> str:
-    failed = mine[mine.status == "failed"]
-    if failed.empty:
-        return "ok"
-    if len(failed) == len(mine):
-        return f"failed: {failed.error.iloc[0]}"
-    return f"{len(failed)} of {len(mine)} images failed: {failed.error.iloc[0]}"
-
-
-def _baseline(every: Sequence[DecoderVariant], one: DecoderVariant) -> str | None:
+def _baseline(variants: Sequence[DecoderVariant], one: DecoderVariant) -> str | None:
     """The first baseline with the temperature and guidance of `one`."""
     mine = one.sampling.temperature, one.sampling.cfg
-    same = (v for v in every if (v.sampling.temperature, v.sampling.cfg) == mine)
+    same = (v for v in variants if (v.sampling.temperature, v.sampling.cfg) == mine)
     return next((other.name for other in same if other.entry.baseline), None)
 
 
 def _acceptance(used: pd.DataFrame) -> dict[str, float]:
-    """Codes and accepted drafts a target forward (pooled over images), forwards, mass moved."""
+    """Codes and accepted drafts per target forward (pooled over images), forwards, mass moved."""
     if used.empty:
-        return dict.fromkeys((*ACCEPTANCE, *MASS), NAN)
+        return dict.fromkeys((*POOLED, "nfe", *MASS), NAN)
     nfe = used["nfe"].to_numpy(float)
     moved = moved_mass(*(np.concatenate(used[c].to_list()) for c in ("moved", "bound", "kind")))
     away, limit, declared = (
@@ -177,9 +195,8 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     output = UNKNOWN
     if (nodes > 0).sum() > 1:  # nodes of an image are alike: its images are what was drawn
         output = student_ratio(away, codes)
-    pooled = {name: float((used[name] * nfe).sum(min_count=1) / nfe.sum()) for name in POOLED}
     return {
-        **pooled,
+        **{name: float((used[name] * nfe).sum(min_count=1) / nfe.sum()) for name in POOLED},
         "nfe": float(nfe.mean()),
         "tv_bound": moved.bound_max,
         "tv_moved_mean": moved.mean,
@@ -198,60 +215,29 @@ def _over(sums: np.ndarray, counts: np.ndarray) -> float:
     return float(sums.sum() / counts.sum()) if counts.sum() else NAN
 
 
-@dataclass
-class _Judge:
-    """The quality figures of images. scores: of every decoder so far."""
+def _scored(
+    scorer: Scorer | None, folder: Path, pictures: pd.DataFrame, label: str
+) -> tuple[Scores, PreferenceRow | None]:
+    """The quality figures of pictures; none where they cannot be had, with a log."""
+    if scorer is None or pictures.empty:
+        return UNSCORED, None
+    images, prompts = [folder / path for path in pictures.image], _prompts(pictures)
+    try:
+        return scorer.score(images, prompts), scorer.preference(label, images, prompts)
+    except (MetricError, DecoderError) as error:  # of the pictures, of the networks' files
+        log.warning("no quality figures for %s: %s", label, error)
+        return UNSCORED, None
 
-    folder: Path
-    scorer: Scorer | None
-    scores: dict[str, Scores] = dataclasses.field(default_factory=dict)
 
-    def images(self, drawn: pd.DataFrame, label: str) -> Figures:
-        """Of the images of `drawn`; no figures where they cannot be had, with a log."""
-        if self.scorer is None or drawn.empty:
-            return Scores(), None
-        images, prompts = [self.folder / path for path in drawn.image], _prompts(drawn)
-        try:
-            found = self.scorer.score(images, prompts)
-            preference = self.scorer.preference(label, images, prompts)
-        except (MetricError, DecoderError) as error:  # of the pictures, of the networks' files
-            log.warning("no quality figures for %s: %s", label, error)
-            return Scores(), None
-        self.scores[label] = found
-        return found, preference
-
-    def real(self, rows: pd.DataFrame) -> list[PreferenceRow]:
-        """The preference on the real scenes of the same prompts: what a perfect model would
-        reach."""
-        drawn = rows[rows.protocol == "quality"].drop_duplicates("prompt_index")
-        prompts = _prompts(drawn.sort_values("prompt_index"))
-        real = self.scorer.real(prompts) if self.scorer else None
-        if self.scorer is None or real is None:
-            return []
-        found = self.scorer.preference("real scenes", real, prompts)
-        return [found] if found else []
-
-    def save(self) -> None:
-        """judged.json: all scores, those of every image too, for `diff`."""
-        path = self.folder / JUDGED
-        if not self.scores:
-            path.unlink(missing_ok=True)
-            return
-        plain = {
-            f"figures of {label}": {"value": {"scores": dataclasses.asdict(one)}}
-            for label, one in self.scores.items()
-        }
-        write_text(path, json.dumps(plain, indent=1, sort_keys=True))
+def _real(scorer: Scorer | None, rows: pd.DataFrame) -> list[PreferenceRow]:
+    """The preference on the real scenes of the same prompts: what a perfect model would reach."""
+    drawn = rows[rows.protocol == "quality"].drop_duplicates("prompt_index")
+    prompts = _prompts(drawn.sort_values("prompt_index"))
+    real = scorer.real(prompts) if scorer else None
+    row = scorer.preference("real scenes", real, prompts) if scorer and real is not None else None
+    return [row] if row else []
 
 
 def _prompts(rows: pd.DataFrame) -> list[Prompt]:
     columns = (rows.prompt_id, rows.prompt, rows.category)
     return [Prompt(*row) for row in zip(*columns, strict=True)]
-
-
-def write_csv(path: Path, table: pd.DataFrame) -> None:
-    """A table without rows is no file, nor may one of an earlier time stay."""
-    if table.empty:
-        path.unlink(missing_ok=True)
-        return
-    write_text(path, table.to_csv(index=False))

@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from bench.compare import measured
 from bench.compare import published as table
 from bench.compare.compare import cmd_compare
+from bench.compare.pairs import measured
 from bench.compare.published import load_names
 from bench.compare.verdicts import Result, Verdict, build
 from bench.data.errors import EXPLAINED
 from bench.judge.paired import paired_speedup
+from bench.records.load import load
 from tests.bench.compare.files import a_run, write
 
 DYNAMIC = "dynamic(depth=5, top_k=10, nodes=58)"
@@ -50,7 +51,7 @@ def speed(value: float, width: float = 0.02) -> dict[str, float]:
 
 def compared(tmp_path: Path, published: list[dict], *rows: dict, **options) -> Result:
     file = write(tmp_path / "published.csv", *published)
-    run = measured.load(made_run(tmp_path / "run", *rows, **options))
+    run = load(made_run(tmp_path / "run", *rows, **options))
     return build(table.load(file), run, load_names(), 0.1)
 
 
@@ -94,7 +95,7 @@ def test_a_figure_is_judged_or_not_comparable_with_the_reason(
     row = PAPER | (published if published is FID else SPEED | published)
     found = one(compared(tmp_path, [row], AR, LANTERN | speed(1.45) | ours))
     assert found.verdict is verdict and reason in found.why
-    if found.known:
+    if found.is_measured:
         assert found.difference == pytest.approx(found.figure.value - found.published)
 
 
@@ -115,8 +116,8 @@ def test_a_method_is_known_by_its_loop_and_proposer(tmp_path):
     ]
     skipping, sjd, scd = compared(tmp_path, papers, AR, *rows).comparisons
     assert skipping.verdict is Verdict.REPRODUCED
-    assert sjd.measured.decoder == "sjd" and sjd.verdict is Verdict.REPRODUCED
-    assert scd.measured.decoder == "scd" and "published L=32, here L=64" in scd.why
+    assert sjd.decoder == "sjd" and sjd.verdict is Verdict.REPRODUCED
+    assert scd.decoder == "scd" and "published L=32, here L=64" in scd.why
 
 
 def test_unstated_settings_are_assumed_and_said(tmp_path):
@@ -161,7 +162,7 @@ def test_a_ratio_to_eagle2_is_paired_over_shared_prompts(tmp_path):
     rows = AR, EAGLE | speed(0.94), LANTERN | speed(1.5)
     slow, fast = [3.0, 3.4, 3.1, 3.3, 3.2, 3.5] * 2, [2.0, 1.8, 2.1, 1.9, 2.2, 1.7] * 2
     result = compared(tmp_path, [row], *rows, ar=slow, eagle2=slow, lantern=fast)
-    found, (_, eagle, lantern) = one(result), result.run.rows
+    found, (_, eagle, lantern) = one(result), result.run.entries
     paired = paired_speedup(eagle.records, lantern.records)
     assert paired is not None and found.figure == paired.interval()
     assert found.figure.value == pytest.approx(np.exp(np.mean(np.log(slow) - np.log(fast))))
@@ -222,5 +223,5 @@ def test_bad_words_are_refused(words, said, tmp_path, monkeypatch):
 
 def test_failed_decoders_and_reseeds_are_left_out(tmp_path):
     failed = {"status": "failed: NumericalError: NaN"}
-    run = measured.load(made_run(tmp_path, AR, AR | {"decoder": "ar (reseed)"}, LANTERN | failed))
-    assert [row.decoder for row in run.rows] == ["ar"] and run.failed == ["lantern"]
+    run = load(made_run(tmp_path, AR, AR | {"decoder": "ar (reseed)"}, LANTERN | failed))
+    assert [row.entry.name for row in measured(run)] == ["ar"]

@@ -26,7 +26,7 @@ def test_the_shipped_numbers_load_and_keep_their_sources():
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("speedup", "fast", "expected a number or nothing, found 'fast'"),
+        ("speedup", "fast", "must be a number, found 'fast'"),
         ("arxiv", "hep-th/9711200", "expected an id such as"),
         ("params", "k=1 k=2", "each key once"),
         ("baseline", "", "a speed-up needs what it is over"),

@@ -46,7 +46,8 @@ class ScorerByName:
 def compared(result: RunResult, rows: pd.DataFrame) -> pd.DataFrame:
     """clip_pairs.csv of a run with these rows, by decoder."""
     scorer = ScorerByName()
-    summarise(result.path, rows, result.variants, scorer=scorer, exactness={})  # type: ignore[arg-type]
+    made = summarise(result.path, rows, result.variants, scorer=scorer, exactness={})  # type: ignore[arg-type]
+    made.write(result.path)
     return pd.read_csv(result.path / CLIP_PAIRS).set_index("decoder")
 
 

@@ -12,8 +12,7 @@ from bench.config.schema import FairnessConfig
 from bench.judge.fairness import SAME, judge, judge_folder, mixed
 from bench.judge.roofline import roofline
 from bench.measure.rates import MachineRates
-from bench.run.finish import finish
-from bench.run.partial import gather
+from bench.run.finish import finish, unfinished
 from bench.run.summary import COLUMNS
 from decoders.api import DecoderError
 from tests.bench.fakes import SEARCHPATH
@@ -225,11 +224,11 @@ def test_rates_of_a_busy_moment_are_measured_again_and_then_give_no_speed_up(
 
 def test_an_unfinished_run_is_judged_by_what_its_ar_reads(real):
     config, result = real
-    part = gather(config)
+    part = unfinished(config)
     assert part is not None
     finish(config, result)
     whole = pd.read_csv(result.path / "fairness.csv").set_index("decoder")
-    for one in part.fairness:
+    for one in part.fairness.values():
         assert one.factor >= whole.factor[one.decoder] * 0.99, "a floor of the bytes alone is lower"
         assert "times its floor" in one.reason
 

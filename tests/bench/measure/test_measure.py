@@ -19,7 +19,7 @@ from bench.measure import device
 from bench.measure.clock import Clock, no_collection
 from bench.measure.device import card_state, prepare, provenance
 from bench.measure.memory import MemoryMeter
-from bench.run.warmup import warm_up
+from bench.run.decoders import warm_up
 from decoders.api import DecoderError
 from decoders.execution.cpu import processor
 
@@ -64,9 +64,9 @@ def test_peak_memory_sees_a_large_array_and_forgets_it_after_a_reset():
     [([1.0, 1.05, 9.0], 2), ([3.0, 2.0, 1.0, 1.0], 4), ([4.0, 3.0, 2.0, 1.0, 1.0], 4), ([5.0], 1)],
 )
 def test_warm_up_stops_when_stable_or_at_most(seconds, runs):
-    times = iter(seconds)
+    images = (SimpleNamespace(seconds_total=s) for s in seconds)
     most = min(4, len(seconds))
-    assert len(warm_up(lambda: next(times), most, 0.1)) == runs
+    assert len(warm_up(images.__next__, most, 0.1)) == runs
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])

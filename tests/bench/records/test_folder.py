@@ -97,16 +97,6 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.bin"] and path.read_bytes() == b"old"
 
 
-def test_leftovers_of_a_killed_run_are_swept(tmp_path):
-    with open_folder(tmp_path / "run", OWN):
-        pass
-    stray = tmp_path / "run" / "rows" / ".tmp-x.jsonl"
-    stray.parent.mkdir(parents=True)
-    stray.write_bytes(b"half")
-    with open_folder(tmp_path / "run", OWN):
-        assert not stray.exists()
-
-
 def test_a_run_that_is_refused_before_its_first_row_leaves_no_folder(tmp_path):
     path = tmp_path / "run"
     with pytest.raises(PromptError), open_folder(path, OWN):

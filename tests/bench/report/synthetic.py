@@ -85,37 +85,33 @@ def prompt(index: int) -> str:
 
 
 def trace(made: Made, rng: np.random.Generator) -> dict[str, Any]:
-    """The list columns and counts of one image."""
-    kind, depth, step, accepted = [0], [0], [0], []
-    while len(kind) < LENGTH:
-        run = int(min(rng.geometric(1 - made.rate) - 1, made.depth)) if made.depth else 0
-        last = 0 if not made.depth else 4 if run == made.depth else 3
-        relaxed = rng.random(run) < (0.45 if made.bound else 0.0)
-        room = LENGTH - len(kind)
-        codes = [2 if flag else 1 for flag in relaxed] + [last]
-        accepted.append(min(run, room))
-        step += [len(accepted)] * min(room, run + 1)
-        depth += [*range(1, run + 1), run + 1 if made.depth else 0][:room]
-        kind += codes[:room]
-    kinds = np.array(kind, dtype=np.uint8)
-    tested = np.isin(kinds, (1, 2, 3))
-    spread = rng.beta(2, 3, LENGTH) * 2 if "pp" in made.name else np.ones(LENGTH)
-    bound = np.where(tested, made.bound * spread, 0)
-    moved = bound * rng.beta(3, 2, LENGTH)
-    output = np.clip(rng.normal(made.output_tv, 0.04, 3), 0, 1) if made.output_tv else np.zeros(3)
-    steps = len(accepted)
+    """The list columns and counts of one image: accepted lengths are geometric, cut by the tree and
+    by the end of the image."""
+    accepted, room = [], LENGTH - 1
+    while room > 0:
+        accepted.append(min(int(rng.geometric(1 - made.rate)) - 1, made.depth, room))
+        room -= accepted[-1] + 1
+    steps, drafts = len(accepted), made.depth > 0
+    relaxed = made.bound > 0
     return {
-        "accepted": accepted, "kind": kinds.tolist(), "depth": depth, "step": step,
-        "moved": moved.tolist(), "bound": bound.tolist(),
+        "accepted": accepted,
+        "kind": rng.integers(0, 5 if relaxed else 2 if drafts else 1, LENGTH).tolist(),
+        "depth": [0] * LENGTH,
+        "step": [0] * LENGTH,
+        "moved": (made.bound * rng.random(LENGTH)).tolist(),
+        "bound": [made.bound] * LENGTH,
         "codes": rng.integers(0, 1024, LENGTH).tolist(),
-        "tv_output": output.tolist() if made.depth else [],
-        "tv_declared_bound": [made.bound] * 3 if made.depth else [],
-        "tv_output_bound": [made.output_tv + 0.05] * 3 if made.depth else [],
-        "mal": (LENGTH - 1) / steps, "mal_no_bonus": sum(accepted) / steps + (not made.depth),
-        "mal_expected": 1.5 if made.depth else math.nan,
-        "nfe": steps, "drafter_calls": steps * made.depth, "tree_depth": made.depth,
+        "tv_output": [made.output_tv] * 3 * drafts,
+        "tv_declared_bound": [made.bound] * 3 * drafts,
+        "tv_output_bound": [made.output_tv + 0.05] * 3 * drafts,
+        "mal": (LENGTH - 1) / steps,
+        "mal_no_bonus": sum(accepted) / steps + (not drafts),
+        "mal_expected": 1.5 if drafts else math.nan,
+        "nfe": steps,
+        "drafter_calls": steps * made.depth,
+        "tree_depth": made.depth,
         "tree_nodes": made.depth * 10,
-    }  # fmt: skip
+    }
 
 
 def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[str, Any]:
@@ -205,16 +201,12 @@ def reseed_row(ar: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def picture(folder: Path, relative: str, index: int, rng: np.random.Generator) -> None:
-    """A 64x64 image: a coloured disc on a gradient."""
-    y, x = np.mgrid[0:64, 0:64]
-    tint = np.array([[40 * (index % 6), 200 - 9 * index, 90 + 7 * index]]) % 255
-    image = (y[..., None] + x[..., None]) * 0.8 + tint * 0.5 + rng.normal(0, 8, (64, 64, 3))
-    cx, cy = 24 + rng.integers(0, 16), 24 + rng.integers(0, 16)
-    image[(x - cx) ** 2 + (y - cy) ** 2 < 190] = (255 - tint) % 255
+def picture(folder: Path, relative: str, rng: np.random.Generator) -> None:
+    """A 64x64 image of coloured squares."""
+    pixels = rng.integers(0, 256, (8, 8, 3), np.uint8).repeat(8, axis=0).repeat(8, axis=1)
     path = folder / relative
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(path)
+    Image.fromarray(pixels).save(path)
 
 
 def write_run(
@@ -235,7 +227,7 @@ def write_run(
                 image = f"images/{made.name}-0/{protocol}/{protocol}-0-{index}.png"
                 mine.append(row(made, protocol, index, 0, image if images else ""))
                 if images and not made.error and protocol == "quality":
-                    picture(folder, image, index, np.random.default_rng([index, len(summary)]))
+                    picture(folder, image, np.random.default_rng([index, len(summary)]))
         rows += mine
         summary.append(summary_row(made, mine))
         if reseed and made.name == "ar":

@@ -115,9 +115,8 @@ def test_a_sweep_is_found_by_its_settings_and_drawn_over_them(run):
     ar, lantern, _ = section.decoders
     swept = [replace(lantern, name=f"delta{d}") for d in (0.3, 0.1)]
     both = replace(run, sections=[replace(section, entries=[ar, *swept])])
-    both.__dict__["identity"] = {"config": {"decoders": [
-        decoder("ar"), *(decoder(f"delta{d}", delta=d) for d in (0.3, 0.1))
-    ]}}  # fmt: skip
+    listed = [decoder("ar"), *(decoder(f"delta{d}", delta=d) for d in (0.3, 0.1))]
+    both = replace(both, identity={"config": {"decoders": listed}})
     plot = plots.figures(both, [])[-1]
     assert plot.title.startswith("acceptance.delta. Sampling")
     said = words(plot)

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -59,11 +58,6 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path):
     line, _ = [line for line in facts(load(folder)) if "blocks" in line]
     assert "4 blocks" in line and "ar took 0.500 to 0.800 s" in line
     assert "No intervals: 10 blocks are needed" in line
-    again = records[mine].assign(block=records.block[mine] + 4)
-    again["seconds_total"] -= 0.2
-    pd.concat([records, again], ignore_index=True).to_parquet(path)
-    line, _ = [line for line in facts(load(folder)) if "blocks" in line]
-    assert "timed in 8 blocks; from block to block ar took 0.300 to 0.800" in line
 
 
 def test_the_headline_of_a_sweep_names_the_fastest_and_the_end_that_it_lies_at(tmp_path):
@@ -139,22 +133,6 @@ def test_fid_has_its_number_of_images_in_each_cell_where_they_differ(tmp_path):
     assert cells(said, "eagle2")["FID (scenes-clip)"] == "21.52 [21.07, 22.02] (n = 255)"
     assert cells(said, "ar")["FID (scenes-clip)"] == "21.40 [20.95, 21.90] (n = 256)"
     assert cells(said, "ar")["KID"] == "0.00210", "an older summary has no interval"
-
-
-def test_a_decoder_that_draws_as_ar_does_lacks_its_mark_in_one_run_of_twenty(run):
-    section, rng = run.sections[0], np.random.default_rng(0)
-    ar, eagle2 = section.baseline, next(e for e in section.entries if e.name == "eagle2")
-    reseed = section.reseeds[0]
-    assert ar is not None and not section.like_ar(eagle2, "fid"), "two seeds are too few"
-    marked = []
-    for _ in range(1000):
-        figures = rng.normal(21, 0.3, 5).tolist()
-        drawn = [
-            replace(e, row=e.row | {"fid": fid})
-            for e, fid in zip([ar, *[reseed] * 3, eagle2], figures, strict=True)
-        ]
-        marked.append(replace(section, entries=drawn).like_ar(drawn[-1], "fid"))
-    assert np.mean(marked) == pytest.approx(0.95, abs=0.02)
 
 
 def test_the_headline_is_made_from_the_figures(said):

@@ -16,7 +16,7 @@ from bench.records.study import read_identity
 from bench.run.runner import run_study
 from bench.run.shards import Shard, part_of, run_shard
 from tests.bench import fakes
-from tests.bench.run.test_run import FAILING
+from tests.bench.run.test_failures import bad
 from tests.tiny import short
 
 UNTIMED = "latency.prompts=0"
@@ -83,15 +83,9 @@ def test_the_last_shard_ends_the_run(tmp_path, capsys):
     assert not (tmp_path / "summary.csv").exists()
 
 
-def test_a_run_decodes_what_shards_have_left(fake_study):
-    config = fake_study(UNTIMED, "decoders=[fake_ar]", "quality.reseeds=0")
-    run_shard(config, Shard(1, 2))
-    rows = run_study(config).rows
-    assert len(rows) == 6 and (rows.status == "ok").all()
-
-
 def test_a_failing_image_fails_in_a_shard_as_in_a_run(fake_study):
-    config = fake_study(UNTIMED, "quality.reseeds=0", f"decoders=[fake_ar,{FAILING}]")
+    failing = bad("loop.fail_at=number 2")
+    config = fake_study(UNTIMED, "quality.reseeds=0", f"decoders=[fake_ar,{failing}]")
     assert run_shard(config, Shard(0, 2)) == 3, "the batch of the image"
     failed = (rows := sharded(config, 2))[rows.status == "failed"]
     assert failed.prompt_index.tolist() == [0, 2, 4] and "NaN logits" in failed.error.iloc[0]

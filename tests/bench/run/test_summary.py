@@ -43,8 +43,9 @@ def done(fake_run):
 def summary_of(result, rows=None, scorer=None):
     rows = result.rows.copy() if rows is None else rows
     verdicts = {"fake_ar": "exact"}
-    table = summarise(result.path, rows, result.variants, scorer=scorer, exactness=verdicts)
-    return table.set_index("decoder")
+    made = summarise(result.path, rows, result.variants, scorer=scorer, exactness=verdicts)
+    made.write(result.path)
+    return made.table.set_index("decoder")
 
 
 def test_the_speedup_is_typical_of_the_blocks_and_times_are_of_all_timings(fake_study):

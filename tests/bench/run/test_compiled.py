@@ -1,0 +1,125 @@
+"""A backend that compiles or records steps: few sizes of batches, a bar that says how long it
+takes, and a state that is dropped behind its last call."""
+
+import dataclasses
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+from bench.config.schema import variants
+from bench.run.decoders import Decoders
+from bench.run.runner import Runner, run_study
+from bench.run.schedule import all_jobs
+from decoders.api import Sampling
+from decoders.execution.eager import Eager
+from tests.bench import fakes
+
+KEY = ["decoder", "protocol", "prompt_index"]
+UNFREEZE = gc.unfreeze  # which tests do without (tests/conftest.py)
+
+
+def test_a_last_batch_is_filled_up_where_another_size_would_be_compiled(fake_study, tmp_path):
+    eager = run_study(fake_study(f"run_dir={tmp_path / 'eager'}")).rows
+    assert {size for _, _, size in fakes.CALLS} == {1, 2, 4}
+    fakes.CALLS.clear()
+    compiled = run_study(fake_study("backend.execution=compile")).rows
+    assert {size for _, _, size in fakes.CALLS} == {1, 4}
+    each = [rows.sort_values(KEY).reset_index(drop=True) for rows in (eager, compiled)]
+    for column in (*KEY, "prompt", "image", "image_hash"):
+        assert each[0][column].equals(each[1][column]), column
+    assert each[0].codes.map(list).equals(each[1].codes.map(list))
+
+
+class Slow(Eager):
+    """Says that it has compiled for so many seconds."""
+
+    seconds = 0.0
+
+    def compiles(self, size: int) -> bool:
+        return size == 1
+
+    def compiling(self) -> float:
+        return self.seconds
+
+    def announce(self, tell: Any) -> None:
+        self.tell = tell
+
+
+def test_the_bar_says_how_much_is_left_to_compile(fake_study):
+    config, how, shown = fake_study(), Slow(), list[str]()
+    every = variants(config, Sampling())
+    decoders = Decoders(dataclasses.replace(fakes.load_model(), execution=how), every)
+    jobs = all_jobs(config, every)
+    decoders.expect(jobs)
+    decoders.announce(how, SimpleNamespace(set_postfix_str=shown.append))
+    for job in jobs[:2]:
+        decoders.of(job)
+        for phase in ("draft", "forward", ""):
+            how.tell(phase)
+        how.seconds += 90
+    assert shown == [
+        "compiling fake_ar (drafting), 3 to go",
+        "compiling fake_ar (forward), 3 to go",
+        "fake_ar",
+        "compiling fake_spec (drafting), 2 to go, about 3 min",
+        "compiling fake_spec (forward), 2 to go, about 3 min",
+        "fake_spec",
+    ]
+
+
+def test_a_state_is_dropped_behind_the_last_call_of_its_size(fake_study, monkeypatch):
+    held, run = [], Runner.run_job
+
+    def watched(self, job):
+        run(self, job)
+        held.append({(label, size) for label, size, kept in fakes.PREPARED if size in kept})
+
+    monkeypatch.setattr(Runner, "run_job", watched)
+    run_study(fake_study("decoders=[fake_ar,fake_spec]", "latency.blocks=1"))
+    both = {("ar", 1), ("spec", 1)}
+    assert held[:7] == [both] * 7, "timed in turns, so both are kept to the last prompt"
+    assert held[7] in ({("ar", 1)}, {("spec", 1)})
+    # AR is decoded again under another seed, behind the other decoder.
+    assert held[8:] == [
+        {("ar", 4)},
+        {("ar", 4), ("ar", 2)},
+        {("ar", 4), ("ar", 2), ("spec", 4)},
+        {("ar", 4), ("ar", 2), ("spec", 2)},
+        {("ar", 4), ("ar", 2)},
+        {("ar", 2)},
+    ]
+
+
+class Cyclic:
+    """A state that refers to itself, as one that a compiler has seen."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_a_dropped_state_is_freed_though_it_refers_to_itself(fake_study, monkeypatch):
+    generate, done = fakes.FakeLoop.generate, Decoders.done
+    states, alive = [], []
+
+    def recording(self, text, noise, *, pairs=0):
+        generation = generate(self, text, noise, pairs=pairs)
+        size = len(generation.codes)
+        if not isinstance(self.prepared[size], Cyclic):
+            self.prepared[size] = Cyclic()
+            states.append(weakref.ref(self.prepared[size]))
+        return generation
+
+    def watched(self, job):
+        done(self, job)
+        alive.append(sum(one() is not None for one in states))
+
+    monkeypatch.setattr(fakes.FakeLoop, "generate", recording)
+    monkeypatch.setattr(Decoders, "done", watched)
+    monkeypatch.setattr(gc, "unfreeze", UNFREEZE)  # what is dropped is freed though it was frozen
+    try:
+        run_study(fake_study("decoders=[fake_ar,fake_spec]", "latency.blocks=1"))
+    finally:
+        gc.freeze()  # the tests after this one collect little again
+    assert alive[:8] == [2] * 6 + [1, 0], "made by the warm-up, whose objects are frozen"
+    assert alive[-1] == 0 and len(states) == 6

@@ -1,0 +1,121 @@
+"""A run that is interrupted or killed at any moment resumes to the table of a run without that."""
+
+import multiprocessing
+import os
+import random
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+
+from bench.__main__ import main
+from bench.run.finish import finish
+from bench.run.runner import run_study
+from tests.bench import fakes
+
+# What differs between two runs of the same study: when, how fast, how much memory, which tree.
+VOLATILE = ["started_at", "peak_memory_mb", "config_hash", "git_commit", "git_dirty"]
+TIMES = [f"latency_{kind}_s" for kind in ("mean", "p50", "p95")]
+TIMES += [f"speedup{end}" for end in ("", "_lo", "_hi", "_least", "_greatest")]
+FEW = "decoders=[fake_ar,fake_spec]", "latency.prompts=3"
+
+
+def stable(rows: pd.DataFrame) -> pd.DataFrame:
+    """The columns that a repeated run must reproduce."""
+    times = [c for c in rows.columns if c.startswith(("seconds_", "cpu_"))]
+    return rows.drop(columns=[*times, *VOLATILE]).reset_index(drop=True)
+
+
+def same(one: Path, other: Path) -> None:
+    """Two finished runs hold the same but for times."""
+    rows = [pd.read_parquet(folder / "records.parquet") for folder in (one, other)]
+    assert_frame_equal(*map(stable, rows))
+    tables = [pd.read_csv(folder / "summary.csv") for folder in (one, other)]
+    assert_frame_equal(*(table.drop(columns=[*TIMES, "peak_memory_mb"]) for table in tables))
+
+
+@pytest.fixture
+def whole(fake_run) -> Path:
+    """The folder of a run without kills."""
+    config, result = fake_run(*FEW)
+    finish(config, result)
+    return result.path
+
+
+def test_an_interrupted_study_resumes_to_the_same_table(fake_study, tmp_path):
+    flag = tmp_path / "interrupt"
+    flag.touch()
+    words = [
+        "decoders=[fake_ar,{decoder: fake_spec, overrides: ['loop.kill_at=number 1']}]",
+        f"loop.flag={flag}",
+    ]
+    folders = [tmp_path / "interrupted", tmp_path / "whole"]
+    configs = [fake_study(*words, f"run_dir={folder}") for folder in folders]
+    with pytest.raises(KeyboardInterrupt):
+        run_study(configs[0])
+    assert fakes.recorded(folders[0]) and not (folders[0] / "records.parquet").exists()
+    flag.unlink()
+    for config in configs:
+        finish(config, run_study(config))
+    same(*folders)
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing handles it."""
+
+
+@pytest.mark.parametrize("at", [2, 6, 9, 13, 17, 18, 20, 24])
+def test_a_kill_while_a_file_is_written_gives_the_table_of_a_run_without_kills(
+    fake_study, whole, monkeypatch, tmp_path, at
+):
+    """At study.json, a record (of which half is left), captions, the merge, a table."""
+    config, sync, count = fake_study(*FEW, f"run_dir={tmp_path / 'killed'}"), os.fsync, [0]
+
+    def kill(file: int) -> None:
+        count[0] += 1
+        if count[0] == at:
+            os.ftruncate(file, max(os.fstat(file).st_size - 10, 0))
+            raise Killed
+        sync(file)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(os, "fsync", kill)
+        finish(config, run_study(config))
+    finish(config, run_study(config))
+    same(tmp_path / "killed", whole)
+
+
+def test_twelve_kills_at_random_moments_lose_at_most_the_call_in_flight(tmp_path, monkeypatch):
+    """Processes of a server that has loaded everything and decoded nothing."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    context, draw = multiprocessing.get_context("forkserver"), random.Random(0)
+    context.set_forkserver_preload(["bench.run.finish", "bench.config.compose", fakes.__name__])
+    folders = [tmp_path / "killed", tmp_path / "whole"]
+    few = ["decoders=[fake_ar,fake_spec]", "quality.batch=1", "loop.seconds=0.05"]
+    killed, unkilled = (
+        ["run", fakes.SEARCHPATH, "study=fake", *few, f"run_dir={folder}"] for folder in folders
+    )
+
+    def run(words: list[str], seconds: float | None = None) -> float:
+        """Runs for so long, or to the end; how long that took."""
+        process, began = context.Process(target=main, args=(words,)), time.monotonic()
+        process.start()
+        process.join(seconds)
+        process.kill()
+        process.join()
+        return time.monotonic() - began
+
+    run(unkilled)
+    (tmp_path / "whole" / "summary.csv").unlink()  # the server was started for that one
+    load = run(unkilled)
+    records: list[str] = []
+    for _ in range(12):
+        run(killed, load * draw.uniform(0.3, 1.0) + draw.uniform(0, 0.5))
+        before, records = records, [*map(str, fakes.recorded(folders[0]))]
+        assert {*before} <= {*records}, "what was recorded stays"
+    run(killed)
+    assert len(fakes.recorded(folders[0])) == 26, "no image was recorded twice"
+    assert not list(tmp_path.rglob(".tmp-*"))
+    same(*folders)
