@@ -1,7 +1,7 @@
 # `make` lists the targets. PYTHON, STUDY, ARGS and PIP_ARGS can be set on the command line:
 #   make bench STUDY=smoke ARGS='sampling.temperature=0'
 #   make test ARGS='tests/exact -x'
-#   make tiny WEIGHTS=DIR ARGS='minutes=5'
+#   make tiny WEIGHTS=DIR ARGS='steps=50'
 #   make setup PYTHON=python3.12 PIP_ARGS='--index-url <an index of CPU-only torch wheels>'
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -57,7 +57,6 @@ gpu-check: ## check an NVIDIA card in an hour at most; ARGS='out=DIR' (docs/gpu.
 	    "$(PYTHON)" -m scripts.gpu_check $(ARGS); \
 	else $(MAKE) -s setup && $(PY) -m scripts.gpu_check $(ARGS); fi
 
-# Not over the shipped weights: that takes WEIGHTS=decoders/tiny/weights and ARGS='... overwrite=true'.
 tiny: $(STAMP) ## train the embedded models from nothing into WEIGHTS (three hours on two cores; resumes)
 	$(PY) -m bench train recipe=tiny weights=$(WEIGHTS) $(ARGS)
 	$(PY) -m bench train recipe=clip weights=$(WEIGHTS) $(ARGS)

@@ -130,6 +130,23 @@ class KVCache:
         self._all.index_copy_(1, self.flat_index(destination), moved)
 
 
+class Growing:
+    """Stands in for a cache in training: what a forward writes goes behind what earlier ones have
+    written, and gradients go through it."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, list[Tensor]] = {}  # by layer, [2, R, H, T, d] each
+
+    def write(self, layer: int, index: Tensor, both: Tensor) -> None:
+        del index  # all places, in the order they came
+        self.parts.setdefault(layer, []).append(both)
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        parts = self.parts[layer]
+        both = torch.cat(parts, 3) if len(parts) > 1 else parts[0]
+        return both[0], both[1]
+
+
 # ---- masks --------------------------------------------------------------------------------------
 # Attention masks [R, T, S] are of two kinds: bool, True where a query may look; or float32, added
 # to scores: 0 there, -inf elsewhere. What a step computes is of the second kind: on a CPU compiled

@@ -16,8 +16,7 @@ One step of 128 images takes about 0.6 s on one core.
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from decoders.models.weights import read_json
-from decoders.tiny.recipes.card import enter, write_card
-from decoders.tiny.recipes.plan import Plan
 from decoders.tiny.recipes.reading import ANSWERS, answers
-from decoders.tiny.recipes.scenes import stream
+from decoders.tiny.recipes.recipe import Recipe
 from decoders.tiny.scenes import (
     ATTRIBUTES,
     SceneSpec,
@@ -43,10 +39,10 @@ from decoders.tiny.scenes import (
     vocabulary,
 )
 from decoders.tiny.scenes.render import render
-from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed
+from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed, stream
 from metrics import MetricError
 from metrics.clip import attribute_preference, retrieval_at_1
-from metrics.scenes_clip import CONFIG_FILE, WEIGHTS_FILE, ClipConfig, ScenesClip, save
+from metrics.scenes_clip import ClipConfig, ScenesClip, save
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins
@@ -84,29 +80,36 @@ def default_config() -> ClipConfig:
     )
 
 
+def make(**settings: Any) -> None:
+    """`train recipe=clip`: trains, and writes the files. settings: the fields of `Recipe`. Raises
+    DecoderError."""
+    recipe = Recipe(**settings)
+    train(recipe.config("clip"), recipe.work / "clip", recipe.weights)
+
+
 def train(
-    config: TrainConfig, out_dir: Path, device: str = "cpu", shape: ClipConfig | None = None
+    config: TrainConfig, folder: Path, weights: Path, shape: ClipConfig | None = None
 ) -> dict[str, Any]:
-    """Trains, writes ``clip.safetensors`` and ``clip.json`` to out_dir, returns held-out figures.
-    shape: None, `default_config`."""
+    """Trains in a folder, writes ``clip.safetensors`` and ``clip.json`` to another, returns
+    held-out figures. shape: None, `default_config`."""
     if config.batch < 2 * FAMILY or config.batch % FAMILY:
         raise MetricError(
             f"train.clip.batch must be a multiple of {FAMILY} (a scene and its twins) and at least "
             f"{2 * FAMILY}, found {config.batch}"
         )
     torch.manual_seed(config.seed)
-    clip = ScenesClip(shape or default_config(), device)
-    head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES)).to(device)
+    clip = ScenesClip(shape or default_config())
+    head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES))
     parts = torch.nn.ModuleDict({"clip": clip.model, "head": head})
-    trainer = Trainer(parts, config, out_dir)
+    trainer = Trainer(parts, config, folder)
     batches = stream(Families(config.batch // FAMILY, config.seed), trainer.left)
 
-    def losses(step: int, share: float) -> Iterator[tuple[Tensor, Figures]]:
-        yield _loss(parts, clip, *next(batches))
+    def losses(step: int, share: float) -> tuple[Tensor, Figures]:
+        return _loss(parts, clip, *next(batches))
 
     figures = trainer.fit(losses, lambda: held_out_figures(clip, config.held_out))
-    figures = trainer.spent() | figures
-    save(clip, out_dir, figures)
+    weights.mkdir(parents=True, exist_ok=True)
+    save(clip, weights, figures)
     return figures
 
 
@@ -132,25 +135,6 @@ def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:
         pairs = [counterfactual("valid", i, attribute=name) for i in rows]
         found[f"preference_{name}"] = attribute_preference(clip, images[rows], pairs).share.value
     return {name: round(value, 4) for name, value in found.items()}
-
-
-def make(**settings: Any) -> None:
-    """`train recipe=clip`: trains, copies the files to the weights folder, enters the figures in
-    the model card. settings: the fields of `Plan`. Raises DecoderError."""
-    plan = Plan(**settings)
-    folder, config = plan.work / "clip", plan.config("clip")
-    figures = train(config, folder, plan.device)
-    plan.weights.mkdir(parents=True, exist_ok=True)
-    for name in (WEIGHTS_FILE, CONFIG_FILE):
-        shutil.copyfile(folder / name, plan.weights / name)
-    entry = {
-        "sha256": read_json(plan.weights / CONFIG_FILE)["sha256"],
-        "data": f"scenes, split train, families of {FAMILY} that differ in one attribute; an "
-        "auxiliary head that names the attributes was trained along and dropped",
-        "figures": figures,
-    }
-    enter(plan, {"clip": entry}, config)
-    write_card(plan.weights)
 
 
 @dataclass(frozen=True)
@@ -246,7 +230,6 @@ def _loss(
         seen = clip.image_features(images)  # [B, E]
         said = clip.text_features(captions)  # [B, E]
     contrastive: Tensor = ClipLoss()(seen, said, clip.model.logit_scale.exp())
-    labels = labels.to(clip.device)
     by_image, by_text = (_naming_loss(parts["head"](_HEAD_SCALE * x), labels) for x in (seen, said))
     figures = {"contrastive": contrastive, "naming_image": by_image, "naming_text": by_text}
     loss = contrastive + _NAMING * (by_image + by_text) / 2

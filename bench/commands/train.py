@@ -77,7 +77,7 @@ def cmd_train(words: Sequence[str]) -> int:
       recipe=NAME             trains the embedded models instead: tiny, clip (`list recipe`)
       stages=[A,B]            of recipe=tiny: what to train, for example [eagle3]
       weights=DIR             of a recipe: where weights go (default: work/tiny)
-      minutes=X               of a recipe: how long each stage trains
+      steps=N                 of a recipe: steps of each stage
 
     example:
       python -m bench train drafter=medusa model=tiny loss=unrolled train.budget_seconds=600

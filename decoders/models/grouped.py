@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
+from decoders.cache import Growing
 from decoders.models.attention import attention_bias
 from decoders.models.shape import Size, TransformerConfig
 from decoders.models.transformer import Transformer
@@ -107,24 +108,6 @@ class Schedule:
         return {name: torch.tensor(values, device="cpu") for name, values in found.items()}
 
 
-class Line:
-    """In the place of a cache: the second forward along a line sees the keys and values of the
-    first, through which gradients go."""
-
-    def __init__(self) -> None:
-        self.kept: dict[int, Tensor] = {}
-        self.last: Any = None
-
-    def write(self, layer: int, index: Tensor, both: Tensor) -> None:
-        del index  # all places, in order
-        before = self.kept.setdefault(layer, both)  # [2, R, K, T, d]
-        self.last = both if before is both else torch.cat([before, both], 3)
-
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        del layer  # the one that wrote last
-        return self.last[0], self.last[1]
-
-
 class Grouped(Transformer):
     """A target with a schedule. `schedule` is None where every group is one code in raster order:
     such a target is one like all others."""
@@ -168,7 +151,7 @@ class Grouped(Transformer):
         hidden = self.hidden_states(text, codes, drop, kept)[:, self.prefix - 1 :]
         return hidden[:, self.predictor]
 
-    def drafted(self, text: TextFeatures, drafts: Tensor, drop: Tensor, kept: Line) -> Tensor:
+    def drafted(self, text: TextFeatures, drafts: Tensor, drop: Tensor, kept: Growing) -> Tensor:
         """The states [B, L - 1, D] at drafts [B, L - 1] of all codes but the first, in raster
         order, each group behind true codes: those of a forward whose keys and values are `kept`."""
         size, span = drafts.shape[1], self.schedule.wide if self.schedule else 1
@@ -177,6 +160,6 @@ class Grouped(Transformer):
         valid = F.pad(text.valid(drop), (0, len(self.turn) - self.prefix), value=True)
         own = (group == group[:, None]).expand(len(drafts), -1, -1)
         mask = torch.cat([earlier & valid[:, None], own], -1)  # [B, L - 1, P + Q + L - 1]
-        x = self.embed(drafts).to(kept.last.dtype)
+        x = self.embed(drafts).to(kept.parts[0][0].dtype)
         bias = attention_bias(mask, x.dtype, self.cfg.group)
         return self._run(x, self.rope[self.prefix + 1 :][:size], bias, kept, drafts)

@@ -1,1 +1,1 @@
-"""Another library's decoding on our weights: transformers' `generate`, plain and assisted."""
+"""Another library's decoding on our weights: transformers' `generate`."""

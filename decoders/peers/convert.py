@@ -61,19 +61,17 @@ def prompt_of(target: Transformer, text: TextFeatures, copies: int) -> Prompt:
     return Prompt(embeds, mask, positions)
 
 
-def llama_of(
-    target: Transformer, attention: str = "sdpa", layers: int | None = None
-) -> LlamaForCausalLM:
+def llama_of(target: Transformer) -> LlamaForCausalLM:
     """A `LlamaForCausalLM` on the target's weights, frozen; whatever need not be reordered is
-    shared. layers: only the first so many (an early exit). Raises PeerError."""
+    shared. Raises PeerError."""
     cfg = target.cfg
     convertible(cfg)
     weight = target.output.weight
-    config = LlamaConfig(  # type: ignore[call-arg]  # attn_implementation: of its base class
+    config = LlamaConfig(  # type: ignore[call-arg]  # the last two are of its base class
         vocab_size=cfg.vocab,
         hidden_size=cfg.width,
         intermediate_size=cfg.ffn,
-        num_hidden_layers=cfg.layers if layers is None else layers,
+        num_hidden_layers=cfg.layers,
         num_attention_heads=cfg.heads,
         num_key_value_heads=cfg.kv_heads,
         rms_norm_eps=cfg.norm_eps,
@@ -82,7 +80,7 @@ def llama_of(
         bos_token_id=None,
         eos_token_id=None,  # an image ends by its length
         pad_token_id=None,
-        attn_implementation=attention,
+        attn_implementation="sdpa",
         dtype=weight.dtype,
     )
     with torch.device("meta"):
@@ -113,19 +111,3 @@ def convertible(cfg: TransformerConfig) -> None:
             f"the model has {' and '.join(found)}, which transformers' Llama has not, so there is "
             "nothing to compare with on equal weights; use a LlamaGen model or model=tiny"
         )
-
-
-def with_prompt_tokens(
-    target: Transformer, llama: LlamaForCausalLM, assistant: LlamaForCausalLM
-) -> nn.Embedding:
-    """Gives both one embedding with P more rows, for a prompt as token ids V .. V + P - 1.
-
-    Assisted generation reads token ids only (candidates would be lost behind `inputs_embeds`), so
-    the caller writes the prefix of the image into these rows: the same numbers, another door.
-    """
-    codes = target.tok_embeddings.weight
-    blank = codes.new_zeros(target.prefix, codes.shape[1])
-    table = nn.Embedding.from_pretrained(torch.cat([codes, blank]))  # [V + P, D], frozen
-    llama.model.embed_tokens = table
-    assistant.model.embed_tokens = table
-    return table

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LlamaForCausalLM
+from transformers import GenerationConfig
 from transformers.generation.configuration_utils import CompileConfig
 from transformers.generation.logits_process import (
     LogitsProcessor,
@@ -37,11 +37,11 @@ from decoders.api import (
     Trace,
     guided,
 )
-from decoders.kinds import Amount, Count
 from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.start import one_at_a_time
 from decoders.models.transformer import Transformer
 from decoders.noise import Noise
-from decoders.peers.convert import PeerError, llama_of, prompt_of, with_prompt_tokens
+from decoders.peers.convert import PeerError, llama_of, prompt_of
 from decoders.training.states import transformer_of
 
 TOLERANCE = 1e-4  # of logits in `prove`
@@ -75,14 +75,11 @@ class Guided(LogitsProcessor):
 
 
 class Generate:
-    """`generate` of the library. layers: the target's first so many are the assistant of assisted
-    generation and draft `drafts` codes per round, as FREE's untrained exit does on a chain; 0: no
-    assistant. transformers then takes one row, so there is no guidance: its ValueError says so.
-    attention: transformers' kernel. prove: before its first image, it is shown that both libraries
-    run the same model (`prove`). Raises PeerError for a model that transformers' Llama cannot be.
+    """`generate` of the library. cache: transformers'; compiled: a static one, and the forward is
+    compiled. prove: before its first image, it is shown that both libraries run the same model
+    (`prove`). Raises PeerError for a model that transformers' Llama cannot be.
     """
 
-    rule = None
     exercised: ClassVar = {"cache": "dynamic", "prove": False}  # on the gate's small models
 
     def __init__(
@@ -93,21 +90,15 @@ class Generate:
         verifier: Any = None,
         *,
         cache: Literal["dynamic", "static", "compiled"] = "dynamic",
-        attention: Literal["sdpa", "eager"] = "sdpa",
-        layers: Amount = 0,
-        drafts: Count = 3,
         prove: bool = True,
     ) -> None:
         if proposer is not None or verifier is not None:
             raise DecoderError(
                 "generate takes no parts: set drafter=none tree=none acceptance=none"
             )
-        self.model, self.sampling, self.unproved = model, sampling, prove
-        self.cache, self.attention, self.layers, self.drafts = cache, attention, layers, drafts
+        self.model, self.sampling, self.unproved, self.cache = model, sampling, prove, cache
         self.target: Transformer = transformer_of(model)
-        if layers > (own := self.target.cfg.layers):
-            raise PeerError(f"loop.layers must be at most {own}, the target's, found {layers}")
-        self.llama: Any = llama_of(self.target, attention)
+        self.llama: Any = llama_of(self.target)
         self.copies = sampling.guidance_rows
         draws = not sampling.greedy and self.copies == 1  # guided codes are drawn by `Guided`
         filters = ("temperature", "top_k", "top_p") if draws else ()
@@ -122,92 +113,35 @@ class Generate:
             **{name: getattr(sampling, name) for name in filters},
         )
         self.processors = LogitsProcessorList([Guided(sampling)] if self.copies == 2 else [])
-        if layers:
-            self.assistant = llama_of(self.target, attention, layers)
-            self.table = with_prompt_tokens(self.target, self.llama, self.assistant)
-            settings = self.assistant.generation_config
-            settings.num_assistant_tokens = drafts
-            settings.num_assistant_tokens_schedule = "constant"
-            settings.assistant_confidence_threshold = 0.0
 
     def __str__(self) -> str:
-        what = "assisted" if self.layers else "generate"
-        return f"{what}({self.cache} cache, {self.attention} attention)"
-
-    @property
-    def drafter(self) -> str | None:
-        """In the words of a table."""
-        return f"first {self.layers} layers, {self.drafts} codes per round" if self.layers else None
+        return f"generate({self.cache} cache)"
 
     def on(self, model: ImageModel, sampling: Sampling) -> Generate:
         """The same way to call it, not compiled, on another model."""
-        cache: Any = "dynamic" if self.cache == "dynamic" else "static"
         return Generate(
-            model, sampling, cache=cache, attention=self.attention, layers=self.layers,
-            drafts=self.drafts, prove=False,
-        )  # fmt: skip
+            model, sampling, cache="dynamic" if self.cache == "dynamic" else "static", prove=False
+        )
 
-    @torch.inference_mode()
+    @one_at_a_time
     def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
         """See `decoders.api.Decoder`. The random numbers are torch's, seeded by the image's."""
         del pairs  # nothing is verified by us
         if self.unproved:
             log.info("%s: logits differ by at most %.1e", self, prove(self, text))
             self.unproved = False
+        prompt, length = prompt_of(self.target, text, self.copies), self.target.length
         with seeded(noise):
-            out, trace = (self._assisted if self.layers else self._plain)(text)
-        if self.cache == "compiled" and not hasattr(self.llama, "_compiled_call"):
-            raise PeerError("generate ran without compiling: its static cache was not taken up")
-        return Generation(out[: text.batch, -self.target.length :].cpu(), trace)
-
-    def _plain(self, text: TextFeatures) -> tuple[Tensor, Trace]:
-        """Codes [R, L], and how they came to be."""
-        prompt = prompt_of(self.target, text, self.copies)
-        out = self.llama.generate(
-            inputs_embeds=prompt.embeds,
-            attention_mask=prompt.mask,
-            position_ids=prompt.positions,
-            generation_config=self.config,
-            logits_processor=self.processors,
-        )
-        return out, trace_of(torch.ones(self.target.length, dtype=torch.long), text.batch)
-
-    def _assisted(self, text: TextFeatures) -> tuple[Tensor, Trace]:
-        """Codes [R, P + L], behind the prompt, and how they came to be."""
-        prompt, vocab = prompt_of(self.target, text, self.copies), self.target.vocab_size
-        self.table.weight[vocab:] = prompt.embeds[0]
-        ids = torch.arange(vocab, len(self.table.weight), device=self.model.device)  # [P]
-        with counted(self.llama) as held, counted(self.assistant) as drafted:
             out = self.llama.generate(
-                ids.expand(len(prompt.mask), -1),  # [R, P]
+                inputs_embeds=prompt.embeds,
                 attention_mask=prompt.mask,
                 position_ids=prompt.positions,
                 generation_config=self.config,
                 logits_processor=self.processors,
-                assistant_model=self.assistant,
-            )
-        # Before a target forward the cache holds the prefix and all codes but the last one.
-        before = [0, *(slots - self.target.prefix + 1 for slots in held[1:]), self.target.length]
-        trace = trace_of(torch.tensor(before).diff(), text.batch)
-        trace.drafter_calls += len(drafted)
-        trace.tree_depth = trace.tree_nodes = self.drafts
-        return out, trace
-
-
-@contextmanager
-def counted(llama: LlamaForCausalLM) -> Iterator[list[int]]:
-    """Notes every forward in the block: how many positions the cache then holds."""
-    held: list[int] = []
-
-    def note(_: Any, __: Any, given: dict[str, Any]) -> None:
-        cache = given.get("past_key_values")
-        held.append(0 if cache is None else int(cache.get_seq_length()))
-
-    hook = llama.register_forward_pre_hook(note, with_kwargs=True)
-    try:
-        yield held
-    finally:
-        hook.remove()
+            )  # [R, L]
+        if self.cache == "compiled" and not hasattr(self.llama, "_compiled_call"):
+            raise PeerError("generate ran without compiling: its static cache was not taken up")
+        return Generation(out[: text.batch].cpu(), trace_of(text.batch, length))
 
 
 @contextmanager
@@ -219,21 +153,16 @@ def seeded(noise: Noise) -> Iterator[None]:
         yield
 
 
-def trace_of(committed: Tensor, batch: int) -> Trace:
-    """The trace of target forwards that committed so many codes each, [S]; the first is the
-    prefill. All of a forward's codes but the last one are accepted drafts."""
-    calls, length = len(committed) - 1, int(committed.sum())
-    step = torch.arange(calls + 1).repeat_interleave(committed)  # [L]
-    depth = 1 + torch.arange(length) - (committed.cumsum(0) - committed)[step]  # [L]
-    drafted = depth < committed[step]
-    nothing = torch.zeros(batch, length)
+def trace_of(batch: int, length: int) -> Trace:
+    """The trace of a code per target forward; the first code is the prefill's."""
+    nothing, calls = torch.zeros(batch, length), length - 1
     return Trace(
-        kind=torch.where(drafted, CodeKind.DRAFT, CodeKind.TARGET).byte().expand(batch, -1),
-        step=step.int().expand(batch, -1),
-        depth=(depth * drafted).byte().expand(batch, -1),
+        kind=torch.full_like(nothing, CodeKind.TARGET).byte(),
+        step=torch.arange(length).int().expand(batch, -1),
+        depth=nothing.byte(),
         moved=nothing,
         bound=nothing,
-        accepted=(committed[1:] - 1).short().expand(batch, -1),
+        accepted=torch.zeros(batch, calls).short(),
         target_calls=torch.full((batch,), calls, dtype=torch.int32),
         drafter_calls=torch.zeros(batch, dtype=torch.int32),
         seconds={"step": 0.0},  # of its phases nothing is known

@@ -1,8 +1,8 @@
 """Loads the embedded model: target, text encoder, tokenizer and drafter, checksummed.
 
 ``weights/models.json`` holds, for every part, its configuration, its SHA-256, those of the parts
-that it was trained with (`TRAINED_WITH`), and its model-card figures; it is written by the recipes
-and read here. A target that was trained on another tokenizer's codes draws noise without any error,
+that it was trained with (`TRAINED_WITH`), and its figures; it is written by the recipes and read
+here. A target that was trained on another tokenizer's codes draws noise without any error,
 so parts that do not belong together are refused.
 
 The small targets of `TARGETS` lie in ``weights/targets``, with the text encoder that they were
@@ -42,7 +42,6 @@ TRAINED_WITH: dict[str, tuple[str, ...]] = {
     "target": ("vq", "text"),
     "eagle": ("vq", "text", "target"),
     "eagle3": ("vq", "text", "target"),
-    "clip": (),
 }
 TRAINED_WITH |= dict.fromkeys(TARGETS, TRAINED_WITH["target"])
 KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {

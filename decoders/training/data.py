@@ -19,7 +19,7 @@ from decoders.cache import Reads
 from decoders.kinds import Count, Positive, Within, require
 from decoders.models.transformer import Transformer
 from decoders.training.sources import Source
-from decoders.training.states import States, join, pack, target_states, unpack
+from decoders.training.states import States, join, target_states
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,22 @@ class StateData:
         self.config, self.batch, self.seed = config, batch, seed
         self.shard = min(config.shard, source.train or config.shard)
         self.steps = max(1, round(self.shard * config.reuse / batch))  # of a shard
-        self._number, self._shard = -1, dict[str, Tensor]()  # as `pack` makes it
+        self._number = -1
+        self._shard: States | None = None
 
-    def at(self, step: int, first: int, count: int) -> States:
-        """The states of images first..first+count-1 of a step's batch."""
+    def at(self, step: int) -> States:
+        """The states of a step's batch."""
         number, turn = divmod(step, self.steps)
         if number != self._number:
             start, every = number * self.shard, self.source.train
             places = range(start, start + self.shard)
             indices = places if every is None else [place % every for place in places]
-            self._shard, self._number = pack(self.states("train", indices)), number
+            self._shard, self._number = self.states("train", indices), number
         generator = torch.Generator().manual_seed(self.seed * 7_919 + number)
         passes = -(-self.steps * self.batch // self.shard)
         order = [torch.randperm(self.shard, generator=generator) for _ in range(passes)]
-        picks = torch.cat(order)[turn * self.batch :][first : first + count]
-        return unpack({name: rows[picks.to(rows.device)] for name, rows in self._shard.items()})
+        assert self._shard is not None
+        return self._shard.rows(torch.cat(order)[turn * self.batch :][: self.batch])
 
     def images(self, steps: int) -> int:
         """How many different images so many steps draw from."""

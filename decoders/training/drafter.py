@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,29 +53,25 @@ class DrafterTraining:
         self.trainer.fit(self.losses, evaluate)
         return Trained(self.trainer.step, self.trainer.seconds, evaluated[-1], self.trainer.history)
 
-    def losses(self, step: int, share: float) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """Of the step's images, `micro` at a time, each with its weight in the batch."""
-        config, loss = self.config, self.loss.at(share)
-        size = config.micro or config.batch
-        weight = size / config.batch
-        for first in range(0, config.batch, size):
-            states = self.data.at(step, first, size)
-            with self._autocast():
-                value, parts = drafter_loss(
-                    self.learner, self.data.target, states, loss, config.seed, step, first
-                )
-            yield weight * value, {name: weight * part for name, part in parts.items()}
+    def losses(self, step: int, share: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of a step's images."""
+        states, loss = self.data.at(step), self.loss.at(share)
+        with self._autocast():
+            return drafter_loss(
+                self.learner, self.data.target, states, loss, self.config.seed, step
+            )
 
     def evaluate(self) -> AcceptanceRates:
         """Held-out acceptance per depth; the states are computed once and kept."""
+        config = self.config
         if not self.held_out:
-            valid, size = self.data.source.valid, self.config.micro or self.config.batch
-            count = self.config.held_out if valid is None else min(valid, self.config.held_out)
+            valid, size = self.data.source.valid, config.batch
+            count = config.held_out if valid is None else min(valid, config.held_out)
             parts = (range(first, min(first + size, count)) for first in range(0, count, size))
             self.held_out = [self.data.states("valid", part) for part in parts]
         with self._autocast():
             return acceptance(
-                self.learner, self.data.target, self.held_out, self.sampling, self.config.depth
+                self.learner, self.data.target, self.held_out, self.sampling, config.depth
             )
 
     def _autocast(self) -> Any:

@@ -13,7 +13,6 @@ the d - 1 before it were accepted; top-1 agreement is the same for greedy decodi
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -99,19 +98,18 @@ def drafter_loss(
     config: LossConfig,
     seed: int = 0,
     step: int = 0,
-    first: int = 0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Scalar loss, a mean over images, and its parts (detached): `regression`, `soft`, and the
     overlap at each depth.
 
-    The roots follow from (seed, step), an image's noise from (seed, step, its place in the batch);
-    `first` is the place of the first one, so that a batch may be computed in parts.
+    Roots and noise follow from (seed, step).
     """
     length, images = target.length, len(states.images)
     depth = min(config.rollout, length - 1)
     device = states.hidden.device
-    roots = torch.randperm(length - depth, generator=seeded(seed, step))[: config.roots]
-    noise = uniform_noise(states, config.noise, seed, step, first) if config.noise else None
+    random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device
+    roots = torch.randperm(length - depth, generator=random)[: config.roots]
+    noise = uniform_noise(states, config.noise, random) if config.noise else None
     every = torch.arange(1, length, device=device)
     hidden = true_states(target, states, every)  # [R, L - 1, D]
     with torch.no_grad():
@@ -135,23 +133,10 @@ def drafter_loss(
     return total, parts
 
 
-def seeded(*numbers: int) -> torch.Generator:
-    """A generator on the CPU that is a function of the numbers, so that no run depends on its
-    device."""
-    key = hashlib.sha256(repr(numbers).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(key[:8], "big") >> 1)
-
-
-def uniform_noise(states: States, width: float, seed: int, step: int, first: int) -> Tensor:
-    """Noise on the states, uniform in [-width / 2, width / 2), [R, T, D]; each image its own."""
-    copies = states.copies
-    shape = (copies, *states.hidden.shape[1:])
-    each = [
-        torch.rand(shape, generator=seeded(seed, step, first + i))
-        for i in range(len(states.images))
-    ]
-    rows = torch.cat(torch.stack(each).unbind(1))  # [G B, T, D]
-    return (width * (rows - 0.5)).to(states.hidden.device)
+def uniform_noise(states: States, width: float, random: torch.Generator) -> Tensor:
+    """Noise on the states, uniform in [-width / 2, width / 2), [R, T, D]."""
+    drawn = torch.rand(states.hidden.shape, generator=random)
+    return (width * (drawn - 0.5)).to(states.hidden.device)
 
 
 @torch.no_grad()

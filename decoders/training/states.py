@@ -64,6 +64,13 @@ class States:
         """[R, L]."""
         return self.images.codes.repeat(self.copies, 1)
 
+    def rows(self, index: Tensor) -> States:
+        """The states of the images at `index` [n] int64."""
+        index = index.to(self.hidden.device)
+        every = torch.cat([copy * len(self.images) + index for copy in range(self.copies)])
+        kept = None if self.kept is None else self.kept[every]
+        return States(self.images.rows(index), self.hidden[every], self.drop[every], kept)
+
 
 def transformer_of(model: ImageModel) -> Transformer:
     """The target as the class whose states can be computed along given codes. Raises
@@ -99,6 +106,22 @@ class Kept:
     def taken(self) -> Tensor | None:
         """As `decoders.cache.KVCache.taken` of all places, [R, T, n, H d]."""
         return torch.stack([self.found[one] for one in self.reads], 2) if self.reads else None
+
+
+def join(parts: Sequence[States]) -> States:
+    """States of several groups of images as one, in order."""
+
+    def rows(name: str) -> Any:
+        """[R, ...], all conditional rows first."""
+        found = [getattr(part, name) for part in parts]
+        if found[0] is None:
+            return None
+        by_copy = zip(*(rows.chunk(parts[0].copies) for rows in found), strict=True)
+        return torch.cat([rows for copy in by_copy for rows in copy])
+
+    codes = torch.cat([part.images.codes for part in parts])
+    images = Images(TextFeatures.joined([part.images.text for part in parts]), codes)
+    return States(images, rows("hidden"), rows("drop"), rows("kept"))
 
 
 @torch.no_grad()
@@ -166,37 +189,3 @@ class Learner(Protocol):
     def save(self, folder: Path) -> str:
         """Writes what ``drafter.checkpoint=folder`` loads; returns the SHA-256 of the weights."""
         ...
-
-
-# ---- kept ---------------------------------------------------------------------------------------
-
-TEXT = ("features", "mask", "uncond", "uncond_mask")
-ROWS = ("hidden", "drop", "kept")
-
-
-def join(parts: Sequence[States]) -> States:
-    """States of several groups of images as one, rows in order."""
-    packed = [pack(part) for part in parts]
-    return unpack({name: torch.cat([one[name] for one in packed]) for name in packed[0]})
-
-
-def pack(states: States) -> dict[str, Tensor]:
-    """One entry an image: codes [B, L], hidden [B, G, T, D], drop [B, G], and the text; G rows an
-    image."""
-    text, found = states.images.text, {name: getattr(states, name) for name in ROWS}
-    rows = {name: value for name, value in found.items() if value is not None}
-    words = {name: getattr(text, name) for name in TEXT}
-    return {
-        "codes": states.images.codes,
-        **{name: torch.stack(value.chunk(states.copies), 1) for name, value in rows.items()},
-        **{name: value for name, value in words.items() if value is not None},
-    }
-
-
-def unpack(packed: dict[str, Tensor]) -> States:
-    """The states of what `pack` made."""
-    text = TextFeatures(**{name: packed[name] for name in TEXT if name in packed})
-    rows = {
-        name: torch.cat(packed[name].unbind(1)) for name in ROWS if name in packed
-    }  # [G B, ...]
-    return States(Images(text, packed["codes"]), **rows)

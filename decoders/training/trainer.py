@@ -10,7 +10,7 @@ import csv
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from decoders.api import DecoderError, NumericalError
@@ -31,17 +32,15 @@ Figures = Mapping[str, Tensor | float]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of a training. batch: images per step; micro: images at once (0: all). lr is
-    AdamW's, muon_lr that of Muon for the layers' matrices (0: AdamW throughout). clip_value and
-    clip_norm: 0 is off. warmup: steps. floor: the last learning rate over the peak. precision:
-    "bf16" autocast where the device multiplies bf16, or "float32". evaluate_every 0: at the end
-    only, on `held_out` images. depth: of held-out drafts. budget_seconds: the schedule ends then,
-    whatever `steps` says.
+    """Settings of a training. batch: images per step. lr is AdamW's, muon_lr that of Muon for the
+    layers' matrices (0: AdamW throughout). clip_value and clip_norm: 0 is off. warmup: steps.
+    floor: the last learning rate over the peak. precision: "bf16" autocast where the device
+    multiplies bf16, or "float32". evaluate_every 0: at the end only, on `held_out` images. depth:
+    of held-out drafts. budget_seconds: the schedule ends then, whatever `steps` says.
     """
 
     steps: Count = 1000
     batch: Count = 4
-    micro: Amount = 0
     lr: NotNegative = 1e-4
     muon_lr: NotNegative = 0.0
     decay: NotNegative = 0.01
@@ -57,21 +56,16 @@ class TrainConfig:
     evaluate_every: Amount = 500
     held_out: Count = 48
     depth: Count = 6
-    resume: bool = True
     budget_seconds: Positive | None = None
 
     def __post_init__(self) -> None:
         require(self, "train.")
-        if self.batch % (self.micro or self.batch):
-            raise DecoderError(
-                f"train.micro must divide the {self.batch} images of a step, found {self.micro}"
-            )
 
     def fixed(self) -> dict[str, Any]:
         """The settings that a resumed run must share. It may be longer or shorter."""
         free = (
-            "steps", "budget_seconds", "micro", "log_every", "save_every", "evaluate_every",
-            "held_out", "depth", "resume",
+            "steps", "budget_seconds", "log_every", "save_every", "evaluate_every", "held_out",
+            "depth",
         )  # fmt: skip
         return {k: v for k, v in asdict(self).items() if k not in free}
 
@@ -114,7 +108,7 @@ class Trainer:
         self.optims = optimisers(net, config)
         self.step, self.seconds = 0, 0.0
         self.history: list[dict[str, float]] = []
-        if config.resume and self.checkpoint.exists():
+        if self.checkpoint.exists():
             self._restore()
 
     @property
@@ -122,21 +116,16 @@ class Trainer:
         """The steps that are left."""
         return range(self.step, self.config.steps)
 
-    def spent(self) -> dict[str, Any]:
-        """For model cards."""
-        images = self.step * self.config.batch
-        return {"images": images, "steps": self.step, "seconds": self.seconds}
-
     def fit(
         self,
-        losses: Callable[[int, float], Iterable[tuple[Tensor, Figures]]],
+        losses: Callable[[int, float], tuple[Tensor, Figures]],
         evaluate: Callable[[], Mapping[str, float]],
     ) -> dict[str, float]:
-        """Takes the steps that are left and returns the figures of the last evaluation.
+        """Takes the steps that are left; returns the figures of the last evaluation, and how many
+        images, steps and seconds it took.
 
-        losses: of the step and the share of the training that is done, the parts of the step's loss
-        with figures for the curve; both are summed. Raises NumericalError where the loss is not
-        finite.
+        losses: of the step and the share of the training that is done, the step's loss with figures
+        for the curve. Raises NumericalError where the loss is not finite.
         """
         config, start = self.config, time.monotonic() - self.seconds
         bar = tqdm(self.left, self.folder.name, config.steps, initial=self.step, mininterval=5.0)
@@ -145,7 +134,10 @@ class Trainer:
             share = config.share(step, seconds)
             if share >= 1:
                 break
-            figures = self._update(losses(step, share), config.rate(step, share))
+            self.net.train()
+            loss, figures = losses(step, share)
+            figures = {"loss": loss.detach(), **figures}
+            self._update(loss, config.rate(step, share))
             if step % config.log_every == 0:
                 self._log(step, seconds, figures)
             self.step, self.seconds = step + 1, time.monotonic() - start
@@ -157,18 +149,13 @@ class Trainer:
                 self.save()
         result = self._evaluated(evaluate)
         self.save()
-        return result
+        images = self.step * config.batch
+        return {"images": images, "steps": self.step, "seconds": self.seconds, **result}
 
-    def _update(
-        self, losses: Iterable[tuple[Tensor, Figures]], rate: float
-    ) -> dict[str, Tensor | float]:
-        """One step of all optimisers; returns the summed figures."""
-        config, sums = self.config, dict[str, Tensor | float]()
-        self.net.train()
-        for loss, figures in losses:
-            loss.backward()
-            for name, value in {"loss": loss.detach(), **figures}.items():
-                sums[name] = sums.get(name, 0.0) + value
+    def _update(self, loss: Tensor, rate: float) -> None:
+        """One step of all optimisers."""
+        config = self.config
+        loss.backward()
         if config.clip_value:
             nn.utils.clip_grad_value_(self.net.parameters(), config.clip_value)
         if config.clip_norm:
@@ -178,7 +165,6 @@ class Trainer:
                 group["lr"] = rate * group["initial_lr"]
             optimiser.step()
             optimiser.zero_grad()
-        return sums
 
     def _evaluated(self, evaluate: Callable[[], Mapping[str, float]]) -> dict[str, float]:
         self.net.eval()
@@ -224,7 +210,7 @@ class Trainer:
             pairs = "; ".join(f"{k}: {before.get(k)} there, {now.get(k)} here" for k in other)
             raise DecoderError(
                 f"{self.checkpoint} is of a run with other settings ({pairs}); choose another "
-                "folder, set train.resume=false to start again, or keep the settings"
+                "folder, remove the file to start again, or keep the settings"
             )
         self.net.load_state_dict(state["net"])
         for optimiser, values in zip(self.optims, state["optimisers"], strict=True):
@@ -232,6 +218,12 @@ class Trainer:
         self.step, self.seconds = state["step"], state["seconds"]
         self.history = state["history"]
         logger.info("%s: resumed at step %d", self.folder, self.step)
+
+
+def stream(batches: Dataset[Any], steps: Sequence[int]) -> Iterator[Any]:
+    """The batches of these steps, in order, made by a process of its own while the last ones are
+    used."""
+    yield from DataLoader(batches, batch_size=None, sampler=steps, num_workers=1)
 
 
 def optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:

@@ -25,7 +25,7 @@ CONFIG = TrainConfig(steps=21, batch=16, lr=2e-3, clip_value=0, clip_norm=1, hel
 @pytest.fixture(scope="module")
 def short(tmp_path_factory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("clip")
-    return folder, train(CONFIG, folder, shape=small_config())
+    return folder, train(CONFIG, folder, folder, shape=small_config())
 
 
 def test_a_short_run_learns_stores_and_resumes(short, tmp_path):
@@ -36,7 +36,8 @@ def test_a_short_run_learns_stores_and_resumes(short, tmp_path):
     assert figures.keys() >= {"preference_colour", "preference_relation"}
     assert load(folder).config.held_out == figures
     shutil.copytree(folder, tmp_path / "more")
-    longer = train(replace(CONFIG, steps=41), tmp_path / "more", shape=small_config())
+    more = tmp_path / "more"
+    longer = train(replace(CONFIG, steps=41), more, more, shape=small_config())
     assert longer["steps"] == 41 and longer["seconds"] > figures["seconds"]
     rows = read_curve(tmp_path / "more")
     assert rows[:3] == curve  # what was done is kept

@@ -1,28 +1,14 @@
-"""Weight files: one list of what is missing, layouts that load, files that are refused."""
-
-import pickle
-from pathlib import Path
+"""Weight files: one list of what is missing, layouts that load."""
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from decoders.api import DecoderError
 from decoders.models.checkpoint import read_state
 from metrics import MetricError
 from metrics.official.checkpoint import FILES, locate
 
 STATE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.ones(2)}
-
-
-class Harmful:
-    """Leaves a file behind when it is unpickled by the plain loader."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self):
-        return Path.touch, (self.trace,)
 
 
 def test_everything_that_is_missing_is_listed_at_once(tmp_path):
@@ -66,16 +52,3 @@ def test_every_layout_loads(tmp_path, write, request):
     write(path)
     found = read_state(path)
     assert all(torch.equal(found.pop(name), wanted) for name, wanted in STATE.items()) and not found
-
-
-def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(tmp_path):
-    path, trace = tmp_path / "w.pt", tmp_path / "trace"
-    for legacy in (False, True):
-        content = {"state_dict": STATE, "extra": Harmful(trace)}
-        torch.save(content, path, _use_new_zipfile_serialization=not legacy)
-        with pytest.raises(DecoderError, match=r"holds more than tensors.*refused"):
-            read_state(path)
-    path.write_bytes(pickle.dumps(Harmful(trace), protocol=2))
-    with pytest.raises(DecoderError, match=r"w\.pt"):
-        read_state(path)
-    assert not trace.exists()

@@ -84,8 +84,7 @@ def test_the_shipped_weights_belong_together() -> None:
         folder = bundle.shipped(target)
         card = json.loads((folder / bundle.CARD).read_text())
         assert {"vq", "text", target} <= card.keys()
-        known = {*bundle.TRAINED_WITH} - {"clip"}
-        bundle.check_together(folder, card, [part for part in card if part in known])
+        bundle.check_together(folder, card, [part for part in card if part in bundle.TRAINED_WITH])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ loads."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from bench.commands.train import cmd_train
 from bench.config.hydra_edge import composed
 from bench.data.errors import ConfigError
 from decoders.api import DecoderError
-from decoders.models.transformer import TransformerConfig
+from decoders.models.text.words import WordEncoder, WordEncoderConfig
+from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.propose.drafters.eagle3 import Eagle3
 from decoders.tiny import bundle
-from decoders.tiny.recipes import grouped, plan, reading, stages, target, vq
-from decoders.tiny.recipes.card import CARD_NAME
-from decoders.tiny.scenes import ObjectSpec, SceneSpec
+from decoders.tiny.recipes import reading, stages, target, vq
+from decoders.tiny.scenes import ObjectSpec, SceneSpec, vocabulary
 from decoders.tiny.targets import TARGETS
 from decoders.training.trainer import TrainConfig
 
@@ -39,7 +39,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vq, "CONFIG", shape)
     monkeypatch.setattr(vq, "UNQUANTISED", 2)
     monkeypatch.setattr(target, "CONFIG", net)
-    monkeypatch.setattr(grouped, "SIZE", {})
+    monkeypatch.setattr(stages, "SMALL", {})
 
 
 def make(chosen: list[str], steps: int, work: Path, weights: Path) -> None:
@@ -53,6 +53,13 @@ def make(chosen: list[str], steps: int, work: Path, weights: Path) -> None:
     stages.make(
         chosen, recipe["drafters"], train=recipe["train"], steps=steps, work=work, weights=weights
     )
+
+
+def reader() -> tuple[WordEncoder, Any]:
+    """An untrained text encoder, and the caption network of its target."""
+    cfg = target.CONFIG
+    words = WordEncoderConfig(tuple(vocabulary()), width=cfg.text_width, prefix=cfg.prefix)
+    return WordEncoder(words), Transformer(cfg).cls_embedding
 
 
 def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
@@ -76,7 +83,6 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     assert figures.keys() >= {f"valid_{kind}_8" for kind in ("overlap", "agree")}
     assert 1 < figures["valid_chain_length"] < 9
     assert (work / "target" / "curve.csv").exists()
-    assert "| file | `eagle3.safetensors`" in (weights / CARD_NAME).read_text()
 
     make(["target"], 3, work, weights)  # it goes on
     with pytest.raises(DecoderError, match=r"eagle was trained with t.*stages=.drafter."):
@@ -113,9 +119,11 @@ def test_an_interrupted_training_equals_an_uninterrupted_one(
         if stage == "vq":
             return vq.train(config, tmp_path / folder)[0]
         torch.manual_seed(0)
-        models = vq.LlamaGenVQ(vq.CONFIG), target.TextToCodes(target.CONFIG).text
-        frozen = [m.eval().requires_grad_(False) for m in models]
-        return grouped.train(stage, *frozen, config, tmp_path / folder)[0]  # type: ignore[arg-type]
+        text, _ = reader()
+        model = stages.Grouped(stages.GroupedConfig(**asdict(target.CONFIG) | TARGETS[stage][1]))
+        frozen = text.requires_grad_(False), vq.LlamaGenVQ(vq.CONFIG).requires_grad_(False)
+        target.train(model, *frozen, config, tmp_path / folder)
+        return model
 
     whole = train("whole", 6)
     train("cut", 4)
@@ -135,29 +143,12 @@ def test_an_interrupted_training_equals_an_uninterrupted_one(
         (["recipe=tiny", "train.steps=3"], "unknown setting 'train.steps'"),
         (["recipe=tiny", "steps=many"], "steps must be an integer"),
         (["recipe=tiny", "train.vq.lr=-1"], r"train\.vq\.lr must be at least 0"),
-        (["recipe=clip", "overwrite=maybe"], "overwrite must be true or false"),
         (["recipe=tiny", "stages=[vqq]"], "unknown stage 'vqq'; did you mean 'vq'"),
     ],
 )
 def test_bad_settings_are_refused(words: list[str], says: str) -> None:
     with pytest.raises((ConfigError, DecoderError), match=says):
         cmd_train(words)
-
-
-def test_the_shipped_weights_are_written_over_on_request_alone(
-    small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shipped = tmp_path / "shipped"
-    shipped.mkdir()
-    monkeypatch.setattr(plan, "shipped", lambda name: shipped)
-    words = [f"weights={shipped}", f"work={tmp_path / 'work'}", "steps=1"]
-    for recipe in (["recipe=tiny", "stages=[vq]"], ["recipe=clip"]):
-        with pytest.raises(DecoderError, match=r"weights=DIR.*overwrite=true"):
-            cmd_train([*recipe, *words])
-    assert not [*shipped.iterdir()]
-    small_run = ["train.vq.batch=2", "train.vq.held_out=64"]
-    cmd_train(["recipe=tiny", "stages=[vq]", *words, *small_run, "overwrite=true"])
-    assert (shipped / "vq.safetensors").is_file()
 
 
 def test_a_caption_is_answered_by_where_objects_stand() -> None:
@@ -175,8 +166,7 @@ def test_a_caption_is_answered_by_where_objects_stand() -> None:
 
 
 def test_the_encoder_learns_to_read(small: None, tmp_path: Path) -> None:
-    model = target.TextToCodes(target.CONFIG)
-    parts = model.text, model.target.cls_embedding
+    parts = reader()
     config = replace(CONFIG, steps=60, batch=8, muon_lr=0.02, lr=3e-3, clip_value=0, held_out=64)
     before = reading.learn(*parts, replace(config, budget_seconds=1e-9), tmp_path / "no")
     assert reading.learn(*parts, config, tmp_path / "yes") > before + 0.1

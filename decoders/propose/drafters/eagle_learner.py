@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import ImageModel
+from decoders.cache import Growing
 from decoders.distribution import Guided
 from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
@@ -28,23 +29,6 @@ from decoders.propose.drafters.shared import NetLearner, check_match
 from decoders.training.states import Drafted, States, transformer_of
 
 Net = TypeVar("Net", bound=EagleNet)
-
-
-class Entries:
-    """Keys and values of everything read so far, differentiable; stands in for the preallocated
-    cache of decoding."""
-
-    def __init__(self) -> None:
-        self.parts: list[Tensor] = []  # [2, R, H, T, d] each
-
-    def write(self, layer: int, index: Tensor, both: Tensor) -> None:
-        del layer, index  # one layer; entries are kept in the order they came
-        self.parts.append(both)
-
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        del layer
-        both = torch.cat(self.parts, -2) if len(self.parts) > 1 else self.parts[0]
-        return both[0], both[1]
 
 
 @dataclass(frozen=True)
@@ -77,7 +61,7 @@ class EagleLearner(NetLearner):
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         """See `decoders.training.states.Learner.draft`."""
-        net, entries = self.net, Entries()
+        net, entries = self.net, Growing()
         start, text, codes = self.start, states.text, states.codes
         tokens = net.token_ids(codes)  # [R, L]
         ids = torch.cat([net.prefix_ids(text, states.drop), tokens], 1)[:, :-1]  # [R, P - 2 + L]

@@ -24,13 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
-from decoders.cache import added
+from decoders.cache import Growing, added
 from decoders.distribution import take
 from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import prefix_mask
-from decoders.propose.drafters.eagle_learner import Entries, Head
+from decoders.propose.drafters.eagle_learner import Head
 from decoders.propose.drafters.sessions import EagleSession
 from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
@@ -197,7 +197,7 @@ class FalconLearner(NetLearner):
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         net, codes, start = self.net, states.codes, self.start
-        length, entries = codes.shape[1], Entries()
+        length, entries = codes.shape[1], Growing()
         tokens = net.token_ids(codes)  # [R, L]
         ids = torch.cat([net.prefix_ids(states.text, states.drop), tokens], 1)  # [R, P - 1 + L]
         u = net.mix(ids, self.read(states, noise))

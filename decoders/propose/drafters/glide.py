@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
-from decoders.cache import KEYS, VALUES, KVCache, Reads, added
+from decoders.cache import KEYS, VALUES, Growing, KVCache, Reads, added
 from decoders.models.attention import attend, attention_bias, rope_at, rotate
 from decoders.models.parts import RMSNorm
 from decoders.models.shape import rope_table
 from decoders.models.transformer import Layer
-from decoders.propose.drafters.eagle_learner import Entries, Head
+from decoders.propose.drafters.eagle_learner import Head
 from decoders.propose.drafters.sessions import CachedSession, NetInput
 from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
@@ -139,7 +139,7 @@ class GlideLearner(NetLearner):
         k, v = (part.float().reshape(shape).transpose(1, 2) for part in states.kept.unbind(2))
         slots = torch.arange(shape[1], device=codes.device)
         open_ = F.pad(states.text.valid(states.drop), (0, shape[1] - prefix), value=True)  # [R, S]
-        entries, drafted = Entries(), []
+        entries, drafted = Growing(), []
         every = torch.arange(length - 1, device=codes.device)  # roots of depth 1
         for d in range(1, depth + 1):
             at = every if d == 1 else roots

@@ -11,7 +11,6 @@ what it says is large. Objects are named by where they stand, not by their order
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,24 +89,22 @@ def asked(
     """The prefix's states [n, D] at the n words of `count` captions, and what the caption of each
     word says, int64 [n, attributes]."""
     pairs = scene_captions(split, range(first, first + count))
-    device = text.words.weight.device
-    ids, mask = (t.to(device) for t in text.tokenizer([caption for caption, _ in pairs]))
-    drop = torch.zeros(count, dtype=torch.bool, device=device)
-    with mixed(device):
-        states = embedder(text(ids, mask), drop)  # [count, P, D]
-    said = torch.tensor([answers(*pair) for pair in pairs]).to(device)  # [count, attributes]
+    ids, mask = text.tokenizer([caption for caption, _ in pairs])
+    with mixed(ids.device):
+        states = embedder(text(ids, mask), torch.zeros(count, dtype=torch.bool))  # [count, P, D]
+    said = torch.tensor([answers(*pair) for pair in pairs])  # [count, attributes]
     return states[mask], said[mask.nonzero()[:, 0]]
 
 
 def learn(text: WordEncoder, embedder: Any, config: TrainConfig, folder: Path) -> float:
     """Trains encoder and projection in place. Returns the share (0 to 1) of the attributes of
     held-out captions that a word's state then names rightly, those not mentioned included."""
-    naming = Naming(embedder.cap_proj.fc2.out_features).to(text.words.weight.device)
+    naming = Naming(embedder.cap_proj.fc2.out_features)
     parts = nn.ModuleList([text, embedder.cap_proj, naming])
 
-    def losses(step: int, share: float) -> Iterator[tuple[Tensor, Figures]]:
+    def losses(step: int, share: float) -> tuple[Tensor, Figures]:
         first = OFFSET + step * config.batch
-        yield naming.loss(*asked(text, embedder, "train", first, config.batch)), {}
+        return naming.loss(*asked(text, embedder, "train", first, config.batch)), {}
 
     @torch.no_grad()
     def evaluate() -> dict[str, float]:

@@ -1,18 +1,20 @@
-"""Recipe of the embedded target: next-code prediction on scenes, captions dropped for guidance.
+"""Recipe of the embedded targets: codes from a caption, some captions dropped for guidance.
 
-The text encoder learns to read first (`reading`) and is then trained with it. Codes are made on the
-fly by the frozen tokenizer, so every image is seen once. Most codes of a scene are background
-texture, whose noise no caption predicts. The few codes that show objects count for more in the loss
-at first, and like all others at the end, so that the trained distribution is the data's. And at
-first every code's state halfway up must also name what the caption says, as an attribute is worth
-two nats of an image's 580: the loss alone hardly tells a code where to look for it.
+Codes are made on the fly by the frozen tokenizer, so every image is seen once. Most codes of a
+scene are background texture, whose noise no caption predicts. The few codes that show objects count
+for more in the loss at first, and like all others at the end, so that the trained distribution is
+the data's. And at first every code's state halfway up must also name what the caption says, as an
+attribute is worth two nats of an image's 580: the loss alone hardly tells a code where to look for
+it.
+
+COrAL's loss is the mean of three: of the next group behind true codes; of the next one behind a
+drafted group; and of the drafted group's own codes. Drafts are drawn from the first of these laws,
+without guidance.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +24,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import TextFeatures
-from decoders.models.text.words import WordEncoder, WordEncoderConfig
+from decoders.cache import Growing
+from decoders.models.grouped import Grouped
+from decoders.models.text.words import WordEncoder
 from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
+from decoders.noise import sample
 from decoders.tiny.recipes import reading
-from decoders.tiny.recipes.scenes import SceneBatches, stream
-from decoders.tiny.scenes import SceneBatch, scene_batch, vocabulary
-from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed
+from decoders.tiny.scenes import SceneBatch, scene_batch
+from decoders.tiny.scenes.source import SceneBatches
+from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed, stream
 
-logger = logging.getLogger(__name__)
 CONFIG = TransformerConfig(
     vocab=1024,
     width=384,
@@ -51,22 +55,6 @@ PART = 48  # rows scored at once
 SHOWS = 0.1  # a code shows an object that covers this share of a pixel of its square
 
 
-class TextToCodes(nn.Module):
-    """Text encoder and target as one module, so that one checkpoint holds both."""
-
-    def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__()
-        self.text = WordEncoder(
-            WordEncoderConfig(tuple(vocabulary()), width=cfg.text_width, prefix=cfg.prefix)
-        )
-        self.target = Transformer(cfg)
-
-    def features(self, captions: list[str]) -> TextFeatures:
-        ids, mask = self.text.tokenizer(captions)
-        device = self.target.output.weight.device
-        return self.text(ids.to(device), mask.to(device))
-
-
 @dataclass(frozen=True)
 class Batch:
     """Consecutive scenes: B captions, codes [B, L], shows [B, L] bool: codes that show an
@@ -85,15 +73,14 @@ class Batch:
 
 def encoded(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
     """Scenes as the tokenizer's codes."""
-    device = next(vq.parameters()).device
-    images = torch.from_numpy(scenes.images).to(device)
-    with mixed(device):
+    images = torch.from_numpy(scenes.images)
+    with mixed(images.device):
         codes = vq.encode(images)  # [B, L]
-    cover = torch.from_numpy(scenes.cover).to(device)
     side = math.isqrt(codes.shape[1])
+    cover = torch.from_numpy(scenes.cover)
     most = F.adaptive_max_pool2d(cover[:, None], side).flatten(1)  # [B, L]
     pairs = zip(scenes.captions, scenes.specs, strict=True)
-    said = torch.tensor([reading.answers(*pair) for pair in pairs]).to(device)
+    said = torch.tensor([reading.answers(*pair) for pair in pairs])
     return Batch(scenes.captions, codes, most > SHOWS, said)
 
 
@@ -126,73 +113,75 @@ class Named(nn.Module):
         return self.naming.loss(states.flatten(0, 1), each.flatten(0, 1))
 
 
-def next_code_loss(
-    model: TextToCodes,
-    captions: list[str],
-    codes: Tensor,
-    drop: Tensor,
-    weights: Tensor | None = None,
-) -> Tensor:
-    """Mean cross-entropy in nats per code, float32; codes [B, L], drop [B] bool, weights [B, L] of
-    mean 1."""
+def losses(
+    model: Transformer, text: TextFeatures, codes: Tensor, drop: Tensor, seed: int
+) -> dict[str, Tensor]:
+    """Cross-entropy in nats of every code, [B, L] float32, by its law: `next`, and of a target that
+    refines `refined` [B, L - 1] and `behind` [B, L - 1 - N]."""
     with mixed(codes.device):
-        hidden = model.target(model.features(captions), codes, drop)  # [B, L, D]
-        logits = model.target.logits(hidden)  # [B, L, V]
-    logits = logits.float().flatten(0, 1)  # [B L, V]
-    if weights is None:
-        return F.cross_entropy(logits, codes.flatten())
-    each = F.cross_entropy(logits, codes.flatten(), reduction="none")  # [B L]
-    return (each * weights.flatten()).mean()
+        if not isinstance(model, Grouped) or not model.cfg.refines:
+            return {"next": nats(model.logits(model(text, codes, drop)), codes)}
+        kept = Growing()
+        logits = model.logits(model(text, codes, drop, kept)).float()  # [B, L, V]
+        u = torch.rand(codes[:, 1:].shape, generator=torch.Generator().manual_seed(seed))
+        drafts = sample(logits.detach()[:, 1:].softmax(-1), u)  # [B, L - 1]
+        hidden = model.drafted(text, drafts, drop, kept)  # [B, L - 1, D]
+        span = model.cfg.span
+        return {
+            "next": nats(logits, codes),
+            "refined": nats(model.logits(model.refined(hidden)), codes[:, 1:]),
+            "behind": nats(model.logits(hidden[:, :-span]), codes[:, 1 + span :]),
+        }
+
+
+def nats(logits: Tensor, codes: Tensor) -> Tensor:
+    """logits [B, T, V], codes [B, T] -> [B, T] float32."""
+    flat = logits.float().flatten(0, 1)
+    return F.cross_entropy(flat, codes.flatten(), reduction="none").view_as(codes)
 
 
 @torch.no_grad()
-def evaluate(model: TextToCodes, named: Named, vq: LlamaGenVQ, count: int) -> dict[str, float]:
-    """On the split valid: cross-entropy (nats) with its captions and with none, and the share of
-    what they say that the states name."""
-    figures: dict[str, list[float]] = {"nats_uncond": [], "nats": [], "naming": []}
+def evaluate(
+    model: Transformer, text: WordEncoder, named: Named, vq: LlamaGenVQ, count: int
+) -> dict[str, float]:
+    """On the split valid: nats per code with its captions and with none, and the share of what they
+    say that the states name."""
+    means: dict[str, list[Tensor]] = {}
     for first in range(0, count, PART):
-        scenes = scene_batch("valid", range(first, min(first + PART, count)))
-        batch = encoded(vq, scenes)
-        for name, without in (("nats_uncond", True), ("nats", False)):
-            drop = torch.full((len(batch.codes),), without, device=batch.codes.device)
-            figures[name].append(float(next_code_loss(model, batch.captions, batch.codes, drop)))
-        figures["naming"].append(named.share(batch.said))
-    return {f"valid_{name}": sum(v) / len(v) for name, v in figures.items()}
+        batch = encoded(vq, scene_batch("valid", range(first, min(first + PART, count))))
+        features = text.encode(batch.captions)
+        for ending, without in (("_uncond", True), ("", False)):
+            drop = torch.full((len(batch.codes),), without)
+            for name, each in losses(model, features, batch.codes, drop, first).items():
+                key = f"valid_nats{'' if name == 'next' else '_' + name}{ending}"
+                means.setdefault(key, []).append(each.mean(1))
+        share = torch.full((len(batch.codes),), named.share(batch.said))
+        means.setdefault("valid_naming", []).append(share)
+    return {key: float(torch.cat(each).mean()) for key, each in means.items()}
 
 
 def train(
-    vq: LlamaGenVQ,
-    config: TrainConfig,
-    read: TrainConfig,
-    folder: Path,
-    device: str = "cpu",
-    compiled: bool = False,
-) -> tuple[TextToCodes, dict[str, Any]]:
-    """Trains target and text encoder; returns them with the figures of the model card. read: how
-    the encoder learns to read. compiled: the layers are, once, which takes half a minute and then
-    half the time per step."""
-    torch.manual_seed(config.seed)
-    model, vq = TextToCodes(CONFIG).to(device), vq.eval().to(device)
-    share_named = reading.learn(model.text, model.target.cls_embedding, read, folder / "reading")
-    logger.info("the encoder names %.1f %% of what held-out captions say", 100 * share_named)
-    named = Named(model.target).to(device)
-    for layer in model.target.layers if compiled else ():
-        layer.compile(dynamic=False)
-    trainer = Trainer(nn.ModuleDict({"model": model, "named": named}), config, folder)
+    model: Transformer, text: WordEncoder, vq: LlamaGenVQ, config: TrainConfig, folder: Path
+) -> dict[str, Any]:
+    """Trains a target, and its text encoder unless that is frozen; returns its figures."""
+    named = Named(model)
+    parts = nn.ModuleDict({"model": model, "text": text, "named": named})
+    trainer = Trainer(parts, config, folder)
     batches = stream(SceneBatches(config.batch, OFFSET), trainer.left)
 
-    def losses(step: int, share: float) -> Iterator[tuple[Tensor, Figures]]:
-        batch = encoded(vq, next(batches))
-        drop = dropped(config, step).to(batch.codes.device)
-        weights = batch.weights(OBJECTS + (1 - OBJECTS) * share)
-        loss = next_code_loss(model, batch.captions, batch.codes, drop, weights)
-        naming = named.loss(batch.said, drop)
-        figures = {"codes": loss.detach(), "naming": naming.detach()}
-        yield loss + NAMING * (1 - share) * naming, figures
+    def step_losses(step: int, share: float) -> tuple[Tensor, Figures]:
+        batch, drop = encoded(vq, next(batches)), dropped(config, step)
+        weights = batch.weights(OBJECTS + (1 - OBJECTS) * share)  # [B, L]
+        found = losses(model, text(*text.tokenizer(batch.captions)), batch.codes, drop, step)
+        size = weights.shape[1]
+        means = {k: (each * weights[:, size - each.shape[1] :]).mean() for k, each in found.items()}
+        naming = named.loss(batch.said, drop)  # of a target that refines, at its drafts
+        figures = {key: mean.detach() for key, mean in (means | {"naming": naming}).items()}
+        return torch.stack([*means.values()]).mean() + NAMING * (1 - share) * naming, figures
 
-    figures = trainer.fit(losses, lambda: evaluate(model, named, vq, config.held_out))
+    figures = trainer.fit(step_losses, lambda: evaluate(model, text, named, vq, config.held_out))
     named.hook.remove()
-    return model, trainer.spent() | figures
+    return figures
 
 
 def dropped(config: TrainConfig, step: int) -> Tensor:

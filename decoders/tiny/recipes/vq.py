@@ -9,7 +9,6 @@ step, the tokenizer takes thousands of steps to find colour.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.tiny.recipes.scenes import SceneBatches, stream
 from decoders.tiny.scenes import scene_batch
-from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed
+from decoders.tiny.scenes.source import SceneBatches
+from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed, stream
 
 CONFIG = VQConfig(
     codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, grid=16
@@ -106,18 +105,17 @@ def evaluate(model: LlamaGenVQ, count: int) -> dict[str, float]:
 
 
 def train(config: TrainConfig, folder: Path) -> tuple[LlamaGenVQ, dict[str, Any]]:
-    """Trains the tokenizer; returns it with its model-card figures."""
+    """Trains the tokenizer; returns it with its figures."""
     torch.manual_seed(config.seed)
     model = LlamaGenVQ(CONFIG)
     trainer = Trainer(model, config, folder)
     batches = stream(SceneBatches(config.batch), trainer.left)
 
-    def losses(step: int, share: float) -> Iterator[tuple[Tensor, Figures]]:
+    def losses(step: int, share: float) -> tuple[Tensor, Figures]:
         if step == UNQUANTISED:
             start_codebook(model)
         scenes = next(batches)
         images, cover = torch.from_numpy(scenes.images), torch.from_numpy(scenes.cover)
-        yield vq_loss(model, images, cover, quantise=step >= UNQUANTISED)
+        return vq_loss(model, images, cover, quantise=step >= UNQUANTISED)
 
-    figures = trainer.fit(losses, lambda: evaluate(model, config.held_out))
-    return model, trainer.spent() | figures
+    return model, trainer.fit(losses, lambda: evaluate(model, config.held_out))

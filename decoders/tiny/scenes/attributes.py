@@ -79,16 +79,6 @@ class SceneSpec:
     background_colour: str
     light: str
 
-    def __post_init__(self) -> None:
-        """Raise ValueError when the objects and the relation do not fit together."""
-        if len(self.objects) not in (1, 2):
-            raise ValueError(f"a scene has one or two objects, found {len(self.objects)}")
-        if (self.relation is None) != (len(self.objects) == 1):
-            raise ValueError(
-                "two objects need a relation and one object has none, found "
-                f"{len(self.objects)} object(s) and relation {self.relation!r}"
-            )
-
 
 def separable(colour: str, background_colour: str) -> bool:
     """Whether an object of this colour stands out from a background of that colour."""

@@ -5,13 +5,13 @@ never share a scene's randomness, and a scene must not depend on how indices are
 scene therefore has its own counter-based generators, keyed by a hash of seed and split.
 """
 
-import difflib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from decoders.nearest import unknown
 from decoders.tiny.scenes import attributes as at
 from decoders.tiny.scenes.render import render
 
@@ -101,7 +101,7 @@ def alter(spec: at.SceneSpec, attribute: str, rng: np.random.Generator) -> at.Sc
         others = _others(_VALUES[attribute], getattr(first, attribute))
         changed = replace(first, **{attribute: _choose(rng, others)})
     else:
-        raise ValueError(_unknown("attribute", attribute, at.ATTRIBUTES))
+        raise ValueError(unknown("attribute", attribute, at.ATTRIBUTES))
     return replace(spec, objects=(changed, *rest))
 
 
@@ -147,7 +147,7 @@ def _choose(rng: np.random.Generator, values: Sequence[str]) -> str:
 def _key(split: str, seed: int) -> np.ndarray:
     """The Philox key uint64 [2] of a split, or ValueError for an unknown one."""
     if split not in SPLITS:
-        raise ValueError(_unknown("split", split, SPLITS))
+        raise ValueError(unknown("split", split, SPLITS))
     return np.frombuffer(hashlib.sha256(f"scenes:{seed}:{split}".encode()).digest()[:16], "<u8")
 
 
@@ -157,9 +157,3 @@ def _rng(key: np.ndarray, stream: int, index: int) -> np.random.Generator:
         raise ValueError(f"a scene's index must not be negative, found {index}")
     counter = np.array([0, stream, index, 0], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
-
-
-def _unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """An error message with the known names and the nearest of them."""
-    near = max(known, key=lambda k: difflib.SequenceMatcher(None, str(name), k).ratio())
-    return f"unknown {what} {name!r}: expected one of {', '.join(known)}; nearest is {near!r}"

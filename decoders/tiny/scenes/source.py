@@ -1,4 +1,4 @@
-"""Embedded scenes as a source of a training (`data=scenes`)."""
+"""Embedded scenes as batches, and as a source of a drafter's training (`data=scenes`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.utils.data import Dataset
 
 from decoders.api import ImageModel
-from decoders.tiny.scenes.dataset import scene_batch
+from decoders.tiny.scenes.dataset import SceneBatch, scene_batch
 from decoders.training.sources import encode_pictures
 from decoders.training.states import Images
+
+
+@dataclass(frozen=True)
+class SceneBatches(Dataset[SceneBatch]):
+    """`size` scenes per step, from index `offset` of the split train on."""
+
+    size: int
+    offset: int = 0
+
+    def __getitem__(self, step: int) -> SceneBatch:
+        first = self.offset + step * self.size
+        return scene_batch("train", range(first, first + self.size))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from bench.__main__ import main
 from bench.judge.gate import check_decoder
 from decoders.api import Generation, ImageModel, Sampling, TextFeatures
-from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.compose import DecoderSpec, PartSpec
 from decoders.distribution import code_logits, probabilities
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
@@ -34,16 +34,6 @@ GREEDY = Sampling(temperature=0.0)
 @pytest.fixture(scope="module")
 def model() -> ImageModel:
     return random_model(vocab=24, grid=GRID, layers=3)
-
-
-def early(layers: int, depth: int) -> DecoderSpec:
-    return DecoderSpec(
-        "early",
-        PartSpec("decoders.loops.speculative.Speculative"),
-        PartSpec("decoders.propose.drafters.free.Free", {"layers": layers}),
-        PartSpec("decoders.propose.trees.chain.Chain", {"depth": depth}),
-        PartSpec("decoders.verify.exact.Exact"),
-    )
 
 
 def inputs(model: ImageModel, prompt: str = "a b") -> tuple[TextFeatures, Noise]:
@@ -82,27 +72,13 @@ def test_every_rotation_is_translated(rope, positions):
 
 
 @pytest.mark.parametrize("cfg", [1.0, 2.0])
-@pytest.mark.parametrize("how", [{}, {"cache": "static"}, {"attention": "eager"}])
-def test_greedy_codes_are_ours_whatever_the_cache(model, cfg, how):
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_greedy_codes_are_ours_whatever_the_cache(model, cfg, cache):
     greedy = Sampling(temperature=0.0, cfg=cfg)
-    found = decoded(Generate(model, greedy, **how), model)
+    found = decoded(Generate(model, greedy, cache=cache), model)
     assert torch.equal(found.codes, decoded(Autoregressive(model, greedy), model).codes)
     (image,) = from_trace(found.trace)
     assert (image.nfe, image.mal) == (LENGTH - 1, 1.0)
-
-
-@pytest.mark.parametrize(("layers", "most"), [(2, LENGTH - 1), (3, 6)])
-def test_assisted_generation_drafts_with_the_very_same_drafter(model, layers, most):
-    """Same codes and, as drafts are the same, the same number of target forwards; with all three
-    layers every draft is right: three codes a forward."""
-    ours = decoded(build_decoder(model, early(layers, 2), GREEDY), model)
-    theirs = decoded(Generate(model, GREEDY, layers=layers, drafts=2), model)
-    assert torch.equal(theirs.codes, ours.codes)
-    (own,), (image,) = from_trace(ours.trace), from_trace(theirs.trace)
-    assert image.nfe <= most
-    # Ours has a prefill of its own, theirs drafts before it: a forward less or more.
-    assert abs(image.nfe - own.nfe) <= 1 and abs(image.mal - own.mal) < 0.5
-    assert int(theirs.trace.drafter_calls[0]) >= image.nfe
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
@@ -117,18 +93,17 @@ def test_the_compiled_variant_is_compiled_and_gives_the_same_codes():
     assert hasattr(made.llama, "_compiled_call")
 
 
-@pytest.mark.parametrize("layers", [0, 2])
-def test_other_weights_are_no_image(model, monkeypatch, layers):
-    def spoilt(target, *words):
-        llama = llama_of(target, *words)
+def test_other_weights_are_no_image(model, monkeypatch):
+    def spoilt(target):
+        llama = llama_of(target)
         weight = llama.model.layers[0].self_attn.q_proj.weight
         llama.model.layers[0].self_attn.q_proj.weight.data = weight.flip(0).clone()
         return llama
 
     monkeypatch.setattr(generate, "llama_of", spoilt)
     with pytest.raises(PeerError, match="do not run the same model"):
-        decoded(Generate(model, Sampling(), layers=layers), model)
-    made = Generate(model, Sampling(), layers=layers, prove=False)
+        decoded(Generate(model, Sampling()), model)
+    made = Generate(model, Sampling(), prove=False)
     assert decoded(made, model).codes.shape == (1, LENGTH)
 
 
@@ -169,32 +144,18 @@ def test_the_gate_finds_ar_s_law(sampling):
 # ---- as decoders of a study ----------------------------------------------------------------------
 
 
-def test_the_command_runs_a_study_of_both_and_what_fails_is_a_row(tmp_path: Path, capsys):
-    alone = ', overrides: ["sampling.cfg=1"]}'
-    early = alone.replace(
-        "[", '["drafter=free", "drafter.checkpoint=null", "drafter.layers=1", "tree.depth=3", '
-    )
-    every = [
-        "{decoder: ar" + alone,
-        "{decoder: sd_chain, name: free" + early,
-        "{decoder: hf_generate" + alone,
-        "{decoder: hf_generate, name: assisted" + alone.replace("[", '["loop.layers=1", '),
-        '{decoder: hf_generate, name: guided, overrides: ["loop.layers=1"]}',
-    ]
+def test_the_command_runs_a_study_of_both(tmp_path: Path):
     words = [
         SEARCHPATH, "model=random24", "prompts=fake", "backend.dtype=float32", "backend.threads=1",
         f"run_dir={tmp_path}", "latency.prompts=2", "latency.warmup_max=1", "latency.busy=1",
-        "decoders=[" + ", ".join(every) + "]",
+        "decoders=[ar, hf_generate]",
     ]  # fmt: skip
-    assert main(["run", "study=peers", *words]) == 1
-    assert "batch_size = 1" in capsys.readouterr().err  # guidance needs two rows
+    assert main(["run", "study=peers", *words]) == 0
     summary = pd.read_csv(tmp_path / "summary.csv", index_col="decoder")
-    assert (summary.status == "ok").tolist() == [True, True, True, True, False]
     assert summary.nfe["ar"] == summary.nfe["hf_generate"] == 8
-    assert summary.mal["assisted"] > 1 and summary.speedup["hf_generate"] > 0
-    assert summary.drafter["assisted"] == "first 1 layers, 3 codes per round"
+    assert summary.speedup["hf_generate"] > 0
     rows = pd.read_parquet(tmp_path / "records.parquet")
     theirs = rows[rows.decoder == "hf_generate"].iloc[0]
-    assert theirs.loop == "generate(dynamic cache, sdpa attention)"
+    assert theirs.loop == "generate(dynamic cache)" and theirs.drafter == "none"
     assert "transformers" in theirs.versions
     assert "hf_generate" in (tmp_path / "report" / "table.txt").read_text()

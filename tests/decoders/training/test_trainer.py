@@ -1,4 +1,4 @@
-"""The trainer: killed and resumed, or in parts, a training ends at one result."""
+"""The trainer: killed and resumed, a training ends at one result."""
 
 import csv
 import itertools
@@ -92,21 +92,10 @@ def test_a_finished_training_is_not_repeated(whole) -> None:
     assert torch.equal(weights(whole[0])["fc.weight"], weights(again)["fc.weight"])
 
 
-@pytest.mark.parametrize("micro", [1, 2])
-def test_accumulation_equals_the_large_batch(whole, tmp_path: Path, micro: int) -> None:
-    parts = training(tmp_path, replace(CONFIG, micro=micro))
-    parts.run()
-    for name, value in weights(whole[0]).items():
-        torch.testing.assert_close(value, weights(parts)[name], rtol=1e-3, atol=1e-5)
-    losses = [made.trainer.history[-2]["loss"] for made in (whole[0], parts)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-
-
 def test_what_does_not_go_together_is_refused(whole, tmp_path: Path) -> None:
     shutil.copytree(whole[1], tmp_path / "old")
-    with pytest.raises(DecoderError, match=r"lr: 0\.01 there, 0\.02 here.*train\.resume=false"):
+    with pytest.raises(DecoderError, match=r"lr: 0\.01 there, 0\.02 here.*remove the file"):
         training(tmp_path / "old", replace(CONFIG, lr=0.02)).run()
-    training(tmp_path / "old", replace(CONFIG, lr=0.02, steps=1, resume=False)).run()
     path = tmp_path / "old" / "training.ckpt"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(DecoderError, match=r"training\.ckpt cannot be read.*start the training"):
@@ -155,7 +144,6 @@ def test_the_budget_ends_the_schedule(tmp_path: Path, monkeypatch) -> None:
         (LossConfig, {"regression": 0.0, "soft": 0.0}, "are all 0"),
         (LossConfig, {"rollout": 0}, "loss.rollout must be at least 1"),
         (LossConfig, {"decay": 0.0}, "loss.decay"),
-        (TrainConfig, {"micro": 3}, "train.micro must divide the 4 images .* found 3"),
         (DataConfig, {"shard": 0}, "data.shard must be at least 1"),
         (DataConfig, {"drop": 1.0}, "data.drop must be below 1"),
     ],
