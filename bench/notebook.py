@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -30,7 +31,7 @@ from bench.data.errors import ConfigError, Failure
 from bench.measure.clock import Clock
 from bench.measure.device import prepare
 from bench.measure.memory import MemoryMeter
-from bench.prompts import load_prompts
+from bench.prompts import Prompt, check, load_prompts
 from bench.records.load import load
 from bench.report.build import write_report
 from bench.run.decoders import build
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Decoded", "Page", "decode", "page", "records", "summary"]
 PAGE_HEIGHT = 900  # pixels of the page inside a notebook
+# A loaded decoder keeps memory from call to call, and Hydra one configuration.
+ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -79,15 +82,19 @@ def decode(
 ) -> Decoded:
     """Decodes one prompt. decoder, model: names of conf/; overrides: as on the command line, such
     as `acceptance.lam=5`, `sampling.temperature=0` or `backend=cuda`. It runs on the GPU where
-    there is one, else in the CPU kernel. A model is loaded once for equal words.
+    there is one, else in the CPU kernel. A model is loaded once for equal words. Calls from several
+    threads wait for each other.
 
-    Raises what a run raises: ConfigError with the nearest names, DecoderError.
+    Raises what a run raises: ConfigError with the nearest names, PromptError, DecoderError.
     """
+    asked = Prompt("given", prompt)
+    check([asked], "decode")
     where = "cuda" if torch.cuda.is_available() else "cpu"
     words = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
-    loaded, built, name = _built(f"decoders=[{decoder}]", *words)
-    device = loaded.device
-    made = generate(loaded, built, [prompt], seed, clock=Clock(device), meter=MemoryMeter(device))
+    with ONE_AT_A_TIME:
+        loaded, built, name = _built(f"decoders=[{decoder}]", *words)
+        clock, meter = Clock(loaded.device), MemoryMeter(loaded.device)
+        made = generate(loaded, built, [asked.text], seed, clock=clock, meter=meter)
     image = None if made.images is None else picture_of(made.images[0])
     codes, trace = made.generation.codes[0], made.generation.trace
     return Decoded(name, prompt, codes, image, trace, made.seconds_total)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from decoders.api import DecoderError, Execution, ImageModel
 from decoders.execution.eager import Eager
-from decoders.places import keep_compiled
+from decoders.places import compiled_folder
 
 
 def executed(model: ImageModel, mode: str, compiled: Container[int] = ()) -> ImageModel:
@@ -24,7 +24,7 @@ def executed(model: ImageModel, mode: str, compiled: Container[int] = ()) -> Ima
 def execution(mode: str, compiled: Container[int] = ()) -> Execution:
     """`eager`, `compile`, `graph` or `cpu`; compiled: under `cpu` the batch sizes at which pieces
     without a kernel's call are compiled. Raises DecoderError on another name."""
-    keep_compiled()
+    compiled_folder()
     if mode == "eager":
         return Eager()
     if mode == "compile":

@@ -22,11 +22,20 @@ def folder() -> Path:
     return Path(base) / "lantern-bench"
 
 
-def keep_compiled() -> None:
-    """Names the folder in which torch keeps what it compiles, unless it is named already. Before
-    anything is compiled: then torch settles on a folder. It keeps which kernels were the fastest
-    there, and codes in half precision depend on them."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled"))
+def no_programs(place: Path) -> str:
+    """What to do where the system runs nothing that lies on a folder's disk; "" where it does."""
+    there = next(path for path in (place, *place.absolute().parents) if path.exists())
+    if not os.statvfs(there).f_flag & getattr(os, "ST_NOEXEC", 0):
+        return ""
+    return f"{place} lies on a disk that is mounted noexec: set XDG_CACHE_HOME to another folder"
+
+
+def compiled_folder() -> Path:
+    """Where torch keeps what it compiles. Asked for before anything is compiled, as then torch
+    settles on a folder. It keeps which kernels were the fastest there, and codes in half precision
+    depend on them."""
+    own = str(folder() / "compiled")
+    return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", own))
 
 
 def installed_folders() -> list[Path]:

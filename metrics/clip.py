@@ -52,6 +52,10 @@ class ImageText:
         """Raises the MetricError that `text_features` would, before anything is computed."""
         self.tokens(captions)
 
+    def note(self, captions: Sequence[str]) -> str:
+        """What a reader of their scores must know of them; "" for nothing."""
+        return ""
+
     def text_features(self, captions: Sequence[str]) -> Tensor:
         """n captions -> unit features [n, E] float32. Raises as `tokens`."""
         tokens = self.tokens(captions).to(self.device)

@@ -113,7 +113,8 @@ def distance_to(reference: Moments) -> Callable[[Moments], float]:
         product = root @ spread @ root  # [E, E]
         overlap = np.sqrt(np.linalg.eigvalsh((product + product.T) / 2).clip(0)).sum()
         step = other.mean - reference.mean
-        return float(step @ step + np.trace(spread) + np.trace(fixed) - 2 * overlap)
+        found = float(step @ step + np.trace(spread) + np.trace(fixed) - 2 * overlap)
+        return max(found, 0.0)  # of equal sets rounding leaves a little below 0
 
     return distance
 

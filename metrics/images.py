@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
+from decoders.image_files import HIDDEN, SUFFIXES, is_picture, open_rgb
 from decoders.models.weights import sha256_of
 from metrics import MetricError
 from metrics.preparations import Preparation, from_pil, in_threads, to_pil
 
 MIN_IMAGES = 2
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 Source = Tensor | tuple[Path, ...]
 
 
@@ -44,8 +43,8 @@ class ImageSet:
     def part(self, start: int, stop: int) -> Tensor:
         """Images start..stop - 1, prepared: uint8 [<= stop - start, 3, S, S].
 
-        Raises MetricError for a file that cannot be read and where two images of a batch, once
-        prepared, differ in size; the message names the file.
+        Raises DecoderError for a file that cannot be read, MetricError where two images of a batch,
+        once prepared, differ in size; the message names the file.
         """
         items = self.source[start:stop]
         found = in_threads(self._read, items)
@@ -139,11 +138,11 @@ def image_files(folder: Path) -> tuple[Path, ...]:
     """
     if not folder.is_dir():
         raise MetricError(f"{folder} is not a folder of images")
-    files = [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES]
+    files = [file for file in folder.iterdir() if is_picture(file)]
     if len(files) < MIN_IMAGES:
         raise MetricError(
             f"{folder} holds {len(files)} images ({', '.join(SUFFIXES)}), at least {MIN_IMAGES} "
-            "are needed; folders inside it are not searched"
+            f"are needed; folders inside it are not searched, and {HIDDEN}"
         )
     return tuple(sorted(files, key=_natural))
 
@@ -156,12 +155,3 @@ def _natural(file: Path) -> tuple[list[Any], str]:
 def files_hash(files: Sequence[Path]) -> str:
     """One SHA-256 of the contents of files, in any order and under any names."""
     return hashlib.sha256("".join(sorted(map(sha256_of, files))).encode()).hexdigest()
-
-
-def open_rgb(file: Path) -> Image.Image:
-    """An image file decoded to RGB; MetricError when it cannot be read."""
-    try:
-        with Image.open(file) as image:
-            return image.convert("RGB")
-    except OSError as error:  # PIL's UnidentifiedImageError is one
-        raise MetricError(f"{file} is not a readable image: {error}") from error

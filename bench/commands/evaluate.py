@@ -261,7 +261,7 @@ def device_of(name: str) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.4f}"
+    return f"{value:z.2f}" if abs(value) >= 10 else f"{value:z.4f}"
 
 
 COLUMNS = (

@@ -106,7 +106,7 @@ def save(result: Result, folder: Path) -> list[Path]:
 
 
 def number(value: float, metric: str, sign: str = "") -> str:
-    return f"{value:{sign}.{DIGITS.get(metric, 2)}f}"
+    return f"{value:{sign}z.{DIGITS.get(metric, 2)}f}"
 
 
 def measured_text(one: Comparison) -> str:

@@ -19,6 +19,7 @@ from bench.data.errors import PromptError
 from bench.data.files import write_text
 from bench.prompts import Prompt
 from decoders.documents import one_line, read_items, require_readable
+from decoders.image_files import HIDDEN
 from decoders.kinds import fitted
 
 COLUMNS = ("prompt", "caption", "text")
@@ -141,6 +142,8 @@ def _by_name(files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path) 
             f"{path} and {files[0].parent} do not match: "
             f"{_some(left, 'images without a caption')}, "
             f"{_some(strange, 'captions without an image')}"
+            + f" ({HIDDEN})"
+            * any(name.startswith(".") for name in strange)
         )
     return [found[at] for at in range(len(files))]
 

@@ -81,7 +81,7 @@ def number(value: float, digits: int | None = None) -> str:
         size = abs(value)
         digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3
         digits = 4 if 0 < size < 0.1 else digits
-    return f"{value:.{digits}f}"
+    return f"{value:z.{digits}f}"
 
 
 def interval(value: Interval, digits: int) -> str:
@@ -94,7 +94,7 @@ def interval(value: Interval, digits: int) -> str:
 
 def percent(value: float, digits: int = 1, sign: str = "") -> str:
     """A share of one: `12.3 %`. sign="+": always with its sign."""
-    return f"{100 * value:{sign}.{digits}f} %" if math.isfinite(value) else ABSENT
+    return f"{100 * value:{sign}z.{digits}f} %" if math.isfinite(value) else ABSENT
 
 
 def figures(digits: int | None = None, scale: float = 1) -> Callable[[float], str]:

@@ -14,6 +14,8 @@ from torch import Tensor
 from decoders.errors import DecoderError
 from decoders.kinds import Amount, NotNegative, Within, require
 
+LOWEST = 1e-6  # temperature of a sampled image
+
 
 @dataclass(frozen=True)
 class TextFeatures:
@@ -41,6 +43,12 @@ class TextFeatures:
     def rows(self, images: Sequence[int] | slice | Tensor) -> TextFeatures:
         """Those of some of the prompts."""
         return self._each(lambda t: t[images])
+
+    @staticmethod
+    def joined(parts: Sequence[TextFeatures]) -> TextFeatures:
+        """Several groups of captions of one encoder as one."""
+        every = zip(*((p.features, p.mask, p.uncond, p.uncond_mask) for p in parts), strict=True)
+        return TextFeatures(*(None if t[0] is None else torch.cat(t) for t in every))  # type: ignore
 
     def to(self, device: torch.device) -> TextFeatures:
         """The same captions on another device."""
@@ -81,16 +89,22 @@ class Sampling:
     6).
 
     temperature 0 is greedy (argmax, lowest index on ties). cfg 1 switches guidance off (G = 1).
-    top_k 0 and top_p 1 switch the filters off.
+    top_k 0 and top_p 1 switch the filters off. The ranges keep logits and probabilities finite in
+    float32.
     """
 
     temperature: NotNegative = 1.0
-    cfg: NotNegative = 1.0
+    cfg: Annotated[float, Within(0, 1e6)] = 1.0
     top_k: Amount = 0
-    top_p: Annotated[float, Within(0, 1, above=True)] = 1.0
+    top_p: Annotated[float, Within(1e-6, 1)] = 1.0
 
     def __post_init__(self) -> None:
         require(self, "sampling.")
+        if 0 < self.temperature < LOWEST:
+            raise DecoderError(
+                f"sampling.temperature must be 0 (greedy) or at least {LOWEST:g}, found "
+                f"{self.temperature:g}: logits over it would not be finite; use 0"
+            )
 
     @property
     def greedy(self) -> bool:

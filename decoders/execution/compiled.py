@@ -33,6 +33,7 @@ from decoders.cache import aligned
 from decoders.execution.eager import Eager
 from decoders.execution.replay import Steps
 from decoders.execution.state import device_of, fill, form, once, snapshot, tensors
+from decoders.places import compiled_folder, no_programs
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
@@ -68,11 +69,13 @@ def compiles(device: torch.device) -> bool:
     except FAILURES as error:
         why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     if why:
+        advice = no_programs(compiled_folder())
         logger.warning(
             "steps run operator by operator, which is several times slower: torch.compile does not "
-            "work on %s (%s); install a C++ compiler, such as g++, or name one in CXX and CC",
+            "work on %s (%s); %s",
             device,
             why,
+            advice or "install a C++ compiler, such as g++, or name one in CXX and CC",
         )
     return not why
 

@@ -36,7 +36,7 @@ from decoders.distribution import code_logits, probabilities
 from decoders.execution.state import put_row
 from decoders.loops.recording import PairSampler, Recorder, rows_at_once
 from decoders.loops.speculative_state import Queue, SpecState, first_output, show, visited_pairs
-from decoders.loops.start import BaseLoop, require_finite
+from decoders.loops.start import BaseLoop, one_at_a_time, require_finite
 from decoders.noise import Noise
 
 POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
@@ -74,7 +74,7 @@ class Speculative(BaseLoop):
             ("accept", self.verify_and_commit),
         ]
 
-    @torch.inference_mode()
+    @one_at_a_time
     def generate(
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:

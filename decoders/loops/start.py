@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +28,20 @@ from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.execution.eager import Eager
 from decoders.loops.recording import PairSampler, Recorder, Stopwatch, batch_by_batch
 from decoders.noise import TARGET_SLOT, Noise
+
+DECODING = threading.RLock()
+
+
+def one_at_a_time(generate: Callable[..., Generation]) -> Callable[..., Generation]:
+    """`generate` in inference mode. Calls from several threads wait for each other: loops, their
+    parts and executions keep memory from call to call, and use all cores."""
+
+    @wraps(generate)
+    def alone(*given: Any, **settings: Any) -> Generation:
+        with DECODING, torch.inference_mode():
+            return generate(*given, **settings)
+
+    return alone
 
 
 @dataclass(kw_only=True)
@@ -103,7 +118,7 @@ class BatchLoop(BaseLoop):
             )
         super().__post_init__()
 
-    @torch.inference_mode()
+    @one_at_a_time
     def generate(
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:

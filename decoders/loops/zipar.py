@@ -30,7 +30,7 @@ from decoders.loops.recording import PairSampler
 from decoders.loops.start import BatchLoop, DecodeState
 from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
 from decoders.propose.maximal import coupled
-from decoders.propose.window import forced_codes, fresh_uniforms
+from decoders.propose.window import fresh_uniforms
 
 POLL = 8  # steps between looks at the images, at most, on an asynchronous device
 
@@ -238,3 +238,13 @@ class ZipAR(BatchLoop):
         run.lanes.sub_(over.long())
         lane = torch.arange(self.most, device=run.lanes.device)
         run.held.logical_and_(lane < run.lanes[:, None])
+
+
+def forced_codes(target: Any) -> Tensor | None:
+    """Codes that are certain at their places: [W] int64, of a place n at n % W; -1 where the model
+    chooses. None where it chooses everywhere."""
+    if target.barred is None:
+        return None
+    open_ = ~target.barred  # [W, V]
+    alone = open_.sum(-1) == 1
+    return torch.where(alone, open_.int().argmax(-1), -1)

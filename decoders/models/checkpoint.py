@@ -284,6 +284,16 @@ def _unreadable(path: Path, error: Exception) -> DecoderError:
     )
 
 
+def require_side(checkpoint: Checkpoint, name: str, side: int, grid: int) -> None:
+    """Raises DecoderError where config.json says that images have another side in codes than
+    `grid`; name: the entry that says so."""
+    if side != grid:
+        raise DecoderError(
+            f"{checkpoint.path} draws {side} x {side} codes ({name} of config.json), which "
+            f"contradicts model.grid={grid}; set model.grid={side}, or name another checkpoint"
+        )
+
+
 @dataclass(frozen=True)
 class Source:
     """Where a parameter comes from: what `change` makes of these tensors, stacked along dim 0."""

@@ -55,6 +55,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
+from math import isqrt
+from typing import Any
 
 from decoders.api import DecoderError
 from decoders.models.hub import Family, Layout, load_model
@@ -85,11 +87,17 @@ def lumina_template(grid: int) -> Template:
     return Template(text, (START,), (SEPARATOR, *image), uncond=image)
 
 
+def levels_of(vq: dict[str, Any]) -> int:
+    """How often transformers' Chameleon halves a picture."""
+    return len(vq.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1
+
+
 ANOLE = Family(
     "Anole",
     (Layout("model.", ("lm_head.weight",), pictures.CHAMELEON, ("model.vqmodel.",)),),
     anole_template,
     code=re.compile(r"IMGIMG([A-J]+)Z"),  # the number in letters, A for 0
+    sides={"vq_config": lambda vq: vq.get("resolution", 512) >> levels_of(vq)},
     fixed={"qk_norm": True},
     tokenizers=(
         TOKENIZER,
@@ -99,7 +107,10 @@ ANOLE = Family(
         "original_tokenizers/text_tokenizer.json",
     ),
 )
-LUMINA = replace(ANOLE, name="Lumina-mGPT", template=lumina_template, row_end="<reserved08799>")
+# Its config.json has Chameleon's resolution; it is trained on several larger ones.
+LUMINA = replace(
+    ANOLE, name="Lumina-mGPT", template=lumina_template, row_end="<reserved08799>", sides={}
+)
 
 
 load_anole = partial(
@@ -147,6 +158,11 @@ JANUS = Family(
     usual={"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32},
     places=16384,
     norm_eps=1e-6,
+    sides={
+        "vq_config.num_patches": int,
+        "vision_config.num_image_tokens": isqrt,
+        "vision_config.params.image_size": lambda pixels: pixels // DOWN,  # DeepSeek's layout
+    },
     fixed={"head": "mlp"},
 )
 
@@ -203,6 +219,7 @@ EMU3 = Family(
     },
     places=9216,
     rope_base=1e6,
+    sides={"image_area": lambda pixels: isqrt(pixels) // 8},
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from reprlib import repr as brief
 from typing import Any
 
 import torch
@@ -20,7 +21,14 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.kinds import Positive, fitted
-from decoders.models.checkpoint import Checkpoint, Source, fill, open_checkpoint, some
+from decoders.models.checkpoint import (
+    Checkpoint,
+    Source,
+    fill,
+    open_checkpoint,
+    require_side,
+    some,
+)
 from decoders.models.layouts import LLAMA, Names, harmless, layer_sources
 from decoders.models.parts import pad_head
 from decoders.models.shape import TransformerConfig
@@ -80,8 +88,9 @@ class Family:
     the grid. code: a code's name in the vocabulary, its first group the number. row_end: the token
     that closes a row of the grid. sections: of config.json that describe the language model, else
     all of it; usual: sizes that a section leaves out. places, rope_base, norm_eps stand in where
-    the file says nothing. fixed: fields of `TransformerConfig`. tokenizers: files of the text
-    tokenizer, best first."""
+    the file says nothing. sides: where config.json says how large images are (section, then names),
+    and the image's side in codes by what it says, best first. fixed: fields of `TransformerConfig`.
+    tokenizers: files of the text tokenizer, best first."""
 
     name: str
     layouts: tuple[Layout, ...]
@@ -93,6 +102,7 @@ class Family:
     places: int = 4096
     rope_base: float = 10000.0
     norm_eps: float = 1e-5
+    sides: Mapping[str, Callable[[Any], int]] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     tokenizers: tuple[str, ...] = (TOKENIZER,)
 
@@ -146,6 +156,24 @@ def config_of(
             f"model's {places} positions; lower model.prefix or model.grid"
         )
     return found
+
+
+def require_grid(family: Family, opened: Checkpoint, grid: int) -> None:
+    """Raises DecoderError where config.json says that the model's images have another side."""
+    for place, side in family.sides.items():
+        found: Any = opened.config
+        for name in place.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        if found is None:
+            continue
+        try:
+            own = side(found)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise DecoderError(
+                f"{opened.path}: config.json: {place} is {brief(found)}, expected the size of the "
+                f"images of {family.name}; download it again"
+            ) from error
+        return require_side(opened, place, own, grid)
 
 
 def _text_config(opened: Checkpoint, family: Family) -> dict[str, Any]:
@@ -290,6 +318,7 @@ def load_model(
     place, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what=f"{family.name} target")
     layout, template = layout_of(opened, family.name, family.layouts), family.template(grid)
+    require_grid(family, opened, grid)
     if family.code is None:
         count = opened.shape(layout.codes, 2)[0]
         shape = config_of(family, opened, count, grid, prefix)

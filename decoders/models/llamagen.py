@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
-from decoders.models.checkpoint import Checkpoint, numbered, open_checkpoint
+from decoders.models.checkpoint import Checkpoint, numbered, open_checkpoint, require_side
 from decoders.models.hub import Layout, layout_of, load_target
 from decoders.models.layouts import ORIGINAL
 from decoders.models.shape import TransformerConfig
@@ -98,11 +98,7 @@ def _grid(checkpoint: Checkpoint, grid: int | None) -> int:
             f"{checkpoint.path}: the image side is not known (block_size {block}); set model.grid "
             "(16 for 256 pixels, 24 for 384, 32 for 512)"
         )
-    if grid is not None and grid != side:
-        raise DecoderError(
-            f"{checkpoint.path} says {side} x {side} codes (block_size of config.json), so "
-            f"model.grid={grid} would do nothing; set model.grid={side}, or another checkpoint"
-        )
+    require_side(checkpoint, "block_size", side, side if grid is None else grid)
     return side
 
 

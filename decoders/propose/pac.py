@@ -54,7 +54,8 @@ class Pac(Maximal):
         wide = codes[..., None].repeat(1, 1, self.candidates)  # [B, W, K]
         if left.greedy:
             law = torch.where(left.has_law[:, upper, None], left.p[:, upper], law)
-            wide[:, upper, 1:] = without(law, main).topk(count).indices
+            best = without(law, main).topk(count)  # a code that may not stand there has no mass
+            wide[:, upper, 1:] = torch.where(best.values > 0, best.indices, main[..., None])
             return wide
         u = fresh_uniforms(noise, places[:, upper], COUPLE_SLOT + 1, count)  # [B, levels, K - 1]
         drawn = [main]

@@ -3,8 +3,9 @@ a drafter.
 
 A forward over a window tells the target's law at every place, read after the drafts of that step.
 The next window stands on what is left of these laws. Its codes are drawn from them (`draw`, which
-the methods differ in). Where there is no law yet a draft is drawn from 1 / V, which is declared: it
-is accepted with min(1, V p(x)). A structural code (Lumina's row ends) is certain at its place.
+the methods differ in). Where there is no law yet a draft is drawn from the uniform law of the codes
+that may stand there, which is declared: 1 / V where all may, so it is accepted with min(1, V p(x)).
+So a structural code (Lumina's row ends) is certain at its place, and is drafted nowhere else.
 
 A decoder of this family is exact (decoders.md, lemma J) if at every place the draft has the law
 that is declared for it, given all that happened at earlier places. A place is tested once, with a
@@ -101,24 +102,19 @@ class WindowSession(ProposerSession):
         self.shape = part.lattice.shape_on(device)
         self.lines, self.pick = part.lines.to(device), part.pick.to(device)
         self.span = torch.arange(part.depth, device=device)  # [W]
-        self.forced = forced_codes(target)
+        self.fresh = uniform_laws(target, device)
 
     def propose(self, output: StepOutput, noise: Any, place: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
         part = self.part
         left = self.left(output)
         places = place[:, None] + self.span  # [B, W]
-        law = torch.where(left.has_law[..., None], left.p, 1 / left.p.shape[-1])
+        law = torch.where(left.has_law[..., None], left.p, self.fresh[places % len(self.fresh)])
         if self.greedy:
             law = torch.where(left.has_law[..., None], certain(law.argmax(-1), law), law)
         root = output.codes.gather(1, output.count[:, None] - 1)  # [B, 1]
         codes = part.draw(law, left, noise, places)
         declared = part.declared(law, left, codes)
-        if self.forced is not None:
-            must = self.forced[places % len(self.forced)]  # [B, W]
-            forced = ~left.has_law & (must >= 0)
-            codes = torch.where(forced, must, codes)
-            declared = torch.where(forced[..., None], certain(codes, law), declared)
         every = part.siblings(codes, declared, left, noise, places)  # [B, W, K]
         return self.draft(root, every, declared)
 
@@ -198,11 +194,9 @@ def lines_of(parent: Sequence[int], level: Sequence[int]) -> Tensor:
     return torch.tensor(rows)
 
 
-def forced_codes(target: Any) -> Tensor | None:
-    """Codes that are certain at their places: [W] int64, of a place n at n % W; -1 where the model
-    chooses. None where it chooses everywhere."""
+def uniform_laws(target: Any, device: torch.device) -> Tensor:
+    """The uniform law of the codes that may stand at a place, [W, V]: of a place n row n % W."""
     if target.barred is None:
-        return None
-    open_ = ~target.barred  # [W, V]
-    alone = open_.sum(-1) == 1
-    return torch.where(alone, open_.int().argmax(-1), -1)
+        return torch.full((1, target.vocab_size), 1 / target.vocab_size, device=device)
+    open_ = (~target.barred).float()
+    return open_ / open_.sum(-1, keepdim=True)

@@ -12,14 +12,15 @@ from pathlib import Path
 from reprlib import repr as brief
 from typing import Protocol
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
-from decoders.documents import one_line, read_items
+from decoders.documents import one_line, read_items, require_readable
+from decoders.image_files import HIDDEN, is_picture, open_rgb
 from decoders.training.states import Images
-
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 class Source(Protocol):
@@ -117,19 +118,18 @@ def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
                 f"{captions}: row {number} needs `image` and `caption`, found {brief(row)}"
             )
         path = folder / str(row["image"])
-        if path.suffix.lower() not in PICTURES or not path.is_file():
-            raise DecoderError(f"{captions}: row {number} names {path}, which is no picture")
-        found.append((path, one_line(str(row["caption"]))))
+        if not is_picture(path) or not path.is_file():
+            why = f" ({HIDDEN})" if path.name.startswith(".") else ""
+            raise DecoderError(f"{captions}: row {number} names {path}, which is no picture{why}")
+        caption = one_line(str(row["caption"]))
+        require_readable(caption, f"{captions}: the caption of row {number}")
+        found.append((path, caption))
     return found
 
 
 def read_picture(path: Path, size: int) -> Tensor:
     """[3, size, size] float32 in [0, 1], centre-cropped to a square."""
-    import numpy as np
-    from PIL import Image
-
-    with Image.open(path) as opened:
-        picture = opened.convert("RGB")
+    picture = open_rgb(path)
     side = min(picture.size)
     left, top = ((extent - side) // 2 for extent in picture.size)
     square = picture.crop((left, top, left + side, top + side))

@@ -94,6 +94,13 @@ class OpenClip(ImageText):
         tokens: Tensor = self.tokenizer([self.kind.prefix + caption for caption in captions])
         return tokens  # [n, L]
 
+    def note(self, captions: Sequence[str]) -> str:
+        most = int(self.tokenizer.context_length) - 2  # besides start and end
+        long = sum(len(self.tokenizer.encode(self.kind.prefix + text)) > most for text in captions)
+        if not long:
+            return ""
+        return f"{long} of {len(captions)} captions cut at {most + 2} tokens, the rest not scored"
+
 
 def build(kind: ClipKind, arch: str | None = None) -> tuple[Any, dict[str, Any]]:
     """The network, random weights, and the settings of its architecture."""

@@ -233,7 +233,8 @@ class Evaluation:
             found = clip_score(use.network, chosen, captions, batch=self.batch)
         return Figure(
             metric, "score", use.name, use.name, found.mean, len(images), 0, use.prepare.name,
-            use.weights, use.note, tuple(found.per_image.tolist()),
+            use.weights, ", ".join(filter(None, [use.note, use.network.note(captions)])),
+            tuple(found.per_image.tolist()),
         )  # fmt: skip
 
 

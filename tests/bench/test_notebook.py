@@ -4,6 +4,7 @@ import io
 import json
 import multiprocessing
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import torch
 from PIL import Image
 
 from bench.config.compose import compose_study
-from bench.notebook import decode, page
+from bench.data.errors import PromptError
+from bench.notebook import _built, decode, page
 from decoders.api import DecoderError
 from tests.bench.report.synthetic import DECODERS, write_run
 from tests.tiny import short
@@ -41,6 +43,23 @@ def test_a_process_forked_after_decoding_is_told_to_use_spawn() -> None:
         found = pool.apply_async(decode, ("a red circle",))
         with pytest.raises(DecoderError, match=r"forked after its parent .* spawn"):
             found.get(100)
+
+
+@pytest.mark.parametrize("decoder", ["ar", "lantern_pp"])
+def test_images_decoded_in_several_threads_are_those_decoded_alone(decoder: str) -> None:
+    """As in a web application or a pool of threads; the first calls load the model."""
+    _built.cache_clear()
+    with ThreadPoolExecutor(3) as pool:
+        found = [pool.submit(decode, "a red circle", decoder, seed=seed) for seed in (1, 2, 1)]
+        codes = [one.result(100).codes for one in found]
+    assert torch.equal(codes[0], codes[2]) and not torch.equal(codes[0], codes[1])
+    assert torch.equal(codes[1], decode("a red circle", decoder, seed=2).codes)
+
+
+def test_a_prompt_s_white_space_is_spaces_and_control_characters_are_refused() -> None:
+    assert torch.equal(decode("a\xa0red\u200b circle").codes, decode("a red circle").codes)
+    with pytest.raises(PromptError, match="control characters"):
+        decode("a red\x07 circle")
 
 
 def test_the_block_of_the_page_runs(run: Path) -> None:

@@ -91,6 +91,23 @@ def test_filters():
     torch.testing.assert_close(probabilities(logits, greedy), full)  # raw
 
 
+@pytest.mark.parametrize(
+    ("setting", "far"),
+    [("temperature", 1e-38), ("temperature", 1e-300), ("cfg", 1e38), ("top_p", 1e-46)],
+)
+def test_what_float32_cannot_hold_is_refused_by_its_name(setting: str, far: float) -> None:
+    """And not met as NaN, which would be taken for the checkpoint's."""
+    with pytest.raises(DecoderError, match=rf"sampling\.{setting} must be .*found 1e"):
+        Sampling(**{setting: far})
+
+
+def test_the_ends_of_the_ranges_are_finite() -> None:
+    logits = torch.tensor([[[90.0, -80.0, 3.0]], [[-90.0, 60.0, 3.0]]])
+    for sampling in (Sampling(1e-6), Sampling(1e30), Sampling(cfg=1e6), Sampling(top_p=1e-6)):
+        p = probabilities(guided(logits, sampling.cfg), sampling)
+        assert torch.isfinite(p).all() and torch.allclose(p.sum(-1), torch.ones(()))
+
+
 # ---- the walk -----------------------------------------------------------------------------------
 #          0
 #        1   2

@@ -73,6 +73,9 @@ def test_the_prefix_stands_before_the_caption(clip):
     assert torch.equal(clip.tokens(captions), tokens)
     want = normalize(clip.model.encode_text(tokens), dim=-1)
     assert torch.allclose(clip.text_features(captions), want, atol=1e-6)
+    assert clip.note(captions) == "1 of 2 captions cut at 77 tokens, the rest not scored"
+    fits = "word " * (75 - 3)  # with start, prefix and end
+    assert clip.note([fits]) == "" and clip.note([fits + "word"])
 
 
 def test_the_score_is_100_cos_of_clips_own_preprocessing(clip, pictures):

@@ -7,6 +7,7 @@ from PIL import Image
 from torchvision.transforms import functional as F
 
 import metrics.images as module
+from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.images import ImageSet, image_batches, image_files
 from metrics.preparations import (
@@ -61,6 +62,7 @@ def folder(tmp_path):
     for number in (10, 2, 1, 33):
         picture(30 + number, 30, number).save(tmp_path / f"{number}.jpg")
     (tmp_path / "notes.txt").write_text("no image")
+    (tmp_path / "._2.jpg").write_bytes(b"what macOS keeps of 2.jpg")
     return tmp_path
 
 
@@ -85,5 +87,5 @@ def test_sizes_that_differ_and_broken_files_are_named(folder):
     with pytest.raises(MetricError, match=r"2\.jpg is \[3, 32, 32\].*\[3, 31, 31\]"):
         list(image_batches(ImageSet(image_files(folder), padded()), None, 4))
     (folder / "3.png").write_bytes(b"\x89PNG broken")
-    with pytest.raises(MetricError, match=r"3\.png is not a readable image"):
+    with pytest.raises(DecoderError, match=r"3\.png is not a readable image"):
         list(image_batches(ImageSet(image_files(folder), centre_crop(8)), 8, 8))

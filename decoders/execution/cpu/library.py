@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.execution.cpu.processor import cpuinfo, unused
-from decoders.places import folder
+from decoders.places import folder, no_programs
 
 TORCH = Path(torch.__file__).parent
 SOURCE = Path(__file__).parent / "kernel.cpp"
@@ -34,17 +35,23 @@ MATHS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 FLAGS = (*WORDS.split(), *MATHS, *unused())
 
 
-def compiler() -> str | None:
-    """The C++ compiler's path: $CXX, else the first of `COMPILERS` that there is."""
-    named = os.environ.get("CXX")
-    names = (named,) if named else COMPILERS
-    return next((path for name in names if (path := shutil.which(name))), None)
+def compiler() -> tuple[str, ...] | None:
+    """The words that call the C++ compiler: those of $CXX ("ccache g++ -m64"), else the first of
+    `COMPILERS` that there is. None where its program is not there."""
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError:  # a quote that is not closed
+        return None
+    for program, *words in (named,) if named else ([name] for name in COMPILERS):
+        if found := shutil.which(program):
+            return found, *words
+    return None
 
 
 @cache
-def version(program: str) -> str:
+def version(program: tuple[str, ...]) -> str:
     """What the compiler says of itself; it names Clang, under whatever name that goes."""
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*program, "--version"], capture_output=True, text=True, check=False)
     return done.stdout
 
 
@@ -53,13 +60,14 @@ def missing() -> str | None:
     if platform.system() != "Linux":
         return f"it is built on Linux only, this is {platform.system()}"
     program = compiler()
-    if program is None and os.environ.get("CXX"):
+    if program is None and os.environ.get("CXX", "").strip():
         return f"CXX names {os.environ['CXX']!r}, which is no program here; give one, or unset CXX"
     if program is None:
         names = ", ".join(COMPILERS)
         return f"no C++ compiler ({names}) was found; install g++, or name one in CXX"
     if "clang" in version(program):
-        return f"it needs g++ (Clang has other vector words), {program} is Clang; name g++ in CXX"
+        name = shlex.join(program)
+        return f"it needs g++ (Clang has other vector words), {name} is Clang; name g++ in CXX"
     return None
 
 
@@ -81,7 +89,8 @@ def load() -> None:
     if reason is not None or program is None:
         raise DecoderError(f"the CPU kernel cannot be built: {reason}")
     sources = [SOURCE, *sorted(SOURCE.parent.glob("*.h"))]
-    parts = (*(path.read_text() for path in sources), *FLAGS, version(program), _processor())
+    parts = (*(path.read_text() for path in sources), *FLAGS, *program[1:])
+    parts += (version(program), _processor())
     parts += (*platform.libc_ver(), torch.__version__)
     path = folder() / f"kernel-{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}.so"
     try:
@@ -94,14 +103,19 @@ def load() -> None:
         ) from error
     if hasattr(torch.ops.lantern_cpu, "layers"):  # another import of this module has loaded it
         return
+    _open(path)
+    for name, shapes in SHAPES.items():
+        torch.library.register_fake(f"lantern_cpu::{name}", shapes)
+
+
+def _open(path: Path) -> None:
     try:
         torch.ops.load_library(path)
     except OSError as error:  # a damaged file, or a PyTorch that brings no OpenMP of GCC's
+        advice = no_programs(path.parent) or f"delete {path}"
         raise DecoderError(
-            f"the CPU kernel cannot be loaded: {error}; delete {path}, or set backend.layers=torch"
+            f"the CPU kernel cannot be loaded: {error}; {advice}, or set backend.layers=torch"
         ) from error
-    for name, shapes in SHAPES.items():
-        torch.library.register_fake(f"lantern_cpu::{name}", shapes)
 
 
 def _linear(weights: Tensor, bias: Tensor | None, outputs: int, x: Tensor) -> Tensor:
@@ -129,7 +143,7 @@ SHAPES: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _compile(program: str, path: Path) -> None:
+def _compile(program: tuple[str, ...], path: Path) -> None:
     """In the same folder, then moved to its place: two processes may build at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
@@ -137,14 +151,14 @@ def _compile(program: str, path: Path) -> None:
         includes = f"-I{TORCH / 'include'}"
         linked = [f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-ltorch_cpu"]
         for command in (
-            [program, *FLAGS, includes, "-c", str(SOURCE), "-o", str(part)],
-            [program, "-shared", str(part), *linked, "-o", str(library)],
+            [*program, *FLAGS, includes, "-c", str(SOURCE), "-o", str(part)],
+            [*program, "-shared", str(part), *linked, "-o", str(library)],
         ):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode or not Path(command[-1]).is_file():
                 says = done.stderr.strip()[-500:] or f"it wrote neither {command[-1]} nor a reason"
                 raise DecoderError(
-                    f"the CPU kernel cannot be built: {' '.join(command)} ended with "
+                    f"the CPU kernel cannot be built: {shlex.join(command)} ended with "
                     f"{done.returncode}: {says}; name a working g++ in CXX, or set "
                     "backend.layers=torch"
                 )

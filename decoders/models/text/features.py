@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, NumericalError, TextFeatures
+from decoders.documents import one_line
 from decoders.errors import did_you_mean
 from decoders.models.weights import opened_file, require_weights, sha256_of
 
@@ -86,7 +87,7 @@ class FeatureCache:
         for key in ("prompt", "prompts"):
             found = self._list(metadata, key)
             if found is not None:
-                return found
+                return [one_line(prompt) for prompt in found]
         if "prompt" not in self._file.keys():  # noqa: SIM118  not a mapping
             return None
         rows = self._file.get_tensor("prompt")
@@ -96,7 +97,7 @@ class FeatureCache:
                 f"{list(rows.shape)} {rows.dtype}"
             )
         try:
-            return [bytes(row.tolist()).rstrip(b"\0").decode() for row in rows]
+            return [one_line(bytes(row.tolist()).rstrip(b"\0").decode()) for row in rows]
         except UnicodeDecodeError as error:
             raise DecoderError(f"{self.path}: `prompt` is not UTF-8 ({error})") from error
 

@@ -104,8 +104,8 @@ class PromptEncoder:
     """`decoders.api.TextEncoder` over token ids. The tokenizer is read when a prompt is encoded.
 
     length: P, the template included. source: the tokenizer's file, folder or hub id; None: next to
-    the checkpoint. files: its usual names. control: ids that no prompt may hold, besides those that
-    the tokenizer calls special.
+    the checkpoint. files: its usual names. control: ids that no prompt may hold, besides control
+    tokens by their names.
     """
 
     def __init__(
@@ -159,8 +159,7 @@ class PromptEncoder:
             raise DecoderError(f"empty prompt {prompt!r}: expected a description of an image")
         text = self.template.text.replace("{prompt}", words)
         made = self._load().encode(text, add_special_tokens=False)
-        special = [token.content for token in self._load().get_added_tokens_decoder().values()]
-        held = [name for name in special if name.strip() and name in prompt]
+        held = [name for name in self._control_names() if name in prompt]
         held += [t for i, t in zip(made.ids, made.tokens, strict=True) if i in self.control]
         if held:
             raise DecoderError(
@@ -173,6 +172,15 @@ class PromptEncoder:
                 f"{prompt!r}; shorten it or raise model.prefix"
             )
         return ids
+
+    def _control_names(self) -> set[str]:
+        """The template's tokens, and of those that the tokenizer adds the special ones and those in
+        angle brackets. Others are text: DeepSeek's tokenizer adds letters, such as ü."""
+        template = self.template
+        added = self._load().get_added_tokens_decoder().values()
+        names = {t.content for t in added if t.special or re.fullmatch("<.+>", t.content, re.S)}
+        own = (*template.before, *template.after, *template.uncond, template.pad)
+        return {name for name in names.union(own) if name.strip() and name[0] != " "}
 
     def _blank(self, row: list[int]) -> list[int]:
         """The unconditional row of a prompt's row."""

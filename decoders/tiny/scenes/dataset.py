@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from decoders.nearest import unknown
+from decoders.errors import unknown
 from decoders.tiny.scenes import attributes as at
 from decoders.tiny.scenes.render import render
 

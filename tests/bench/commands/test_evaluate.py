@@ -19,6 +19,7 @@ from bench.judge.quality import CocoScorer, ScenesScorer
 from bench.prompts import Prompt
 from bench.prompts.file import captions_of
 from bench.run.runner import run_study
+from decoders.api import DecoderError
 from decoders.tiny.scenes import scene_batch
 from metrics import MetricError
 from metrics.images import image_files, to_pil
@@ -120,7 +121,7 @@ def test_a_word_that_the_embedded_clip_does_not_know_stops_it_before_any_image(s
     with pytest.raises(MetricError, match=r"does not know the word 'zebra' of 'a small red zebra"):
         cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]"))
     assert not [*(tmp_path / "cache").glob("*")]  # tried for writing, and nothing computed
-    with pytest.raises(MetricError, match=r"0\.png"):  # the caption is not of the first ones
+    with pytest.raises(DecoderError, match=r"0\.png"):  # the caption is not of the first ones
         cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]", "limit=7"))
 
 
@@ -167,6 +168,8 @@ def test_captions_find_their_images(tmp_path, name, text):
         ("c.txt", "one\n\nthree\n", r"caption of 2\.png is empty"),
         ("c.csv", "image,caption\n1,a\n2,b\n", r"1 images without a caption \(10\.png\)"),
         ("c.csv", "image,caption\n1,a\n1.png,b\n10,c\n", r"names 1\.png twice"),
+        ("c.csv", "image,caption\n1,a\n2,b\n10,c\n._1.png,d\n", "a dot are of hidden files"),
+        ("c.txt", "one\ntwo\x1b[31m\nthree\n", "caption of 2.png holds control characters"),
         ("c.jsonl", '{"image": "1.png"', "line 1, is not valid JSON"),
         ("c.json", json.dumps({"annotations": [], "info": {}}), "official annotation file"),
     ],

@@ -91,6 +91,22 @@ def test_names_and_prompts_of_other_systems_meet(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a red\xa0cube", "a red cube"),
+        ("a\u2009red\u3000cube\ton\u202fsand", "a red cube on sand"),
+        ("\ufeffa red\u200b cube\u2060", "a red cube"),
+        ("back\xadground \u202etext\u202c", "background text"),
+        ("a \U0001f469\u200d\U0001f680", "a \U0001f469\U0001f680"),
+        ("of a newer Unicode \U0001fae9", "of a newer Unicode \U0001fae9"),
+    ],
+)
+def test_white_space_is_a_space_and_what_has_no_shape_goes(tmp_path, text, expected):
+    path = write(tmp_path, "a.json", json.dumps([text]))
+    assert texts(load("file", path=path)) == [expected]
+
+
+@pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
         ("a.csv", "prompt\n", "has no prompts"),
@@ -108,6 +124,9 @@ def test_names_and_prompts_of_other_systems_meet(tmp_path):
         ("a.csv", "prompt,Prompt\na,b\n", "a column is named twice"),
         ("a.txt", "a" * 10_001, "has 10001 characters, at most 10000"),
         ("a.txt", "a\x01b\n", "control characters"),
+        ("a.txt", "a \x1b[31mred\x1f b\n", "control characters"),
+        ("a.json", '["a \\ud800 b"]', "control characters"),
+        ("a.json", '["\\u200b\\u3000"]', "is empty"),
         ("a.json", "[" * 100_000, "nested too deep"),
         ("a.json", '[{"prompt": "a", "prompt": "b"}]', "the key 'prompt' twice"),
         ("a.json", '[{"prompt": "a", "id": [1]}]', "the id of item 1 must be"),

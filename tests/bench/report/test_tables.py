@@ -8,6 +8,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from bench.commands import evaluate
+from bench.compare import compare
 from bench.judge.fairness import FAIR, Fairness
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
 from bench.records.load import load
@@ -17,6 +19,7 @@ from bench.report.headline import headline
 from bench.report.notes import facts
 from bench.report.page import render
 from bench.report.summarise import Report, summarise
+from bench.report.table import number, percent
 from tests.bench.report.synthetic import DECODERS, RESEED_FID, write_run
 
 
@@ -222,6 +225,11 @@ def test_failed_decoder_is_shown_with_its_error(said):
     assert "8 of 8 images failed" in text.partition("\nFailures\n")[2]
     assert r"**failed**: NumericalError: NaN logits at code 17 \| row 3" in build.markdown(said)
     assert r"lantern\_chain & \multicolumn{10}{l}{\emph{failed: Numerical" in build.latex(said)
+
+
+def test_no_figure_is_minus_zero():
+    assert number(-1e-9, 4) == "0.0000" and percent(-1e-9, 1, "+") == "+0.0 %"
+    assert evaluate._short(-1e-7) == "0.0000" and compare.number(-1e-7, "fid") == "0.00"
 
 
 def test_markup_is_well_formed(said):

@@ -39,7 +39,7 @@ def write_tokenizer(path: Path) -> None:
 def hf_model(seed: int = 0, **changes: Any) -> Any:
     """transformers' Chameleon with random weights, distributions far from uniform."""
     settings = {"vocab_size": 80, "hidden_size": WIDTH, "intermediate_size": 48, **changes}
-    return made.hf_model(vocabulary(), settings, seed, CODES)
+    return made.hf_model(vocabulary(), settings, GRID, seed, CODES)
 
 
 def decoder_tensors(seed: int = 1) -> dict[str, torch.Tensor]:

@@ -12,6 +12,7 @@ from decoders.api import Sampling
 from decoders.distribution import code_logits
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
+from decoders.loops.zipar import forced_codes
 from decoders.models.families import load_anole, load_lumina
 from decoders.models.shape import TransformerConfig, barred_codes
 from decoders.noise import Noise
@@ -20,7 +21,6 @@ from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
-from decoders.propose.window import forced_codes
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
 from decoders.verify.token_verifier import TokenVerifier

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from decoders.api import DecoderError
 from decoders.models.checkpoint import Checkpoint
@@ -73,6 +74,25 @@ def test_prompts_it_cannot_read_are_refused(opened, prompts, message):
     for read in (encoder(opened).encode, encoder(opened).check):
         with pytest.raises(DecoderError, match=message):
             read(prompts)
+
+
+def test_letters_that_a_tokenizer_adds_are_text_and_control_tokens_are_not(tmp_path):
+    """DeepSeek's tokenizers, Janus's among them, list single letters among the added tokens."""
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    made = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(letters))}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.add_special_tokens(["<s>", SEP, "[END]"])
+    made.add_tokens([AddedToken(name, special=False) for name in (*"øöúÿõ÷ûýÀùÁþü", "of", BOI)])
+    made.save(str(tmp_path / "tokenizer.json"))
+    read = PromptEncoder(Checkpoint(tmp_path, {}, {}), anole_template(4), 64).encode
+    prompts = ["a street in Zürich", "Málaga", "5 ÷ 2", "a bottle of rosé", "ÿ ø þ"]
+    text = read(prompts)
+    ids = text.features[0][text.mask[0]].tolist()
+    first, *last = map(made.token_to_id, ("<s>", SEP, BOI))
+    assert ids == [first, *made.encode(prompts[0]).ids, *last]
+    for name in (SEP, BOI, "<s>", "[END]"):
+        with pytest.raises(DecoderError, match="holds the control token"):
+            read([f"a {name} fox"])
 
 
 def test_a_missing_tokenizer_is_an_error_when_it_is_needed(tmp_path):

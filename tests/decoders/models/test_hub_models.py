@@ -260,6 +260,27 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+SAYS_SIDE = {  # where config.json says that images are 6 x 6 codes
+    "janus": {"vq_config": {"num_patches": 6}},
+    "anole": {"vq_config": {"resolution": 24, "channel_multiplier": [1, 2, 4]}},
+    "emu3": {"image_area": 48 * 48},
+}
+
+
+@pytest.mark.parametrize("kind", SAYS_SIDE)
+def test_a_grid_that_contradicts_the_checkpoint_is_refused(folders, tmp_path, kind):
+    for file in folders[kind].iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    given = json.loads((folders[kind] / "config.json").read_text()) | SAYS_SIDE[kind]
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    with pytest.raises(DecoderError, match=r"6 x 6 codes \(.*contradicts model\.grid=\d.*grid=6"):
+        load(tmp_path, kind)
+    if kind != "emu3":  # as the checkpoints of these tests are
+        with pytest.raises(DecoderError, match=rf"{L.GRID[kind]} x .* contradicts model\.grid=8"):
+            load(folders[kind], kind, grid=8)
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_not_computed_is_refused(folders, tmp_path, case):
     kind, changes, message = REFUSED[case]

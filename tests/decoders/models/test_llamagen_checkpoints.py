@@ -193,7 +193,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         (tmp_path / "empty", {}, "an empty folder"),
         (_pt(tmp_path / "t2i.pt", R.original_llamagen()), {"grid": R.GRID},
          r"width 32.*set model\.heads"),
-        (whole, {"grid": 16}, r"4 x 4 codes .*model\.grid=16 would do nothing"),
+        (whole, {"grid": 16}, r"4 x 4 codes .*contradicts model\.grid=16"),
     ):  # fmt: skip
         with pytest.raises(DecoderError, match=says):
             load(checkpoint=str(path), **settings)

@@ -1,14 +1,16 @@
 """Windows of drafts without a drafter."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from bench.judge.gate.reference import image_law
 from bench.judge.gate.small import fresh_noise, same_prompt
 from bench.judge.gate.statistics import prefix_pvalues
-from decoders.api import DecoderError, Sampling
+from decoders.api import DecoderError, Draft, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_state import first_output
@@ -20,7 +22,7 @@ from decoders.propose.jacobi import Jacobi
 from decoders.propose.maximal import Maximal, coupled
 from decoders.propose.pac import Pac
 from decoders.propose.plus import Plus
-from decoders.propose.window import forced_codes, lattice, lines_of
+from decoders.propose.window import WindowSession, lattice, lines_of
 from decoders.verify.block import Block
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
@@ -93,20 +95,55 @@ def test_what_is_kept_from_step_to_step_suits_no_verifier_that_looks_ahead() -> 
     assert decoded(Jacobi(MODEL, 4)).codes.shape == (1, GRID * GRID)
 
 
-def test_new_drafts_declare_the_law_they_are_drawn_from_and_structural_codes_are_certain() -> None:
-    """First step: nothing was told, so 1 / V, or a code that is certain at its place."""
-    model: Any = random_model(vocab=24, grid=GRID)
+def with_row_ends() -> Any:
+    """Code 0 ends rows of three codes, and stands nowhere else."""
+    model: Any = random_model(vocab=24, grid=4)
     end = (torch.arange(24) == 0).expand(4, -1)
-    model.target.barred = torch.cat([end[:3], ~end[3:]])  # code 0 ends rows of three codes
-    assert forced_codes(MODEL.target) is None
-    assert forced_codes(model.target).tolist() == [-1, -1, -1, 0]  # type: ignore[union-attr]
+    model.target.barred = torch.cat([end[:3], ~end[3:]])
+    return model
+
+
+def test_new_drafts_declare_the_law_they_are_drawn_from_and_structural_codes_are_certain() -> None:
+    """First step: nothing was told, so all codes that may stand there are as likely."""
+    model = with_row_ends()
     window, text = Jacobi(model, 5), model.text.encode(["x"] * 5)
-    noise = Noise.for_prompts(3, PROMPTS, 25).stepping(torch.zeros(1, dtype=torch.long), False)
+    noise = Noise.for_prompts(3, PROMPTS, 16).stepping(torch.zeros(1, dtype=torch.long), False)
     start = prefill(model, SAMPLING, text, noise, 40)
     output = first_output(start, window, torch.zeros(5, 40, dtype=torch.long))
     draft = window.begin(start).propose(output, noise, torch.ones_like(start.first))
     assert draft.q is not None
-    flat, certain = torch.full((24,), 1 / 24), torch.eye(24)[0]
+    flat, certain = torch.full((24,), 1 / 23), torch.eye(24)[0]
+    flat[0] = 0
     wanted = torch.stack([flat, flat, certain, flat])  # of places 1 to 4
     torch.testing.assert_close(draft.q[:, :4], wanted.expand(5, -1, -1))
     assert (draft.codes[:, 3] == 0).all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_no_draft_is_a_code_that_may_not_stand_at_its_place(
+    name: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, seen = with_row_ends(), list[tuple[Draft, Tensor]]()
+    proposer = replace(WINDOWS[name], model=model)
+    propose = WindowSession.propose
+
+    def noted(self: Any, step: Any, noise: Any, place: Tensor) -> Draft:
+        seen.append((propose(self, step, noise, place), place.clone()))
+        return seen[-1][0]
+
+    monkeypatch.setattr(WindowSession, "propose", noted)
+    decoder = Speculative(model, Sampling(temperature, 2.0), proposer, TokenVerifier(Exact()))
+    noise = Noise.for_prompts(3, PROMPTS, 16)
+    codes = decoder.generate(model.text.encode(["x"] * 5), noise).codes
+    assert ((codes == 0) == (torch.arange(16) % 4 == 3)).all()
+    for draft, place in seen:
+        active = place[:, None] < 16  # finished images stand still
+        barred = model.target.barred[(place[:, None] + draft.depth - 1)[:, 1:] % 4]  # [B, N, V]
+        linked = torch.zeros_like(draft.codes, dtype=torch.bool)
+        linked.scatter_(1, draft.children.flatten(1), True)  # drafts that are judged
+        forbidden = barred.gather(-1, draft.codes[:, 1:, None])[..., 0]
+        assert not (forbidden & linked[:, 1:] & active).any()
+        if draft.q is not None:
+            laws = draft.q.gather(1, draft.parents[:, 1:, None].expand(-1, -1, 24))
+            assert not laws[barred & active[..., None]].any()

@@ -1,13 +1,16 @@
 """The CPU kernel's library: compiled once, and a clear word where it cannot be."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from bench.config.compose import settled
 from bench.config.schema import BackendConfig
@@ -15,6 +18,7 @@ from decoders.api import DecoderError
 from decoders.execution.cpu import library
 from tests.decoders.execution.cpu.cases import needs_kernel
 
+FAST = ("-std=c++20", "-O0", "-march=native", "-fPIC", "-fopenmp")
 CPU = BackendConfig(name="cpu", device="cpu", dtype="bfloat16", threads=1)
 
 
@@ -61,6 +65,46 @@ def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
 
 
 @needs_kernel
+def test_a_compiler_may_be_several_words(tmp_path, monkeypatch):
+    """As "ccache g++" is."""
+    cache = script(tmp_path / "a cache", f'echo "$@" >> {tmp_path / "calls"}; exec "$@"')
+    monkeypatch.setattr(library, "FLAGS", FAST)
+    monkeypatch.setenv("CXX", f"'{cache}' g++ -m64")
+    library.load()
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert [line.split()[:2] for line in calls] == [["g++", "-m64"]] * 3
+    assert calls[0].endswith("--version")
+    for wrong in ("ccache9 g++", '"g++', "'' g++"):
+        monkeypatch.setenv("CXX", wrong)
+        assert str(library.missing()).startswith(f"CXX names {wrong!r}, which is no program")
+    monkeypatch.setenv("CXX", " ")
+    assert library.missing() is None
+
+
+def test_a_library_that_cannot_be_loaded_says_why(tmp_path, monkeypatch):
+    path = tmp_path / "kernel.so"
+    path.write_bytes(b"no library")
+    with pytest.raises(DecoderError, match=r"cannot be loaded: .* delete .*kernel\.so, or set"):
+        library._open(path)
+    noexec = SimpleNamespace(f_flag=os.ST_NOEXEC)
+    monkeypatch.setattr(os, "statvfs", lambda place: noexec)
+    with pytest.raises(DecoderError, match=r"mounted noexec: set XDG_CACHE_HOME to another"):
+        library._open(path)
+
+
+@needs_kernel
+def test_a_second_import_uses_the_operators_of_the_first():
+    library.load()
+    spec = importlib.util.spec_from_file_location("again", library.__file__)
+    again: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(again)  # type: ignore[union-attr]
+    again.load()
+    x, weight = torch.randn(2, 32), torch.randn(16, 32)
+    packed = torch.ops.lantern_cpu.packed(weight)
+    torch.testing.assert_close(torch.ops.lantern_cpu.linear(packed, None, 16, x), x @ weight.T)
+
+
+@needs_kernel
 def test_it_is_compiled_once_for_a_source_and_a_machine(tmp_path, monkeypatch):
     commands: list[list[str]] = []
     run = subprocess.run
@@ -71,9 +115,7 @@ def test_it_is_compiled_once_for_a_source_and_a_machine(tmp_path, monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", counted)
     # Half a second instead of several: what is compiled does not matter here.
-    monkeypatch.setattr(
-        library, "FLAGS", ("-std=c++20", "-O0", "-march=native", "-fPIC", "-fopenmp")
-    )
+    monkeypatch.setattr(library, "FLAGS", FAST)
     source = tmp_path / "source"
     shutil.copytree(library.SOURCE.parent, source)
     monkeypatch.setattr(library, "SOURCE", source / library.SOURCE.name)

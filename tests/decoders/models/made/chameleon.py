@@ -64,13 +64,14 @@ def randomise(module: Any, seed: int = 0) -> Any:
 
 
 def hf_model(
-    names: Mapping[str, int], settings: Mapping[str, Any], seed: int = 0, codes: int = 16
+    names: Mapping[str, int], settings: Mapping[str, Any], grid: int, seed: int = 0, codes: int = 16
 ) -> Any:
-    """transformers' Chameleon with random weights. settings: of its configuration."""
+    """transformers' Chameleon with random weights, whose pictures have grid x grid codes. settings:
+    of its configuration."""
     from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
     pictures = {
-        "embed_dim": 8, "num_embeddings": codes, "latent_channels": 12, "resolution": 16,
+        "embed_dim": 8, "num_embeddings": codes, "latent_channels": 12, "resolution": 2 * grid,
         "base_channels": 32, "channel_multiplier": [1, 2], "num_res_blocks": 1,
     }  # fmt: skip
     shape = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 4)
@@ -114,7 +115,7 @@ def stand_in(folder: Path, settings: Mapping[str, Any], words: Sequence[str]) ->
 
     names = vocabulary(CODES, [*TEMPLATE, *words], (int(settings["grid"]) * DOWN // BLOCK,))
     config = {"vocab_size": len(names), "hidden_size": WIDTH, "intermediate_size": 96}
-    model = hf_model(names, config)
+    model = hf_model(names, config, int(settings["grid"]))
     target, drafter = folder / "target", folder / "drafter"
     model.save_pretrained(target)
     write_tokenizer(target / "tokenizer.json", names)
