@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from decoders.api import DecoderError, Draft, Sampling
+from decoders.api import DecoderError, Draft, Sampling, guided
 from decoders.cache import KVCache
 from decoders.compose import PartSpec, build_part, resolve
-from decoders.distribution import guided, probabilities
+from decoders.distribution import probabilities
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle_learner import loaded
-from decoders.verify.children import walk
+from decoders.verify.token_verifier import walk
 
 # ---- cache --------------------------------------------------------------------------------------
 
