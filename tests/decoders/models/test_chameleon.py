@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.api import Sampling
+from decoders.api import Sampling, guided
 from decoders.distribution import code_logits
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
@@ -127,7 +127,7 @@ def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
     cfg = TransformerConfig(vocab=9, grid=3, row_end=True)
     every = torch.zeros(1, 14, 9)
     places = torch.arange(14)[None]
-    target = SimpleNamespace(barred=barred_codes(cfg), logits=lambda hidden: hidden)
+    target = SimpleNamespace(barred=barred_codes(cfg), guided_logits=guided)
     with Operators() as operators:
         logits = code_logits(target, every, 1.0, places)
     assert sum(operators.found.values()) == 3
