@@ -8,13 +8,12 @@ killed run loses the call in flight. A part of the quality images is decoded by 
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import json
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,7 @@ class Runner:
     ) -> None:
         # Of an encoder that is loaded apart from the model.
         hashes = {**model.weights_sha256, **model.text.sha256()}
-        model = dataclasses.replace(model, weights_sha256=hashes)
+        model = replace(model, weights_sha256=hashes)
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
         self.origin, self.hash = origin, config.hash
         self.variants = variants(config, model.sampling)
@@ -167,8 +166,7 @@ class Runner:
             self.neighbours.after(records[0])
 
     def records_of(self, job: Job) -> list[Record]:
-        """Decodes a job; returns the records of its images, with `picture`, where it is to be kept.
-        Raises whatever the decoder raises."""
+        """Decodes a job: a record per image, with its `picture`, where it is to be kept."""
         outcome = self.generate(job)
         rule = getattr(self.decoders.built[job.variant.name], "rule", None)
         disturbed = job.timed and self.neighbours.disturb(outcome.load)
@@ -290,7 +288,7 @@ class Runner:
         for job in first.values():
             bar.set_postfix_str(f"warming up {job.variant.name}")
             # One of each kind of work: a batch, and a place refilled.
-            few = dataclasses.replace(job, indices=job.indices[: job.size + 1])
+            few = replace(job, indices=job.indices[: job.size + 1])
             prompt, image = self.prompts[job.indices[0]].text, partial(self.generate, few)
             self.decoders.warm_up(few, image, prompt, self.config.latency)
 

@@ -77,6 +77,10 @@ DECODERS = (
     ),
 )  # fmt: skip
 RESEED_FID, RESEED_CLIP = 21.66, 0.3111
+SHARED = (
+    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
+    "dtype", "temperature", "cfg",
+)  # fmt: skip
 
 
 def prompt(index: int) -> str:
@@ -143,44 +147,33 @@ def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[st
     return found
 
 
+def ends(column: str, value: float, less: float, more: float) -> dict[str, float]:
+    """A figure with its interval."""
+    return {column: value, f"{column}_lo": value - less, f"{column}_hi": value + more}
+
+
 def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The summary row of a decoder; failed ones have no figures."""
     base = next(d for d in DECODERS if d.temperature == made.temperature)
-    nan = math.nan
-    head = {
-        "study": "synthetic", "model": "tiny", "decoder": made.name, "loop": rows[0]["loop"],
-        "drafter": rows[0]["drafter"], "acceptance": made.acceptance, "tree": made.tree,
-        "backend": "eager", "device": "cpu", "dtype": "bfloat16", "temperature": made.temperature,
-        "cfg": 2.0,
-    }  # fmt: skip
-    text = (*head, "fid_features", "exactness", "status")
-    numbers = [column for column in SUMMARY_NUMBERS if column not in text]
-    empty = head | dict.fromkeys(numbers, nan) | {"fid_features": "", "exactness": ""}
+    line = dict.fromkeys(SUMMARY_NUMBERS, math.nan) | {key: rows[0][key] for key in SHARED}
+    line |= {"fid_features": "", "exactness": "", "status": "failed"}
     if made.error:
-        return empty | {"status": "failed"}
-    mean = {
-        name: float(np.mean([r[name] for r in rows]))
-        for name in ("mal", "mal_no_bonus", "mal_expected", "nfe")
-    }
-    speed = base.seconds / made.seconds
-    moved = np.concatenate([r["moved"] for r in rows])
-    return empty | mean | {
+        return line
+    for name in ("mal", "mal_no_bonus", "mal_expected", "nfe"):
+        line[name] = float(np.mean([r[name] for r in rows]))
+    speed, moved = base.seconds / made.seconds, np.concatenate([r["moved"] for r in rows])
+    line |= ends("speedup", speed, speed * 0.035, speed * 0.035)
+    line |= ends("fid", made.fid, 0.45, 0.5) | ends("fid_debiased", made.fid - 3, 0.45, 0.5)
+    line |= ends("kid", 0.0021, 0.0009, 0.0009) | ends("clip", made.clip, 0.0012, 0.0013)
+    line |= ends("tv_output", made.output_tv, 0.01, 0.01)
+    return line | {
         "n_latency": 20, "latency_mean_s": made.seconds, "latency_p50_s": made.seconds * 0.99,
-        "latency_p95_s": made.seconds * 1.07, "speedup": speed, "speedup_lo": speed * 0.965,
-        "speedup_hi": speed * 1.035, "speedup_blocks": 10, "speedup_least": speed * 0.9,
-        "speedup_greatest": speed * 1.1, "n_quality": 256,
-        "fid_debiased": made.fid - 3, "fid_debiased_lo": made.fid - 3.45,
-        "fid_debiased_hi": made.fid - 2.5, "fid": made.fid, "fid_lo": made.fid - 0.45,
-        "fid_hi": made.fid + 0.5, "fid_features": "scenes-clip", "kid": 0.0021,
-        "kid_lo": 0.0012, "kid_hi": 0.003, "precision": 0.71,
-        "recall": 0.655, "clip": made.clip, "clip_lo": made.clip - 0.0012,
-        "clip_hi": made.clip + 0.0013, "tv_bound": made.bound, "tv_moved_mean": moved.mean(),
-        "tv_moved_max": moved.max(), "tv_output": made.output_tv,
-        "tv_output_lo": made.output_tv - 0.01, "tv_output_hi": made.output_tv + 0.01,
+        "latency_p95_s": made.seconds * 1.07, "speedup_blocks": 10, "speedup_least": speed * 0.9,
+        "speedup_greatest": speed * 1.1, "n_quality": 256, "fid_features": "scenes-clip",
+        "precision": 0.71, "recall": 0.655, "tv_bound": made.bound, "tv_moved_mean": moved.mean(),
+        "tv_moved_max": moved.max(), "tv_tested": made.output_tv,
         "tv_output_bound": made.output_tv + 0.05, "tv_declared_bound": made.bound,
-        "tv_tested": made.output_tv,
-        "exactness": made.verdict,
-        "peak_memory_mb": 912.0, "status": "ok",
+        "exactness": made.verdict, "peak_memory_mb": 912.0, "status": "ok",
     }  # fmt: skip
 
 
@@ -194,11 +187,8 @@ def clip_pair(made: Made) -> tuple[object, ...]:
 def reseed_row(ar: dict[str, Any]) -> dict[str, Any]:
     """AR with a second seed: quality figures only."""
     speed = [name for name in ar if name.startswith(("latency", "speedup", "mal", "nfe"))]
-    return ar | dict.fromkeys([*speed, "n_latency"], math.nan) | {
-        "decoder": "ar (reseed)", "fid": RESEED_FID, "fid_lo": RESEED_FID - 0.45,
-        "fid_hi": RESEED_FID + 0.5, "clip": RESEED_CLIP, "clip_lo": RESEED_CLIP - 0.0012,
-        "clip_hi": RESEED_CLIP + 0.0013,
-    }  # fmt: skip
+    line = ar | dict.fromkeys([*speed, "n_latency"], math.nan) | {"decoder": "ar (reseed)"}
+    return line | ends("fid", RESEED_FID, 0.45, 0.5) | ends("clip", RESEED_CLIP, 0.0012, 0.0013)
 
 
 def picture(folder: Path, relative: str, rng: np.random.Generator) -> None:
