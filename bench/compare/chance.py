@@ -217,5 +217,5 @@ def _fid(a: Side, b: Side, level: float) -> list[Difference]:
     if sorted(a.images.prompt) != sorted(b.images.prompt):  # FID depends on how many, and of what
         return []
     ends = (less - reach, less + reach)
-    found = Difference(a.entry.name, b.entry.name, "FID", 0, less, *ends, least=reach)
-    return [replace(found, verdict=_word(found, abs(less) > reach))]
+    fid = Difference(a.entry.name, b.entry.name, "FID", 0, less, *ends, least=reach)
+    return [replace(fid, verdict=_word(fid, abs(less) > reach))]

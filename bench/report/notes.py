@@ -147,8 +147,8 @@ def made_by(run: RunData) -> str:
     where = rows.gpu.where(rows.gpu.fillna("") != "", rows.cpu)
     named = {"Code": code.unique(), "model": rows.model.unique(), "on": where.dropna().unique()}
     forced = ", ".join(run.identity.get("forced") or [])
-    kept = f" Records of other code were kept (resume=force): {forced}." if forced else ""
-    return f"{'; '.join(f'{key} ' + ', '.join(map(str, v)) for key, v in named.items())}.{kept}"
+    note = f" Records of other code were kept (resume=force): {forced}." if forced else ""
+    return f"{'; '.join(f'{key} ' + ', '.join(map(str, v)) for key, v in named.items())}.{note}"
 
 
 def drift(section: Section) -> list[str]:
@@ -190,7 +190,9 @@ def provenance(run: RunData) -> list[tuple[str, list[str]]]:
 def _flat(text: str) -> list[str]:
     """`{"torch": "2.9"}` -> ["torch 2.9"]; text that is no JSON object stays as it is."""
     try:
-        found: Any = json.loads(text)
+        values: Any = json.loads(text)
     except json.JSONDecodeError:
         return [text]
-    return [f"{key} {value}" for key, value in found.items()] if isinstance(found, dict) else [text]
+    return (
+        [f"{key} {value}" for key, value in values.items()] if isinstance(values, dict) else [text]
+    )
