@@ -12,7 +12,6 @@ import torch
 from PIL import Image
 
 from bench.config.compose import compose_study
-from bench.data.errors import PromptError
 from bench.notebook import _built, decode, page
 from decoders.api import DecoderError
 from tests.bench.report.synthetic import DECODERS, write_run
@@ -58,7 +57,7 @@ def test_images_decoded_in_several_threads_are_those_decoded_alone(decoder: str)
 
 def test_a_prompt_s_white_space_is_spaces_and_control_characters_are_refused() -> None:
     assert torch.equal(decode("a\xa0red\u200b circle").codes, decode("a red circle").codes)
-    with pytest.raises(PromptError, match="control characters"):
+    with pytest.raises(DecoderError, match="control characters"):
         decode("a red\x07 circle")
 
 
