@@ -170,7 +170,6 @@ def cmd_check(words: Sequence[str]) -> int:
     from bench.config.compose import compose_study
     from bench.config.schema import variants
     from bench.measure.device import prepare
-    from bench.prompts import load_prompts
     from bench.run.decoders import build
     from bench.run.finish import VERDICT_COLUMNS, verdicts
     from bench.run.session import load_model
@@ -180,7 +179,7 @@ def cmd_check(words: Sequence[str]) -> int:
     every = variants(config, model.sampling)
     for variant in every:  # what `run` refuses is refused before the first verdict
         build(model, variant)
-    found = verdicts(model, every, lambda: [p.text for p in load_prompts(config.prompts, None)])
+    found = verdicts(model, every)
     say(terminal(of_cells(VERDICT_COLUMNS, [v.cells() for v in found])))
     wrong = [v.decoder for v in found if not v.as_expected]
     if wrong:

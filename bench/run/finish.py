@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,10 +84,9 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     write_fairness(path, fair)
     judged = list[Verdict]()
     if config.gate:
-        captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
         # Where an image ran into the time limit the gate could wait for ever.
         late = set(rows.decoder[rows.error.str.startswith(TimeLimitError.__name__)])
-        judged = verdicts(result.model, every, lambda: captions, late)
+        judged = verdicts(result.model, every, late)
     cells = pd.DataFrame([v.cells() for v in judged], columns=list(VERDICT_COLUMNS))
     write_csv(path / "exactness.csv", cells)
     exactness = {verdict.decoder: verdict.text for verdict in judged}
@@ -99,36 +98,27 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
 
 
 def verdicts(
-    model: ImageModel,
-    every: Sequence[DecoderVariant],
-    captions: Callable[[], Sequence[str]],
-    skipped: Collection[str] = (),
+    model: ImageModel, every: Sequence[DecoderVariant], skipped: Collection[str] = ()
 ) -> list[Verdict]:
     """The gate's verdict on every decoder; one it cannot judge is "not checked", with the error,
-    and so is one of `skipped`, which ran into the time limit. captions: prompts of the model, for
-    drafters that are judged on images of it. Raises SharedStateError."""
+    and so is one of `skipped`, which ran into the time limit. Raises SharedStateError."""
     judged, guard = list[Verdict](), Guard(model, every)
     with progress(len(every), "exactness", unit="decoder") as bar:
         for variant in every:
             bar.set_postfix_str(variant.name)
-            judged.append(_verdict(variant, model, captions, variant.name in skipped))
+            judged.append(_verdict(variant, model, variant.name in skipped))
             guard.check(variant)
             bar.update()
     return judged
 
 
-def _verdict(
-    variant: DecoderVariant,
-    model: ImageModel,
-    captions: Callable[[], Sequence[str]],
-    skipped: bool,
-) -> Verdict:
+def _verdict(variant: DecoderVariant, model: ImageModel, skipped: bool) -> Verdict:
     from bench.judge.gate import check_decoder
 
     name, expect, spec = variant.name, variant.entry.expect, variant.entry.spec
     report: Any = Failure("an image of it ran into time_limit")
     if not skipped:
-        report = attempt(lambda: check_decoder(spec, variant.sampling, model, captions))
+        report = attempt(lambda: check_decoder(spec, variant.sampling, model))
     if isinstance(report, Failure):
         log.warning("the gate could not judge %s: %s", name, report.error)
         return Verdict(name, "not checked", math.nan, report.error, expect, "not checked")

@@ -6,7 +6,8 @@ the distributions are far from uniform) make drafter and target disagree.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +15,12 @@ from torch import Tensor
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.models.eagle_net import EagleNet
 from decoders.models.transformer import Transformer, TransformerConfig, cast
+from decoders.noise import Noise
 
 SHARPNESS = 6.0  # scale of the random output head
+WIDTH, LAYERS, HEADS = 16, 2, 2  # of a small target; the drafter is as wide
+DAMPING = 0.5  # scale of the layers' outputs, which the drafter cannot know
+HEARING = 0.3  # weight of the previous feature in the drafter
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class RandomText:
 @dataclass(frozen=True)
 class RandomTokenizer:
     codebook: Tensor
+    raw_codebook: Tensor | None = None
 
     def decode(self, codes: Tensor) -> Tensor:
         """Grey images: a code's first latent coordinate is its brightness."""
@@ -92,3 +98,47 @@ def random_model(
         weights_sha256={},
         drafters={"eagle": drafter},
     )
+
+
+def small_model(
+    vocab: int,
+    grid: int,
+    seed: int,
+    drafters: tuple[str, ...] = ("eagle",),
+    dtype: torch.dtype = torch.float32,
+) -> ImageModel:
+    """V = vocab codes, L = grid**2, on the CPU, with a drafter under every name. It embeds codes as
+    the target does, so that its drafts are accepted and rejected often."""
+    model = random_model(vocab, grid, WIDTH, LAYERS, seed, dtype, heads=HEADS)
+    target: Any = model.target
+    net = model.drafters["eagle"]
+    with torch.no_grad():
+        for layer in [*target.layers, *net.layers]:
+            layer.attention.wo.weight.mul_(DAMPING)
+            layer.feed_forward.w2.weight.mul_(DAMPING)
+        net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
+        eye = torch.eye(target.width)
+        net.fc.weight.copy_(torch.cat([eye * target.width**0.5, eye * HEARING], 1))
+    generator = torch.Generator().manual_seed(seed)
+    raw = model.codebook * (0.5 + torch.rand(vocab, 1, generator=generator))
+    tokenizer = RandomTokenizer(model.codebook, raw)
+    return replace(model, tokenizer=tokenizer, drafters=dict.fromkeys(drafters, net))
+
+
+def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
+    """`count` different random captions of different lengths, left-padded."""
+    target: Any = model.target
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, target.prefix, target.cfg.text_width)
+    pad = torch.randint(0, target.prefix, (count, 1), generator=generator)  # [B, 1]
+    features = torch.randn(shape, generator=generator).to(model.dtype)
+    return TextFeatures(features, torch.arange(target.prefix) >= pad)
+
+
+def same_prompt(text: TextFeatures, count: int) -> TextFeatures:
+    """One caption, `count` times."""
+    return TextFeatures(text.features[:1].expand(count, -1, -1), text.mask[:1].expand(count, -1))
+
+
+def fresh_noise(count: int, length: int, generator: torch.Generator) -> Noise:
+    return Noise.of_keys(torch.randint(2**32, (count, 2), generator=generator), length)

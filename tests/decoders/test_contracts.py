@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bench.judge.gate.small import fresh_noise, same_prompt
 from decoders.api import (
     Acceptance,
     CodeKind,
@@ -25,7 +24,7 @@ from decoders.api import (
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.executed import executed
 from decoders.execution.cpu.library import missing
-from decoders.models.small import random_model
+from decoders.models.small import fresh_noise, random_model, same_prompt
 from decoders.noise import DRAFT_SLOT, Noise, sample
 from decoders.verify.exact import Exact
 from tests.decoders.compositions import CHAIN, EAGLE, EXACT, LOOP

@@ -8,14 +8,16 @@ import pytest
 from bench.judge.gate import check, sampled, whole_law
 from bench.judge.gate.report import CheckResult
 
-CHECKS = ("definition_check", "loop_check", "rows_check", "wide_check")
+CHECKS = {
+    check: ("batches_check", "definition_check", "loop_check", "wide_check"),
+    whole_law: ("law_check",),
+}
 
 
 @pytest.fixture
 def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few whole images and the last two levels alone, for verdicts that other checks decide."""
+    """Few small images, for verdicts that other checks decide."""
     monkeypatch.setattr(sampled, "DRAWN", 4 * sampled.BATCH)
-    monkeypatch.setattr(whole_law, "ENOUGH", 0)
 
 
 @pytest.fixture
@@ -34,8 +36,8 @@ def found_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
             return checked
 
-        for name in CHECKS:
-            monkeypatch.setattr(check, name, once(getattr(check, name)))
-        monkeypatch.setattr(whole_law, "law_check", once(whole_law.law_check))
+        for module, names in CHECKS.items():
+            for name in names:
+                monkeypatch.setattr(module, name, once(getattr(module, name)))
 
     return until

@@ -1,26 +1,31 @@
-"""Decoders with one planted error each, to show that the gate catches it.
+"""Parts of decoders with one planted error each, which no verdict may call exact, and right ones,
+which none may call broken.
 
-Loops, verifiers, rules and trees here are the real ones with methods that the contracts name
-overridden (`changed`, `judging`, `finds`); everything else stays as it is.
+They are the real parts with methods that the contracts name overridden (`changed`, `judging`,
+`finds`); everything else stays as it is.
 """
 
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from types import new_class
 from unittest import mock
 
 import torch
 
-from decoders.api import Acceptance
-from decoders.distribution import pick, probabilities
+from decoders.cache import added
+from decoders.distribution import drop_sibling, probabilities
 from decoders.loops import speculative
+from decoders.loops.duo import Duo
 from decoders.loops.speculative import Speculative
-from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, TARGET_SLOT, Noise
+from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, sample
 from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.jacobi import Jacobi
 from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.static import Static
+from decoders.propose.window import fresh_uniforms
 from decoders.verify.exact import Exact
-from decoders.verify.lantern import Lantern
-from decoders.verify.token_verifier import TokenVerifier, Verdicts
+from decoders.verify.token_verifier import TokenVerifier
 
 
 def changed(base, **own):
@@ -75,86 +80,259 @@ def settling(probabilities):
     return changed(Speculative, verify_and_commit=verify_and_commit)
 
 
-def stale_test_children(usual, law, draft, codes, valid, place):
-    if law.greedy:
-        return usual(law, draft, codes, valid, place)
-    rule, p, q = usual.__self__.rule, law.p, draft.q
-    columns = {"accept": [], "strict": [], "moved": [], "bound": []}
-    for j in range(codes.shape[-1]):
-        test = rule.test(p, q, codes[..., j])
-        for name, values in columns.items():
-            values.append(torch.where(valid[..., j], getattr(test, name), 0.0))
-        p = torch.where(valid[..., j, None], test.residual, p)
-    return Verdicts(**{n: torch.stack(v, -1) for n, v in columns.items()}, residual=p)
+# ---- drafters -----------------------------------------------------------------------------------
 
 
-def q_of_the_grandparent(usual, law, draft, *rest):
-    index = draft.parents[..., None].expand_as(draft.q)
-    return usual(law, replace(draft, q=draft.q.gather(1, index)), *rest)
+def answering(change):
+    """A drafter whose logits after the root are what `change` makes of them."""
+
+    def begin(usual, *args):
+        session = usual(*args)
+        advance = session.advance
+        session.advance = lambda *given: change(advance(*given), *given)
+        return session
+
+    return changed(Eagle, begin=begin)
 
 
-def one_node_up(usual, law, verdicts, path, *rest):
-    above = path.nodes.gather(1, (path.count - 1).clamp_min(0)[:, None])[:, 0]
-    return usual(law, verdicts, replace(path, last=above), *rest)
+def without_first(logits, *_):
+    return logits.clone().index_fill_(1, torch.tensor([0]), torch.nan)
 
 
-class SharedAcceptNoise(Noise):
-    """All siblings are tested with the first one's uniform."""
-
-    def at(self, position, slot, count=1):
-        found = super().at(position, slot, count)
-        return found[..., :1].expand_as(found) if slot == ACCEPT_SLOT else found
+def flatter(logits, hidden, codes, count, start):
+    return torch.where((count == 1)[:, None], 0.5 * logits, logits)
 
 
-class TwinNoise(Noise):
-    """The corrected or bonus code is drawn with the first draft's uniform."""
-
-    def at(self, position, slot, count=1):
-        return super().at(position, DRAFT_SLOT if slot == TARGET_SLOT else slot, count)
-
-
-# (1) q_j still holds the rejected siblings: only p is updated after a rejection.
-StaleQ = judging(verdicts=stale_test_children)
-# (1) Children are tested against the drafter's distribution of their grandparent.
-ParentQ = judging(verdicts=q_of_the_grandparent)
-# (2) The longest accepted path instead of the first accepted child.
-LongestPath = judging(path=lambda usual, law, *rest: usual(replace(law, greedy=True), *rest))
-# (4) The code after the path is sampled at the parent of its last node.
-BonusAtParent = judging(last_code=one_node_up)
-# (8) One accept uniform for all siblings.
-SharedUniform = judging(
-    verify=lambda usual, law, draft, noise, *rest: usual(
-        law, draft, SharedAcceptNoise(noise.uniform), *rest
-    )
-)
-# (8) Draft and correction share a uniform.
-TwinUniform = judging(
-    last_code=lambda usual, law, verdicts, path, noise, place: usual(
-        law, verdicts, path, TwinNoise(noise.uniform), place
-    )
-)
-# (3) The residual (p - q)+ as it is: harmless for the last draw, not for the next child.
-Unnormalised = finds(
-    residual=lambda found, p, q, x: (
-        p.scatter(-1, x[..., None], 0.0) if q is None else (p - q).clamp_min(0.0)
-    )
-)
-# (4) The root and its tree one cell too far in the image.
-ShiftedGrid = changed(
-    Speculative,
-    forward=lambda usual, run, draft, mask: (
-        draft, *usual(run, replace(draft, depth=draft.depth + 1), mask)[1:]
-    ),
-)  # fmt: skip
+NoLogit = answering(without_first)  # one of the drafter's logits is NaN
+# Right, and breaks the contract: q is flatter where the last step accepted nothing. Numbers of
+# places behind the rejected one are new ones then, so that the output is exact.
+Adaptive = answering(flatter)
 
 
-class SelfNeighbour(Lantern):
-    """(5) x is its own nearest neighbour, so p(x) counts twice."""
+def remembering(level, weight=1.5):
+    """A drafter that is told less likely what it drafted `level` places on, once the root has come
+    there: the draft was rejected, or stands now."""
 
-    def __init__(self, model, **options):
-        super().__init__(model, **options)
-        own = torch.arange(len(self.table), dtype=self.table.dtype)[:, None]
-        self.table = torch.cat([own, self.table], 1)[:, : self.table.shape[1]]
+    def begin(usual, *args):
+        session, old = usual(*args), {}
+        advance, expand = session.advance, session.expand
+
+        def advanced(hidden, codes, count, start):
+            logits, place = advance(hidden, codes, count, start).clone(), start + count
+            for code, where in old.get("drafts", []):
+                held = weight * (where == place).float()
+                logits.scatter_add_(1, code[:, None], -held[:, None].to(logits))
+            old["drafts"], old["place"] = [], place
+            return logits
+
+        def expanded(codes, nodes, parents, depth):
+            if depth >= level:
+                old["drafts"] = [*old["drafts"], (codes[:, 0], old["place"] + depth - 1)]
+            return expand(codes, nodes, parents, depth)
+
+        session.advance, session.expand = advanced, expanded
+        return session
+
+    return changed(Eagle, begin=begin)
+
+
+OwnRejected = remembering(1)  # (t2) q depends on the drafter's own rejected draft at that place
+DeepRejected = remembering(2)  # the same of what was drafted at that place as a second level
+Counting = remembering(1, 0.0)  # right: keeps a count of what it drafted, and does not use it
+
+
+class OwnGenerator(Eagle):
+    """Right: its logits are shaken by random numbers of its own, and q is what they give."""
+
+    def __init__(self, model, checkpoint="eagle"):
+        super().__init__(model, checkpoint)
+        self.generator = torch.Generator().manual_seed(3)
+
+    def numbers(self):
+        return self.generator
+
+    def begin(self, *args):
+        session, generator = super().begin(*args), self.numbers()
+        advance = session.advance
+
+        def advanced(*given):
+            logits = advance(*given)
+            return logits + torch.randn(logits.shape, generator=generator)
+
+        session.advance = advanced
+        return session
+
+
+class OwnSeed(OwnGenerator):
+    """Right: the same, and every batch begins with the same numbers."""
+
+    def numbers(self):
+        return torch.Generator().manual_seed(3)
+
+
+class LastCode(Eagle):
+    """(right) A table of pairs: q depends on the last code alone, and its memory is reused."""
+
+    def begin(self, start, most, nodes):
+        return LastCodeSession(start.model.target.vocab_size, start.batch)
+
+
+class LastCodeSession:
+    def __init__(self, vocab, batch):
+        self.table = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(4))
+        self.root_code, self.calls = torch.zeros(batch, dtype=torch.long), 0
+        self.memory = torch.zeros(batch, vocab)
+
+    def advance(self, hidden, codes, count, start):
+        self.root_code = codes.gather(1, count[:, None] - 1)[:, 0]
+        return self.memory.copy_(self.table[self.root_code])
+
+    def expand(self, codes, nodes, parents, depth):
+        self.memory.zero_()
+        return self.table[codes]
+
+
+# ---- trees --------------------------------------------------------------------------------------
+
+
+def with_rows(power):
+    """Drafts are drawn from q^power with Gumbel rows, q is declared."""
+
+    def draw(_, dist, level, noise, place):
+        rows = noise.gumbel(place, dist.shape[-1], DRAFT_SLOT)[:, None]  # [B, 1, V]
+        return (power * dist.log() + rows).topk(level.count, -1).indices
+
+    return changed(Static, draw=draw)
+
+
+Sharper = with_rows(1.05)  # (t3)
+Rows = with_rows(1.0)  # right, and not to be enumerated
+
+
+class HalfSums(Static):
+    """(w4) Drafts are drawn by sums in the model's dtype; q is declared in float32."""
+
+    def __init__(self, model, choices):
+        super().__init__(model, choices)
+        self.dtype = model.dtype
+
+    def draw(self, dist, level, noise, place):
+        drawn = []
+        for u in self.numbers(level, noise, place).unbind(-1):
+            sums = dist.to(self.dtype).cumsum(-1)
+            limit = u.expand(dist.shape[:-1])[..., None].to(self.dtype) * sums[..., -1:]
+            drawn.append((sums > limit).int().argmax(-1))
+            dist = drop_sibling(dist, drawn[-1])
+        return torch.stack(drawn, -1)
+
+
+def best_first(usual, dist, *rest):
+    drawn = usual(dist, *rest)
+    return drawn.gather(-1, dist.gather(-1, drawn).argsort(-1, descending=True))
+
+
+def noisy(usual, session, root_logits, sampling, noise, position):
+    u = noise.at(position, ACCEPT_SLOT).expand_as(root_logits)
+    shift = 4 * torch.sin(40 * u + torch.arange(root_logits.shape[-1]))
+    return usual(session, root_logits + shift, sampling, noise, position)
+
+
+# Siblings are drawn, and then tested in the order of their probability.
+BestFirst = changed(Static, draw=best_first)
+# A draft is the drafter's likeliest code, and the soft q is declared.
+Argmax = changed(Static, draw=lambda _, dist, level, *rest: dist.topk(level.count, -1).indices)
+# (10) Children that depend on the uniform they are tested with.
+RandomDynamic = changed(Dynamic, grow=noisy)
+
+# ---- loops --------------------------------------------------------------------------------------
+
+
+class StaleCache(Speculative):
+    """(9) The accepted path's keys and values stay where the tree wrote them."""
+
+    def verify_and_commit(self, run, *args):
+        with mock.patch.object(run.cache, "commit"):
+            return super().verify_and_commit(run, *args)
+
+
+class StaleRow(Speculative):
+    """(t4) After step 11 the keys and values of row 1 stay where the tree wrote them."""
+
+    def verify_and_commit(self, run, *rest):
+        commit, data = run.cache.commit, run.cache.data
+        if int(run.record.steps.max()) < 11 or data.shape[2] < 2:
+            return super().verify_and_commit(run, *rest)
+
+        def stale(source, destination):
+            kept = data[:, :, 1].clone()
+            commit(source, destination)
+            data[:, :, 1] = kept
+
+        with mock.patch.object(run.cache, "commit", stale):
+            return super().verify_and_commit(run, *rest)
+
+
+class TakesOver(Speculative):
+    """An image that takes over a row of another sees the padding of its caption."""
+
+    def generate(self, text, noise, *, pairs=0, rows=None):
+        self.refills = rows is not None and rows < text.batch
+        return super().generate(text, noise, pairs=pairs, rows=rows)
+
+    def begin(self, text, *rest):
+        if self.refills and text.batch == 1:
+            text = replace(text, mask=torch.ones_like(text.mask))
+        return super().begin(text, *rest)
+
+
+class Last96(Speculative):
+    """(w5) Attention sees the prefix, the last 96 codes and the draft."""
+
+    def draft(self, run):
+        draft, mask = super().draft(run)
+        slots, prefix = torch.arange(mask.shape[-1]), self.model.target.prefix
+        first = (prefix + run.length - 96).repeat(self.sampling.guidance_rows)  # [R]
+        seen = (slots < prefix) | (slots >= first[:, None])  # [R, S]
+        return draft, torch.minimum(mask, added(seen)[:, None])
+
+
+class EmptySlot(Speculative):
+    """(23) The slot behind the draft, which was never written, is visible to attention."""
+
+    def masked(self, run, draft):
+        draft, mask = super().masked(run, draft)
+        behind = self.model.target.prefix + run.length - 1 + draft.codes.shape[1]  # [B]
+        slot = torch.arange(mask.shape[-1]) == behind.repeat(self.sampling.guidance_rows)[:, None]
+        return draft, torch.maximum(mask, added(slot)[:, None])
+
+
+class Rewritten(Speculative):
+    """(right) Drafts in its own way: the mask is made a second time."""
+
+    def draft(self, run):
+        return self.masked(run, super().draft(run)[0])
+
+
+class KeptOn(Duo):
+    """(24) What the drafter went on with is kept after a rejection, where it stands."""
+
+    def stands(self, run, count):
+        return torch.ones_like(count).bool()
+
+    def verify_and_commit(self, run, *given):
+        done = super().verify_and_commit(run, *given)
+        run.session.stands.copy_(self.stands(run, done[4]))
+        return done
+
+
+class KeptBehind(KeptOn):
+    """Right: what goes on from a last draft that was rejected is kept under the corrected code. Its
+    law was fixed before the test, and is declared as it was."""
+
+    def stands(self, run, count):
+        root = run.output.codes.gather(1, run.output.count[:, None] - 1)
+        run.session.codes[:, :1] = root
+        return count == self.proposer.depth
 
 
 def half(p):
@@ -166,8 +344,13 @@ def half_law(logits, sampling):
     return p / p.sum(-1, keepdim=True)
 
 
-# (6) Acceptance and residual from bf16 probabilities.
-HalfAcceptance = changed(Exact, test=lambda usual, p, q, x: usual(half(p), half(q), x))
+# (4) The root and its tree one cell too far in the image.
+ShiftedGrid = changed(
+    Speculative,
+    forward=lambda usual, run, draft, mask: (
+        draft, *usual(run, replace(draft, depth=draft.depth + 1), mask)[1:]
+    ),
+)  # fmt: skip
 # (6) The loop hands over the target's distribution rounded to bf16, then normalised.
 HalfTarget = settling(half_law)
 # (7) top-k and top-p for the drafter only.
@@ -175,70 +358,47 @@ UnfilteredTarget = settling(
     lambda logits, sampling: probabilities(logits, replace(sampling, top_k=0, top_p=1.0))
 )
 
-
-class StaleCache(Speculative):
-    """(9) The accepted path's keys and values stay where the tree wrote them."""
-
-    def verify_and_commit(self, run, *args):
-        with mock.patch.object(run.cache, "commit"):
-            return super().verify_and_commit(run, *args)
+# ---- proposers ----------------------------------------------------------------------------------
 
 
-def noisy(usual, session, root_logits, sampling, noise, position):
-    u = noise.at(position, ACCEPT_SLOT).expand_as(root_logits)
-    shift = 4 * torch.sin(40 * u + torch.arange(root_logits.shape[-1]))
-    return usual(session, root_logits + shift, sampling, noise, position)
+class OldDraftsNewLaw(Jacobi):
+    """Drafts of the last window stay, and the target's newest laws are declared."""
+
+    def draw(self, law, left, noise, places):
+        return torch.where(left.drafted, left.codes, super().draw(law, left, noise, places))
 
 
-# (10) Children that depend on the uniform they are tested with.
-RandomDynamic = changed(Dynamic, grow=noisy)
-# (11) Moves mass, declares none.
-HiddenBound = finds(Lantern, bound=lambda found, *_: torch.zeros_like(found.bound))
+class KeptTwice(Jacobi):
+    """(w1) A draft that came out alike in two windows running stays; the newest law is declared."""
+
+    def begin(self, start):
+        made = copy(self)
+        size = start.model.target.length + 2 * self.nodes
+        made.codes = torch.full((len(start.first), size), -1)  # by place
+        made.alike = torch.zeros_like(made.codes)  # windows in a row with that code
+        return super(KeptTwice, made).begin(start)
+
+    def draw(self, law, left, noise, places):
+        codes, alike = self.codes.gather(1, places), self.alike.gather(1, places)
+        fresh = super().draw(law, left, noise, places)
+        new = torch.where(left.drafted & (alike >= 2), codes, fresh)
+        self.alike.scatter_(1, places, torch.where(new == codes, alike + 1, 1))
+        self.codes.scatter_(1, places, new)
+        return new
 
 
-class GenerousGreedy(Lantern):
-    """(12) Accepts at temperature 0 whenever p_A(x) is half of the peak."""
+class LevelsTwice(Jacobi):
+    """At levels 9 to 12 of the window a draft is drawn with the number of the level above."""
 
-    def greedy(self, p, x):
-        found = super().greedy(p, x)
-        hit = (pick(p, x) + found.moved >= 0.5 * p.amax(-1)).float()
-        return replace(found, accept=torch.maximum(found.accept, hit))
-
-
-class SecondBest(Exact):
-    """(13) The draft is accepted at temperature 0 when it is among the two best codes."""
-
-    def greedy(self, p, x):
-        hit = (p.topk(2).indices == x[..., None]).any(-1).float()
-        zero = torch.zeros_like(hit)
-        return Acceptance(hit, hit, p, zero, zero)
+    def draw(self, law, left, noise, places):
+        level = 1 + torch.arange(places.shape[1])
+        at = torch.where((level >= 9) & (level <= 12), places - 1, places)
+        return sample(law, fresh_uniforms(noise, at, DRAFT_SLOT)[..., 0])
 
 
-class NoBound(Lantern):
-    """(14) Accepts everything and declares a bound that is no number."""
+class Squared(Jacobi):
+    """Right, but a number goes through a function that has no threshold to be seen."""
 
-    def test(self, p, q, x):
-        found = super().test(p, q, x)
-        entropy = (p * p.log2() / 0.0).sum(-1)  # NaN: the bound of a careless rule
-        return replace(found, accept=torch.ones_like(found.accept), bound=0 * entropy)
-
-    def greedy(self, p, x):
-        found = super().greedy(p, x)
-        nan = torch.full_like(found.bound, torch.nan)
-        return replace(found, accept=torch.ones_like(found.accept), bound=nan, moved=nan)
-
-
-class NoLogit(Eagle):
-    """(15) One of the drafter's logits is NaN."""
-
-    def begin(self, *args):
-        session = super().begin(*args)
-        advance = session.advance
-
-        def broken(*told):
-            logits = advance(*told).clone()
-            logits[:, 0] = torch.nan
-            return logits
-
-        session.advance = broken
-        return session
+    def draw(self, law, left, noise, places):
+        noise.at(places, DRAFT_SLOT).square()
+        return super().draw(law, left, noise, places)

@@ -13,9 +13,7 @@ def part(module: str, name: str, **options) -> PartSpec:
     return PartSpec(f"{module}.{name}", options)
 
 
-exam, planted, field = (
-    partial(part, f"tests.exact.{module}") for module in ("exam", "planted", "planted_field")
-)
+planted, ruling = (partial(part, f"tests.exact.{name}") for name in ("planted", "planted_rules"))
 verifying, proposing = partial(part, "decoders.verify"), partial(part, "decoders.propose")
 drafting, planting = (partial(part, f"decoders.propose.{name}") for name in ("drafters", "trees"))
 AR = PartSpec("decoders.loops.autoregressive.Autoregressive")

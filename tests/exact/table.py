@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.judge.gate.small import RealModel, small_spec
+from bench.judge.gate.small import small_spec
 from decoders.api import ImageModel, Prefill, Sampling, TextFeatures
 from decoders.cache import KVCache, visible
 from decoders.compose import DecoderSpec, PartSpec
@@ -152,8 +152,8 @@ def table_model(vocab: int = 3, length: int = 3, seed: int = 0) -> ImageModel:
     )
 
 
-def table_spec(spec: DecoderSpec, model: ImageModel, real: RealModel) -> DecoderSpec:
+def table_spec(spec: DecoderSpec, model: ImageModel, codebook: int) -> DecoderSpec:
     """The composition on a table model: k relative to its codebook, its tree cut to what fits, and
     a table drafter in the place of its own."""
-    small = small_spec(replace(spec, drafter=None), model, real)
+    small = small_spec(replace(spec, drafter=None), model, codebook)
     return small if spec.drafter is None else replace(small, drafter=DRAFTER)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.judge.gate import check_decoder
-from bench.judge.gate.laws import CLOSE, law_check, record_nodes
+from bench.judge.gate.laws import CLOSE, law_check, visited
 from bench.judge.gate.small import GateCase
 from decoders.api import Sampling
 from decoders.verify.cool_sd import CoolSD, Lenience
@@ -40,11 +40,11 @@ class DeepOnly(Exact):
         return replace(found, accept=torch.where(self.free, 1.0, found.accept))
 
 
-class LateOnly(DeepOnly):
-    """The same from the middle of the image on."""
+class MiddleOnly(DeepOnly):
+    """The same at places 64 to 191 of an image."""
 
     def where(self, depth, place):
-        return place + depth > 4
+        return (place + depth >= 64) & (place + depth < 192)
 
 
 class Outside(Lantern):
@@ -76,7 +76,7 @@ def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth():
     found = check_decoder(composed("chain", COOL), TAU_1)
     assert found.text == "relaxed" and "computes it itself: it cannot exceed it" in found.detail
     worst, loop = found.evidence["node law"]["worst"], found.evidence["loop"]
-    assert worst.node.spot.depth == 0  # omega is largest there
+    assert worst.spot.depth == 0  # omega is largest there
     assert 0.2 < worst.law.tv <= 1 - 1 / (1.5 * 2.144) + 1e-5
     assert loop["nodes"] > 40 and loop["gap"] <= CLOSE
     assert check_decoder(composed("chain", COOL), TAU_0).verdict == "exact"
@@ -91,7 +91,7 @@ def test_cool_sd_that_relaxes_nowhere_is_exact():
     ("spec", "says"),
     [
         (composed(rule=here("DeepOnly")), "where 0.0000 is declared .* at depth 2"),
-        (composed(rule=here("LateOnly")), "where 0.0000 is declared .* at depth"),
+        (composed(rule=here("MiddleOnly")), "where 0.0000 is declared .* at depth ., place"),
         (composed(rule=COOL, loop=here("DeeperLoop")), "another bound than the rule gives"),
         (composed(rule=here("HalfBound")), "is declared"),
         (composed(rule=here("Generous")), "declares another output bound"),
@@ -108,7 +108,7 @@ def test_a_rule_that_leaves_the_support_must_say_so():
     silent = here("Outside", k=400, delta=0.6)
     for rule, error in ((silent, True), (verifying("lantern.Lantern", k=400), False)):
         case = GateCase(composed(rule=rule), filtered)
-        found = law_check(case, record_nodes(case))
+        found = law_check(case, visited(case))
         assert ("codes with p(x) = 0 are committed" in found.fault) == error
         assert found.evidence["outside"] > 0.01
 

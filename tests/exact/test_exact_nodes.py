@@ -8,8 +8,8 @@ import torch
 
 from bench.judge.gate.laws import random_pairs
 from bench.judge.gate.reference import ReferenceRule
-from bench.judge.gate.small import small_model
 from decoders.distribution import normalised
+from decoders.models.small import small_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
 from metrics.node_law import node_law, ordered_draws
@@ -78,11 +78,11 @@ def test_a_law_by_hand():
     assert law.tv == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_exact_rules_have_no_tv_at_any_node(count):
+def test_exact_rules_have_no_tv_at_any_node():
     for _, p, q in PAIRS:
-        assert node_law(Exact(), p, q, count).tv < 1e-5
-        assert node_law(Exact(), p, None, q.topk(count).indices).tv < 1e-5
+        for count in (1, 2, 3):
+            assert node_law(Exact(), p, q, count).tv < 1e-5
+            assert node_law(Exact(), p, None, q.topk(count).indices).tv < 1e-5
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -95,11 +95,11 @@ def test_one_deterministic_child_gives_p_a_itself_which_is_as_defined(name):
         most = torch.full_like(p, 0.3) if name == "lantern" else 3 * p  # p_A(x) <= lambda p(x)
         assert (test.moved <= test.bound + 1e-6).all() and (test.moved <= most + 1e-6).all()
         for x in range(VOCAB):
-            law, wanted = node_law(rule, p, None, EVERY[[x]]), reference.at(p.double().numpy(), x)
+            law = node_law(rule, p, None, EVERY[[x]])
             assert law.tv == pytest.approx(float(test.moved[x]), abs=1e-6)
             assert law.tv <= law.declared + 1e-5
-            if not wanted.near_edge:
-                assert float(test.moved[x]) == pytest.approx(wanted.moved, abs=1e-6)
+        wanted, _, near_edge = reference.at(p.double().expand(VOCAB, -1), EVERY)
+        assert torch.allclose(test.moved.double()[~near_edge], wanted[~near_edge], atol=1e-6)
 
 
 def test_several_deterministic_children_keep_the_composed_bound():
@@ -148,26 +148,18 @@ def test_the_released_static_residual_moves_the_law():
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_one_draft_is_away_from_p_by_the_output_bound_itself(name):
+def test_nodes_stay_within_the_output_bound_which_one_draft_meets(name):
     """With the lemma's correction, and with the papers', which does no worse."""
     rule = RULES[name]
     for _, p, q in PAIRS:
-        law = node_law(rule, p, q, 1)
-        assert law.tv == pytest.approx(by_hand(PAPERS[name.split(",")[0]], p, q), abs=1e-6)
-        assert law.limit == pytest.approx(law.tv, abs=1e-6)
-        for x in range(VOCAB):  # deterministic: q = 1 at x
-            fixed = node_law(rule, p, None, torch.tensor([x]))
-            assert fixed.limit == pytest.approx(fixed.tv, abs=1e-6)
-
-
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("count", [2, 3])
-def test_siblings_stay_within_the_output_bound(name, count):
-    for _, p, q in PAIRS:
-        for drawn, children in ((q, count), (None, q.topk(count).indices)):
-            law = node_law(RULES[name], p, drawn, children)
-            assert law.tv <= law.limit + 1e-6
-            assert law.limit <= 1 + 1e-6
+        for count in (1, 2, 3):
+            for drawn, children in ((q, count), (None, q.topk(count).indices)):
+                law = node_law(rule, p, drawn, children)
+                assert law.tv <= law.limit + 1e-6 and law.limit <= 1 + 1e-6
+                assert count > 1 or law.tv == pytest.approx(law.limit, abs=1e-6)
+        assert node_law(rule, p, q, 1).tv == pytest.approx(
+            by_hand(PAPERS[name.split(",")[0]], p, q), abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("name", PAPERS)

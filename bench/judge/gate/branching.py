@@ -12,20 +12,20 @@ the unit cube: what a row returns has the probability of its box.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, SLOTS, Noise
+from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OVERRUN, SLOTS, Noise
 
 PLACES, MOST_SLOTS = 2**10, 2**20  # a key is (round * PLACES + place) * MOST_SLOTS + slot
 RENEWED = 2**16  # added to the round of numbers that are new in every step
 TINY = 1e-13  # a narrower cell is rounding
-POINT = TINY / 10  # width of a fixed number
 CHUNK = 4096  # rows that run at once
+PRIME, LARGEST = 2**31 - 1, 1 - 2.0**-40  # of the numbers that are fixed
 RESHAPING = frozenset(  # operations that move numbers and do not read them
     {
         *("__getitem__", "__get__", "__len__", "__repr__", "size", "dim", "numel", "detach", "to"),
@@ -43,105 +43,119 @@ class NotEnumerable(DecoderError):
     """The program uses a random number in a way that shows no thresholds."""
 
 
+class Free(NamedTuple):
+    """Blocks of places whose numbers are split: `size` places from each of first [M] on. A block
+    has a law of its own, in which all other numbers are fixed, at values as good as random. accept
+    [M]: whether those that test drafts accept them all, so that the block is met at any level.
+    Else most are accepted, and none at the place before: the block begins with a first level."""
+
+    first: Tensor
+    size: int = PLACES
+    accept: Tensor = torch.zeros(1, dtype=torch.bool)
+
+
+EVERY = Free(torch.zeros(1, dtype=torch.long))
+
+
+def fixed(keys: Tensor, first: Tensor, accept: Tensor) -> Tensor:
+    """Values [B, n] float64 in [0, 1) of numbers that are not free: keys [B, n], of rows whose
+    blocks have these [B, 1]."""
+    slot, value = keys % MOST_SLOTS, _scattered(keys)
+    tested = (slot >= ACCEPT_SLOT) & (slot < DRAFT_SLOT)
+    before = keys // MOST_SLOTS % PLACES == first - 1
+    tests = torch.where(accept, 0.0, torch.where(before, LARGEST, 0.5 * value))
+    return torch.where(tested, tests, value)
+
+
+def _scattered(keys: Tensor) -> Tensor:
+    """A float64 in [0, 1) for each."""
+    mixed = (keys + 1) % PRIME * 48271 % PRIME
+    return ((mixed ^ (mixed >> 13)) * 69621 % PRIME).double() / PRIME
+
+
 @dataclass(frozen=True)
-class Held:
-    """Fixes all numbers but those of the places first..stop - 1: tests of drafts read `tested`,
-    others `value`. Numbers of places past the image's end decide nothing and are always fixed,
-    unless a verifier looks ahead."""
+class Rows:
+    """Rows that are run together, or wait. first, accept [B]: of their block; box [B, C, 2]
+    float64: the interval of each free number; weight [B] float64: the box's volume."""
 
-    first: int = 0
-    stop: int = PLACES
-    value: float = 0.5
-    tested: float = 0.0
+    first: Tensor
+    accept: Tensor
+    box: Tensor
+    weight: Tensor
 
-    def interval(self, key: int, length: int) -> tuple[float, float]:
-        """Where the number of a key lies at first, in an image of so many places."""
-        at, slot = divmod(key, MOST_SLOTS)
-        renewed = at // PLACES >= RENEWED
-        if renewed or self.first <= at % PLACES < min(self.stop, length):
-            return 0.0, 1.0
-        start = self.tested if ACCEPT_SLOT <= slot < DRAFT_SLOT else self.value
-        return start, start + POINT
+    def __getitem__(self, index: Tensor) -> Rows:
+        return Rows(self.first[index], self.accept[index], self.box[index], self.weight[index])
 
-
-FREE = Held()
+    def widened(self, columns: int) -> Rows:
+        """With a whole interval for every number that appeared since."""
+        new = columns - self.box.shape[1]
+        whole = self.box.new_tensor([0.0, 1.0]).expand(len(self.box), new, 2)
+        return replace(self, box=torch.cat([self.box, whole], 1)) if new else self
 
 
-@dataclass
-class Columns:
-    """The column of each number in the boxes, by its key, and its first interval."""
-
-    held: Held
-    length: int  # places of the image
-    index: dict[int, int] = field(default_factory=dict)
-    ends: list[tuple[float, float]] = field(default_factory=list)
-
-    def column(self, key: int) -> int:
-        if key not in self.index:
-            self.index[key] = len(self.index)
-            self.ends.append(self.held.interval(key, self.length))
-        return self.index[key]
-
-    def widened(self, boxes: Tensor) -> Tensor:
-        """Boxes [B, C, 2] of C numbers, with those that appeared since, [B, len(ends), 2]."""
-        new = torch.tensor(self.ends[boxes.shape[1] :], dtype=torch.float64).view(-1, 2)
-        return torch.cat([boxes, new.expand(len(boxes), -1, -1)], 1) if len(new) else boxes
-
-
-@dataclass
 class Script:
     """Decides the numbers of B rows, and queues the cells that they do not follow."""
 
-    box: Tensor  # [B, C, 2] float64, the interval of each number
-    weight: Tensor  # [B] float64, volume of the box
-    columns: Columns
-    steps: Tensor | None = None  # [B], of each image: later rounds decide nothing
-    used: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # rounds, shares [B]
-    others: list[tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
+    def __init__(self, rows: Rows, size: int, length: int, columns: dict[int, int]) -> None:
+        """size: free places of each row; length: places of the image; columns: where the boxes
+        have the interval of a key, counted from its block's first place on."""
+        self.rows, self.size, self.length, self.columns = rows, size, length, columns
+        self.weight = rows.weight.clone()  # of the cells that the rows follow
+        self.steps: Tensor | None = None  # [B], of each image: later rounds decide nothing
+        self.used: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, rounds, shares
+        self.others: list[tuple[Tensor, Tensor, Rows]] = []  # rows, rounds, what waits
 
-    def __post_init__(self) -> None:
-        self.start = self.weight  # before any number was read
-
-    def matters(self, turn: Tensor, row: Tensor | slice = slice(None)) -> Tensor:
+    def matters(self, rows: Tensor, turn: Tensor) -> Tensor:
         """Whether numbers of these rounds were read before the rows' images were done."""
-        return turn >= 0 if self.steps is None else turn < self.steps[row] + RENEWED
+        return turn >= 0 if self.steps is None else turn < self.steps[rows] + RENEWED
 
     def decide(self, keys: Tensor, thresholds: Tensor) -> Tensor:
         """keys [B, ...], thresholds [B, ..., M] ascending -> how many of the thresholds the number
-        reaches, [B, ...] int64."""
-        batch, cuts = len(self.box), thresholds.shape[-1]
+        reaches, [B, n] int64. Numbers of places past the image's end decide nothing and are fixed,
+        unless a verifier looks ahead."""
+        batch, first = len(self.weight), self.rows.first[:, None]
         keys = keys.as_subclass(Tensor).expand(thresholds.shape[:-1]).reshape(batch, -1).long()
-        thresholds = thresholds.double().nan_to_num(0.0).reshape(batch, -1, cuts)
-        numbers = zip(keys.unbind(1), thresholds.unbind(1), strict=True)
-        return torch.stack([self._cell(*number) for number in numbers], 1)
+        thresholds = thresholds.double().nan_to_num(0.0).reshape(batch, -1, thresholds.shape[-1])
+        values = fixed(keys, first, self.rows.accept[:, None])  # [B, n]
+        cells = (thresholds <= values[..., None]).sum(-1)  # [B, n]
+        at = keys // MOST_SLOTS
+        turn, place = at // PLACES, at % PLACES
+        free = (first <= place) & (place < first + self.size)
+        free &= (place < self.length) | (turn >= RENEWED)
+        for number in free.any(0).nonzero().flatten().tolist():
+            rows = free[:, number].nonzero().flatten()
+            cells[rows, number] = self._cell(rows, keys[rows, number], thresholds[rows, number])
+        return cells
 
     def _column(self, keys: Tensor) -> Tensor:
-        """keys [B] -> their columns [B], made on first use."""
+        """keys [n] -> their columns [n], made on first use."""
         distinct, inverse = keys.unique(return_inverse=True)
-        columns = [self.columns.column(key) for key in distinct.tolist()]
-        self.box = self.columns.widened(self.box)
+        columns = [self.columns.setdefault(key, len(self.columns)) for key in distinct.tolist()]
+        self.rows = self.rows.widened(len(self.columns))
         return torch.tensor(columns)[inverse]
 
-    def _cell(self, keys: Tensor, thresholds: Tensor) -> Tensor:
-        """keys [B], thresholds [B, M] -> the cell that each row follows, [B]."""
-        column, rows = self._column(keys), torch.arange(len(keys))
-        low, high = self.box[rows, column].split(1, 1)  # [B, 1]
+    def _cell(self, rows: Tensor, keys: Tensor, thresholds: Tensor) -> Tensor:
+        """keys [n] of n of the rows, thresholds [n, M] -> the cell that each follows, [n]."""
+        column = self._column(keys - self.rows.first[rows] * MOST_SLOTS)
+        box, every = self.rows.box, torch.arange(len(rows))
+        low, high = box[rows, column].split(1, 1)  # [n, 1]
         inner = torch.minimum(torch.maximum(thresholds, low), high)
-        cells = torch.cat([low, inner, high], 1).unfold(1, 2, 1)  # [B, M + 1, 2]
+        cells = torch.cat([low, inner, high], 1).unfold(1, 2, 1)  # [n, M + 1, 2]
         share = cells[..., 1] - cells[..., 0]
         chosen = share.argmax(1)
         possible = share > TINY
-        possible[rows, chosen] = False
+        possible[every, chosen] = False
         share = share / (high - low)
-        row, cell = possible.nonzero(as_tuple=True)
-        if len(row):
-            turn = keys // MOST_SLOTS // PLACES
-            boxes = self.box[row]
-            boxes[torch.arange(len(row)), column[row]] = cells[row, cell]
-            self.others.append((turn[row], row, boxes, self.weight[row] * share[row, cell]))
-            self.used.append((turn, share[rows, chosen]))
-            self.weight = self.weight * share[rows, chosen]
-            self.box[rows, column] = cells[rows, chosen]
+        which, cell = possible.nonzero(as_tuple=True)
+        if len(which):
+            turn, row = keys // MOST_SLOTS // PLACES, rows[which]
+            others = replace(self.rows, weight=self.weight)[row]
+            others.weight.mul_(share[which, cell])
+            others.box[torch.arange(len(row)), column[which]] = cells[which, cell]
+            self.others.append((row, turn[which], others))
+            self.used.append((rows, turn, share[every, chosen]))
+            self.weight[rows] *= share[every, chosen]
+            box[rows, column] = cells[every, chosen]
         return chosen
 
 
@@ -213,9 +227,9 @@ class Scripted(Noise):
 
     @staticmethod
     def of(script: Script) -> Scripted:
-        place = torch.arange(min(PLACES, script.columns.length + 64))
+        place = torch.arange(min(PLACES, script.length + OVERRUN))
         keys = place[:, None] * MOST_SLOTS + torch.arange(SLOTS)  # [places, SLOTS]
-        table = _numbers(keys.expand(len(script.box), -1, -1), script)
+        table = _numbers(keys.expand(len(script.weight), -1, -1), script)
         return Scripted(table, None, script=script)
 
     def to(self, device: torch.device) -> Scripted:
@@ -250,43 +264,41 @@ def _numbers(keys: Tensor, script: Script) -> Uniform:
     return numbers
 
 
-@dataclass(frozen=True)
-class Explored:
-    """value [M, k] and weight [M] of all rows that ran; rest: the weight of those that did not."""
+class Explored(NamedTuple):
+    """value [n, k], weight [n] and the block's first place [n] of all rows that ran; rest: the
+    weight of those that did not."""
 
     value: Tensor
     weight: Tensor
+    first: Tensor
     rest: float
 
 
 def explore(
-    run: Callable[[Scripted], Tensor], length: int, most: int, held: Held = FREE
+    run: Callable[[Scripted], Tensor], length: int, most: int, free: Free = EVERY
 ) -> Explored:
     """Runs a program, which returns [B, k] for B rows, on every combination of cells, the likeliest
-    first, about `most` rows at most. held: fixed numbers; the law is then that of the others, given
-    these.
+    first, about `most` rows at most.
 
     Raises NotEnumerable."""
-    columns = Columns(held, length)
-    box, weight = torch.zeros(1, 0, 2).double(), torch.ones(1).double()
-    values, weights, ran, rest = [], [], 0, 0.0
-    while len(weight) and ran < most:
-        order = weight.argsort(descending=True)
-        count = min(len(order), CHUNK)
-        later = min(len(order) - count, max(0, most - ran - CHUNK) + CHUNK)
-        batch, queue, never = order.split_with_sizes([count, later, len(order) - count - later])
-        rest += float(weight[never].sum())
-        script = Script(box[batch], weight[batch], columns)
-        values.append(run(Scripted.of(script)))
-        volume = script.start
-        for turn, share in script.used:
-            volume = torch.where(script.matters(turn), volume * share, volume)
-        weights.append(volume)
-        ran += count
-        queued = [(box[queue], weight[queue])]
-        for turn, row, boxes, share in script.others:
-            keep = script.matters(turn, row)
-            queued.append((boxes[keep], share[keep]))
-        box = torch.cat([columns.widened(boxes) for boxes, _ in queued])
-        weight = torch.cat([share for _, share in queued])
-    return Explored(torch.cat(values), torch.cat(weights), rest + float(weight.sum()))
+    columns, done, rest = dict[int, int](), list[tuple[Tensor, Tensor, Tensor]](), 0.0
+    same = (free.first[:, None] == free.first).sum(-1)
+    weight = 1.0 / same.double()  # blocks of the same places make one law
+    waiting = Rows(free.first, free.accept, weight.new_zeros(len(weight), 0, 2), weight)
+    while len(waiting.weight) and sum(len(value) for value, _, _ in done) < most:
+        order = waiting.weight.argsort(descending=True)
+        now, later, never = order[:CHUNK], order[CHUNK:][:most], order[CHUNK:][most:]
+        rest += float(waiting.weight[never].sum())
+        script = Script(waiting[now], free.size, length, columns)
+        value, volume = run(Scripted.of(script)), script.rows.weight.clone()
+        for rows, turn, share in script.used:
+            volume[rows] *= torch.where(script.matters(rows, turn), share, 1.0)
+        done.append((value, volume, script.rows.first))
+        queued = [waiting[later]]
+        for row, turn, others in script.others:
+            queued.append(others[script.matters(row, turn)])
+        wide = [rows.widened(len(columns)) for rows in queued]
+        parts = ([getattr(r, name) for r in wide] for name in ("first", "accept", "box", "weight"))
+        waiting = Rows(*map(torch.cat, parts))
+    value, weight, first = (torch.cat(part) for part in zip(*done, strict=True))
+    return Explored(value, weight, first, rest + float(waiting.weight.sum()))

@@ -1,77 +1,65 @@
 """The verdict on one decoder, from a handful of checks on small random models.
 
-Sampling: (1) the law of the committed code at every node, enumerated over all draws of its
-children, and at every depth where the rule depends on it; p_A against its definition; whether the
-loop uses the rule's acceptance; (2) the law of whole images, enumerated (`whole_law`); (3) p of
-every visited node in long images against teacher forcing (`teacher`); (4) sampled codes and drafts,
-with many codes, and of small images that cannot be enumerated (`sampled`).
-A verifier of whole drafts has no (1). A rule that declares a bound does not follow the AR law, so
-(2) to (4) then run its loop, drafter and tree with the exact rule in its place: the loop must be
-right, and (1) says what the rule does. Greedy: `teacher.greedy_check`. A drafter with a checkpoint
-of its own has random weights there, and whole images of the real model are judged too. Nothing
-passes that is not finite: every comparison fails on NaN.
+At any temperature an image's codes are its own, whatever is decoded with it (`batches`). At
+temperature 0 they are AR's, or those that the rule asks for (`greedy`). Else: (1) the law of the
+committed code at every node of a rule, enumerated; p_A against its definition; whether the loop
+uses the rule's acceptance (`laws`); (2) the law of images, enumerated (`whole_law`); (3) sampled
+codes and drafts, with many codes, and of small images that cannot be enumerated (`sampled`). A
+verifier of whole drafts has no (1). A rule that declares a bound does not follow the AR law, so (2)
+and (3) then run its loop, drafter and tree with the exact rule in its place: the loop must be
+right, and (1) says what the rule does. Nothing passes that is not finite: every comparison fails on
+NaN.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 
 from bench.data.errors import Failure, attempt
-from bench.judge.gate.laws import definition_check, law_check, loop_check, record_nodes, relaxes
+from bench.judge.gate.batches import batches_check
+from bench.judge.gate.greedy import greedy_check
+from bench.judge.gate.laws import definition_check, law_check, loop_check, relaxes, visited
 from bench.judge.gate.report import CheckResult, GateReport, Verdict, finite_or_inf, joined
-from bench.judge.gate.sampled import images_check, real_check, wide_check
-from bench.judge.gate.small import GateCase, RealModel, checkpoints
-from bench.judge.gate.teacher import greedy_check, rows_check
+from bench.judge.gate.sampled import images_check, wide_check
+from bench.judge.gate.small import GateCase, checkpoints
 from bench.judge.gate.whole_law import law_checks
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
-from decoders.baselines import DRAFTER, EXACT
+from decoders.baselines import EXACT
 from decoders.compose import DecoderSpec, resolve
 
 TRIAL, IMAGES = (12, 3, 15), 16  # (V, grid, seed) and images of a first decoding
 DIGITS = 4  # of the figure
 ENUMERATED = 1e-6  # probability that an enumeration may leave out
-Captions = Callable[[], Sequence[str]]
 
 
 def check_decoder(
-    spec: DecoderSpec,
-    sampling: Sampling,
-    model: ImageModel | None = None,
-    captions: Captions | None = None,
+    spec: DecoderSpec, sampling: Sampling, model: ImageModel | None = None
 ) -> GateReport:
     """Builds the composition of `spec` on small random models and judges it under `sampling`.
 
     model: the real one, of whose codebook (1024 codes without a model) k and top-k keep their
-    share. captions: prompts of it; a drafter with a checkpoint is then also judged by images of
-    that model. Takes seconds, and the time of those images. Raises DecoderError if the composition
-    cannot be built.
+    share. Takes seconds. Raises DecoderError if the composition cannot be built.
     """
-    real = RealModel() if model is None else RealModel(model.target.vocab_size, model.dtype)
-    case, note, results = GateCase(spec, sampling, real), "", list[CheckResult]()
-    if checkpoints(spec.drafter):
-        texts = captions() if model is not None and captions is not None else None
-        with _one_thread():
-            case, note = _with_small_drafter(case, texts is not None)
-        if model is not None and texts is not None:
-            results = [real_check(_with_exact_rule(replace(case, spec=spec)), model, texts)]
-            note = joined(note, results[0].summary)
+    case = GateCase(spec, sampling)
+    if model is not None:
+        case = replace(case, codebook=model.target.vocab_size, dtype=model.dtype)
     with _one_thread():
+        if checkpoints(spec.drafter):
+            _require_small_drafter(case)
         try:
-            report = (_greedy if sampling.greedy else _sampling)(case, results)
+            report = (_greedy if sampling.greedy else _sampling)(case)
         except NumericalError as error:  # a drafter that returns NaN declares no distribution
             return GateReport("broken", 1.0, f"no finite law: {error}")
     if report.verdict == "exact" and getattr(resolve(spec.loop.target), "target_changed", False):
         prefix = "codes are another target's, which no TV is about; on a target like all others: "
         detail = prefix + report.detail
         report = replace(report, verdict="relaxed", figure=math.nan, detail=detail, changed=True)
-    if any(result.fault for result in results):
-        return report
-    return replace(report, detail=joined(report.detail, note))
+    return report
 
 
 @contextmanager
@@ -86,25 +74,20 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _with_small_drafter(case: GateCase, real_images: bool) -> tuple[GateCase, str]:
-    """The composition whose drafter drafts on small models, and a note on the drafter. One that
-    cannot be built small is replaced, if images of the real model are judged; else DecoderError."""
+def _require_small_drafter(case: GateCase) -> None:
+    """Raises DecoderError for a drafter with a checkpoint that cannot be built without it."""
 
     def decoded() -> Generation:
         run = case.trial(TRIAL, IMAGES)
         return run.decoder.generate(run.text, run.noise)
 
     result = attempt(decoded, (NumericalError,))
-    if not isinstance(result, Failure):
-        return case, "the drafter has random weights in the enumerated models"
-    if not real_images:
+    if isinstance(result, Failure):
         raise DecoderError(
             "the drafter cannot be built without its checkpoint on a small model "
             f"({result.error}); give its class a default of None for the checkpoint, and a net "
             "that takes its sizes from the model or from the checkpoint's config.json"
         )
-    note = f"the enumerated models have another drafter, as this one fits none: {result.error}"
-    return replace(case, spec=replace(case.spec, drafter=DRAFTER)), note
 
 
 def _with_exact_rule(case: GateCase) -> GateCase:
@@ -114,45 +97,45 @@ def _with_exact_rule(case: GateCase) -> GateCase:
     return replace(case, spec=replace(case.spec, acceptance=EXACT))
 
 
-def _greedy(case: GateCase, real: list[CheckResult]) -> GateReport:
+def _greedy(case: GateCase) -> GateReport:
     result, codes, exact = greedy_check(case)
+    loop = [result, batches_check(case)]
     if not _claims_law(case):
-        return _unclaimed(case, [result], [codes, *real])
-    results = [result, codes, *real]
+        return _unclaimed(case, loop, [codes])
     if exact:
-        return _report(case, "exact", "tokens equal greedy AR on all prompts", results)
+        return _report(case, "exact", "tokens equal greedy AR on all prompts", [*loop, codes])
     detail = (
         f"every accepted draft is the largest entry of p_A, and moved at most {result.tv:.4f}, "
         f"within its bound of {result.evidence['bound']:.4f}"
     )
-    return _report(case, "relaxed", detail, results)
+    return _report(case, "relaxed", detail, [*loop, codes])
 
 
-def _sampling(case: GateCase, real: list[CheckResult]) -> GateReport:
+def _sampling(case: GateCase) -> GateReport:
     """The cheap and the exact checks first; images are drawn if none of them finds a fault."""
-    rule, tested = list[CheckResult](), case
+    rule, tested, relaxed = list[CheckResult](), case, ""
     if _by_rule(case.spec):
-        nodes = record_nodes(case)
-        rule = [law_check(case, nodes)]
+        trace = visited(case)
+        rule = [law_check(case, trace)]
         if rule[0].fault:
-            return _report(case, "broken", "", [*rule, *real])
-        tested = _with_exact_rule(case) if relaxes(rule[0].evidence) else case
-        rule += [definition_check(case), loop_check(case, nodes)]
-    laws = law_checks(tested)
+            return _report(case, "broken", "", rule)
+        if relaxes(rule[0].evidence):
+            tested, relaxed = _with_exact_rule(case), _rule_words(rule[0])
+        rule += [definition_check(case), loop_check(case, trace)]
+    batches = batches_check(case)
+    laws = [] if "not enumerated" in batches.evidence else law_checks(tested)
     if not _claims_law(case):
-        return _unclaimed(case, rule[:1], [*laws, *real])
-    results = [*rule, rows_check(tested), wide_check(tested), *laws, *real]
-    complete = all(law.evidence.get("not followed", 1.0) < ENUMERATED for law in laws[:2])
-    if not complete and not any(result.fault for result in results):
+        return _unclaimed(case, [*rule[:1], batches], laws)
+    results = [*rule, batches, wide_check(tested), *laws]
+    unfollowed = [law.evidence.get("not followed", 1.0) for law in laws]
+    resolution = 0.0
+    if max(unfollowed, default=1.0) >= ENUMERATED and not any(one.fault for one in results):
         results.append(images_check(tested))
-    detail, resolution = _images_words(results), 0.0
-    if rule and relaxes(rule[0].evidence):
-        return _report(case, "relaxed", joined(_rule_words(rule[0]), detail), results)
-    if rule:
-        detail += f"; {rule[0].evidence['nodes']} enumerated nodes of the rule"
-    if not complete:
-        resolution = results[-1].evidence.get("resolution", 0.0)
-    return _report(case, "exact", detail, results, resolution)
+        resolution = results[-1].evidence["resolution"]
+    if relaxed:
+        detail = f"{relaxed}; with the exact rule images follow the AR law"
+        return _report(case, "relaxed", detail, results)
+    return _report(case, "exact", "images follow the AR law", results, resolution)
 
 
 def _claims_law(case: GateCase) -> bool:
@@ -174,21 +157,13 @@ def _by_rule(spec: DecoderSpec) -> bool:
     return spec.acceptance is not None and not hasattr(resolve(spec.acceptance.target), "verify")
 
 
-def _images_words(results: list[CheckResult]) -> str:
-    """What was enumerated, compared and sampled, and why something could not be enumerated."""
-    reasons = [r.evidence["not enumerated"] for r in results if "not enumerated" in r.evidence]
-    refused = [f"not enumerated: {reason}" for reason in reasons[:1]]
-    summaries = [result.summary for result in results if result.name != "real model"]
-    return joined("images follow the AR law", *refused, *summaries)
-
-
 def _rule_words(result: CheckResult) -> str:
     """How far a relaxed rule is away, at enumerated nodes of small random models."""
     evidence = result.evidence
     worst, beyond = evidence["worst"], evidence["beyond"]
     words = (
         f"output TV up to {worst.law.tv:.4f} at {evidence['nodes']} enumerated nodes of small "
-        f"random models (after {worst.node.count} children), within sum (q a - p)+, lemma R's "
+        f"random models (after {worst.node.siblings} children), within sum (q a - p)+, lemma R's "
         "output bound, at all"
     )
     if evidence["bounds output"]:
@@ -204,12 +179,16 @@ def _rule_words(result: CheckResult) -> str:
 def _report(
     case: GateCase, verdict: Verdict, detail: str, results: list[CheckResult], sampled: float = 0.0
 ) -> GateReport:
-    """`verdict` and `detail`, unless a result has a fault."""
+    """`verdict` and `detail`, unless a result has a fault; with what was looked at."""
     if faults := [result.fault for result in results if result.fault]:
         verdict, detail, sampled = "broken", joined(*faults), 0.0
+    reasons = [r.evidence["not enumerated"] for r in results if "not enumerated" in r.evidence]
+    detail = joined(detail, *(f"not enumerated: {reason}" for reason in reasons[:1]))
+    summaries = [result.summary for result in results if result.summary]
+    looked = ", ".join(summaries + ["its drafter untrained"] * bool(checkpoints(case.spec.drafter)))
     figure = min(1.0, max(finite_or_inf(result.tv) for result in results))
     evidence = {result.name: result.evidence for result in results if result.evidence}
-    detail = f"at {_named(case.sampling)}: {detail}"
+    detail = f"at {_named(case.sampling)}: {joined(detail, f'looked at: {looked}')}"
     return GateReport(verdict, round(figure, DIGITS), detail, evidence, sampled)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,45 +14,36 @@ from torch import Tensor
 from bench.judge.gate.reference import ReferenceRule
 from bench.judge.gate.report import CheckResult, finite_or_inf, joined
 from bench.judge.gate.small import GateCase
-from decoders.api import AcceptRule, VerifiedPairs
+from decoders.api import AcceptRule, Trace, VerifiedPairs
 from metrics.node_law import MAX_DRAWS, NodeLaw, Spot, draw_count, judge_at, node_law, spot_of
 
-TREE = (12, 3, 14)  # (V, grid, seed) of images whose nodes are recorded
-IMAGES, PAIRS, VISITED = 64, 96, 40  # images; nodes recorded of them, about; nodes enumerated
+LONG, IMAGES = (12, 16, 18), 6  # (V, grid, seed) of images whose nodes are visited; images
+BOUNDS = 96  # visited nodes whose bounds are compared
 SLACK, OUTSIDE = 1e-5, 1e-6  # float32 rounding of a TV; of mass on codes with p(x) = 0
 LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
 REAL = 2048  # codes of nodes as large as the real model's, at most
-EACH, COUNTS = 3, 6  # random nodes of each kind; numbers of children that are enumerated, at most
+EACH, COUNTS = 3, (1, 2, 3, 4)  # random nodes of each kind; their children, and the most there are
+STRIDE = 97  # between the places of random nodes, which so get all over the image
 DECLARES, CLOSE = 1e-6, 1e-6  # a smaller bound declares nothing; rounding of a bound
 
 
-@dataclass(frozen=True)
-class Node:
-    """p, q [V] float32 (q None: deterministic children). children: codes [K], or how many are drawn
-    from q. origin: where it comes from; spot: where a recorded one stood. accept [K]: what the
-    loop's verifier computed there."""
+class Node(NamedTuple):
+    """p, q [V] float32 (q None: deterministic children); children: codes [K], or how many are drawn
+    from q; siblings: K; words: what it is."""
 
     p: Tensor
     q: Tensor | None
     children: Any
-    origin: str = "recorded"
-    spot: Spot | None = None
-
-    @property
-    def count(self) -> int:
-        return self.children if isinstance(self.children, int) else len(self.children)
+    siblings: int
+    words: str
 
 
-@dataclass(frozen=True)
-class NodeResult:
-    """A node and its enumerated law."""
+class NodeResult(NamedTuple):
+    """A node, where it stands for a rule that asks, and its enumerated law."""
 
     node: Node
+    spot: Spot | None
     law: NodeLaw
-
-    @property
-    def finite(self) -> bool:
-        return math.isfinite(self.law.tv) and math.isfinite(self.law.declared)
 
     @property
     def excess(self) -> float:
@@ -60,78 +51,80 @@ class NodeResult:
         return finite_or_inf(self.law.tv - self.law.declared)
 
     def __str__(self) -> str:
-        node, kind = self.node, "deterministic" if self.node.q is None else "drawn"
-        depth = "" if node.spot is None else f" at depth {node.spot.depth}"
-        return (
-            f"output TV {self.law.tv:.4f} where {self.law.declared:.4f} is declared ({node.count} "
-            f"{kind} children, V={len(node.p)}, {node.origin} node{depth})"
-        )
+        law, spot = self.law, self.spot
+        where = "" if spot is None else f" at depth {spot.depth}, place {spot.place + spot.depth}"
+        words = f"output TV {law.tv:.4f} where {law.declared:.4f} is declared"
+        return f"{words} ({self.node.words}{where})"
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """Nodes that the decoder visits on longer images. levels: of its drafts; bound [M]: what the
-    loop recorded as the rule's bound at each."""
-
-    pairs: VerifiedPairs | None
-    levels: int
-    bound: Tensor
+def visited(case: GateCase) -> Trace:
+    """Of long images, with the nodes that were visited all over them."""
+    run = case.trial(LONG, IMAGES)
+    return run.decoder.generate(run.text, run.noise, pairs=2 * BOUNDS / IMAGES).trace
 
 
-def record_nodes(case: GateCase) -> Recorded:
-    run = case.trial(TREE, IMAGES)
-    trace = run.decoder.generate(run.text, run.noise, pairs=PAIRS / IMAGES).trace
-    pairs, levels = trace.pairs, 0 if run.decoder.proposer is None else run.decoder.proposer.depth
-    if pairs is None or pairs.place is None or pairs.depth is None:
-        return Recorded(pairs, levels, trace.bound[:0, 0])
-    return Recorded(pairs, levels, trace.bound[pairs.image, pairs.place + pairs.depth])
-
-
-def law_check(case: GateCase, recorded: Recorded) -> CheckResult:
+def law_check(case: GateCase, trace: Trace) -> CheckResult:
     """The law of the committed code at every node. Fault: TV where no bound is declared, or beyond
     lemma R's output bound, or beyond a declared bound on the output; anything that is not finite. A
     paper's bound on TV(p, p_A) claims nothing about the output: evidence "beyond" holds the node
     at which the output is further away."""
-    outside, beyond_support, bounds_output = 0.0, False, False
-    results: list[NodeResult] = []
-    for rule, node in _placed(case, recorded):
-        law = node_law(rule, node.p, node.q, node.children, node.spot)
-        results.append(NodeResult(node, law))
-        bounds_output |= rule.bounds_output
-        beyond_support |= getattr(rule, "beyond_support", False)
-        outside = max(outside, float(law.out[node.p == 0].sum()))
+
+    @cache
+    def rule_for(vocab: int) -> AcceptRule:
+        rule: AcceptRule = case.rule(case.model((vocab, LONG[1], 0)))
+        return rule
+
+    results, outside = list[NodeResult](), 0.0
+    levels = 0 if trace.pairs is None else trace.pairs.levels
+    for turn, node in enumerate(_nodes(trace.pairs, case.codebook)):
+        rule = rule_for(len(node.p))
+        for spot in [None] if rule.at is None else _spots(levels, turn):
+            law = node_law(rule, node.p, node.q, node.children, spot)
+            results.append(NodeResult(node, spot, law))
+            outside = max(outside, float(law.out[node.p == 0].sum()))
     if not results:
         return CheckResult("node law", evidence={"nodes": 0, "max_bound": 0.0})
     worst = max(results, key=lambda r: finite_or_inf(r.law.tv))
     most = max(results, key=lambda r: r.excess)
+    evidence = {
+        "nodes": len(results),
+        "worst": worst,
+        "outside": outside,
+        "max_bound": max(finite_or_inf(r.law.declared) for r in results),
+        "bounds output": rule.bounds_output,
+        "beyond": most if most.excess > SLACK else None,
+    }
+    faults = _law_faults(rule, results, evidence)
+    looked = f"{len(results)} nodes of the rule"
+    return CheckResult("node law", joined(*faults), evidence, finite_or_inf(worst.law.tv), looked)
+
+
+def _law_faults(
+    rule: AcceptRule, results: list[NodeResult], evidence: dict[str, Any]
+) -> Iterator[str]:
+    """What is wrong with the laws of a rule's nodes."""
+    worst, most, relaxed = evidence["worst"], evidence["beyond"], relaxes(evidence)
     past = max(results, key=lambda r: finite_or_inf(r.law.tv - r.law.limit))
-    single = [r.law for r in results if r.node.count == 1] if bounds_output else []
-    evidence: dict[str, Any] = {"nodes": len(results), "worst": worst, "outside": outside}
-    evidence["max_bound"] = max(finite_or_inf(r.law.declared) for r in results)
-    evidence |= {"bounds output": bounds_output, "beyond": most if most.excess > SLACK else None}
-    relaxed, faults = relaxes(evidence), []
-    if most.excess > SLACK and (not relaxed or bounds_output or not most.finite):
-        faults.append(str(most))
-        if not most.finite:
-            faults = [
-                f"no finite law or bound: {most}; accept, residual, bound and q must be finite"
-            ]
-        elif worst.law.tv > most.law.tv:
-            faults.append(f"at another node: {worst}")
+    if most is not None and most.excess == math.inf:
+        yield f"no finite law or bound: {most}; accept, residual, bound and q must be finite"
+    elif most is not None and (not relaxed or rule.bounds_output):
+        yield str(most)
+        if worst.law.tv > most.law.tv:
+            yield f"at another node: {worst}"
+    single = [r.law for r in results if r.node.siblings == 1] if rule.bounds_output else []
     if any(abs(law.declared - law.limit) > SLACK for law in single):
-        faults.append("the rule declares another output bound than sum (q a - p)+")
+        yield "the rule declares another output bound than sum (q a - p)+"
     if past.law.tv - past.law.limit > SLACK and relaxed:
-        faults.append(
+        yield (
             f"the output bound, sum (q a - p)+, is exceeded ({past.law.tv:.4f} where it is "
             f"{past.law.limit:.4f}): after a rejection the rule does not go on with "
             "norm((p - q a)+)"
         )
-    if outside > OUTSIDE and not beyond_support:
-        faults.append(
-            f"codes with p(x) = 0 are committed (up to {outside:.4f} of a node's law), and the "
-            "rule does not declare it (`beyond_support`)"
+    if evidence["outside"] > OUTSIDE and not getattr(rule, "beyond_support", False):
+        yield (
+            f"codes with p(x) = 0 are committed (up to {evidence['outside']:.4f} of a node's law), "
+            "and the rule does not declare it (`beyond_support`)"
         )
-    return CheckResult("node law", joined(*faults), evidence, finite_or_inf(worst.law.tv))
 
 
 def relaxes(evidence: dict[str, Any]) -> bool:
@@ -139,52 +132,34 @@ def relaxes(evidence: dict[str, Any]) -> bool:
     return bool(evidence["max_bound"] > DECLARES)
 
 
-def _placed(case: GateCase, recorded: Recorded) -> Iterator[tuple[AcceptRule, Node]]:
-    """Every node with the rule for its vocabulary. If the rule depends on the spot, a recorded node
-    keeps its own, and a random one stands at every depth, at places in turn."""
-    rules: dict[int, AcceptRule] = {}
-    for turn, node in enumerate(_nodes(recorded, case.real.codebook)):
-        vocab = len(node.p)
-        if vocab not in rules:
-            rules[vocab] = case.rule(case.model((vocab, 2, 0)))
-            if rules[vocab].at is not None:  # it may read the size of the recorded images
-                rules[vocab] = case.rule(case.model((vocab, TREE[1], 0)))
-        rule = rules[vocab]
-        if rule.at is None or node.spot is not None:
-            yield rule, node if rule.at is not None else replace(node, spot=None)
-            continue
-        for depth in range(recorded.levels):
-            place = 1 + (turn + depth) % (TREE[1] ** 2 - 1)
-            yield rule, replace(node, spot=Spot(depth, place, recorded.levels))
+def _spots(levels: int, turn: int) -> list[Spot]:
+    """Every depth, at places all over the image; others for every node, whose number is `turn`."""
+    places = [1 + STRIDE * (turn * levels + i) % (LONG[1] ** 2 - 1) for i in range(levels)]
+    return [Spot(depth, place, levels) for depth, place in enumerate(places)]
 
 
-def _nodes(recorded: Recorded, codebook: int) -> Iterator[Node]:
-    """Nodes that the decoder visited, then random ones with as many children as its tree gives, and
-    some with as many codes as the real model has."""
-    pairs = recorded.pairs
+def _nodes(pairs: VerifiedPairs | None, codebook: int) -> Iterator[Node]:
+    """Random nodes with as many children as those that were visited, and some with as many codes as
+    the real model has."""
     if pairs is None:
         return
+    most = int(pairs.valid.sum(-1).max())
+    counts = sorted({min(count, most) for count in (*COUNTS, most)})
     drawn = pairs.q is not None
-    for i in range(min(VISITED, len(pairs.p))):
-        tested, spot = pairs.children[i][pairs.valid[i]], spot_of(pairs, i)
-        if pairs.q is None:
-            yield Node(pairs.p[i], None, tested, spot=spot)
-        elif len(tested) and draw_count(TREE[0], len(tested)) <= MAX_DRAWS:
-            yield Node(pairs.p[i], pairs.q[i], len(tested), spot=spot)
-    counts = sorted({n for n in pairs.valid.sum(-1).tolist() if n > 0})
-    if len(counts) > COUNTS:  # the smallest, the largest and some between
-        counts = sorted(
-            {counts[round(i * (len(counts) - 1) / (COUNTS - 1))] for i in range(COUNTS)}
-        )
+
+    def node(kind: str, p: Tensor, q: Tensor, count: int) -> Node:
+        words = f"{count} {'drawn' if drawn else 'deterministic'} children, V={len(p)}, {kind} p, q"
+        if drawn:
+            return Node(p, q, count, count, words)
+        return Node(p, None, q.topk(count).indices, count, words)
+
     for count in counts:
         vocab = _vocabulary(count) if drawn else LARGEST
-        for kind, p, q in random_pairs(vocab, EACH, seed=count):
-            top = q.topk(min(count, vocab)).indices
-            yield Node(p, q, min(count, SMALLEST), kind) if drawn else Node(p, None, top, kind)
-    for kind, p, q in random_pairs(min(codebook, REAL), 1, seed=0) if counts else ():
+        for pair in random_pairs(vocab, EACH, seed=count):
+            yield node(*pair, min(count, vocab))
+    for kind, p, q in random_pairs(min(codebook, REAL), 1, seed=0):
         if kind in ("independent", "flat"):
-            top = q.topk(max(counts)).indices
-            yield Node(p, q, 1, kind) if drawn else Node(p, None, top, kind)
+            yield node(kind, p, q, 1 if drawn else most)
 
 
 def _vocabulary(count: int) -> int:
@@ -230,31 +205,34 @@ def definition_check(case: GateCase) -> CheckResult:
     reference = None if rule is None else ReferenceRule.of(rule, model)
     if reference is None:
         return CheckResult("definition")
-    worst, over = 0.0, 0.0
+    worst, over, x = 0.0, 0.0, torch.arange(24)
     for _, p, _ in random_pairs(24, EACH, seed=5):
-        test = rule.test(p.expand(24, -1), None, torch.arange(24))
-        for x in range(24):
-            expected = reference.at(p.double().numpy(), x)
-            if expected.near_edge:
-                continue
-            moved, accept = float(test.moved[x]), float(test.accept[x])
-            over = max(over, finite_or_inf(moved - expected.bound))
-            gaps = moved - expected.moved, accept - min(1.0, expected.raised)
-            worst = max(worst, *(finite_or_inf(abs(gap)) for gap in gaps))
+        test = rule.test(p.expand(24, -1), None, x)
+        moved, bound, near_edge = reference.at(p.double().expand(24, -1), x)
+        gaps = [test.moved - moved, test.accept - (p + moved).clamp_max(1.0)]
+        worst = max(worst, *(_largest(gap.abs()[~near_edge]) for gap in gaps))
+        over = max(over, _largest((test.moved - bound)[~near_edge]))
     faults = [f"p_A differs by {worst:.4f} from its definition"] * (worst > SLACK)
     faults += [f"the mass moved exceeds the bound by {over:.4f}"] * (over > SLACK)
     return CheckResult("definition", joined(*faults), {"largest_difference": worst})
 
 
-def loop_check(case: GateCase, recorded: Recorded) -> CheckResult:
+def _largest(values: Tensor) -> float:
+    return finite_or_inf(float(values.amax())) if len(values) else 0.0
+
+
+def loop_check(case: GateCase, trace: Trace) -> CheckResult:
     """The bound that the loop recorded at a node is the rule's for one of its drafts, at that depth
     and place."""
-    rule, gap, pairs = case.rule(case.model(TREE)), 0.0, recorded.pairs
-    for i, bound in enumerate(recorded.bound):
-        assert pairs is not None
+    pairs, rule, gap = trace.pairs, case.rule(case.model(LONG)), 0.0
+    if pairs is None or pairs.image is None or pairs.place is None or pairs.depth is None:
+        return CheckResult("loop")
+    compared = range(0, len(pairs.p), -(-len(pairs.p) // BOUNDS))
+    for i in compared:
+        bound = trace.bound[pairs.image[i], pairs.place[i] + pairs.depth[i]]
         p, q = (None if t is None else t[i, None, None] for t in (pairs.p, pairs.q))
         codes, valid = pairs.children[i, None, None], pairs.valid[i, None, None]
         judged = judge_at(rule, spot_of(pairs, i))(p, q, codes, valid)  # type: ignore[arg-type]
         gap = max(gap, finite_or_inf(float((judged.bound[valid] - bound).abs().min())))
     fault = f"the loop has another bound than the rule gives for the node (off by {gap:.2g})"
-    return CheckResult("loop", fault * (gap > CLOSE), {"nodes": len(recorded.bound), "gap": gap})
+    return CheckResult("loop", fault * (gap > CLOSE), {"nodes": len(compared), "gap": gap})

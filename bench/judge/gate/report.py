@@ -29,7 +29,7 @@ class GateReport:
     def text(self) -> str:
         """A table's cell. A relaxed rule shows no figure: its worst node belongs to a small random
         model."""
-        if self.verdict == "broken":
+        if self.verdict == "broken" and self.figure:
             return f"broken (TV {self.figure:.4f})"
         if self.verdict == "exact" and self.sampled:
             return f"exact as far as sampled (TV < {self.sampled:.2g})"

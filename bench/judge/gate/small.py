@@ -1,9 +1,7 @@
-"""The case that the gate judges, and small random models on which it is enumerated.
+"""The case that the gate judges, on small random models.
 
-The drafter of a small model is pulled towards its target, so that drafts are accepted and rejected
-often: purely random weights hardly ever accept, and errors deep in a tree would stay unseen. A
-drafter with a checkpoint fits no small model. Whether its code drafts as declared does not depend
-on its weights, so its class is built with random ones.
+A drafter with a checkpoint fits no small model. Whether its code drafts as declared does not depend
+on its weights, so its class is built with those that it begins its training with.
 """
 
 from __future__ import annotations
@@ -16,63 +14,49 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
 
 from decoders.api import AcceptRule, Decoder, ImageModel, Sampling, TextFeatures, completed
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
-from decoders.models.small import RandomTokenizer, random_model
+from decoders.models.small import LAYERS, fresh_noise, prompts, small_model
 from decoders.noise import Noise
 
-WIDTH, LAYERS, HEADS = 16, 2, 2  # of the target; the drafter is as wide
-DAMPING = 0.5  # scale of the layers' outputs, which the drafter cannot know
-HEARING = 0.3  # weight of the previous feature in the drafter
-SHAKE = 0.3  # random share of a rebuilt drafter's weights, in units of their own size
+PLACES = 2**10  # more than any small image has
 Sizes = tuple[int, int, int]  # V, grid, seed
 
 
 @dataclass(frozen=True)
-class RealModel:
-    """What small models take over from the real one. codebook: its codes, of which k and top-k keep
-    their share; dtype: that of images of many codes."""
-
-    codebook: int = 1024
-    dtype: torch.dtype = torch.bfloat16
-
-
-@dataclass(frozen=True)
 class GateCase:
-    """The composition to judge, the setting of sampling, and the real model."""
+    """The composition to judge, and the setting of sampling. codebook: the codes of the real model,
+    of which k and top-k keep their share; dtype: of images of many codes, as the real model's;
+    levels: most that drafts have on small models, where the images allow it."""
 
     spec: DecoderSpec
     sampling: Sampling
-    real: RealModel = RealModel()
+    codebook: int = 1024
+    dtype: torch.dtype = torch.bfloat16
+    levels: int = PLACES
 
-    def model(
-        self, sizes: Sizes, knows: bool = True, dtype: torch.dtype = torch.float32
-    ) -> ImageModel:
+    def model(self, sizes: Sizes, dtype: torch.dtype = torch.float32) -> ImageModel:
         """A small model, with a drafter under every name that the composition may ask for."""
         kwargs = {} if self.spec.drafter is None else self.spec.drafter.kwargs
         named = [value for value in kwargs.values() if isinstance(value, str)]
         names = tuple(dict.fromkeys(["eagle", *named]))
-        return small_model(*sizes, names, knows, dtype)
+        return small_model(*sizes, names, dtype)
 
     def filters(self, vocab: int) -> Sampling:
         """The sampling for so many codes: top-k keeps its share of them, at least two."""
         if not self.sampling.top_k:
             return self.sampling
-        share = round(self.sampling.top_k * vocab / self.real.codebook)
+        share = round(self.sampling.top_k * vocab / self.codebook)
         return replace(self.sampling, top_k=max(2, share))
 
     def decoder(self, model: ImageModel) -> Decoder:
-        spec = small_spec(self.spec, model, self.real)
-        decoder = build_decoder(model, spec, self.filters(model.target.vocab_size))
-        if decoder.drafter is not None and checkpoints(self.spec.drafter):
-            _shake(decoder.drafter, model)
-        return decoder
+        spec = small_spec(self.spec, model, self.codebook, self.levels)
+        return build_decoder(model, spec, self.filters(model.target.vocab_size))
 
     def rule(self, model: ImageModel) -> Any:
         """The composition's acceptance rule alone; None if it has none."""
-        part = small_spec(self.spec, model, self.real).acceptance
+        part = small_spec(self.spec, model, self.codebook, self.levels).acceptance
         return None if part is None else completed(build_part(part, model), AcceptRule)
 
     def trial(self, sizes: Sizes, images: int) -> Trial:
@@ -91,78 +75,33 @@ class Trial(NamedTuple):
     noise: Noise
 
 
-@dataclass(frozen=True)
-class SmallTokenizer(RandomTokenizer):
-    """With the raw codebook that `metric=raw` reads."""
+def small_spec(
+    spec: DecoderSpec, model: ImageModel, codebook: int, levels: int = PLACES
+) -> DecoderSpec:
+    """The composition with its draft cut to what fits a small model, and k of its rule scaled to
+    the codes. A part's `exercised` settings are those under which small models run all of it
+    (`decoders.api.Decoder`)."""
 
-    raw_codebook: Tensor
-
-
-def small_model(
-    vocab: int,
-    grid: int,
-    seed: int,
-    drafters: tuple[str, ...] = ("eagle",),
-    knows: bool = True,
-    dtype: torch.dtype = torch.float32,
-) -> ImageModel:
-    """V = vocab codes, L = grid**2, on the CPU. knows: the drafter embeds codes as the target does,
-    so that it predicts some of them."""
-    model = random_model(vocab, grid, WIDTH, LAYERS, seed, dtype, heads=HEADS)
-    target: Any = model.target
-    net = model.drafters["eagle"]
-    with torch.no_grad():
-        for layer in [*target.layers, *net.layers]:
-            layer.attention.wo.weight.mul_(DAMPING)
-            layer.feed_forward.w2.weight.mul_(DAMPING)
-        if knows:
-            net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
-        eye = torch.eye(target.width)
-        net.fc.weight.copy_(torch.cat([eye * target.width**0.5, eye * HEARING], 1))
-    generator = torch.Generator().manual_seed(seed)
-    raw = model.codebook * (0.5 + torch.rand(vocab, 1, generator=generator))
-    tokenizer = SmallTokenizer(model.codebook, raw)
-    return replace(model, tokenizer=tokenizer, drafters=dict.fromkeys(drafters, net))
-
-
-def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
-    """`count` different random captions of different lengths, left-padded."""
-    target: Any = model.target
-    generator = torch.Generator().manual_seed(seed)
-    shape = (count, target.prefix, target.cfg.text_width)
-    pad = torch.randint(0, target.prefix, (count, 1), generator=generator)  # [B, 1]
-    features = torch.randn(shape, generator=generator).to(model.dtype)
-    return TextFeatures(features, torch.arange(target.prefix) >= pad)
-
-
-def same_prompt(text: TextFeatures, count: int) -> TextFeatures:
-    """One caption, `count` times."""
-    return TextFeatures(text.features[:1].expand(count, -1, -1), text.mask[:1].expand(count, -1))
-
-
-def fresh_noise(count: int, length: int, generator: torch.Generator) -> Noise:
-    return Noise.of_keys(torch.randint(2**32, (count, 2), generator=generator), length)
-
-
-def small_spec(spec: DecoderSpec, model: ImageModel, real: RealModel) -> DecoderSpec:
-    """The composition with k scaled to the small codebook and its draft cut to what fits. An image
-    of L codes has no use for more than L - 1 levels. A part's `exercised` settings are those under
-    which small models run all of it (`decoders.api.Decoder`)."""
-
-    def fitting(part: Any, *fits: Any) -> Any:
+    def fitting(part: Any, cut: bool = True) -> Any:
         if part is None:
             return None
-        for fit in (*fits, lambda part, *_: getattr(resolve(part.target), "exercised", {})):
-            part = PartSpec(part.target, {**part.kwargs, **fit(part, model, real)})
-        return part
+        fitted = _fitted(part, model, levels) if cut else {}
+        exercised = getattr(resolve(part.target), "exercised", {})
+        return PartSpec(part.target, {**part.kwargs, **fitted, **exercised})
 
+    rule, drafter = spec.acceptance, spec.drafter
+    k = None if rule is None else options_of(rule).get("k")
+    if rule is not None and isinstance(k, int):
+        vocab = model.target.vocab_size
+        share = min(max(1, round(k * vocab / codebook)), vocab - 1)
+        rule = PartSpec(rule.target, {**rule.kwargs, "k": share})
     return replace(
         spec,
-        loop=fitting(spec.loop),
-        acceptance=fitting(spec.acceptance, _scaled),
-        tree=fitting(spec.tree, _shallow, _narrow),
-        proposer=fitting(spec.proposer, _short, _shallow),
-        drafter=fitting(_small_drafter(spec.drafter)),
+        loop=fitting(spec.loop, cut=False),
+        acceptance=fitting(rule, cut=False),
+        tree=fitting(spec.tree),
+        proposer=fitting(spec.proposer),
+        drafter=None if drafter is None else fitting(_small_drafter(drafter)),
     )
 
 
@@ -173,48 +112,26 @@ def options_of(part: PartSpec) -> Mapping[str, Any]:
     return defaults | part.kwargs
 
 
-def _scaled(part: PartSpec, model: ImageModel, real: RealModel) -> dict[str, Any]:
-    """k keeps its share of the codebook."""
-    k, vocab = options_of(part).get("k"), model.target.vocab_size
-    if not isinstance(k, int):
-        return {}
-    return {"k": min(max(1, round(k * vocab / real.codebook)), vocab - 1)}
-
-
-def _limited(part: PartSpec, **most: int) -> dict[str, Any]:
-    """Its integer options of these names, cut to what fits."""
-    options = options_of(part)
-    return {n: min(options[n], m) for n, m in most.items() if isinstance(options.get(n), int)}
-
-
-def _shallow(part: PartSpec, model: ImageModel, _: RealModel) -> dict[str, Any]:
-    """A draft no deeper than the image is long."""
-    return _limited(part, depth=model.target.length - 1)
-
-
-def _narrow(part: PartSpec, model: ImageModel, _: RealModel) -> dict[str, Any]:
-    """A node leaves at least two codes undrafted. A tree of the likeliest nodes keeps at most half
-    of its candidates, so that it has to prune."""
-    widest, deepest = max(2, model.target.vocab_size - 2), model.target.length - 1
-    options = options_of(part)
+def _fitted(part: PartSpec, model: ImageModel, levels: int) -> dict[str, Any]:
+    """Options by name, cut to what fits. An image of L codes has no use for more than L - 1 levels,
+    a path no longer than the image. A node leaves at least two codes undrafted. A tree of the
+    likeliest nodes keeps at most half of its candidates, so that it has to prune. A drafter that
+    runs the target's first layers leaves the last."""
+    options, deepest = options_of(part), min(levels, model.target.length - 1)
+    widest = max(2, model.target.vocab_size - 2)
+    most = {"depth": deepest, "levels": deepest, "candidates": widest, "layers": max(1, LAYERS - 1)}
+    cut = {n: min(options[n], m) for n, m in most.items() if isinstance(options.get(n), int)}
     if {"top_k", "nodes", "depth"} <= options.keys():
-        depth, width = options["depth"], min(options["top_k"], widest)
-        most = width + (depth - 1) * width**2
-        return {"top_k": width, "nodes": min(options["nodes"], max(depth, most // 2))}
+        width = min(options["top_k"], widest)
+        candidates = width + (cut["depth"] - 1) * width**2
+        cut |= {"top_k": width, "nodes": min(options["nodes"], max(cut["depth"], candidates // 2))}
     if "choices" in options:
         paths = build_part(part, model).paths
-        return {"choices": [[*p] for p in paths if len(p) <= deepest and max(p) < widest]}
-    return {}
-
-
-def _short(part: PartSpec, model: ImageModel, _: RealModel) -> dict[str, Any]:
-    """A path no longer than the image, and at least two codes that are no candidates."""
-    target, window = model.target, options_of(part).get("window")
-    limited = _limited(part, candidates=max(2, target.vocab_size - 2))
-    if not isinstance(window, int):
-        return limited
-    proposer = build_part(PartSpec(part.target, {**part.kwargs, **limited}), model)
-    return {**limited, "window": min(window, target.length + proposer.nodes - proposer.depth)}
+        cut["choices"] = [[*p] for p in paths if len(p) <= deepest and max(p) < widest]
+    if isinstance(window := options.get("window"), int):
+        proposer = build_part(PartSpec(part.target, {**part.kwargs, **cut}), model)
+        cut["window"] = min(window, deepest + 1 + proposer.nodes - proposer.depth)
+    return cut
 
 
 def checkpoints(part: PartSpec | None) -> dict[str, str]:
@@ -228,11 +145,9 @@ def checkpoints(part: PartSpec | None) -> dict[str, str]:
     return {n: value for n, value in named.items() if n in optional or Path(value).exists()}
 
 
-def _small_drafter(part: PartSpec | None) -> PartSpec | None:
+def _small_drafter(part: PartSpec) -> PartSpec:
     """The drafter without its checkpoint. Options of its class that the checkpoint's config.json
-    names keep their values. A drafter that runs the target's first layers leaves the last."""
-    if part is None:
-        return None
+    names keep their values."""
     outside = checkpoints(part)
     inside = options_of(part).keys() - outside.keys()
     kwargs = {name: value for name, value in part.kwargs.items() if name not in outside}
@@ -244,22 +159,4 @@ def _small_drafter(part: PartSpec | None) -> PartSpec | None:
         sizes = config.items() if isinstance(config, dict) else ()
         plain = (bool, int, float, str)
         kwargs = {n: v for n, v in sizes if n in inside and isinstance(v, plain)} | kwargs
-    return PartSpec(part.target, kwargs | _limited(part, layers=max(1, LAYERS - 1)))
-
-
-def _shake(drafter: object, model: ImageModel) -> None:
-    """Random weights for the modules of a drafter that was built without its checkpoint. The small
-    model's own drafter is random already; weights shared with the target stay."""
-    target: Any = model.target
-    shared = {p.data_ptr() for p in target.parameters()} if isinstance(target, nn.Module) else set()
-    shared |= {p.data_ptr() for net in model.drafters.values() for p in net.parameters()}
-    generator = torch.Generator().manual_seed(0)
-    for module in [drafter] if isinstance(drafter, nn.Module) else vars(drafter).values():
-        for weight in module.parameters() if isinstance(module, nn.Module) else ():
-            if weight.data_ptr() in shared or not weight.is_floating_point():
-                continue
-            size = float(weight.detach().float().pow(2).mean().sqrt())
-            size = size or (weight.shape[-1] ** -0.5 if weight.ndim else 1.0)
-            noise = torch.randn(weight.shape, generator=generator).to(weight)
-            with torch.no_grad():
-                weight.add_(SHAKE * size * noise)
+    return PartSpec(part.target, kwargs)

@@ -12,8 +12,6 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2, norm
 from torch import Tensor
 
-from bench.judge.gate.reference import ImageLaw
-
 LEAST_EXPECTED = 5.0  # rarer cells are pooled
 ALARM = 1e-4  # adjusted p-value below which new noise is drawn
 CERTAIN = 1e-9  # a p-value below this needs no second look
@@ -21,15 +19,13 @@ MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
 
 def tested(
-    sample: Callable[[bool], Any], pvalues: Callable[[Any], Sequence[float]]
+    sample: Callable[[], Any], pvalues: Callable[[Any], Sequence[float]]
 ) -> tuple[Any, float]:
     """Samples and tests; once more with new noise after an alarm that may be chance, so that chance
     alone raises an alarm in fewer than one of a million. -> the last sample, and the least p-value
-    times the number of tests (Bonferroni). sample: is told whether it is the first one."""
-    codes: Any = None
-    adjusted = 0.0
-    for first in (True, False):
-        codes = sample(first)
+    times the number of tests (Bonferroni)."""
+    for _ in range(2):
+        codes = sample()
         values = [value if math.isfinite(value) else 0.0 for value in pvalues(codes)]
         adjusted = min(1.0, min(values) * len(values))
         if not CERTAIN <= adjusted < ALARM:
@@ -49,30 +45,6 @@ def resolution(images: int, cells: int, tests: int) -> float:
     limit = chi2.isf(ALARM / tests, freedom)
     needed = brentq(lambda x: ncx2.cdf(limit, freedom, x) - MISSED, 1e-6, 10 * limit + 100)
     return float(0.5 * math.sqrt(needed / images))
-
-
-def prefix_pvalues(law: ImageLaw, codes: Tensor) -> list[float]:
-    """p-values of the first 1, 2, ..., L of codes [n, L]; 0 for an impossible one. Short prefixes
-    have few cells and see a small bias; whole images see dependence."""
-    values = []
-    for size in range(1, law.length + 1):
-        expected = law.of_prefix(size) * len(codes)
-        observed = torch.bincount(law.index(codes, size), minlength=len(expected))
-        possible = not bool(observed[expected == 0].any())
-        values.append(pearson(observed, expected) if possible else 0.0)
-    return values
-
-
-def excess_tv(law: ImageLaw, codes: Tensor) -> float:
-    """Largest over prefixes of the TV between observed shares and the law, less the TV that n
-    samples of the law itself would show on average."""
-    worst, count = 0.0, len(codes)
-    for size in range(1, law.length + 1):
-        p = law.of_prefix(size)
-        share = torch.bincount(law.index(codes, size), minlength=len(p)).double() / count
-        noise = 0.5 * float((2 * p * (1 - p) / (torch.pi * count)).sqrt().sum())
-        worst = max(worst, 0.5 * float((share - p).abs().sum()) - noise)
-    return worst
 
 
 def pearson(observed: Tensor, expected: Tensor) -> float:

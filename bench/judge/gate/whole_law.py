@@ -1,59 +1,63 @@
-"""The law of whole images of a decoder, enumerated (`bench.judge.gate.branching`) on small
-transformers, with the decoder's own drafter: of images of three codes and four places, at the depth
-that its drafts have, and at the end of long images.
+"""The law of images of a decoder, enumerated (`bench.judge.gate.branching`) on small transformers
+with the decoder's own drafter. Nothing is sampled, so the only error is rounding.
 
-Nothing is sampled, so the only error is rounding. Of a decoder with too many ways to an image the
-likeliest are followed: more mass on an image than its probability is an error all the same.
+* Images of three codes and four places.
+* One place behind the first code, of six codes: a node of the tree keeps four siblings.
+* Every place of a long image, alone: all other numbers are fixed. The code there follows AR's law
+  given the codes before it, unless its draft or a test read a number that is not its own, or the
+  rule is another there. Places are met at random levels of the drafts.
 
-Ways to an image grow tenfold per place, so for deep levels and late places only the numbers of a
-few places are free. Held tests read 0, so that first drafts are accepted, or one, so that what can
-be rejected is. The codes of the free places then follow AR's law given the codes before. This does
-not hold for a verifier that looks ahead, so its whole images are enumerated and nothing else.
+A verifier that looks ahead decides a place by numbers of later ones: it has the first two alone. Of
+a decoder with too many ways to an image the likeliest are followed: more mass on an image than its
+probability is an error all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.judge.gate.branching import FREE, POINT, Held, Scripted, explore
-from bench.judge.gate.reference import image_law
+from bench.judge.gate.branching import EVERY, Free, Scripted, explore
+from bench.judge.gate.reference import ar_probabilities
 from bench.judge.gate.report import CheckResult, finite_or_inf
-from bench.judge.gate.small import GateCase, same_prompt
+from bench.judge.gate.small import GateCase
 from decoders.api import Decoder, ImageModel, Sampling
+from decoders.models.small import same_prompt
 
 MOST = 40_000  # rows that run at most
 CLOSE = 1e-5  # a TV that is no rounding in float32
 COMPLETE = 1e-10  # probability that may be left out of a law that is called complete
-WHOLE, DEEP, LONG = (3, 2, 19), (2, 3, 3), (2, 16, 3)  # (V, grid, seed)
-LEVELS = 4  # of a loop that has no proposer
-VALUES = 0.3, 0.7  # of held numbers
-ACCEPT, REJECT = 0.0, 1 - POINT  # what held tests read
-GROWTH, ENOUGH = 10, 3_000  # ways of one more free place, about; ways that are run at most
-FEW = 400  # ways to the end of a long image
+WHOLE, SIBLINGS, LONG = (3, 2, 19), (6, 2, 5), (2, 12, 3)  # (V, grid, seed)
 
 
 @dataclass(frozen=True)
 class WholeLaw:
-    """law [M] float64 of the free places' codes, in base-V order; ar [M]: AR's; rest: the
-    probability of what was not followed; rows: ways to an image; forwards: mean target forwards of
-    an image that was followed, prefill not counted."""
+    """law, ar [M] float64: the decoder's and AR's, of all codes of the free places that were met;
+    first [M]: where their block begins. rest: the probability of what was not followed; rows: ways
+    to an image; forwards: mean target forwards of an image that was followed, prefill not counted.
+    """
 
     law: Tensor
     ar: Tensor
+    first: Tensor
     rest: float
     rows: int
     forwards: float
 
     @property
+    def away(self) -> Tensor:
+        """By first place: the total variation, or the least that it can be if not all was
+        followed."""
+        above = (self.law - self.ar).clamp_min(0.0)
+        return above.new_zeros(int(self.first.max()) + 1).index_add_(0, self.first, above)
+
+    @property
     def tv(self) -> float:
-        """The total variation, or the least that it can be if not all was followed."""
-        return float((self.law - self.ar).clamp_min(0.0).sum())
+        return float(self.away.max())
 
     @property
     def complete(self) -> bool:
@@ -61,117 +65,101 @@ class WholeLaw:
 
 
 def whole_law(
-    decoder: Decoder, model: ImageModel, sampling: Sampling, most: int = MOST, held: Held = FREE
+    decoder: Decoder, model: ImageModel, sampling: Sampling, most: int = MOST, free: Free = EVERY
 ) -> WholeLaw:
-    """The law of a decoder's images of one caption, on a small model. held: which numbers are
-    fixed; `ar` is then AR's law given the codes before the free places.
+    """The law of a decoder's images of one caption, on a small model; of each block of free places
+    given the codes before it.
 
     Raises NotEnumerable where a random number is used in a way that cannot be followed."""
     text, size = model.text.encode(["x"]), model.target.length
-    start, stop = held.first, min(held.stop, size)
 
     def run(noise: Scripted) -> Tensor:
         done = decoder.generate(same_prompt(text, len(noise.uniform)), noise)
         noise.script.steps = done.trace.target_calls.long()
         return torch.cat([done.codes.long(), done.trace.target_calls.long()[:, None]], 1)
 
-    images = explore(run, size, most, held)
-    followed = max(1e-300, 1 - images.rest)
-    laws, references = [], []
-    before = images.value[:, :start]
-    for prefix in before.unique(dim=0) if start else before[:1]:
-        same = (before == prefix).all(1)
-        ar = image_law(model, text, sampling, prefix, stop)
-        law = torch.zeros_like(ar.probability)
-        index = ar.index(images.value[same, start:stop], stop - start)
-        laws.append(law.index_add_(0, index, images.weight[same]))
-        references.append(ar.probability * (law.sum() / followed if start else 1.0))
-    forwards = float(images.weight @ images.value[:, -1].double()) / followed
-    ways = len(images.weight)
-    return WholeLaw(torch.cat(laws), torch.cat(references), images.rest, ways, forwards)
+    def until(stop: Tensor, codes: Tensor) -> Tensor:
+        """Without what is decided from the place `stop` [n] on."""
+        return torch.where(torch.arange(size) < stop[:, None], codes, 0)
 
+    def mass(labels: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The different ones of labels [n, k], the weight of each, and which one each label is."""
+        distinct, index = labels.unique(dim=0, return_inverse=True)
+        return distinct, weight.new_zeros(len(distinct)).index_add_(0, index, weight), index
 
-class Images(NamedTuple):
-    """Images of one kind, in words, and their laws."""
-
-    words: str
-    laws: list[WholeLaw]
+    images = explore(run, size, most, free)
+    codes = until(images.first + free.size, images.value[:, :size])
+    distinct, law, _ = mass(torch.cat([images.first[:, None], codes], 1), images.weight)
+    first, codes, place = distinct[:, 0], distinct[:, 1:], torch.arange(size)
+    inside = (place >= first[:, None]) & (place < first[:, None] + free.size)  # [M, L]
+    p = torch.where(inside, ar_probabilities(model, text, codes, sampling), 1.0).prod(-1)
+    # The fixed numbers make one beginning of a block, if decisions read no later numbers.
+    _, begun, index = mass(torch.cat([first[:, None], until(first, codes)], 1), law)
+    _, every, which = mass(first[:, None], law)
+    ar = p * begun[index] / every[which]
+    forwards = float(images.weight @ images.value[:, -1].double() / images.weight.sum())
+    return WholeLaw(law, ar, first, images.rest, len(images.weight), forwards)
 
 
 def law_checks(case: GateCase) -> list[CheckResult]:
-    """Every enumeration of the composition; no deep and long ones if its verifier looks ahead."""
-    checks = [law_check("whole law", case, whole_images)]
+    """Every enumeration of the composition."""
+    checks = [law_check("whole law", case, whole_images), law_check("sibling law", case, one_node)]
     verifier = case.decoder(case.model(WHOLE)).verifier
     if verifier is None or not verifier.resamples_noise:
-        checks += [law_check("deep law", case, deep_images)]
-        checks += [law_check("long law", case, long_images)]
+        checks.append(law_check("place law", case, every_place))
     return checks
 
 
+Enumerated = tuple[str, WholeLaw] | None  # in words; None: there is nothing to enumerate
+
+
 def law_check(
-    name: str, case: GateCase, images: Callable[[GateCase], Iterator[Images]]
+    name: str, case: GateCase, enumeration: Callable[[GateCase], Enumerated]
 ) -> CheckResult:
     """Fault: a total variation beyond rounding. Evidence: how many ways were followed, and the
     probability of those that were not; or why none could be."""
-
-    def enumerated() -> CheckResult:
-        best = CheckResult(name, evidence={"not followed": 1.0})
-        for words, laws in images(case):
-            tv = max(finite_or_inf(law.tv) for law in laws)
-            rest, ways = max(law.rest for law in laws), sum(law.rows for law in laws)
-            evidence = {"tv": tv, "not followed": rest, "ways": ways}
-            if tv > CLOSE:
-                least = "" if all(law.complete for law in laws) else "at least "
-                fault = f"{words} do not follow the AR law: TV {least}{tv:.2g}, by enumeration"
-                return CheckResult(name, fault, evidence, tv)
-            if rest <= best.evidence["not followed"]:
-                share = f"all but {rest:.1g} of the probability in" if rest else "all"
-                best = CheckResult(name, "", evidence, summary=f"{share} {ways} ways to {words}")
-        return best
-
-    result = attempt(enumerated)
+    result = attempt(lambda: enumeration(case))
     if isinstance(result, Failure):
         return CheckResult(name, evidence={"not enumerated": result.error})
-    return result
+    if result is None:
+        return CheckResult(name, evidence={"not followed": 0.0})
+    (words, law), fault = result, ""
+    tv, rest = finite_or_inf(law.tv), law.rest
+    if tv > CLOSE:
+        least = "" if law.complete else "at least "
+        first = int((~(law.away <= CLOSE)).int().argmax())
+        fault = f"{words} do not follow the AR law: TV {least}{tv:.2g}, by enumeration, "
+        fault += f"first at place {first}"
+    share = f"all but {rest:.1g} of the probability in" if rest else "all"
+    evidence = {"tv": tv, "not followed": rest, "ways": law.rows}
+    return CheckResult(name, fault, evidence, tv, f"{share} {law.rows} ways to {words}")
 
 
-def whole_images(case: GateCase) -> Iterator[Images]:
-    model = case.model(WHOLE)
+def whole_images(case: GateCase) -> Enumerated:
+    vocab, grid, _ = WHOLE
+    model, free = case.model(WHOLE), Free(torch.tensor([1]))
+    law = whole_law(case.decoder(model), model, case.filters(vocab), free=free)
+    return f"images of {vocab}**{grid**2 - 1}", law
+
+
+def one_node(case: GateCase) -> Enumerated:
+    """A verifier that looks ahead has drafts of one level, of which there is nothing to see."""
+    vocab, model, free = SIBLINGS[0], case.model(SIBLINGS), Free(torch.tensor([1]), 1)
     decoder = case.decoder(model)
-    resamples_noise = decoder.verifier is not None and decoder.verifier.resamples_noise
-    held = FREE if resamples_noise else Held(1)
-    law = whole_law(decoder, model, case.filters(WHOLE[0]), held=held)
-    yield Images(f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - held.first}", [law])
+    siblings = 0 if decoder.proposer is None else decoder.proposer.branching
+    if siblings < 3:
+        return None
+    if decoder.verifier is not None and decoder.verifier.resamples_noise:
+        decoder = replace(case, levels=1).decoder(model)
+    law = whole_law(decoder, model, case.filters(vocab), free=free)
+    return f"nodes of {siblings} siblings", law
 
 
-def deep_images(case: GateCase) -> Iterator[Images]:
-    """More and more places, up to the deepest that drafts of the first step reach."""
-    model, sampling = case.model(DEEP), case.filters(DEEP[0])
-    levels = levels_of(case.decoder(model))
-    stop = min(levels + 2, model.target.length)
-    for free in range(2, stop + 1):
-        laws = []
-        for tests in (ACCEPT, REJECT) if free == 2 else (ACCEPT,):
-            for value in VALUES:
-                held = Held(stop - free, stop, value, tests)
-                laws.append(whole_law(case.decoder(model), model, sampling, MOST, held))
-        yield Images(f"{free} places of {DEEP[0]} codes below drafts of {levels} levels", laws)
-        ways = sum(law.rows for law in laws)
-        if not laws[-1].complete or ways * GROWTH > ENOUGH:
-            return
-
-
-def long_images(case: GateCase) -> Iterator[Images]:
-    """The last places of a long image: for what repeats within an image, and for what attention
-    does not see."""
+def every_place(case: GateCase) -> Enumerated:
+    """Without guidance, which doubles the rows."""
     model, size = case.model(LONG), LONG[1] ** 2
-    decoder = case.decoder(model)
-    step = levels_of(decoder) + 1  # codes that a step commits
-    stop = 1 + (size - 1) // step * step
-    held = Held(stop - 2, stop, VALUES[0], ACCEPT)
-    law = whole_law(decoder, model, case.filters(LONG[0]), FEW, held)
-    yield Images(f"places {stop - 2} and {stop - 1} of {size}, of {LONG[0]} codes", [law])
-
-
-def levels_of(decoder: Decoder) -> int:
-    return LEVELS if decoder.proposer is None else decoder.proposer.depth
+    plain = replace(case, sampling=replace(case.sampling, cfg=1.0))
+    accept = torch.tensor([False, True]).repeat_interleave(size)
+    free = Free(torch.arange(size).repeat(2), 1, accept)
+    law = whole_law(plain.decoder(model), model, plain.filters(LONG[0]), free=free)
+    return f"codes of {size} places, each alone,", law

@@ -21,7 +21,7 @@ def gate(monkeypatch):
     """A gate whose verdicts a test sets by decoder; an exception is raised instead."""
     says: dict[str, GateReport | Exception] = {}
 
-    def check_decoder(spec, sampling, model, captions):
+    def check_decoder(spec, sampling, model):
         said = says[spec.name]
         if isinstance(said, Exception):
             raise said

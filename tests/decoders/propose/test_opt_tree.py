@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from bench.judge.gate.small import same_prompt
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.loops.recording import expected_codes
-from decoders.models.small import random_model
+from decoders.models.small import random_model, same_prompt
 from decoders.noise import Noise
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.opt import Opt

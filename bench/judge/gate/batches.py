@@ -1,0 +1,85 @@
+"""Are an image's codes its own, whatever is decoded with it? The same noise gives the same codes a
+second time, alone, in a batch, and in a row that another image has left.
+
+A decoder that draws random numbers of its own has other codes in every batch, and may be exact all
+the same. It cannot be enumerated, and is judged by samples.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bench.judge.gate.report import CheckResult
+from bench.judge.gate.small import GateCase, Trial
+from decoders.api import DecoderError
+
+SIZES, SEEDS = (12, 8), (17, 18)  # V, grid; of two looks
+IMAGES, ROWS = 4, 2  # of a batch; rows that are refilled
+
+
+def batches_check(case: GateCase) -> CheckResult:
+    """One image that differs may be rounding, so others are looked at then. Evidence "not
+    enumerated": what shows that the decoder draws random numbers of its own."""
+    fault, differing = "", 0
+    for seed in SEEDS:
+        run = case.trial((*SIZES, seed), IMAGES)
+        whole = run.decoder.generate(run.text, run.noise).codes
+        if not torch.equal(whole, run.decoder.generate(run.text, run.noise).codes):
+            own = "its codes change with a second run of the same noise"
+            return CheckResult("batches", evidence={"not enumerated": own})
+        for way, codes in _in_other_batches(run).items():
+            differ = codes != whole  # [B, L]
+            if not bool(differ.any()):
+                continue
+            if names := _draws(run):
+                own = f"it draws random numbers of its own ({names}), other ones in every batch"
+                return CheckResult("batches", evidence={"not enumerated": own})
+            image, place = differ.nonzero()[0].tolist()
+            fault = (
+                fault
+                or f"image {image} has other codes {way} than in a batch, from place {place} on"
+            )
+            differing += int(differ.any(-1).sum())
+        if differing != 1:
+            break
+    summary = f"{IMAGES} images alone, in a batch and on {ROWS} rows that are refilled"
+    return CheckResult("batches", fault * (differing > 1), summary=summary)
+
+
+def _in_other_batches(run: Trial) -> dict[str, Tensor]:
+    """The codes of the images [B, L], by how they are decoded."""
+    generate = run.decoder.generate
+    each = [generate(run.text.rows([i]), run.noise.rows([i])).codes for i in range(IMAGES)]
+    ways = {"alone": torch.cat(each)}
+    if "rows" in signature(generate).parameters:
+        with suppress(DecoderError):  # a loop may say that it goes on with no other image
+            refilled = generate(run.text, run.noise, rows=ROWS).codes
+            ways[f"on {ROWS} rows that are refilled"] = refilled
+    return ways
+
+
+def _draws(run: Trial) -> str:
+    """The operations of torch that draw random numbers while a batch is decoded."""
+    with Drawing() as drawing:
+        run.decoder.generate(run.text, run.noise)
+    return ", ".join(sorted(drawing.names))
+
+
+class Drawing(TorchDispatchMode):
+    """Notes operations that draw random numbers. Those of attention do so for dropout alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if torch.Tag.nondeterministic_seeded in func.tags and "attention" not in name:
+            self.names.add(name)
+        return func(*args, **(kwargs or {}))

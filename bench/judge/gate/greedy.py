@@ -1,0 +1,84 @@
+"""Temperature 0: are a decoder's codes those of AR (exact rules), or is every code justified by its
+relaxed rule? Both are recomputed by teacher forcing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bench.judge.gate.reference import ReferenceRule, teacher_laws, teacher_logits
+from bench.judge.gate.report import CheckResult, finite_or_inf, joined
+from bench.judge.gate.small import GateCase, Trial
+from decoders.api import CodeKind, Generation, Sampling
+from decoders.baselines import plain_decoding
+
+SIZES, PROMPTS = (64, 6, 22), 64  # (V, grid, seed)
+TIE = 1e-4  # logits nearer than this may swap between two float32 forwards
+MASS = 1e-5  # rounding of a probability
+DRAFTED = (CodeKind.DRAFT, CodeKind.RELAXED)
+
+
+def greedy_check(case: GateCase) -> tuple[CheckResult, CheckResult, bool]:
+    """-> what must hold of any loop (tv: most mass moved onto an accepted draft; evidence "bound":
+    declared there), what AR or the rule asks for, and whether all codes are AR's."""
+    run, fault, differences = case.trial(SIZES, PROMPTS), "", list[str]()
+    done = run.decoder.generate(run.text, run.noise)
+    ar = plain_decoding(run.model, case.sampling).generate(run.text, run.noise).codes
+    logits = teacher_logits(run.model, run.text, ar, case.sampling.cfg)
+    equal = equal_images(logits, done.codes, ar)
+    declared, moved, bound = not bool((done.trace.bound == 0).all()), 0.0, 0.0
+    if declared:
+        moved, bound, differences = _justified(run, done, case.sampling)
+    elif equal < PROMPTS:
+        differences = [f"{PROMPTS - equal} of {PROMPTS} images differ from greedy AR"]
+    if not bool(torch.isfinite(torch.stack([done.trace.bound, done.trace.moved])).all()):
+        fault = "the rule's moved mass or its bound is not finite"
+    evidence = {
+        "images_equal_to_ar": equal,
+        "share_of_drafts": float((done.trace.depth > 0).double().mean()),
+        "bound": min(finite_or_inf(bound), 1.0),  # lambda p(x) may be more than a TV can be
+    }
+    tv = min(finite_or_inf(moved), 1.0)
+    result = CheckResult("greedy", fault, evidence, tv, f"{PROMPTS} images of {SIZES[0]} codes")
+    exact = equal == PROMPTS and not declared
+    return result, CheckResult("greedy codes", joined(*differences)), exact
+
+
+def equal_images(logits: Tensor, codes: Tensor, ar: Tensor) -> int:
+    """How many images codes [B, L] are those of AR, whose logits are given, [B, L, V]. A first
+    difference at a tie counts as equal, since two float32 forwards need not agree on it."""
+    row, differ = torch.arange(len(codes)), codes != ar
+    first = differ.int().argmax(-1)  # [B]
+    both = torch.stack([codes[row, first], ar[row, first]], -1)  # [B, 2]
+    gap = logits[row, first].gather(-1, both).diff(dim=-1)[:, 0].abs()
+    return int((~differ.any(-1) | (gap < TIE)).sum())
+
+
+def _justified(run: Trial, done: Generation, sampling: Sampling) -> tuple[float, float, list[str]]:
+    """Recomputes from a teacher-forced forward: every accepted draft has the largest entry of p_A
+    and moved no more mass than its bound, and every other code is the argmax. -> the most mass
+    moved, the bound of that draft, faults."""
+    trace = done.trace
+    p = teacher_laws(run.model, run.text, done.codes, sampling)
+    at = p.gather(-1, done.codes[..., None])[..., 0]  # [B, L]
+    peak: Tensor = p.amax(-1)
+    drafted = torch.isin(trace.kind, torch.tensor(DRAFTED, dtype=torch.uint8))
+    wrong = []
+    if not bool((at >= peak - MASS)[~drafted].all()):
+        wrong.append("a code that was not drafted is not the argmax")
+    reference = ReferenceRule.of(run.decoder.rule, run.model)
+    if reference is None:
+        within = trace.moved <= trace.bound + MASS
+        wrong += ["moved mass exceeds the bound"] * (not bool(within[drafted].all()))
+        pairs = list(zip(trace.moved[drafted].tolist(), trace.bound[drafted].tolist(), strict=True))
+        return *max(pairs, default=(0.0, 0.0)), wrong
+    within, x = p[drafted], done.codes[drafted]  # [n, V], [n]
+    moved, bound, near_edge = reference.at(within, x)
+    # Others are the argmax itself, or have a bound that rounding decides.
+    told = ~near_edge & (at[drafted] < peak[drafted] - MASS)
+    if not bool((at[drafted] + moved >= peak[drafted] - MASS)[told].all()):
+        wrong.append("an accepted draft's p_A(x) is not the largest entry of p_A")
+    if not bool((trace.moved[drafted] <= bound + MASS)[told].all()):
+        wrong.append("an accepted draft moved more mass than its bound")
+    pairs = list(zip(moved[told].tolist(), bound[told].tolist(), strict=True))
+    return *max(pairs, default=(0.0, 0.0)), wrong
