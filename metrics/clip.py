@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 
 from metrics import MetricError
 from metrics.images import Images, features_of
+from metrics.preparations import Preparation
 from metrics.stats import Interval, student_mean
 
 
@@ -25,26 +26,33 @@ class ImageText:
     """open_clip's image and text tower, which end on one sphere; the tiny CLIP and the official
     ones differ in `pixels` and `tokens`.
 
-    image_size: side of the images it takes; None: any square. Pixels become (pixel - mean) / std.
+    image_size: side of the images that it takes unprepared, if any. name: as tables have it; caption:
+    what is said to it. Pixels become (pixel - mean) / std.
     """
 
     image_size: int | None = None
+    name: str
+    caption = ""
     mean: Any
     std: Any
 
     def __init__(self, model: Any, device: str | torch.device) -> None:
         self.model, self.device = model.to(device).eval(), torch.device(device)
 
-    def pixels(self, images: Tensor) -> Tensor:
-        """Images [n, 3, S, S] -> float32 [n, 3, P, P] in [0, 1], P being the network's side."""
+    def preparation(self, size: int | None) -> Preparation:
+        """size: side of the protocol's centre crop; None: images have the network's size."""
         raise NotImplementedError
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Prepared images [n, 3, S, S] -> float32 in [0, 1]."""
+        return images.float() / 255 if images.dtype == torch.uint8 else images
 
     def tokens(self, captions: Sequence[str]) -> Tensor:
         """n captions -> [n, L] int64. Raises MetricError for a caption that cannot be read."""
         raise NotImplementedError
 
     def image_features(self, images: Tensor) -> Tensor:
-        """uint8 [n, 3, S, S] -> unit features [n, E] float32. Raises as `pixels`."""
+        """Prepared images [n, 3, S, S] -> unit features [n, E] float32. Raises as `pixels`."""
         pixels = self.pixels(images).to(self.device)
         return normalize(self.model.encode_image((pixels - self.mean) / self.std).float(), dim=-1)
 

@@ -12,21 +12,26 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from metrics.images import Images, features_of
+from metrics.preparations import Preparation
 from metrics.scenes_clip import ScenesClip
 
 NAME, LAYER = "scenes-clip", "sphere"
 
 
 class Extractor(nn.Module):
-    """uint8 images [n, 3, H, W] -> features [n, E] float32.
+    """Prepared images [n, 3, S, S] -> features [n, E] float32.
 
-    name: as tables have it; layer: of the network; image_size: of the images that it takes, None:
-    any square.
+    name: as tables have it; layer: of the network; image_size: S, where unprepared images are
+    taken too.
     """
 
     name: str
     layer: str
     image_size: int | None = None
+
+    def preparation(self, size: int | None) -> Preparation:
+        """size: side of the protocol's centre crop; None: images have the network's size."""
+        raise NotImplementedError
 
     def forward(self, images: Tensor) -> Tensor:
         raise NotImplementedError
@@ -41,6 +46,9 @@ class ScenesClipFeatures(Extractor):
         super().__init__()
         self.clip = clip
         self.image_size = clip.config.image_size
+
+    def preparation(self, size: int | None) -> Preparation:
+        return self.clip.preparation(size)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.clip.config.embed_dim**0.5 * self.clip.image_features(images)

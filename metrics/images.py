@@ -1,4 +1,4 @@
-"""Images of a metric as a stream of uint8 batches: from a tensor or from files.
+"""Images of a metric as a stream of batches: from a tensor or from files.
 
 Why: a folder of thousands of images must not be held in memory at once, and every metric should
 refuse the same bad input in the same words.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from torch import Tensor
 from decoders.image_files import HIDDEN, SUFFIXES, is_picture, open_rgb
 from decoders.models.weights import sha256_of
 from metrics import MetricError
-from metrics.preparations import Preparation, from_pil, in_threads, to_pil
+from metrics.preparations import Preparation, to_pil
 
 MIN_IMAGES = 2
+THREADS = 4  # PIL lets threads run at once
 Source = Tensor | tuple[Path, ...]
 
 
@@ -41,13 +43,14 @@ class ImageSet:
         return len(self.source)
 
     def part(self, start: int, stop: int) -> Tensor:
-        """Images start..stop - 1, prepared: uint8 [<= stop - start, 3, S, S].
+        """Images start..stop - 1, prepared: [<= stop - start, 3, S, S].
 
         Raises DecoderError for a file that cannot be read, MetricError where two images of a batch,
         once prepared, differ in size; the message names the file.
         """
         items = self.source[start:stop]
-        found = in_threads(self._read, items)
+        with ThreadPoolExecutor(THREADS) as pool:
+            found = list(pool.map(self._read, items))
         for row, image in enumerate(found):
             if image.shape != found[0].shape or image.shape[1] != image.shape[2]:
                 where = f"image {start + row}" if isinstance(items, Tensor) else str(items[row])
@@ -60,17 +63,17 @@ class ImageSet:
         return torch.stack(found)
 
     def _read(self, item: Path | Tensor) -> Tensor:
-        image = open_rgb(item) if isinstance(item, Path) else to_pil(item)
-        return from_pil(self.prepare.apply(image))
+        return self.prepare.apply(open_rgb(item) if isinstance(item, Path) else to_pil(item))
 
 
 Images = Tensor | ImageSet
 
 
 def image_batches(images: Images, size: int | None, batch: int) -> Iterator[Tensor]:
-    """Batches uint8 [<= batch, 3, size, size] in order.
+    """Batches [<= batch, 3, size, size] in order: those of an `ImageSet` as they are prepared, else
+    uint8.
 
-    images: uint8 or float in [0, 1] [n, 3, size, size], or an `ImageSet`; floats are rounded to
+    images: an `ImageSet`, or uint8 or float in [0, 1] [n, 3, size, size]; floats are rounded to
     bytes, so that a tensor and its PNGs give the same figures. size None: any, but square and the
     same in a batch. Raises MetricError before the first batch for no images or a bad batch size,
     and for a bad image (shape, NaN, range) where it is met.
@@ -81,7 +84,10 @@ def image_batches(images: Images, size: int | None, batch: int) -> Iterator[Tens
         raise MetricError("a metric needs images, found none")
     for start in range(0, len(images), batch):
         stop = start + batch
-        part = images[start:stop] if isinstance(images, Tensor) else images.part(start, stop)
+        if not isinstance(images, Tensor):
+            yield images.part(start, stop)
+            continue
+        part = images[start:stop]
         unit = as_unit_float(part, part.shape[-1] if size is None else size)
         yield part if part.dtype == torch.uint8 else (unit * 255).round().to(torch.uint8)
 
@@ -89,7 +95,7 @@ def image_batches(images: Images, size: int | None, batch: int) -> Iterator[Tens
 def features_of(
     network: Callable[[Tensor], Tensor], images: Images, size: int | None, batch: int = 64
 ) -> Tensor:
-    """Features [n, E] float32 on the CPU of n images by a network of uint8 [b, 3, S, S].
+    """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S].
 
     Raises MetricError as `image_batches`, and for features that are not finite.
     """

@@ -1,5 +1,4 @@
-"""What is done to an image before a network sees it: crops with their names, and the resizing of
-each official network's protocol, by the libraries of those protocols.
+"""What is done to an image before a network sees it, by the libraries of each official protocol.
 
 Why named: FID moves by several points with the resizing alone (Parmar et al. 2104.11222), so a
 table must say which one it used, and a cache of reference features must not mix two of them.
@@ -7,10 +6,8 @@ table must say which one it used, and a cache of reference features must not mix
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,53 +17,20 @@ from torch import Tensor
 from metrics import MetricError
 
 BICUBIC, BILINEAR, LANCZOS = (Image.Resampling[n] for n in ("BICUBIC", "BILINEAR", "LANCZOS"))
-_THREADS = 4
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """apply: an RGB image to an RGB image. name: what tables and cache keys call it."""
+    """apply: an RGB image to what a network takes, [3, S, S] uint8 or float32. name: as tables and
+    cache keys have it."""
 
     name: str
-    apply: Callable[[Image.Image], Image.Image]
-
-
-def centre_crop(size: int) -> Preparation:
-    """The papers' protocol (METHODS section 5): the largest centred square, Lanczos to `size`."""
-
-    def crop(image: Image.Image) -> Image.Image:
-        from torchvision.transforms.functional import center_crop
-
-        square = center_crop(image, [min(image.size)])
-        return square if square.width == size else square.resize((size, size), LANCZOS)
-
-    return Preparation(f"centre crop, Lanczos {size}", crop)
-
-
-def whole(size: int) -> Preparation:
-    """The whole image to size x size, its aspect ratio lost: PIL's bilinear with antialiasing.
-
-    What the released precision/recall script does to references of any shape.
-    """
-    name = f"whole image, bilinear {size}"
-    return Preparation(name, lambda image: image.resize((size, size), BILINEAR))
-
-
-def padded() -> Preparation:
-    """Black bars to a square, nothing resized: for networks that resize the whole image."""
-
-    def pad(image: Image.Image) -> Image.Image:
-        side = max(image.size)
-        square = Image.new("RGB", (side, side))
-        square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
-        return square
-
-    return Preparation("whole image, padded to a square", pad)
+    apply: Callable[[Image.Image], Tensor]
 
 
 def as_is() -> Preparation:
     """Nothing; images must already have the network's size."""
-    return Preparation("as is", lambda image: image)
+    return Preparation("as is", from_pil)
 
 
 def from_pil(image: Image.Image) -> Tensor:
@@ -74,33 +38,65 @@ def from_pil(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)  # [H, W, 3] -> [3, H, W]
 
 
+def centre_crop(size: int, then: Callable[[Image.Image], Tensor] = from_pil) -> Preparation:
+    """The papers' protocol (METHODS section 5): the largest centred square, Lanczos to `size`; then
+    what the network needs."""
+
+    def crop(image: Image.Image) -> Tensor:
+        from torchvision.transforms.functional import center_crop
+
+        square = center_crop(image, [min(image.size)])
+        square = square if square.width == size else square.resize((size, size), LANCZOS)
+        return then(square)
+
+    return Preparation(f"centre crop, Lanczos {size}", crop)
+
+
+def cleanfid(size: int) -> Preparation:
+    """The crop, then clean-fid's 299 x 299: PIL's antialiased bicubic filter on float channels, not
+    rounded, in [0, 255]."""
+    from cleanfid.resize import build_resizer
+
+    resize = build_resizer("clean")  # [H, W, 3] -> [299, 299, 3]
+    return centre_crop(
+        size, lambda image: torch.from_numpy(resize(np.asarray(image))).permute(2, 0, 1)
+    )
+
+
+def openai_clip(size: int, side: int) -> Preparation:
+    """The crop, then CLIP's own resizing to side x side: PIL's bicubic filter on bytes."""
+    return centre_crop(size, lambda image: from_pil(image.resize((side, side), BICUBIC)))
+
+
+def squeezed(side: int) -> Preparation:
+    """The whole image to side x side, its aspect ratio lost, by PIL's bilinear filter: what the
+    papers' script of precision and recall does with images and references of any shape."""
+    return Preparation(
+        f"whole image, bilinear {side}",
+        lambda image: from_pil(image.resize((side, side), BILINEAR)),
+    )
+
+
+def padded(side: int) -> Preparation:
+    """The whole image, its longer side resized to `side` by a bicubic filter on floats, between
+    black bars: hpsv2's transform, in [0, 1]."""
+
+    def pad(image: Image.Image) -> Tensor:
+        from torchvision.transforms import functional as F
+
+        scale = side / max(image.size)
+        width, height = (max(1, round(extent * scale)) for extent in image.size)
+        bicubic = F.InterpolationMode.BICUBIC
+        pixels = F.resize(F.to_tensor(image), [height, width], bicubic, antialias=True)
+        left, top = (side - width) // 2, (side - height) // 2
+        bars: Tensor = F.pad(pixels, [left, top, side - width - left, side - height - top])
+        return bars  # [3, S, S]
+
+    return Preparation(f"whole image, padded to {side}", pad)
+
+
 def to_pil(image: Tensor) -> Image.Image:
     """uint8 [3, H, W] as an RGB image; MetricError for another shape or dtype."""
     if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
         raise MetricError(f"expected uint8 [3, H, W], found {image.dtype} {list(image.shape)}")
     return Image.fromarray(image.permute(1, 2, 0).cpu().numpy())  # [3, H, W] -> [H, W, 3]
-
-
-def clean_resize(images: Tensor) -> Tensor:
-    """uint8 [n, 3, H, W] -> float32 [n, 3, 299, 299] in [0, 255] by clean-fid: PIL's antialiased
-    bicubic filter on float channels, nothing rounded."""
-    from cleanfid.resize import build_resizer
-
-    resize = build_resizer("clean")  # [H, W, 3] -> [299, 299, 3]
-    arrays = images.permute(0, 2, 3, 1).cpu().numpy()
-    resized = in_threads(lambda image: torch.from_numpy(resize(image)), arrays)
-    return torch.stack(resized).permute(0, 3, 1, 2)
-
-
-def pil_resize(images: Tensor, size: int, kind: Image.Resampling) -> Tensor:
-    """uint8 [n, 3, H, W] -> uint8 [n, 3, size, size] by PIL's filter on RGB bytes."""
-    if tuple(images.shape[2:]) == (size, size):
-        return images
-    work = in_threads(lambda x: from_pil(to_pil(x).resize((size, size), kind)), images.cpu())
-    return torch.stack(work)
-
-
-def in_threads(work: Callable[[Any], Tensor], images: Iterable[Any] | np.ndarray) -> list[Tensor]:
-    """`work` on every image of a batch; PIL lets threads run at once."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(work, images))

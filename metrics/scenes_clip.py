@@ -27,6 +27,7 @@ from decoders.tiny.scenes.attributes import words as split_words
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.images import as_unit_float
+from metrics.preparations import Preparation, as_is, centre_crop
 
 WEIGHTS_DIR = Path(__file__).resolve().parents[1] / "decoders" / "tiny" / "weights"
 WEIGHTS_FILE, CONFIG_FILE = "clip.safetensors", "clip.json"
@@ -93,6 +94,8 @@ class WordTokenizer:
 class ScenesClip(ImageText):
     """The network with its tokenizer and pixel normalisation, in evaluation mode unless trained."""
 
+    name = "CLIP (scenes, 100 cos)"
+
     def __init__(self, config: ClipConfig, device: str | torch.device = "cpu") -> None:
         """A randomly initialised model of this configuration (torch's global generator)."""
         vocab, words = int(config.text["vocab_size"]), len(config.words)
@@ -106,6 +109,9 @@ class ScenesClip(ImageText):
         self.mean, self.std = config.mean, config.std
         self.tokenizer = WordTokenizer(config.words, int(config.text["context_length"]))
         self.sha256 = ""  # of the weights file; empty while untrained
+
+    def preparation(self, size: int | None) -> Preparation:
+        return as_is() if size is None else centre_crop(self.config.image_size)
 
     def pixels(self, images: Tensor) -> Tensor:
         """uint8, or float in [0, 1]; MetricError for a wrong shape, dtype or range."""

@@ -52,15 +52,6 @@ class WeightFiles:
 
 
 @dataclass(frozen=True)
-class Architectures:
-    """open_clip architectures in place of the official ones."""
-
-    clip: str | None = None
-    clip_g: str | None = None
-    hps: str | None = None
-
-
-@dataclass(frozen=True)
 class EvaluateConfig:
     """The settings of `cmd_evaluate`; what a metric does not need may be None. metrics (): those
     that fit."""
@@ -76,7 +67,6 @@ class EvaluateConfig:
     device: str = "auto"
     cache_dir: Path = Path("results/runs/.cache")
     weights: WeightFiles = WeightFiles()
-    arch: Architectures = Architectures()
 
 
 def cmd_evaluate(words: Sequence[str]) -> int:
@@ -90,8 +80,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
       images=DIR          the images (.png .jpg .jpeg .webp .bmp), numbers in numeric order
       captions=FILE       .txt (one per line), .csv .tsv .json .jsonl
       reference=DIR       real images, for FID, KID, precision and recall
-      metrics=[...]       fid, fid_tf, kid, precision_recall, precision_recall_whole, clip, clip_g,
-                          hps, scenes (the embedded CLIP)
+      metrics=[...]       fid, kid, precision_recall, clip, clip_g, hps, scenes (the embedded CLIP)
       out=FILE.csv        the figures with all that they were made with
       limit=N             only the first N images
       size=N              side of the centre crop (default: 256)
@@ -101,7 +90,6 @@ def cmd_evaluate(words: Sequence[str]) -> int:
       weights.NAME=FILE   weights of inception, vgg, clip, clip_g, hps
       weights.folder=DIR  where weights are looked for by their public names
                           (default: ~/.cache/lantern-bench/metrics)
-      arch.NAME=...       another open_clip architecture of clip, clip_g or hps
 
     example:
       python -m bench evaluate DIR reference=REAL metrics=[fid,clip]
@@ -182,7 +170,6 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
         config.metrics,
         weights={k: v for k, v in vars(config.weights).items() if k != "folder"},
         folder=config.weights.folder,
-        arch={k: v for k, v in vars(config.arch).items() if v},
         device=device,
         size=config.size,
         batch=config.batch,
@@ -193,7 +180,7 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
         from metrics.features import ScenesClipFeatures
         from metrics.kept import scenes_statistics
 
-        extractor = ScenesClipFeatures(clip=evaluation.networks.scenes).eval()
+        extractor = ScenesClipFeatures(clip=evaluation.scenes).eval()
         reference = scenes_statistics(extractor, SCENES, config.cache_dir)
     kept = slice(None, config.limit)
     found = evaluation.figures(files[kept], captions[kept], reference)

@@ -50,12 +50,11 @@ class Scorer(Protocol):
 
 
 class Evaluated:
-    """A scorer by `metrics.official.papers.Evaluation`; `shares`: its metric of precision and
-    recall. Networks are loaded with the first images: a scorer is built before the run, whose
-    memory is measured."""
+    """A scorer by `metrics.official.papers.Evaluation`. Networks are loaded with the first images:
+    a scorer is built before the run, whose memory is measured."""
 
-    def __init__(self, evaluation: Evaluation, shares: str) -> None:
-        self.evaluation, self.shares = evaluation, shares
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
 
     def scores(
         self, images: Drawn, prompts: Sequence[Prompt], reference: Statistics | tuple[Path, ...]
@@ -63,13 +62,10 @@ class Evaluated:
         """All columns but `protocol`, and the figures of FID and of the CLIP score."""
         captions = [p.text for p in prompts]
         figures = self.evaluation.figures(_source(images), captions, reference)
-        found = {(f.metric, f.key): f for f in figures}
-        fid, free, kid = (
-            next(f for f in figures if f.key == key) for key in ("fid", "fid_debiased", "kid")
-        )
-        precision, recall = (found[self.shares, key] for key in ("precision", "recall"))
-        clip = next(f for f in figures if f.key == "score" and f.metric != "hps")
-        hps = found.get(("hps", "score"))
+        found = {"hps" if f.metric == "hps" else f.key: f for f in figures}
+        keys = ("fid", "fid_debiased", "kid", "precision", "recall", "score")
+        fid, free, kid, precision, recall, clip = (found[key] for key in keys)
+        hps = found.get("hps")
         scores = Scores(
             fid=fid.value.value,
             fid_lo=fid.value.lo,
@@ -102,12 +98,12 @@ class ScenesScorer(Evaluated):
         """reference: how many real scenes; cache_dir: where their features are kept."""
         from metrics.official.papers import Evaluation
 
-        super().__init__(Evaluation(["scenes"], device=device, size=None), "scenes")
+        super().__init__(Evaluation(["scenes"], device=device, size=None))
         self.count, self.cache_dir = reference, Path(cache_dir)
 
     @property
     def clip(self) -> ScenesClip:
-        return self.evaluation.networks.scenes
+        return self.evaluation.scenes
 
     @cached_property
     def reference(self) -> Statistics:
@@ -179,12 +175,10 @@ class CocoScorer(Evaluated):
         weights: Mapping[str, str | None],
         size: int = 256,
         batch: int = 64,
-        whole: bool = False,
         hps: bool = False,
     ) -> None:
         """reference: folder; cache_dir: where its features are kept; weights: files by name, and
-        `folder`; size: side of the centre crop; whole: precision and recall on whole images, as the
-        released script has them; hps: also HPSv2.1.
+        `folder`; size: side of the centre crop; hps: also HPSv2.1.
 
         Raises ConfigError without a reference, MetricError for an empty one and for missing
         weights.
@@ -197,9 +191,8 @@ class CocoScorer(Evaluated):
         files = dict(weights)
         folder = files.pop("folder", None)
         self.reference = image_files(Path(reference).expanduser())
-        shares = "precision_recall_whole" if whole else "precision_recall"
         evaluation = Evaluation(
-            ["fid", "kid", shares, "clip", *["hps"] * hps],
+            ["fid", "kid", "precision_recall", "clip", *["hps"] * hps],
             weights=files,
             folder=None if folder is None else Path(folder),
             device=device,
@@ -208,7 +201,7 @@ class CocoScorer(Evaluated):
             cache_dir=Path(cache_dir),
             progress=progress,
         )
-        super().__init__(evaluation, shares)
+        super().__init__(evaluation)
 
     def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
         found, fid, clip = self.scores(images, prompts, self.reference)

@@ -1,7 +1,7 @@
-"""Weight files of the official networks: which are needed, and where they are.
+"""Weight files of the official networks: which are needed, where they are, and their download.
 
-Why no download: evaluation often runs where there is no network. A missing file is one error that
-lists every file, its public name and where to put it.
+An evaluation downloads nothing, as it often runs where there is no network: a missing file is one
+error that lists every file, its public name and where to put it. `bench fetch` gets them before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WeightFile:
-    """A public weight file. path: its place under the weights folder; other: the same weights in
+    """A public weight file. path: its place under the weights folder; other: of the same weights in
     another format. prefix: how its SHA-256 begins, where the public name says so."""
 
     about: str
@@ -29,6 +29,11 @@ class WeightFile:
     url: str
     prefix: str = ""
     other: str | None = None
+
+    def places(self, folder: Path | None) -> list[Path]:
+        """Where it may lie; the first place is the usual one. folder None: `FOLDER`."""
+        root = (FOLDER if folder is None else folder).expanduser()
+        return [root / name for name in (self.path, self.other) if name]
 
 
 def _hub(about: str, repository: str, file: str, other: str | None = None) -> WeightFile:
@@ -84,26 +89,47 @@ def locate(
     for key in given:
         if key not in FILES:
             raise MetricError(f"there are no weights {key!r}; known: {', '.join(FILES)}")
-    folder = (FOLDER if folder is None else folder).expanduser()
     paths, missing = {}, []
     for key in keys:
         own, file = given.get(key), FILES[key]
-        places = [own] if own else [folder / name for name in (file.path, file.other) if name]
-        found = [path for path in (Path(place).expanduser() for place in places) if path.is_file()]
+        usual = file.places(folder)
+        found = [path for path in ([Path(own).expanduser()] if own else usual) if path.is_file()]
         if found:
             paths[key] = found[0]
             continue
-        where = f"weights.{key}={own} does not exist" if own else f"not in {folder}"
+        where = f"; weights.{key}={own} does not exist" if own else ""
         missing.append(
-            f"  {key}: {file.about}; {where}.\n"
-            f"    Download {file.url}\n    to {folder / file.path}, or give weights.{key}=FILE"
+            f"  {key}: {file.about}{where}.\n"
+            f"    Download {file.url}\n    to {usual[0]}, or give weights.{key}=FILE"
         )
     if missing:
         raise MetricError(
-            "weights of the metrics asked for are missing, and nothing is downloaded here (another "
-            "folder than the one named: weights.folder=DIR):\n" + "\n".join(missing)
+            "weights of the metrics asked for are missing, and nothing is downloaded here. `bench "
+            "fetch` gets those of a study (another folder than the one named: weights.folder=DIR)"
+            ":\n" + "\n".join(missing)
         )
     return {key: _hashed(key, path) for key, path in paths.items()}
+
+
+def download(keys: Iterable[str], folder: Path | None = None) -> list[Path]:
+    """Downloads the public files of these keys that are not there; returns the new ones. Raises
+    MetricError: no network, or another file than the public one."""
+    from torch.hub import download_url_to_file
+
+    made = []
+    for file in (FILES[key] for key in keys):
+        path, *others = file.places(folder)
+        if any(one.is_file() for one in (path, *others)):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            download_url_to_file(file.url, str(path), file.prefix or None)
+        except (OSError, RuntimeError) as error:
+            raise MetricError(
+                f"{file.about} could not be downloaded ({error}): put {file.url} at {path} by hand"
+            ) from error
+        made.append(path)
+    return made
 
 
 def _hashed(key: str, path: Path) -> Weights:

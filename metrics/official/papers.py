@@ -1,10 +1,9 @@
 """The papers' protocol on any set of images: FID, KID, precision/recall, CLIP score, HPSv2.1.
 
 METHODS section 5: both sides centre-cropped and Lanczos-resized to 256 px, Inception features with
-clean-fid's resizing, precision/recall on VGG16 (k = 3), CLIP ViT-B/32 behind "A photo depicts ".
-Two figures see the image as it is, as the released scripts do: HPSv2.1, and the variant
-`precision_recall_whole` (references of any shape squeezed to 224 px). `scenes` is the same path
-with the embedded CLIP, which needs no download.
+clean-fid's resizing, CLIP ViT-B/32 behind "A photo depicts ". Precision and recall (VGG16, k = 3)
+and HPSv2.1 see the whole image, as the released scripts do. `scenes` is the same path with the
+embedded CLIP, which needs no download.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +22,13 @@ from decoders.errors import unknown
 from decoders.models.weights import sha256_of
 from metrics import MetricError
 from metrics.clip import clip_score
-from metrics.features import extract
+from metrics.features import Extractor, ScenesClipFeatures, extract
 from metrics.fid import fid_interval, kid, precision_recall
 from metrics.images import ImageSet, Source
 from metrics.kept import Statistics, kept_features
 from metrics.official.checkpoint import Weights, locate
-from metrics.official.networks import Networks, Use
+from metrics.official.networks import NETWORKS
+from metrics.scenes_clip import WEIGHTS_DIR, WEIGHTS_FILE, ScenesClip, load
 from metrics.stats import Interval
 
 Reference = tuple[Path, ...] | Statistics
@@ -57,10 +58,8 @@ class MetricKind:
 
 METRICS = {
     "fid": MetricKind(("fid",), "inception"),
-    "fid_tf": MetricKind(("fid",), "inception"),
     "kid": MetricKind(("kid",), "inception"),
     "precision_recall": MetricKind(("shares",), "vgg"),
-    "precision_recall_whole": MetricKind(("shares",), "vgg"),
     "clip": MetricKind(("score",), "clip"),
     "clip_g": MetricKind(("score",), "clip_g"),
     "hps": MetricKind(("score",), "hps"),
@@ -118,16 +117,15 @@ class Evaluation:
         *,
         weights: Mapping[str, str | None] | None = None,
         folder: Path | None = None,
-        arch: Mapping[str, str] | None = None,
         device: str = "cpu",
         size: int | None = SIZE,
         batch: int = 64,
         cache_dir: Path = Path("results/runs/.cache"),
         progress: Progress | None = None,
     ) -> None:
-        """weights: file by key (``checkpoint.FILES``), else looked for in `folder`; arch: open_clip
-        architecture by key (``open_clip_model``); size: side of the centre crop, None where images
-        are taken as they are; progress(total, label): a bar as a context.
+        """weights: file by key (``checkpoint.FILES``), else looked for in `folder`; size: side of
+        the centre crop, None where images have the networks' size; progress(total, label): a bar as
+        a context.
 
         Raises MetricError for unknown metrics and, once for all, for missing weight files.
         """
@@ -135,9 +133,9 @@ class Evaluation:
         if size is not None and size < 1:
             raise MetricError(f"the images' side must be at least 1 pixel, found {size}")
         keys = dict.fromkeys(METRICS[m].weights for m in metrics)
-        files = locate([key for key in keys if key], weights or {}, folder)
-        self.networks = Networks(files, arch or {}, device, size)
-        self.metrics, self.batch = tuple(metrics), batch
+        self.weights = locate([key for key in keys if key], weights or {}, folder)
+        self.metrics, self.device, self.size, self.batch = tuple(metrics), device, size, batch
+        self._networks: dict[str, Any] = {}
         self.cache_dir, self.progress = cache_dir, progress or _silent
         self._references: dict[tuple[Any, ...], Statistics] = {}
 
@@ -162,8 +160,8 @@ class Evaluation:
                 )
         for metric in self.metrics:  # before any image is read
             if METRICS[metric].captions:
-                self.networks.score(metric).network.check(captions)
-        seen: dict[tuple[str, str], Tensor] = {}  # FID and KID share their features
+                self._network(metric).check(captions)
+        seen: dict[str, Tensor] = {}  # FID and KID share their features
         found: list[Figure] = []
         for metric in self.metrics:
             if METRICS[metric].reference:
@@ -172,25 +170,43 @@ class Evaluation:
                 found.append(self._scored(metric, images, captions))
         return found
 
-    def _features(self, use: Use, images: Source, label: str = "") -> Tensor:
+    @cached_property
+    def scenes(self) -> ScenesClip:
+        """The embedded CLIP."""
+        return load(device=self.device)
+
+    def _network(self, metric: str) -> Any:
+        """The network of a metric: an ``ImageText`` for a score, else an ``Extractor``."""
+        key = METRICS[metric].weights
+        if key is None:
+            return self.scenes
+        if key not in self._networks:
+            self._networks[key] = NETWORKS[key](self.weights[key], self.device)
+        return self._networks[key]
+
+    def _weights(self, metric: str) -> Weights:
+        key = METRICS[metric].weights
+        if key is None:
+            return Weights(WEIGHTS_DIR / WEIGHTS_FILE, self.scenes.sha256)
+        return self.weights[key]
+
+    def _features(self, network: Extractor, images: Source, label: str = "") -> Tensor:
         """[n, E]."""
-        with self.progress(len(images), label + use.name) as bar:
-            chosen = ImageSet(images, use.prepare, tick=bar.update)
-            return extract(use.network, chosen, batch=self.batch)
+        with self.progress(len(images), label + network.name) as bar:
+            chosen = ImageSet(images, network.preparation(self.size), tick=bar.update)
+            return extract(network, chosen, batch=self.batch)
 
     def _compared(
-        self,
-        metric: str,
-        images: Source,
-        reference: Reference,
-        seen: dict[tuple[str, str], Tensor],
+        self, metric: str, images: Source, reference: Reference, seen: dict[str, Tensor]
     ) -> list[Figure]:
-        """The figures of a metric that compares with the reference."""
-        use = self.networks.features(metric)
-        key = (use.network.name, use.prepare.name)
-        if key not in seen:
-            seen[key] = self._features(use, images)
-        rows, real = seen[key], self._reference(use, reference)
+        """The figures of a metric that compares with the reference. seen: features by network."""
+        network = self._network(metric)
+        if not isinstance(network, Extractor):
+            network = ScenesClipFeatures(network)
+        if network.name not in seen:
+            seen[network.name] = self._features(network, images)
+        rows, weights = seen[network.name], self._weights(metric)
+        real = self._reference(network, weights, reference)
         found: list[tuple[str, str, Interval, str]] = []
         for part in METRICS[metric].parts:
             if part == "fid":
@@ -202,38 +218,40 @@ class Evaluation:
             elif part == "shares":
                 both = precision_recall(rows, real.rows)
                 found += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
+        name, prepared = network.name, network.preparation(self.size).name
         return [
             Figure(
-                metric, key, f"{label} ({use.name})", use.name, value, len(rows), real.count,
-                use.prepare.name, use.weights, note,
+                metric, key, f"{label} ({name})", name, value, len(rows), real.count, prepared,
+                weights, note,
             )
             for key, label, value, note in found
         ]  # fmt: skip
 
-    def _reference(self, use: Use, reference: Reference) -> Statistics:
+    def _reference(self, network: Extractor, weights: Weights, reference: Reference) -> Statistics:
         """Statistics of the reference, read once."""
         if isinstance(reference, Statistics):
             return reference
-        key = (use.network.name, use.prepare.name, reference)
+        key = (network.name, reference)
         if key not in self._references:
             pictures = " ".join(map(sha256_of, reference))
             rows = kept_features(
                 self.cache_dir,
-                use.network,
-                f"{use.weights.sha256} {use.prepare.name} {pictures}",
-                lambda: self._features(use, reference, "reference, "),
+                network,
+                f"{weights.sha256} {network.preparation(self.size).name} {pictures}",
+                lambda: self._features(network, reference, "reference, "),
             )
             self._references[key] = Statistics(rows)
         return self._references[key]
 
     def _scored(self, metric: str, images: Source, captions: Sequence[str]) -> Figure:
-        use = self.networks.score(metric)
-        with self.progress(len(images), use.name) as bar:
-            chosen = ImageSet(images, use.prepare, tick=bar.update)
-            found = clip_score(use.network, chosen, captions, batch=self.batch)
+        clip = self._network(metric)
+        prepare = clip.preparation(self.size)
+        with self.progress(len(images), clip.name) as bar:
+            chosen = ImageSet(images, prepare, tick=bar.update)
+            found = clip_score(clip, chosen, captions, batch=self.batch)
         return Figure(
-            metric, "score", use.name, use.name, found.mean, len(images), 0, use.prepare.name,
-            use.weights, ", ".join(filter(None, [use.note, use.network.note(captions)])),
+            metric, "score", clip.name, clip.name, found.mean, len(images), 0, prepare.name,
+            self._weights(metric), ", ".join(filter(None, [clip.caption, clip.note(captions)])),
             tuple(found.per_image.tolist()),
         )  # fmt: skip
 

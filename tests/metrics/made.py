@@ -7,10 +7,15 @@ short row of numbers, as torch stores views: files of 600 MB shrink to less than
 
 import io
 import json
+import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import open_clip
+import pytest
 import torch
 from torch import Tensor
 
@@ -18,6 +23,9 @@ from metrics.clip import build_clip
 from metrics.features import Extractor
 from metrics.fid import Moments, distance_to
 from metrics.official.checkpoint import FILES, Weights
+from metrics.official.networks import NETWORKS
+from metrics.official.open_clip_model import KINDS, ClipKind, OpenClip
+from metrics.preparations import Preparation, centre_crop
 
 STEPS = (13, 7, 3, 1)  # from one entry to the next, along up to four dimensions
 ARCH = {
@@ -59,9 +67,8 @@ def network(key: str) -> Any:
             from torchvision.models import vgg16
 
             return vgg16(init_weights=False)
-        from metrics.official.open_clip_model import KINDS, build
-
-        return build(KINDS[key])[0]
+        config = open_clip.get_model_config(KINDS[key].arch)
+        return build_clip(config["embed_dim"], config["vision_cfg"], config["text_cfg"])
 
 
 def _inception() -> Any:
@@ -92,15 +99,30 @@ def write_all(folder: Path, keys: list[str]) -> list[Path]:
     return [write(path, key) for key, path in places.items()]
 
 
-def clip_files(folder: Path, wrap: bool = False, quick_gelu: bool = False) -> tuple[Path, Path]:
-    """(weights, architecture .json) of a small CLIP; wrap: under the key `state_dict`, as HPSv2."""
+def clip_file(folder: Path, wrap: bool = False, quick_gelu: bool = False) -> Path:
+    """Weights of a small CLIP; wrap: under the key `state_dict`, as HPSv2."""
     torch.manual_seed(1)
     model = build_clip(ARCH["embed_dim"], ARCH["vision_cfg"], ARCH["text_cfg"], quick_gelu)
-    state = model.state_dict()
-    weights, arch = folder / "clip.pt", folder / "arch.json"
+    state, weights = model.state_dict(), folder / "clip.pt"
     torch.save({"state_dict": state} if wrap else state, weights)
-    arch.write_text(json.dumps(ARCH))
-    return weights, arch
+    return weights
+
+
+def small_kind(key: str) -> ClipKind:
+    """An official score on the architecture of `clip_file`."""
+    if "small" not in open_clip.list_models():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "small.json"
+            path.write_text(json.dumps(ARCH))
+            open_clip.add_model_config(path)
+    return replace(KINDS[key], arch="small")
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small networks in place of the official ones."""
+    for key in NETWORKS:
+        made = partial(OpenClip, small_kind(key)) if key in KINDS else Tiles
+        monkeypatch.setitem(NETWORKS, key, made)
 
 
 class Tiles(Extractor):
@@ -110,6 +132,9 @@ class Tiles(Extractor):
 
     def __init__(self, weights: Weights | None = None, *_: object) -> None:
         super().__init__()
+
+    def preparation(self, size: int | None) -> Preparation:
+        return centre_crop(size or 16)
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.nn.functional.adaptive_avg_pool2d(images.float(), 2).flatten(1)

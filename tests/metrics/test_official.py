@@ -9,12 +9,11 @@ from torchvision.transforms import functional as F
 
 from decoders.models.checkpoint import read_state
 from metrics.clip import clip_score
-from metrics.images import ImageSet, to_pil
+from metrics.images import ImageSet, image_files, to_pil
 from metrics.official.networks import InceptionFeatures, Vgg16Features
-from metrics.official.open_clip_model import KINDS, OpenClip
-from metrics.preparations import centre_crop
+from metrics.official.open_clip_model import OpenClip
 
-from .made import clip_files, of, write
+from .made import clip_file, of, small_kind, write
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
@@ -32,21 +31,21 @@ def inception(tmp_path_factory) -> InceptionFeatures:
     return InceptionFeatures(of(write(path, "inception")))
 
 
-def test_clean_resize_equals_the_network_on_images_that_need_no_resizing(inception, pictures):
-    """At 299 px both resizings are the identity: the trunk must be the whole forward pass."""
+def test_the_trunk_is_the_whole_forward_pass_of_the_network(inception, pictures):
+    """At 299 px torch-fidelity's own resizing is the identity."""
     large = interpolate(pictures[:2].float(), 299).to(torch.uint8)
-    clean, tf = inception(large), inception.network(large)[0]
-    assert clean.shape == (2, 2048)
-    assert torch.allclose(clean, tf, rtol=1e-3, atol=1e-5 * float(tf.max()))
-    small, large = inception(pictures[:1]), inception.network(pictures[:1])[0]
-    assert (small - large).norm() > 0.01 * large.norm()
+    ours, theirs = inception(large.float()), inception.network(large)[0]
+    assert ours.shape == (2, 2048)
+    assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5 * float(theirs.max()))
 
 
-def test_vgg_features_are_fc2_before_its_relu(tmp_path, pictures):
+def test_precision_and_recall_are_of_the_features_of_the_papers_script(tmp_path, pictures):
+    """VGG16's fc2 before its ReLU, of the whole image, whatever its shape."""
     written = read_state(write(tmp_path / "vgg.pth", "vgg"))
     extractor = Vgg16Features(of(tmp_path / "vgg.pth")).eval()
-    found = extractor(pictures[:1])
-    image = F.to_tensor(F.resize(to_pil(pictures[0]), [224, 224]))
+    wide = to_pil(pictures[0, :, 10:50])  # 64 x 40
+    found = extractor(extractor.preparation(256).apply(wide)[None])
+    image = F.to_tensor(F.resize(wide, [224, 224]))
     image = F.normalize(image, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))[None]
     hidden = extractor.network.features(image).flatten(1)  # [1, 512 * 7 * 7]
     first = extractor.network.classifier[0](hidden).relu()
@@ -59,8 +58,8 @@ def test_vgg_features_are_fc2_before_its_relu(tmp_path, pictures):
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory) -> OpenClip:
-    weights, arch = clip_files(tmp_path_factory.mktemp("clip"), quick_gelu=True)
-    return OpenClip(KINDS["clip"], of(weights), arch=str(arch))
+    weights = clip_file(tmp_path_factory.mktemp("clip"), quick_gelu=True)
+    return OpenClip(small_kind("clip"), of(weights))
 
 
 def test_the_prefix_stands_before_the_caption(clip):
@@ -87,15 +86,23 @@ def test_the_score_is_100_cos_of_clips_own_preprocessing(clip, pictures):
     seen = clip.model.encode_image(F.normalize(torch.stack(unit), MEAN, STD))
     said = clip.text_features(captions)
     want = 100 * torch.nn.functional.cosine_similarity(seen, said)
-    found = clip_score(clip, ImageSet(pictures, centre_crop(64)), captions, batch=4)
+    found = clip_score(clip, ImageSet(pictures, clip.preparation(64)), captions, batch=4)
     assert found.per_image == pytest.approx(want.numpy(), abs=1e-4)
     assert found.mean.lo <= found.mean.value <= found.mean.hi
 
 
-def test_hps_takes_its_layout_no_prefix_and_float_pixels(tmp_path, pictures):
-    weights, arch = clip_files(tmp_path, wrap=True)
-    hps = OpenClip(KINDS["hps"], of(weights), arch=str(arch))
+def test_hps_takes_its_layout_no_prefix_and_images_of_any_shape(tmp_path, pictures):
+    """hpsv2's transform: floats, the longer side first, then black bars."""
+    hps = OpenClip(small_kind("hps"), of(clip_file(tmp_path, wrap=True)))
     assert torch.equal(hps.tokens(["a cat"]), hps.tokenizer(["a cat"]))
-    unit = F.resize(pictures / 255, [32, 32], InterpolationMode.BICUBIC, antialias=True)
-    want = normalize(hps.model.encode_image(F.normalize(unit, MEAN, STD)), dim=-1)
-    assert torch.allclose(hps.image_features(pictures), want, atol=1e-5)
+    drawn = [pictures[0], pictures[1, :, 8:48], pictures[2, :, :, :20]]  # [3, H, W] of three shapes
+    for number, picture in enumerate(drawn):
+        to_pil(picture).save(tmp_path / f"{number}.png")
+    found = clip_score(hps, ImageSet(image_files(tmp_path), hps.preparation(256)), ["a cat"] * 3)
+    bicubic = InterpolationMode.BICUBIC
+    square = F.resize(drawn[0] / 255, [32, 32], bicubic, antialias=True)
+    wide = F.pad(F.resize(drawn[1] / 255, [20, 32], bicubic, antialias=True), [0, 6, 0, 6])
+    tall = F.pad(F.resize(drawn[2] / 255, [32, 10], bicubic, antialias=True), [11, 0, 11, 0])
+    seen = hps.model.encode_image(F.normalize(torch.stack([square, wide, tall]), MEAN, STD))
+    want = 100 * torch.nn.functional.cosine_similarity(seen, hps.text_features(["a cat"]))
+    assert found.per_image == pytest.approx(want.numpy(), abs=1e-4)

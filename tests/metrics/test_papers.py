@@ -9,11 +9,10 @@ from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.features import extract
 from metrics.images import ImageSet, image_files
-from metrics.official import networks
 from metrics.official.papers import METRICS, Evaluation
 from metrics.preparations import centre_crop
 
-from .made import Tiles, clip_files, fid
+from .made import Tiles, clip_file, fid, small
 
 
 def draw(folder, count, seed, size=(40, 30)):
@@ -38,14 +37,12 @@ def real(tmp_path):
 @pytest.fixture
 def evaluation(tmp_path, monkeypatch):
     """evaluation(*metrics, **settings) with small networks in place of the large ones."""
-    monkeypatch.setattr(networks, "InceptionFeatures", Tiles)
-    monkeypatch.setattr(networks, "Vgg16Features", Tiles)
-    weights, arch = clip_files(tmp_path, wrap=True)
+    small(monkeypatch)
+    weights = clip_file(tmp_path, wrap=True)
 
     def build(*metrics, **settings):
         files = dict.fromkeys(("inception", "vgg", "clip", "clip_g", "hps"), str(weights))
         given = {"weights": files, "cache_dir": tmp_path / "cache", "size": 16}
-        given["arch"] = dict.fromkeys(("clip", "clip_g", "hps"), str(arch))
         return Evaluation(metrics, **given | settings)
 
     return build

@@ -7,11 +7,11 @@ from bench.judge.quality import ScenesScorer
 from bench.prompts import Prompt
 from metrics import MetricError
 from metrics.features import ScenesClipFeatures
-from metrics.official import networks
+from metrics.official import papers
 
 
 def test_a_scorer_loads_nothing_before_the_first_images(tmp_path, monkeypatch):
-    monkeypatch.setattr(networks, "load", lambda **_: pytest.fail("weights before the run"))
+    monkeypatch.setattr(papers, "load", lambda **_: pytest.fail("weights before the run"))
     ScenesScorer("cpu", 8, str(tmp_path))
     assert [*tmp_path.iterdir()] == []
 
