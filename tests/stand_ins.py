@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.config.checkpoints import embedded
+from bench.config.checkpoints import embedded, metric_weights
 from bench.config.compose import compose_study
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
@@ -83,13 +83,11 @@ def _prompts(config: StudyConfig, folder: Path, captions: Sequence[str]) -> list
 
 def _metrics(config: StudyConfig, folder: Path) -> list[str]:
     """Networks and reference pictures where the study's metric reads them."""
-    kwargs = config.metric.kwargs if config.metric else {}
-    if "weights" not in kwargs:
+    keys, _ = metric_weights(config)
+    if not keys:
         return []
-    from metrics.official.checkpoint import FILES
     from tests.metrics.made import write_all
 
-    keys = [key for key in kwargs["weights"] if key in FILES and kwargs.get(key, True)]
     write_all(folder / "metrics", keys)
     _reference(folder / "reference")
     named = [f"metric.weights.{key}=null" for key in keys]

@@ -11,11 +11,16 @@ import errno
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
-from typing import cast
 
-from bench.config.checkpoints import FILES, from_hub, main_of, on_disk, sources_of
+from bench.config.checkpoints import (
+    BY_HAND,
+    files_of,
+    main_of,
+    metric_weights,
+    on_disk,
+    sources_of,
+)
 from bench.config.words import divided
 from bench.console import say
 from bench.data.errors import BenchError, ConfigError
@@ -25,7 +30,6 @@ from decoders.errors import DecoderError
 from decoders.kinds import fitted
 
 PINS = "revisions.json"
-OTHERS = ("*.json", "tokenizer*")  # read together with weights
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,9 @@ class PinSettings:
 
 
 def cmd_fetch(words: Sequence[str]) -> int:
-    """Download what a study needs from the hub, once.
-    Notes the revisions, and keeps them when it runs again. With HF_HUB_OFFLINE=1 runs then read the
-    hub's cache alone.
+    """Download what a study needs, once: models from the hub, and the metrics' networks.
+    All names are looked up before the first download. Notes the revisions, and keeps them when it
+    runs again. With HF_HUB_OFFLINE=1 runs then read the hub's cache alone.
 
     settings (and all others of a study: `python -m bench list settings`):
       study=NAME      which study (`list study`; default: main)
@@ -50,47 +54,82 @@ def cmd_fetch(words: Sequence[str]) -> int:
       python -m bench fetch study=lantern_table
     """
     from bench.config.compose import compose_study
+    from decoders.models.repository import HUB_ID
+    from metrics.official.checkpoint import download
 
     options, rest = divided(PinSettings, words)
     config = compose_study(rest)
     pins = options.pins or Path(config.run_dir).parent / PINS
-    sources, revisions = sources_of(config), read_pins(pins)
-    hub = [source for source in sources if from_hub(source)]
-    for source in hub:
-        revisions[source] = fetch(source, revisions.get(source), pins)
-        say(f"{source}: revision {revisions[source]}")
+    revisions = read_pins(pins)
+    away = {source: of for source, of in sources_of(config).items() if not on_disk(source)}
+    hub = [source for source, of in away.items() if of not in BY_HAND and HUB_ID.fullmatch(source)]
+    repositories = [look_up(source, away[source], revisions.get(source), pins) for source in hub]
+    for one in repositories:
+        say(f"{one.name}: {len(one.files)} files, {one.size / 1e9:.1f} GB")
+    left = {source: setting for source, setting in away.items() if source not in hub}
+    for source, setting in left.items():
+        say(f"missing: {source} ({setting}), to be put there by hand")
+    for one in repositories:
+        fetch(one, pins)
+        revisions[one.name] = one.revision
         write_text(pins, json.dumps(revisions, indent=1, sort_keys=True) + "\n")
-    if hub:
+    if repositories:
         say(f"revisions: {pins}")
-    left = [source for source in sources if source not in hub and not on_disk(source)]
-    for source in left:
-        say(f"missing: {source}, to be put there by hand")
-    if not hub and not left:
-        say(f"nothing to fetch: all that {config.name} needs is on this disk")
+    for path in download(*metric_weights(config)):
+        say(f"downloaded: {path}")
+    if not away:
+        say(f"all that {config.name} needs is on this disk")
     return 1 if left else 0
 
 
-def fetch(source: str, revision: str | None, pins: Path) -> str:
-    """Downloads the files of a repository that models read, of a revision or the newest one;
-    returns the revision, a commit. Raises BenchError, which says what to do."""
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
+@dataclass(frozen=True)
+class Repository:
+    """What is read of a repository of the hub. revision: a commit; size: bytes of its files."""
+
+    name: str
+    revision: str
+    files: list[str]
+    size: int
+
+
+def look_up(source: str, setting: str, revision: str | None, pins: Path) -> Repository:
+    """What a setting's model reads of a repository, of a revision or the newest one. Raises
+    BenchError where it cannot be had, or has nothing that is read."""
+    from huggingface_hub import HfApi
+
+    from decoders.models.repository import failures, needed, none_of
 
     hub = HfApi()
-    # The first of its bases is what the hub's client raises where there is no answer at all.
-    failed = cast(tuple[type[Exception], ...], (*HfHubHTTPError.__bases__, OSError))
     try:
-        found = hub.model_info(source, revision=revision)
-        names = [file.rfilename for file in found.siblings or ()]
-        names = wanted(names, FILES.get(source, ""))
-        snapshot_download(source, revision=revision, allow_patterns=names)
-    except failed as error:
-        raise BenchError(
-            f"{source} could not be fetched from {hub.endpoint}: "
-            f"{_advice(error, f'{hub.endpoint}/{source}', revision, pins)}"
-        ) from error
-    _require_main(source, str(found.sha), pins)
-    return str(found.sha)
+        found = hub.model_info(source, revision=revision, files_metadata=True)
+    except failures() as error:
+        raise _unavailable(source, error, revision, pins) from error
+    sizes = {file.rfilename: file.size or 0 for file in found.siblings or ()}
+    files = files_of(setting)
+    names = needed(sizes, files)
+    if not names:
+        raise BenchError(none_of(source, sizes, files, setting))
+    return Repository(source, str(found.sha), names, sum(sizes[name] for name in names))
+
+
+def fetch(one: Repository, pins: Path) -> None:
+    """Downloads what is read of a repository. Raises BenchError, which says what to do."""
+    from huggingface_hub import snapshot_download
+
+    from decoders.models.repository import failures
+
+    try:
+        snapshot_download(one.name, revision=one.revision, allow_patterns=one.files)
+    except failures() as error:
+        raise _unavailable(one.name, error, one.revision, pins) from error
+    _require_main(one.name, one.revision, pins)
+
+
+def _unavailable(source: str, error: Exception, revision: str | None, pins: Path) -> BenchError:
+    from huggingface_hub.constants import ENDPOINT
+
+    advice = _advice(error, f"{ENDPOINT}/{source}", revision, pins)
+    return BenchError(f"{source} could not be fetched from {ENDPOINT}: {advice}")
 
 
 def _require_main(source: str, revision: str, pins: Path) -> None:
@@ -142,16 +181,6 @@ def _advice(error: Exception, page: str, revision: str | None, pins: Path) -> st
         f"{reason}. What came is kept: run this again later, or where the hub can be reached, with "
         "HF_HOME on a disk that all machines see, and it goes on from there"
     )
-
-
-def wanted(names: Sequence[str], file: str) -> list[str]:
-    """Of a repository's files those that models read: `file`, else safetensors, else .bin; and
-    descriptions."""
-    weights = [n for n in names if n == file]
-    weights = weights or [n for n in names if n.endswith(".safetensors")]
-    weights = weights or [n for n in names if n.endswith(".bin")]
-    rest = [n for n in names if any(fnmatch(n, pattern) for pattern in OTHERS)]
-    return list(dict.fromkeys([*weights, *rest]))
 
 
 def read_pins(path: Path) -> dict[str, str]:

@@ -1,23 +1,15 @@
-"""Which checkpoints a study's model reads, and where they lie.
-
-Weights of the quality metrics are never fetched: a run stops at its start where they are missing,
-and says where to get them (`metrics.official.checkpoint`).
-"""
+"""What a study reads that does not come with the project, and where it lies."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bench.config.schema import LoaderConfig, StudyConfig
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-FILES = {  # of a repository that holds several models: the one that is read
-    "peizesun/llamagen_t2i": "vq_ds16_t2i.pt",
-    "FoundationVision/LlamaGen": "vq_ds16_c2i.pt",
-}
+BY_HAND = ("prompts.path", "metric.reference")  # settings that name no repository
 
 
 def embedded(model: LoaderConfig) -> bool:
@@ -26,29 +18,55 @@ def embedded(model: LoaderConfig) -> bool:
     return given is None and model.target.startswith("decoders.tiny.")
 
 
-def sources_of(config: StudyConfig) -> list[str]:
-    """Paths and hub ids of what a study's model reads: target, tokenizer, text encoder and the
-    drafters of the study's decoders; each once."""
+def sources_of(config: StudyConfig) -> dict[str, str]:
+    """Paths and hub ids that a study reads, each with a setting that names it: captions and real
+    images, and the model's target, tokenizer, text encoder and drafters."""
     kwargs = config.model.kwargs
-    if embedded(config.model) or not kwargs.get("checkpoint"):
-        return []
-    found = [kwargs["checkpoint"], kwargs.get("tokenizer")]
-    if config.prompts.name != "features":
-        found.append(kwargs.get("text"))
-    named = kwargs.get("drafters") or {}
-    drafters = [e.spec.drafter.kwargs.get("checkpoint") for e in config.decoders if e.spec.drafter]
-    found += [named.get(name, name) for name in drafters]
-    return [str(source) for source in dict.fromkeys(found) if source]
+    metric = config.metric.kwargs if config.metric else {}
+    found = {
+        "prompts.path": config.prompts.kwargs.get("path"),
+        "metric.reference": metric.get("reference") if "weights" in metric else None,
+    }
+    if not embedded(config.model) and kwargs.get("checkpoint"):
+        found |= {f"model.{key}": kwargs.get(key) for key in ("checkpoint", "tokenizer", "text")}
+        if config.prompts.name == "features":
+            del found["model.text"]
+        named = kwargs.get("drafters") or {}
+        for entry in config.decoders:
+            name = entry.spec.drafter and entry.spec.drafter.kwargs.get("checkpoint")
+            found[f"{entry.name}: drafter.checkpoint"] = named.get(name, name)
+    sources: dict[str, str] = {}
+    for setting, source in found.items():
+        if source:
+            sources.setdefault(str(source), setting)
+    return sources
+
+
+def files_of(setting: str) -> Sequence[str]:
+    """The files that a model looks for in what a setting names, best first."""
+    from decoders.models.families import ANOLE
+    from decoders.models.repository import WEIGHTS
+    from decoders.models.vq.pictures import CHAMELEON, LLAMAGEN
+
+    if setting == "model.tokenizer":
+        return (*LLAMAGEN.files, *CHAMELEON.files, *WEIGHTS)
+    return (*WEIGHTS, *ANOLE.tokenizers) if setting == "model.text" else WEIGHTS
+
+
+def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:
+    """The networks that a study's metric reads from their public files, and in which folder; None:
+    the usual one."""
+    from metrics.official.checkpoint import FILES
+
+    kwargs = config.metric.kwargs if config.metric else {}
+    given = kwargs.get("weights") or {}
+    keys = [key for key in given if key in FILES and given[key] is None and kwargs.get(key, True)]
+    return keys, Path(given["folder"]) if given.get("folder") else None
 
 
 def on_disk(source: str) -> bool:
     """Whether a source is a file or folder here."""
     return Path(source).expanduser().exists()
-
-
-def from_hub(source: str) -> bool:
-    """Whether a source is a repository of the hub, and no file or folder here."""
-    return bool(HUB_ID.fullmatch(source)) and not on_disk(source)
 
 
 def main_of(repository: str) -> Path:

@@ -25,16 +25,12 @@ MOST_NAME = 200  # characters of an id or a category
 
 @dataclass(frozen=True)
 class Prompt:
-    """id: unique in its set and stable; text: see `one_line`; category: free text, "" where the set
-    has none."""
+    """id: unique in its set and stable; text: kept byte for byte, white space too, as a model's
+    tokens depend on it; category: free text, "" where the set has none."""
 
     id: str
     text: str
     category: str = ""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.text, str):  # what else a plug-in gives is refused later
-            object.__setattr__(self, "text", one_line(self.text))
 
 
 class PromptSet(list[Prompt]):
@@ -83,13 +79,14 @@ def check(prompts: Sequence[Prompt], source: str, repeats: bool = False) -> None
     texts: dict[str, str] = {}
     for prompt in prompts:
         _require_fields(prompt, source)
-        require_readable(prompt.text, f"{source}: the prompt {prompt.id}")
-        if not prompt.text:
+        text = one_line(prompt.text)  # as it is compared
+        require_readable(text, f"{source}: the prompt {prompt.id}")
+        if not text:
             raise PromptError(f"{source}: the prompt {prompt.id} is empty; remove it or write one")
-        if not repeats and prompt.text in texts:
+        if not repeats and text in texts:
             raise PromptError(
-                f"{source}: the prompts {texts[prompt.text]} and {prompt.id} are the same "
-                f"({prompt.text!r}); they would give the same image twice, remove one"
+                f"{source}: the prompts {texts[text]} and {prompt.id} are the same "
+                f"({text!r}); they would give the same image twice, remove one"
             )
         if prompt.id in ids:
             raise PromptError(
@@ -97,7 +94,7 @@ def check(prompts: Sequence[Prompt], source: str, repeats: bool = False) -> None
                 "each prompt needs its own"
             )
         ids.add(prompt.id)
-        texts[prompt.text] = prompt.id
+        texts[text] = prompt.id
 
 
 def _require_fields(prompt: Prompt, source: str) -> None:

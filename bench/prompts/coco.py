@@ -1,9 +1,9 @@
 """MS-COCO captions, one an image, from the official annotation files of 2017 and 2014 (METHODS 5).
 
 Images come in the order of their first annotation, and the id of a prompt is the image's. The
-longest caption (the first of equally long ones) of captions_val2017.json is the papers' protocol;
-its length is counted before white space is tidied. Six of the 5,000 repeat another; they are kept,
-because the protocol counts images (their decoded images are equal). A list of captions, as the
+longest caption (the first of equally long ones) of captions_val2017.json is the papers' protocol.
+Six of the 5,000 repeat another; they are kept, because the protocol counts images (their decoded
+images are equal). A list of captions, as the
 papers' code keeps them (captions_val2017_longest.json; for 2014, about 30,000 images in an order of
 their own, each with its first caption where that could be checked), is read too: the id is then the
 place in the list, from 0.
@@ -31,7 +31,7 @@ def load(
         captions = {str(place): text for place, text in enumerate(found)}
     else:
         captions = _one_an_image(_annotations(source, found), caption)
-    prompts = [Prompt(image, " ".join(text.split())) for image, text in captions.items()]
+    prompts = [Prompt(image, text) for image, text in captions.items()]
     return PromptSet(prompts, repeats=True)
 
 

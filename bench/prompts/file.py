@@ -67,7 +67,9 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
     else:
         rows = [_row(path, i, item, "like the others") for i, item in enumerate(items, 1)]
         wanted = (IMAGE_COLUMNS, COLUMNS)
-        pairs = [[_text(path, i, row, c) for c in wanted] for i, row in enumerate(rows, 1)]
+        pairs = [
+            [one_line(_text(path, i, row, c)) for c in wanted] for i, row in enumerate(rows, 1)
+        ]
         found = _by_name(files, pairs, path)
     for file, caption in zip(files, found, strict=True):
         if not caption:
@@ -103,7 +105,8 @@ def _text(path: Path, number: int, row: Mapping[str, Any], names: Sequence[str])
     column = next((name for name in names if name in row), None)
     if column is None:
         raise PromptError(f"{path}: no column {', '.join(names)} among {sorted(row)}")
-    return one_line(fitted(f"{path}: `{column}` of item {number}", row[column], str))
+    text: str = fitted(f"{path}: `{column}` of item {number}", row[column], str)
+    return text
 
 
 def _prompt(source: Path, number: int, item: Any) -> Prompt:

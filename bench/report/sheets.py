@@ -220,15 +220,16 @@ def raster(colors: ArrayLike) -> NDArray[np.uint8]:
 
 
 def pictured(run: RunData, count: int, all_prompts: bool = False) -> list[tuple[int, str]]:
-    """(prompt_index, prompt) of up to `count` prompts, those of which most decoders have an image
-    first chosen. all_prompts: also those of which none has."""
+    """(prompt_index, prompt on one line) of up to `count` prompts, first those of which most
+    decoders have an image. all_prompts: also those of which none has."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
     images = rows["image"].map(lambda image: is_kept(run, image)).astype(bool)
     rows = rows.assign(by=rows["decoder"].where(images))
     have = rows.groupby("prompt_index").agg({"by": "nunique", "prompt": "first"})
     have = have if all_prompts else have[have["by"] > 0]
     most = have.sort_values("by", ascending=False, kind="stable")[:count].sort_index()
-    return [(int(i), as_text(text)) for i, text in zip(most.index, most["prompt"], strict=True)]
+    texts = [" ".join(as_text(text).split()) for text in most["prompt"]]
+    return list(zip(map(int, most.index), texts, strict=True))
 
 
 def is_kept(run: RunData, image: object) -> bool:

@@ -145,9 +145,15 @@ class Decoders:
         self.ahead[job.shape] -= 1
         left = {size for (owner, size), count in self.ahead.items() if owner == name and count > 0}
         if release(self.built[name], set() if self.late[name] >= LATE else left):
-            gc.unfreeze()  # it may refer to itself, as a state that a compiler has seen
-            gc.collect()
-            gc.freeze()
+            collect()
+
+    def free(self) -> bool:
+        """Drops what the executions of all decoders keep, which make it again with their next call;
+        returns whether there was any."""
+        dropped = [release(one) for one in self.built.values()]
+        if any(dropped):
+            collect()
+        return any(dropped)
 
     def warm_up(
         self, job: Job, image: Callable[[], Outcome], prompt: str, latency: LatencyProtocol
@@ -219,3 +225,10 @@ def blamed(error: str, spec: DecoderSpec) -> str:
     names = plug_ins(spec)
     named = any(name in error for target in names for name in re.split("[.:]", target)[-2:])
     return error if named or not names else f"{error} (with {', '.join(names)})"
+
+
+def collect() -> None:
+    """Frees what was dropped, though it may refer to itself: a state that a compiler has seen."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

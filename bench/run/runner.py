@@ -157,7 +157,16 @@ class Runner:
     def run_job(self, job: Job) -> None:
         """Decodes one job and appends its records, those of a failure too."""
         started = now()
-        records = self.decoders.attempt(job.variant, partial(self.records_of, job))
+        work = partial(self.records_of, job)
+        records = self.decoders.attempt(job.variant, work)
+        full = isinstance(records, Failure) and "out of memory" in records.error
+        if full and not job.timed and self.decoders.free():
+            log.warning(
+                "%d images at once are too many for %s while the decoders keep caches for their "
+                "next timed block: these are dropped, and made again then. quality.batch=%d needs "
+                "less", job.size, job.variant.name, -(-job.size // 2),
+            )  # fmt: skip
+            records = self.decoders.attempt(job.variant, work)
         if isinstance(records, Failure):
             self._fail(job, records.error, started)
             return

@@ -90,9 +90,9 @@ def latency_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[J
 def quality_jobs(
     config: StudyConfig, every: Sequence[DecoderVariant], shard: tuple[int, int] = (0, 1)
 ) -> list[Job]:
-    """Decoder by decoder, in fixed batches; then the reseeds: each sampling baseline under other
-    seeds. Where batches are compiled the last one is filled up: another size would be compiled
-    again.
+    """Decoder by decoder, in fixed batches, a sampling baseline under other seeds too (the
+    reseeds): what it keeps in memory for its batches can then go. Where batches are compiled the
+    last one is filled up: another size would be compiled again.
 
     A greedy baseline has no reseed: another seed would give the same images. shard: (i, n), only
     the images whose index is i modulo n.
@@ -100,9 +100,10 @@ def quality_jobs(
     first, step = shard
     indices, size = range(first, config.quality.images, step), config.quality.batch
     at_once = min(size, len(indices)) if config.backend.compiles_pictures else 0
-    runs = [(variant, QUALITY, config.seed) for variant in every]
-    sampled = [v for v in every if v.entry.baseline and not v.sampling.greedy]
-    runs += [(variant, RESEED, seed) for seed in config.reseeds for variant in sampled]
+    runs = []
+    for variant in every:
+        reseeds = config.reseeds if variant.entry.baseline and not variant.sampling.greedy else ()
+        runs += [(variant, QUALITY, config.seed), *((variant, RESEED, s) for s in reseeds)]
     return [
         Job(variant, protocol, seed, tuple(indices[start : start + size]), at_once=at_once)
         for variant, protocol, seed in runs

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError
 from decoders.documents import CONFIG
+from decoders.models.repository import INDEX, WEIGHTS, find, locate, none_of
 from decoders.models.weights import (
     checked,
     checked_dtype,
@@ -33,9 +34,6 @@ from decoders.models.weights import (
     zipped,
 )
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-LISTS = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-SINGLES = ("model.safetensors", "pytorch_model.bin")
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 CUT = (EOFError, OSError, RuntimeError, zipfile.BadZipFile)  # what torch says of a damaged file
 BENT = (ValueError, KeyError, IndexError, TypeError, AttributeError, AssertionError, struct.error)
@@ -56,10 +54,6 @@ class Checkpoint:
     @property
     def folder(self) -> Path:
         return self.path if self.path.is_dir() else self.path.parent
-
-    def beside(self, files: Sequence[str]) -> Path | None:
-        """The first of these files that is in the checkpoint's folder."""
-        return next((p for p in map(self.folder.joinpath, files) if p.exists()), None)
 
     def keys(self) -> set[str]:
         return set(self.index)
@@ -120,13 +114,13 @@ def numbered(checkpoint: Checkpoint, pattern: str) -> int:
 
 
 def open_checkpoint(
-    source: str, files: Sequence[str] = (), what: str = "weights", digests: bool = True
+    source: str, files: Sequence[str] = WEIGHTS, what: str = "weights", digests: bool = True
 ) -> Checkpoint:
-    """Opens a local folder or file, or a hub id (fetched with progress, resumed if interrupted).
+    """Opens a local folder or file, or a hub id, which is fetched.
 
-    files: names to look for in the folder or on the hub, best first; none: the usual names of a
-    model. what: how messages call it. digests: whether the files are hashed. Raises DecoderError:
-    nothing there, offline, a damaged file, a pickle that is more than tensors.
+    files: those to look for, best first. what: how messages call it. digests: whether the files are
+    hashed. Raises DecoderError: nothing there, offline, a damaged file, a pickle that is more than
+    tensors.
     """
     place = locate(source, files, what)
     found = Checkpoint(place, {}, {})
@@ -153,51 +147,14 @@ def open_checkpoint(
     return found
 
 
-def locate(source: str, files: Sequence[str], what: str) -> Path:
-    """A local path as it is; a hub id as the folder of its fetched snapshot."""
-    path = Path(source).expanduser()
-    if path.exists():
-        return path
-    if not HUB_ID.fullmatch(source):
-        raise DecoderError(
-            f"no {what} at {source!r}: expected a file, a folder with "
-            f"{' or '.join(files or SINGLES)}, or a hub id such as owner/name"
-        )
-    folder = _snapshot(source, files or ["*.safetensors"], what)
-    if not files and not any(folder.glob("*.safetensors")):
-        folder = _snapshot(source, ["*.bin"], what)  # fetched where there is no other format
-    return folder
-
-
-def _snapshot(hub_id: str, wanted: Sequence[str], what: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return Path(snapshot_download(hub_id, allow_patterns=[*wanted, "*.json", "tokenizer*"]))
-    except (HfHubHTTPError, OSError) as error:  # not found, no access, offline, disk full
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DecoderError(
-            f"{what}: {hub_id} is neither a local path nor could it be fetched ({reason}). On a "
-            f"machine with access download {', '.join(wanted)} and *.json of {hub_id} into a "
-            "folder, copy it here and name the folder instead of the hub id"
-        ) from error
-
-
 def _files(place: Path, files: Sequence[str], what: str) -> list[Path]:
     """The files that hold the tensors of a folder, or the file itself."""
     if not place.is_dir():
         return [place]
-    for name in LISTS if not files else ():
-        if (place / name).exists():
-            return _shards(place, name, what)
-    for name in files or SINGLES:
-        if (place / name).exists():
-            return [place / name]
-    raise DecoderError(
-        f"no {what} in {place}: expected {' or '.join(files or (*SINGLES, *LISTS))}, found "
-        f"{some([p.name for p in place.iterdir()]) or 'an empty folder'}"
-    )
+    found = find(place, files)
+    if found is None:
+        raise DecoderError(none_of(place, [p.name for p in place.iterdir()], files, what))
+    return _shards(place, found.name, what) if found.name.endswith(INDEX) else [found]
 
 
 def _shards(place: Path, name: str, what: str) -> list[Path]:

@@ -144,7 +144,7 @@ DEEPSEEK = Layout(
     aligner=("gen_aligner.layers.0", "gen_aligner.layers.2"),
 )
 TEMPLATE = Template(
-    "<|User|>: {prompt}\n\n<|Assistant|>:",
+    "<|User|>: {stripped}\n\n<|Assistant|>:",
     ("<｜begin▁of▁sentence｜>",),  # noqa: RUF001
     ("<begin_of_image>",),
     pad="<｜▁pad▁｜>",  # noqa: RUF001

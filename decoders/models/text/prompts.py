@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.models.checkpoint import Checkpoint, locate
+from decoders.models.checkpoint import Checkpoint
+from decoders.models.repository import find, locate
 from decoders.models.weights import read_json
 
 TOKENIZER = "tokenizer.json"
@@ -22,8 +23,9 @@ LETTERS = str.maketrans("ABCDEFGHIJ", "0123456789")  # Chameleon writes a code's
 
 @dataclass(frozen=True)
 class Template:
-    """What surrounds a prompt. text: words, with {prompt}. before, after: names of tokens, and in
-    `after` words where a name starts with a space.
+    """What surrounds a prompt. text: words, with {prompt}, or {stripped} for the prompt without the
+    white space around it. before, after: names of tokens, and in `after` words where a name starts
+    with a space.
 
     The unconditional row is one of: `uncond`, names of all its tokens; `negative`, the words in the
     text's place; `pad`, tokens in the words' places.
@@ -91,13 +93,13 @@ def tokenizer_file(
     place = opened.folder if source is None else locate(source, files, "text tokenizer")
     if place.is_file():
         return place
-    found = [place / name for name in files if (place / name).is_file()]
-    if not found:
+    found = find(place, files)
+    if found is None:
         raise DecoderError(
             f"no tokenizer in {place}: expected {' or '.join(files[:2])}; put the released "
             "model's there or set model.text"
         )
-    return found[0]
+    return found
 
 
 class PromptEncoder:
@@ -154,10 +156,9 @@ class PromptEncoder:
         return [self._ids(prompt) for prompt in prompts]
 
     def _ids(self, prompt: str) -> list[int]:
-        words = prompt.strip()
-        if not words:
+        if not prompt.strip():
             raise DecoderError(f"empty prompt {prompt!r}: expected a description of an image")
-        text = self.template.text.replace("{prompt}", words)
+        text = self.template.text.replace("{stripped}", prompt.strip()).replace("{prompt}", prompt)
         made = self._load().encode(text, add_special_tokens=False)
         held = [name for name in self._control_names() if name in prompt]
         held += [t for i, t in zip(made.ids, made.tokens, strict=True) if i in self.control]

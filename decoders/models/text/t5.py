@@ -17,24 +17,15 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.models.checkpoint import locate, open_checkpoint
+from decoders.models.checkpoint import open_checkpoint
+from decoders.models.repository import WEIGHTS, locate
 from decoders.models.text.cleaning import clean
 from decoders.models.text.features import left_padded
 from decoders.models.weights import checked, dtype_of, sha256_of
 
 log = logging.getLogger(__name__)
 HUB = "google/flan-t5-xl"
-FETCHED = ("*.safetensors", "spiece.model")  # with *.json, what is fetched from a hub
-NEEDED = (
-    ("config.json",),
-    ("tokenizer.json", "spiece.model"),
-    (
-        "model.safetensors",
-        "model.safetensors.index.json",
-        "pytorch_model.bin",
-        "pytorch_model.bin.index.json",
-    ),
-)
+NEEDED = (("config.json",), ("tokenizer.json", "spiece.model"), WEIGHTS)
 ENCODER = ("shared.", "encoder.")  # tensors that are used; the rest are the decoder's
 
 
@@ -64,7 +55,7 @@ class T5Encoder:
     def folder(self) -> Path:
         """Where the checkpoint lies; a hub id is fetched. Raises DecoderError."""
         if self._folder is None:
-            self._folder = _complete(locate(self.checkpoint, FETCHED, "T5 text encoder"))
+            self._folder = _complete(locate(self.checkpoint, what="T5 text encoder"))
         return self._folder
 
     def sha256(self) -> dict[str, str]:

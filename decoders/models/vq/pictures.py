@@ -12,7 +12,6 @@ import logging
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ import torch
 from decoders.api import DecoderError
 from decoders.models.checkpoint import Checkpoint, Source, fill, numbered, open_checkpoint, some
 from decoders.models.layouts import harmless
+from decoders.models.repository import WEIGHTS, find
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import NoTokenizer, VQTokenizer, with_row_end
 from decoders.models.weights import checked
@@ -66,12 +66,12 @@ class Pictures:
 
 LLAMAGEN = Pictures(
     "LlamaGen VQ tokenizer",
-    "vq_ds16_t2i.pt of the LlamaGen release",
+    "peizesun/llamagen_t2i (vq_ds16_t2i.pt)",
     ("vq_ds16_t2i.pt", "vq_ds16_c2i.pt", "vq_ds16_t2i.safetensors", "vq_ds16_c2i.safetensors"),
 )
 CHAMELEON = Pictures(
     "Chameleon VQGAN",
-    "vqgan.ckpt of the Chameleon release, or a checkpoint that carries its decoder",
+    "leloy/Anole-7b-v0.1-vqvae-hf, or to vqgan.ckpt of the Chameleon release",
     (
         "vqgan.ckpt",
         "tokenizer/vqgan.ckpt",
@@ -109,17 +109,12 @@ def load_pictures(
     codebook alone (no pictures), else nothing.
     """
     if source is None and kind.root(target, kind.mark) is None:
-        found = target.beside(kind.files)
+        found = find(target.folder, kind.files)
         if found is None:
             return _without(kind, target, device, row_end), {}
         source = str(found)
-    opened = target
-    if source is not None:
-        # The release's file, unless a local folder holds a model with its VQ tokenizer.
-        folder, files = Path(source).expanduser(), kind.files
-        if len(kind.roots) > 1 and folder.is_dir():
-            files = files if any((folder / file).exists() for file in files) else ()
-        opened = open_checkpoint(source, files, kind.what)
+    files = (*kind.files, *WEIGHTS)  # its own, else those of a model that carries it
+    opened = target if source is None else open_checkpoint(source, files, kind.what)
     tokenizer = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
     return tokenizer, {} if opened is target else opened.sha256()
 

@@ -1,23 +1,23 @@
 """`bench fetch` from a stand-in of the hub, with stand-ins of a study's checkpoints in it."""
 
-import fnmatch
 import json
 import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
 from bench.__main__ import main
-from bench.config.checkpoints import main_of
 from bench.config.compose import compose_study
+from metrics.official.checkpoint import FILES as METRICS
+from metrics.official.checkpoint import WeightFile
 from tests.bench.fakes import recorded
+from tests.hub import FILES, Hub, hub_of
 from tests.stand_ins import make
 
 WORDS = ["study=lantern_table", "metric=none", "model.grid=4", "decoders=[ar,eagle2]"]
@@ -40,13 +40,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 @dataclass
 class Place:
-    """A hub of folders, the cache that its client keeps, and a folder of runs."""
+    """A hub of folders, and a folder of runs."""
 
     path: Path
     words: list[str]
-    folders: dict[str, tuple[str, Path]]  # repository -> its newest revision, its files
-    refused: dict[str, Exception] = field(default_factory=dict)
-    sent: list[str] = field(default_factory=list)
+    hub: Hub
 
     def fetch(self) -> int:
         return main(["fetch", *WORDS, *self.words, f"run_dir={self.path / 'runs' / 'one'}"])
@@ -55,36 +53,16 @@ class Place:
     def pins(self) -> Path:
         return self.path / "runs" / "revisions.json"
 
-    def model_info(self, _: object, source: str, revision: str | None) -> SimpleNamespace:
-        if source in self.refused:
-            raise self.refused[source]
-        newest, folder = self.folders[source]
-        files = [SimpleNamespace(rfilename=path.name) for path in folder.iterdir()]
-        return SimpleNamespace(sha=revision or newest, siblings=files)
-
-    def snapshot(self, source: str, revision: str | None, allow_patterns: list[str]) -> None:
-        newest, folder = self.folders[source]
-        cached = main_of(source).parents[1] / "snapshots" / (revision or newest)
-        cached.mkdir(parents=True, exist_ok=True)
-        for path in folder.iterdir():
-            wanted = any(fnmatch.fnmatch(path.name, pattern) for pattern in allow_patterns)
-            if wanted and not (cached / path.name).exists():
-                self.sent.append(path.name)
-                shutil.copy(path, cached)
-
 
 @pytest.fixture
 def place(made: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     folder, words = made
     names = {TARGET: "target", TOKENIZER: "vq", TEXT: "text", DRAFTER: "drafter"}
-    folders = {repo: (f"{at:040x}", folder / name) for at, (repo, name) in enumerate(names.items())}
-    found = Place(tmp_path, words, folders)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
-    monkeypatch.setattr(
-        huggingface_hub.HfApi, "model_info", lambda *args, **named: found.model_info(*args, **named)
+    hub = Hub(
+        {repo: (f"{at:040x}", folder / name) for at, (repo, name) in enumerate(names.items())}
     )
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", found.snapshot)
-    return found
+    hub.install(monkeypatch, tmp_path / "cache" / "hub")
+    return Place(tmp_path, words, hub)
 
 
 def message(capsys: pytest.CaptureFixture[str]) -> str:
@@ -99,13 +77,13 @@ def message(capsys: pytest.CaptureFixture[str]) -> str:
 def test_what_a_study_needs_is_downloaded_once_and_read_offline(place, made, tmp_path):
     assert place.fetch() == 0
     wanted = {"model.safetensors", "pytorch_model.bin", "vq_ds16_t2i.pt", "config.json"}
-    assert wanted <= {*place.sent} and "t2i_XL_stage1_256.pt" not in place.sent
-    heads = {name: revision for name, (revision, _) in place.folders.items()}
+    assert wanted <= {*place.hub.sent} and "t2i_XL_stage1_256.pt" not in place.hub.sent
+    heads = {name: revision for name, (revision, _) in place.hub.folders.items()}
     assert json.loads(place.pins.read_text()) == heads
 
-    place.folders[DRAFTER] = "f" * 40, made[0] / "drafter"  # the hub goes on; the study stays
-    place.sent.clear()
-    assert place.fetch() == 0 and place.sent == []
+    place.hub.folders[DRAFTER] = "f" * 40, made[0] / "drafter"  # the hub goes on; the study stays
+    place.hub.sent.clear()
+    assert place.fetch() == 0 and place.hub.sent == []
     assert json.loads(place.pins.read_text()) == heads
 
     few = ["latency.prompts=0", "quality.images=2", "quality.batch=2", f"run_dir={tmp_path / 'a'}"]
@@ -126,18 +104,75 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_repository_that_cannot_be_had_says_what_to_do(place, kind, capsys):
+def test_a_name_that_is_wrong_is_said_before_the_first_download(place, kind, capsys):
     status, expected = REFUSED[kind]
     response = SimpleNamespace(status_code=status, headers={}, request=None)
-    place.refused[DRAFTER] = kind("some trouble", response=response)
+    place.hub.refused[DRAFTER] = kind("some trouble", response=response)
     assert place.fetch() == 2
     last = message(capsys)
     assert DRAFTER in last and all(text in last for text in expected)
-    assert set(json.loads(place.pins.read_text())) == {TARGET, TOKENIZER, TEXT}, "what came is kept"
+    assert place.hub.sent == [] and not place.pins.exists()
+
+
+def test_a_repository_without_weights_is_said_before_the_first_download(place, capsys):
+    place.hub.folders[TOKENIZER] = "0" * 40, {"README.md": 1, "t2i_XL_stage1_256.pt": 1}
+    assert place.fetch() == 2 and place.hub.sent == []
+    last = message(capsys)
+    assert f"no model.tokenizer in {TOKENIZER}: expected vq_ds16_t2i.pt or" in last
+    assert "found README.md, t2i_XL_stage1_256.pt" in last
 
 
 def test_offline_is_said(place, monkeypatch, capsys):
-    place.refused = dict.fromkeys(place.folders, OSError("no network"))
+    place.hub.refused = dict.fromkeys(place.hub.folders, OSError("no network"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert place.fetch() == 2
     assert "HF_HUB_OFFLINE" in message(capsys)
+
+
+RELEASED = {  # model -> words, files that are not descriptions, gigabytes
+    "llamagen_xl_256": ([], {"vq_ds16_t2i.pt", "pytorch_model.bin", "spiece.model"}, 15.0),
+    "llamagen_xl_512": ([], {"vq_ds16_t2i.pt", "pytorch_model.bin", "spiece.model"}, 15.0),
+    "anole_7b": ([], {"model-00003-of-00003.safetensors", "pytorch_model.bin"}, 14.5),
+    "lumina_mgpt_7b_768": ([], {"model-00002-of-00002.safetensors", "model.safetensors"}, 16.3),
+    "janus_pro_7b": (
+        ["model.checkpoint=deepseek-ai/Janus-Pro-7B"], {"pytorch_model-00002-of-00002.bin"}, 14.9,
+    ),
+    "emu3_gen": ([], {"model-00008-of-00008.safetensors"}, 35.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", RELEASED)
+def test_every_released_model_is_fetched_by_the_names_of_its_yaml(
+    model, tmp_path, monkeypatch, capsys
+):
+    own, expected, size = RELEASED[model]
+    hub = hub_of(*FILES)
+    hub.install(monkeypatch, tmp_path)
+    words = ["study=smoke", f"model={model}", "metric=none", f"run_dir={tmp_path / 'run'}", *own]
+    drafts = ["ar"] if model in ("janus_pro_7b", "emu3_gen") else ["ar", "eagle2"]
+    assert main(["fetch", *words, f"decoders=[{','.join(drafts)}]"]) == 0
+    assert expected <= {*hub.sent} and "config.json" in hub.sent
+    shown = [line for line in capsys.readouterr().out.splitlines() if line.endswith(" GB")]
+    total = sum(float(line.split()[-2]) for line in shown)
+    assert total == pytest.approx(size, abs=0.3)
+
+
+def test_captions_and_images_are_asked_for_and_networks_are_downloaded(
+    tmp_path, monkeypatch, capsys
+):
+    public = tmp_path / "public.pth"
+    public.write_bytes(b"weights")
+    file = WeightFile("a network", "inception.pth", public.as_uri(), "9f1c0a9e")
+    monkeypatch.setitem(METRICS, "inception", file)
+    hub_of(*FILES).install(monkeypatch, tmp_path)
+    folder = tmp_path / "metrics"
+    words = ["study=lantern_table", "decoders=[ar]", f"metric.weights.folder={folder}"]
+    words += [f"metric.weights.{key}={public}" for key in ("vgg", "clip")]
+    asked = ["fetch", *words, f"run_dir={tmp_path / 'run'}"]
+    assert main(asked) == 2 and "could not be downloaded" in message(capsys)
+    monkeypatch.setitem(METRICS, "inception", WeightFile("a network", file.path, file.url))
+    assert main(asked) == 1
+    shown = capsys.readouterr().out
+    assert (folder / "inception.pth").read_bytes() == b"weights"
+    for name in ("prompts.path", "metric.reference"):
+        assert f"({name}), to be put there by hand" in shown

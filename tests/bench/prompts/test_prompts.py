@@ -63,17 +63,29 @@ def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path):
     for name in ("a.txt", "a.csv"):
         head = "prompt\r\n" if name.endswith("csv") else ""
         found = load("file", path=write(tmp_path, name, head + text.replace("\ra", "\na")))
-        assert texts(found) == ["a red cube", "a blue ring", "a cat", "a dog"]
+        assert texts(found) == ["a red\u2028cube", "a blue\x85ring", "a \x0b cat", "a dog"]
     lines = load("parti", path=write(tmp_path, "p.tsv", "Prompt\tCategory\na\u2028b\tc\x85d\n"))
-    assert [(p.text, p.category) for p in lines] == [("a b", "c d")]
+    assert [(p.text, p.category) for p in lines] == [("a\u2028b", "c d")]
 
 
-def test_a_newline_in_quotes_is_a_space(tmp_path):
+def test_white_space_of_a_prompt_is_kept(tmp_path):
+    """As the papers' code gives it to the models: 812 of COCO's longest captions have some that
+    tidying would drop."""
+    given = ["A grey and white cat. ", " two  dogs", "a street\n"]
+    path = write(tmp_path, "captions.json", json.dumps(given))
+    assert texts(load("coco", path=path)) == texts(load("file", path=path)) == given
+    path = write(tmp_path, "p.tsv", "Prompt\tCategory\n A sloth in a go kart.  \tAnimals\n")
+    assert texts(load("parti", path=path)) == [" A sloth in a go kart.  "]
+
+
+def test_a_newline_in_quotes_ends_no_line(tmp_path):
     text = 'id,prompt\n1,"a red\ncube"\n2,"a ""blue""\r\n ring, large"\n'
     found = load("file", path=write(tmp_path, "a.csv", text))
-    assert texts(found) == ["a red cube", 'a "blue" ring, large']
+    assert texts(found) == ["a red\ncube", 'a "blue"\r\n ring, large']
     items = json.dumps(["a red\ncube", {"prompt": "a\n\nring"}])
-    assert texts(load("file", path=write(tmp_path, "a.json", items))) == ["a red cube", "a ring"]
+    assert texts(load("file", path=write(tmp_path, "a.json", items))) == [
+        "a red\ncube", "a\n\nring",
+    ]  # fmt: skip
 
 
 def test_names_and_prompts_of_other_systems_meet(tmp_path):
@@ -168,7 +180,7 @@ def test_coco_picks_one_caption_an_image_and_keeps_its_id(tmp_path):
     annotations = [{"image_id": i, "caption": c} for i, c in rows]
     path = write(tmp_path, "captions_val2014.json", json.dumps({"annotations": annotations}))
     longest = load("coco", path=path)
-    assert [(p.id, p.text) for p in longest] == [("9", "a longer one"), ("4", "a c")]
+    assert [(p.id, p.text) for p in longest] == [("9", "a longer one"), ("4", "a c\n ")]
     assert texts(load("coco", path=path, caption="first")) == ["a b", "a c"]
     with pytest.raises(EXPLAINED, match="longest"):
         load("coco", path=path, caption="longer")

@@ -1,15 +1,18 @@
 """Chameleon's VQGAN in both layouts, and its codebook with a row end."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from decoders.api import DecoderError
 from decoders.models.families import load_anole, load_lumina
 from decoders.models.vq.pictures import CHAMELEON, shape_of
 from decoders.verify.lantern import neighbour_table
 from tests.decoders.models import chameleon_checkpoint as C
+from tests.hub import Hub
 
 SIDE = 2 * C.GRID
 
@@ -42,8 +45,14 @@ def layouts(where, hf, folder, bare, tmp_path):
     """A checkpoint with the VQGAN in one of the places it may be, and the tokenizer option."""
     if where == "inside":
         return folder, None
-    if where == "another checkpoint":
+    alone = tmp_path / "alone"  # as leloy/Anole-7b-v0.1-vqvae-hf has it
+    alone.mkdir()
+    save_file(C.vqgan_tensors(hf), alone / "model.safetensors")
+    (alone / "config.json").write_text('{"model_type": "chameleon_vqgan"}')
+    if where.endswith("checkpoint"):
         return bare, str(folder)
+    if where.endswith("alone"):
+        return bare, str(alone)
     own = C.write_checkpoint(tmp_path / "own", hf, decoder=False)
     if where == "named":
         return own, str(write_vqgan(tmp_path / "vqgan.ckpt", hf))
@@ -51,11 +60,17 @@ def layouts(where, hf, folder, bare, tmp_path):
     return own, None
 
 
-@pytest.mark.parametrize(
-    "where", ["inside", "vqgan.ckpt", "tokenizer/vqgan.ckpt", "named", "another checkpoint"]
-)
-def test_pictures_agree_with_a_float64_reference(hf, folder, bare, tmp_path, where):
+FILES = ("vqgan.ckpt", "tokenizer/vqgan.ckpt", "named")
+MODELS = ("another checkpoint", "alone", "on the hub: another checkpoint", "on the hub: alone")
+
+
+@pytest.mark.parametrize("where", ["inside", *FILES, *MODELS])
+def test_pictures_agree_with_a_float64_reference(hf, folder, bare, tmp_path, monkeypatch, where):
     checkpoint, tokenizer = layouts(where, hf, folder, bare, tmp_path)
+    if where.startswith("on the hub"):
+        hub = Hub({"owner/name": ("0" * 40, Path(tokenizer))})
+        hub.install(monkeypatch, tmp_path / "cache")
+        tokenizer = "owner/name"
     model = anole(checkpoint, tokenizer=tokenizer)
     codes = some_codes()
     ours = model.tokenizer.decode(codes)
@@ -63,7 +78,7 @@ def test_pictures_agree_with_a_float64_reference(hf, folder, bare, tmp_path, whe
     theirs = C.reference_pictures(hf, codes)
     torch.testing.assert_close(ours.double(), theirs, atol=1e-4, rtol=0)
     assert float(theirs.std()) > 0.05  # a picture, not a constant
-    assert ("vqgan.ckpt" in model.weights_sha256) == (where not in ("inside", "another checkpoint"))
+    assert ("vqgan.ckpt" in model.weights_sha256) == (where in FILES)
 
 
 def test_codes_of_pictures_agree_with_transformers(hf, folder):

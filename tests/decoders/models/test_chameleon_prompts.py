@@ -6,7 +6,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from decoders.api import DecoderError
 from decoders.models.checkpoint import Checkpoint
-from decoders.models.families import ANOLE, anole_template, lumina_template
+from decoders.models.families import ANOLE, TEMPLATE, anole_template, lumina_template
 from decoders.models.text.prompts import PromptEncoder, read_vocabulary
 from tests.decoders.models import chameleon_checkpoint as C
 
@@ -115,3 +115,36 @@ def test_the_tokenizer_may_be_metas(tmp_path, name):
     for source in (place, tmp_path / "meta"):
         text = encoder(opened, source=str(source)).encode(["fox"])
         assert text.features[0, -4:].tolist() == expected
+
+
+def byte_tokenizer(folder, template, added=()):
+    """A tokenizer of single bytes, with a template's tokens and added ones that are not special."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([*template.before, template.pad or "<pad>", *template.after])
+    made.add_tokens([AddedToken(c, normalized=True, special=False) for c in added])
+    made.save(str(folder / "tokenizer.json"))
+    return PromptEncoder(Checkpoint(folder, {}, {}), template, 160), made
+
+
+@pytest.mark.parametrize("prompt", ["a street in Zürich", "a piñata in Málaga", "ö"])
+def test_letters_among_the_added_tokens_are_read(tmp_path, prompt):
+    """As DeepSeek's tokenizers have them, with "special": false."""
+    encoder, made = byte_tokenizer(tmp_path, TEMPLATE, "øöúÿõ÷ûýÀùÁþü")
+    text = encoder.encode([prompt])
+    assert prompt in made.decode(text.features[0][text.mask[0]].tolist())
+    with pytest.raises(DecoderError, match="holds the control token"):
+        encoder.encode([f"{prompt} {TEMPLATE.after[0]}"])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_white_space_around_a_prompt_is_as_the_authors_have_it(tmp_path, kept):
+    """Chameleon's and Emu3's code passes it on, DeepSeek's strips it."""
+    encoder, made = byte_tokenizer(tmp_path, lumina_template(4) if kept else TEMPLATE)
+    text = encoder.encode([" a  cat. \n"])
+    found = made.decode(text.features[0][text.mask[0]].tolist())
+    assert (":\n a  cat. \n" in found) == kept and ("|>: a  cat.\n\n<|" in found) != kept

@@ -14,6 +14,7 @@ from decoders.propose.drafters.eagle import Eagle, net_of
 from tests.decoders.compositions import LOOP, SPECS, TREES, prefilled
 from tests.decoders.models import released as R
 from tests.decoders.models.chameleon_checkpoint import our_states
+from tests.hub import Hub
 
 VALID = [False, False, True, True, True, True]
 CODES = [3, 17, 0, 9, 23, 5, 5]
@@ -156,24 +157,14 @@ def test_without_a_tokenizer_codes_are_had_and_pictures_say_what_is_missing(tmp_
 
 @pytest.mark.parametrize("both", [True, False])
 def test_of_two_formats_on_the_hub_one_is_fetched(tmp_path, monkeypatch, both):
-    import huggingface_hub
-
-    hub = R.write_hub(tmp_path / "hub", pickled=True)
+    folder = R.write_hub(tmp_path / "hub", pickled=True)
     if both:
         R.write_hub(tmp_path / "hub")
-    here, asked = tmp_path / "here", []
-    here.mkdir()
-
-    def snapshot(hub_id, allow_patterns):
-        asked.extend(allow_patterns)
-        for pattern in allow_patterns:
-            for file in hub.glob(pattern):
-                (here / file.name).write_bytes(file.read_bytes())
-        return str(here)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    hub = Hub({"somebody/model": ("0" * 40, folder)})
+    hub.install(monkeypatch, tmp_path / "cache")
     assert load(checkpoint="somebody/model", dtype="float32").target.width == R.WIDTH
-    assert ("*.bin" in asked) is not both
+    weights = "model.safetensors" if both else "pytorch_model.bin"
+    assert sorted(hub.sent) == ["config.json", weights]
 
 
 def test_damaged_and_foreign_files_are_refused(tmp_path):
@@ -190,7 +181,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         (torn, {}, r"lacks 1 of the 3 shards"),
         (lost, {}, r"missing model\.layers\.1\.mlp\.up_proj\.weight; unexpected surprise"),
         (other, {}, "is no LlamaGen checkpoint"),
-        (tmp_path / "empty", {}, "an empty folder"),
+        (tmp_path / "empty", {}, "found nothing"),
         (_pt(tmp_path / "t2i.pt", R.original_llamagen()), {"grid": R.GRID},
          r"width 32.*set model\.heads"),
         (whole, {"grid": 16}, r"4 x 4 codes .*contradicts model\.grid=16"),
