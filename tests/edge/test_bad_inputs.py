@@ -47,7 +47,9 @@ def file(name: str, content: str | bytes = "x") -> Change:
 
 # ---- checkpoints --------------------------------------------------------------------------------
 
-LLAMAGEN = ("model=llamagen_xl_256", "model.grid=4", "model.checkpoint={tmp}/m")
+LLAMAGEN = (
+    "model=llamagen_xl_256", "model.grid=4", "model.checkpoint={tmp}/m", "model.tokenizer=null",
+)  # fmt: skip
 LOAD = ("check", "study=smoke", "decoders=[ar]")
 
 
