@@ -26,8 +26,8 @@ class ImageText:
     """open_clip's image and text tower, which end on one sphere; the tiny CLIP and the official
     ones differ in `pixels` and `tokens`.
 
-    image_size: side of the images that it takes unprepared, if any. name: as tables have it; caption:
-    what is said to it. Pixels become (pixel - mean) / std.
+    image_size: side of the images that it takes unprepared, if any. name: as tables have it;
+    caption: how it reads one. Pixels become (pixel - mean) / std.
     """
 
     image_size: int | None = None

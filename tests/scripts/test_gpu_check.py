@@ -1,6 +1,8 @@
 """`scripts.gpu_check`: each stage by itself, a verdict each. Stand-ins of stages run anywhere, the
 real ones on the processor, without what a bare machine lacks."""
 
+import re
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -52,6 +54,17 @@ def test_the_page_promises_the_time_after_which_stages_are_stopped():
     for stage in gpu_check.STAGES:
         (line,) = (line for line in page.splitlines() if line.startswith(f"| `{stage.name}` |"))
         assert line.endswith(f"| {stage.seconds // 60} min |")
+
+
+def test_the_commands_of_the_page_are_those_of_a_study():
+    page = (ROOT / "docs" / "gpu.md").read_text().replace("\\\n", "")
+    lines = re.findall(r"^python -m bench (?:run|fetch|compare) (.*)$", page, re.MULTILINE)
+    studies = [compose_study(shlex.split(line, comments=True)) for line in lines]
+    assert {study.name for study in studies} == {"lantern_table"} and len(studies) == 5
+    trial = next(study for study in studies if "trial" in study.run_dir)
+    assert [entry.name for entry in trial.decoders] == ["ar", "eagle2", "lantern_released_d0.2"]
+    assert (trial.latency.prompts, trial.quality.images, trial.metric) == (10, 10, None)
+    assert f"whole table, {len(studies[-1].decoders)} rows" in page
 
 
 def test_a_stage_that_hangs_is_stopped_with_what_it_started(monkeypatch, tmp_path):

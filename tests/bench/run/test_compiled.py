@@ -80,15 +80,26 @@ def test_a_state_is_dropped_behind_the_last_call_of_its_size(fake_study, monkeyp
     both = {("ar", 1), ("spec", 1)}
     assert held[:7] == [both] * 7, "timed in turns, so both are kept to the last prompt"
     assert held[7] in ({("ar", 1)}, {("spec", 1)})
-    # AR is decoded again under another seed, behind the other decoder.
-    assert held[8:] == [
-        {("ar", 4)},
-        {("ar", 4), ("ar", 2)},
-        {("ar", 4), ("ar", 2), ("spec", 4)},
-        {("ar", 4), ("ar", 2), ("spec", 2)},
-        {("ar", 4), ("ar", 2)},
-        {("ar", 2)},
-    ]
+    # AR is decoded again under another seed, before the other decoder.
+    both = {("ar", 4), ("ar", 2)}
+    assert held[8:] == [{("ar", 4)}, both, both, {("ar", 2)}, {("spec", 4)}, {("spec", 2)}]
+
+
+def test_a_full_memory_frees_what_decoders_keep(fake_study, monkeypatch, caplog):
+    """Both keep a recorded step for the second block while quality images are decoded."""
+    generate = fakes.FakeLoop.generate
+
+    def small(self, text, noise, *, pairs=0):
+        kept = {(label, size) for label, size, kept in fakes.PREPARED if size in kept}
+        if len(text.mask) == 4 and kept - {(self.label, 4)}:
+            raise RuntimeError("CUDA out of memory")
+        return generate(self, text, noise, pairs=pairs)
+
+    monkeypatch.setattr(fakes.FakeLoop, "generate", small)
+    words = ["decoders=[fake_ar,fake_spec]", "latency.blocks=2", "quality.reseeds=0"]
+    rows = run_study(fake_study(*words)).rows
+    assert set(rows.status) == {"ok"}
+    assert "4 images at once are too many" in caplog.text and "quality.batch=2" in caplog.text
 
 
 class Cyclic:
