@@ -102,7 +102,7 @@ class WindowSession(ProposerSession):
         self.shape = part.lattice.shape_on(device)
         self.lines, self.pick = part.lines.to(device), part.pick.to(device)
         self.span = torch.arange(part.depth, device=device)  # [W]
-        self.fresh = uniform_laws(target, device)
+        self.fresh = uniform_laws(target, start.law.dtype, device)
 
     def propose(self, output: StepOutput, noise: Any, place: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
@@ -194,9 +194,10 @@ def lines_of(parent: Sequence[int], level: Sequence[int]) -> Tensor:
     return torch.tensor(rows)
 
 
-def uniform_laws(target: Any, device: torch.device) -> Tensor:
+def uniform_laws(target: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The uniform law of the codes that may stand at a place, [W, V]: of a place n row n % W."""
     if target.barred is None:
-        return torch.full((1, target.vocab_size), 1 / target.vocab_size, device=device)
-    open_ = (~target.barred).float()
+        size = target.vocab_size
+        return torch.full((1, size), 1 / size, dtype=dtype, device=device)
+    open_ = (~target.barred).to(dtype)
     return open_ / open_.sum(-1, keepdim=True)

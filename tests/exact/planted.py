@@ -226,19 +226,12 @@ class HalfSums(Static):
         return torch.stack(drawn, -1)
 
 
-def best_first(usual, dist, *rest):
-    drawn = usual(dist, *rest)
-    return drawn.gather(-1, dist.gather(-1, drawn).argsort(-1, descending=True))
-
-
 def noisy(usual, session, root_logits, sampling, noise, position):
     u = noise.at(position, ACCEPT_SLOT).expand_as(root_logits)
     shift = 4 * torch.sin(40 * u + torch.arange(root_logits.shape[-1]))
     return usual(session, root_logits + shift, sampling, noise, position)
 
 
-# Siblings are drawn, and then tested in the order of their probability.
-BestFirst = changed(Static, draw=best_first)
 # A draft is the drafter's likeliest code, and the soft q is declared.
 Argmax = changed(Static, draw=lambda _, dist, level, *rest: dist.topk(level.count, -1).indices)
 # (10) Children that depend on the uniform they are tested with.

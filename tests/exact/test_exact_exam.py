@@ -75,7 +75,6 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, str]] = {
     "x5 four siblings, in the loop": (verifier("FourSiblings", FOUR), TAU_1, f"4 siblings {LAW}"),
     "proposer: old drafts, new law": (jacobi("OldDraftsNewLaw", 3), TAU_1, WHOLE),
     "drafter: second level": (drafter("DeepRejected"), TAU_1, LAW),
-    "tree: best first": (tree("BestFirst"), TAU_1, WHOLE),
     "tree: argmax, soft q": (tree("Argmax"), TAU_1, WHOLE),
     "loop: an empty slot": (loop("EmptySlot"), TAU_1, WHOLE),
     "loop: kept after a rejection": (loop("KeptOn", DUO), TAU_1, WHOLE),
