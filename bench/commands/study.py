@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,7 +169,9 @@ def cmd_check(words: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
     from bench.config.schema import variants
+    from bench.judge.target import examine
     from bench.measure.device import prepare
+    from bench.prompts import load_prompts
     from bench.run.decoders import build
     from bench.run.finish import VERDICT_COLUMNS, verdicts
     from bench.run.session import load_model
@@ -179,7 +181,13 @@ def cmd_check(words: Sequence[str]) -> int:
     every = variants(config, model.sampling)
     for variant in every:  # what `run` refuses is refused before the first verdict
         build(model, variant)
-    found = verdicts(model, every)
+
+    @cache
+    def captions() -> list[str]:
+        return [prompt.text for prompt in load_prompts(config.prompts, None)]
+
+    examine(model, captions, max(variant.sampling.cfg for variant in every))
+    found = verdicts(model, every, captions)
     say(terminal(of_cells(VERDICT_COLUMNS, [v.cells() for v in found])))
     wrong = [v.decoder for v in found if not v.as_expected]
     if wrong:

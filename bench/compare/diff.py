@@ -105,7 +105,7 @@ def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
             f"{name}: {run.folder}, on {first.gpu or first.cpu or first.device}, "
             f"{first.threads} threads, PyTorch {torch}, commit {', '.join(commits) or 'unknown'}"
             + (" (changed)" if run.records.git_dirty.any() else "")
-            + ("" if run.machine is None else f", {run.machine.rates}")
+            + ("" if run.machine is None else f", {run.machine}")
         )
         verdicts: dict[str, list[str]] = {}
         for side in sides:

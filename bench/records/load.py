@@ -52,9 +52,7 @@ SUMMARY = Form(SUMMARY_TEXT, SUMMARY_NUMBERS, LATER)
 NAMED = ("prc_features", "clip_features", "hps_features")  # in quality.csv
 JUDGED, FIGURES_OF = "judged.json", "figures of "  # scores of every image, for `diff`, by decoder
 FORMS = {
-    FAIRNESS: Form(
-        ("decoder", "verdict", "reason", "mixed"), ("factor", "worth"), ("mixed", "worth")
-    ),
+    FAIRNESS: Form(("decoder", "verdict", "reason", "mixed"), ("factor",), ("mixed",)),
     "quality.csv": Form(
         ("decoder", "fid_features", *NAMED), ("hps",), ("fid_features", *NAMED, "hps")
     ),
@@ -62,11 +60,10 @@ FORMS = {
     ROOFLINE: Form(
         ("decoder", "note"),
         (
-            "codes", "images", "accept_share",
-            *(f"{part}_{figure}" for part in ("step", "ar", "forward", "draft")
+            "codes", "images", "draft_ms", "accept_share",
+            *(f"{part}_{figure}" for part in ("step", "ar", "forward")
               for figure in ("ms", "floor_ms", "over_floor")),
-            "ar_bytes", "ar_operations", "forward_bytes", "forward_operations",
-            "bytes_per_s", "large_bytes_per_s", "operations_per_s",
+            "ar_bytes", "ar_operations", "bytes_per_s", "operations_per_s",
         ),
     ),
 }  # fmt: skip

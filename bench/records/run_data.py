@@ -219,13 +219,10 @@ class RunData:
         return entry.name in self.fairness and self.fairness[entry.name].verdict == UNMEASURED
 
     def eager(self, entry: Entry) -> str:
-        """`eager, 0.71 est.`: the mark of an entry of which a piece was not compiled where others'
-        are, with an estimate of its speed-up if it were; "" for others."""
+        """The mark of an entry of which a piece was not compiled where others' are; "" for
+        others."""
         fair = self.fairness.get(entry.name)
-        if fair is None or not fair.mixed:
-            return ""
-        worth = entry.number("speedup") * fair.worth
-        return "eager" if math.isnan(worth) else f"eager, {worth:.2f} est."
+        return "eager" if fair is not None and fair.mixed else ""
 
     def judged(self, verdict: str) -> dict[str, list[str]]:
         """Reason -> decoders with a speed-up of whose baseline this was said, in the order of the

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from bench.config.differences import series
 from bench.judge.paired import paired_speedup
-from bench.measure.floors import regime
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.roofline import bounds
 from bench.report.table import NOISE, interval, number
@@ -201,7 +200,7 @@ def _machine(run: RunData) -> list[str]:
     threads = sorted({str(int(n)) for n in rows.threads.dropna()})
     text = f"Measured on {', '.join(where)} ({types}, {'/'.join(threads)} threads), batch 1"
     if run.machine is not None:
-        text += f", {run.machine.rates}"
+        text += f", {run.machine}"
     return [f"{text}. {' '.join(regime_lines(run))}".strip()]
 
 
@@ -212,7 +211,7 @@ def regime_lines(run: RunData) -> list[str]:
     for section in run.sections:
         bound = bounds(run, section)
         if bound is not None:
-            sentences.setdefault(regime(bound.growth, bound.rates, bound.place), section.title)
+            sentences.setdefault(str(bound), section.title)
     if len(sentences) == 1:
         return [*sentences]
     return [f"{title}: {text}" for text, title in sentences.items()]

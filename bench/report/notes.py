@@ -73,14 +73,12 @@ def fairness(run: RunData) -> list[str]:
 
 def floors(run: RunData) -> list[str]:
     """How to read the tables of time over floor, on which machine, and why a floor is missing."""
-    machine = run.machine
-    spread = f"{100 * machine.spread:.0f}" if machine and machine.noisy else ""
     unknown: dict[str, list[str]] = {}  # why a floor is not known -> decoders
     for name, line in run.roofline.items():
         if line["note"]:
             unknown.setdefault(line["note"], []).append(name)
     missing = [f"{', '.join(names)}: {reason}." for reason, names in unknown.items()]
-    return _notes("floors", machine, spread) + missing
+    return _notes("floors", run.machine) + missing
 
 
 def facts(run: RunData) -> list[str]:

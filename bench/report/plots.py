@@ -15,7 +15,7 @@ from bench.judge.paired import mal_interval
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import style
 from bench.report.headline import swept_in
-from bench.report.roofline import bounds, forwards, phase_seconds, takes_over
+from bench.report.roofline import bounds, forwards, phase_seconds
 from bench.report.scaling import Line
 from bench.report.style import INK, LINE, MUTED, Bar, Drawn, Plot, bars, by_section, styled
 from bench.report.table import interval
@@ -249,12 +249,9 @@ def verification(run: RunData) -> Plot | None:
         ar = next((point.ms for point in points if point.codes == 1), math.nan)
         right = max(1.18 * max(point.codes for point in points), 3.0)
         if bound is not None:
-            over = bound.growth.crossing(bound.rates)
-            right = max(right, 1.15 * over) if over and over < 2 * right else right
-            at = [right * step / 60 for step in range(61)]
-            works = [bound.growth.at(codes) for codes in at]
-            axes.plot(at, [1e3 * w.reading(bound.rates) for w in works], "--", color=reading)
-            axes.plot(at, [1e3 * w.computing(bound.rates) for w in works], "--", color=arithmetic)
+            right = max(right, 1.15 * bound.crossing) if bound.crossing < 2 * right else right
+            axes.plot([0, right], [bound.reading] * 2, "--", color=reading)
+            axes.plot([0, right], [0, bound.computing * right], "--", color=arithmetic)
         names = {}
         for point in points:
             fill = "white" if point.whole else INK
@@ -268,7 +265,7 @@ def verification(run: RunData) -> Plot | None:
         axes.grid(visible=True)
         timed = {name for point in points for name in point.names}
         entries = [entry for entry in section.decoders if entry.name in timed]
-        return Drawn(entries, names, takes_over(bound))
+        return Drawn(entries, names, bound.takes_over if bound else "no floor is known")
 
     caption = (
         "Median over the timed images, batch 1; one code is an AR step, more are a verification "

@@ -1,17 +1,15 @@
-"""The roofline of a run: the table of time over floor, what bounds a section's forwards, what a
-forward costs by the codes that it is over, and where the seconds of an image go."""
+"""The roofline of a run: the table of time over floor, what bounds an AR step, what a forward costs
+by the codes that it is over, and where the seconds of an image go."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from bench.judge.paired import latency_rows
-from bench.measure.floors import MEMORY, Growth, Known, Work, place_of
 from bench.records.load import PHASES
 from bench.records.run_data import Entry, RunData, Section, forward_part
 from bench.report.table import ABSENT, Column, Row, Table, figures, number, percent
@@ -35,47 +33,58 @@ COLUMNS = (
     Column("forward_floor_ms", "floor ms", number),
     Column("forward_over_floor", "over floor", _times),
     Column("draft_ms", "draft call ms", number),
-    Column("draft_over_floor", "draft over floor", _times),
     Column("accept_share", "accept share", percent),
 )
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Of the forwards of a section. place: what is read at the rate (memory, a cache)."""
+    """The least milliseconds that an AR step needs for reading and for arithmetic. A forward over n
+    codes reads as much, but for some keys and values, and computes n times as much."""
 
-    growth: Growth
-    rates: Known
-    place: str = MEMORY
+    reading: float
+    computing: float
+
+    @property
+    def crossing(self) -> float:
+        """Codes per forward from which on arithmetic takes longer than reading."""
+        return max(1.0, self.reading / self.computing)
+
+    @property
+    def takes_over(self) -> str:
+        """The same in words."""
+        if self.crossing == 1:
+            return "arithmetic binds from the first code on"
+        return f"arithmetic takes over at {math.ceil(self.crossing)} codes"
+
+    def __str__(self) -> str:
+        read, computed = (f"{ms:.3g} ms" for ms in (self.reading, self.computing))
+        if self.crossing > 1:
+            return (
+                f"AR is bound by memory here: reading takes at least {read}, arithmetic "
+                f"{computed}, and more than reading from {math.ceil(self.crossing)} codes per "
+                "forward on."
+            )
+        return (
+            f"AR is bound by arithmetic here: it takes at least {computed}, reading {read}, so a "
+            "forward over n codes costs about n AR steps."
+        )
 
 
 def bounds(run: RunData, section: Section) -> Bounds | None:
     """From the section's lines of roofline.csv; None where no floor is known."""
-    lines = [run.roofline[e.name] for e in section.decoders if e.name in run.roofline]
-    known = [one for one in lines if one["ar_bytes"] > 0 and one["bytes_per_s"] > 0]
-    if not known:
-        return None
-    first = known[0]
-    trees = [one for one in known if one["codes"] > 1 and one["forward_bytes"] > 0]
-    widest = max(trees, key=lambda one: one["codes"], default=None)
-    codes, other = 1.0, None
-    if widest is not None:
-        codes, other = widest["codes"], _work(widest, "forward")
-    rate = first["bytes_per_s"]
-    return Bounds(
-        Growth.through(_work(first, "ar"), codes, other),
-        Known(rate, first["operations_per_s"]),
-        place_of(rate, first["large_bytes_per_s"]),
-    )
-
-
-def _work(line: dict[str, Any], part: str) -> Work:
-    return Work(line[f"{part}_bytes"], line[f"{part}_operations"])
+    for line in (run.roofline[e.name] for e in section.decoders if e.name in run.roofline):
+        if line["ar_bytes"] > 0 and line["bytes_per_s"] > 0:
+            return Bounds(
+                1e3 * line["ar_bytes"] / line["bytes_per_s"],
+                1e3 * line["ar_operations"] / line["operations_per_s"],
+            )
+    return None
 
 
 def roofline_tables(run: RunData) -> list[Table]:
-    """One table a section that has a line in roofline.csv."""
-    made = []
+    """One table per section that has a line in roofline.csv."""
+    tables = []
     for section in run.sections:
         base = "" if section.baseline is None else section.baseline.name
         ar = run.roofline.get(base, {}).get("ar_ms", math.nan)
@@ -90,8 +99,8 @@ def roofline_tables(run: RunData) -> list[Table]:
             values = line | own | {"decoder": entry.label}
             rows.append(Row([column.cell(values) for column in COLUMNS], entry.role.value))
         if rows:
-            made.append(Table(section.title, COLUMNS, rows))
-    return made
+            tables.append(Table(section.title, COLUMNS, rows))
+    return tables
 
 
 @dataclass(frozen=True)
@@ -121,18 +130,6 @@ def forwards(run: RunData, section: Section) -> list[Forwards]:
         Forwards(codes, fmean(ms for _, ms in mine), tuple(name for name, _ in mine), whole)
         for (codes, whole), mine in sorted(found.items())
     ]
-
-
-def takes_over(found: Bounds | None) -> str:
-    """At which number of codes arithmetic takes over, in words."""
-    if found is None:
-        return "no floor is known"
-    over = found.growth.takes_over(found.rates)  # None: never
-    if over is None:
-        return "arithmetic never takes over"
-    if over == 1:
-        return "arithmetic binds from the first code on"
-    return f"arithmetic takes over at {over} codes"
 
 
 def phase_seconds(entry: Entry) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """The decoders of a run: built, described, warmed up, given up after two hangs, released when done.
 
-Why the comparison with uncompiled pieces: a compiler that rounds elsewhere gives other codes, and a
-table of compiled decoders would compare them with what nobody wrote.
+Why the comparison with uncompiled pieces: a compiler may be wrong, and a table of compiled decoders
+would compare them with what nobody wrote.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-import torch
-
 from bench.config.describe import labels
 from bench.config.schema import DecoderVariant, LatencyProtocol
 from bench.data.clean import shown
 from bench.data.errors import Failure, TimeLimitError, attempt, described
+from bench.judge.same_codes import compiled_difference
 from bench.records.columns import LATENCY
 from bench.run.generate import Outcome, within
 from bench.run.schedule import Job
@@ -29,14 +28,14 @@ from bench.run.session import Guard, digest_of, plug_ins
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.execution.eager import release
-from decoders.noise import Noise
 
 log = logging.getLogger(__name__)
 PHASES = {"draft": "drafting", "accept": "acceptance"}  # in the bar's words
 LATE = 2  # calls that ran into the time limit until a decoder is not tried any more
+COMPARED = 24  # images that a comparison of compiled pieces decodes at most
 DIFFER = (
-    "its compiled pieces give other codes than the same pieces without a compiler, in two of three "
-    "images; set backend.compile=off, and report it with this decoder"
+    "its compiled pieces give other codes than the same pieces without a compiler ({}); set "
+    "backend.compile=off, and report it with this decoder"
 )
 T = TypeVar("T")
 
@@ -177,29 +176,20 @@ class Decoders:
         self.warm.add(job.shape)
         if new and any("compiled" in o.generation.trace.path.values() for o in outcomes):
             check = partial(self.compiled_differs, job, prompt)
-            if self.attempt(job.variant, check) is True:
-                self.built[name] = Failure(DIFFER)
+            if isinstance(why := self.attempt(job.variant, check), str) and why:
+                self.built[name] = Failure(DIFFER.format(why))
 
-    def compiled_differs(self, job: Job, prompt: str) -> bool:
-        """Whether a compiled decoder gives other codes than the same pieces without a compiler. A
-        rounding that decides a code happens in one of some hundred images (a uniform within 1e-6 of
-        its threshold, some hundred times an image). So they differ where they do in two images of
-        three."""
+    def compiled_differs(self, job: Job, prompt: str) -> str:
+        """What a compiled decoder does otherwise than the same pieces without a compiler, but for
+        rounding; "" where nothing."""
         model, how = self.model, self.model.execution.uncompiled()
-        plain = how and build(dataclasses.replace(model, execution=how), job.variant)
+        models = model, dataclasses.replace(model, execution=how)
+        plain = how and build(models[1], job.variant)
         if plain is None or isinstance(plain, Failure):
-            return False
-        pair, others = (self.of(job), plain), 0
-        with torch.inference_mode():
-            text = model.text.encode([prompt])
-            for i in range(3):
-                noise = Noise.for_prompts(job.seed + i, [prompt], model.target.length)
-                calls = [partial(d.generate, text, noise.to(model.device)) for d in pair]
-                codes = [within(self.limit, 1, call).codes for call in calls]
-                others += not torch.equal(*codes)
-                if others in (0, 2):  # the first image settles it nearly always
-                    break
-        return others == 2
+            return ""
+        pair = self.of(job), plain
+        compare = partial(compiled_difference, models, pair, prompt, job.seed)
+        return within(self.limit, COMPARED, compare, model.execution.compiling)
 
 
 def warm_up(image: Callable[[], Outcome], most: int, tolerance: float) -> list[Outcome]:

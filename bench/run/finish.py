@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,9 +23,8 @@ from bench.config.plugins import call, require_returned
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress, terminable, warnings_once
 from bench.data.errors import Failure, Interrupted, TimeLimitError, attempt
-from bench.judge.fairness import judge, write_fairness
+from bench.judge.fairness import judge, roofline, write_fairness
 from bench.judge.quality import Scorer
-from bench.judge.roofline import baseline_floors, roofline
 from bench.records.folder import recorded
 from bench.records.load import run_of
 from bench.records.run_data import RunData
@@ -86,7 +85,8 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     if config.gate:
         # Where an image ran into the time limit the gate could wait for ever.
         late = set(rows.decoder[rows.error.str.startswith(TimeLimitError.__name__)])
-        judged = verdicts(result.model, every, late)
+        captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
+        judged = verdicts(result.model, every, lambda: captions, late)
     cells = pd.DataFrame([v.cells() for v in judged], columns=list(VERDICT_COLUMNS))
     write_csv(path / "exactness.csv", cells)
     exactness = {verdict.decoder: verdict.text for verdict in judged}
@@ -98,27 +98,47 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
 
 
 def verdicts(
-    model: ImageModel, every: Sequence[DecoderVariant], skipped: Collection[str] = ()
+    model: ImageModel,
+    every: Sequence[DecoderVariant],
+    captions: Callable[[], Sequence[str]],
+    skipped: Collection[str] = (),
 ) -> list[Verdict]:
     """The gate's verdict on every decoder; one it cannot judge is "not checked", with the error,
-    and so is one of `skipped`, which ran into the time limit. Raises SharedStateError."""
+    and so is one of `skipped`, which ran into the time limit. captions: prompts of the model, for
+    greedy codes of a target that is not the project's own. Raises SharedStateError."""
     judged, guard = list[Verdict](), Guard(model, every)
     with progress(len(every), "exactness", unit="decoder") as bar:
         for variant in every:
             bar.set_postfix_str(variant.name)
-            judged.append(_verdict(variant, model, variant.name in skipped))
+            judged.append(_verdict(variant, model, captions, variant.name in skipped))
             guard.check(variant)
             bar.update()
     return judged
 
 
-def _verdict(variant: DecoderVariant, model: ImageModel, skipped: bool) -> Verdict:
+def _verdict(
+    variant: DecoderVariant,
+    model: ImageModel,
+    captions: Callable[[], Sequence[str]],
+    skipped: bool,
+) -> Verdict:
     from bench.judge.gate import check_decoder
+    from bench.judge.same_codes import greedy_difference
 
     name, expect, spec = variant.name, variant.entry.expect, variant.entry.spec
+    sampling = variant.sampling
+
+    def judged() -> Any:
+        report = check_decoder(spec, sampling, model)
+        if report.verdict == "exact":
+            fault = greedy_difference(model, spec, sampling, captions)
+            broken = replace(report, verdict="broken", figure=1.0, detail=fault, sampled=0.0)
+            report = broken if fault else report
+        return report
+
     report: Any = Failure("an image of it ran into time_limit")
     if not skipped:
-        report = attempt(lambda: check_decoder(spec, variant.sampling, model))
+        report = attempt(judged)
     if isinstance(report, Failure):
         log.warning("the gate could not judge %s: %s", name, report.error)
         return Verdict(name, "not checked", math.nan, report.error, expect, "not checked")
@@ -154,7 +174,7 @@ def unfinished(config: StudyConfig) -> RunData | None:
         return None
     rows = folder.table(sorted(folder.records)).to_pandas()
     every = _variants(config, rows)
-    fair = judge(rows, config.baselines, baseline_floors(folder.path, every, rows), config.fairness)
+    fair = judge(rows, config.baselines, None, config.fairness)
     table = summarise(folder.path, rows, every, fair, scorer=None, exactness={}).table
     table = table.assign(status=table.status.replace("ok", PARTIAL))
     run = run_of(folder.path, rows, table, fairness={one.decoder: one for one in fair})

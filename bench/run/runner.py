@@ -23,10 +23,11 @@ import pandas as pd
 from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.console import progress
 from bench.data.errors import DeviceLostError, Failure
+from bench.judge.target import examine
 from bench.measure.busy import Neighbours
 from bench.measure.clock import Clock, now
 from bench.measure.device import Provenance, prepare, provenance
-from bench.measure.machine import watch_of
+from bench.measure.floors import watch_of
 from bench.measure.memory import meter_of
 from bench.prompts import Prompt, load_prompts
 from bench.records.columns import BATCHED, MERGED, QUALITY, SCHEMA_VERSION, empty_measures
@@ -75,7 +76,10 @@ def opened(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
     with open_folder(Path(config.run_dir), identity, shard) as folder:
         model = load_model(config, device, prompts, config.latency.sizes)
         check_prompts(model, prompts)
-        yield Runner(config, folder, model, origin, prompts)
+        runner = Runner(config, folder, model, origin, prompts)
+        cfg = max(variant.sampling.cfg for variant in runner.variants)
+        examine(model, lambda: [prompt.text for prompt in prompts[:2]], cfg)
+        yield runner
 
 
 class Runner:

@@ -65,8 +65,18 @@ class Autoregressive(BatchLoop):
 
     def next(self, run: ARState) -> tuple[()]:
         """The target on the last code, and the next code."""
-        target, sampling = self.model.target, self.sampling
-        copies, place = sampling.guidance_rows, run.place
+        sampling, place, logits = self.sampling, run.place, self.logits(run)
+        u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, place)[:, 0]  # [B]
+        codes, p = choose(logits, sampling, u)
+        run.record.check(p if sampling.greedy else p[:, :1])  # one NaN makes a softmax's row NaN
+        run.record.codes.index_copy_(1, place, codes[:, None])
+        run.codes.copy_(codes)
+        run.place.add_(1)
+        return ()
+
+    def logits(self, run: ARState) -> Tensor:
+        """The target on the last code -> guided logits of the next one, [B, V]."""
+        target, copies, place = self.model.target, self.sampling.guidance_rows, run.place
         grid = (place - 1).expand(len(run.mask), 1)  # [R, 1]
         slots = grid + target.prefix
         run.mask.index_fill_(2, slots[0], True)
@@ -78,11 +88,4 @@ class Autoregressive(BatchLoop):
             run.cache,
         )
         places = place.expand(len(run.codes), 1)  # [B, 1]
-        logits = code_logits(target, hidden, sampling.cfg, places)[:, 0]
-        u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, place)[:, 0]  # [B]
-        codes, p = choose(logits, sampling, u)
-        run.record.check(p if sampling.greedy else p[:, :1])  # one NaN makes a softmax's row NaN
-        run.record.codes.index_copy_(1, place, codes[:, None])
-        run.codes.copy_(codes)
-        run.place.add_(1)
-        return ()
+        return code_logits(target, hidden, self.sampling.cfg, places)[:, 0]

@@ -30,6 +30,7 @@ from decoders.api import (
     Trace,
     VerifiedPairs,
 )
+from decoders.cache import KVCache
 from decoders.noise import Noise
 
 VOCAB, LENGTH, SIDE, LONGEST = 32, 16, 8, 200
@@ -56,10 +57,25 @@ def forget(folder: Path, **columns: Any) -> int:
 
 @dataclass
 class FakeTarget:
+    """All codes are as likely everywhere."""
+
     vocab_size: int = VOCAB
     width: int = 4
     length: int = LENGTH
     prefix: int = 2
+    barred: Tensor | None = None
+
+    def new_cache(self, rows: int, capacity: int) -> KVCache:
+        return KVCache(1, rows, capacity, 1, self.width, torch.float32, torch.device("cpu"))
+
+    def prefill(self, text: TextFeatures, guidance_rows: int, cache: KVCache) -> Tensor:
+        return torch.zeros(cache.rows, self.prefix, self.width)
+
+    def forward_codes(self, codes: Tensor, *_: Any) -> Tensor:
+        return torch.zeros(*codes.shape, self.width)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return torch.zeros(*hidden.shape[:-1], self.vocab_size)
 
 
 class FakeText:
@@ -105,8 +121,9 @@ def load_model(device: str = "cpu", dtype: str = "float32", seconds: float = 0.0
     )
 
 
-def load_prompts(count: int, word: str = "scene") -> list[Prompt]:
-    return [Prompt(f"p{i}", f"{word} number {i}", "any") for i in range(count)]
+def load_prompts(count: int | None, word: str = "scene") -> list[Prompt]:
+    every = range(8 if count is None else count)
+    return [Prompt(f"p{i}", f"{word} number {i}", "any") for i in every]
 
 
 class FakeRule:

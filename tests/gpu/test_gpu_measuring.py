@@ -1,13 +1,14 @@
-"""Rates, peers and batch scaling on a GPU: rates by events with no launches in them, the same
+"""Rates, peers and batch scaling on a GPU: rates that launches do not bound, the same
 model in transformers, a batch that does not fit."""
 
 import csv
+from pathlib import Path
 
 import pytest
 import torch
 
 from bench.__main__ import main
-from bench.measure.machine import gpu_seconds, measure_rates
+from bench.measure.rates import Watch, measure_rates
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.small import random_model
@@ -49,16 +50,10 @@ def test_a_batch_that_does_not_fit_is_a_row_and_the_next_one_runs(tmp_path):
 
 
 def test_rates_of_a_gpu_are_within_what_gpus_do():
-    device = torch.device("cuda")
-    rates = measure_rates(device, torch.bfloat16, 1_500_000_000, torch.cuda.get_device_name())
-    assert 5e10 < rates.large_bytes_per_s < 2e13
-    assert rates.bytes_per_s >= rates.large_bytes_per_s
-    assert 1e12 < rates.operations_per_s < 1e16
-
-
-def test_a_small_set_is_read_from_the_cache_and_not_bound_by_launches():
-    device = torch.device("cuda")
-    rates = measure_rates(device, torch.bfloat16, 16_000_000, "here")
-    assert rates.bytes_per_s >= rates.large_bytes_per_s
-    x = torch.ones(1000, device=device)
-    assert min(gpu_seconds(lambda: x.sum())) < 50e-6
+    model = random_model(dtype=torch.bfloat16, device="cuda")
+    large, small = (
+        measure_rates(Watch(Path(), model, size, "here")) for size in (1_500_000_000, 16_000_000)
+    )
+    assert 5e10 < large["step_bytes_per_s"] < 2e13
+    assert 1e12 < large["operations_per_s"] < 1e16
+    assert small["step_bytes_per_s"] > 0.5 * large["step_bytes_per_s"], "not bound by launches"

@@ -1,7 +1,9 @@
 """Time over floor and unfair baselines, in every form of a report."""
 
+import json
 import math
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -9,7 +11,7 @@ import pytest
 
 from bench.config.schema import FairnessConfig
 from bench.judge.fairness import judge_folder
-from bench.measure.rates import MachineRates, save_rates
+from bench.measure.rates import MACHINE, MachineRates
 from bench.records.load import load
 from bench.report import build, roofline
 from bench.report.build import ReportPaths, write_report
@@ -21,25 +23,20 @@ from tests.bench.report.synthetic import DECODERS, write_run
 
 NAN = math.nan
 SLOW = "in a quiet moment a step of ar takes 10.0 times its floor of 0.825 ms, at most 4 are fair"
-RATES = MachineRates(
-    "cpu", "Example CPU", "bfloat16", 2, 2**28, 20e9, 18_000_000, 80e9, 300e9, 0.4, 1.2
-)
+RATES = MachineRates("cpu", "Example CPU", "bfloat16", 2, 16_500_000, 20e9, 300e9, shown=30e9)
 FEW = (DECODERS[0], DECODERS[4], *DECODERS[9:])  # ar, lantern; greedy: ar, eagle2, lantern
 
 
 def line(name: str, ar: float = NAN, forward: float = NAN, note: str = "") -> dict[str, object]:
     """A line of roofline.csv; ar, forward: time over floor."""
-    floors = {"ar_floor_ms": 0.825, "forward_floor_ms": 2.0, "draft_floor_ms": 0.25}
+    floors = {"ar_floor_ms": 0.825, "forward_floor_ms": 2.0}
     times = {"ar_ms": 0.825 * ar, "forward_ms": 2.0 * forward, "draft_ms": 0.7 if ar != ar else NAN}
     over = {"ar_over_floor": ar, "forward_over_floor": forward}
-    over["draft_over_floor"] = times["draft_ms"] / 0.25
     whole = 3.0 if forward == forward else times["ar_ms"]
     step = {"step_ms": whole, "step_floor_ms": whole / 1.6, "step_over_floor": 1.6}
     needs = {"ar_bytes": 16.5e6, "ar_operations": 30e6, "bytes_per_s": 20e9}
-    needs |= {"large_bytes_per_s": 20e9, "operations_per_s": 300e9}
+    needs["operations_per_s"] = 300e9
     codes = 1 if forward != forward else 59
-    tree = {"forward_bytes": 16.5e6 + 58e4, "forward_operations": 59 * 30e6}
-    needs |= dict.fromkeys(tree, NAN) if codes == 1 else tree
     found = {**times, **floors, **over, **step, **needs}
     if note:
         found |= {key: NAN for key in found if "floor" in key or "bytes" in key}
@@ -59,7 +56,7 @@ def made(folder: Path, lines: tuple[dict[str, object], ...] = LINES, limit: floa
     """A run folder with roofline.csv, machine.json, and what the gate makes of them."""
     write_run(folder, FEW, prompts=3, images=False)
     pd.DataFrame(lines).to_csv(folder / "roofline.csv", index=False)
-    save_rates(RATES, folder / "machine.json")
+    (folder / MACHINE).write_text(json.dumps(asdict(RATES)))
     rows = pd.read_parquet(folder / "records.parquet")
     judge_folder(folder, rows, ["ar", "ar_greedy"], FairnessConfig(limit))
     return folder
@@ -115,22 +112,19 @@ def test_the_roofline_table_has_time_over_floor_of_every_forward(built: ReportPa
     assert cells["ar"] == {
         "decoder": "ar", "codes": "1", "step ms": "8.25", "step in AR steps": "1.00",
         "step over floor": "1.6 x", "forward ms": "8.25", "forward in AR steps": "1.00",
-        "floor ms": "0.825", "over floor": "10.0 x", "draft call ms": "—",
-        "draft over floor": "—", "accept share": "—",
+        "floor ms": "0.825", "over floor": "10.0 x", "draft call ms": "—", "accept share": "—",
     }  # fmt: skip
     lantern = cells["lantern"]
     assert (lantern["codes"], lantern["over floor"], lantern["accept share"]) == (
         "59", "1.5 x", "12.5 %"
     )  # fmt: skip
-    assert lantern["draft over floor"] == "2.8 x"
     assert (lantern["step in AR steps"], lantern["forward in AR steps"]) == ("0.36", "0.36")
     assert [r.cells[0] for r in greedy.rows] == ["ar_greedy", "eagle2_greedy", "lantern_greedy"]
     for name in ("table.txt", "table.md", "index.html"):
         text = (built.folder / name).read_text(encoding="utf-8")
         assert "Time over floor" in text and "10.0 x" in text
-        assert "80 GB/s over what an AR step reads" in " ".join(text.split())
-    noisy = "not quiet while its rates were measured (spread 40 %)"
-    assert noisy in " ".join(built.terminal.split())
+        machine = "Example CPU reads 20 GB/s, multiplies 300 Gflop/s (busy: this kind of host has"
+        assert f"{machine} shown 30 GB/s)" in " ".join(text.split())
 
 
 def test_the_roofline_is_drawn_where_there_is_one(built: ReportPaths, tmp_path: Path) -> None:
@@ -155,17 +149,15 @@ def bound(folder: Path, **rates: float) -> Path:
     return folder
 
 
-MEMORY = "AR is bound by memory here (0.825 ms for 16.5 MB at 20 GB/s)"
+MEMORY = "AR is bound by memory here: reading takes at least 0.825 ms, arithmetic 0.1 ms"
 
 
 def test_the_headline_says_what_binds_ar(built: ReportPaths, tmp_path: Path) -> None:
     for name in ("table.txt", "table.md", "table.tex", "index.html"):
         assert MEMORY in " ".join((built.folder / name).read_text(encoding="utf-8").split())
     run = load(bound(tmp_path / "slow", operations_per_s=20e9))
-    assert "AR is bound by arithmetic here (1.5 ms for 30 Mflop" in regime_lines(run)[0]
+    assert "AR is bound by arithmetic here: it takes at least 1.5 ms" in regime_lines(run)[0]
     assert "arithmetic binds from the first code on" in verification(run).caption
-    run = load(bound(tmp_path / "cache", large_bytes_per_s=5e9))
-    assert "AR is bound by the processor's cache here" in regime_lines(run)[0]
 
 
 def test_forwards_are_drawn_over_their_codes_and_by_the_roofline(tmp_path: Path) -> None:

@@ -1,0 +1,176 @@
+"""Do two ways of decoding an image give the same codes, but for rounding?
+
+Two float computations of one law differ by rounding, and where a code is decided within that they
+may choose different ones. All codes after it differ then, so images of a sound decoder differ as a
+broken one's do. What tells them apart is the target's probabilities up to the first difference:
+`Forced` has an execution decode given codes and keeps them. What rounding explains is measured by a
+second eager run at another batch size (`bench.judge.target.rounding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.data.errors import Failure, attempt
+from bench.judge.target import distance, is_own, rounding
+from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
+from decoders.baselines import plain_decoding
+from decoders.compose import DecoderSpec, build_decoder
+from decoders.distribution import probabilities
+from decoders.loops.autoregressive import ARState, Autoregressive
+from decoders.loops.start import prefill
+from decoders.noise import Noise
+
+IMAGES = 6  # that are compared at most
+RARE = 1e-2  # how often rounding changes a code of an image, at least
+UNLIKELY = 1e-5  # that rounding changes the first codes of all these images so early
+SLACK = 4  # rounding may decide so many times as often as is computed
+
+
+@dataclass(kw_only=True)
+class ForcedState(ARState):
+    given: Tensor  # [B, L] int64
+    laws: Tensor  # [B, L, V] float32
+
+
+class Forced(Autoregressive):
+    """AR steps that commit given codes and keep the law that each of them comes from."""
+
+    given: Tensor
+
+    @torch.inference_mode()
+    def laws(self, text: TextFeatures, noise: Noise, codes: Tensor) -> Tensor:
+        """[B, L, V], of codes [B, L]."""
+        model, self.given = self.model, codes.to(self.model.device)
+        first = prefill(model, self.sampling, text, noise, model.target.prefix).law
+        run: Any = self._decoded(text, noise, 0)
+        laws: Tensor = run.laws.clone()
+        # At temperature 0 the prefill's law is logits.
+        laws[:, 0] = probabilities(first, self.sampling) if self.sampling.greedy else first
+        return laws
+
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> ForcedState:
+        run, codes = super().begin(text, noise), self.given.clone()
+        run.codes.copy_(codes[:, 0])
+        laws = torch.zeros(*codes.shape, self.model.target.vocab_size, device=codes.device)
+        return ForcedState(**vars(run), given=codes, laws=laws)
+
+    def next(self, run: ForcedState) -> tuple[()]:  # type: ignore[override]
+        law = probabilities(self.logits(run), self.sampling)  # [B, V]
+        run.laws.index_copy_(1, run.place, law[:, None])
+        codes = run.given.index_select(1, run.place)  # [B, 1]
+        run.record.codes.index_copy_(1, run.place, codes)
+        run.codes.copy_(codes[:, 0])
+        run.place.add_(1)
+        return ()
+
+
+def first_difference(one: Tensor, other: Tensor) -> int | None:
+    """The first place at which codes [L] differ."""
+    places = (one != other).nonzero()
+    return int(places[0]) if len(places) else None
+
+
+def eager_laws(
+    model: ImageModel, sampling: Sampling, text: TextFeatures, noise: Noise, codes: Tensor
+) -> tuple[Tensor, float]:
+    """The laws [n, V] of the first n codes of an image [1, n, ...], and the TV that rounding
+    explains: what a batch of two copies shows."""
+    forced = Forced(model, sampling)
+    alone = forced.laws(text, noise, codes)[0]
+    two = forced.laws(text.rows([0, 0]), noise.rows([0, 0]), codes.expand(2, -1))[0]
+    scale = max(1.0, 2 * sampling.cfg - 1) / min(1.0, sampling.temperature or 1.0)
+    return alone, rounding(model.dtype, distance(alone, two), scale)
+
+
+def flips(one: Tensor, other: Tensor) -> float:
+    """How often a uniform number per place draws other codes from laws [n, V] than from others."""
+    ends = torch.stack([one, other]).double().cumsum(-1)  # [2, n, V]
+    starts = F.pad(ends, (1, 0))[..., :-1]
+    shared = (ends.amin(0) - starts.amax(0)).clamp_min(0).sum(-1)  # [n]
+    return float((1 - shared).clamp_min(0).sum())
+
+
+@torch.inference_mode()
+def compiled_difference(
+    models: Sequence[ImageModel],
+    decoders: Sequence[Decoder],
+    prompt: str,
+    seed: int,
+) -> str:
+    """What a compiled decoder does otherwise than the same pieces without a compiler, but for
+    rounding; "" where nothing. models, decoders: compiled, and not.
+
+    Their first images are equal nearly always. Else the target's probabilities must be the same up
+    to the first difference, and that must not come, image after image, earlier than rounding
+    explains: then other pieces choose other codes.
+    """
+    (fast, plain), sampling, explained = models, decoders[0].sampling, 1.0
+    compiled = None if plain.target.schedule is not None else Forced(fast, sampling)
+    text = plain.text.encode([prompt])
+    for i in range(IMAGES):
+        noise = Noise.for_prompts(seed + i, [prompt], plain.target.length).to(plain.device)
+        images = [decoder.generate(text, noise).codes for decoder in decoders]
+        n = first_difference(*(codes[0] for codes in images))
+        if n is None:
+            return ""
+        if compiled is None:  # of a target without a law of the next code alone
+            explained *= RARE
+        else:
+            laws, allowed = eager_laws(plain, sampling, text, noise, images[1])
+            own, laws = compiled.laws(text, noise, images[1])[0, : n + 1], laws[: n + 1]
+            tv = distance(own, laws)
+            if not tv <= allowed:
+                return f"its target's laws differ by TV {tv:.2g}, rounding explains {allowed:.1g}"
+            tied = sampling.greedy and _gap(laws, n, images) <= 2 * allowed
+            explained *= max(RARE, min(1.0, SLACK * flips(own, laws)), float(tied))
+        if explained < UNLIKELY:
+            return f"the first code that differs comes earlier than by rounding, at place {n}"
+        if explained * RARE ** (IMAGES - 1 - i) > UNLIKELY:
+            return ""
+    return ""
+
+
+def _gap(laws: Tensor, n: int, images: Sequence[Tensor]) -> float:
+    """Between the probabilities of the codes of two images [1, L] at place n."""
+    one, other = (float(laws[n, codes[0, n]]) for codes in images)
+    return abs(one - other)
+
+
+@torch.inference_mode()
+def greedy_difference(
+    model: ImageModel,
+    spec: DecoderSpec,
+    sampling: Sampling,
+    captions: Callable[[], Sequence[str]],
+) -> str:
+    """Where the greedy codes of an exact decoder are not AR's on the run's own model, though the
+    first two that differ are no tie within rounding; "" where they are, and for the project's own
+    targets, whose tests do that."""
+    if is_own(model.target):
+        return ""
+    model, greedy = replace(model, execution=None), replace(sampling, temperature=0.0)
+    decoders = attempt(lambda: (build_decoder(model, spec, greedy), plain_decoding(model, greedy)))
+    if isinstance(decoders, Failure):  # it only samples
+        return ""
+    for prompt in captions()[:2]:
+        text = model.text.encode([prompt])
+        noise = Noise.for_prompts(0, [prompt], model.target.length).to(model.device)
+        images = [decoder.generate(text, noise).codes for decoder in decoders]
+        n = first_difference(*(codes[0] for codes in images))
+        if n is None:
+            continue
+        laws, allowed = eager_laws(model, greedy, text, noise, images[1])
+        if (gap := _gap(laws, n, images)) > 2 * allowed:
+            return (
+                f"at temperature 0 its codes on this run's own model differ from AR's at place {n} "
+                f"of {prompt!r}, where the probabilities of the two codes are {gap:.2g} apart and "
+                f"rounding explains {2 * allowed:.1g}"
+            )
+    return ""

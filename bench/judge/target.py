@@ -1,0 +1,243 @@
+"""Examines a run's own target before anything is timed: what decoders rely on, and AR alone not.
+
+Why: the gate judges decoders on small random models. A target whose forward of several codes stands
+one place off has right AR images and wrong ones with all decoders that verify drafts. So the
+target's probabilities are compared with those of AR steps, one code per forward: *rows* (each row
+of a batch is as it is alone), *mask* (no query sees what its mask closes), *places* (several codes
+per forward, a chain and a tree, are as one by one), *cache* (after a commit it is as freshly made),
+*mass* (a barred code has none). Two prompts and a few codes of each: seconds.
+
+How far two float computations of the same law may lie apart is measured: the same step in a batch
+of another size. The project's own targets are not examined, since its tests do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.data.errors import BenchError, Failure, attempt
+from decoders.api import ImageModel, Target, TextFeatures
+from decoders.cache import added, aligned
+from decoders.distribution import code_logits
+
+CODES, COPIES = 6, 3  # codes of a path; images of the batch that rounding is measured in
+SLACK = 4  # a difference of so many measured ones, or so many units of the dtype, is rounding
+LEAST, MOST = 1e-5, (1e-3, 32)  # of what rounding may explain: TV; TV or units of the dtype
+# Nodes of a tree that each node sees: two paths of three codes, which share the first.
+TREE = [0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4]
+LOOK = {
+    "rows": "`Target.prefill` and `forward_codes`: each row has its own codes, `grid_index`, "
+    "`slots` and mask, and sees no other row",
+    "mask": "`Target.forward_codes`: a query sees the cache slots that its row of `mask` opens, "
+    "and no others (both kinds of decoders.cache)",
+    "places": "`Target.forward_codes`: a code stands at its own `grid_index` and is written to its "
+    "own slot, whatever else is in the forward",
+    "cache": "`Target.new_cache` and `forward_codes`: all that is kept of a code lies in its slot "
+    "of the cache, which `commit` moves",
+    "mass": "`Target.barred` and `logits`: a code that is barred at a place has no probability "
+    "there, and others have some",
+}
+
+
+class TargetError(BenchError):
+    """A target that breaks the contract of `decoders.api.Target`."""
+
+
+class Path(NamedTuple):
+    """Codes decoded one per forward. laws: of the next code, by row."""
+
+    codes: Tensor  # [B, T]
+    laws: Tensor  # [R, T, V]
+    cache: Any
+
+
+def is_own(target: Target) -> bool:
+    """Whether a target is one of the project's own."""
+    return type(target).__module__.startswith("decoders.")
+
+
+@torch.inference_mode()
+def examine(model: ImageModel, prompts: Callable[[], Sequence[str]], cfg: float) -> None:
+    """Raises TargetError where the model's target is not as its contract says. prompts: some that
+    the model reads; cfg: guidance."""
+    if is_own(model.target):
+        return
+    name = type(model.target).__name__
+    result = attempt(lambda: Exam(model, prompts()[:2], cfg).run(), (TargetError,))
+    if isinstance(result, Failure):
+        raise TargetError(
+            f"the target {name} could not be examined, which decodes a few codes of two images as "
+            f"decoders do: {result.error}. Look at its methods in decoders.api.Target"
+        )
+
+
+def rounding(dtype: torch.dtype, measured: float, scale: float = 1.0) -> float:
+    """The TV that rounding explains, where two runs of the same step lie `measured` apart; scale:
+    by which guidance and temperature enlarge what is rounded in logits."""
+    unit, (most, units) = torch.finfo(dtype).eps, MOST
+    least = max(LEAST, SLACK * unit) * scale
+    return min(max(least, SLACK * measured), max(most, units * unit) * scale)
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """The largest TV of laws [..., V]; infinity where one is not finite."""
+    largest = 0.5 * float((one - other).abs().sum(-1).max())
+    return largest if largest == largest else float("inf")
+
+
+class Exam:
+    """The checks of one target. allowed: the TV that rounding explains."""
+
+    def __init__(self, model: ImageModel, prompts: Sequence[str], cfg: float) -> None:
+        self.target, self.device, self.cfg = model.target, model.device, cfg
+        self.copies, self.dtype = 1 if cfg == 1 else 2, model.dtype
+        self.text = model.text.encode([*prompts, *prompts][:2])
+        barred = self.target.barred
+        codes = CODES if barred is None else max(CODES, len(barred) + 1)  # a row and its end
+        self.size = min(codes, self.target.length)  # T
+        self.capacity = aligned(self.target.prefix + max(self.size, len(TREE)))
+        self.generator, self.allowed = torch.Generator().manual_seed(0), LEAST
+
+    def run(self) -> None:
+        """Raises TargetError."""
+        path = self.path(self.text)
+        alone = [self.path(self.text.rows([b]), path.codes[b : b + 1]).laws for b in range(2)]
+        copies = self.path(self.text.rows([0] * COPIES), path.codes[:1].expand(COPIES, -1))
+        same = copies.laws[::COPIES]  # [G, T, V]
+        self.allowed = rounding(self.dtype, distance(same, alone[0]))
+        self.require("rows", same, alone[0], "an image alone and in a batch of its copies")
+        each = torch.stack(alone, 1).flatten(0, 1)  # [R, T, V], as in a batch
+        self.require("rows", path.laws, each, "an image alone and in a batch")
+        self.rows_apart(path)
+        self.chain(path)
+        if self.size > len(TREE[-1]):
+            self.tree(path)
+
+    def rows_apart(self, path: Path) -> None:
+        """Images of one batch that stand at different places."""
+        last = self.size - 1
+        places = torch.tensor([[last], [last - 1]], device=self.device)  # [B, 1]
+        codes = path.codes.gather(1, places)
+        sees = torch.arange(self.size, device=self.device) <= places[..., None]  # [B, 1, T]
+        hidden = self.forward(self.text, path.cache, codes, places, places, sees)
+        row = torch.arange(len(hidden), device=self.device)
+        expected = path.laws[row, places.repeat(self.copies, 1)[:, 0]]
+        self.require("rows", self.laws(hidden)[:, 0], expected, "images at different places")
+
+    def chain(self, path: Path) -> None:
+        """Several codes per forward, one after the other."""
+        places = torch.arange(self.size, device=self.device)
+        sees = places <= places[:, None]
+        laws, _ = self.at_once(path.codes, places, sees)
+        changed = path.codes.clone()
+        changed[:, -1] = (changed[:, -1] + 1) % self.target.vocab_size
+        others, _ = self.at_once(changed, places, sees)
+        self.require("mask", laws[:, :-1], others[:, :-1], "codes before one that was changed")
+        self.require("places", laws, path.laws, f"{self.size} codes in a forward and one by one")
+
+    def tree(self, path: Path) -> None:
+        """Two paths in one forward, and the cache with the second one committed."""
+        branch = self.path(self.text, path.codes[:, :1])
+        sees = torch.zeros(len(TREE), len(TREE), dtype=torch.bool, device=self.device)
+        for node, others in enumerate(TREE):
+            sees[node, list(others)] = True
+        depth, count = sees.sum(-1) - 1, len(TREE[-1])
+        first, second = path.codes.unbind(1), branch.codes.unbind(1)
+        codes = torch.stack([first[0], first[1], second[1], first[2], second[2]], 1)  # [B, 5]
+        changed = codes.clone()
+        changed[:, 1] = (changed[:, 1] + 1) % self.target.vocab_size
+        beside, _ = self.at_once(changed, depth, sees)
+        laws, cache = self.at_once(codes, depth, sees)
+        last = list(TREE[-1])
+        self.require("mask", laws[:, last], beside[:, last], "a path beside one that was changed")
+        for nodes, alone in ((list(TREE[-2]), path), (last, branch)):
+            expected = alone.laws[:, :count]
+            self.require("places", laws[:, nodes], expected, "a path in a tree and one by one")
+        start = self.target.prefix
+        source = torch.tensor(last, device=self.device).expand(len(laws), -1) + start
+        cache.commit(source, torch.arange(count, device=self.device).expand_as(source) + start)
+        place = torch.full((2, 1), count, device=self.device)
+        sees = torch.ones(1, count + 1, dtype=torch.bool, device=self.device)
+        hidden = self.forward(self.text, cache, second[count][:, None], place, place, sees)
+        after, expected = self.laws(hidden)[:, 0], branch.laws[:, count]
+        self.require("cache", after, expected, "a code after a committed path and one by one")
+
+    def path(self, text: TextFeatures, codes: Tensor | None = None) -> Path:
+        """AR steps: given codes [B, n] first, the others drawn."""
+        cache = self.target.new_cache(text.batch * self.copies, self.capacity)
+        hidden = self.target.prefill(text, self.copies, cache)[:, -1:]
+        chosen, laws = list[Tensor](), list[Tensor]()
+        for t in range(self.size):
+            place = torch.full((text.batch, 1), t, device=self.device)
+            given = codes is not None and t < codes.shape[1]
+            drawn = self.draw(hidden, place)
+            chosen.append(codes[:, t : t + 1] if codes is not None and given else drawn)
+            sees = torch.ones(1, t + 1, dtype=torch.bool, device=self.device)
+            hidden = self.forward(text, cache, chosen[-1], place, place, sees)
+            laws.append(self.laws(hidden))
+        return Path(torch.cat(chosen, 1), torch.cat(laws, 1), cache)
+
+    def draw(self, hidden: Tensor, place: Tensor) -> Tensor:
+        """A code [B, 1] of the law that decoders see; raises TargetError where it has mass on a
+        code that is barred there."""
+        law = code_logits(self.target, hidden, self.cfg, place).softmax(-1)[:, 0]
+        barred, where = self.target.barred, f"at place {int(place[0])}"
+        if not bool(torch.isfinite(law).all()):
+            raise self.error("mass", f"the logits {where} are not finite")
+        mass = 0.0 if barred is None else float(law[:, barred[int(place[0]) % len(barred)]].sum())
+        if mass > 0:
+            raise self.error("mass", f"codes that are barred {where} have mass {mass:.2g}")
+        return torch.multinomial(law.cpu(), 1, generator=self.generator).to(self.device)
+
+    def at_once(self, codes: Tensor, depth: Tensor, sees: Tensor) -> tuple[Tensor, Any]:
+        """The laws [R, n, V] of codes [B, n] at places `depth` [n] in one forward after a prefill,
+        and the cache; sees [n, n] bool."""
+        cache = self.target.new_cache(len(codes) * self.copies, self.capacity)
+        self.target.prefill(self.text, self.copies, cache)
+        slots = torch.arange(codes.shape[1], device=self.device).expand_as(codes)
+        hidden = self.forward(self.text, cache, codes, depth.expand_as(codes), slots, sees)
+        return self.laws(hidden), cache
+
+    def forward(
+        self,
+        text: TextFeatures,
+        cache: Any,
+        codes: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        sees: Tensor,
+    ) -> Tensor:
+        """Hidden states [R, n, D] of codes, places and slots (behind the prefix) [B, n]; sees
+        [..., n, m] bool: of the first m slots. The mask is of bools for one code and of floats for
+        several, as loops have both."""
+        slots = slots + self.target.prefix
+        ids, grid, written = (part.repeat(self.copies, 1) for part in (codes, places, slots))
+        prefix = text.row_mask(self.copies)[:, None].expand(-1, codes.shape[1], -1)  # [R, n, P]
+        own = sees.expand(len(codes), -1, -1).repeat(self.copies, 1, 1)  # [R, n, m]
+        mask = torch.cat([prefix, own], -1)
+        mask = F.pad(mask, (0, self.capacity - mask.shape[-1]))  # [R, n, S]
+        mask = mask if codes.shape[1] == 1 else added(mask)
+        return self.target.forward_codes(ids, grid, written, mask, cache)
+
+    def laws(self, hidden: Tensor) -> Tensor:
+        """[R, n, D] -> [R, n, V] float32."""
+        return self.target.logits(hidden).float().softmax(-1)
+
+    def require(self, check: str, one: Tensor, other: Tensor, what: str) -> None:
+        """Raises TargetError unless two laws are the same but for rounding."""
+        tv = distance(one, other)
+        if not tv <= self.allowed:
+            text = f"{what} have laws of the next code that differ by TV {tv:.2g}"
+            raise self.error(check, f"{text}, of which rounding explains {self.allowed:.1g}")
+
+    def error(self, check: str, text: str) -> TargetError:
+        name = type(self.target).__name__
+        return TargetError(
+            f"the target {name} fails a check of this run's own model, {check}: {text}. Look at "
+            f"{LOOK[check]}. Nothing was decoded: the images of most decoders would be wrong"
+        )
