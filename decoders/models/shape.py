@@ -108,16 +108,15 @@ def rope_table(cfg: TransformerConfig) -> Tensor:
     return torch.cat([prefix, cells, torch.zeros(OVERRUN, half, dtype=cells.dtype)])
 
 
-def barred_codes(cfg: TransformerConfig) -> Tensor | None:
-    """[grid + 1, V] bool: codes that may not stand in a column of the grid: in the last all but the
-    row end, elsewhere the row end alone. None where all codes may stand anywhere."""
-    if not cfg.row_end:
-        return None
-    last = torch.arange(cfg.grid + 1) == cfg.grid
-    return last[:, None] != (torch.arange(cfg.vocab) == cfg.vocab - 1)
+def barred_codes(grid: int, vocab: int) -> Tensor:
+    """[grid + 1, V] bool, for images whose last code is a row end: codes that may not stand in a
+    column of the grid, in the last all but the row end, elsewhere the row end alone."""
+    last = torch.arange(grid + 1) == grid
+    return last[:, None] != (torch.arange(vocab) == vocab - 1)
 
 
 def tables(cfg: TransformerConfig) -> dict[str, Tensor | None]:
     """The buffers that follow from a configuration: never stored, made at construction."""
     own = torch.arange(cfg.vocab) if cfg.tokens else None
-    return {"rope": rope_table(cfg), "barred": barred_codes(cfg), "code_tokens": own}
+    barred = barred_codes(cfg.grid, cfg.vocab) if cfg.row_end else None
+    return {"rope": rope_table(cfg), "barred": barred, "code_tokens": own}

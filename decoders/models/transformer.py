@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from decoders.api import Packed, TextFeatures, guided
 from decoders.cache import KVCache
-from decoders.models.attention import attend, attention_bias, rope_at, rotate
+from decoders.models.attention import attend, attention_bias, causal_mask, rope_at, rotate
 from decoders.models.parts import (
     CaptionEmbedder,
     GenerationHead,
@@ -140,22 +140,16 @@ class Layer(nn.Module):
 
 
 def prefix_mask(valid: Tensor, cfg: TransformerConfig, turn: Tensor | None = None) -> Tensor:
-    """Validity [R, T], T >= P -> causal mask [R, T, T]; turn [T]: a query sees none of a later one.
-
-    A padded query sees itself only, so no row is empty; its state is never read by a valid
-    position. With ``pads="released"`` it sees, as in the released float32 code, all positions up to
+    """Validity [R, T], T >= P -> causal mask [R, T, T], see `causal_mask`. With
+    ``pads="released"`` a padded query sees, as in the released float32 code, all positions up to
     itself and the whole caption, all alike, as its query is zero (METHODS 6).
     """
-    size = valid.shape[1]
-    order = torch.arange(size, device=valid.device) if turn is None else turn
-    causal = order[:, None] >= order
-    if cfg.pads == "released":
-        caption = valid & (torch.arange(size, device=valid.device) < cfg.prefix)
-        return torch.where(
-            valid[:, :, None], causal & valid[:, None, :], causal | caption[:, None, :]
-        )
-    eye = torch.eye(size, dtype=torch.bool, device=valid.device)
-    return (causal & valid[:, None, :]) | eye
+    seen = causal_mask(valid, turn)
+    if cfg.pads != "released":
+        return seen
+    caption = valid & (torch.arange(valid.shape[1], device=valid.device) < cfg.prefix)
+    before = causal_mask(torch.ones_like(valid), turn)
+    return torch.where(valid[:, :, None], seen, before | caption[:, None, :])
 
 
 class Transformer(nn.Module):

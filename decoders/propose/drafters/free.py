@@ -3,8 +3,8 @@
 The state after layer n, through the target's last norm, is scaled and goes through a residual
 block; the target's head reads the sum. FREE trains the layers and the exits together; that would
 make another target here, so the target stays frozen and the exit alone is learned, which is less
-than FREE can do. It keeps a key/value cache of its own and reads the prefix itself, as an
-independent draft model would (2211.17192).
+than FREE can do. It keeps a key/value cache of its own and reads the prefix itself, as a draft
+model does (`decoders.propose.drafters.draft_model`).
 
 Without a checkpoint the exit passes the state on unchanged: a plain early exit, which any library
 can build from the target's weights. So two implementations of speculative decoding can draft the
@@ -21,11 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel, Prefill
-from decoders.cache import KVCache, added
+from decoders.api import DecoderError, ImageModel
 from decoders.models.transformer import Transformer, empty
+from decoders.propose.drafters.draft_model import TargetSession
 from decoders.propose.drafters.eagle_learner import Head
-from decoders.propose.drafters.sessions import CachedSession, NetInput
 from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
@@ -72,32 +71,6 @@ class FreeNet(nn.Module):
         return self.scale * x + self.outer(F.silu(self.inner(x)))
 
 
-class FreeSession(CachedSession):
-    """It reads codes, and the prefix as the target does."""
-
-    def allocate(self, start: Prefill, nodes: int) -> None:
-        self.exit, self.body = self.net, self.net.body
-        self.first_slot, self.target = self.body.prefix, self.body  # its head
-        super().allocate(start, nodes)
-
-    def _new_cache(self, rows: int, capacity: int) -> KVCache:
-        return self.body.new_cache(rows, capacity)
-
-    def read_prefix(self, start: Prefill) -> None:
-        self.calls += 1
-        self.prefix[:, 0, : self.first_slot].copy_(added(start.text.row_mask(self.copies)))
-        self.body.prefill(start.text, self.copies, self.cache)
-
-    def _forward(self, inputs: NetInput) -> Tensor:
-        self.calls += 1
-        places = inputs.places - self.first_slot
-        states = self.body.forward_codes(
-            inputs.codes, places, inputs.slots, inputs.mask, self.cache
-        )
-        states = inputs.pick(states)
-        return self.exit(states).to(states.dtype)
-
-
 class OfLayers:
     """layers: how many of the target's layers it runs; the exit is trained for that many."""
 
@@ -121,7 +94,7 @@ class OfLayers:
 class Free(OfLayers, Trained):
     """The drafter as a part, see `Trained`."""
 
-    session = FreeSession
+    session = TargetSession
 
 
 class FreeLearner(OfLayers, NetLearner):

@@ -23,7 +23,7 @@ SPECIAL, CONTROL, letters = made.SPECIAL, made.CONTROL, made.letters
 
 
 def vocabulary() -> dict[str, int]:
-    return made.vocabulary(CODES, WORDS, (2, 3))
+    return made.vocabulary(CODES, WORDS, (2, 3, 16, 32))
 
 
 def token_of(code: int) -> int:

@@ -1,7 +1,6 @@
 """Chameleon checkpoints load and agree with transformers' Chameleon; row ends stand in their
 places whatever decodes."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +13,7 @@ from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.loops.zipar import forced_codes
 from decoders.models.families import load_anole, load_lumina
-from decoders.models.shape import TransformerConfig, barred_codes
+from decoders.models.shape import barred_codes
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.tree_proposer import TreeProposer
@@ -124,10 +123,9 @@ def test_codes_are_the_tokens_transformers_maps_them_to(hf, folder):
 
 
 def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
-    cfg = TransformerConfig(vocab=9, grid=3, row_end=True)
     every = torch.zeros(1, 14, 9)
     places = torch.arange(14)[None]
-    target = SimpleNamespace(barred=barred_codes(cfg), guided_logits=guided)
+    target = SimpleNamespace(barred=barred_codes(3, 9), guided_logits=guided)
     with Operators() as operators:
         logits = code_logits(target, every, 1.0, places)
     assert sum(operators.found.values()) == 3
@@ -136,4 +134,3 @@ def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
         alone = [0.0] * 8 + [1.0] if place % 4 == 3 else [1 / 8] * 8 + [0.0]
         assert law.tolist() == pytest.approx(alone)
     assert forced_codes(target).tolist() == [-1, -1, -1, 8]
-    assert barred_codes(replace(cfg, row_end=False)) is None

@@ -1,0 +1,335 @@
+"""Any causal model of `transformers` that draws with codes, as a target: its class as it is.
+
+Layers, positions and norms are the library's. Two parts are this project's. The cache keeps every
+code at a slot that the caller names, so that a tree can be written into it and an accepted path
+kept (`decoders.cache`). Attention over it is `decoders.models.attention`, registered with the
+library under a name of its own. docs/new_target.md is a worked example.
+
+A model is compared with its own forward when it becomes a target (`CausalLM.compare`): one that
+does more than embedding, causal layers and a head is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.cache_utils import Cache
+from transformers.utils import logging as theirs
+
+from decoders.api import DecoderError, TextFeatures
+from decoders.cache import KVCache, visible
+from decoders.models.attention import attend, attention_bias, causal_mask
+from decoders.models.checkpoint import Checkpoint, open_checkpoint, some
+from decoders.models.parts import pad_head
+from decoders.models.shape import barred_codes
+from decoders.models.weights import checked
+
+NAME = "lantern_bench"  # of our attention
+EXACT, ROUGH = 1e-3, 0.1  # largest difference of logits over their spread: float32, half precision
+# What a class raises that does not take what a causal model takes.
+UNFIT = (TypeError, ValueError, KeyError, AttributeError, IndexError, RuntimeError)
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """An attention of `transformers`: query [R, H, T, d], key and value [R, K, S, d], a mask [R, 1,
+    T, S] to be added -> [R, T, H, d]. Options are left out: `compare` finds a model that asks for
+    another attention."""
+    del module, options
+    rows, heads, length, _ = query.shape
+    shared = key.shape[1]
+    bias = attention_mask.expand(-1, heads // shared, -1, -1).reshape(rows, 1, -1, key.shape[2])
+    out = attend(query.reshape(rows, shared, -1, query.shape[-1]), key, value, bias, scaling)
+    return out.reshape(rows, heads, length, -1).transpose(1, 2), None
+
+
+AttentionInterface.register(NAME, attention)
+
+
+class SlotCache(Cache):
+    """A `KVCache` as layers of `transformers` see it: new keys and values go to the slots of
+    `index` (`KVCache.flat_index`), and what comes back is all slots."""
+
+    def __init__(self, cache: KVCache, index: Tensor) -> None:
+        super().__init__(layers=[])
+        self.cache, self.index = cache, index
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """[R, K, T, d] each -> [R, K, S, d] each."""
+        self.cache.write(layer_idx, self.index, torch.stack([key_states, value_states]))
+        return self.cache.read(layer_idx)
+
+
+class ShapeCache(Cache):
+    """Notes what layers would keep, and keeps nothing. shapes: layer -> [K, d]."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.shapes: dict[int, tuple[int, int]] = {}
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if key_states.shape != value_states.shape:
+            raise ValueError(f"keys {[*key_states.shape]} and values {[*value_states.shape]}")
+        self.shapes[layer_idx] = (key_states.shape[1], key_states.shape[3])
+        return key_states, value_states
+
+
+class CausalLM(nn.Module):
+    """A target (`decoders.api.Target`) of square images and prompts as tokens.
+
+    model: of a class `...ForCausalLM`, its weights final. tokens: the token of every code, [V];
+    with `row_end` the last one closes every row of the grid. grid: codes per side. prefix: P,
+    tokens of the longest prompt. embed, head: modules codes -> [..., D] and [..., D] -> [..., V],
+    of a model whose codes are no words of its vocabulary (then only the number of tokens counts);
+    None: the model's own, of `tokens`. Raises DecoderError for a model that is none of this kind.
+    """
+
+    barred: Tensor | None
+    code_tokens: Tensor  # [V] int64
+
+    def __init__(
+        self,
+        model: Any,
+        tokens: Sequence[int] | Tensor,
+        grid: int,
+        prefix: int,
+        row_end: bool = False,
+        embed: nn.Module | None = None,
+        head: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model.eval().requires_grad_(False)
+        self.vocab_size, self.prefix = len(tokens), prefix
+        self.length = grid * (grid + row_end)
+        device = model.get_input_embeddings().weight.device
+        barred = barred_codes(grid, self.vocab_size).to(device) if row_end else None
+        codes = torch.as_tensor(tokens, dtype=torch.long, device=device)
+        self.register_buffer("barred", barred, persistent=False)
+        self.register_buffer("code_tokens", codes, persistent=False)
+        self.words, self.own_codes = model.get_input_embeddings(), embed
+        self.output: Any = head_rows(model, codes) if head is None else head
+        pad_head(self)
+        self.config = model.config.get_text_config(decoder=True)
+        self.places = require_positions(self.config, prefix + self.length)
+        try:
+            self.kept = self.compare(own=head is not None)
+        except UNFIT as error:
+            if isinstance(error, DecoderError):
+                raise
+            raise DecoderError(
+                f"{type(model).__name__} cannot be a target ({type(error).__name__}: {error}); "
+                "expected a causal model of transformers that takes inputs_embeds, position_ids, "
+                "an attention_mask [R, 1, T, S] and past_key_values"
+            ) from error
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return int(self.config.hidden_size)
+
+    @torch.no_grad()
+    def compare(self, own: bool) -> tuple[int, int, int]:
+        """Layers n, K and d of its cache, from a forward of the model's own over a few codes. The
+        same codes behind two padded positions must give the same logits here; own: the head is no
+        part of the model's forward. Raises DecoderError where they do not."""
+        noted, ids = ShapeCache(), self.code_tokens[None, : min(8, self.vocab_size)]  # [1, T]
+        codes, pads = torch.arange(ids.shape[1], device=ids.device)[None], 2
+        x = self.embed(codes)  # [1, T, D]
+        states = self.decoder(inputs_embeds=x, past_key_values=noted, use_cache=True)
+        right = self.output(states.last_hidden_state)
+        if not own:
+            right = self.model(input_ids=ids).logits[..., self.code_tokens]
+        if [*noted.shapes] != [*range(len(noted.shapes))] or len({*noted.shapes.values()}) != 1:
+            raise DecoderError(
+                f"{type(self.model).__name__} cannot be a target: expected keys and values of one "
+                f"shape from every layer, found {noted.shapes or 'none'}"
+            )
+        self.kept = (len(noted.shapes), *noted.shapes[0])
+        self.model.set_attn_implementation(NAME)
+        places = torch.arange(-pads, ids.shape[1], device=ids.device)[None]  # [1, 2 + T]
+        cache = self.new_cache(1, places.shape[1])
+        x = F.pad(x, (0, 0, pads, 0))
+        mask, slots = causal_mask(places >= 0), cache.flat_index(places + pads)
+        hidden = self._run(x, places.clamp_min(0), mask, SlotCache(cache, slots))
+        found = self.logits(hidden[:, pads:])
+        error = float((found - right).float().abs().max() / right.float().std().clamp_min(1e-6))
+        most = EXACT if right.dtype == torch.float32 else ROUGH
+        if not error <= most:
+            raise DecoderError(
+                f"{type(self.model).__name__} cannot be a target: its logits of a few codes differ "
+                f"by {error:.2g} of their spread, at most {most:g} is allowed; it does more than "
+                "an embedding, causal attention over all positions and a head"
+            )
+        return self.kept
+
+    @property
+    def decoder(self) -> Any:
+        """The model without its head."""
+        return self.model.get_decoder()
+
+    def new_cache(self, rows: int, capacity: int) -> KVCache:
+        layers, heads, head_dim = self.kept
+        weight = self.words.weight
+        return KVCache(layers, rows, capacity, heads, head_dim, weight.dtype, weight.device)
+
+    def token_ids(self, codes: Tensor) -> Tensor:
+        """Codes -> rows of their embedding, same shape."""
+        return self.code_tokens[codes] if self.own_codes is None else codes
+
+    def embed(self, codes: Tensor) -> Tensor:
+        """[R, T] int64 -> [R, T, D]."""
+        x: Tensor = (self.own_codes or self.words)(self.token_ids(codes))
+        return x
+
+    def _run(self, x: Tensor, places: Tensor, mask: Tensor, cache: Cache | None = None) -> Tensor:
+        """x [R, T, D] at positions places [R, T], mask [R, T, S] of either kind -> [R, T, D]."""
+        out = self.decoder(
+            inputs_embeds=x,
+            attention_mask=attention_bias(mask, x.dtype),
+            position_ids=places.clamp_max(self.places - 1),
+            past_key_values=cache,
+            use_cache=cache is not None,
+        )
+        hidden: Tensor = out.last_hidden_state
+        return hidden
+
+    def prefill(self, text: TextFeatures, guidance_rows: int, cache: KVCache) -> Tensor:
+        """See `decoders.api.Target`. A prompt's first token has position 0, wherever it stands."""
+        rows, drop = text.paired(guidance_rows)
+        valid = rows.valid(drop)  # [R, P]
+        slots = torch.arange(self.prefix, device=valid.device).expand(len(drop), -1)
+        mask = F.pad(causal_mask(valid), (0, cache.capacity - self.prefix))  # [R, P, S]
+        kept = SlotCache(cache, cache.flat_index(slots))
+        return self._run(self.words(rows.token_ids(drop)), positions(valid), mask, kept)
+
+    def forward_codes(
+        self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
+    ) -> Tensor:
+        """See `decoders.api.Target`. Every code sees its whole prompt, so the mask says how long
+        that is."""
+        places = visible(mask[..., : self.prefix]).sum(-1) + grid_index  # [R, T]
+        kept = SlotCache(cache, cache.flat_index(slots))
+        return self._run(self.embed(codes), places, mask, kept)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., V]."""
+        logits: Tensor = self.output(hidden)
+        return logits
+
+    def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
+        """The states [B, L, D] that predict the codes [B, L], without a cache: all codes are known.
+        drop [B] bool: rows without their caption."""
+        prompt, seen = self.words(text.token_ids(drop)), self.embed(codes[:, :-1])
+        valid = F.pad(text.valid(drop), (0, seen.shape[1]), value=True)  # [B, P + L - 1]
+        hidden = self._run(torch.cat([prompt, seen], 1), positions(valid), causal_mask(valid))
+        return hidden[:, self.prefix - 1 :]
+
+
+def positions(valid: Tensor) -> Tensor:
+    """Validity [R, T] -> positions counted from a row's first valid one, [R, T]."""
+    return (valid.long().cumsum(1) - 1).clamp_min(0)
+
+
+def head_rows(model: Any, tokens: Tensor) -> nn.Linear:
+    """The rows of a model's head that predict these tokens [V]; of consecutive tokens no copy."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear) or int(tokens.max()) >= head.out_features:
+        found = f"{head.out_features} rows" if isinstance(head, nn.Linear) else type(head).__name__
+        raise DecoderError(
+            f"the head of {type(model).__name__} must be a matrix with a row for each token up to "
+            f"{int(tokens.max())}, found {found}; give the one of the codes as `head`"
+        )
+    first = int(tokens[0])
+    row = torch.arange(first, first + len(tokens), device=tokens.device)
+    rows: Any = slice(first, first + len(tokens)) if torch.equal(row, tokens) else tokens
+    with torch.device("meta"):
+        made = nn.Linear(head.in_features, len(tokens), bias=head.bias is not None)
+    for name, values in head.named_parameters():
+        setattr(made, name, nn.Parameter(values.detach()[rows], requires_grad=False))
+    return made
+
+
+def require_positions(config: Any, needed: int) -> int:
+    """The positions of a model. Raises DecoderError where a prompt and an image need more, or where
+    a layer does not look at all of them."""
+    most = getattr(config, "max_position_embeddings", None) or needed
+    if needed > most:
+        raise DecoderError(
+            f"a prompt and an image of {needed} tokens together are more than the model's {most} "
+            "positions; lower model.prefix or model.grid"
+        )
+    kinds = {*(getattr(config, "layer_types", None) or ["sliding_attention"])}
+    window = getattr(config, "sliding_window", None) or needed
+    if kinds - {"full_attention", "sliding_attention"} or (
+        "sliding_attention" in kinds and window < needed
+    ):
+        raise DecoderError(
+            f"layers must look at all {needed} positions, found {some(kinds)} with a window of "
+            f"{window}; such a model cannot be a target"
+        )
+    return int(most)
+
+
+def read_model(
+    source: str, what: str, dtype: torch.dtype, device: torch.device, kind: Any = None
+) -> tuple[Any, Checkpoint]:
+    """A model of a folder or the hub by the library's own loader, and the checkpoint it came from.
+
+    kind: a class of transformers; None: the causal model that config.json names. what: how messages
+    call it. Code that a folder brings along is never run. Raises DecoderError for weights that are
+    incomplete, damaged or of another model.
+    """
+    opened = open_checkpoint(source, what=what)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with silent():
+            loaded: Any = (kind or AutoModelForCausalLM).from_pretrained(
+                opened.folder, dtype=dtype, output_loading_info=True, **options
+            )
+    except (*UNFIT, OSError, ImportError, StrictDataclassError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DecoderError(f"{what}: {opened.folder} cannot be read ({reason})") from error
+    model, report = loaded
+    wrong = {
+        name: report[f"{name}_keys"] for name in ("missing", "unexpected") if report[f"{name}_keys"]
+    }
+    if wrong:
+        found = "; ".join(f"{name} {some(keys)}" for name, keys in wrong.items())
+        raise DecoderError(f"{what}: {opened.folder} is no {type(model).__name__}: {found}")
+    for name, values in model.named_parameters():
+        checked(values, name, opened.folder)
+    return model.to(device), opened
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """What goes wrong while loading is raised; the library's log would say it a second time. It
+    draws no progress bar."""
+    before, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity(logging.CRITICAL)
+    theirs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        theirs.set_verbosity(before)
+        if bars:
+            theirs.enable_progress_bar()

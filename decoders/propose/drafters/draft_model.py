@@ -1,0 +1,110 @@
+"""A smaller model as the drafter (2211.17192): a target of the same codes, prompts and grid.
+
+It keeps a key/value cache of its own and reads the prompt itself. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from decoders.api import DecoderError, ImageModel, Prefill, Target, completed
+from decoders.cache import KVCache, added
+from decoders.errors import unknown
+from decoders.models.checkpoint import Checkpoint
+from decoders.propose.drafters.sessions import CachedSession, NetInput
+from decoders.propose.drafters.shared import NetDrafter
+
+# How a model names a drafter that is loaded when first used.
+Loading = Callable[[], tuple[Target, Checkpoint]]
+
+
+class TargetSession(CachedSession):
+    """Drafts of a target, ``net.body``, whose head reads what ``net`` makes of its states."""
+
+    def allocate(self, start: Prefill, nodes: int) -> None:
+        self.exit, self.body = self.net, self.net.body
+        self.first_slot, self.target = self.body.prefix, self.body  # its head
+        super().allocate(start, nodes)
+
+    def _new_cache(self, rows: int, capacity: int) -> KVCache:
+        cache: KVCache = self.body.new_cache(rows, capacity)
+        return cache
+
+    def read_prefix(self, start: Prefill) -> None:
+        self.calls += 1
+        self.prefix[:, 0, : self.first_slot].copy_(added(start.text.row_mask(self.copies)))
+        self.body.prefill(start.text, self.copies, self.cache)
+
+    def _forward(self, inputs: NetInput) -> Tensor:
+        self.calls += 1
+        places = inputs.places - self.first_slot
+        states = self.body.forward_codes(
+            inputs.codes, places, inputs.slots, inputs.mask, self.cache
+        )
+        states = inputs.pick(states)
+        out: Tensor = self.exit(states).to(states.dtype)
+        return out
+
+
+class Whole(nn.Module):
+    """A target all of whose layers draft. ``body``: the target."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, state: Tensor) -> Tensor:
+        return state
+
+
+class DraftModel(NetDrafter):
+    """checkpoint: a name in the model's drafters, whose value is a target or a `Loading`; None: a
+    copy of the target, for checks. Raises DecoderError where it does not fit."""
+
+    session = TargetSession
+
+    def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
+        self.name = checkpoint or "copy"
+        body = copy.deepcopy(model.target) if checkpoint is None else named(model, checkpoint)
+        fits(body, model.target)
+        self.net = Whole(body)
+
+    def __str__(self) -> str:
+        return f"draft_model({self.name})"
+
+
+def named(model: ImageModel, name: str) -> Any:
+    """A target among the model's drafters, loaded once."""
+    if name not in model.drafters:
+        raise DecoderError(unknown(f"drafter of {model.name}", name, model.drafters))
+    found = model.drafters[name]
+    if not isinstance(found, nn.Module) and callable(found):
+        found, opened = found()
+        model.drafters[name] = found
+        hashes = opened.sha256().items()
+        model.weights_sha256.update({f"{name}/{file}": sha for file, sha in hashes})
+    if not hasattr(found, "forward_codes"):
+        raise DecoderError(
+            f"the drafter {name!r} of {model.name} is {type(found).__name__}, expected a target of "
+            "the same codes (decoders.api.Target)"
+        )
+    return completed(found, Target)
+
+
+def fits(body: Target, target: Target) -> None:
+    """Raises DecoderError where the two do not draw the same images from the same prompts."""
+    names = ("vocab_size", "length", "prefix")
+    wrong = [
+        f"{name}: drafter {getattr(body, name)}, target {getattr(target, name)}"
+        for name in names
+        if getattr(body, name) != getattr(target, name)
+    ]
+    if wrong:
+        raise DecoderError(
+            f"drafter and target do not fit: {'; '.join(wrong)}. The drafter must draw the same "
+            "codes on the same grid, from prompts of the same length"
+        )

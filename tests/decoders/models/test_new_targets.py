@@ -1,0 +1,256 @@
+"""Targets that are a YAML each, and a class of transformers that is nobody's: decoded by every kind
+of decoder on small checkpoints of their layouts. What cannot be a target is refused."""
+
+from collections.abc import Container, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from bench.config.compose import compose_study
+from bench.config.schema import variants
+from bench.run.session import load_model
+from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.compose import build_decoder
+from decoders.execution.compiled import Compiled
+from decoders.models.causal_lm import CausalLM
+from decoders.models.checkpoint import Checkpoint
+from decoders.models.small import RandomTokenizer
+from decoders.models.text.prompts import PromptEncoder, Template
+from decoders.models.vq import cosmos_vq
+from decoders.noise import Noise
+from tests.decoders.models import chameleon_checkpoint as C
+from tests.decoders.models import llama_checkpoints as L
+from tests.decoders.models.made import simplear as S
+from tests.decoders.models.made.chameleon import SHARP, randomise, write_tokenizer
+
+PROMPTS = ["a red fox", "snow"]
+GRID, PREFIX, CODES = 4, 64, 16
+ON = '"drafter=draft_model", "drafter.checkpoint=small", "tree.depth=3"'
+CHAIN = f"{{decoder: sd_chain, name: chain, overrides: [{ON}]}}"
+LANTERN = f'{{decoder: lantern_chain, name: lantern, overrides: [{ON}, "acceptance.k=4"]}}'
+DECODERS = f"decoders=[ar,sjd,{CHAIN},{LANTERN}]"
+STUDY = compose_study(["study=smoke", DECODERS, "proposer.window=4"])
+RELEASED = ["lumina_mgpt_7b_512", "lumina_mgpt_7b_1024", "janus_pro_1b", "simplear_05b"]
+
+
+def gpt2(seed: int = 0, **changes: Any) -> Any:
+    """A model with learned positions, none of those that this project knows."""
+    shape = {"vocab_size": 40, "n_positions": 128, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    made = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**shape, **changes}))
+    randomise(made.eval(), seed).lm_head.weight.data *= SHARP
+    return made
+
+
+def own_model(folder: Path) -> ImageModel:
+    """Its codes are the tokens 24 to 39."""
+    words = {name: i for i, name in enumerate(["<unk>", "<s>", "<image>", *L.WORDS])}
+    write_tokenizer(folder / "tokenizer.json", words)
+    template = Template("{prompt}", ("<s>",), ("<image>",), uncond=("<s>", "<image>"))
+    tokens, generator = range(24, 24 + CODES), torch.Generator().manual_seed(3)
+    return ImageModel(
+        name="own",
+        target=CausalLM(gpt2(), tokens, GRID, PREFIX),
+        text=PromptEncoder(Checkpoint(folder, {}, {}), template, PREFIX),
+        tokenizer=RandomTokenizer(torch.randn(CODES, 3, generator=generator)),
+        sampling=Sampling(cfg=3.0),
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        weights_sha256={},
+        drafters={"small": CausalLM(gpt2(n_layer=1), tokens, GRID, PREFIX)},
+    )
+
+
+def written(name: str, folder: Path, **changes: Any) -> Path:
+    """A small checkpoint of a YAML's layout; changes: of its configuration."""
+    if name.startswith("lumina"):  # its text tokenizer is elsewhere
+        return C.write_checkpoint(folder, C.hf_model(**changes), tokenizer=False)
+    if name == "janus_pro_1b":
+        return L.write_checkpoint(folder, L.hf_model("janus", **changes), "janus")
+    return S.write_checkpoint(folder, S.hf_model(C.WORDS, **changes), C.WORDS)
+
+
+def loaded(name: str, checkpoint: Path, *words: str) -> ImageModel:
+    """The model of a YAML; words: its settings."""
+    given = [f"model={name}", f"model.checkpoint={checkpoint}", "backend=cpu_torch"]
+    given += ["model.tokenizer=null"] * name.startswith("lumina")  # the checkpoint's own
+    given += words
+    return load_model(compose_study([*given, "backend.dtype=float32"]), torch.device("cpu"))
+
+
+def small_model(name: str, root: Path) -> ImageModel:
+    """The target of a YAML on a small checkpoint, and a smaller one that drafts."""
+    words = [f"model.grid={GRID}", f"model.prefix={PREFIX}"]
+    if name.startswith("lumina"):
+        C.write_tokenizer(root / "tokenizer.json")
+        words.append(f"model.text={root}")
+    if name == "simplear_05b":
+        words.append(f"model.tokenizer={S.write_decoder(root / 'cosmos')}")
+    places = [written(name, root / at, num_hidden_layers=n) for at, n in (("own", 2), ("less", 1))]
+    if name == "simplear_05b":
+        return loaded(name, places[0], *words, f"+model.drafters.small={places[1]}")
+    model, less = (loaded(name, place, *words) for place in places)
+    model.drafters["small"] = less.target
+    return model
+
+
+@pytest.fixture(scope="module", params=[*RELEASED, "own"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ImageModel:
+    name, root = str(request.param), tmp_path_factory.mktemp("targets")
+    return own_model(root) if name == "own" else small_model(name, root)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_codes() -> Iterator[None]:
+    """SimpleAR's 64,000 codes make 64,000 neighbours each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cosmos_vq, "LEVELS", S.LEVELS)
+        yield
+
+
+def codes_of(
+    model: ImageModel, sampling: Sampling, names: Container[str] = ("ar", "sjd", "chain", "lantern")
+) -> dict[str, Any]:
+    """What the study's decoders of these names make of the prompts."""
+    text = model.text.encode(PROMPTS)
+    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
+    return {
+        one.name: build_decoder(model, one.entry.spec, sampling).generate(text, noise)
+        for one in variants(STUDY, model.sampling)
+        if one.name in names
+    }
+
+
+def test_every_kind_of_decoder_runs_and_exact_ones_give_ars_codes(model: ImageModel) -> None:
+    made = codes_of(model, Sampling(temperature=0, cfg=3.0), ["ar", "sjd", "chain"])
+    ar = made["ar"].codes
+    assert not torch.equal(ar[0], ar[1])
+    for name in ("sjd", "chain"):
+        assert torch.equal(made[name].codes, ar), name
+    assert made["chain"].trace.drafter_calls.min() > 0
+    drawn = codes_of(model, Sampling(cfg=2.0), ["lantern"])["lantern"]
+    assert drawn.codes.max() < model.target.vocab_size
+    assert (drawn.trace.moved <= drawn.trace.bound + 1e-6).all()
+    if model.draws:
+        pictures = model.tokenizer.decode(drawn.codes)
+        assert pictures.shape[:2] == (2, 3) and float(pictures.std()) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "side"), [(RELEASED[0], 32 * 33, 512), (RELEASED[1], 64 * 65, 1024)]
+)
+def test_luminas_sizes_are_in_its_prompts(tmp_path, name, length, side):
+    C.write_tokenizer(tmp_path / "tokenizer.json")
+    folder = written(name, tmp_path / "own", max_position_embeddings=8192)
+    model = loaded(name, folder, f"model.text={tmp_path}")
+    assert model.target.length == length and model.target.grid() == (side // 16, side // 16 + 1)
+    ids, names = model.text.encode(["a red fox"]).features[0, -3:].tolist(), C.vocabulary()
+    size = names[f"<reserved{8800 + side // 32:05d}>"]
+    assert ids == [names["<racm3:break>"], size, size]
+
+
+class Traced(Compiled):
+    """Pieces as whole graphs, run operator by operator: no minute of compiling."""
+
+    def compile_graph(self, graph: Any, inputs: Any, device: torch.device) -> Any:
+        return graph
+
+
+@pytest.mark.parametrize("model", ["own"], indirect=True)
+def test_every_step_is_one_graph(model: ImageModel) -> None:
+    greedy = Sampling(temperature=0, cfg=3.0)
+    eager, compiled = (
+        codes_of(replace(model, execution=how), greedy, ("ar", "chain")) for how in (None, Traced())
+    )
+    for name, made in compiled.items():
+        assert torch.equal(made.codes, eager[name].codes), name
+        assert set(made.trace.path.values()) == {"compiled"}, name
+
+
+def test_a_target_of_ones_own_follows_its_models_own_forward(tmp_path):
+    model = own_model(tmp_path)
+    text = model.text.encode(PROMPTS)
+    codes = codes_of(model, Sampling(temperature=0, cfg=3.0), ["ar"])["ar"].codes  # [2, L]
+    theirs = gpt2()
+    for row in range(2):
+        for place in range(model.target.length):
+            seen = [24 + code for code in codes[row, :place].tolist()]
+            cond, uncond = (
+                theirs(input_ids=torch.tensor([C.prompt_ids(text, row, side) + seen])).logits[0, -1]
+                for side in (True, False)
+            )
+            logits = (uncond + 3.0 * (cond - uncond))[24:]
+            assert int(logits.argmax()) == int(codes[row, place])
+    drop = torch.tensor([False, True])
+    states = model.target(text, codes, drop)  # without a cache
+    ids = C.prompt_ids(text, 1, False) + [24 + code for code in codes[1, :-1].tolist()]
+    right = theirs(input_ids=torch.tensor([ids])).logits[0, -model.target.length :, 24:]
+    torch.testing.assert_close(model.target.logits(states)[1], right, atol=1e-4, rtol=1e-4)
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+def qwen2(**changes: Any) -> Any:
+    shape = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    config = transformers.Qwen2Config(**shape, num_attention_heads=2, **changes)
+    return transformers.Qwen2ForCausalLM(config)
+
+
+def cohere() -> Any:
+    shape = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    return transformers.CohereForCausalLM(transformers.CohereConfig(**shape, num_attention_heads=2))
+
+
+def mamba() -> Any:
+    config = transformers.MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1)
+    return transformers.MambaForCausalLM(config)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: gpt2(n_positions=40), "48 tokens together are more than the model's 40 positions"),
+        (lambda: qwen2(use_sliding_window=True, sliding_window=8, max_window_layers=0),
+         "look at all 48 positions, found sliding_attention with a window of 8"),
+        (lambda: gpt2(vocab_size=30), "a row for each token up to 39, found 30 rows"),
+        (cohere, r"logits of a few codes differ by .* more than an embedding"),
+        (mamba, "48 positions, found linear_attention"),
+    ],
+)  # fmt: skip
+def test_what_is_no_causal_model_of_codes_is_refused(make, says):
+    with pytest.raises(DecoderError, match=says):
+        CausalLM(make(), range(24, 40), GRID, 32)
+
+
+def test_a_code_of_cosmos_is_a_place_on_a_grid(monkeypatch):
+    monkeypatch.setattr(cosmos_vq, "LEVELS", (8, 8, 8, 5, 5, 5))
+    book = cosmos_vq.codebook()
+    assert book.shape == (64000, 6) and len(book.unique(dim=0)) == 64000
+    assert book[0].tolist() == [-1.0] * 6 and book[-1].tolist() == [0.75] * 3 + [1.0] * 3
+    rest, digits = 12345, []
+    for level in (8, 8, 8, 5, 5, 5):
+        rest, digit = divmod(rest, level)
+        digits.append((digit - level // 2) / (level // 2))
+    assert book[12345].tolist() == digits
+
+
+def test_weights_and_tokenizers_that_do_not_fit_are_refused(tmp_path):
+    name = "simplear_05b"
+    whole = written(name, tmp_path / "whole")
+    bare = loaded(name, whole, "model.tokenizer=null", "model.grid=4")
+    assert not bare.draws and bare.codebook.shape == (S.CODES, 3)
+    (tmp_path / "decoder.jit").write_text("<html>")
+    for place, says in ((tmp_path, "the TorchScript program"), (whole / "no", "expected a file")):
+        with pytest.raises(DecoderError, match=says):
+            loaded(name, whole, f"model.tokenizer={place}")
+    lost = "model.layers.1.mlp.up_proj.weight"
+    C.change_tensors(whole, lambda t: {key: value for key, value in t.items() if key != lost})
+    with pytest.raises(DecoderError, match=f"is no Qwen2ForCausalLM: missing {lost}"):
+        loaded(name, whole, "model.tokenizer=null")
+    C.change_config(whole, num_hidden_layers=3)
+    with pytest.raises(DecoderError, match="cannot be read"):
+        loaded(name, whole, "model.tokenizer=null")
