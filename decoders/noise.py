@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError
@@ -48,6 +49,7 @@ PAIR_SLOT = COUPLE_SLOT + MAX_CHILDREN  # whether the node that decides a place 
 OWN_SLOT = 64  # + any number below NODE_SLOT: a plug-in's own purposes
 NODE_SLOT = 2**12  # times one more than a slot of the table: that purpose, node by node
 BELOW_ONE = 1.0 - 2.0**-23
+BLOCK = 128  # codes whose sums are made together on a GPU
 PART = 2**15, 2**20  # blocks made at once on the CPU and elsewhere: what caches and memory hold
 
 
@@ -200,11 +202,22 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
 def inverted(p: Tensor, u: Tensor) -> Tensor:
     """`sample` for u [..., 1], at most BELOW_ONE, whose other dims broadcast to p's -> [..., 1]."""
     size = p.shape[-1]
+    if p.device.type != "cpu":
+        cdf = sums_of_blocks(p)
+        return first_above(p, cdf, u * cdf.narrow(-1, size - 1, 1))[..., None]
     cdf = p.cumsum(-1)
     threshold = u * cdf.narrow(-1, size - 1, 1)
-    if p.device.type != "cpu":
-        return first_above(p, cdf, threshold)[..., None]
     return torch.searchsorted(cdf, threshold, right=True).clamp_max_(size - 1)
+
+
+def sums_of_blocks(p: Tensor) -> Tensor:
+    """`p.cumsum(-1)`, summed within blocks of codes first: many short scans fill a GPU, and PyTorch
+    2.11 does not compile a long one next to a reduction."""
+    size = p.shape[-1]
+    blocks = F.pad(p, (0, -size % BLOCK)).unflatten(-1, (-1, BLOCK))  # [..., V / BLOCK, BLOCK]
+    within = blocks.cumsum(-1)
+    before = F.pad(within[..., -1].cumsum(-1), (1, -1))  # [..., V / BLOCK]
+    return (within + before[..., None]).flatten(-2)[..., :size]
 
 
 def first_above(p: Tensor, cdf: Tensor, threshold: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from decoders.noise import (
     Noise,
     first_above,
     sample,
+    sums_of_blocks,
 )
 from decoders.philox import logarithm, philox
 
@@ -234,3 +235,9 @@ def test_sums_made_in_parallel_draw_no_code_of_probability_zero() -> None:
     drawn = first_above(p, rough, u[:, None] * rough[-1])
     assert set(drawn.tolist()) == {1, 3, 4}
     assert first_above(torch.zeros(6), torch.zeros(6), torch.zeros(1)).tolist() == 5
+
+
+@pytest.mark.parametrize("size", [1, 127, 128, 129, 1000])
+def test_sums_of_blocks_are_the_sums(size):
+    p = torch.rand(3, 2, size, dtype=torch.float64)
+    torch.testing.assert_close(sums_of_blocks(p), p.cumsum(-1))
