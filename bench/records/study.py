@@ -40,7 +40,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
     """study.json of a run. Raises FolderError where the folder holds no run."""
     if folder.is_file():
         raise FolderError(f"{folder} is a file, where the folder of a run is expected")
-    if not (folder / STUDY).exists():
+    # A listing, since a shared file system may know a new file there before `exists` does.
+    if not folder.is_dir() or STUDY not in {path.name for path in folder.iterdir()}:
         raise FolderError(
             f"{folder} holds no run; `python -m bench run` with the same words makes one"
         )

@@ -91,11 +91,13 @@ def fake() -> Iterator[None]:
         yield
 
 
-def attended_on_a_card(query: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor) -> Tensor:
+def attended_on_a_card(
+    query: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor, scale: float | None
+) -> Tensor:
     """What a card takes where there is a mask. Without one PyTorch takes plain products."""
     bias = attn_mask.expand(*query.shape[:-1], keys.shape[-2])
     attend = torch.ops.aten._scaled_dot_product_efficient_attention.default
-    return attend(query, keys, values, bias, False)[0]
+    return attend(query, keys, values, bias, False, scale=scale)[0]
 
 
 def fake_model(layers: int = 1) -> ImageModel:

@@ -63,7 +63,7 @@ def test_the_page_is_short():
 @pytest.mark.parametrize("name, verdict", ROWS)
 def test_a_part_gets_the_verdict_that_the_page_states(name, verdict, study, model, monkeypatch):
     monkeypatch.setattr(sampled, "DRAWN", 2048)  # of the gate
-    (found,) = verdicts(model, [variant_of(study, model, name)])
+    (found,) = verdicts(model, [variant_of(study, model, name)], lambda: ["a red ball"])
     assert found.verdict == verdict, found.detail
     assert found.as_expected
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
+from decoders.documents import one_line
 from decoders.errors import did_you_mean
 from decoders.kinds import Within
 
@@ -39,7 +40,7 @@ class WordTokenizer:
         self.prefix = prefix
 
     def ids(self, prompt: str) -> list[int]:
-        tokens = [t for t in TOKEN.findall(prompt.lower()) if t not in SILENT]
+        tokens = [t for t in TOKEN.findall(one_line(prompt).lower()) if t not in SILENT]
         if not tokens:
             raise DecoderError(
                 f"empty prompt {prompt!r}: expected an English caption of a scene, "

@@ -113,9 +113,14 @@ def test_names_and_prompts_of_other_systems_meet(tmp_path):
         ("of a newer Unicode \U0001fae9", "of a newer Unicode \U0001fae9"),
     ],
 )
-def test_white_space_is_a_space_and_what_has_no_shape_goes(tmp_path, text, expected):
+def test_a_caption_reaches_the_model_byte_for_byte_and_is_compared_without_what_has_no_shape(
+    tmp_path, text, expected
+):
     path = write(tmp_path, "a.json", json.dumps([text]))
-    assert texts(load("file", path=path)) == [expected]
+    assert texts(load("file", path=path)) == [text]
+    twice = write(tmp_path, "b.json", json.dumps([text, f" {expected} "]))
+    with pytest.raises(PromptError, match="are the same"):
+        load("file", path=twice)
 
 
 @pytest.mark.parametrize(

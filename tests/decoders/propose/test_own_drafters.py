@@ -26,10 +26,8 @@ from decoders.training.states import (
     Images,
     Learner,
     States,
-    pack,
     target_states,
     transformer_of,
-    unpack,
 )
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
@@ -58,8 +56,7 @@ def learner_of(name: str, seed: int = 0) -> Any:
 def some_states(learner: Any, batch: int = 3) -> States:
     text = MODEL.text.encode([f"p{i}" for i in range(batch)])
     codes = torch.randint(24, (batch, LENGTH), generator=torch.Generator().manual_seed(1))
-    made = target_states(TARGET, Images(text, codes), None, learner.reads)
-    return unpack(pack(made))
+    return target_states(TARGET, Images(text, codes), None, learner.reads)
 
 
 def cached(states: States, upto: int) -> Any:

@@ -34,7 +34,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", {str(TESTS)!r}, "-k", name
 @needs_kernel
 @pytest.mark.parametrize("name", OTHERS)
 def test_layers_on_other_processors(name: str) -> None:
-    asked = [library.compiler() or "g++", f"-march={name}", "-E", "-xc++", "/dev/null"]
+    asked = [*(library.compiler() or ["g++"]), f"-march={name}", "-E", "-xc++", "/dev/null"]
     if subprocess.run(asked, capture_output=True, check=False).returncode:
         pytest.skip(f"the compiler does not know {name} (g++ 11 does)")
     command = [sys.executable, "-c", PROGRAM, name]
