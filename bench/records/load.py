@@ -48,6 +48,7 @@ class Form:
 SUMMARY_TEXT = tuple(column.name for column in columns.SUMMARY if column.type == "text")
 SUMMARY_NUMBERS = tuple(column.name for column in columns.SUMMARY if column.type == "float")
 LATER = ("fid_debiased_lo", "fid_debiased_hi", "kid_lo", "kid_hi", "tv_tested")
+OUTPUT_TV = ("tv_output", "tv_output_lo", "tv_output_hi", "tv_output_bound")
 SUMMARY = Form(SUMMARY_TEXT, SUMMARY_NUMBERS, LATER)
 NAMED = ("prc_features", "clip_features", "hps_features")  # in quality.csv
 JUDGED, FIGURES_OF = "judged.json", "figures of "  # scores of every image, for `diff`, by decoder
@@ -99,13 +100,20 @@ def load(folder: Path) -> RunData:
     return run_of(
         folder,
         records,
-        summary.assign(exactness=summary.exactness.map(_verdict_today)),
+        _tv_today(summary).assign(exactness=summary.exactness.map(_verdict_today)),
         clip_pairs=lines_of(folder / CLIP_PAIRS),
         roofline=_by_decoder(lines_of(folder / ROOFLINE)),
         quality=_by_decoder(lines_of(folder / "quality.csv")),
         fairness={line["decoder"]: Fairness(**line) for line in lines_of(folder / FAIRNESS)},
         machine=read_rates(folder / MACHINE),
     )
+
+
+def _tv_today(summary: pd.DataFrame) -> pd.DataFrame:
+    """An older summary has the output TV per tested code where it is per committed code today."""
+    if summary.tv_tested.notna().any() or summary.tv_output.isna().all():
+        return summary
+    return summary.assign(tv_tested=summary.tv_output, **dict.fromkeys(OUTPUT_TV, math.nan))
 
 
 def run_of(

@@ -1,5 +1,6 @@
 """The whole report of a made-up run: what is written, what it says, and what is refused."""
 
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -127,3 +128,15 @@ def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path):
     rewritten(path, lambda rows: rows.assign(schema_version=99).drop(columns="block"))
     with pytest.raises(FolderError, match=r"schema version \[99\]"):
         load(folder)
+
+
+def test_an_older_output_tv_is_that_of_tested_codes(tmp_path):
+    folder = write_run(tmp_path, images=False)
+    table = pd.read_csv(folder / "summary.csv")
+    table.drop(columns="tv_tested").to_csv(folder / "summary.csv", index=False)
+    entries = {e.name: e for section in load(folder).sections for e in section.entries}
+    for line in table.to_dict("records"):
+        entry = entries[line["decoder"]]
+        assert entry.number("tv_tested") == pytest.approx(line["tv_output"], nan_ok=True)
+        if not math.isnan(line["tv_output"]):
+            assert math.isnan(entry.number("tv_output"))
