@@ -20,9 +20,10 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 def test_the_readme_is_read_in_a_few_minutes():
     assert len(README.splitlines()) <= 110
-    assert README.count("![") == 1, "one picture"
-    first = next(text for kind, text in BLOCKS if not kind)
-    assert [line.split()[1] for line in first.splitlines()] == ["bench", "test"]
+    assert README.count("![") == 2, "a plot and a strip of pictures"
+    clone, *commands = next(text for kind, text in BLOCKS if not kind).splitlines()
+    assert clone.startswith("git clone --depth 1")
+    assert [line.split()[:2] for line in commands] == [["make", "bench"], ["make", "test"]]
 
 
 def anchors(page: Path) -> set[str]:
