@@ -47,7 +47,7 @@ class Draft:
 @dataclass(frozen=True)
 class Prefill:
     """What every loop, proposer and verifier begins with: the prefill and the first code. Made by
-    `decoders.loops.start.begin`."""
+    `decoders.loops.start.prefill`."""
 
     model: ImageModel
     sampling: Sampling
