@@ -91,6 +91,8 @@ def test_twelve_kills_at_random_moments_lose_at_most_the_call_in_flight(tmp_path
     """Processes of a server that has loaded everything and decoded nothing."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     context, draw = multiprocessing.get_context("forkserver"), random.Random(0)
+    # For the server: torch-fidelity installs a package named "tests" as well.
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     context.set_forkserver_preload(["bench.run.finish", "bench.config.compose", fakes.__name__])
     folders = [tmp_path / "killed", tmp_path / "whole"]
     few = ["decoders=[fake_ar,fake_spec]", "quality.batch=1", "loop.seconds=0.05"]
