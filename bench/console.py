@@ -1,6 +1,6 @@
 """The one place that writes to the terminal: lines, errors, progress bars.
 
-Why: library code stays silent (house rule 9), so that a study can run in a notebook or a job.
+Why: library code stays silent, so that a study can run in a notebook or a job.
 """
 
 from __future__ import annotations

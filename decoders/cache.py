@@ -33,7 +33,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory has no huge pages by default
     try:
         memory = mmap.mmap(-1, size + HUGE, flags)  # some whole huge pages lie within; all zeros
-    except OSError:  # not that much at a time; PyTorch's codes_mask error names the bytes
+    except OSError:  # not that much at a time; PyTorch's own error names the bytes
         return torch.zeros(shape, dtype=dtype, device=device)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)

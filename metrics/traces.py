@@ -1,8 +1,9 @@
 """What a trace says of an image: accepted lengths, the mass that a rule moved, and how far the
 committed code's law is from p at recorded nodes.
 
-Definitions (METHODS section 5), over the steps after the prefill; the code sampled from the prefill
-(step 0) belongs to none of them, and codes past the end of the image are not counted:
+Definitions (docs/results.md, "How each figure is defined"), over the steps after the prefill. The
+code sampled from the prefill (step 0) belongs to none of them, and codes past the end of the image
+are not counted:
     MAL           = codes committed / target forwards (correction and bonus codes included; AR: 1)
     MAL, no bonus = accepted drafts / target forwards (AR: 0)
     NFE           = target forwards per image

@@ -77,8 +77,8 @@ def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) ->
     """`work()`, or what it raised; errors of the types `passing` are not caught.
 
     The isolation boundary around decoders, the only broad handler of the code base: a plug-in may
-    raise any exception, and house rule 10 wants a record of it while the other decoders go on. They
-    cannot where the GPU is lost: then it raises DeviceLostError.
+    raise any exception, and a failure is a record, not a missing row, while the other decoders go
+    on. They cannot where the GPU is lost: then it raises DeviceLostError.
     """
     try:
         return work()

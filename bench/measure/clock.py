@@ -1,7 +1,7 @@
 """Wall-clock time of work on a device: the device is synchronised on both sides.
 
 Why: a CUDA call returns before its work is done, so unsynchronised times are those of the launch
-(METHODS 4.7 names this as a fault of the released timing code). The garbage collector is off inside
+(a fault of the released timing code). The garbage collector is off inside
 a timed region, because its pauses hit whoever happens to run.
 """
 

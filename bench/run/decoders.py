@@ -197,8 +197,7 @@ def warm_up(image: Callable[[], Outcome], most: int, tolerance: float) -> list[O
     longer, at most `most` of them; returns them.
 
     Why whole images: caches, thread pools, allocator and compiled graphs settle only over a
-    complete decoding, and the released timing code had all of that inside its first image (METHODS
-    4.7).
+    complete decoding, and the released timing code had all of that inside its first image.
     """
     outcomes: list[Outcome] = []
     while len(outcomes) < most:

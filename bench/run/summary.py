@@ -2,8 +2,8 @@
 
 Times come from the latency protocol. Acceptance, mass moved and quality come from the quality
 protocol (from latency rows where there is none). The speed-up is the paired ratio to the baseline
-of the same temperature and guidance. The baseline under a second seed has a row of its own, named
-`<baseline> (reseed)`: what marks noise is made from them (`bench.judge.quality`).
+of the same temperature and guidance. The baseline under each other seed has a row of its own, named
+`<baseline> (reseed)`: what marks noise is made from them (`bench.records.run_data.Section`).
 """
 
 from __future__ import annotations

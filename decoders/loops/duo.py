@@ -225,7 +225,7 @@ class Duo(Speculative):
         if model.mode not in ("eager", "cpu"):
             raise DecoderError(
                 f"DuoDecoding has two threads, which execution {model.mode!r} cannot repeat; use "
-                "backend.mode=eager"
+                "backend.execution=eager"
             )
         if isinstance(proposer, TreeProposer) and self.verifier is not None:
             self.proposer = LookaheadProposer(proposer)

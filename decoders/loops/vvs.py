@@ -118,7 +118,7 @@ class Vvs(Speculative):
 
     def __post_init__(self) -> None:
         if self.model.mode not in ("eager", "cpu"):
-            raise DecoderError(f"VVS needs backend.mode=eager or cpu, found {self.model.mode!r}")
+            raise DecoderError(f"VVS needs backend.execution=eager, found {self.model.mode!r}")
         if not isinstance(self.proposer, TreeProposer) or not isinstance(
             self.verifier, TokenVerifier
         ):

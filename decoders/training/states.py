@@ -103,8 +103,8 @@ class Kept:
         del layer  # the one that wrote last
         return self.last[0], self.last[1]
 
-    def taken(self) -> Tensor | None:
-        """As `decoders.cache.KVCache.taken` of all places, [R, T, n, H d]."""
+    def gathered(self) -> Tensor | None:
+        """As `decoders.cache.KVCache.gathered` of all places, [R, T, n, H d]."""
         return torch.stack([self.found[one] for one in self.reads], 2) if self.reads else None
 
 
@@ -137,7 +137,7 @@ def target_states(
         rows, marked, codes = images.text, drop, images.codes
     kept = Kept(reads)
     hidden = target.hidden_states(rows, codes, marked, kept if reads else None)
-    return States(images, hidden, marked, kept.taken())
+    return States(images, hidden, marked, kept.gathered())
 
 
 def true_states(target: Transformer, states: States, places: Tensor) -> Tensor:
