@@ -9,14 +9,22 @@ from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 PUBLISHED = sorted(Path("results/published").iterdir())  # relative: setuptools wants it so
 
 
+def write_commit(folder: Path) -> None:
+    """Writes the commit of this repository, or source distribution, for `bench.data.version`."""
+    version = runpy.run_path(str(ROOT / "bench" / "data" / "version.py"))
+    commit, changed = version["checkout"](ROOT)
+    if commit:
+        (folder / version["BUILT"]).write_text(f"{commit}{' changed' if changed else ''}\n")
+
+
 class BuildWithData(build_py):
-    """Also copies the published numbers into bench/compare/data and writes
-    bench/data/commit.txt."""
+    """Also copies the published numbers into bench/compare/data, and writes the commit."""
 
     def run(self) -> None:
         super().run()
@@ -26,14 +34,19 @@ class BuildWithData(build_py):
         data.mkdir(parents=True, exist_ok=True)
         for path in PUBLISHED:
             self.copy_file(str(path), str(data / path.name))
-        version = runpy.run_path(str(ROOT / "bench" / "data" / "version.py"))
-        line = version["commit_line"](ROOT)
-        if line:
-            (Path(self.build_lib) / "bench" / "data" / version["BUILT"]).write_text(line + "\n")
+        write_commit(Path(self.build_lib))
 
     def get_source_files(self) -> list[str]:
         """What a source distribution needs to build the wheel."""
         return [*super().get_source_files(), *map(str, PUBLISHED)]
 
 
-setup(cmdclass={"build_py": BuildWithData})
+class SourceWithCommit(sdist):
+    """Writes the commit, as a source distribution is no repository."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        write_commit(Path(base_dir))
+
+
+setup(cmdclass={"build_py": BuildWithData, "sdist": SourceWithCommit})

@@ -1,7 +1,7 @@
 """`python -m bench --version`: the version, and the commit of the code that runs.
 
-Why two sources: a checkout asks git, an installed wheel has a file that setup.py wrote as it was
-built. setup.py runs this file by its path, so it imports the standard library alone.
+Why two sources: a checkout asks git, what setup.py built has a file that it wrote. setup.py runs
+this file by its path, so it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -13,31 +13,27 @@ from pathlib import Path
 
 NAME = "lantern-bench"
 ROOT = Path(__file__).resolve().parents[2]
-BUILT = "commit.txt"  # in this folder of an installed wheel
+BUILT = Path("bench/data/commit.txt")  # of an installation or a source distribution
 
 
 def version_line() -> str:
-    """`lantern-bench 0.1.0, commit 1a2b3c4d5e6f, with uncommitted changes`."""
+    """`lantern-bench 0.2.0, commit 1a2b3c4d5e6f, with uncommitted changes`."""
     try:
         number = version(NAME)
     except PackageNotFoundError:
         number = "(not installed)"
-    built = Path(__file__).with_name(BUILT)
-    commit = built.read_text(encoding="utf-8").strip() if built.is_file() else commit_line(ROOT)
-    return f"{NAME} {number}, {commit or 'commit not known'}"
-
-
-def commit_line(root: Path) -> str:
-    """`commit 1a2b3c4d5e6f` of the repository whose top folder is `root`; "" where it is none."""
-    commit, changed = checkout(root)
-    return (
-        f"commit {commit[:12]}{', with uncommitted changes' if changed else ''}" if commit else ""
-    )
+    commit, changed = checkout()
+    known = f"commit {commit[:12]}" if commit else "commit not known"
+    return f"{NAME} {number}, {known}{', with uncommitted changes' if changed else ''}"
 
 
 def checkout(root: Path = ROOT) -> tuple[str, bool]:
-    """(commit, whether the tree differs from it); ("", False) where `root` is not itself the top of
-    a repository: an installation, maybe inside another project's."""
+    """(commit, whether the tree differs from it) of what was built, or of the repository whose top
+    folder is `root`; ("", False) where `root` is neither: a copy, maybe inside another project's
+    repository."""
+    if (root / BUILT).is_file():
+        commit, *changed = (root / BUILT).read_text(encoding="utf-8").split()
+        return commit, bool(changed)
     # Git's own variables (inside a hook, say) would name another repository.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
 

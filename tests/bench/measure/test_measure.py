@@ -142,6 +142,8 @@ def test_an_installation_inside_another_repository_has_no_commit(tmp_path, monke
     assert checkout() == ("", False)
     monkeypatch.setattr(device, "checkout", checkout)
     assert provenance(torch.device("cpu")).git_commit == "not a checkout"
+    installed.with_name("commit.txt").write_text("1a2b changed\n")  # by setup.py
+    assert checkout() == ("1a2b", True)
 
 
 class Refused(Exception):
