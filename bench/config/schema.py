@@ -17,7 +17,6 @@ from decoders.kinds import (
     Amount,
     Count,
     NotNegative,
-    Positive,
     Seed,
     Within,
     fitted,
@@ -245,7 +244,6 @@ class StudyConfig:
     keep_images: bool = True
     retry_failed: bool = False
     resume: Literal["same", "force"] = "same"
-    time_limit: Positive | None = None
     decoders: tuple[DecoderEntry, ...] = ()
 
     def __post_init__(self) -> None:
@@ -289,9 +287,7 @@ class StudyConfig:
         """The settings that decide what the rows hold: all but where they go and what is made of
         them afterwards (report, gates, quality metrics)."""
         plain = dataclasses.asdict(self)
-        left_out = ("run_dir", "retry_failed", "resume", "time_limit", "report", "gate", "metric",
-                    "fairness")  # fmt: skip
-        for key in left_out:
+        for key in ("run_dir", "retry_failed", "resume", "report", "gate", "metric", "fairness"):
             del plain[key]
         for key in ("busy", "wait_for_quiet"):  # which rows count is no part of what they hold
             del plain["latency"][key]

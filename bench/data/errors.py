@@ -48,10 +48,6 @@ class DiskFullError(BenchError):
     """No space left. Everything recorded so far is intact; a rerun resumes."""
 
 
-class TimeLimitError(BenchError):
-    """An image that took longer than `time_limit` allows."""
-
-
 class DeviceLostError(BenchError):
     """A GPU that answers nothing more in this process, as after an illegal access to its memory."""
 
@@ -67,10 +63,9 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Failure:
-    """What a decoder raised, as `Type: message`. late: it ran into the time limit."""
+    """What a decoder raised, as `Type: message`."""
 
     error: str
-    late: bool = False
 
 
 def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) -> T | Failure:
@@ -87,7 +82,7 @@ def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) ->
     except Exception as error:
         if loses_device(error):
             raise DeviceLostError(described(error)) from error
-        return Failure(described(error), isinstance(error, TimeLimitError))
+        return Failure(described(error))
 
 
 def loses_device(error: Exception) -> bool:

@@ -8,10 +8,9 @@ container's quota kept from this one (`bench.measure.quota`). The counts come in
 a few milliseconds says little: `Load.blur`.
 
 An image during which others take more than `latency.busy` of the cores, or a quota stopped this
-process at all, is *disturbed* and counts for no figure of time (`bench.judge.paired`). The run
-waits for quiet before it goes on. At its end it times the blocks again that hold such images
-(`bench.run.runner`). On a GPU the host's part is one thread that launches the work: it suffers
-where no core is left.
+process at all, is *disturbed*. The run waits for quiet and times it again. What stays disturbed
+counts for no figure of time (`bench.judge.paired`). On a GPU the host's part is one thread that
+launches the work: it suffers where no core is left.
 """
 
 from __future__ import annotations
@@ -126,18 +125,23 @@ class Neighbours:
     def disturb(self, load: Load) -> bool:
         return load.disturbs(self.limit, load.cores if self.on_cpu else 1)
 
-    def after(self, row: dict[str, Any]) -> None:
-        """After a timed image: says that it was disturbed, and waits once for quiet."""
+    def time_again(self, row: dict[str, Any]) -> bool:
+        """Whether an image that was just timed is to be timed again: it was disturbed, and now the
+        machine is quiet, which is waited for. After a wait in vain no image waits, until one is not
+        disturbed."""
         if not row["disturbed"]:
             self.given_up = False
-        elif not self.given_up:
-            log.warning(
-                "%s, image %d: the machine is busy (%s; more than %.0f %% count as disturbed); "
-                "waiting for quiet, %g s at most (latency.wait_for_quiet)",
-                row["decoder"], row["prompt_index"],
-                words(row["cpu_others"] + row["cpu_steal"]), 100 * self.limit, self.patience,
-            )  # fmt: skip
-            self.given_up = not self.quiet()
+            return False
+        if self.given_up:
+            return False
+        log.warning(
+            "%s, image %d: the machine is busy (%s; more than %.0f %% count as disturbed); "
+            "waiting for quiet, %g s at most (latency.wait_for_quiet)",
+            row["decoder"], row["prompt_index"],
+            words(row["cpu_others"] + row["cpu_steal"]), 100 * self.limit, self.patience,
+        )  # fmt: skip
+        self.given_up = not self.quiet()
+        return not self.given_up
 
     def quiet(self) -> bool:
         """Waits until nothing has disturbed for `LOOK` seconds; whether that came in time."""

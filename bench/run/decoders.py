@@ -1,4 +1,4 @@
-"""The decoders of a run: built, described, warmed up, given up after two hangs, released when done.
+"""The decoders of a run: built, described, warmed up, released when done.
 
 Why the comparison with uncompiled pieces: a compiler may be wrong, and a table of compiled decoders
 would compare them with what nobody wrote.
@@ -9,35 +9,28 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeVar
 
 from bench.config.describe import labels
 from bench.config.schema import DecoderVariant, LatencyProtocol
 from bench.data.clean import shown
-from bench.data.errors import Failure, TimeLimitError, attempt, described
+from bench.data.errors import Failure, attempt, described
 from bench.judge.same_codes import compiled_difference
 from bench.records.columns import LATENCY
-from bench.run.generate import Outcome, within
+from bench.run.generate import Outcome
 from bench.run.schedule import Job
-from bench.run.session import Guard, digest_of, plug_ins
+from bench.run.session import digest_of, plug_ins
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.execution.eager import release
 
 log = logging.getLogger(__name__)
-PHASES = {"draft": "drafting", "accept": "acceptance"}  # in the bar's words
-LATE = 2  # calls that ran into the time limit until a decoder is not tried any more
-COMPARED = 24  # images that a comparison of compiled pieces decodes at most
 DIFFER = (
     "its compiled pieces give other codes than the same pieces without a compiler ({}); set "
     "backend.compile=off, and report it with this decoder"
 )
-T = TypeVar("T")
 
 
 def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
@@ -55,27 +48,19 @@ def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
 
 class Decoders:
     """By name: built: the decoder, or why there is none; labels: loop, drafter, tree and acceptance
-    of its records; code: its digest; late: calls that ran into the time limit. ahead: jobs to come,
-    by their shape; calling: the shape of the call in progress; warm: shapes that were warmed up.
-    limit: seconds that an image may take, None for any."""
+    of its records; code: its digest. ahead: jobs to come, by their shape; calling: the name of the
+    decoder that is called; warm: shapes that were warmed up."""
 
-    def __init__(
-        self, model: ImageModel, variants: Sequence[DecoderVariant], limit: float | None = None
-    ) -> None:
-        self.model, self.limit = model, limit
+    def __init__(self, model: ImageModel, variants: Sequence[DecoderVariant]) -> None:
+        self.model, self.calling = model, ""
         # Before any is built: loading a drafter takes its name away from the model.
         weights, places = dict(model.weights_sha256), dict(model.drafters)
-        self.guard = Guard(model, variants)
-        self.late: Counter[str] = Counter()
         self.ahead: Counter[tuple[str, int]] = Counter()
-        self.calling = ("", 0)
         self.warm: set[tuple[str, int]] = set()
-        self.built: dict[str, Decoder | Failure] = {}
-        for variant in variants:
-            self.built[variant.name] = built = build(model, variant)
-            self.guard.check(variant)
+        self.built = {variant.name: build(model, variant) for variant in variants}
+        for name, built in self.built.items():
             if isinstance(built, Failure):
-                log.warning("%s cannot be built: %s", variant.name, built.error)
+                log.warning("%s cannot be built: %s", name, built.error)
         self.labels = {v.name: self._labels(v) for v in variants}
         self.code = {v.name: digest_of(v, model, weights, places) for v in variants}
 
@@ -83,67 +68,30 @@ class Decoders:
         """In the words of the built parts, where those can be had."""
         built, spec = self.built[variant.name], variant.entry.spec
         decoder = None if isinstance(built, Failure) else built
-        words = self.attempt(variant, lambda: labels(spec, decoder))
+        words = attempt(lambda: labels(spec, decoder))
         texts = labels(spec, None) if isinstance(words, Failure) else words
         return {name: shown(text) for name, text in texts.items()}
 
-    def attempt(self, variant: DecoderVariant, work: Callable[[], T]) -> T | Failure:
-        """What a decoder does, or what it raised. Raises SharedStateError where it has changed what
-        all share, and DeviceLostError."""
-        result = attempt(work)
-        self.guard.check(variant)
-        self.late[variant.name] += isinstance(result, Failure) and result.late
-        return result
-
-    def given_up(self, name: str) -> bool:
-        return isinstance(self.built[name], Failure) or self.late[name] >= LATE
-
     def of(self, job: Job) -> Decoder:
-        """The decoder of a job, which is called next. Raises DecoderError where it cannot be run,
-        TimeLimitError where it was given up."""
-        name, self.calling = job.variant.name, job.shape
-        decoder = self.built[name]
+        """The decoder of a job, which is called next. Raises DecoderError where it cannot be
+        run."""
+        self.calling = job.variant.name
+        decoder = self.built[self.calling]
         if isinstance(decoder, Failure):
             raise DecoderError(f"it cannot be run: {decoder.error}")
-        if self.late[name] >= LATE:
-            raise TimeLimitError(
-                f"not tried: {LATE} calls ran into time_limit={self.limit:g} s before; set a "
-                "longer one and retry_failed=true to try again"
-            )
         return decoder
 
     def expect(self, jobs: Sequence[Job]) -> None:
         """What is to come, each job of it until it is `done`."""
         self.ahead = Counter(job.shape for job in jobs)
 
-    def announce(self, execution: Any, bar: Any) -> None:
-        """Has the bar say what is compiled, how much is left to compile, and how long that takes
-        at the pace so far."""
-        if execution is None:
-            return
-        planned = sum(execution.compiles(size) for _, size in self.ahead)
-        begun: dict[tuple[str, int], float] = {}  # seconds of compiling before each
-
-        def tell(phase: str) -> None:
-            name, _ = self.calling
-            if not phase:
-                return bar.set_postfix_str(name)
-            spent = begun.setdefault(self.calling, execution.compiling())
-            done, left = len(begun) - 1, planned - len(begun) + 1
-            pace = f", about {math.ceil(left * spent / done / 60)} min" if done else ""
-            bar.set_postfix_str(
-                f"compiling {name} ({PHASES.get(phase, phase)}), {left} to go{pace}"
-            )
-
-        execution.announce(tell)
-
     def done(self, job: Job) -> None:
-        """Counts a job that was decoded or given up. Drops what the decoder's execution keeps for
-        calls that do not come again: a recorded step keeps its caches."""
+        """Counts a job that was decoded. Drops what the decoder's execution keeps for calls that do
+        not come again: a recorded step keeps its caches."""
         name = job.variant.name
         self.ahead[job.shape] -= 1
         left = {size for (owner, size), count in self.ahead.items() if owner == name and count > 0}
-        if release(self.built[name], set() if self.late[name] >= LATE else left):
+        if release(self.built[name], left):
             collect()
 
     def free(self) -> bool:
@@ -164,20 +112,19 @@ class Decoders:
         image: decodes the job; prompt: its first.
         """
         name, new = job.variant.name, job.shape not in self.warm and job.protocol == LATENCY
-        if self.given_up(name):
+        if isinstance(self.built[name], Failure):
             return
         most = latency.warmup_max if new else 1
-        work = partial(warm_up, image, most, latency.warmup_tolerance)
-        outcomes = self.attempt(job.variant, work)
+        outcomes = attempt(lambda: warm_up(image, most, latency.warmup_tolerance))
         if isinstance(outcomes, Failure):
             log.info("warm-up of %s: %s", name, outcomes)
             return
         log.info("warm-up of %s: %s", name, [outcome.seconds_total for outcome in outcomes])
         self.warm.add(job.shape)
         if new and any("compiled" in o.generation.trace.path.values() for o in outcomes):
-            check = partial(self.compiled_differs, job, prompt)
-            if isinstance(why := self.attempt(job.variant, check), str) and why:
-                self.built[name] = Failure(DIFFER.format(why))
+            difference = attempt(lambda: self.compiled_differs(job, prompt))
+            if isinstance(difference, str) and difference:
+                self.built[name] = Failure(DIFFER.format(difference))
 
     def compiled_differs(self, job: Job, prompt: str) -> str:
         """What a compiled decoder does otherwise than the same pieces without a compiler, but for
@@ -187,9 +134,7 @@ class Decoders:
         plain = how and build(models[1], job.variant)
         if plain is None or isinstance(plain, Failure):
             return ""
-        pair = self.of(job), plain
-        compare = partial(compiled_difference, models, pair, prompt, job.seed)
-        return within(self.limit, COMPARED, compare, model.execution.compiling)
+        return compiled_difference(models, (self.of(job), plain), prompt, job.seed)
 
 
 def warm_up(image: Callable[[], Outcome], most: int, tolerance: float) -> list[Outcome]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,13 +22,12 @@ import pandas as pd
 from bench.config.plugins import call, require_returned
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress, terminable, warnings_once
-from bench.data.errors import Failure, Interrupted, TimeLimitError, attempt
+from bench.data.errors import Failure, Interrupted, attempt
 from bench.judge.fairness import judge, roofline, write_fairness
 from bench.judge.quality import Scorer
 from bench.records.folder import recorded
 from bench.records.load import run_of
 from bench.records.run_data import RunData
-from bench.run.decoders import Guard
 from bench.run.runner import RunResult
 from bench.run.summary import summarise, write_csv
 from decoders.api import ImageModel, Sampling
@@ -83,10 +82,8 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     write_fairness(path, fair)
     judged = list[Verdict]()
     if config.gate:
-        # Where an image ran into the time limit the gate could wait for ever.
-        late = set(rows.decoder[rows.error.str.startswith(TimeLimitError.__name__)])
         captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
-        judged = verdicts(result.model, every, lambda: captions, late)
+        judged = verdicts(result.model, every, lambda: captions)
     cells = pd.DataFrame([v.cells() for v in judged], columns=list(VERDICT_COLUMNS))
     write_csv(path / "exactness.csv", cells)
     exactness = {verdict.decoder: verdict.text for verdict in judged}
@@ -98,29 +95,21 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
 
 
 def verdicts(
-    model: ImageModel,
-    every: Sequence[DecoderVariant],
-    captions: Callable[[], Sequence[str]],
-    skipped: Collection[str] = (),
+    model: ImageModel, every: Sequence[DecoderVariant], captions: Callable[[], Sequence[str]]
 ) -> list[Verdict]:
-    """The gate's verdict on every decoder; one it cannot judge is "not checked", with the error,
-    and so is one of `skipped`, which ran into the time limit. captions: prompts of the model, for
-    greedy codes of a target that is not the project's own. Raises SharedStateError."""
-    judged, guard = list[Verdict](), Guard(model, every)
+    """The gate's verdict on every decoder; one it cannot judge is "not checked", with the error.
+    captions: prompts of the model, for greedy codes of a target that is not the project's own."""
+    judged = list[Verdict]()
     with progress(len(every), "exactness", unit="decoder") as bar:
         for variant in every:
             bar.set_postfix_str(variant.name)
-            judged.append(_verdict(variant, model, captions, variant.name in skipped))
-            guard.check(variant)
+            judged.append(_verdict(variant, model, captions))
             bar.update()
     return judged
 
 
 def _verdict(
-    variant: DecoderVariant,
-    model: ImageModel,
-    captions: Callable[[], Sequence[str]],
-    skipped: bool,
+    variant: DecoderVariant, model: ImageModel, captions: Callable[[], Sequence[str]]
 ) -> Verdict:
     from bench.judge.gate import check_decoder
     from bench.judge.same_codes import greedy_difference
@@ -128,7 +117,7 @@ def _verdict(
     name, expect, spec = variant.name, variant.entry.expect, variant.entry.spec
     sampling = variant.sampling
 
-    def judged() -> Any:
+    def judge_decoder() -> Any:
         report = check_decoder(spec, sampling, model)
         if report.verdict == "exact":
             fault = greedy_difference(model, spec, sampling, captions)
@@ -136,9 +125,7 @@ def _verdict(
             report = broken if fault else report
         return report
 
-    report: Any = Failure("an image of it ran into time_limit")
-    if not skipped:
-        report = attempt(judged)
+    report = attempt(judge_decoder)
     if isinstance(report, Failure):
         log.warning("the gate could not judge %s: %s", name, report.error)
         return Verdict(name, "not checked", math.nan, report.error, expect, "not checked")

@@ -1,4 +1,4 @@
-"""One call of a decoder: timed, checked, within a time limit; and the records of its images.
+"""One call of a decoder: timed and checked; and the records of its images.
 
 Why the checks: a plug-in that returns a code outside the codebook, a trace of another shape or a
 NaN image must become a failed record that says so, not a figure in a table.
@@ -9,19 +9,14 @@ from __future__ import annotations
 import inspect
 import math
 import os
-import signal
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
-from time import monotonic
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from bench.data.errors import ConfigError, TimeLimitError
 from bench.measure.busy import Load, between, read
 from bench.measure.clock import Clock, no_collection
 from bench.measure.memory import MemoryMeter
@@ -37,10 +32,7 @@ from decoders.api import (
     VerifiedPairs,
 )
 from decoders.noise import Noise
-from decoders.places import place
 from metrics.traces import from_trace, output_tv
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,16 +69,14 @@ def generate(
     clock: Clock,
     meter: MemoryMeter,
     pairs: float = 0,
-    limit: float | None = None,
     rows: int | None = None,
 ) -> Outcome:
     """Decodes one image per prompt, `rows` at once (None: all). The noise tables are made before
     the clock starts: they stand for the random numbers of a (seed, prompt) and are the same for
     every decoder.
 
-    pairs: verified (p, q) pairs to record per image, on average. limit: seconds that an image may
-    take, without compiling; the images of a call share theirs. Raises DecoderError where the
-    decoder's answer is not what the contract says and in a forked process, TimeLimitError.
+    pairs: verified (p, q) pairs to record per image, on average. Raises DecoderError where the
+    decoder's answer is not what the contract says and in a forked process.
     """
     if first_process() != os.getpid():
         raise DecoderError(
@@ -101,15 +91,13 @@ def generate(
             f"{type(decoder).__name__}.generate has no `rows`: it cannot go on with the next image "
             "where one is done (`decoders.api.Decoder`); time it with latency.requests=null"
         )
-    compiling = model.execution.compiling if model.execution else lambda: 0.0
     meter.reset()
     with no_collection():
         with clock.time("text"):
             text = model.text.encode(prompts)
         before = read()
         with clock.time("total"):
-            work = partial(decoder.generate, text, noise, pairs=pairs, **more)
-            generation = within(limit, len(prompts), work, compiling)
+            generation = decoder.generate(text, noise, pairs=pairs, **more)
         load = between(before, read())
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
@@ -118,60 +106,6 @@ def generate(
     images = None if pixels is None else quantised(pixels)
     text_s, total_s, vq_s = (clock.seconds[name] for name in ("text", "total", "vq"))
     return Outcome(generation, images, text_s, total_s, vq_s, load, meter.peak_mb())
-
-
-# ---- the time limit: a drafter that loops for ever must not hold up the other decoders ----------
-
-
-class _Late(BaseException):
-    """Raised inside the call. No Exception, as libraries handle those and go on."""
-
-
-def require_main_thread(limit: float | None) -> None:
-    """Raises ConfigError where a time limit is set and cannot be kept."""
-    if limit is not None and threading.current_thread() is not threading.main_thread():
-        raise ConfigError(
-            f"time_limit={limit:g} works in Python's main thread alone, this is another one; run "
-            "the study in the main thread, or leave time_limit=null"
-        )
-
-
-def within(
-    limit: float | None,
-    images: int,
-    work: Callable[[], T],
-    compiling: Callable[[], float] = lambda: 0.0,
-) -> T:
-    """`work()` on so many images, or TimeLimitError when it has taken `limit` seconds per image,
-    without the seconds of `compiling`, a count. None: no limit.
-
-    A timer's signal raises an exception inside the call. It cannot end a hang inside one C call (a
-    kernel, a read from a dead disk): Python handles a signal between two of its instructions. Nor
-    can it see work in other threads.
-    """
-    if limit is None:
-        return work()
-    seconds, began, before = limit * images, monotonic(), compiling()
-
-    def ring(*_: object) -> None:
-        left = seconds + compiling() - before - (monotonic() - began)
-        if left < 0.01:
-            raise _Late
-        signal.setitimer(signal.ITIMER_REAL, left)
-
-    handler = signal.signal(signal.SIGALRM, ring)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        return work()
-    except _Late as late:
-        where, many = place(late), f", {images} images" if images > 1 else ""
-        raise TimeLimitError(
-            f"stopped after {seconds:g} s (time_limit={limit:g}{many})"
-            + (f" at {where}" if where else "")
-        ) from late
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
 
 
 # ---- what a decoder returned: pictures, checks, records -----------------------------------------

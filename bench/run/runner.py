@@ -22,7 +22,7 @@ import pandas as pd
 
 from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.console import progress
-from bench.data.errors import DeviceLostError, Failure
+from bench.data.errors import DeviceLostError, Failure, attempt
 from bench.judge.target import examine
 from bench.measure.busy import Neighbours
 from bench.measure.clock import Clock, now
@@ -33,7 +33,7 @@ from bench.prompts import Prompt, load_prompts
 from bench.records.columns import BATCHED, MERGED, QUALITY, SCHEMA_VERSION, empty_measures
 from bench.records.folder import Record, RunFolder, check_space, open_folder
 from bench.run.decoders import Decoders, blamed
-from bench.run.generate import Outcome, generate, picture_of, require_main_thread, to_records
+from bench.run.generate import Outcome, generate, picture_of, to_records
 from bench.run.schedule import Job, all_jobs, parts
 from bench.run.session import check_prompts, codes_only, frozen_heap, load_model
 from decoders.api import ImageModel
@@ -70,7 +70,6 @@ def opened(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
     shard: the name of one."""
     device = prepare(config.backend)
     origin = provenance(device)
-    require_main_thread(config.time_limit)
     prompts = load_prompts(config.prompts, config.prompts_needed)
     identity = dict(config=config.measured(), config_hash=config.hash, machine=origin.machine())
     with open_folder(Path(config.run_dir), identity, shard) as folder:
@@ -99,7 +98,7 @@ class Runner:
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
         self.origin, self.hash = origin, config.hash
         self.variants = variants(config, model.sampling)
-        self.decoders = Decoders(model, self.variants, config.time_limit)
+        self.decoders = Decoders(model, self.variants)
         self.clock, self.meter = Clock(model.device), meter_of(model)
         self.watch = watch_of(folder.path, model, origin.gpu or origin.cpu)
         self.neighbours = Neighbours(config.latency, config.backend.device)
@@ -112,18 +111,16 @@ class Runner:
         have = self.folder.records
         todo = [[job for job in part if not all(key in have for key in job.keys)] for part in parts]
         total, left = (sum(len(job.indices) for p in some for job in p) for some in (parts, todo))
-        timed = [part for part in parts if part and part[0].timed]
+        timed = any(job.timed for part in parts for job in part)
         # A session stopped behind the last timed image has left the moment after it to this one.
-        look = bool(timed) and not (self.folder.path / MERGED).exists()
-        if not (left or look or any(map(self.disturbed, timed))):
+        look = timed and not (self.folder.path / MERGED).exists()
+        if not (left or look):
             return
         with frozen_heap(), progress(total, name, total - left) as bar:
             self.decoders.expect([job for part in todo for job in part])
-            self.decoders.announce(self.model.execution, bar)
             try:
                 for part in filter(None, todo):
                     self.run_part(part, bar)
-                self._time_again(timed, bar)
             except DeviceLostError as error:
                 self._lose_device([job for part in todo for job in part], error)
             if look:
@@ -162,7 +159,7 @@ class Runner:
         """Decodes one job and appends its records, those of a failure too."""
         started = now()
         work = partial(self.records_of, job)
-        records = self.decoders.attempt(job.variant, work)
+        records = attempt(work)
         full = isinstance(records, Failure) and "out of memory" in records.error
         if full and not job.timed and self.decoders.free():
             log.warning(
@@ -170,13 +167,14 @@ class Runner:
                 "next timed block: these are dropped, and made again then. quality.batch=%d needs "
                 "less", job.size, job.variant.name, -(-job.size // 2),
             )  # fmt: skip
-            records = self.decoders.attempt(job.variant, work)
+            records = attempt(work)
         if isinstance(records, Failure):
             self._fail(job, records.error, started)
             return
+        if job.timed and self.neighbours.time_again(records[0]):
+            started, again = now(), attempt(work)
+            records = records if isinstance(again, Failure) else again
         self.append(job, records, started)
-        if job.timed:
-            self.neighbours.after(records[0])
 
     def records_of(self, job: Job) -> list[Record]:
         """Decodes a job: a record per image, with its `picture`, where it is to be kept."""
@@ -204,7 +202,6 @@ class Runner:
             clock=self.clock,
             meter=self.meter,
             pairs=quality.pairs / quality.images if paired else 0,
-            limit=self.config.time_limit,
             rows=job.size,
         )
 
@@ -233,13 +230,12 @@ class Runner:
         """Whether a job has pictures to keep."""
         return self.config.keep_images and self.model.draws and job.protocol != BATCHED
 
-    def append(self, job: Job, records: list[Record], started: str, again: bool = False) -> None:
-        """Writes the pictures, then the records: a record's picture always exists. again: also of
-        images that are recorded already."""
+    def append(self, job: Job, records: list[Record], started: str) -> None:
+        """Writes the pictures, then the records: a record's picture always exists."""
         fresh = []
         for key, record in zip(job.keys, records, strict=True):
             picture = record.pop("picture", None)
-            if again or key not in self.folder.records:
+            if key not in self.folder.records:
                 named = {} if picture is None else self.folder.add_picture(key, picture)
                 fresh.append(record | named | {"started_at": started})
         if fresh:
@@ -255,7 +251,7 @@ class Runner:
     def _lose_device(self, todo: Sequence[Job], error: DeviceLostError) -> None:
         """Records what is left of the decoder that has lost the GPU as failed, so that a resume
         goes on without it. Raises DeviceLostError."""
-        name, _ = self.decoders.calling
+        name = self.decoders.calling
         for job in todo:
             left = any(key not in self.folder.records for key in job.keys)
             if left and job.variant.name == name:
@@ -265,33 +261,6 @@ class Runner:
             "process. Its images to come are recorded as failed; the same command goes on "
             "with the other decoders, and with retry_failed=true tries this one again"
         ) from error
-
-    def disturbed(self, part: Sequence[Job]) -> int:
-        """How many timed images of a part were disturbed."""
-        return sum(self.folder.records.get(job.keys[0], {}).get("disturbed", False) for job in part)
-
-    def _time_again(self, timed: Sequence[Sequence[Job]], bar: Any) -> None:
-        """Times the blocks with disturbed images again, and replaces all records of a block where
-        fewer are disturbed than before. A job that fails now stays as it was."""
-        for part in filter(self.disturbed, timed):
-            before = self.disturbed(part)
-            if not self.neighbours.quiet():
-                log.warning("the machine is still busy: disturbed images stay; run it again later")
-                return
-            again = [j for j in part if self.folder.records[j.keys[0]]["status"] == "ok"]
-            self.decoders.expect(again)
-            self.warm_up(again, bar)
-            timings, disturbed = list[tuple[Job, list[Record], str]](), 0
-            for job in again:
-                bar.set_postfix_str(f"{job.variant.name} (disturbed, timed again)", False)
-                started = now()
-                records = self.decoders.attempt(job.variant, partial(self.records_of, job))
-                self.decoders.done(job)
-                if not isinstance(records, Failure):
-                    timings.append((job, records, started))
-                    disturbed += records[0]["disturbed"]
-            for job, records, started in timings if disturbed < before else ():
-                self.append(job, records, started, again=True)
 
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
         """Warms up every decoder that has something to time."""

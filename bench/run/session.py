@@ -1,9 +1,5 @@
 """What all decoders of a run share: the model on its device, its prompts read, and what it is.
 
-A plug-in that changes the model would change the rows of the other decoders. After each call of a
-decoder with a plug-in, the weights and buffers of the model and torch's defaults are compared with
-what they were (`Guard`).
-
 Folders stay for days while drafters are edited and trained again. A record therefore names the code
 and weights that decoded it by a digest (`digest_of`), and a resumed run keeps those that are equal.
 """
@@ -22,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import decoders
 from bench.config.plugins import call, require_returned
 from bench.config.schema import DecoderVariant, StudyConfig, digest
-from bench.data.errors import BenchError
 from bench.data.files import WEIGHTS
 from bench.prompts import Prompt, PromptSet
 from decoders.api import DecoderError, ImageModel
@@ -36,8 +31,6 @@ from decoders.executed import executed
 from decoders.models.weights import sha256_of
 
 CODE = (".py", ".cpp", ".h", ".json")  # files of decoders/ that a digest is of
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
-NAMED = 3  # names in a message
 ENCODE = 64  # prompts read at once when they are checked
 
 
@@ -115,78 +108,12 @@ def frozen_heap() -> Iterator[None]:
         gc.unfreeze()
 
 
-# ---- plug-ins: whether one has changed what all share -------------------------------------------
-
-
-class SharedStateError(BenchError):
-    """A decoder has changed what all decoders of a run share."""
+# ---- what decodes the images of a decoder -------------------------------------------------------
 
 
 def plug_ins(spec: DecoderSpec) -> list[str]:
     """The parts that are not the project's own."""
     return [part.target for part in spec.parts if not part.target.startswith("decoders.")]
-
-
-class Guard:
-    """The state of a model and of torch before any decoder has run."""
-
-    def __init__(self, model: ImageModel, variants: Sequence[DecoderVariant]) -> None:
-        self.model = model
-        self.dtype, self.device = torch.get_default_dtype(), torch.get_default_device()
-        self.before = self._state() if any(plug_ins(v.entry.spec) for v in variants) else {}
-
-    def check(self, variant: DecoderVariant) -> None:
-        """Raises SharedStateError where a plug-in of the decoder has changed any of it. torch's
-        defaults are put back."""
-        names = plug_ins(variant.entry.spec)
-        if not names:
-            return
-        after = self._state()
-        torch.set_default_dtype(self.dtype)
-        torch.set_default_device(None if self.device.type == "cpu" else self.device)
-        changed = [
-            name for name in {**after, **self.before} if after.get(name) != self.before.get(name)
-        ]
-        if changed:
-            more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
-            raise SharedStateError(
-                f"{variant.name} ({', '.join(names)}) has changed {', '.join(changed[:NAMED])}"
-                f"{more}, which all decoders share. The run ends here, and no row that came after "
-                "it is kept; leave that decoder out, or have it put back what it changes and work "
-                "on a copy of the model"
-            )
-
-    @torch.inference_mode()
-    def _state(self) -> dict[str, Any]:
-        """torch's defaults; of each weight and buffer (shape, dtype, sum of the bits)."""
-        dtype, device = torch.get_default_dtype(), torch.get_default_device()
-        state: dict[str, Any] = {"torch's default dtype": dtype, "torch's default device": device}
-        for name, tensor in _tensors(self.model):
-            state[name] = tuple(tensor.shape), tensor.dtype, _sum_of_bits(tensor)
-        return state
-
-
-def _tensors(model: ImageModel) -> Iterator[tuple[str, Tensor]]:
-    """Weights and buffers of a model's parts: of modules, or of objects that have such members."""
-    for name in ("target", "text", "tokenizer"):
-        part = getattr(model, name)
-        members = {"": part} if isinstance(part, nn.Module) else getattr(part, "__dict__", {})
-        for member, module in members.items():
-            if isinstance(module, nn.Module):
-                place = f"{name}.{member}".rstrip(".")
-                for key, tensor in (*module.named_parameters(), *module.named_buffers()):
-                    yield f"{place}.{key}", tensor
-
-
-def _sum_of_bits(tensor: Tensor) -> int:
-    """Of the numbers read as whole ones, which a change of any of them changes."""
-    if tensor.is_meta or not tensor.numel():
-        return 0
-    bits = tensor.detach().contiguous().reshape(-1)
-    return int(bits.view(INTEGERS[min(8, tensor.element_size())]).sum(dtype=torch.long))
-
-
-# ---- what decodes the images of a decoder -------------------------------------------------------
 
 
 def digest_of(

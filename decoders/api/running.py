@@ -49,7 +49,6 @@ class Loop(Protocol):
 
 class Execution(Protocol):
     name: str
-    compiler: Any = None  # of one that compiles: says what it has spent, and what it is at
 
     def prepare(self, model: ImageModel) -> None:
         """Called once a model is loaded, its weights final. Raises DecoderError where the execution
@@ -78,19 +77,6 @@ class Execution(Protocol):
         """The same without a compiler, to compare with; None where it compiles nothing, or where
         another way of adding up makes other codes."""
         return None
-
-    def compiles(self, size: int) -> bool:
-        """Whether it compiles what decodes batches of this size."""
-        return False
-
-    def compiling(self) -> float:
-        """Seconds that it has spent compiling, what is in progress included."""
-        return 0.0 if self.compiler is None else float(self.compiler.compiling())
-
-    def announce(self, tell: Callable[[str], None]) -> None:
-        """tell: called with a piece's phase before it is compiled, and with "" behind it."""
-        if self.compiler is not None:
-            self.compiler.announce(tell)
 
     def recorded_run(self, loop: Loop, shape: Any) -> Any:
         """The run in whose tensors the steps of a loop's runs of a shape were recorded: what is

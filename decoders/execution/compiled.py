@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -82,28 +81,15 @@ def compiles(device: torch.device) -> bool:
 
 @dataclass
 class Compiled(Execution):
-    """torch.compile around every piece. `seconds`: spent compiling so far; autotune: on the CPU,
-    choose the kernel of every product by measurement, and call all kernels from C++ (two minutes a
-    decoder). Without it pieces have no products worth a second thread, which costs more than it
-    gains in the short loops between them, and twenty times a piece where the core is taken."""
+    """torch.compile around every piece. autotune: on the CPU, choose the kernel of every product by
+    measurement, and call all kernels from C++ (two minutes a decoder). Without it pieces have no
+    products worth a second thread, which costs more than it gains in the short loops between them,
+    and twenty times a piece where the core is taken."""
 
     name: str = "compile"
-    seconds: float = 0.0
     autotune: bool = True
-    since: float | None = None  # when what is compiled now was begun
-    tell: Callable[[str], None] = field(default=lambda phase: None, repr=False)
     # By target and batch size, what runs the prefill, and its cache.
     prefills: dict[Any, tuple[Call, Any]] = field(default_factory=dict, repr=False)
-
-    def compiles(self, size: int) -> bool:
-        return True
-
-    def compiling(self) -> float:
-        now = time.perf_counter()
-        return self.seconds + (0.0 if self.since is None else now - self.since)
-
-    def announce(self, tell: Callable[[str], None]) -> None:
-        self.tell = tell
 
     def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
         """Compiled once for a target and batch size, on a small cache for the prefix alone, so that
@@ -118,15 +104,12 @@ class Compiled(Execution):
         else:
             piece = self.piece(plain, device)
             small = target.new_cache(cache.rows, aligned(target.prefix))
-            self.tell("prefill")
             try:
                 (hidden,) = piece(text, small)
             except FAILURES as error:
                 warn("prefill", error)
                 piece = plain
                 (hidden,) = plain(text, small)
-            finally:
-                self.tell("")
             self.prefills[key] = piece, small
         cache.data[..., : small.capacity, :] = small.data
         return hidden
@@ -166,7 +149,6 @@ class Compiled(Execution):
         """A piece compiled by running it, or None where that fails, and what it returned. The run's
         path says how it runs."""
         before = snapshot(run)
-        self.tell(phase)
         try:
             piece = self.piece(plain, device_of(run))
             return piece, piece(run, *carry)
@@ -175,8 +157,6 @@ class Compiled(Execution):
             fill(run, before)
             run.path[phase] = "eager"
             return None, plain(run, *carry)
-        finally:
-            self.tell("")
 
     def _options(self, device: torch.device) -> dict[str, Any]:
         if device.type == "cpu":
@@ -233,15 +213,10 @@ class Graph:
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
         if self.compiled is not None:
             return self.traced(*arguments)
-        compiler = self.compiler
-        compiler.since = time.perf_counter()
         freeze = self.device.type == "cpu"
-        try:
-            # TorchDynamo asks the global setting whether weights are constants.
-            with torch._inductor.config.patch(freezing=freeze), silent():
-                return self.traced(*arguments)
-        finally:
-            compiler.seconds, compiler.since = compiler.compiling(), None
+        # TorchDynamo asks the global setting whether weights are constants.
+        with torch._inductor.config.patch(freezing=freeze), silent():
+            return self.traced(*arguments)
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,6 @@ class Graphed(Execution):
     compiler: Compiled = field(default_factory=lambda: Compiled(autotune=False))
     _pool: Pool | None = field(default=None, repr=False)
 
-    def compiles(self, size: int) -> bool:
-        return True
-
     def recorded_run(self, loop: Loop, shape: Any) -> Any:
         return loop.prepared[shape].run if shape in loop.prepared else None
 

@@ -248,7 +248,6 @@ PLUG_INS = [
 
 WORDS = [
     Bad("seed of five thousand digits", [*LOAD, "seed=" + "9" * 5000], "seed"),
-    Bad("time_limit=nan", [*LOAD, "time_limit=nan"], "time_limit must be"),
     Bad("a batch of infinity", ["run", "latency.batch=[1,inf]"], "integer"),
     Bad("help of no command", ["help", "evaluat"], "'evaluate'"),
     Bad("compare without a run", ["compare"], "finished here: (none)"),

@@ -31,9 +31,6 @@ class Cpu(Execution):
         """The same operators of the kernel, one by one."""
         return Cpu() if self.compiled else None
 
-    def compiles(self, size: int) -> bool:
-        return size in self.compiled
-
     def prepare(self, model: ImageModel) -> None:
         """Packs the target. A model that the kernel cannot run keeps PyTorch's operators, with a
         warning. Raises DecoderError where the kernel cannot be built."""

@@ -1,18 +1,11 @@
-"""A backend that compiles or records steps: few sizes of batches, a bar that says how long it
-takes, and a state that is dropped behind its last call."""
+"""A backend that compiles or records steps: few sizes of batches, and a state that is dropped
+behind its last call."""
 
-import dataclasses
 import gc
 import weakref
-from types import SimpleNamespace
-from typing import Any
 
-from bench.config.schema import variants
 from bench.run.decoders import Decoders
 from bench.run.runner import Runner, run_study
-from bench.run.schedule import all_jobs
-from decoders.api import Sampling
-from decoders.execution.eager import Eager
 from tests.bench import fakes
 
 KEY = ["decoder", "protocol", "prompt_index"]
@@ -29,43 +22,6 @@ def test_a_last_batch_is_filled_up_where_another_size_would_be_compiled(fake_stu
     for column in (*KEY, "prompt", "image", "image_hash"):
         assert each[0][column].equals(each[1][column]), column
     assert each[0].codes.map(list).equals(each[1].codes.map(list))
-
-
-class Slow(Eager):
-    """Says that it has compiled for so many seconds."""
-
-    seconds = 0.0
-
-    def compiles(self, size: int) -> bool:
-        return size == 1
-
-    def compiling(self) -> float:
-        return self.seconds
-
-    def announce(self, tell: Any) -> None:
-        self.tell = tell
-
-
-def test_the_bar_says_how_much_is_left_to_compile(fake_study):
-    config, how, shown = fake_study(), Slow(), list[str]()
-    every = variants(config, Sampling())
-    decoders = Decoders(dataclasses.replace(fakes.load_model(), execution=how), every)
-    jobs = all_jobs(config, every)
-    decoders.expect(jobs)
-    decoders.announce(how, SimpleNamespace(set_postfix_str=shown.append))
-    for job in jobs[:2]:
-        decoders.of(job)
-        for phase in ("draft", "forward", ""):
-            how.tell(phase)
-        how.seconds += 90
-    assert shown == [
-        "compiling fake_ar (drafting), 3 to go",
-        "compiling fake_ar (forward), 3 to go",
-        "fake_ar",
-        "compiling fake_spec (drafting), 2 to go, about 3 min",
-        "compiling fake_spec (forward), 2 to go, about 3 min",
-        "fake_spec",
-    ]
 
 
 def test_a_state_is_dropped_behind_the_last_call_of_its_size(fake_study, monkeypatch):
