@@ -52,10 +52,10 @@ report: $(STAMP) ## table, plots and page again from the records of STUDY
 	$(PY) -m bench report study=$(STUDY) $(ARGS)
 
 # Without .venv it runs in PYTHON where that has what it needs, and installs nothing.
-gpu-check: ## check an NVIDIA card in an hour at most; ARGS='out=DIR' (docs/gpu.md)
+gpu-check: ## check an NVIDIA card in an hour at most; ARGS='DIR STAGE...' (docs/gpu.md)
 	@if [ ! -e $(STAMP) ] && "$(PYTHON)" -c 'import hydra, torch, pyarrow, scipy' 2>/dev/null; then \
-	    "$(PYTHON)" -m scripts.gpu_check $(ARGS); \
-	else $(MAKE) -s setup && $(PY) -m scripts.gpu_check $(ARGS); fi
+	    PYTHON="$(PYTHON)" scripts/gpu_check.sh $(ARGS); \
+	else $(MAKE) -s setup && PYTHON=$(PY) scripts/gpu_check.sh $(ARGS); fi
 
 tiny: $(STAMP) ## train the embedded models from nothing into WEIGHTS (three hours on two cores; resumes)
 	$(PY) -m bench train recipe=tiny weights=$(WEIGHTS) $(ARGS)

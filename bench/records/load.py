@@ -163,7 +163,7 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def judged(folder: Path) -> dict[str, dict[str, Any]]:
-    """Decoder -> its scores (`bench.data.scores.Scores`), those of every image too; {} where the
+    """Decoder -> its scores (`bench.judge.quality.Scores`), those of every image too; {} where the
     run has none. Raises FolderError."""
     path = folder / JUDGED
     if not path.is_file():

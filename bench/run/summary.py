@@ -21,10 +21,9 @@ import pandas as pd
 
 from bench.config.schema import DecoderVariant
 from bench.data.files import write_text
-from bench.data.scores import PreferenceRow, Scores
 from bench.judge import paired
 from bench.judge.fairness import UNMEASURED, Fairness
-from bench.judge.quality import Scorer
+from bench.judge.quality import Scorer, Scores
 from bench.prompts import Prompt
 from bench.records.columns import SUMMARY
 from bench.records.load import FIGURES_OF, JUDGED, NAMED
@@ -55,7 +54,6 @@ class Summary:
 
     table: pd.DataFrame
     quality: pd.DataFrame
-    preference: pd.DataFrame
     clip_pairs: pd.DataFrame
     scores: dict[str, Scores]
 
@@ -64,15 +62,14 @@ class Summary:
         every image too, for `diff`."""
         write_csv(folder / "summary.csv", self.table)
         write_csv(folder / "quality.csv", self.quality)
-        write_csv(folder / "preference.csv", self.preference)
         write_csv(folder / paired.CLIP_PAIRS, self.clip_pairs)
-        judged = {
+        every = {
             FIGURES_OF + label: {"value": {"scores": asdict(one)}}
             for label, one in self.scores.items()
         }
         (folder / JUDGED).unlink(missing_ok=True)
-        if judged:
-            write_text(folder / JUDGED, json.dumps(judged, indent=1, sort_keys=True))
+        if every:
+            write_text(folder / JUDGED, json.dumps(every, indent=1, sort_keys=True))
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
@@ -96,14 +93,14 @@ def summarise(
     unmeasured = {one.decoder for one in fair if one.verdict == UNMEASURED}
     baselines = {one.name: _baseline(variants, one) for one in variants}
     lines, scores = list[dict[str, Any]](), dict[str, Scores]()
-    preferences, clip = list[PreferenceRow](), dict[str, list[paired.Scored]]()
+    clip = dict[str, list[paired.Scored]]()
     for name, baseline in baselines.items():
         clip[name] = []
         for label, part in _parts(name, rows[rows.decoder == name]):
             drawn = part[part.protocol.isin(("quality", "reseed")) & (part.status == "ok")]
             drawn = drawn.sort_values("prompt_index")
             pictures = drawn[drawn.image != ""]
-            score, preference = _scored(scorer, folder, pictures, label)
+            score = _scored(scorer, folder, pictures, label)
             line = _line(part, drawn) | vars(score) | {"decoder": label}
             if label == name and name not in unmeasured:
                 line |= _speedup(rows[rows.decoder == baseline], part)
@@ -111,22 +108,10 @@ def summarise(
             each = zip(pictures.prompt_index.astype(int), score.clip_each, strict=True)
             clip[name].append(dict(each) if score.clip_each else {})
             scores |= {} if score is UNSCORED else {label: score}
-            preferences += [preference] if preference else []
-    preferences += _real(scorer, rows) if preferences else []
     every = pd.DataFrame(lines)
     quality = every[["decoder", "hps", "fid_features", *NAMED]]
     quality = quality if (quality[[*NAMED]].fillna("") != "").any(axis=None) else quality[:0]
-    shares = [
-        vars(row) | {f"preference_{key}": value for key, value in row.by_attribute.items()}
-        for row in preferences
-    ]
-    return Summary(
-        every[COLUMNS],
-        quality,
-        pd.DataFrame(shares).drop(columns="by_attribute", errors="ignore"),
-        paired.clip_differences(baselines, clip),
-        scores,
-    )
+    return Summary(every[COLUMNS], quality, paired.clip_differences(baselines, clip), scores)
 
 
 def _parts(name: str, rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -215,29 +200,14 @@ def _over(sums: np.ndarray, counts: np.ndarray) -> float:
     return float(sums.sum() / counts.sum()) if counts.sum() else NAN
 
 
-def _scored(
-    scorer: Scorer | None, folder: Path, pictures: pd.DataFrame, label: str
-) -> tuple[Scores, PreferenceRow | None]:
+def _scored(scorer: Scorer | None, folder: Path, pictures: pd.DataFrame, label: str) -> Scores:
     """The quality figures of pictures; none where they cannot be had, with a log."""
     if scorer is None or pictures.empty:
-        return UNSCORED, None
-    images, prompts = [folder / path for path in pictures.image], _prompts(pictures)
+        return UNSCORED
+    columns = (pictures.prompt_id, pictures.prompt, pictures.category)
+    prompts = [Prompt(*row) for row in zip(*columns, strict=True)]
     try:
-        return scorer.score(images, prompts), scorer.preference(label, images, prompts)
+        return scorer.score([folder / path for path in pictures.image], prompts)
     except (MetricError, DecoderError) as error:  # of the pictures, of the networks' files
         log.warning("no quality figures for %s: %s", label, error)
-        return UNSCORED, None
-
-
-def _real(scorer: Scorer | None, rows: pd.DataFrame) -> list[PreferenceRow]:
-    """The preference on the real scenes of the same prompts: what a perfect model would reach."""
-    drawn = rows[rows.protocol == "quality"].drop_duplicates("prompt_index")
-    prompts = _prompts(drawn.sort_values("prompt_index"))
-    real = scorer.real(prompts) if scorer else None
-    row = scorer.preference("real scenes", real, prompts) if scorer and real is not None else None
-    return [row] if row else []
-
-
-def _prompts(rows: pd.DataFrame) -> list[Prompt]:
-    columns = (rows.prompt_id, rows.prompt, rows.category)
-    return [Prompt(*row) for row in zip(*columns, strict=True)]
+        return UNSCORED

@@ -1,63 +1,85 @@
-"""`scripts.gpu_check`: each stage by itself, a verdict each. Stand-ins of stages run anywhere, the
-real ones on the processor, without what a bare machine lacks."""
+"""`scripts/gpu_check.sh`: each stage by itself, a verdict each, by a stand-in of Python; and that what
+it runs and what its page promises exist."""
 
+import os
 import re
 import shlex
+import subprocess
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from bench.config.compose import compose_study
-from scripts import gpu_check
-from scripts.gpu_check import FAILED, PASSED, ROOT, Stage, main, run_stage
 from tests.bench.fakes import SEARCHPATH
 
-
-def python(code: str) -> list[str]:
-    return [sys.executable, "-S", "-c", code]
-
-
-def writes(number: str) -> list[str]:
-    table = f"open('OUT/run/roofline.csv', 'a').write('decoder,step_ms\\nar,{number}\\n')"
-    return python(f"import os; os.makedirs('OUT/run', exist_ok=True); {table}")
-
-
-STEP = (("roofline", "ar", "step_ms"),)
-FITS = Stage("fits", writes("1.5"), STEP)
-BREAKS = Stage("breaks", python("open('OUT/there')"), ())
-LARGE = Stage("large", writes("1"), STEP, memory_gb=30)
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT, PAGE = ROOT / "scripts" / "gpu_check.sh", ROOT / "docs" / "gpu.md"
+CARD = """#!/usr/bin/env bash
+case "$*" in
+    *total_memory*) {card} ;;
+    *pytest*) echo "5 skipped, 0 passed in 1s" ;;
+    *study=gpu_costs*) echo "a step" ;;
+    *study=main*) echo "half a page"; sleep 60 ;;
+esac
+"""
 
 
-def test_each_stage_is_by_itself(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(gpu_check, "card", lambda: ({"gpu": "stand-in"}, 16.0))
-    monkeypatch.setattr(gpu_check, "STAGES", (BREAKS, LARGE, FITS))
-    assert main([f"out={tmp_path}"]) == 1
-    shown = capsys.readouterr()
-    assert "No such file or directory: '" in shown.err and "log.txt" in shown.err
-    assert f"tar czf gpu_check.tgz {tmp_path}" in shown.out.splitlines()[-1]
-    page = (tmp_path / "README.md").read_text()
-    assert "* gpu: stand-in" in page and "needs 30 GB on the card, this one has 16" in page
-    assert "| fits | passed |" in page and "ar step" in page and "1.5" in page
-    assert main([f"out={tmp_path}", "stages=fits"]) == 0
-    assert main([f"out={tmp_path}", "stages=fit"]) == 2
+def check(folder: Path, card: str, *stages: str, script: Path = SCRIPT) -> tuple[int, str]:
+    """Exit status and output of the script with a stand-in of Python that says this of a card."""
+    python = folder / "python"
+    python.write_text(CARD.replace("{card}", card))
+    python.chmod(0o755)
+    done = subprocess.run(
+        [script, folder / "out", *stages], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHON": str(python)},
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
 
 
-def test_the_page_promises_the_time_after_which_stages_are_stopped():
-    page = (ROOT / "docs" / "gpu.md").read_text()
-    minutes = sum(stage.seconds for stage in gpu_check.STAGES) // 60
+def test_each_stage_is_by_itself(tmp_path):
+    status, shown = check(tmp_path, "echo 16", "costs", "costs_7b", "tests")
+    assert status == 1
+    assert "costs: passed" in shown and "tests: failed: no test ran" in shown
+    assert "costs_7b: skipped: needs 30 GB on the card, this one has 16" in shown
+    assert f"tar czf gpu_check.tgz {tmp_path}/out" in shown.splitlines()[-1]
+    assert (tmp_path / "out" / "costs" / "log.txt").read_text() == "a step\n"
+    assert check(tmp_path, "echo 16", "costs")[0] == 0
+
+
+def test_a_stage_that_hangs_is_stopped_and_a_missing_card_is_said(tmp_path):
+    quick = tmp_path / "scripts" / "gpu_check.sh"
+    quick.parent.mkdir()
+    quick.write_text(SCRIPT.read_text().replace("stage main 30 ", "stage main 0.02 "))
+    quick.chmod(0o755)
+    status, shown = check(tmp_path, "echo 16", "main", script=quick)
+    assert status == 1 and "main: failed or stopped after 0.02 minutes: half a page" in shown
+    status, shown = check(tmp_path, "echo 'sees no card' >&2; exit 1")
+    assert status == 1 and "sees no card" in shown and "compute capability 8.0" in shown
+
+
+def stages() -> dict[str, tuple[int, list[str]]]:
+    """Minutes and command of each stage of the script."""
+    lines = re.findall(r"^stage (\w+) (\d+) \d+ (.*)$", SCRIPT.read_text(), re.MULTILINE)
+    return {name: (int(minutes), shlex.split(command)) for name, minutes, command in lines}
+
+
+def test_the_page_promises_what_the_stages_run():
+    page, minutes = PAGE.read_text(), 0
+    for name, (limit, command) in stages().items():
+        (line,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        assert line.endswith(f"| {limit} min |")
+        minutes += limit
+        if name == "tests":
+            assert [*(ROOT / command[-1]).glob("test_gpu_*.py")]
+        else:
+            assert compose_study(["backend=cuda_graph", *command[1:]]).latency.prompts
     assert page.startswith("# The first hour on a GPU") and minutes <= 60
     assert f"end after {minutes} minutes at the latest" in page
-    for stage in gpu_check.STAGES:
-        (line,) = (line for line in page.splitlines() if line.startswith(f"| `{stage.name}` |"))
-        assert line.endswith(f"| {stage.seconds // 60} min |")
 
 
 def test_the_commands_of_the_page_are_those_of_a_study():
-    page = (ROOT / "docs" / "gpu.md").read_text().replace("\\\n", "")
+    page = PAGE.read_text().replace("\\\n", "")
     lines = re.findall(r"^python -m bench (?:run|fetch|compare) (.*)$", page, re.MULTILINE)
     studies = [compose_study(shlex.split(line, comments=True)) for line in lines]
     assert {study.name for study in studies} == {"lantern_table"} and len(studies) == 5
@@ -65,50 +87,6 @@ def test_the_commands_of_the_page_are_those_of_a_study():
     assert [entry.name for entry in trial.decoders] == ["ar", "eagle2", "lantern_released_d0.2"]
     assert (trial.latency.prompts, trial.quality.images, trial.metric) == (10, 10, None)
     assert f"whole table, {len(studies[-1].decoders)} rows" in page
-
-
-def test_a_stage_that_hangs_is_stopped_with_what_it_started(monkeypatch, tmp_path):
-    code = "import subprocess as s, time; print(s.Popen(['sleep', '60']).pid); time.sleep(60)"
-    row = run_stage(Stage("hangs", python(code), (), seconds=3), tmp_path, 16.0)
-    assert row.verdict == FAILED and "stopped after 3 s" in row.note
-    child = Path("/proc") / (tmp_path / "log.txt").read_text().splitlines()[-1] / "status"
-    for _ in range(50):
-        if not child.exists() or "State:\tZ" in child.read_text():
-            return
-        time.sleep(0.1)
-    pytest.fail("its child goes on")
-
-
-def test_what_leaves_no_figure_has_failed(tmp_path):
-    for stage in (
-        Stage("nothing", python("pass"), STEP),
-        Stage("skipped", python("print('5 skipped, 0 passed in 1s')"), ()),
-        Stage("empty", writes(""), STEP),
-    ):
-        row = run_stage(stage, tmp_path / stage.name, 16.0)
-        assert row.verdict == FAILED and "left no figure" in row.note
-
-
-def test_the_stages_run_what_exists():
-    page = (ROOT / "docs" / "gpu.md").read_text()
-    for stage in gpu_check.STAGES:
-        assert f"| `{stage.name}` |" in page
-        if stage.command[2] == "pytest":
-            assert [*(ROOT / stage.command[-1]).glob("test_gpu_*.py")]
-        else:
-            assert compose_study(stage.command[4:]).backend.execution == "graph"
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_without_a_card_one_line_says_what_is_needed(broken, monkeypatch, capsys):
-    def refused(*_: object) -> None:
-        raise RuntimeError("The NVIDIA driver on your system is too old\nand more")
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(broken))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", refused)
-    assert main([]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "compute capability 8.0" in line and ("too old" if broken else "nvidia-smi") in line
 
 
 LACKING = "ftfy itables open_clip playwright timm torch_fidelity torchvision"
@@ -125,11 +103,12 @@ SMALL = (
 @pytest.mark.slow
 def test_a_bare_machine_leaves_the_figures_of_the_costs(tmp_path):
     """On the processor, with a model of a few codes, without what pages and metrics are made of."""
-    costs = gpu_check.STAGES[0]
-    words = [*costs.command[3:], *SMALL]
-    bare = replace(costs, command=[sys.executable, "-c", BARE, *words])
-    row = run_stage(bare, tmp_path, 1.0)
-    assert row.verdict == PASSED, row.note
-    assert all(float(figure.split()[-1]) > 0 for figure in row.figures)
-    assert (tmp_path / "run" / "report" / "table.txt").exists()
-    assert "the page's tables do not sort" in (tmp_path / "log.txt").read_text()
+    words = ["run", "study=gpu_costs", f"run_dir={tmp_path}", *SMALL]
+    done = subprocess.run(
+        [sys.executable, "-c", BARE, *words], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "roofline.csv").read_text().splitlines()
+    assert {line.partition(",")[0] for line in lines[1:]} == {"ar", "sd_chain", "lantern_pp", "sjd"}
+    assert (tmp_path / "report" / "table.txt").exists()
+    assert "the page's tables do not sort" in done.stderr

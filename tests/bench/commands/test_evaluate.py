@@ -233,7 +233,6 @@ def test_the_papers_scorer_fills_the_columns_of_the_summary(scenes, tmp_path, sm
     assert found.fid_features == "tiles" and found.prc_features == "tiles"
     assert found.clip_features == "CLIP ViT-B/32 (100 cos)"
     assert found.hps_features == "HPSv2.1 (100 cos)" and -100 <= found.hps <= 100
-    assert scorer.preference("ar", files, prompts) is None and scorer.real(prompts) is None
     tensor = torch.from_numpy(scene_batch("valid", range(12)).images)
     held = scorer.score((tensor * 255).round().to(torch.uint8), prompts)
     assert held.fid == pytest.approx(found.fid, rel=1e-6)

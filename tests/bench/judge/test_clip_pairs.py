@@ -36,12 +36,6 @@ class ScorerByName:
         each = [expected(image) for image in images]
         return Scores(clip=sum(each) / len(each), clip_each=tuple(each))
 
-    def preference(self, name: str, images: Sequence[Path], prompts: Sequence[Prompt]) -> None:
-        return None
-
-    def real(self, prompts: Sequence[Prompt]) -> None:
-        return None
-
 
 def compared(result: RunResult, rows: pd.DataFrame) -> pd.DataFrame:
     """clip_pairs.csv of a run with these rows, by decoder."""

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from bench.judge.quality import PreferenceRow, Scores
+from bench.judge.quality import Scores
 from bench.run.runner import run_study
 from bench.run.summary import summarise
 from metrics import MetricError
@@ -27,12 +27,6 @@ class CountingScorer:
         return Scores(
             fid=mean, fid_features="mean", clip=float(len(prompts)), clip_features=self.clip
         )
-
-    def preference(self, name, images, prompts):
-        return PreferenceRow(name, len(images), 0.5, 0.4, 0.6, {"colour": 0.5})
-
-    def real(self, prompts):
-        return None
 
 
 @pytest.fixture
@@ -107,13 +101,6 @@ def test_a_reseed_has_its_own_row(done):
     assert again.fid != table.loc["fake_ar", "fid"], "another seed, other images"
     assert "greedy (reseed)" not in table.index
     assert table.loc["fake_ar", "exactness"] == "exact"
-    preference = pd.read_csv(result.path / "preference.csv")
-    assert preference.images.tolist() == [
-        "fake_ar",
-        "fake_ar (reseed)",
-        "fake_spec",
-        "greedy",
-    ]
 
 
 def test_quality_uses_quality_images_only_and_says_when_it_cannot(done, caplog):
