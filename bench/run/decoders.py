@@ -12,6 +12,8 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from bench.config.describe import labels
 from bench.config.schema import DecoderVariant, LatencyProtocol
@@ -21,12 +23,13 @@ from bench.judge.same_codes import compiled_difference
 from bench.records.columns import LATENCY
 from bench.run.generate import Outcome
 from bench.run.schedule import Job
-from bench.run.session import digest_of, plug_ins
+from bench.run.session import Guard, digest_of, plug_ins
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.execution.eager import release
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 DIFFER = (
     "its compiled pieces give other codes than the same pieces without a compiler ({}); set "
     "backend.compile=off, and report it with this decoder"
@@ -57,10 +60,13 @@ class Decoders:
         weights, places = dict(model.weights_sha256), dict(model.drafters)
         self.ahead: Counter[tuple[str, int]] = Counter()
         self.warm: set[tuple[str, int]] = set()
-        self.built = {variant.name: build(model, variant) for variant in variants}
-        for name, built in self.built.items():
+        self.guard = Guard(model, variants)
+        self.built: dict[str, Decoder | Failure] = {}
+        for variant in variants:
+            self.built[variant.name] = built = build(model, variant)
+            self.guard.check(variant)
             if isinstance(built, Failure):
-                log.warning("%s cannot be built: %s", name, built.error)
+                log.warning("%s cannot be built: %s", variant.name, built.error)
         self.labels = {v.name: self._labels(v) for v in variants}
         self.code = {v.name: digest_of(v, model, weights, places) for v in variants}
 
@@ -71,6 +77,13 @@ class Decoders:
         words = attempt(lambda: labels(spec, decoder))
         texts = labels(spec, None) if isinstance(words, Failure) else words
         return {name: shown(text) for name, text in texts.items()}
+
+    def attempt(self, variant: DecoderVariant, work: Callable[[], T]) -> T | Failure:
+        """What a decoder does, or what it raised. Raises SharedStateError where it has changed what
+        all share, and DeviceLostError."""
+        result = attempt(work)
+        self.guard.check(variant)
+        return result
 
     def of(self, job: Job) -> Decoder:
         """The decoder of a job, which is called next. Raises DecoderError where it cannot be
@@ -115,7 +128,8 @@ class Decoders:
         if isinstance(self.built[name], Failure):
             return
         most = latency.warmup_max if new else 1
-        outcomes = attempt(lambda: warm_up(image, most, latency.warmup_tolerance))
+        work = partial(warm_up, image, most, latency.warmup_tolerance)
+        outcomes = self.attempt(job.variant, work)
         if isinstance(outcomes, Failure):
             log.info("warm-up of %s: %s", name, outcomes)
             return

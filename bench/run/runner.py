@@ -22,7 +22,7 @@ import pandas as pd
 
 from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.console import progress
-from bench.data.errors import DeviceLostError, Failure, attempt
+from bench.data.errors import DeviceLostError, Failure
 from bench.judge.target import examine
 from bench.measure.busy import Neighbours
 from bench.measure.clock import Clock, now
@@ -159,7 +159,7 @@ class Runner:
         """Decodes one job and appends its records, those of a failure too."""
         started = now()
         work = partial(self.records_of, job)
-        records = attempt(work)
+        records = self.decoders.attempt(job.variant, work)
         full = isinstance(records, Failure) and "out of memory" in records.error
         if full and not job.timed and self.decoders.free():
             log.warning(
@@ -167,12 +167,12 @@ class Runner:
                 "next timed block: these are dropped, and made again then. quality.batch=%d needs "
                 "less", job.size, job.variant.name, -(-job.size // 2),
             )  # fmt: skip
-            records = attempt(work)
+            records = self.decoders.attempt(job.variant, work)
         if isinstance(records, Failure):
             self._fail(job, records.error, started)
             return
         if job.timed and self.neighbours.time_again(records[0]):
-            started, again = now(), attempt(work)
+            started, again = now(), self.decoders.attempt(job.variant, work)
             records = records if isinstance(again, Failure) else again
         self.append(job, records, started)
 

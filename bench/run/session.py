@@ -1,5 +1,8 @@
 """What all decoders of a run share: the model on its device, its prompts read, and what it is.
 
+A plug-in that changes the model would change the rows of the other decoders: after each call of a
+decoder with a plug-in its weights, and torch's defaults, are compared with what they were.
+
 Folders stay for days while drafters are edited and trained again. A record therefore names the code
 and weights that decoded it by a digest (`digest_of`), and a resumed run keeps those that are equal.
 """
@@ -18,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import decoders
 from bench.config.plugins import call, require_returned
 from bench.config.schema import DecoderVariant, StudyConfig, digest
+from bench.data.errors import BenchError
 from bench.data.files import WEIGHTS
 from bench.prompts import Prompt, PromptSet
 from decoders.api import DecoderError, ImageModel
@@ -31,6 +35,8 @@ from decoders.executed import executed
 from decoders.models.weights import sha256_of
 
 CODE = (".py", ".cpp", ".h", ".json")  # files of decoders/ that a digest is of
+DTYPE, DEVICE = "torch's default dtype", "torch's default device"
+NAMED = 3  # names in a message
 ENCODE = 64  # prompts read at once when they are checked
 
 
@@ -108,12 +114,58 @@ def frozen_heap() -> Iterator[None]:
         gc.unfreeze()
 
 
-# ---- what decodes the images of a decoder -------------------------------------------------------
-
-
 def plug_ins(spec: DecoderSpec) -> list[str]:
     """The parts that are not the project's own."""
     return [part.target for part in spec.parts if not part.target.startswith("decoders.")]
+
+
+# ---- whether a plug-in has changed what all share -----------------------------------------------
+
+
+class SharedStateError(BenchError):
+    """A decoder has changed what all decoders of a run share."""
+
+
+class Guard:
+    """The state of a model and of torch before any decoder of a study with plug-ins has run."""
+
+    def __init__(self, model: ImageModel, variants: Sequence[DecoderVariant]) -> None:
+        guarded = any(plug_ins(variant.entry.spec) for variant in variants)
+        self.model, self.before = model, shared_state(model) if guarded else {}
+
+    def check(self, variant: DecoderVariant) -> None:
+        """Raises SharedStateError where a plug-in of the decoder has changed any of it."""
+        names = plug_ins(variant.entry.spec)
+        after = shared_state(self.model) if names else self.before
+        if changed := [name for name, value in self.before.items() if after.get(name) != value]:
+            torch.set_default_dtype(self.before[DTYPE])
+            device = self.before[DEVICE]
+            torch.set_default_device(None if device.type == "cpu" else device)
+            raise SharedStateError(
+                f"{variant.name} ({', '.join(names)}) has changed {', '.join(changed[:NAMED])}, "
+                "which all decoders share. The run ends here, and no row that came after it is "
+                "kept; leave that decoder out, or have it put back what it changes and work on a "
+                "copy of the model"
+            )
+
+
+@torch.inference_mode()
+def shared_state(model: ImageModel) -> dict[str, Any]:
+    """torch's defaults, and the sum of the bytes of each weight and buffer of the model's modules,
+    by name."""
+    state: dict[str, Any] = {DTYPE: torch.get_default_dtype(), DEVICE: torch.get_default_device()}
+    for part in ("target", "text", "tokenizer"):
+        owner = getattr(model, part)
+        members = {"": owner} if isinstance(owner, nn.Module) else vars(owner)
+        modules = {name: one for name, one in members.items() if isinstance(one, nn.Module)}
+        for member, module in modules.items():
+            for name, tensor in module.state_dict().items():
+                data = tensor.contiguous().reshape(-1).view(torch.uint8)
+                state[f"{part}.{member}.{name}".replace("..", ".")] = int(data.sum())
+    return state
+
+
+# ---- what decodes the images of a decoder -------------------------------------------------------
 
 
 def digest_of(

@@ -1,5 +1,5 @@
-"""`scripts/gpu_check.sh`: each stage by itself, a verdict each, by a stand-in of Python; and that what
-it runs and what its page promises exist."""
+"""`scripts/gpu_check.sh`: each stage by itself, a verdict each, by a stand-in of Python; and that
+what it runs and what its page promises exist."""
 
 import os
 import re

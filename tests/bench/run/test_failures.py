@@ -2,12 +2,15 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from bench.data.errors import ConfigError, DeviceLostError
 from bench.run.finish import finish
 from bench.run.runner import run_study
+from bench.run.session import SharedStateError
 from decoders.api import DecoderError
 from tests.bench import fakes
 
@@ -74,3 +77,48 @@ def test_impossible_settings_stop_before_anything_is_decoded(fake_study, words, 
         run_study(fake_study(*words))
     assert expected in str(error.value)
     assert fakes.CALLS == []
+
+
+# ---- a plug-in that changes what all decoders share ---------------------------------------------
+
+CHANGES = {
+    "weights": ("text.net.weight", lambda net: net.weight.data.mul_(0.9)),
+    "buffers": ("text.net.scale", lambda net: net.scale.data.add_(1e-3)),
+    "dtype": ("torch's default dtype", lambda _: torch.set_default_dtype(torch.float64)),
+    "device": ("torch's default device", lambda _: torch.set_default_device("meta")),
+}
+
+
+class Loop(fakes.FakeLoop):
+    """`label` says what it changes."""
+
+    def __init__(self, model: Any, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        self.net = model.text.net
+
+    def generate(self, *args: Any, **options: Any) -> Any:
+        generation = super().generate(*args, **options)
+        CHANGES[self.label][1](self.net)
+        return generation
+
+
+def load_model(device: str, dtype: str, seconds: float) -> Any:
+    """The toy model with a net to change."""
+    model = fakes.load_model(device, dtype, seconds)
+    model.text.net = torch.nn.Linear(4, 4)
+    model.text.net.register_buffer("scale", torch.ones(3))
+    return model
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_of_what_all_share_is_named_and_no_row_is_kept(what, fake_study):
+    here = "tests.bench.run.test_failures"
+    changing = bad(f"loop._target_={here}.Loop", f"loop.label={what}")
+    config = fake_study(f"model._target_={here}.load_model", f"decoders=[fake_ar,{changing}]")
+    with pytest.raises(
+        SharedStateError, match=rf"bad \({here}\.Loop.*\) has changed {CHANGES[what][0]}"
+    ):
+        run_study(config)
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.get_default_device() == torch.device("cpu")
+    assert not fakes.recorded(Path(config.run_dir)), "its warm-up came before every row"
