@@ -6,7 +6,6 @@ Why lazy imports: `list` needs neither torch nor Hydra, `report` needs no model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,7 +114,6 @@ def cmd_report(words: Sequence[str]) -> int:
       python -m bench report study=smoke
     """
     from bench.config.compose import compose_study
-    from bench.judge.fairness import judge_folder
     from bench.records.load import load
     from bench.records.study import require_own
     from bench.report.build import check_place, split_out
@@ -130,14 +128,7 @@ def cmd_report(words: Sequence[str]) -> int:
     folder = Path(config.run_dir)
     check_place(folder, out)
     require_own(folder, config)
-    run = unfinished(config)
-    if run is None:
-        run = load(folder)
-        fair = judge_folder(
-            folder, run.records, config.baselines, config.fairness, keep=out is None
-        )
-        run = replace(run, fairness={one.decoder: one for one in fair})
-    _report(run, out)
+    _report(unfinished(config) or load(folder), out)
     return 0
 
 

@@ -222,21 +222,3 @@ def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
     names = [*Fairness.__dataclass_fields__]
     table = pd.DataFrame([vars(f) for f in found], columns=names)
     write_text(folder / TABLE, table.to_csv(index=False))
-
-
-def judge_folder(
-    folder: Path,
-    rows: pd.DataFrame,
-    baselines: Sequence[str],
-    limits: FairnessConfig,
-    *,
-    keep: bool = True,
-) -> list[Fairness]:
-    """Judges a finished run of these rows again, under other limits say; writes fairness.csv where
-    `keep` is set."""
-    path = folder / ROOFLINE
-    floors = pd.read_csv(path, keep_default_na=False, na_values=[""]) if path.is_file() else None
-    found = judge(rows, baselines, floors, limits)
-    if keep:
-        write_fairness(folder, found)
-    return found

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from decoders.api import ImageModel
 
 MACHINE = "machine.json"
-SHOWN = "rates.json"  # in the user's cache: the best bandwidth of each kind of host
-BUSY = 0.8  # of the best bandwidth that this kind of host has shown
 LEAST_BYTES, MOST_BYTES = 2**20, 2**30  # of the array that is read
 BUDGET = 0.04  # seconds that a kernel is repeated for
 CALLS = 4  # of a kernel in a row, so that waiting for a GPU counts little
@@ -37,8 +35,7 @@ class MachineRates:
     """Rates of one device at one dtype and thread count, unscaled.
 
     name: of the processor or GPU; step_bytes: what an AR step reads; operations_per_s: a
-    multiplication and an addition are two; shown: the best step_bytes_per_s that this kind of host
-    has shown to any run of this user.
+    multiplication and an addition are two.
     """
 
     device: str
@@ -48,22 +45,11 @@ class MachineRates:
     step_bytes: int
     step_bytes_per_s: float = 0.0
     operations_per_s: float = 0.0
-    shown: float = 0.0
-
-    @property
-    def kind(self) -> str:
-        """Of host and work: rates of another kind do not compare."""
-        work = f"{self.threads} threads, {self.dtype}, {self.step_bytes} bytes"
-        return f"{self.name}, {self.device}, {work}"
 
     def __str__(self) -> str:
-        """`reads 21.3 GB/s, multiplies 982 Gflop/s`, and whether the machine was busy: whether it
-        reads more slowly than its kind has shown."""
-        text = f"reads {self.step_bytes_per_s / 1e9:.3g} GB/s, multiplies "
-        text += f"{self.operations_per_s / 1e9:.3g} Gflop/s"
-        if self.step_bytes_per_s < BUSY * self.shown:
-            text += f" (busy: this kind of host has shown {self.shown / 1e9:.3g} GB/s)"
-        return text
+        """`reads 21.3 GB/s, multiplies 982 Gflop/s`."""
+        reads, multiplies = self.step_bytes_per_s / 1e9, self.operations_per_s / 1e9
+        return f"reads {reads:.3g} GB/s, multiplies {multiplies:.3g} Gflop/s"
 
 
 def read_rates(path: Path) -> MachineRates | None:
@@ -90,14 +76,14 @@ class Watch:
         """The best of all moments so far, of earlier sessions too; None where machine.json is not
         there, or is of another machine, dtype, thread count or model."""
         rates = read_rates(self.folder / MACHINE)
-        return rates if rates is not None and rates.kind == self._unmeasured().kind else None
+        unmeasured = rates and replace(rates, step_bytes_per_s=0.0, operations_per_s=0.0)
+        return rates if unmeasured == self._unmeasured() else None
 
     def look(self) -> MachineRates:
         """Measures now; returns the best of all moments so far."""
         best, moment = self.known() or self._unmeasured(), measure_rates(self)
         rates = {name: max(getattr(best, name), rate) for name, rate in moment.items()}
         best = replace(best, **rates)
-        best = replace(best, shown=best_shown(best))
         write_text(self.folder / MACHINE, json.dumps(asdict(best), indent=1) + "\n")
         return best
 
@@ -107,22 +93,6 @@ class Watch:
         model, threads = self.model, torch.get_num_threads()
         dtype = str(model.dtype).removeprefix("torch.")
         return MachineRates(str(model.device), self.name, dtype, threads, self.step_bytes)
-
-
-def best_shown(rates: MachineRates) -> float:
-    """The best bandwidth that this kind of host has shown so far; kept for later runs."""
-    from decoders.places import folder
-
-    path = folder() / SHOWN
-    try:
-        known = {k: float(v) for k, v in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        known = {}
-    best = max(known.get(rates.kind, 0.0), rates.step_bytes_per_s)
-    if best > known.get(rates.kind, 0.0):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(known | {rates.kind: best}, indent=1) + "\n")
-    return best
 
 
 def measure_rates(watch: Watch) -> dict[str, float]:

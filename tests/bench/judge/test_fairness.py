@@ -1,21 +1,18 @@
 """The fairness gate catches planted baselines that are slow, and clocks that are wrong."""
 
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.config.schema import FairnessConfig
 from bench.data.errors import ConfigError
-from bench.judge.fairness import judge, judge_folder, mixed, roofline
+from bench.judge.fairness import judge, mixed, roofline
 from bench.measure.rates import MachineRates, Watch
 from bench.run.finish import finish, unfinished
 from bench.run.summary import COLUMNS
 from decoders.api import DecoderError
-from tests.bench.fakes import SEARCHPATH
 from tests.bench.measure.test_floors import REAL
 
 LIMITS = FairnessConfig()
@@ -133,27 +130,6 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypa
         found = {f.decoder: f for f in judge(planted, config.baselines, table, LIMITS)}
         assert found["eagle2"].verdict == found["ar"].verdict == expected, found
         assert found["eagle2"].factor == pytest.approx(2 * slower)
-
-
-@pytest.mark.alone
-def test_a_finished_run_is_judged_again_under_another_limit(real, capsys):
-    config, result = real
-    finish(config, result)
-    folder = Path(config.run_dir)
-    factor = float(pd.read_csv(folder / "fairness.csv").factor.iloc[0])
-    assert factor > 1
-    for limit, expected in ((factor * 1.1, "fair"), (max(factor / 1.1, 1.0), "unfair")):
-        found = judge_folder(
-            folder, result.rows, config.baselines, FairnessConfig(limit, cpu=limit)
-        )
-        assert {f.verdict for f in found} == {expected}
-        assert set(pd.read_csv(folder / "fairness.csv").verdict) == {expected}
-    words = [*REAL, "study=fake", f"run_dir={folder}", f"fairness.factor={factor * 1.1}"]
-    words.append(f"fairness.cpu={factor * 1.1}")
-    assert main(["report", SEARCHPATH, *words]) == 0
-    shown = capsys.readouterr().out
-    assert "Baselines are fair: in a quiet moment a step of ar takes" in shown
-    assert "unfair baseline" not in shown
 
 
 def test_the_limit_is_a_setting_and_changes_no_rows():

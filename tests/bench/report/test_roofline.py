@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from bench.config.schema import FairnessConfig
-from bench.judge.fairness import judge_folder
+from bench.judge.fairness import judge, write_fairness
 from bench.measure.rates import MACHINE, MachineRates
 from bench.records.load import load
 from bench.report import build, roofline
@@ -23,7 +23,7 @@ from tests.bench.report.synthetic import DECODERS, write_run
 
 NAN = math.nan
 SLOW = "in a quiet moment a step of ar takes 10.0 times its floor of 0.825 ms, at most 4 are fair"
-RATES = MachineRates("cpu", "Example CPU", "bfloat16", 2, 16_500_000, 20e9, 300e9, shown=30e9)
+RATES = MachineRates("cpu", "Example CPU", "bfloat16", 2, 16_500_000, 20e9, 300e9)
 FEW = (DECODERS[0], DECODERS[4], *DECODERS[9:])  # ar, lantern; greedy: ar, eagle2, lantern
 
 
@@ -58,7 +58,8 @@ def made(folder: Path, lines: tuple[dict[str, object], ...] = LINES, limit: floa
     pd.DataFrame(lines).to_csv(folder / "roofline.csv", index=False)
     (folder / MACHINE).write_text(json.dumps(asdict(RATES)))
     rows = pd.read_parquet(folder / "records.parquet")
-    judge_folder(folder, rows, ["ar", "ar_greedy"], FairnessConfig(limit))
+    floors = pd.read_csv(folder / "roofline.csv")
+    write_fairness(folder, judge(rows, ["ar", "ar_greedy"], floors, FairnessConfig(limit)))
     return folder
 
 
@@ -123,8 +124,7 @@ def test_the_roofline_table_has_time_over_floor_of_every_forward(built: ReportPa
     for name in ("table.txt", "table.md", "index.html"):
         text = (built.folder / name).read_text(encoding="utf-8")
         assert "Time over floor" in text and "10.0 x" in text
-        machine = "Example CPU reads 20 GB/s, multiplies 300 Gflop/s (busy: this kind of host has"
-        assert f"{machine} shown 30 GB/s)" in " ".join(text.split())
+        assert "Example CPU reads 20 GB/s, multiplies 300 Gflop/s" in " ".join(text.split())
 
 
 def test_the_roofline_is_drawn_where_there_is_one(built: ReportPaths, tmp_path: Path) -> None:
