@@ -7,10 +7,9 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -25,13 +24,16 @@ PACKAGES = (
     "lantern-bench", "torch", "transformers", "numpy", "pyarrow", "open_clip_torch",
     "torch-fidelity",
 )  # fmt: skip
-NVML = ("driver", "cuda", "sm_clock_mhz", "sm_clock_max_mhz", "memory_clock_mhz", "power_limit_w")
+CARD = {  # what decides an NVIDIA card's times besides its name, by nvidia-smi's words for it
+    "driver": "driver_version", "sm_clock_mhz": "clocks.sm", "sm_clock_max_mhz": "clocks.max.sm",
+    "memory_clock_mhz": "clocks.mem", "power_limit_w": "power.limit",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Provenance:
     """What the rows of this process share. git_commit: of the project's own repository, or
-    NO_CHECKOUT; versions: package name -> version, and what NVML says of an NVIDIA card."""
+    NO_CHECKOUT; versions: package name -> version, and what nvidia-smi says of an NVIDIA card."""
 
     git_commit: str
     git_dirty: bool
@@ -121,38 +123,18 @@ def _cpu() -> str:
 
 
 def card_state(device: torch.device) -> dict[str, str]:
-    """What decides an NVIDIA card's times besides its name, `NVML` -> values now; nothing for
-    another device. Two runs on one model of card can differ by a third because one is capped.
-    NVML's Python package (nvidia-ml-py) is optional, and what is not known is ""."""
+    """The values of `CARD` now, and the CUDA version of torch; nothing for another device. Two runs
+    on one model of card can differ by a third because one is capped. What is not known is ""."""
     if device.type != "cuda":
         return {}
-    found = dict.fromkeys(NVML, "") | {"cuda": torch.version.cuda or ""}
-    try:
-        nvml: Any = importlib.import_module("pynvml")
-    except ImportError:
-        return found
-    with suppress(nvml.NVMLError), ExitStack() as stack:  # no driver library, say in a container
-        nvml.nvmlInit()
-        stack.callback(nvml.nvmlShutdown)
-        handle = _handle(nvml, device)
-        sm, memory = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
-        asked: dict[str, Callable[[], Any]] = {
-            "driver": nvml.nvmlSystemGetDriverVersion,
-            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, sm),
-            "sm_clock_max_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, sm),
-            "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, memory),
-            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000,
-        }
-        for name, ask in asked.items():
-            with suppress(nvml.NVMLError):  # a card or a user without the right to one of them
-                said = ask()
-                found[name] = said.decode() if isinstance(said, bytes) else str(said)
-    return found
-
-
-def _handle(nvml: Any, device: torch.device) -> Any:
-    """By UUID where torch has one: CUDA_VISIBLE_DEVICES renumbers torch's devices, not NVML's."""
+    # By UUID where torch has one: CUDA_VISIBLE_DEVICES renumbers torch's devices.
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    if uuid is not None:
-        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
-    return nvml.nvmlDeviceGetHandleByIndex(device.index or 0)
+    which = f"--id={device.index or 0 if uuid is None else f'GPU-{uuid}'}"
+    query = f"--query-gpu={','.join(CARD.values())}"
+    words = ["nvidia-smi", which, query, "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+        values = [value.strip() for value in done.stdout.split(",")]
+    except (OSError, subprocess.SubprocessError):  # no nvidia-smi, say in a container
+        values = [""] * len(CARD)
+    return {"cuda": torch.version.cuda or "", **dict(zip(CARD, values, strict=True))}
