@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bench.data.clean import shown
@@ -52,28 +51,6 @@ class CleanFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return shown(super().format(record))
-
-
-def _new(seen: set[tuple[str, str]], record: logging.LogRecord) -> bool:
-    """Whether a message has not been seen before; from now on it has."""
-    said = record.name, record.getMessage()
-    new = said not in seen
-    seen.add(said)
-    return new
-
-
-@contextmanager
-def warnings_once() -> Iterator[None]:
-    """What is logged in the same words several times shows once: a warning that holds for every
-    decoder of a study would drown the others."""
-    filters = [(handler, partial(_new, set())) for handler in logging.getLogger().handlers]
-    for handler, once in filters:
-        handler.addFilter(once)
-    try:
-        yield
-    finally:
-        for handler, once in filters:
-            handler.removeFilter(once)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import pandas as pd
 
 from bench.config.plugins import call, require_returned
 from bench.config.schema import DecoderVariant, StudyConfig
-from bench.console import progress, terminable, warnings_once
+from bench.console import progress, terminable
 from bench.data.errors import Failure, Interrupted, attempt
 from bench.judge.fairness import judge, roofline, write_fairness
 from bench.judge.quality import Scorer
@@ -88,8 +88,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     write_csv(path / "exactness.csv", cells)
     exactness = {verdict.decoder: verdict.text for verdict in judged}
     scorer = scorer if result.model.draws else None
-    with warnings_once():
-        summary = summarise(path, rows, every, fair, scorer=scorer, exactness=exactness)
+    summary = summarise(path, rows, every, fair, scorer=scorer, exactness=exactness)
     summary.write(path)
     return summary.table
 

@@ -39,7 +39,7 @@ from metrics.traces import from_trace, output_tv
 class Outcome:
     """B images as codes and pixels, and what they cost.
 
-    images: [B, 3, H, W] uint8, CPU; None for a model without a tokenizer. seconds_text / total /
+    images: [B, 3, H, W] uint8, CPU; None where none were drawn. seconds_text / total /
     vq: of the whole call, total is prefill and decoding. load: of the processors during `total`.
     peak_mb: megabytes during the call.
     """
@@ -70,13 +70,15 @@ def generate(
     meter: MemoryMeter,
     pairs: float = 0,
     rows: int | None = None,
+    draw: bool = True,
 ) -> Outcome:
     """Decodes one image per prompt, `rows` at once (None: all). The noise tables are made before
     the clock starts: they stand for the random numbers of a (seed, prompt) and are the same for
     every decoder.
 
-    pairs: verified (p, q) pairs to record per image, on average. Raises DecoderError where the
-    decoder's answer is not what the contract says and in a forked process.
+    pairs: verified (p, q) pairs to record per image, on average; draw: whether pictures are made.
+    Raises DecoderError where the decoder's answer is not what the contract says and in a forked
+    process.
     """
     if first_process() != os.getpid():
         raise DecoderError(
@@ -102,7 +104,7 @@ def generate(
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with clock.time("vq"):
-            pixels = decoded(model, codes) if model.draws else None  # [B, 3, H, W]
+            pixels = decoded(model, codes) if draw and model.draws else None  # [B, 3, H, W]
     images = None if pixels is None else quantised(pixels)
     text_s, total_s, vq_s = (clock.seconds[name] for name in ("text", "total", "vq"))
     return Outcome(generation, images, text_s, total_s, vq_s, load, meter.peak_mb())

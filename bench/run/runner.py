@@ -35,7 +35,7 @@ from bench.records.folder import Record, RunFolder, check_space, open_folder
 from bench.run.decoders import Decoders, blamed
 from bench.run.generate import Outcome, generate, picture_of, to_records
 from bench.run.schedule import Job, all_jobs, parts
-from bench.run.session import check_prompts, codes_only, frozen_heap, load_model
+from bench.run.session import check_prompts, frozen_heap, load_model
 from decoders.api import ImageModel
 
 log = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class Runner:
         # Verified pairs of an image. At temperature 0 there is no output law.
         paired = job.protocol == QUALITY and not job.variant.sampling.greedy
         return generate(
-            codes_only(self.model) if job.protocol == BATCHED else self.model,
+            self.model,
             decoder,
             [self.prompts[i].text for i in job.padded],
             job.seed,
@@ -203,6 +203,7 @@ class Runner:
             meter=self.meter,
             pairs=quality.pairs / quality.images if paired else 0,
             rows=job.size,
+            draw=job.protocol != BATCHED,
         )
 
     def identity(self, job: Job, index: int) -> Record:

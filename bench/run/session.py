@@ -15,13 +15,12 @@ import importlib.util
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import decoders
 from bench.config.plugins import call, require_returned
@@ -82,24 +81,6 @@ def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:
             for prompt in part:
                 check_prompts(model, [prompt])
             raise
-
-
-@dataclass(frozen=True)
-class CodesOnly:
-    """A tokenizer that keeps its codebook, which relaxed rules need, and draws nothing."""
-
-    codebook: Tensor
-    missing = True  # `decoders.api.ImageModel.draws`
-
-    def decode(self, codes: Tensor) -> Tensor:
-        raise DecoderError(f"no pictures are made here, found {tuple(codes.shape)} codes to draw")
-
-
-def codes_only(model: ImageModel) -> ImageModel:
-    """The model without pictures, so that neither time nor memory of the tokenizer is spent."""
-    if not model.draws:
-        return model
-    return dataclasses.replace(model, tokenizer=CodesOnly(model.codebook))
 
 
 @contextmanager
