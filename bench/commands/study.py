@@ -175,7 +175,7 @@ def cmd_check(words: Sequence[str]) -> int:
 
     @cache
     def captions() -> list[str]:
-        return [prompt.text for prompt in load_prompts(config.prompts, None)]
+        return [prompt.text for prompt in load_prompts(config.prompts, 2)]
 
     examine(model, captions, max(variant.sampling.cfg for variant in every))
     found = verdicts(model, every, captions)

@@ -170,16 +170,14 @@ class LatencyProtocol:
 
 @dataclass(frozen=True)
 class QualityProtocol:
-    """Batched, one seed for every decoder. images 0: not run. reseeds: how many
-    other seeds the baseline has, counted from reseed_from (None: seed + 1); they make the reseed
-    band. 0: none. margin: points of CLIP score that a decoder may lose on AR and still be called
-    not worse."""
+    """Batched, one seed for every decoder. images 0: not run. reseeds: how many other seeds the
+    baseline has, the ones after the study's; they make the reseed band. margin: points of CLIP
+    score that a decoder may lose on AR and still be called not worse."""
 
     images: Amount
     batch: Count = 32
     pairs: Amount = 128
     reseeds: Annotated[int, Within(0, 1000)] = 1
-    reseed_from: Seed | None = None
     margin: Annotated[float, Within(0, above=True)] = 1.0
 
     def __post_init__(self) -> None:
@@ -260,11 +258,6 @@ class StudyConfig:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
         for seed in self.reseeds[-1:]:
             fitted("the last reseed", seed, Seed)
-        if self.seed in self.reseeds:
-            raise ConfigError(
-                f"quality.reseed_from must differ from seed, the reseeds are {[*self.reseeds]} and "
-                f"seed is {self.seed}: a reseed is the baseline under another one"
-            )
 
     @property
     def baselines(self) -> list[str]:
@@ -274,8 +267,7 @@ class StudyConfig:
     @property
     def reseeds(self) -> range:
         """The other seeds of the baseline."""
-        first = self.seed + 1 if self.quality.reseed_from is None else self.quality.reseed_from
-        return range(first, first + self.quality.reseeds)
+        return range(self.seed + 1, self.seed + 1 + self.quality.reseeds)
 
     @property
     def prompts_needed(self) -> int:

@@ -8,14 +8,13 @@ duplicate image and would narrow every interval without adding anything. What a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.config.plugins import call, require_returned
 from bench.config.schema import LoaderConfig
 from bench.data.errors import ConfigError, PromptError
 from decoders.documents import one_line, require_readable
-from decoders.kinds import Count, fitted
 
 if TYPE_CHECKING:
     from decoders.models.text.features import FeatureCache
@@ -45,30 +44,19 @@ class PromptSet(list[Prompt]):
 
 
 def load_prompts(loader: LoaderConfig, count: int | None) -> PromptSet:
-    """The first `count` prompts of a set; None: all. `prompts.limit` takes the first so many of any
-    set. Raises ConfigError where a loader returns something else, PromptError for too few prompts
-    and what `check` refuses."""
-    settings = dict(loader.kwargs)
-    limit: int | None = fitted("prompts.limit", settings.pop("limit", None), Count | None)
-    wanted = count if limit is None else limit
-    found = call(replace(loader, kwargs=settings), count=wanted)
-    listed = isinstance(found, Sequence) and not isinstance(found, str)
-    require_returned(loader, found, listed, "a list of prompts")
-    source = str(settings.get("path") or f"prompts={loader.name}")
-    if limit is not None and len(found) < limit:
+    """The first `count` prompts of a set; None: all. Raises ConfigError where a loader returns
+    something else, PromptError for too few prompts and what `check` refuses."""
+    prompts = call(loader, count=count)
+    listed = isinstance(prompts, Sequence) and not isinstance(prompts, str)
+    require_returned(loader, prompts, listed, "a list of prompts")
+    source = str(loader.kwargs.get("path") or f"prompts={loader.name}")
+    if len(prompts) < (count or 1):
         raise PromptError(
-            f"prompts.limit={limit}, but {source} has {len(found)} prompts; set "
-            f"prompts.limit={len(found)} or less, or null"
+            f"{source} has {len(prompts) or 'no'} prompts, {count or 1} are wanted; lower "
+            "latency.prompts and quality.images, or give more prompts"
         )
-    chosen = found[:wanted][:count]
-    if len(chosen) < (count or 1):
-        have = f"{source} has" if limit is None else f"prompts.limit={limit} leaves"
-        raise PromptError(
-            f"{have} {len(chosen) or 'no'} prompts, {count or 1} are wanted; lower latency.prompts "
-            "and quality.images, or give more prompts"
-        )
-    check(chosen, source, repeats=getattr(found, "repeats", False))
-    return PromptSet(chosen, getattr(found, "text", None))
+    check(prompts[:count], source, repeats=getattr(prompts, "repeats", False))
+    return PromptSet(prompts[:count], getattr(prompts, "text", None))
 
 
 def check(prompts: Sequence[Prompt], source: str, repeats: bool = False) -> None:

@@ -7,16 +7,13 @@ from bench.prompts import Prompt
 from decoders.tiny.scenes import SPLITS, scene_captions
 
 
-def load(count: int | None, split: str = "bench", seed: int = 0) -> list[Prompt]:
+def load(count: int, split: str = "bench", seed: int = 0) -> list[Prompt]:
     """The first `count` distinct captions of a split; the category says how many objects.
 
     Two scenes may have the same caption; the later one is skipped, as it would be the same image.
-    There is no last one, so count None (all) is a ConfigError.
     """
     if split not in SPLITS:
         raise ConfigError(unknown("prompts.split", split, SPLITS))
-    if count is None:
-        raise ConfigError("scenes have no end: say how many with prompts.limit=")
     found: dict[str, Prompt] = {}
     start = 0
     while len(found) < count:

@@ -41,7 +41,6 @@ def test_study_main_composes_the_published_decoders():
         (["decoders=[{decoder: ar, name: ../x}]"], "letters, digits"),
         (["prompts=coco"], "prompts.path"),
         (["latency.prompts=0", "quality.images=0"], "nothing to run"),
-        (["quality.reseed_from=0"], "reseed_from must differ"),
         (["decoders=[ar]", "drafter.checkpoint=x"], "has a part `drafter`"),
         (["seed=1,2"], "sweep"),
         (["acceptance.delta=interval(0,1)"], "write them, as in acceptance.delta=A,B"),

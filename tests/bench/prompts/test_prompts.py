@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from bench.config.compose import compose_study
 from bench.config.schema import LoaderConfig
@@ -16,8 +15,6 @@ from bench.prompts import PromptSet, load_prompts
 from bench.prompts.file import captions_of
 from bench.run.runner import run_study
 from tests.bench import fakes
-
-SETS = Path(__file__).parents[3] / "conf/prompts"
 
 
 def load(name: str, count: int | None = None, **settings: Any) -> PromptSet:
@@ -96,8 +93,6 @@ def test_names_and_prompts_of_other_systems_meet(tmp_path):
         assert captions_of([Path(f"{of_image}.png")], path) == ["a cup"]
     with pytest.raises(PromptError, match="are the same"):
         load("file", path=write(tmp_path, "a.txt", "\n".join(both)))
-    table = f"Prompt\tCategory\na cup\t{both[1]}\n"
-    assert len(load("parti", path=write(tmp_path, "p.tsv", table), category=both[0])) == 1
     named = compose_study([f"decoders=[{{decoder: ar, name: '{both[1]}'}}]"]).decoders[0]
     assert named.name == both[0]
 
@@ -175,9 +170,7 @@ def test_parti_categories(tmp_path):
     )
     path = write(tmp_path, "parti.tsv", text)
     assert texts(load("parti", 2, path=path)) == ["bond", 'a "B" cat']
-    assert [p.id for p in load("parti", 1, path=path, category="Animals")] == ["parti-0002"]
-    with pytest.raises(PromptError, match="Animals"):
-        load("parti", 1, path=path, category="Animal")
+    assert [p.category for p in load("parti", path=path)] == ["Abstract", "Animals"]
 
 
 def test_coco_picks_one_caption_an_image_and_keeps_its_id(tmp_path):
@@ -206,38 +199,12 @@ def test_classes():
         load("classes", 2, only=[5, 5])
 
 
-# ---- prompts.limit ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def ten(tmp_path: Path) -> str:
-    return write(tmp_path, "ten.txt", "".join(f"prompt {i}\n" for i in range(10)))
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in SETS.glob("*.yaml")))
-def test_every_set_has_a_limit(name):
-    words = [f"prompts={name}", "decoders=[ar]", "prompts.limit=0"]
-    if "path" in OmegaConf.load(SETS / f"{name}.yaml").keys():  # noqa: SIM118  ??? is a key too
-        words.append("prompts.path=none.txt")
-    with pytest.raises(EXPLAINED, match=r"prompts\.limit must be at least 1"):
-        load_prompts(compose_study(words).prompts, 1)
-
-
-@pytest.mark.parametrize(
-    ("count", "limit", "expected"),
-    [
-        (1, 11, "prompts.limit=11, but .* has 10 prompts"),
-        (3, 2, "prompts.limit=2 leaves 2 prompts, 3 are wanted"),
-    ],
-)
-def test_too_few_prompts_are_explained(ten, count, limit, expected):
-    with pytest.raises(PromptError, match=expected):
-        load("file", count, path=ten, limit=limit)
-
-
-def test_a_study_that_wants_more_than_is_left_stops_before_anything_is_decoded(fake_study, ten):
-    words = ["prompts=file", f"prompts.path={ten}", "prompts.limit=5"]
-    with pytest.raises(PromptError, match="leaves 5 prompts, 6 are wanted"):
+def test_a_study_that_wants_more_than_there_are_stops_before_anything_is_decoded(
+    fake_study, tmp_path
+):
+    path = write(tmp_path, "five.txt", "".join(f"prompt {i}\n" for i in range(5)))
+    words = ["prompts=file", f"prompts.path={path}"]
+    with pytest.raises(PromptError, match="has 5 prompts, 6 are wanted"):
         run_study(fake_study(*words))
     assert fakes.CALLS == []
     rows = run_study(fake_study(*words, "quality.images=5")).rows
