@@ -16,7 +16,6 @@ LONGEST = 60  # characters of a value
 ASKED = ("in the folder", "asked for")
 MACHINES = ("there", "here")
 GROUPS = ("model", "backend", "prompts")  # chosen by name: another name explains all below it
-UNSET = object()
 
 
 def differences(
@@ -25,40 +24,31 @@ def differences(
     """`latency.prompts: 54 in the folder, 20 asked for; ...`, at most `MAX_SHOWN` of them with a
     count of the rest; "" where nothing differs. sides: what the two are called.
 
-    Both are plain containers: two `StudyConfig.measured()`, or any other two mappings. A setting of
-    several decoders that differs in the same way is listed once, with their names.
+    Both are plain containers: two `StudyConfig.measured()`, or any other two mappings.
     """
     old, new = dict(there), json.loads(json.dumps(wanted))
     for group in GROUPS:
         names = [side.get(group, {}).get("name") for side in (old, new)]
         if names[0] != names[1]:
             old[group], new[group] = names
-    lineups = [{e["name"]: e for e in side.pop("decoders", None) or []} for side in (old, new)]
-    lines = _lineup([*lineups[0]], [*lineups[1]], sides)
-    pairs = [("", _flat(old), _flat(new))]
-    pairs += [(name, settings_of(entry), settings_of(lineups[1][name]))
-              for name, entry in lineups[0].items() if name in lineups[1]]  # fmt: skip
-    decoders: dict[tuple[str, str], list[str]] = {}  # (setting, its two values) -> who has them
-    for name, one, other in pairs:
-        for key in {**one, **other}:
-            values = one.get(key, UNSET), other.get(key, UNSET)
-            if values[0] != values[1]:
-                text = f"{_value(values[0])} {sides[0]}, {_value(values[1])} {sides[1]}"
-                decoders.setdefault((key, text), []).append(name)
-    for (key, text), names in decoders.items():
-        lines.append(key + (f" ({_short(', '.join(names))})" if any(names) else "") + f": {text}")
-    lines.sort(key=lambda line: not line.startswith(("name:", "decoders:")))  # the most telling
+    one, other = _settings(old, new), _settings(new, old)
+    lines = [
+        f"{key}: {_value(one.get(key))} {sides[0]}, {_value(other.get(key))} {sides[1]}"
+        for key in sorted({**one, **other}, key=lambda key: key not in ("name", "decoders"))
+        if one.get(key) != other.get(key)
+    ]
     more = len(lines) - MAX_SHOWN
     return "; ".join(lines[:MAX_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _lineup(old: list[str], new: list[str], sides: tuple[str, str]) -> list[str]:
-    """Decoders that only one side has, or that their order differs."""
-    lines = []
-    for mine, other, side in ((old, new, sides[0]), (new, old, sides[1])):
-        if names := [name for name in mine if name not in other]:
-            lines.append(f"decoders: {_short(', '.join(names))} {side} only")
-    return lines or ["decoders: in another order"] * (old != new)
+def _settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a configuration as one level; of its decoders those that the other has."""
+    entries = {entry["name"]: entry for entry in config.get("decoders") or []}
+    shared = [entry["name"] for entry in other.get("decoders") or [] if entry["name"] in entries]
+    settings = {**_flat(config), "decoders": [*entries]}
+    for name in shared:
+        settings |= {f"{key} ({name})": v for key, v in settings_of(entries[name]).items()}
+    return settings
 
 
 def settings_of(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +90,7 @@ def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 def _value(value: Any) -> str:
     """As YAML has it."""
-    if value is UNSET:
+    if value is None:
         return "not set"
     return _short(value if isinstance(value, str) and value else json.dumps(value))
 

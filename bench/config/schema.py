@@ -283,9 +283,6 @@ class StudyConfig:
             del plain[key]
         for key in ("busy", "wait_for_quiet"):  # which rows count is no part of what they hold
             del plain["latency"][key]
-        for key, value in (("batch", [1]), ("requests", None)):  # as before there were others
-            if plain["latency"][key] == value:
-                del plain["latency"][key]
         for entry in plain["decoders"]:
             del entry["expect"]
         return plain
