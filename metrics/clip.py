@@ -90,15 +90,6 @@ class ClipScore:
     mean: Interval
 
 
-@dataclass(frozen=True)
-class Preference:
-    """correct: [n] bool; share: of all images; by_attribute: (share, images) of each attribute."""
-
-    correct: np.ndarray
-    share: Interval
-    by_attribute: dict[str, tuple[float, int]]
-
-
 def clip_score(
     clip: ImageText, images: Images, captions: Sequence[str], *, batch: int = 64
 ) -> ClipScore:
@@ -114,27 +105,18 @@ def clip_score(
 
 
 def attribute_preference(
-    clip: ImageText,
-    images: Images,
-    pairs: Sequence[tuple[str, str, str]],
-    *,
-    batch: int = 64,
-) -> Preference:
-    """Preference over n (right caption, wrong caption, attribute), one an image; a tie is wrong.
+    clip: ImageText, images: Images, pairs: Sequence[tuple[str, str, str]]
+) -> float:
+    """The share of images that prefer the right caption, of n (right caption, wrong caption,
+    attribute); a tie is wrong.
 
     Pairs are what ``decoders.tiny.scenes.counterfactual`` returns. Raises as `clip_score`.
     """
-    features = image_embeddings(clip, images, batch=batch)
+    features = image_embeddings(clip, images)
     _same_count(features, pairs, "caption pairs")
-    right = text_embeddings(clip, [p[0] for p in pairs], batch=batch)
-    wrong = text_embeddings(clip, [p[1] for p in pairs], batch=batch)
-    correct = ((features * right).sum(1) > (features * wrong).sum(1)).numpy()
-    names = np.array([p[2] for p in pairs])
-    by_attribute = {
-        str(name): (float(correct[names == name].mean()), int((names == name).sum()))
-        for name in sorted(set(names.tolist()))
-    }
-    return Preference(correct, student_mean(correct.astype(float)), by_attribute)
+    right = text_embeddings(clip, [p[0] for p in pairs])
+    wrong = text_embeddings(clip, [p[1] for p in pairs])
+    return float(((features * right).sum(1) > (features * wrong).sum(1)).double().mean())
 
 
 def retrieval_at_1(clip: ImageText, images: Images, captions: Sequence[str]) -> tuple[float, float]:

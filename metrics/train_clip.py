@@ -128,12 +128,12 @@ def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:
     found = {
         "retrieval_image_to_text": to_text,
         "retrieval_text_to_image": to_image,
-        "preference": attribute_preference(clip, images, pairs).share.value,
+        "preference": attribute_preference(clip, images, pairs),
     }
     for name in ATTRIBUTES:
         rows = [i for i in indices if name != "relation" or scenes.specs[i].relation is not None]
         pairs = [counterfactual("valid", i, attribute=name) for i in rows]
-        found[f"preference_{name}"] = attribute_preference(clip, images[rows], pairs).share.value
+        found[f"preference_{name}"] = attribute_preference(clip, images[rows], pairs)
     return {name: round(value, 4) for name, value in found.items()}
 
 

@@ -36,7 +36,6 @@ from decoders.models.weights import sha256_of
 CODE = (".py", ".cpp", ".h", ".json")  # files of decoders/ that a digest is of
 DTYPE, DEVICE = "torch's default dtype", "torch's default device"
 NAMED = 3  # names in a message
-ENCODE = 64  # prompts read at once when they are checked
 
 
 def load_model(
@@ -71,16 +70,11 @@ def load_model(
 def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:
     """Reads every prompt once, so that one the model cannot read stops the run before it starts.
     The DecoderError names the prompt."""
-    for start in range(0, len(prompts), ENCODE):
-        part = prompts[start : start + ENCODE]
+    for prompt in prompts:
         try:
-            model.text.check([prompt.text for prompt in part])
+            model.text.check([prompt.text])
         except DecoderError as error:
-            if len(part) == 1:
-                raise DecoderError(f"the model cannot read prompt {part[0].id}: {error}") from error
-            for prompt in part:
-                check_prompts(model, [prompt])
-            raise
+            raise DecoderError(f"the model cannot read prompt {prompt.id}: {error}") from error
 
 
 @contextmanager

@@ -74,10 +74,8 @@ def test_preference_is_right_when_the_right_caption_is_nearer(clip, images):
     pairs = [counterfactual("valid", i) for i in range(40)]
     found = attribute_preference(clip, images, pairs)
     flipped = attribute_preference(clip, images, [(w, r, a) for r, w, a in pairs])
-    assert found.share.value + flipped.share.value == pytest.approx(1)
-    assert sum(count for _, count in found.by_attribute.values()) == 40
-    tie = attribute_preference(clip, images, [(r, r, a) for r, _, a in pairs])
-    assert tie.share.value == 0
+    assert found + flipped == pytest.approx(1)
+    assert attribute_preference(clip, images, [(r, r, a) for r, _, a in pairs]) == 0
 
 
 def test_bad_images_are_refused(clip, images):
@@ -104,4 +102,4 @@ def test_the_embedded_weights_fit_today_s_vocabulary():
     held_out = range(500_000, 500_200)
     images = torch.from_numpy(scene_batch("valid", held_out).images)
     pairs = [counterfactual("valid", i) for i in held_out]
-    assert attribute_preference(clip, images, pairs).share.value > 0.85
+    assert attribute_preference(clip, images, pairs) > 0.85
