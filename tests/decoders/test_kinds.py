@@ -12,7 +12,6 @@ import pytest
 
 from decoders.api import DecoderError
 from decoders.compose import PartSpec, build_part
-from decoders.documents import read_object
 from decoders.kinds import Seed, Within, fitted, hints_of
 
 if TYPE_CHECKING:
@@ -107,17 +106,3 @@ def test_an_object_of_a_file_becomes_a_dataclass() -> None:
     ):
         with pytest.raises(DecoderError, match=says):
             fitted("f", values, Shape)
-
-
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    for text, says in (
-        ("{", "not valid JSON"),
-        ("[]", "an object"),
-        ('{"a": NaN}', "NaN"),
-        ("[" * 100_000, "nested"),
-        ('{"a": "b"}', "a must be an integer"),
-    ):
-        path.write_text(text)
-        with pytest.raises(DecoderError, match=f"{path}.*{says}"):
-            read_object(path, {"a": int})

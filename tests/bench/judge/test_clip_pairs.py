@@ -63,21 +63,6 @@ def test_a_study_pairs_each_decoder_with_ar_of_its_temperature(fake_run) -> None
     assert "less" not in columns and "each" not in columns, "the summary keeps its columns"
 
 
-def test_failed_images_are_left_out_on_both_sides(fake_run) -> None:
-    _, result = fake_run("latency.prompts=0", DECODERS)
-    rows = result.rows.copy()
-    drawn = rows.protocol == "quality"
-    lost = drawn & (
-        ((rows.decoder == "fake_spec") & (rows.prompt_index == 0))
-        | ((rows.decoder == "fake_ar") & (rows.prompt_index == 2))
-        | ((rows.decoder == "greedy") & (rows.prompt_index > 0))  # one image is left
-    )
-    rows.loc[lost, "status"], rows.loc[lost, "image"] = "failed", ""
-    found = compared(result, rows)
-    assert "fast_greedy" not in found.index and found.clip_images["fake_spec"] == 4
-    assert found.clip_less_baseline["fake_spec"] == pytest.approx(-(2 + 2 + 1 + 2) / 4)
-
-
 def test_without_ar_there_is_no_table_and_an_old_one_goes(fake_study) -> None:
     result = run_study(fake_study("latency.prompts=0", "decoders=[fake_spec]"))
     (result.path / CLIP_PAIRS).write_text("of another time")

@@ -58,13 +58,6 @@ def test_operations_and_bytes_are_those_of_the_real_forward(model, rows, codes):
     assert work.bytes == sum(p.nbytes for p in read) + cache.nbytes
 
 
-def test_half_precision_halves_the_bytes_and_leaves_the_operations():
-    full, half = (
-        target_cost(random_model(dtype=kind)).work(2, 3) for kind in (torch.float32, torch.bfloat16)
-    )
-    assert full.bytes == 2 * half.bytes and full.operations == half.operations
-
-
 def test_a_target_that_does_not_name_its_layers_has_a_floor_of_its_parameters_and_a_hint():
     model = gpt_model()
     cost = target_cost(model)
@@ -145,13 +138,10 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     run_study(config)
     assert len(seen) == 3, "nothing was timed again"
     (folder / "records.parquet").unlink()
-    run_study(config)
-    assert len(seen) == 4, "as if stopped after its last image, before the moment behind it"
-    assert fakes.forget(folder, decoder="ar", protocol="latency", prompt_index=0)
     result = run_study(config)
-    assert len(seen) == 6, "a session that times something measures too"
+    assert len(seen) == 4, "as if stopped after its last image, before the moment behind it"
     finish(config, result)
-    assert len(seen) == 6 and read_rates(folder / MACHINE).step_bytes_per_s == 9e15
+    assert len(seen) == 4 and read_rates(folder / MACHINE).step_bytes_per_s == 9e15
     table = pd.read_csv(folder / "roofline.csv")
     assert (table.bytes_per_s == 9e15).all(), "the best of all sessions"
 

@@ -44,24 +44,6 @@ def whole(fake_run) -> Path:
     return result.path
 
 
-def test_an_interrupted_study_resumes_to_the_same_table(fake_study, tmp_path):
-    flag = tmp_path / "interrupt"
-    flag.touch()
-    words = [
-        "decoders=[fake_ar,{decoder: fake_spec, overrides: ['loop.kill_at=number 1']}]",
-        f"loop.flag={flag}",
-    ]
-    folders = [tmp_path / "interrupted", tmp_path / "whole"]
-    configs = [fake_study(*words, f"run_dir={folder}") for folder in folders]
-    with pytest.raises(KeyboardInterrupt):
-        run_study(configs[0])
-    assert fakes.recorded(folders[0]) and not (folders[0] / "records.parquet").exists()
-    flag.unlink()
-    for config in configs:
-        finish(config, run_study(config))
-    same(*folders)
-
-
 class Killed(BaseException):
     """As SIGKILL: nothing handles it."""
 

@@ -16,7 +16,6 @@ from bench.records.study import read_identity
 from bench.run.runner import run_study
 from bench.run.shards import Shard, part_of, run_shard
 from tests.bench import fakes
-from tests.bench.run.test_failures import bad
 from tests.tiny import short
 
 UNTIMED = "latency.prompts=0"
@@ -81,14 +80,6 @@ def test_the_last_shard_ends_the_run(tmp_path, capsys):
     with open_folder(tmp_path, identity, shard="2-of-3"):
         assert main([*words, "shard=1/2"]) == 0, "a shard that ends later finishes the run"
     assert not (tmp_path / "summary.csv").exists()
-
-
-def test_a_failing_image_fails_in_a_shard_as_in_a_run(fake_study):
-    failing = bad("loop.fail_at=number 2")
-    config = fake_study(UNTIMED, "quality.reseeds=0", f"decoders=[fake_ar,{failing}]")
-    assert run_shard(config, Shard(0, 2)) == 3, "the batch of the image"
-    failed = (rows := sharded(config, 2))[rows.status == "failed"]
-    assert failed.prompt_index.tolist() == [0, 2, 4] and "NaN logits" in failed.error.iloc[0]
 
 
 def test_shards_share_a_folder_and_a_run_has_it_alone(fake_study):
