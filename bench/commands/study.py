@@ -42,14 +42,14 @@ def cmd_run(words: Sequence[str]) -> int:
       python -m bench run study=main decoders=[ar,lantern] latency.prompts=12 quality.images=64
     """
     from bench.config.compose import compose_study
-    from bench.run.shards import Shard, part_of, run_on_ray, work
+    from bench.run.shards import Shard, part_of, run_on_ray, run_part
 
     part, words = part_of(words)
     config = compose_study(words)
     if part is None:
         return _run(config, words)
     if isinstance(part, Shard):
-        return work(config, part, words, partial(_run, config, words))
+        return run_part(config, part, words, partial(_run, config, words))
     return run_on_ray(config, part, words)
 
 

@@ -84,9 +84,9 @@ def roofline(
         lines = [_line(one, mine, cost, rates) for one, mine in each if len(mine)]
         return pd.DataFrame(lines, columns=ROOFLINE_COLUMNS)
 
-    found = table(None if watch is None else watch.known() or watch.look())
+    found = table(None if watch is None else watch.best() or watch.measure())
     if watch is not None and any(below_floor(name, found) for name in found.decoder):
-        found = table(watch.look())
+        found = table(watch.measure())
     write_text(folder / ROOFLINE, found.to_csv(index=False))
     return found
 

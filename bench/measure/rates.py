@@ -72,16 +72,16 @@ class Watch:
     step_bytes: int
     name: str
 
-    def known(self) -> MachineRates | None:
+    def best(self) -> MachineRates | None:
         """The best of all moments so far, of earlier sessions too; None where machine.json is not
         there, or is of another machine, dtype, thread count or model."""
         rates = read_rates(self.folder / MACHINE)
         unmeasured = rates and replace(rates, step_bytes_per_s=0.0, operations_per_s=0.0)
         return rates if unmeasured == self._unmeasured() else None
 
-    def look(self) -> MachineRates:
+    def measure(self) -> MachineRates:
         """Measures now; returns the best of all moments so far."""
-        best, moment = self.known() or self._unmeasured(), measure_rates(self)
+        best, moment = self.best() or self._unmeasured(), measure_rates(self)
         rates = {name: max(getattr(best, name), rate) for name, rate in moment.items()}
         best = replace(best, **rates)
         write_text(self.folder / MACHINE, json.dumps(asdict(best), indent=1) + "\n")

@@ -51,11 +51,11 @@ def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
 
 class Decoders:
     """By name: built: the decoder, or why there is none; labels: loop, drafter, tree and acceptance
-    of its records; code: its digest. ahead: jobs to come, by their shape; calling: the name of the
+    of its records; code: its digest. ahead: jobs to come, by their shape; current: the name of the
     decoder that is called; warm: shapes that were warmed up."""
 
     def __init__(self, model: ImageModel, variants: Sequence[DecoderVariant]) -> None:
-        self.model, self.calling = model, ""
+        self.model, self.current = model, ""
         # Before any is built: loading a drafter takes its name away from the model.
         weights, places = dict(model.weights_sha256), dict(model.drafters)
         self.ahead: Counter[tuple[str, int]] = Counter()
@@ -85,11 +85,11 @@ class Decoders:
         self.guard.check(variant)
         return result
 
-    def of(self, job: Job) -> Decoder:
+    def decoder_of(self, job: Job) -> Decoder:
         """The decoder of a job, which is called next. Raises DecoderError where it cannot be
         run."""
-        self.calling = job.variant.name
-        decoder = self.built[self.calling]
+        self.current = job.variant.name
+        decoder = self.built[self.current]
         if isinstance(decoder, Failure):
             raise DecoderError(f"it cannot be run: {decoder.error}")
         return decoder
@@ -148,7 +148,7 @@ class Decoders:
         plain = how and build(models[1], job.variant)
         if plain is None or isinstance(plain, Failure):
             return ""
-        return compiled_difference(models, (self.of(job), plain), prompt, job.seed)
+        return compiled_difference(models, (self.decoder_of(job), plain), prompt, job.seed)
 
 
 def warm_up(image: Callable[[], Outcome], most: int, tolerance: float) -> list[Outcome]:
@@ -167,7 +167,7 @@ def warm_up(image: Callable[[], Outcome], most: int, tolerance: float) -> list[O
     return outcomes
 
 
-def blamed(error: str, spec: DecoderSpec) -> str:
+def name_plug_ins(error: str, spec: DecoderSpec) -> str:
     """An error with the decoder's plug-ins, where it names none of them: what is raised inside a
     loop may be a drafter's doing."""
     names = plug_ins(spec)

@@ -32,7 +32,7 @@ from bench.measure.memory import meter_of
 from bench.prompts import Prompt, load_prompts
 from bench.records.columns import BATCHED, MERGED, QUALITY, SCHEMA_VERSION, empty_measures
 from bench.records.folder import Record, RunFolder, check_space, open_folder
-from bench.run.decoders import Decoders, blamed
+from bench.run.decoders import Decoders, name_plug_ins
 from bench.run.generate import Outcome, generate, picture_of, to_records
 from bench.run.schedule import Job, all_jobs, parts
 from bench.run.session import check_prompts, frozen_heap, load_model
@@ -113,8 +113,8 @@ class Runner:
         total, left = (sum(len(job.indices) for p in some for job in p) for some in (parts, todo))
         timed = any(job.timed for part in parts for job in part)
         # A session stopped behind the last timed image has left the moment after it to this one.
-        look = timed and not (self.folder.path / MERGED).exists()
-        if not (left or look):
+        measure = timed and not (self.folder.path / MERGED).exists()
+        if not (left or measure):
             return
         with frozen_heap(), progress(total, name, total - left) as bar:
             self.decoders.expect([job for part in todo for job in part])
@@ -123,8 +123,8 @@ class Runner:
                     self.run_part(part, bar)
             except DeviceLostError as error:
                 self._lose_device([job for part in todo for job in part], error)
-            if look:
-                self._look(bar)
+            if measure:
+                self._measure_machine(bar)
 
     def resume(self, jobs: Sequence[Job]) -> None:
         """Takes the records of these jobs that count, and looks whether what is left fits on the
@@ -145,7 +145,7 @@ class Runner:
         if part[0].timed:
             # Measuring takes memory: where the peak cannot be reset, it comes last.
             if self.meter.exact:
-                self._look(bar)
+                self._measure_machine(bar)
             self.warm_up(part, bar)
         gc.collect()
         gc.freeze()  # what the warm-up has left to stay
@@ -191,7 +191,7 @@ class Runner:
 
     def generate(self, job: Job) -> Outcome:
         """The images of a job."""
-        quality, decoder = self.config.quality, self.decoders.of(job)
+        quality, decoder = self.config.quality, self.decoders.decoder_of(job)
         # Verified pairs of an image. At temperature 0 there is no output law.
         paired = job.protocol == QUALITY and not job.variant.sampling.greedy
         return generate(
@@ -244,7 +244,7 @@ class Runner:
 
     def _fail(self, job: Job, error: str, started: str) -> None:
         """Appends the records of a job that failed."""
-        error = blamed(error, job.variant.entry.spec)
+        error = name_plug_ins(error, job.variant.entry.spec)
         log.warning("%s failed (%s): %s", job.variant.name, job.protocol, error)
         state = {**empty_measures(), "status": "failed", "error": error}
         self.append(job, [self.identity(job, index) | state for index in job.indices], started)
@@ -252,7 +252,7 @@ class Runner:
     def _lose_device(self, todo: Sequence[Job], error: DeviceLostError) -> None:
         """Records what is left of the decoder that has lost the GPU as failed, so that a resume
         goes on without it. Raises DeviceLostError."""
-        name = self.decoders.calling
+        name = self.decoders.current
         for job in todo:
             left = any(key not in self.folder.records for key in job.keys)
             if left and job.variant.name == name:
@@ -275,8 +275,8 @@ class Runner:
             prompt, image = self.prompts[job.indices[0]].text, partial(self.generate, few)
             self.decoders.warm_up(few, image, prompt, self.config.latency)
 
-    def _look(self, bar: Any) -> None:
+    def _measure_machine(self, bar: Any) -> None:
         """Measures the machine, where anything asks for its rates."""
         if self.watch is not None:
             bar.set_postfix_str("measuring the machine")
-            log.info("the machine: %s", self.watch.look())
+            log.info("the machine: %s", self.watch.measure())

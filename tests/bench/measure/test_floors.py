@@ -112,10 +112,10 @@ def test_the_best_rates_of_several_moments_count(model, tmp_path, monkeypatch):
         "bench.measure.rates.measure_rates", lambda _: dict(zip(names, next(moments), strict=True))
     )
     watch = Watch(tmp_path, model, 1000, "here")
-    assert watch.known() is None
-    best = [watch.look() for _ in range(3)][-1]
+    assert watch.best() is None
+    best = [watch.measure() for _ in range(3)][-1]
     assert (best.step_bytes_per_s, best.operations_per_s) == (40e9, 120e9)
-    assert watch.known() == best and replace(watch, step_bytes=999).known() is None
+    assert watch.best() == best and replace(watch, step_bytes=999).known() is None
 
 
 def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(

@@ -1,12 +1,7 @@
 """A study as a user runs it: protocols, resume, failures. On toy decoders."""
 
-from pathlib import Path
-
 from bench.run.runner import run_study
 from tests.bench import fakes
-
-ROOT = Path(__file__).parents[3]
-FAILING = "{decoder: fake_spec, name: bad, overrides: ['loop.fail_at=number 2']}"
 
 
 def test_every_image_is_a_row_with_its_picture(fake_run):
