@@ -93,7 +93,9 @@ def run_shard(config: StudyConfig, shard: Shard) -> int:
         return sum(r["status"] == "failed" for r in runner.folder.records.values())
 
 
-def run_part(config: StudyConfig, shard: Shard, words: Sequence[str], whole: Callable[[], int]) -> int:
+def run_part(
+    config: StudyConfig, shard: Shard, words: Sequence[str], whole: Callable[[], int]
+) -> int:
     """One shard, and the end of the run where it was the last. Returns an exit status: 0 also where
     images failed, which are records too. words: of the study; whole: the run without `shard=`."""
     from bench.records.folder import recorded
