@@ -16,8 +16,6 @@ from pathlib import Path
 
 import torch
 
-from decoders.api import ImageModel
-
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 MB = 1e6
 
@@ -49,11 +47,6 @@ class MemoryMeter:
             return int(line.split()[1]) * 1024 / MB
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / MB
-
-
-def meter_of(model: ImageModel) -> MemoryMeter:
-    """The meter of a model as it is run."""
-    return MemoryMeter(model.device, model.mode == "graph")
 
 
 def _can_reset() -> bool:

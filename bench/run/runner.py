@@ -28,7 +28,7 @@ from bench.measure.busy import Neighbours
 from bench.measure.clock import Clock, now
 from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.floors import watch_of
-from bench.measure.memory import meter_of
+from bench.measure.memory import MemoryMeter
 from bench.prompts import Prompt, load_prompts
 from bench.records.columns import BATCHED, MERGED, QUALITY, SCHEMA_VERSION, empty_measures
 from bench.records.folder import Record, RunFolder, check_space, open_folder
@@ -99,7 +99,8 @@ class Runner:
         self.origin, self.hash = origin, config.hash
         self.variants = variants(config, model.sampling)
         self.decoders = Decoders(model, self.variants)
-        self.clock, self.meter = Clock(model.device), meter_of(model)
+        self.clock = Clock(model.device)
+        self.meter = MemoryMeter(model.device, recorded=model.mode == "graph")
         self.watch = watch_of(folder.path, model, origin.gpu or origin.cpu)
         self.neighbours = Neighbours(config.latency, config.backend.device)
         if not self.meter.exact:
