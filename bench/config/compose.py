@@ -97,7 +97,7 @@ def _study(root: dict[str, Any]) -> StudyConfig:
         off = key == "metric" and fitted(key, root.get(key), dict).get("_target_") is None
         root[key] = None if off else LoaderConfig.of(root.get(key), key)
     study: StudyConfig = fitted("", root, StudyConfig)
-    return dataclasses.replace(study, backend=settled(study.backend))
+    return dataclasses.replace(study, backend=choose_layers(study.backend))
 
 
 def sort_overrides(words: Sequence[str]) -> Overrides:
@@ -255,7 +255,7 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
     return entry
 
 
-def settled(backend: BackendConfig) -> BackendConfig:
+def choose_layers(backend: BackendConfig) -> BackendConfig:
     """With `layers: auto` settled: native where the CPU kernel is made for the backend and can be
     built here. A run's configuration says what ran."""
     if backend.layers != "auto":

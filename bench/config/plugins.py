@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from bench.config.schema import LoaderConfig
-from bench.data.errors import EXPLAINED, ConfigError, described
+from bench.data.errors import EXPLAINED, ConfigError, describe_error
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,9 @@ def call(loader: LoaderConfig, **extra: Any) -> Any:
         raise
     except Exception as error:
         log.info("%s raised", loader.target, exc_info=True)
-        raise ConfigError(f"{loader.name} ({loader.target}) failed: {described(error)}") from error
+        raise ConfigError(
+            f"{loader.name} ({loader.target}) failed: {describe_error(error)}"
+        ) from error
 
 
 def require_returned(loader: LoaderConfig, found: Any, fits: bool, wanted: str) -> None:

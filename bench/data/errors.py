@@ -81,8 +81,8 @@ def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) ->
         raise
     except Exception as error:
         if loses_device(error):
-            raise DeviceLostError(described(error)) from error
-        return Failure(described(error))
+            raise DeviceLostError(describe_error(error)) from error
+        return Failure(describe_error(error))
 
 
 def loses_device(error: Exception) -> bool:
@@ -94,7 +94,7 @@ def loses_device(error: Exception) -> bool:
     return lost and "out of memory" not in str(error)
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """`Type: message`, with file and line where a plug-in raised it. What explains itself (an error
     of the project's own types) needs no place."""
     from decoders.places import place

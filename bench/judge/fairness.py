@@ -37,9 +37,7 @@ NAN = math.nan
 QUIET = 0.1  # quantile over timings
 TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
 FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
-# See `decoders.api.Trace.path`; the second in records from before the one road for all decoders.
-COMPILED = "compiled", "kernel"
-EAGER = "eager", "tensor"
+COMPILED, EAGER = "compiled", "eager"  # see `decoders.api.Trace.path`
 PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
 PARTS = ("step", "ar", "forward")
 ROOFLINE_COLUMNS = [
@@ -212,9 +210,9 @@ def mixed(timed: pd.DataFrame, decoder: str) -> str:
     return f"its {' and '.join(slow)} ran eagerly, where others' ran compiled"
 
 
-def _ran(rows: pd.DataFrame, phase: str, ways: Sequence[str]) -> pd.Series:
-    """Of which rows a piece ran in one of these ways."""
-    return rows.path.map(lambda path: pairs(str(path)).get(phase) in ways).astype(bool)
+def _ran(rows: pd.DataFrame, phase: str, way: str) -> pd.Series:
+    """Of which rows a piece ran in this way."""
+    return rows.path.map(lambda path: pairs(str(path)).get(phase) == way).astype(bool)
 
 
 def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 from bench.config.describe import labels
 from bench.config.schema import DecoderVariant, LatencyProtocol
 from bench.data.clean import shown
-from bench.data.errors import Failure, attempt, described
+from bench.data.errors import Failure, attempt, describe_error
 from bench.judge.same_codes import compiled_difference
 from bench.records.columns import LATENCY
 from bench.run.generate import Outcome
@@ -44,7 +44,7 @@ def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
             lambda: build_decoder(model, variant.entry.spec, variant.sampling), (DecoderError,)
         )
     except BrokenModule as error:
-        return Failure(described(error))
+        return Failure(describe_error(error))
     except DecoderError as error:
         raise DecoderError(f"the decoder {variant.name} cannot be built: {error}") from error
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bench.commands.train import compose_train
-from bench.config.compose import compose_study, settled
+from bench.config.compose import choose_layers, compose_study
 from bench.config.schema import BackendConfig
 from bench.data.errors import ConfigError
 from decoders.execution.cpu import library
@@ -30,7 +30,7 @@ def test_auto_is_the_kernel_where_it_can_be_built(monkeypatch):
 @pytest.mark.parametrize("words", [{"device": "cuda"}, {"execution": "compile"}])
 def test_elsewhere_auto_is_torch_and_native_an_error(words, monkeypatch):
     monkeypatch.setattr(library, "missing", lambda: None)
-    assert settled(backend(**words)).layers == "torch"
+    assert choose_layers(backend(**words)).layers == "torch"
     (found,) = words.values()
     with pytest.raises(ConfigError, match=rf"found .*{found}.*use backend=cpu"):
         backend(**words, layers="native")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.config.compose import settled
+from bench.config.compose import choose_layers
 from bench.config.schema import BackendConfig
 from decoders.api import DecoderError
 from decoders.execution.cpu import library
@@ -44,7 +44,7 @@ def script(path: Path, text: str) -> str:
 def test_without_a_compiler_auto_is_torch(monkeypatch):
     monkeypatch.setattr(library.platform, "system", lambda: "Linux")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert settled(CPU).layers == "torch"
+    assert choose_layers(CPU).layers == "torch"
     assert "install g++, or name one in CXX" in str(library.missing())
     with pytest.raises(DecoderError, match=r"cannot be built: no C\+\+ compiler \(g\+\+, c\+\+\)"):
         library.load()
@@ -56,7 +56,7 @@ def test_without_a_compiler_auto_is_torch(monkeypatch):
 def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     text = 'case "$1" in --version) echo own 1.0;; *) echo out of biscuits >&2; exit 3;; esac'
     monkeypatch.setenv("CXX", script(tmp_path / "own", text))
-    assert settled(CPU).layers == "native"
+    assert choose_layers(CPU).layers == "native"
     with pytest.raises(DecoderError) as caught:
         library.load()
     for words in ("ended with 3", "out of biscuits", "set backend.layers=torch"):
