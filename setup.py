@@ -1,15 +1,17 @@
 """What pyproject.toml cannot say: files that a wheel gets besides its packages.
 
-results/published lies outside the packages and is read by `compare`. An editable install reads it
-where it is.
+results/published lies outside the packages and is read by `compare`; the commit is known as long as
+there is a repository. An editable install reads both where they are.
 """
 
+import runpy
 from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
+ROOT = Path(__file__).resolve().parent
 PUBLISHED = sorted(Path("results/published").iterdir())  # relative: setuptools wants it so
 VERSION = runpy.run_path(str(ROOT / "bench" / "data" / "version.py"))
 COMMIT, CHANGED = VERSION["checkout"](ROOT)  # now, as a build writes into the tree
