@@ -93,7 +93,7 @@ def test_the_best_rates_of_several_moments_count(model, tmp_path, monkeypatch):
     assert watch.best() is None
     best = [watch.measure() for _ in range(3)][-1]
     assert (best.step_bytes_per_s, best.operations_per_s) == (40e9, 120e9)
-    assert watch.best() == best and replace(watch, step_bytes=999).known() is None
+    assert watch.best() == best and replace(watch, step_bytes=999).best() is None
 
 
 def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
