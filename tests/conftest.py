@@ -55,9 +55,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Slow tests come first, so that two processes end together; those that want the room to
+    themselves last, so that nobody waits for them in between."""
     if (seed := config.getoption("shuffle")) is not None:
         draw = lambda name: random.Random(f"{seed} {name}").random()  # noqa: E731
         items.sort(key=lambda item: (draw(item.nodeid.partition("::")[0]), draw(item.nodeid)))
+        return
+    marked = lambda item, name: item.get_closest_marker(name) is not None  # noqa: E731
+    items.sort(key=lambda item: (marked(item, "alone"), not marked(item, "slow")))
 
 
 def pytest_collection_finish() -> None:
@@ -78,6 +83,21 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Studies ask for two threads, and get them also where the suite has one core to itself."""
     cores = max(2, os.cpu_count() or 2)
     monkeypatch.setattr("bench.measure.device.available_cores", lambda: cores)
+
+
+@pytest.fixture
+def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exactness gate draws few small images: for verdicts that other checks decide."""
+    monkeypatch.setattr("bench.judge.gate.sampled.DRAWN", 4096)
+
+
+@pytest.fixture
+def small_images(few_images: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it has 25 or 36 places where it has 64 to 256 else: for verdicts that hang on none of
+    the late ones."""
+    for check, sizes in (("batches.SIZES", (12, 5)), ("laws.LONG", (12, 6, 18)),
+                         ("whole_law.LONG", (2, 6, 3))):  # fmt: skip
+        monkeypatch.setattr(f"bench.judge.gate.{check}", sizes)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

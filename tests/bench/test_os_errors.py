@@ -62,8 +62,10 @@ def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch, capsys):
     assert os.environ["XDG_CONFIG_HOME"] == "/caches", "libraries of the report ask for it"
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize(("words", "status"), [("list nope", 2), ("list backend", 0)])
+@pytest.mark.parametrize(
+    ("closed", "words", "status"),
+    [(">&-", "list backend", 0), ("2>&-", "list nope", 2), ("<&- >&- 2>&-", "list backend", 0)],
+)
 def test_closed_streams_change_no_status(closed, words, status):
     """A daemon's child may have none of its standard streams."""
     command = f"{shlex.quote(sys.executable)} -m bench {words} {closed}"

@@ -7,6 +7,7 @@ NVIDIA's assembler, which comes with it, do the rest.
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import tempfile
@@ -27,19 +28,12 @@ from bench.config.compose import compose_study
 from bench.config.schema import variants
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, resolve
-from tests.cuda.pretend import (
-    HOPPER,
-    Card,
-    Schedule,
-    _pretend,
-    fake,
-    fake_model,
-    step,
-)
+from tests.cuda.pretend import HOPPER, TWICE, Card, fake, fake_model, pretend, step
 from tests.decoders.compositions import entry
 
 GENERATED = re.compile(r"async_compile\.triton\('([^']+)', '''(.*?)'''", re.DOTALL)
 USED = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
+ATTENTION = ("_scaled_dot_product_efficient_attention",)
 FAILURES = (TritonError, RuntimeError)  # of Triton's compiler; its passes raise RuntimeError
 
 
@@ -132,38 +126,116 @@ def spec_of(name: str) -> DecoderSpec:
     return replace(spec, loop=replace(spec.loop, kwargs={**spec.loop.kwargs, **shown}))
 
 
-class Written(Schedule):
-    """Lowers as `Schedule` does, and goes on to machine code; a graph that it knows is not lowered
-    again."""
+class Lowered:
+    """A backend of `torch.compile` that lowers and fuses as Inductor does and goes on to machine
+    code, and then runs the graph as it is. A graph that the compiler knows is not lowered again.
+
+    caches: shapes of a cache's tensors; launches: kernels by kind and name; copies: kernels beside
+    attention that read or write more than half of a cache."""
 
     def __init__(self, compiler: Compiler, card: Card, caches: set[tuple[int, ...]]) -> None:
-        super().__init__(card, caches)
-        self.compiler = compiler
+        self.compiler, self.card, self.caches = compiler, card, caches
         self.kernels: list[Kernel] = []
+        self.launches: Counter[str] = Counter()
+        self.copies: list[str] = []
 
     def __call__(self, graph: Any, inputs: list[Any]) -> Any:
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._inductor.decomposition import select_decomp_table
+
         forms = [(x.shape, x.stride(), x.dtype) if hasattr(x, "stride") else x for x in inputs]
         key = f"{self.card.cc} {forms} {graph.print_readable(print_output=False)}"
         if key in self.compiler.pieces:
             self.kernels, self.launches, self.copies = self.compiler.pieces[key]
             return graph.forward
-        run = super().__call__(graph, inputs)
+        lower = aot_autograd(
+            fw_compiler=self._lower,
+            decompositions=select_decomp_table(),
+            keep_inference_input_mutations=True,  # what is written in place stays in the graph
+        )
+        run = lower(graph, inputs)
         self.compiler.pieces[key] = self.kernels, self.launches, self.copies
         return run
 
-    def _end(self, lowered: Any) -> None:
-        code, _ = lowered.codegen()
-        self.kernels = [
-            self.compiler.generated(name, source, self.card)
-            for name, source in GENERATED.findall(code.value)
-        ]
+    def _lower(self, graph: Any, inputs: list[Any]) -> Any:
+        from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
+        from torch._guards import detect_fake_mode
+        from torch._inductor.compile_fx import view_to_reshape
+        from torch._inductor.debug import DebugContext
+        from torch._inductor.fx_passes.joint_graph import canonicalize_quant_mapping
+        from torch._inductor.fx_passes.post_grad import post_grad_passes
+        from torch._inductor.graph import GraphLowering
+        from torch._inductor.virtualized import V
+
+        canonicalize_quant_mapping(graph)
+        with ExitStack() as stack:
+            pretend(stack, self.card)
+            view_to_reshape(graph)
+            stack.enter_context(V.set_fake_mode(detect_fake_mode(inputs)))
+            post_grad_passes(graph, is_inference=True)
+            lowered = GraphLowering(graph, example_inputs=inputs, is_inference=True)
+            for context in (
+                V.set_graph_handler(lowered),
+                V.set_extern_kernel_nodes([]),
+                V.set_debug_handler(DebugContext()),
+            ):
+                stack.enter_context(context)
+            lowered.run(*inputs)
+            code, _ = lowered.codegen()
+            self.kernels = [
+                self.compiler.generated(name, source, self.card)
+                for name, source in GENERATED.findall(code.value)
+            ]
+            for node in lowered.scheduler.nodes:
+                self.launches.update(_launched(node))
+                self.copies += _copies(node, lowered, self.caches)
+        return make_boxed_func(graph.forward)
+
+
+def _launched(node: Any) -> list[str]:
+    """Names of what a node of the schedule launches."""
+    from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
+
+    if isinstance(node, NopKernelSchedulerNode):
+        return []
+    if not isinstance(node, ExternKernelSchedulerNode):
+        return ["fused"]
+    inner: Any = node.node
+    name = str(getattr(inner, "python_kernel_name", None) or type(inner).__name__)
+    if type(inner).__name__ == "MultiOutput" or name.split(".")[-2:-1] == ["view_as_real"]:
+        return []
+    short = name.removesuffix(".default").removesuffix(".src").split(".")[-1]
+    return [short] * (1 + (short in TWICE))
+
+
+def _copies(node: Any, lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
+    """What a node of the schedule does to a whole cache, unless it is attention."""
+    from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
+
+    inputs = {
+        name: math.prod(map(int, x.get_size()))
+        for name, x in lowered.graph_inputs.items()
+        if hasattr(x, "get_size") and tuple(map(int, x.get_size())) in caches
+    }
+    found = []
+    for one in node.get_nodes():
+        used = one.read_writes.reads | one.read_writes.writes
+        names = {lowered.scheduler.mutation_real_name.get(dep.name, dep.name) for dep in used}
+        touched = [name for name in names if name in inputs]
+        if isinstance(one, ExternKernelSchedulerNode):
+            if touched and not any(name in ATTENTION for name in _launched(one)):
+                found.append(f"{_launched(one)} of {touched}")
+        elif not isinstance(one, NopKernelSchedulerNode):
+            size = math.prod(int(each) for part in one.get_ranges() for each in part)
+            found += [f"{one.get_name()} of {x}" for x in touched if 2 * size >= inputs[x]]
+    return found
 
 
 @dataclass
 class Compiler:
     """Lowers a graph once and compiles a kernel once, whichever steps they are part of.
 
-    pieces: by graph and card, what `Written` found; known: by source and card.
+    pieces: by graph and card, what `Lowered` found; known: by source and card.
     """
 
     pieces: dict[str, tuple[list[Kernel], Counter[str], list[str]]] = field(default_factory=dict)
@@ -173,7 +245,7 @@ class Compiler:
         """A step of the decoder `name` of conf/decoder, at LlamaGen-XL's sizes with so many layers,
         in bfloat16 at batch 1 with guidance."""
         with fake(), targeting(GPUTarget("cuda", card.cc, 32)):
-            found = step(fake_model(layers), spec_of(name), sampling, partial(Written, self, card))
+            found = step(fake_model(layers), spec_of(name), sampling, partial(Lowered, self, card))
         return Step(
             [kernel for _, piece in found for kernel in piece.kernels],
             {phase: piece.launches.total() for phase, piece in found},
@@ -193,7 +265,7 @@ class Compiler:
         from torch._inductor.codecache import PyCodeCache
 
         with ExitStack() as stack:
-            _pretend(stack, card)
+            pretend(stack, card)
             helpers = heuristics.triton_helpers
             for what in ("set_driver_to_gpu", "set_driver_to_cpu"):
                 stack.enter_context(mock.patch.object(helpers, what, lambda *_: None))

@@ -1,11 +1,9 @@
-"""A decoder's step on a CUDA device that is not there, on tensors of no memory: what the eager step
-dispatches (`Operators`), and what Inductor lowers its pieces to (`Schedule`). `tests.cuda.lowered`
-goes on to machine code.
+"""A decoder's step on a CUDA device that is not there, on tensors of no memory, and what its eager
+step dispatches (`Operators`). `tests.cuda.lowered` compiles it to machine code.
 """
 
 from __future__ import annotations
 
-import math
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -39,7 +37,6 @@ FREE = (  # beside views: what allocates, or says something of a tensor
     "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "_unsafe_view",
     "detach", "alias", "lift_fresh", "_reshape_alias", "resize_", "set_", "device",
 )  # fmt: skip
-ATTENTION = ("_scaled_dot_product_efficient_attention",)
 TWICE = ("topk", "sort", "argsort")  # a selection and a sort; a sort in two passes
 
 
@@ -178,114 +175,10 @@ def _noise(model: ImageModel) -> Noise:
     return Noise(torch.empty(size, device=CUDA), key)
 
 
-# ---- what the compiler makes of a piece ---------------------------------------------------------
+# ---- the card ----------------------------------------------------------------------------------
 
 
-class Schedule:
-    """A backend of `torch.compile` that lowers and fuses as Inductor does, counts the kernels by
-    kind and name, and then runs the graph as it is. caches: shapes of a cache's tensors; copies:
-    kernels beside attention that read or write more than half of one."""
-
-    def __init__(self, card: Card, caches: set[tuple[int, ...]]) -> None:
-        self.card, self.caches = card, caches
-        self.launches: Counter[str] = Counter()
-        self.copies: list[str] = []
-
-    def __call__(self, graph: Any, inputs: list[Any]) -> Any:
-        from torch._dynamo.backends.common import aot_autograd
-        from torch._inductor.decomposition import select_decomp_table
-
-        made = aot_autograd(
-            fw_compiler=self._lower,
-            decompositions=select_decomp_table(),
-            keep_inference_input_mutations=True,  # what is written in place stays in the graph
-        )
-        return made(graph, inputs)
-
-    def _lower(self, graph: Any, inputs: list[Any]) -> Any:
-        from torch._inductor.fx_passes.joint_graph import canonicalize_quant_mapping
-
-        canonicalize_quant_mapping(graph)
-        return self._count(graph, inputs)
-
-    def _count(self, graph: Any, inputs: list[Any]) -> Any:
-        from functorch.compile import make_boxed_func  # type: ignore[import-untyped]
-        from torch._inductor.compile_fx import view_to_reshape
-        from torch._inductor.debug import DebugContext
-        from torch._inductor.fx_passes.post_grad import post_grad_passes
-        from torch._inductor.graph import GraphLowering
-        from torch._inductor.virtualized import V
-
-        with ExitStack() as stack:
-            _pretend(stack, self.card)
-            view_to_reshape(graph)
-            stack.enter_context(V.set_fake_mode(_mode_of(inputs)))
-            post_grad_passes(graph, is_inference=True)
-            lowered = GraphLowering(graph, example_inputs=inputs, is_inference=True)
-            for context in (
-                V.set_graph_handler(lowered),
-                V.set_extern_kernel_nodes([]),
-                V.set_debug_handler(DebugContext()),
-            ):
-                stack.enter_context(context)
-            lowered.run(*inputs)
-            self._end(lowered)
-            for node in lowered.scheduler.nodes:
-                self.launches.update(_launched(node))
-                self.copies += _copies(node, lowered, self.caches)
-        return make_boxed_func(graph.forward)
-
-    def _end(self, lowered: Any) -> None:
-        lowered.init_wrapper_code()
-        lowered._update_scheduler()
-
-
-def _launched(node: Any) -> list[str]:
-    """Names of what a node of the schedule launches."""
-    from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
-
-    if isinstance(node, NopKernelSchedulerNode):
-        return []
-    if not isinstance(node, ExternKernelSchedulerNode):
-        return ["fused"]
-    inner: Any = node.node
-    name = str(getattr(inner, "python_kernel_name", None) or type(inner).__name__)
-    if type(inner).__name__ == "MultiOutput" or name.split(".")[-2:-1] == ["view_as_real"]:
-        return []
-    short = name.removesuffix(".default").removesuffix(".src").split(".")[-1]
-    return [short] * (1 + (short in TWICE))
-
-
-def _copies(node: Any, lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
-    """What a node of the schedule does to a whole cache, unless it is attention."""
-    from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
-
-    inputs = {
-        name: math.prod(map(int, x.get_size()))
-        for name, x in lowered.graph_inputs.items()
-        if hasattr(x, "get_size") and tuple(map(int, x.get_size())) in caches
-    }
-    found = []
-    for one in node.get_nodes():
-        used = one.read_writes.reads | one.read_writes.writes
-        names = {lowered.scheduler.mutation_real_name.get(dep.name, dep.name) for dep in used}
-        touched = [name for name in names if name in inputs]
-        if isinstance(one, ExternKernelSchedulerNode):
-            if touched and not any(name in ATTENTION for name in _launched(one)):
-                found.append(f"{_launched(one)} of {touched}")
-        elif not isinstance(one, NopKernelSchedulerNode):
-            size = math.prod(int(each) for part in one.get_ranges() for each in part)
-            found += [f"{one.get_name()} of {x}" for x in touched if 2 * size >= inputs[x]]
-    return found
-
-
-def _mode_of(inputs: list[Any]) -> Any:
-    from torch._guards import detect_fake_mode
-
-    return detect_fake_mode(inputs)
-
-
-def _pretend(stack: ExitStack, card: Card = HOPPER) -> None:
+def pretend(stack: ExitStack, card: Card = HOPPER) -> None:
     """What Inductor asks of a device that is not there."""
     import torch._inductor.config as config
     from torch._dynamo.device_interface import CudaInterface

@@ -10,7 +10,6 @@ import pytest
 from bench.commands.train import compose_train
 from bench.config.compose import compose_study
 from bench.config.schema import DecoderVariant, StudyConfig, variants
-from bench.judge.gate import sampled
 from bench.run.finish import verdicts
 from decoders.api import ImageModel
 from decoders.compose import DecoderSpec, build_decoder
@@ -60,8 +59,7 @@ def test_the_parts_of_the_page_are_short():
 
 
 @pytest.mark.parametrize("name, verdict", ROWS)
-def test_a_part_gets_the_verdict_that_the_page_states(name, verdict, study, model, monkeypatch):
-    monkeypatch.setattr(sampled, "DRAWN", 2048)  # of the gate
+def test_a_part_gets_the_verdict_that_the_page_states(name, verdict, study, model, small_images):
     (found,) = verdicts(model, [variant_of(study, model, name)], lambda: ["a red ball"])
     assert found.verdict == verdict, found.detail
     assert found.as_expected

@@ -8,7 +8,6 @@ import pytest
 
 from bench.config.compose import compose_study
 from bench.config.schema import variants
-from bench.judge.gate import sampled
 from bench.run.finish import verdicts
 from decoders.models.small import random_model
 
@@ -44,8 +43,7 @@ def test_links_lead_to_files_and_headings(page):
         assert not heading or heading in anchors(there), link
 
 
-def test_the_drafter_of_the_readme_decodes_exactly(tmp_path, monkeypatch):
-    monkeypatch.setattr(sampled, "DRAWN", 2048)  # of the gate
+def test_the_drafter_of_the_readme_decodes_exactly(tmp_path, monkeypatch, small_images):
     (source,) = [text for kind, text in BLOCKS if kind == "python"]
     (settings,) = [text for kind, text in BLOCKS if kind == "yaml"]
     (tmp_path / "my_drafter.py").write_text(source)

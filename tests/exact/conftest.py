@@ -5,19 +5,13 @@ from typing import Any
 
 import pytest
 
-from bench.judge.gate import check, sampled, whole_law
+from bench.judge.gate import check, whole_law
 from bench.judge.gate.report import CheckResult
 
 CHECKS = {
     check: ("batches_check", "definition_check", "loop_check", "wide_check"),
     whole_law: ("law_check",),
 }
-
-
-@pytest.fixture
-def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few small images, for verdicts that other checks decide."""
-    monkeypatch.setattr(sampled, "DRAWN", 4 * sampled.BATCH)
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth():
     assert check_decoder(composed("chain", COOL), TAU_0).verdict == "exact"
 
 
+@pytest.mark.usefixtures("small_images")
 def test_cool_sd_that_relaxes_nowhere_is_exact():
     exact = verifying("cool_sd.CoolSD", delta=0.4)  # omega_1 = 0.86
     assert check_decoder(composed("chain", exact), TAU_1).verdict == "exact"

@@ -121,32 +121,6 @@ def test_drawn_children_can_leave_the_bound_far_behind():
     assert law.declared == pytest.approx(0.25, abs=1e-5)
 
 
-def test_the_released_dynamic_residual_does_not_honour_the_bound():
-    """All k + 1 neighbours lose their mass as soon as one is admitted, so the law is about equally
-    far from p whatever delta or lambda (METHODS 4, point 1: 0.402 for three settings alike)."""
-    wide = small_model(64, 2, 4)
-    flat = torch.full((64,), 1 / 64)
-    rules = {
-        0.05: Lantern(wide, k=25, delta=0.05, residual="released"),
-        0.2: Lantern(wide, k=25, delta=0.2, residual="released"),
-        1 / 64: LanternPP(wide, k=25, lam=2.0, residual="released"),
-    }
-    for bound, rule in rules.items():
-        law = node_law(rule, flat, None, torch.tensor([3]))
-        assert law.declared == pytest.approx(bound, abs=1e-5)
-        assert law.tv == pytest.approx(0.41, abs=0.02)
-        rule.residual = "paper"
-        assert node_law(rule, flat, None, torch.tensor([3])).tv <= bound + 1e-6
-
-
-def test_the_released_static_residual_moves_the_law():
-    """It zeroes the drafter's q on the neighbours (METHODS 4, point 2): even where the rule may
-    move next to nothing the law is not p."""
-    model = small_model(16, 2, 3)
-    rule = LanternPP(model, k=10, lam=2.0, residual="released")
-    assert max(node_law(rule, p, q, 1).tv for _, p, q in random_pairs(16, 8, seed=9)) > 0.09
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_nodes_stay_within_the_output_bound_which_one_draft_meets(name):
     """With the lemma's correction, and with the papers', which does no worse."""

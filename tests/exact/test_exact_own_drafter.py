@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.judge.gate import check_decoder, sampled
+from bench.judge.gate import check_decoder
 from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
@@ -27,8 +27,7 @@ def medusa(folder, tree="chain"):
 
 
 @pytest.mark.parametrize("sampling", [TAU_0, TAU_1], ids=["greedy", "sampled"])
-def test_a_trained_medusa_is_exact(trained, sampling, monkeypatch):
-    monkeypatch.setattr(sampled, "DRAWN", 2048)
+def test_a_trained_medusa_is_exact(trained, sampling, small_images):
     found = check_decoder(medusa(trained), sampling, MODEL)
     assert found.verdict == "exact", found
     assert "its drafter untrained" in found.detail
@@ -44,8 +43,8 @@ def test_a_trained_medusa_is_exact(trained, sampling, monkeypatch):
         ("specdec.SpecDec", verifying("specdec.SpecDec"), TAU_1, "relaxed"),
     ],
 )
-def test_the_verdict_on_a_block_an_exit_and_specdec(drafter, rule, sampling, verdict, monkeypatch):
-    monkeypatch.setattr(sampled, "DRAWN", 2048)
+@pytest.mark.usefixtures("small_images")
+def test_the_verdict_on_a_block_an_exit_and_specdec(drafter, rule, sampling, verdict):
     found = check_decoder(composed("chain", rule, drafter=drafting(drafter)), sampling)
     assert found.verdict == verdict, found
 

@@ -50,19 +50,19 @@ def test_greedy_decoders_give_the_tokens_of_greedy_ar(spec):
         assert found.evidence["greedy"]["share_of_drafts"] > 0.1
 
 
-def test_filters_without_guidance_are_exact_too(few_images):
+def test_filters_without_guidance_are_exact_too(small_images):
     sampling = Sampling(temperature=0.7, top_k=500, top_p=0.9)
     assert check_decoder(composed("small"), sampling).verdict == "exact"
 
 
-def test_lantern_on_the_dynamic_tree_keeps_its_bound(few_images):
+def test_lantern_on_the_dynamic_tree_keeps_its_bound(small_images):
     found = check_decoder(composed("dynamic", lantern()), TAU_1)
     assert found.verdict == "relaxed"
     law = found.evidence["node law"]
     assert 0.1 < found.figure <= law["max_bound"]
 
 
-def test_drawn_drafts_move_more_than_lantern_pp_declares(few_images):
+def test_drawn_drafts_move_more_than_lantern_pp_declares(small_images):
     """p_A differs from draft to draft, so the law over drafts is no single p_A (METHODS 4)."""
     found = check_decoder(composed("static_25", lantern_pp()), TAU_1)
     assert (found.verdict, found.text) == ("relaxed", "relaxed")
@@ -82,13 +82,14 @@ def test_drawn_drafts_move_more_than_lantern_pp_declares(few_images):
     ],
     ids=["dynamic", "static"],
 )
-def test_released_residuals_are_called_what_they_are(spec, few_images):
+def test_released_residuals_are_called_what_they_are(spec, small_images):
     found = check_decoder(spec, TAU_1)
     assert found.verdict == "broken" and found.figure > 0.2
     assert "is exceeded" in found.detail and "norm((p - q a)+)" in found.detail
 
 
 @pytest.mark.parametrize(("rule", "residual"), [(lantern, "released"), (lantern_pp, "paper")])
+@pytest.mark.usefixtures("small_images")
 def test_greedy_relaxed_decoders_are_bounded(rule, residual):
     """At temperature 0 the residual plays no part."""
     tree = "dynamic" if rule is lantern else "small"
@@ -99,6 +100,7 @@ def test_greedy_relaxed_decoders_are_bounded(rule, residual):
 
 
 @pytest.mark.parametrize("sampling", [TAU_1, TAU_0], ids=["sampled", "greedy"])
+@pytest.mark.usefixtures("small_images")
 def test_another_target_is_no_tv_away_and_its_loop_is_exact_on_one_like_all_others(sampling):
     (entry,) = compose_study(["study=smoke", "decoders=[par]"]).decoders
     found = check_decoder(entry.spec, sampling)
@@ -116,6 +118,7 @@ def test_another_target_is_no_tv_away_and_its_loop_is_exact_on_one_like_all_othe
         ("vvs", "output TV up to 0.6491 at"),
     ],
 )
+@pytest.mark.usefixtures("small_images")
 def test_a_loop_that_claims_no_law_is_relaxed_and_its_distance_is_named(name, words):
     (entry,) = compose_study(["study=smoke", f"decoders=[{name}]"]).decoders
     found = check_decoder(entry.spec, TAU_1)
@@ -135,6 +138,7 @@ class Boundless(ZipAR):
         return made
 
 
+@pytest.mark.usefixtures("small_images")
 def test_a_loop_that_claims_no_law_is_broken_where_what_it_says_is_no_number():
     found = check_decoder(DecoderSpec("x", PartSpec(f"{__name__}.Boundless")), TAU_0)
     assert found.verdict == "broken"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from bench.config.compose import compose_study
 from bench.judge.gate import check_decoder
 from bench.judge.gate.branching import NotEnumerable, Scripted, explore
 from bench.judge.gate.reference import ar_probabilities
@@ -21,7 +20,6 @@ from tests.exact.specs import (
     AR,
     SPECULATIVE,
     composed,
-    lantern,
     part,
     planted,
     planting,
@@ -146,22 +144,3 @@ def test_what_is_not_followed_to_the_end_is_no_fault_and_no_proof() -> None:
     assert 0 < made.rest < 0.9 and not made.complete
     assert made.tv < 1e-12
     assert float(made.law.sum()) == pytest.approx(1 - made.rest)
-
-
-ROWS = ("sjd", "scd_mc", "sjd_pac", "sjd_plus", "duo")
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_rows_of_conf_are_exact(name: str) -> None:
-    """With a table drafter."""
-    (entry,) = compose_study(["study=smoke", f"decoders=[{name}]"]).decoders
-    found = judged(entry.spec)
-    assert found.tv < 1e-12 and found.rest == 0
-    assert entry.expect == "exact"
-
-
-def test_the_gate_says_how_far_it_looked(few_images: None) -> None:
-    for spec in (EXACTLY["block"], composed("chain", lantern(delta=0.0))):
-        found = check_decoder(spec, PLAIN)
-        assert found.verdict == "exact"
-        assert "ways to images of 3**" in found.detail

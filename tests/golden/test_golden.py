@@ -1,4 +1,5 @@
-"""Codes and accepted lengths are those of before, for every decoder, under both executions."""
+"""Codes and accepted lengths are those of before, for every decoder; with and without guidance in
+the CPU kernel too, which has no part in filters."""
 
 import json
 
@@ -9,12 +10,13 @@ from decoders.execution.cpu.library import missing
 from tests.golden.decoders import ALL, FILE, SAMPLINGS, generated, small
 
 EXPECTED = json.loads(FILE.read_text())
+HOW = [("eager", sampling) for sampling in SAMPLINGS]
+HOW += [("cpu", sampling) for sampling in ("sampling", "no guidance")]
 
 
-@pytest.mark.parametrize("how", ["eager", "cpu"])
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize(("how", "sampling"), HOW)
 @pytest.mark.parametrize("name", ALL)
-def test_codes_are_those_of_the_golden_file(name: str, sampling: str, how: str) -> None:
+def test_codes_are_those_of_the_golden_file(name: str, how: str, sampling: str) -> None:
     if how == "cpu" and missing() is not None:
         pytest.skip(str(missing()))
     assert generated(executed(small(), how), name, sampling) == EXPECTED[f"{name} | {sampling}"]

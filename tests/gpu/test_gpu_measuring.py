@@ -27,7 +27,7 @@ def test_generate_compiles_with_its_static_cache():
     greedy = Sampling(temperature=0.0, cfg=2.0)
     text, noise = model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 16)
     expected = build_decoder(model, AR, greedy).generate(text, noise).codes
-    made = Generate(model, greedy, static=True, compiled=True)
+    made = Generate(model, greedy, cache="compiled")
     for _ in range(3):  # compiling, recording, replaying
         assert torch.equal(made.generate(text, noise).codes, expected)
 

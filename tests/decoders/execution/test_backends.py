@@ -18,7 +18,17 @@ from decoders.execution.eager import Execution
 from decoders.execution.state import fill, tensors
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.compositions import CHAIN, EAGLE, EXACT, LOOP, OWN, SPECS, STATIC, with_targets
+from tests.decoders.compositions import (
+    CHAIN,
+    EAGLE,
+    EXACT,
+    LOOP,
+    OWN,
+    SPECS,
+    STATIC,
+    Traced,
+    with_targets,
+)
 
 PROMPTS = [["a b"], ["c d e"], ["f"]]
 
@@ -137,8 +147,11 @@ def test_later_images_are_prefilled_where_the_first_one_was(name, made):
     assert_same(found, [decoded(decoder_of(name), SECOND), decoded(decoder_of(name), FIRST)])
 
 
+@dataclasses.dataclass
 class CompiledReplay(Replayed):
     """A recorded step of compiled pieces, on the CPU."""
+
+    compiler: Compiled = dataclasses.field(default_factory=lambda: Traced(autotune=False))
 
     def _compiles(self, device: torch.device) -> bool:
         return True
@@ -190,7 +203,7 @@ def test_a_compiled_step_gives_the_codes_of_an_eager_one_and_has_no_guards(monke
 
 @torch.inference_mode()
 def test_one_compiled_prefill_serves_caches_of_any_size():
-    how, model = Compiled(autotune=False), random_model(vocab=16, grid=4)
+    how, model = Traced(autotune=False), random_model(vocab=16, grid=4)
     target, text = model.target, model.text.encode(["a b", "c"])
     for capacity in (40, 64):
         mine, right = (target.new_cache(4, capacity) for _ in range(2))
@@ -203,7 +216,7 @@ def test_one_compiled_prefill_serves_caches_of_any_size():
 
 def test_compiled_pieces_of_two_decoders_are_two():
     """Compiled pieces have no guards: another temperature must not meet the first one's code."""
-    how = Compiled(autotune=False)
+    how = Traced(autotune=False)
     for temperature in (0.0, 1.0):
         made, _ = codes_of(how, "ar", temperature)
         wanted, _ = codes_of(execution("eager"), "ar", temperature)

@@ -104,14 +104,13 @@ def test_the_trace_adds_up(tree: str, rule: str, temperature: float, cfg: float)
 
 
 DRAFTERS: dict[str, Any] = {
-    "eagle": Eagle, "free": lambda model: Free(model, layers=1),
     **{name: resolve(path) for name, path in PATHS.items()},
+    "eagle": Eagle, "Free": lambda model: Free(model, layers=1),
 }  # fmt: skip
 DRAFTED = [
     (drafter, tree)
     for drafter in DRAFTERS
-    for tree in TREES
-    if drafter == "eagle" or tree != "static"
+    for tree in (TREES if drafter == "eagle" else ("wide", "dynamic"))
 ]
 
 

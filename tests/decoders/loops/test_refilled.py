@@ -21,8 +21,8 @@ from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
-from tests.decoders.compositions import entry, with_targets
-from tests.decoders.execution.cpu.test_compiled_pieces import DECODERS, Traced
+from tests.decoders.compositions import Traced, entry, with_targets
+from tests.decoders.execution.cpu.test_compiled_pieces import DECODERS
 from tests.decoders.execution.test_backends import Replayed
 
 PROMPTS = ["a b", "c", "d e f", "g i", "a h k l"]

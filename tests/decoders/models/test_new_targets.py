@@ -15,13 +15,13 @@ from bench.config.schema import variants
 from bench.run.session import load_model
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import build_decoder
-from decoders.execution.compiled import Compiled
 from decoders.models.causal_lm import CausalLM
 from decoders.models.checkpoint import Checkpoint
 from decoders.models.small import RandomTokenizer
 from decoders.models.text.prompts import PromptEncoder, Template
 from decoders.models.vq import cosmos_vq
 from decoders.noise import Noise
+from tests.decoders.compositions import Traced
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L
 from tests.decoders.models.made import simplear as S
@@ -150,13 +150,6 @@ def test_luminas_sizes_are_in_its_prompts(tmp_path, name, length, side):
     ids, names = model.text.encode(["a red fox"]).features[0, -3:].tolist(), C.vocabulary()
     size = names[f"<reserved{8800 + side // 32:05d}>"]
     assert ids == [names["<racm3:break>"], size, size]
-
-
-class Traced(Compiled):
-    """Pieces as whole graphs, run operator by operator: no minute of compiling."""
-
-    def compile_graph(self, graph: Any, inputs: Any, device: torch.device) -> Any:
-        return graph
 
 
 @pytest.mark.parametrize("model", ["own"], indirect=True)

@@ -136,7 +136,7 @@ def test_codes_are_drawn_from_our_law(model, cfg, top_k):
 
 
 @pytest.mark.parametrize("sampling", [Sampling(cfg=2.0), GREEDY])
-def test_the_gate_finds_ar_s_law(sampling):
+def test_the_gate_finds_ar_s_law(sampling, small_images):
     spec = DecoderSpec("hf_generate", PartSpec("decoders.peers.generate.Generate"))
     assert check_decoder(spec, sampling).verdict == "exact"
 

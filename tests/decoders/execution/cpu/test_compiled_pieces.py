@@ -24,21 +24,15 @@ from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
-from tests.decoders.compositions import WITH, entry, with_targets
+from tests.decoders.compositions import WITH, Traced, entry, with_targets
 from tests.decoders.execution.cpu.cases import needs_kernel
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("one_thread")]
 DECODERS = sorted(  # without transformers' loops
     path.stem for path in (Path(bench.__file__).parents[1] / "conf" / "decoder").glob("[!h]*.yaml")
 )
+DRAFTERS = [*WITH[0::4], *WITH[3::4]]  # each on a chain or on a tree
 SAMPLING = Sampling(cfg=2.0, top_k=40)
-
-
-class Traced(Compiled):
-    """Pieces as whole graphs, run operator by operator: no minute of compiling."""
-
-    def compile_graph(self, graph: Any, inputs: Any, device: torch.device) -> Any:
-        return graph
 
 
 def model_of(sizes: Any = (), compiler: type[Compiled] = Traced) -> ImageModel:
@@ -55,7 +49,7 @@ def generation(loop: Any, seed: int = 3, prompts: tuple[str, ...] = ("a b",)) ->
     return loop.generate(model.text.encode(list(prompts)), noise)
 
 
-@pytest.mark.parametrize("name", [*DECODERS, *WITH])
+@pytest.mark.parametrize("name", [*DECODERS, *DRAFTERS])
 def test_every_piece_of_every_decoder_is_one_graph(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
