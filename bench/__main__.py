@@ -102,7 +102,10 @@ def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> i
     except RuntimeError as error:
         if "home directory" not in str(error):  # the words of `Path.expanduser`
             raise
-        complain("error: this user has no home folder; set HOME, or XDG_CACHE_HOME for caches")
+        complain(
+            "error: the home folder that ~ stands for is not known; set HOME (XDG_CACHE_HOME for "
+            "caches), or write the path out"
+        )
         return 2
 
 

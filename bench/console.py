@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bench.data.clean import shown
@@ -29,8 +29,9 @@ def say(text: str = "") -> None:
 
 
 def complain(text: str) -> None:
-    """One line on the standard error."""
-    _write(sys.stderr, text)
+    """One line on the standard error; where that is full there is nobody to tell."""
+    with suppress(OSError):
+        _write(sys.stderr, text)
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -29,7 +29,7 @@ from bench.config.compose import compose_study
 from bench.config.schema import variants
 from bench.data.errors import ConfigError, Failure
 from bench.measure.clock import Clock
-from bench.measure.device import prepare
+from bench.measure.device import prepare, require_unforked
 from bench.measure.memory import MemoryMeter
 from bench.prompts import Prompt, check, load_prompts
 from bench.records.load import load
@@ -87,6 +87,7 @@ def decode(
 
     Raises what a run raises: ConfigError with the nearest names, PromptError, DecoderError.
     """
+    require_unforked()  # a forked child may have a lock that nobody opens
     asked = Prompt("given", prompt)
     check([asked], "decode")
     where = "cuda" if torch.cuda.is_available() else "cpu"

@@ -22,6 +22,14 @@ def folder() -> Path:
     return Path(base) / "lantern-bench"
 
 
+def is_cache(place: Path) -> bool:
+    """Whether a path lies in that folder, or is one that the folder lies in."""
+    try:
+        return place.is_relative_to(folder()) or folder().is_relative_to(place)
+    except RuntimeError:  # there is no home folder
+        return False
+
+
 def no_programs(place: Path) -> str:
     """What to do where the system runs nothing that lies on a folder's disk; "" where it does."""
     there = next(path for path in (place, *place.absolute().parents) if path.exists())

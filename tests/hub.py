@@ -66,12 +66,24 @@ FILES: dict[str, dict[str, float]] = {
         **CONFIG, **TOKENIZER, "generation_config.json": 0.0,
         **numbered("model", "safetensors", 9980, 4050),
     },
+    "Alpha-VLLM/Lumina-mGPT-7B-512": {
+        **CONFIG, ".ipynb_checkpoints/config-checkpoint.json": 1.7, "generation_config.json": 0.0,
+        **numbered("model", "safetensors", 9980, 4050),
+    },
+    "deepseek-ai/Janus-Pro-1B": {
+        **CONFIG, **TOKENIZER, "preprocessor_config.json": 0.0, "processor_config.json": 0.0,
+        "pytorch_model.bin": 4180,
+    },
     "deepseek-ai/Janus-Pro-7B": {
         **CONFIG, **TOKENIZER, "janus_pro_teaser1.png": 0.1, "preprocessor_config.json": 0.0,
         "processor_config.json": 0.0, **numbered("pytorch_model", "bin", 9990, 4850),
     },
     "wnma3mz/Janus-Pro-7B-LM": {  # an index of files that are not there
         **CONFIG, **TOKENIZER, "model.safetensors": 13800, "pytorch_model.bin.index.json": 0.0,
+    },
+    "nvidia/Cosmos-1.0-Tokenizer-DV8x16x16": {  # as the older Cosmos-0.1-Tokenizer-DV8x16x16
+        **CONFIG, "autoencoder.jit": 224, "decoder.jit": 132, "encoder.jit": 92.3,
+        "model_config.yaml": 0.0,
     },
     "BAAI/Emu3-Gen-hf": {
         **CONFIG, **TOKENIZER, "generation_config.json": 0.0,

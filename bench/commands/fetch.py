@@ -63,7 +63,10 @@ def cmd_fetch(words: Sequence[str]) -> int:
     revisions = read_pins(pins)
     away = {source: of for source, of in sources_of(config).items() if not on_disk(source)}
     hub = [source for source, of in away.items() if of not in BY_HAND and HUB_ID.fullmatch(source)]
-    repositories = [look_up(source, away[source], revisions.get(source), pins) for source in hub]
+    repositories = [
+        look_up(name, away[name], files_of(away[name], config.model), revisions.get(name), pins)
+        for name in hub
+    ]
     for one in repositories:
         say(f"{one.name}: {len(one.files)} files, {one.size / 1e9:.1f} GB")
     left = {source: setting for source, setting in away.items() if source not in hub}
@@ -92,9 +95,11 @@ class Repository:
     size: int
 
 
-def look_up(source: str, setting: str, revision: str | None, pins: Path) -> Repository:
-    """What a setting's model reads of a repository, of a revision or the newest one. Raises
-    BenchError where it cannot be had, or has nothing that is read."""
+def look_up(
+    source: str, setting: str, files: Sequence[str], revision: str | None, pins: Path
+) -> Repository:
+    """What is read of a repository, of a revision or the newest one; files: one of them must be
+    there. Raises BenchError where it cannot be had, or has nothing that is read."""
     from huggingface_hub import HfApi
 
     from decoders.models.repository import failures, needed, none_of
@@ -105,7 +110,6 @@ def look_up(source: str, setting: str, revision: str | None, pins: Path) -> Repo
     except failures() as error:
         raise _unavailable(source, error, revision, pins) from error
     sizes = {file.rfilename: file.size or 0 for file in found.siblings or ()}
-    files = files_of(setting)
     names = needed(sizes, files)
     if not names:
         raise BenchError(none_of(source, sizes, files, setting))

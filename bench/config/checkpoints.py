@@ -42,15 +42,18 @@ def sources_of(config: StudyConfig) -> dict[str, str]:
     return sources
 
 
-def files_of(setting: str) -> Sequence[str]:
-    """The files that a model looks for in what a setting names, best first."""
+def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
+    """The files that a model looks for in what a setting names, best first. Of a text encoder only
+    LlamaGen reads weights: to the others text is tokens."""
     from decoders.models.families import ANOLE
     from decoders.models.repository import WEIGHTS
+    from decoders.models.vq import cosmos_vq
     from decoders.models.vq.pictures import CHAMELEON, LLAMAGEN
 
     if setting == "model.tokenizer":
-        return (*LLAMAGEN.files, *CHAMELEON.files, *WEIGHTS)
-    return (*WEIGHTS, *ANOLE.tokenizers) if setting == "model.text" else WEIGHTS
+        return (*LLAMAGEN.files, *CHAMELEON.files, cosmos_vq.FILE, *WEIGHTS)
+    tokens = setting == "model.text" and not model.target.startswith("decoders.models.llamagen.")
+    return ANOLE.tokenizers if tokens else WEIGHTS
 
 
 def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:

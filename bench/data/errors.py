@@ -13,12 +13,14 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from bench.data.clean import shown
 from decoders.errors import DecoderError
 from decoders.errors import did_you_mean as did_you_mean
 from decoders.errors import unknown as unknown
+from decoders.places import is_cache, place
 from metrics import MetricError
 
 T = TypeVar("T")
@@ -97,8 +99,6 @@ def loses_device(error: Exception) -> bool:
 def describe_error(error: BaseException) -> str:
     """`Type: message`, with file and line where a plug-in raised it. What explains itself (an error
     of the project's own types) needs no place."""
-    from decoders.places import place
-
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     where = "" if isinstance(error, EXPLAINED) else place(error)
     return shown(f"{text}, at {where}" if where else text)
@@ -132,4 +132,6 @@ def explained(error: OSError) -> str | None:
         return None
     names = [str(n) for n in (error.filename, error.filename2) if n is not None]
     advice = ADVICE.get(error.errno, "name another path, or check the disk")
+    if error.errno not in FULL and any(is_cache(Path(name)) for name in names):
+        advice = "set XDG_CACHE_HOME to a folder that can be written"
     return f"{' -> '.join(names) or 'a file'}: {os.strerror(error.errno)}; {advice}"

@@ -25,7 +25,7 @@ from decoders.api import ImageModel, Target, TextFeatures
 from decoders.cache import added, aligned
 from decoders.distribution import code_logits
 
-CODES, COPIES = 6, 3  # codes of a path; images of the batch that rounding is measured in
+CODES, COPIES = 6, 3  # codes of a path, at least; images of the batch that rounding is measured in
 SLACK = 4  # a difference of so many measured ones, or so many units of the dtype, is rounding
 LEAST, MOST = 1e-5, (1e-3, 32)  # of what rounding may explain: TV; TV or units of the dtype
 # Nodes of a tree that each node sees: two paths of three codes, which share the first.
@@ -97,9 +97,8 @@ class Exam:
         self.target, self.device, self.cfg = model.target, model.device, cfg
         self.copies, self.dtype = 1 if cfg == 1 else 2, model.dtype
         self.text = model.text.encode([*prompts, *prompts][:2])
-        barred = self.target.barred
-        codes = CODES if barred is None else max(CODES, len(barred) + 1)  # a row and its end
-        self.size = min(codes, self.target.length)  # T
+        row = self.target.grid()[1] + 1  # a row, its end, and the first code of the next
+        self.size = min(max(CODES, row), self.target.length)  # T
         self.capacity = aligned(self.target.prefix + max(self.size, len(TREE)))
         self.generator, self.allowed = torch.Generator().manual_seed(0), LEAST
 

@@ -10,6 +10,7 @@ import re
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -66,9 +67,26 @@ def prepare(backend: BackendConfig) -> torch.device:
     return device
 
 
+@cache
+def first_process() -> int:
+    """The process that asked for a device first. A fork of it has the same answer."""
+    return os.getpid()
+
+
+def require_unforked() -> None:
+    """Raises ConfigError in a process that was forked behind its parent's computations."""
+    if first_process() != os.getpid():
+        raise ConfigError(
+            "this process was forked after its parent had computed. PyTorch's threads stay behind "
+            "in the parent, and it would wait for them for ever: start processes with spawn "
+            '(multiprocessing.get_context("spawn")), or compute only after the fork'
+        )
+
+
 def present(name: str, setting: str = "backend.device") -> torch.device:
     """The device of a name: cpu or cuda, with or without `:<number>`. Raises ConfigError where the
-    name is unknown, or the device is not there."""
+    name is unknown, the device is not there, or this process was forked too late."""
+    require_unforked()
     found = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
     if found is None:
         raise ConfigError(

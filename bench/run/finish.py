@@ -119,9 +119,10 @@ def _verdict(
     def judge_decoder() -> Any:
         report = check_decoder(spec, sampling, model)
         if report.verdict == "exact":
-            fault = greedy_difference(model, spec, sampling, captions)
-            broken = replace(report, verdict="broken", figure=1.0, detail=fault, sampled=0.0)
-            report = broken if fault else report
+            fault, looked = greedy_difference(model, spec, sampling, captions)
+            if fault:
+                return replace(report, verdict="broken", figure=1.0, detail=fault, sampled=0.0)
+            report = replace(report, detail=", ".join(filter(None, [report.detail, looked])))
         return report
 
     report = attempt(judge_decoder)

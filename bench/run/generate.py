@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -53,12 +51,6 @@ class Outcome:
     peak_mb: float
 
 
-@cache
-def first_process() -> int:
-    """The process that decoded first. A fork of it has the same answer."""
-    return os.getpid()
-
-
 @torch.inference_mode()
 def generate(
     model: ImageModel,
@@ -77,15 +69,8 @@ def generate(
     every decoder.
 
     pairs: verified (p, q) pairs to record per image, on average; draw: whether pictures are made.
-    Raises DecoderError where the decoder's answer is not what the contract says and in a forked
-    process.
+    Raises DecoderError where the decoder's answer is not what the contract says.
     """
-    if first_process() != os.getpid():
-        raise DecoderError(
-            "this process was forked after its parent had decoded. PyTorch's threads stay behind "
-            "in the parent, and it would wait for them for ever: start processes with spawn "
-            '(multiprocessing.get_context("spawn")), or decode only after the fork'
-        )
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
     more = {} if rows is None or rows >= len(prompts) else {"rows": rows}
     if more and "rows" not in inspect.signature(decoder.generate).parameters:

@@ -6,13 +6,16 @@ import multiprocessing
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 
 from bench.config.compose import compose_study
-from bench.notebook import _built, decode, page
+from bench.data.errors import ConfigError
+from bench.measure.device import present
+from bench.notebook import ONE_AT_A_TIME, _built, decode, page
 from decoders.api import DecoderError
 from decoders.models.text.words import WordTokenizer
 from tests.bench.report.synthetic import DECODERS, write_run
@@ -37,11 +40,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_process_forked_after_decoding_is_told_to_use_spawn() -> None:
+@pytest.mark.parametrize(("work", "given"), [(decode, "a red circle"), (present, "cpu")])
+def test_a_process_forked_after_decoding_is_told_to_use_spawn(work: Any, given: str) -> None:
+    """By any command, and though another thread was decoding at the time of the fork."""
     decode("a red circle")
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        found = pool.apply_async(decode, ("a red circle",))
-        with pytest.raises(DecoderError, match=r"forked after its parent .* spawn"):
+    with ONE_AT_A_TIME, multiprocessing.get_context("fork").Pool(1) as pool:
+        found = pool.apply_async(work, (given,))
+        with pytest.raises(ConfigError, match=r"forked after its parent .* spawn"):
             found.get(100)
 
 

@@ -46,6 +46,15 @@ def test_a_full_disk_without_a_name_is_said_and_a_lost_connection_is_not_hidden(
     assert explained(refused(errno.ENOENT, None)) is None
 
 
+@pytest.mark.parametrize("name", ["/nowhere/.cache", "/nowhere/.cache/lantern-bench/compiled"])
+def test_a_home_folder_that_cannot_be_written_is_told_what_to_set(name, monkeypatch):
+    monkeypatch.setenv("HOME", "/nowhere")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for code in (errno.EACCES, errno.ENOTDIR, errno.ENOENT):
+        assert "set XDG_CACHE_HOME" in str(explained(refused(code, name)))
+    assert "free some space" in str(explained(refused(errno.ENOSPC, name)))
+
+
 def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch, capsys):
     def nobody(_: int) -> None:
         raise KeyError("no such user")
@@ -64,8 +73,11 @@ def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("closed", "words", "status"),
-    [(">&-", "list backend", 0), ("2>&-", "list nope", 2), ("<&- >&- 2>&-", "list backend", 0)],
-)
+    [
+        (">&-", "list backend", 0), ("2>&-", "list nope", 2), ("<&- >&- 2>&-", "list backend", 0),
+        ("2>/dev/full", "list nope", 2),
+    ],
+)  # fmt: skip
 def test_closed_streams_change_no_status(closed, words, status):
     """A daemon's child may have none of its standard streams."""
     command = f"{shlex.quote(sys.executable)} -m bench {words} {closed}"

@@ -111,6 +111,8 @@ DeepTwin = tested_at(lambda at: at - (torch.arange(at.shape[1]) >= 3).long())  #
 SixteenNumbers = tested_at(lambda at: at % 16)
 # A single place is tested with the number of the one before it.
 PlaceTwice = tested_at(lambda at: torch.where(at == 100, 99, at))
+# The numbers of places from 150 on are those of 150 places before.
+LateNumbers = tested_at(lambda at: torch.where(at >= 150, at - 150, at))
 # All images of a batch are tested with the numbers of its first one.
 FirstImage = judging(
     tests=lambda usual, noise, at, count: usual(noise.rows([0] * len(at)), at, count)

@@ -68,6 +68,7 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, str]] = {
     "w4 sums in bfloat16": (tree("HalfSums"), TAU_1, "images of 1024 codes"),
     "w5 the last 96 codes": (loop("Last96"), TAU_1, PLACES),
     "x1 one number for two places": (verifier("PlaceTwice"), TAU_1, "first at place 100"),
+    "x1 numbers of 150 places before": (verifier("LateNumbers"), TAU_1, "first at place 15"),
     "x2 levels 9 to 12 of a window": (jacobi("LevelsTwice", 16), TAU_1, PLACES),
     "x3 numbers of the first image": (verifier("FirstImage"), TAU_1, "image 1 has other codes"),
     "x4 rows that are taken over": (loop("TakesOver"), TAU_1, "on 2 rows that are refilled"),

@@ -21,6 +21,7 @@ from decoders.models.small import LAYERS, fresh_noise, prompts, small_model
 from decoders.noise import Noise
 
 PLACES = 2**10  # more than any small image has
+NODES = 8  # of a static tree for two or three codes: then all ways to an image can be followed
 Sizes = tuple[int, int, int]  # V, grid, seed
 
 
@@ -115,8 +116,9 @@ def options_of(part: PartSpec) -> Mapping[str, Any]:
 def _fitted(part: PartSpec, model: ImageModel, levels: int) -> dict[str, Any]:
     """Options by name, cut to what fits. An image of L codes has no use for more than L - 1 levels,
     a path no longer than the image. A node leaves at least two codes undrafted. A tree of the
-    likeliest nodes keeps at most half of its candidates, so that it has to prune. A drafter that
-    runs the target's first layers leaves the last."""
+    likeliest nodes keeps at most half of its candidates, so that it has to prune, and a static one
+    for few codes its likeliest nodes. A drafter that runs the target's first layers leaves the
+    last."""
     options, deepest = options_of(part), min(levels, model.target.length - 1)
     widest = max(2, model.target.vocab_size - 2)
     most = {"depth": deepest, "levels": deepest, "candidates": widest, "layers": max(1, LAYERS - 1)}
@@ -127,7 +129,9 @@ def _fitted(part: PartSpec, model: ImageModel, levels: int) -> dict[str, Any]:
         cut |= {"top_k": width, "nodes": min(options["nodes"], max(cut["depth"], candidates // 2))}
     if "choices" in options:
         paths = build_part(part, model).paths
-        cut["choices"] = [[*p] for p in paths if len(p) <= deepest and max(p) < widest]
+        fitting = [[*p] for p in paths if len(p) <= deepest and max(p) < widest]
+        likeliest = sorted(fitting, key=lambda p: (sum(p), len(p)))
+        cut["choices"] = likeliest[: max(NODES, 2**model.target.vocab_size)]
     if isinstance(window := options.get("window"), int):
         proposer = build_part(PartSpec(part.target, {**part.kwargs, **cut}), model)
         cut["window"] = min(window, deepest + 1 + proposer.nodes - proposer.depth)

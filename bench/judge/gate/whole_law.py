@@ -5,7 +5,7 @@ with the decoder's own drafter. Nothing is sampled, so the only error is roundin
 * One place behind the first code, of six codes: a node of the tree keeps four siblings.
 * Every place of a long image, alone: all other numbers are fixed. The code there follows AR's law
   given the codes before it, unless its draft or a test read a number that is not its own, or the
-  rule is another there. Places are met at random levels of the drafts.
+  rule is another there. All places are met at a first level of the drafts, some at others.
 
 A verifier that looks ahead decides a place by numbers of later ones: it has the first two alone. Of
 a decoder with too many ways to an image the likeliest are followed: more mass on an image than its
@@ -31,7 +31,8 @@ from decoders.models.small import same_prompt
 MOST = 40_000  # rows that run at most
 CLOSE = 1e-5  # a TV that is no rounding in float32
 COMPLETE = 1e-10  # probability that may be left out of a law that is called complete
-WHOLE, SIBLINGS, LONG = (3, 2, 19), (6, 2, 5), (2, 12, 3)  # (V, grid, seed)
+WHOLE, SIBLINGS, LONG = (3, 2, 19), (6, 2, 5), (2, 16, 3)  # (V, grid, seed)
+DEEP = 7  # of so many places one is met with all drafts before it accepted, at any level
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def every_place(case: GateCase) -> Enumerated:
     """Without guidance, which doubles the rows."""
     model, size = case.model(LONG), LONG[1] ** 2
     plain = replace(case, sampling=replace(case.sampling, cfg=1.0))
-    accept = torch.tensor([False, True]).repeat_interleave(size)
-    free = Free(torch.arange(size).repeat(2), 1, accept)
+    every, deep = torch.arange(size), torch.arange(0, size, DEEP)
+    free = Free(torch.cat([every, deep]), 1, torch.arange(size + len(deep)) >= size)
     law = whole_law(plain.decoder(model), model, plain.filters(LONG[0]), free=free)
     return f"codes of {size} places, each alone,", law

@@ -129,6 +129,7 @@ def test_offline_is_said(place, monkeypatch, capsys):
     assert "HF_HUB_OFFLINE" in message(capsys)
 
 
+NO_DRAFTER = "janus", "emu3", "simplear", "lumina_mgpt_7b_512"
 RELEASED = {  # model -> words, files that are not descriptions, gigabytes
     "llamagen_xl_256": ([], {"vq_ds16_t2i.pt", "pytorch_model.bin", "spiece.model"}, 15.0),
     "llamagen_xl_512": ([], {"vq_ds16_t2i.pt", "pytorch_model.bin", "spiece.model"}, 15.0),
@@ -138,6 +139,12 @@ RELEASED = {  # model -> words, files that are not descriptions, gigabytes
         ["model.checkpoint=deepseek-ai/Janus-Pro-7B"], {"pytorch_model-00002-of-00002.bin"}, 14.9,
     ),
     "emu3_gen": ([], {"model-00008-of-00008.safetensors"}, 35.0),
+    "janus_pro_1b": (["model.checkpoint=deepseek-ai/Janus-Pro-1B"], {"pytorch_model.bin"}, 4.2),
+    # Of the repository that `text` names the tokenizer alone, without 14 GB of weights.
+    "lumina_mgpt_7b_512": ([], {"model-00002-of-00002.safetensors", "tokenizer.json"}, 14.3),
+    "simplear_05b": (
+        ["model.checkpoint=wnma3mz/Janus-Pro-7B-LM"], {"model.safetensors", "decoder.jit"}, 13.9,
+    ),
 }  # fmt: skip
 
 
@@ -149,8 +156,8 @@ def test_every_released_model_is_fetched_by_the_names_of_its_yaml(
     hub = hub_of(*FILES)
     hub.install(monkeypatch, tmp_path)
     words = ["study=smoke", f"model={model}", "metric=none", f"run_dir={tmp_path / 'run'}", *own]
-    drafts = ["ar"] if model in ("janus_pro_7b", "emu3_gen") else ["ar", "eagle2"]
-    assert main(["fetch", *words, f"decoders=[{','.join(drafts)}]"]) == 0
+    drafts = "" if model.startswith(NO_DRAFTER) else ",eagle2"
+    assert main(["fetch", *words, f"decoders=[ar{drafts}]"]) == 0
     assert expected <= {*hub.sent} and "config.json" in hub.sent
     shown = [line for line in capsys.readouterr().out.splitlines() if line.endswith(" GB")]
     total = sum(float(line.split()[-2]) for line in shown)

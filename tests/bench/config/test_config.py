@@ -52,6 +52,12 @@ def test_bad_settings_are_explained(words, expected):
     assert expected in str(error.value)
 
 
+def test_a_class_conditional_model_samples_as_in_its_authors_demo():
+    words = ["study=smoke", "model=llamagen_c2i", "model.checkpoint=c2i_B_256.pt", "model.grid=16"]
+    kwargs = compose_study(words).model.kwargs
+    assert (kwargs["cfg"], kwargs["top_k"]) == (4.0, 2000)
+
+
 def test_a_subset_keeps_the_entries_of_the_study_and_equal_ones_run_once():
     config = compose_study(["study=full", "decoders=[ar_greedy,lantern]"])
     assert [e.name for e in config.decoders] == ["ar_greedy", "lantern"]

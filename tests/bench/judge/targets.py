@@ -92,6 +92,14 @@ class PlacesOfSlots(Gpt):
         return super().forward_codes(codes, slots - PREFIX, slots, mask, cache)
 
 
+class OneRow(Gpt):
+    """Codes of a forward stay in the row of its first one: wrong where a row ends."""
+
+    def forward_codes(self, codes, grid_index, slots, mask, cache):
+        first = grid_index[:, :1] // SIDE * SIDE
+        return super().forward_codes(codes, first + grid_index % SIDE, slots, mask, cache)
+
+
 class OwnMask(Gpt):
     """Sees all codes in earlier slots, whatever the mask says."""
 

@@ -9,12 +9,16 @@ import pytest
 import torch
 
 from bench.__main__ import main
+from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
+from bench.judge.gate import GateReport
 from bench.judge.same_codes import compiled_difference, flips, greedy_difference
 from bench.judge.target import TargetError, examine
-from decoders.api import Sampling
+from bench.run.finish import verdicts
+from decoders.api import DecoderError, Sampling
 from decoders.baselines import plain_decoding
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.executed import executed
+from decoders.loops.speculative import Speculative
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.judge import targets
 from tests.bench.judge.targets import Gpt, OnePlaceOff, Wrapped, gpt_model
@@ -39,6 +43,12 @@ def test_a_wrong_target_is_refused_with_what_differs_and_where_to_look(name, dty
     model = gpt_model(getattr(targets, name), dtype)
     with pytest.raises(TargetError, match=f"target {name} fails .* {WRONG[name]}: .*`Target"):
         examine(model, lambda: PROMPTS, 2.0)
+
+
+def test_a_whole_row_is_looked_at_however_long_it_is(monkeypatch):
+    monkeypatch.setattr("bench.judge.target.CODES", targets.SIDE - 1)
+    with pytest.raises(TargetError, match=r"OneRow fails .* places"):
+        examine(gpt_model(targets.OneRow), lambda: PROMPTS, 2.0)
 
 
 @pytest.mark.parametrize("kind", [Gpt, Wrapped])
@@ -82,9 +92,29 @@ def test_a_study_of_a_right_target_has_a_floor_with_a_hint(tmp_path, capsys):
 def test_greedy_codes_of_an_exact_decoder_are_compared_with_ars_on_the_runs_model(dtype):
     right, wrong = (gpt_model(kind, dtype, seed=3) for kind in (Gpt, OnePlaceOff))
     sampling = Sampling(cfg=2.0)
-    assert greedy_difference(right, SJD, sampling, lambda: PROMPTS) == ""
-    fault = greedy_difference(wrong, SJD, sampling, lambda: PROMPTS)
+    looked = "its greedy codes on this run's own model"
+    assert greedy_difference(right, SJD, sampling, lambda: PROMPTS) == ("", looked)
+    fault, _ = greedy_difference(wrong, SJD, sampling, lambda: PROMPTS)
     assert "its codes on this run's own model differ from AR's at place" in fault
+
+
+class OnlySamples(Speculative):
+    def __post_init__(self):
+        if self.sampling.greedy:
+            raise DecoderError("no temperature 0")
+        super().__post_init__()
+
+
+def test_a_verdict_says_that_greedy_codes_were_not_compared(monkeypatch):
+    report = GateReport("exact", 0.0, "looked at: all")
+    monkeypatch.setattr("bench.judge.gate.check_decoder", lambda *_: report)
+    spec = replace(SJD, loop=PartSpec(f"{__name__}.OnlySamples"))
+    entry = DecoderEntry("sjd", spec, SamplingConfig())
+    (verdict,) = verdicts(gpt_model(), [DecoderVariant(entry, Sampling(cfg=2.0))], lambda: PROMPTS)
+    assert verdict.detail == (
+        "looked at: all, not its greedy codes on this run's own model, as it fails: "
+        "DecoderError: no temperature 0"
+    )
 
 
 class Shifted:

@@ -7,11 +7,12 @@ import torch
 
 from decoders.models.families import TEMPLATE
 from tests.decoders.models import chameleon_checkpoint as C
+from tests.decoders.models.made import simplear as S
 from tests.decoders.models.made.chameleon import randomise
 
 WIDTH, HEADS, PREFIX = 32, 4, 64
-CODES = {"janus": 24, "emu3": 16, "anole": C.CODES, "lumina": C.CODES}
-GRID = {"janus": 4, "emu3": 3, "anole": C.GRID, "lumina": C.GRID}
+CODES = {"janus": 24, "emu3": 16, "anole": C.CODES, "lumina": C.CODES, "simplear": S.CODES}
+GRID = {"janus": 4, "emu3": 3, "anole": C.GRID, "lumina": C.GRID, "simplear": 4}
 WORDS = ["a", "red", "fox", "in", "snow", "lowres", ",", ".", ":", "|", "<", ">", "3", "*"]
 SPECIAL = {
     "janus": ("<unk>", *TEMPLATE.before, *TEMPLATE.after, TEMPLATE.pad),
@@ -81,6 +82,10 @@ def hf_logits(model: Any, kind: str, ids: list[int], codes: list[int]) -> torch.
         kept = [C.token_of(code) for code in range(C.CODES + (kind == "lumina"))]
         return model.lm_head(C.hf_states(model, ids + [kept[code] for code in codes]))[:, kept]
     words = torch.tensor([ids])
+    if kind == "simplear":  # the codes are the last tokens
+        first = model.config.vocab_size - S.CODES
+        whole = torch.tensor([ids + [first + code for code in codes]])
+        return model(input_ids=whole).logits[0, :, first:]
     if kind == "janus":
         embed = model.get_input_embeddings()(words)
         drawn = model.prepare_embeddings_for_image_generation(

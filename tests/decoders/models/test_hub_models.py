@@ -2,6 +2,7 @@
 
 import json
 import re
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,17 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from decoders.api import DecoderError, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models import families
+from decoders.models import families, simplear
+from decoders.models.causal_lm import CausalLM
 from decoders.models.checkpoint import Checkpoint
 from decoders.models.eagle_net import ChameleonEagleNet
 from decoders.models.hub import config_of
+from decoders.models.vq import cosmos_vq
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
@@ -27,11 +31,12 @@ from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L
+from tests.decoders.models.made import simplear as S
 
 PROMPTS = ["a red fox", "snow"]
 LOADERS: dict[str, Any] = {
     "anole": families.load_anole, "lumina": families.load_lumina,
-    "janus": families.load_janus, "emu3": families.load_emu3,
+    "janus": families.load_janus, "emu3": families.load_emu3, "simplear": simplear.load,
 }  # fmt: skip
 ROW_ENDS = ("lumina", "emu3")
 KINDS = ("janus", "emu3")
@@ -40,7 +45,7 @@ KINDS = ("janus", "emu3")
 @pytest.fixture(scope="module")
 def theirs(hf):
     """transformers' model of every kind."""
-    made = {kind: L.hf_model(kind) for kind in KINDS}
+    made = {kind: L.hf_model(kind) for kind in KINDS} | {"simplear": S.hf_model(C.WORDS)}
     return made | dict.fromkeys(("anole", "lumina"), hf)
 
 
@@ -48,7 +53,27 @@ def theirs(hf):
 def folders(theirs, folder, tmp_path_factory):
     root = tmp_path_factory.mktemp("hub")
     made = {kind: L.write_checkpoint(root / kind, theirs[kind], kind) for kind in KINDS}
+    made["simplear"] = S.write_checkpoint(root / "simplear", theirs["simplear"], C.WORDS)
     return made | dict.fromkeys(("anole", "lumina"), folder)
+
+
+@pytest.fixture(params=[*LOADERS, *(f"{kind}, its class as it is" for kind in KINDS)])
+def pair(request, theirs, folders, monkeypatch) -> tuple[str, Any]:
+    """A kind, and its model, whose target may be a `CausalLM` around transformers' class."""
+    monkeypatch.setattr(cosmos_vq, "LEVELS", S.LEVELS)
+    kind, _, adapted = request.param.partition(",")
+    model = load(folders[kind], kind)
+    if adapted:
+        own = deepcopy(theirs[kind])
+        tokens, codes = range(L.CODES[kind]), dict[str, Any]()
+        if kind == "janus":
+            embed = nn.Sequential(own.model.generation_embeddings, own.model.generation_aligner)
+            codes = {"embed": embed, "head": own.model.generation_head}
+        else:
+            tokens = L.tokens_of_codes()
+        target = CausalLM(own, tokens, L.GRID[kind], L.PREFIX, kind in ROW_ENDS, **codes)
+        model = replace(model, target=target)
+    return kind, model
 
 
 def load(folder, kind: str, **options):
@@ -64,9 +89,9 @@ def some_codes(kind: str) -> torch.Tensor:
     return drawn.flatten(1)
 
 
-@pytest.mark.parametrize("kind", LOADERS)
-def test_logits_agree_with_transformers(theirs, folders, kind):
-    model, codes = load(folders[kind], kind), some_codes(kind)
+def test_logits_agree_with_transformers(theirs, pair):
+    kind, model = pair
+    codes = some_codes(kind)
     text = model.text.encode(PROMPTS)
     drop = torch.tensor([False, True])
     with torch.inference_mode():
@@ -105,9 +130,8 @@ def greedy_codes(model: Any, text: Any) -> list[int]:
     return made.codes[0].tolist()
 
 
-@pytest.mark.parametrize("kind", LOADERS)
-def test_greedy_codes_equal_a_plain_loop_over_transformers(theirs, folders, kind):
-    model = load(folders[kind], kind)
+def test_greedy_codes_equal_a_plain_loop_over_transformers(theirs, pair):
+    kind, model = pair
     text = model.text.encode(PROMPTS)
     assert greedy_codes(model, text) == plain_loop(theirs[kind], kind, text)
 
