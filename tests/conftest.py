@@ -96,7 +96,7 @@ def small_images(few_images: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And it has 25 or 36 places where it has 64 to 256 else: for verdicts that hang on none of
     the late ones."""
     for check, sizes in (("batches.SIZES", (12, 5)), ("laws.LONG", (12, 6, 18)),
-                         ("whole_law.LONG", (2, 6, 3))):  # fmt: skip
+                         ("whole_law.LONG", (2, 6, 3)), ("whole_law.LATE", (2, 7, 3))):  # fmt: skip
         monkeypatch.setattr(f"bench.judge.gate.{check}", sizes)
 
 

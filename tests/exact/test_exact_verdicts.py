@@ -32,7 +32,7 @@ def test_exact_decoders_are_exact(spec):
         assert found.evidence["node law"]["nodes"] > 50
     laws = [found.evidence[f"{name} law"] for name in ("whole", "place")]
     assert all(law["not followed"] < 1e-9 and law["tv"] < 1e-5 for law in laws)
-    for looked in ("ways to images of 3**3", "256 places", "rows that are refilled"):
+    for looked in ("ways to images of 3**3", "144 places", "rows that are refilled"):
         assert looked in found.detail
     assert found.evidence["wide"]["codes"] == 1024
 

@@ -3,9 +3,10 @@ with the decoder's own drafter. Nothing is sampled, so the only error is roundin
 
 * Images of three codes and four places.
 * One place behind the first code, of six codes: a node of the tree keeps four siblings.
-* Every place of a long image, alone: all other numbers are fixed. The code there follows AR's law
-  given the codes before it, unless its draft or a test read a number that is not its own, or the
-  rule is another there. All places are met at a first level of the drafts, some at others.
+* Every place of a long image, and some of a longer one, alone: all other numbers are fixed. The
+  code there follows AR's law given the codes before it, unless its draft or a test read a number
+  that is not its own, or the rule is another there. Most places are met at a first level of the
+  drafts, some at others.
 
 A verifier that looks ahead decides a place by numbers of later ones: it has the first two alone. Of
 a decoder with too many ways to an image the likeliest are followed: more mass on an image than its
@@ -24,14 +25,15 @@ from bench.data.errors import Failure, attempt
 from bench.judge.gate.branching import EVERY, Free, Scripted, explore
 from bench.judge.gate.reference import ar_probabilities
 from bench.judge.gate.report import CheckResult, finite_or_inf
-from bench.judge.gate.small import GateCase
+from bench.judge.gate.small import GateCase, Sizes
 from decoders.api import Decoder, ImageModel, Sampling
 from decoders.models.small import same_prompt
 
 MOST = 40_000  # rows that run at most
 CLOSE = 1e-5  # a TV that is no rounding in float32
 COMPLETE = 1e-10  # probability that may be left out of a law that is called complete
-WHOLE, SIBLINGS, LONG = (3, 2, 19), (6, 2, 5), (2, 16, 3)  # (V, grid, seed)
+WHOLE, SIBLINGS = (3, 2, 19), (6, 2, 5)  # (V, grid, seed)
+LONG, LATE = (2, 12, 3), (2, 16, 3)  # of the places of LATE those that LONG has not
 DEEP = 7  # of so many places one is met with all drafts before it accepted, at any level
 
 
@@ -108,6 +110,7 @@ def law_checks(case: GateCase) -> list[CheckResult]:
     verifier = case.decoder(case.model(WHOLE)).verifier
     if verifier is None or not verifier.resamples_noise:
         checks.append(law_check("place law", case, every_place))
+        checks.append(law_check("late law", case, late_places))
     return checks
 
 
@@ -157,10 +160,20 @@ def one_node(case: GateCase) -> Enumerated:
 
 
 def every_place(case: GateCase) -> Enumerated:
+    every = torch.arange(LONG[1] ** 2)
+    deep = every[::DEEP]
+    free = Free(torch.cat([every, deep]), 1, torch.arange(len(every) + len(deep)) >= len(every))
+    return places_alone(case, LONG, free)
+
+
+def late_places(case: GateCase) -> Enumerated:
+    """Every other one, in turns at a first level and at any."""
+    late = torch.arange(LONG[1] ** 2, LATE[1] ** 2, 2)
+    return places_alone(case, LATE, Free(late, 1, late % 4 == 0))
+
+
+def places_alone(case: GateCase, sizes: Sizes, free: Free) -> Enumerated:
     """Without guidance, which doubles the rows."""
-    model, size = case.model(LONG), LONG[1] ** 2
-    plain = replace(case, sampling=replace(case.sampling, cfg=1.0))
-    every, deep = torch.arange(size), torch.arange(0, size, DEEP)
-    free = Free(torch.cat([every, deep]), 1, torch.arange(size + len(deep)) >= size)
-    law = whole_law(plain.decoder(model), model, plain.filters(LONG[0]), free=free)
-    return f"codes of {size} places, each alone,", law
+    model, plain = case.model(sizes), replace(case, sampling=replace(case.sampling, cfg=1.0))
+    law = whole_law(plain.decoder(model), model, plain.filters(sizes[0]), free=free)
+    return f"codes of {len(free.first.unique())} places, each alone,", law
