@@ -8,7 +8,6 @@ differ in one attribute; 0.5 is chance. A score alone is on an arbitrary scale, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,17 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from metrics import MetricError
-from metrics.images import Images, features_of
+from metrics.images import ImageSet, features_of
 from metrics.preparations import Preparation
-from metrics.stats import Interval, student_mean
 
 
 class ImageText:
     """open_clip's image and text tower, which end on one sphere; the tiny CLIP and the official
     ones differ in `pixels` and `tokens`.
 
-    image_size: side of the images that it takes unprepared, if any. name: as tables have it;
-    caption: how it reads one. Pixels become (pixel - mean) / std.
+    name: as tables have it; caption: how it reads one. Pixels become (pixel - mean) / std.
     """
 
-    image_size: int | None = None
     name: str
     caption = ""
     mean: Any
@@ -82,56 +78,32 @@ def build_clip(
     return CLIP(embed_dim=embed_dim, vision_cfg=vision, text_cfg=dict(text), quick_gelu=quick_gelu)
 
 
-@dataclass(frozen=True)
-class ClipScore:
-    """per_image: [n] float64, 100 cos; mean: with its interval over images."""
-
-    per_image: np.ndarray
-    mean: Interval
-
-
 def clip_score(
-    clip: ImageText, images: Images, captions: Sequence[str], *, batch: int = 64
-) -> ClipScore:
-    """CLIP score of n images (tensor or set) and n captions.
+    clip: ImageText, images: ImageSet, captions: Sequence[str], *, batch: int = 64
+) -> np.ndarray:
+    """CLIP scores [n] float64 of n images and n captions, 100 cos.
 
-    Raises MetricError when the counts differ, for fewer than 2 images, NaN or unknown words.
+    Raises MetricError when the counts differ, for NaN and unknown words.
     """
-    features = image_embeddings(clip, images, batch=batch)
-    _same_count(features, captions, "captions")
+    features = features_of(clip.image_features, images, batch)
+    if len(features) != len(captions):
+        raise MetricError(f"{len(features)} images but {len(captions)} captions; give one an image")
     cosines = (features * text_embeddings(clip, captions, batch=batch)).sum(1)
-    per_image = 100 * cosines.double().numpy()
-    return ClipScore(per_image, student_mean(per_image))
+    scores: np.ndarray = 100 * cosines.double().numpy()
+    return scores
 
 
 def attribute_preference(
-    clip: ImageText, images: Images, pairs: Sequence[tuple[str, str, str]]
+    clip: ImageText, images: ImageSet, pairs: Sequence[tuple[str, str, str]]
 ) -> float:
-    """The share of images that prefer the right caption, of n (right caption, wrong caption,
-    attribute); a tie is wrong.
+    """The share of n images with a higher score for the right caption than for the wrong one; a tie
+    is wrong.
 
-    Pairs are what ``decoders.tiny.scenes.counterfactual`` returns. Raises as `clip_score`.
+    pairs: n times (right caption, wrong caption, attribute), as
+    ``decoders.tiny.scenes.counterfactual`` returns them. Raises as `clip_score`.
     """
-    features = image_embeddings(clip, images)
-    _same_count(features, pairs, "caption pairs")
-    right = text_embeddings(clip, [p[0] for p in pairs])
-    wrong = text_embeddings(clip, [p[1] for p in pairs])
-    return float(((features * right).sum(1) > (features * wrong).sum(1)).double().mean())
-
-
-def retrieval_at_1(clip: ImageText, images: Images, captions: Sequence[str]) -> tuple[float, float]:
-    """(image to text, text to image) shares of n pairs whose own partner is the nearest one."""
-    features = image_embeddings(clip, images)
-    _same_count(features, captions, "captions")
-    cosines = features @ text_embeddings(clip, captions).T  # [n, n]
-    own = torch.arange(len(captions))
-    to_text = float((cosines.argmax(1) == own).double().mean())
-    return to_text, float((cosines.argmax(0) == own).double().mean())
-
-
-def image_embeddings(clip: ImageText, images: Images, *, batch: int = 64) -> Tensor:
-    """Unit image features [n, E] float32 on the CPU, streamed in batches."""
-    return features_of(clip.image_features, images, clip.image_size, batch)
+    right, wrong = (clip_score(clip, images, [pair[side] for pair in pairs]) for side in (0, 1))
+    return float((right > wrong).mean())
 
 
 def text_embeddings(clip: ImageText, captions: Sequence[str], *, batch: int = 256) -> Tensor:
@@ -142,8 +114,3 @@ def text_embeddings(clip: ImageText, captions: Sequence[str], *, batch: int = 25
             for i in range(0, len(captions), batch)
         ]
     return torch.cat(parts)
-
-
-def _same_count(features: Tensor, others: Sequence[object], what: str) -> None:
-    if len(features) != len(others):
-        raise MetricError(f"{len(features)} images but {len(others)} {what}; give one an image")

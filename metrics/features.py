@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from metrics.images import Images, features_of
 from metrics.preparations import Preparation
 from metrics.scenes_clip import ScenesClip
 
@@ -21,13 +20,11 @@ NAME, LAYER = "scenes-clip", "sphere"
 class Extractor(nn.Module):
     """Prepared images [n, 3, S, S] -> features [n, E] float32.
 
-    name: as tables have it; layer: of the network; image_size: S, where unprepared images are
-    taken too.
+    name: as tables have it; layer: of the network.
     """
 
     name: str
     layer: str
-    image_size: int | None = None
 
     def preparation(self, size: int | None) -> Preparation:
         """size: side of the protocol's centre crop; None: images have the network's size."""
@@ -45,15 +42,9 @@ class ScenesClipFeatures(Extractor):
     def __init__(self, clip: ScenesClip) -> None:
         super().__init__()
         self.clip = clip
-        self.image_size = clip.config.image_size
 
     def preparation(self, size: int | None) -> Preparation:
         return self.clip.preparation(size)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.clip.config.embed_dim**0.5 * self.clip.image_features(images)
-
-
-def extract(extractor: Extractor, images: Images, *, batch: int = 64) -> Tensor:
-    """Features [n, E] float32 on the CPU, in batches. Raises as ``images.features_of``."""
-    return features_of(extractor, images, extractor.image_size, batch)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from metrics import MetricError
-from metrics.stats import Interval, jackknife, left_out, student_mean
+from metrics.stats import Interval, jackknife, jackknife_values, student_mean
 
 FID_WIDE = 1.25  # the jackknife's spread over FID's own, simulated at 60 to 500 images
 NEIGHBOURS = 3  # k of precision and recall
@@ -69,7 +69,7 @@ def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Inter
     Logs a warning where n <= E: the generated covariance is singular and FID mostly bias. Raises
     MetricError for fewer than 3 rows, NaN, or different E.
     """
-    values = fid_left_out(generated, reference)
+    values = fid_jackknife_values(generated, reference)
     count, width = generated.shape
     if count <= width:
         _LOG.warning(
@@ -85,7 +85,7 @@ def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Inter
     return Interval(found.value, max(found.lo, 0.0), found.hi), free
 
 
-def fid_left_out(generated: Tensor, reference: Moments) -> np.ndarray:
+def fid_jackknife_values(generated: Tensor, reference: Moments) -> np.ndarray:
     """FID of features [n, E], and without each of the jackknife's groups, [1 + K]."""
     _require_rows("generated", generated, 2)
     every, distance = Moments.of(generated), distance_to(reference)
@@ -94,7 +94,7 @@ def fid_left_out(generated: Tensor, reference: Moments) -> np.ndarray:
         left = every.without(Moments.of(generated[torch.from_numpy(gone)])) if len(gone) else every
         return distance(left)
 
-    return left_out(len(generated), without)
+    return jackknife_values(len(generated), without)
 
 
 def distance_to(reference: Moments) -> Callable[[Moments], float]:
@@ -121,10 +121,10 @@ def distance_to(reference: Moments) -> Callable[[Moments], float]:
 
 def kid(generated: Tensor, reference: Tensor) -> Interval:
     """Unbiased squared MMD of features [n, E] and [m, E], its interval over generated images."""
-    return jackknife(kid_left_out(generated, reference))
+    return jackknife(kid_jackknife_values(generated, reference))
 
 
-def kid_left_out(generated: Tensor, reference: Tensor) -> np.ndarray:
+def kid_jackknife_values(generated: Tensor, reference: Tensor) -> np.ndarray:
     """KID, and without each generated image in turn, [1 + n]. With kernel sums over other rows a_i,
     over the reference b_i and within the reference c:
 
@@ -182,7 +182,7 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
         hits = sum(int((part[:, kept] <= own).any(1).sum()) for part in across.split(_BLOCK))
         return hits / len(real)
 
-    recall = jackknife(left_out(len(fake), recall_without), least=0.0, most=1.0)
+    recall = jackknife(jackknife_values(len(fake), recall_without), least=0.0, most=1.0)
     found = student_mean(inside.double().numpy())
     return Interval(found.value, max(found.lo, 0.0), min(found.hi, 1.0)), recall
 

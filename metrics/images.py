@@ -1,4 +1,4 @@
-"""Images of a metric as a stream of batches: from a tensor or from files.
+"""Images of a metric, prepared batch by batch: from files or from a tensor of bytes.
 
 Why: a folder of thousands of images must not be held in memory at once, and every metric should
 refuse the same bad input in the same words.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 from decoders.image_files import HIDDEN, SUFFIXES, is_picture, open_rgb
 from decoders.models.weights import sha256_of
 from metrics import MetricError
-from metrics.preparations import Preparation, to_pil
+from metrics.preparations import Preparation, as_is, to_pil
 
 MIN_IMAGES = 2
 THREADS = 4  # PIL lets threads run at once
@@ -66,41 +66,26 @@ class ImageSet:
         return self.prepare.apply(open_rgb(item) if isinstance(item, Path) else to_pil(item))
 
 
-Images = Tensor | ImageSet
+def byte_images(pixels: Tensor) -> ImageSet:
+    """Float images [n, 3, S, S] in [0, 1], rounded to bytes as their PNGs would be."""
+    return ImageSet((as_unit_float(pixels) * 255).round().to(torch.uint8), as_is())
 
 
-def image_batches(images: Images, size: int | None, batch: int) -> Iterator[Tensor]:
-    """Batches [<= batch, 3, size, size] in order: those of an `ImageSet` as they are prepared, else
-    uint8.
+def features_of(network: Callable[[Tensor], Tensor], images: ImageSet, batch: int = 64) -> Tensor:
+    """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S].
 
-    images: an `ImageSet`, or uint8 or float in [0, 1] [n, 3, size, size]; floats are rounded to
-    bytes, so that a tensor and its PNGs give the same figures. size None: any, but square and the
-    same in a batch. Raises MetricError before the first batch for no images or a bad batch size,
-    and for a bad image (shape, NaN, range) where it is met.
+    Raises MetricError for no images, a bad batch size, an image that cannot be read (where it is
+    met) and features that are not finite.
     """
     if batch < 1:
         raise MetricError(f"the batch size must be at least 1, found {batch}")
     if not len(images):
         raise MetricError("a metric needs images, found none")
-    for start in range(0, len(images), batch):
-        stop = start + batch
-        if not isinstance(images, Tensor):
-            yield images.part(start, stop)
-            continue
-        part = images[start:stop]
-        unit = as_unit_float(part, part.shape[-1] if size is None else size)
-        yield part if part.dtype == torch.uint8 else (unit * 255).round().to(torch.uint8)
-
-
-def features_of(
-    network: Callable[[Tensor], Tensor], images: Images, size: int | None, batch: int = 64
-) -> Tensor:
-    """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S].
-
-    Raises MetricError as `image_batches`, and for features that are not finite.
-    """
     with torch.no_grad():
-        found = [network(part).float().cpu() for part in image_batches(images, size, batch)]
+        found = [
+            network(images.part(start, start + batch)).float().cpu()
+            for start in range(0, len(images), batch)
+        ]
     features = torch.cat(found)
     bad = ~torch.isfinite(features).all(1)
     if bad.any():
@@ -111,14 +96,15 @@ def features_of(
     return features
 
 
-def as_unit_float(images: Tensor, size: int) -> Tensor:
-    """uint8 or float images [n, 3, size, size] -> float32 in [0, 1].
+def as_unit_float(images: Tensor, size: int | None = None) -> Tensor:
+    """uint8 or float images [n, 3, size, size] -> float32 in [0, 1]; size None: any square.
 
     Raises MetricError for another shape or dtype, NaN or infinity, and values outside [0, 1].
     """
-    if images.ndim != 4 or tuple(images.shape[1:]) != (3, size, size):
+    side = images.shape[-1] if size is None else size
+    if images.ndim != 4 or tuple(images.shape[1:]) != (3, side, side):
         raise MetricError(
-            f"expected images [n, 3, {size}, {size}], found {list(images.shape)}; resize them first"
+            f"expected images [n, 3, {side}, {side}], found {list(images.shape)}; resize them first"
         )
     if images.dtype == torch.uint8:
         return images.float() / 255

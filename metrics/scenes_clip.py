@@ -105,7 +105,7 @@ class ScenesClip(ImageText):
                 f"{words + _SPECIALS}"
             )
         super().__init__(build_clip(config.embed_dim, config.vision, config.text), device)
-        self.config, self.image_size = config, config.image_size
+        self.config = config
         self.mean, self.std = config.mean, config.std
         self.tokenizer = WordTokenizer(config.words, int(config.text["context_length"]))
         self.sha256 = ""  # of the weights file; empty while untrained

@@ -71,7 +71,9 @@ def student_ratio(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
     return _around(value, off.half_width)
 
 
-def left_out(count: int, without: Callable[[np.ndarray], float], *, groups: int = 32) -> np.ndarray:
+def jackknife_values(
+    count: int, without: Callable[[np.ndarray], float], *, groups: int = 32
+) -> np.ndarray:
     """A statistic of all rows, and without each of K random groups, [1 + K]; ``without(rows)`` gets
     the sorted indices that are left out, none first."""
     if count < 3:
@@ -85,7 +87,7 @@ def left_out(count: int, without: Callable[[np.ndarray], float], *, groups: int 
 def jackknife(
     values: np.ndarray, *, least: float = -np.inf, most: float = np.inf, wide: float = 1.0
 ) -> Interval:
-    """Normal interval from the delete-a-group jackknife, of what `left_out` returns: [1 + K]. The
+    """Normal interval from the delete-a-group jackknife, of `jackknife_values`: [1 + K]. The
     interval ends at `least` and `most`.
 
     SE^2 = (K - 1) / K sum_k (t_k - mean t)^2 / wide^2, t_k without group k of K groups (Efron

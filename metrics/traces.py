@@ -107,13 +107,7 @@ def moved_mass(moved: ArrayLike, bound: ArrayLike, kind: ArrayLike) -> MovedMass
     """
     tested = np.isin(np.asarray(kind), _TESTED)
     mass, limit = np.asarray(moved, np.float64), np.asarray(bound, np.float64)
-    if mass.shape != tested.shape or limit.shape != tested.shape:
-        raise MetricError(
-            f"moved {mass.shape}, bound {limit.shape} and kind {tested.shape} must have one shape"
-        )
     mass, limit = mass[tested], limit[tested]
-    if not (np.isfinite(mass).all() and np.isfinite(limit).all()):
-        raise MetricError("moved mass or its bound holds NaN or infinity")
     if not mass.size:
         return MovedMass(0.0, 0.0, 0.0)
     return MovedMass(float(mass.mean()), float(mass.max()), float(limit.max()))

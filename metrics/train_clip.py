@@ -41,7 +41,8 @@ from decoders.tiny.scenes import (
 from decoders.tiny.scenes.render import render
 from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed, stream
 from metrics import MetricError
-from metrics.clip import attribute_preference, retrieval_at_1
+from metrics.clip import attribute_preference
+from metrics.images import byte_images
 from metrics.scenes_clip import ClipConfig, ScenesClip, save
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
@@ -116,24 +117,18 @@ def train(
 def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:
     """Figures on the first `count` scenes of the split valid.
 
-    retrieval: R@1 among (at most) 256 scenes, both ways. preference: right over wrong caption, the
-    attribute drawn by `counterfactual`; preference_ATTRIBUTE: on every scene that has it.
+    preference: right over wrong caption, the attribute drawn by `counterfactual`;
+    preference_ATTRIBUTE: on every scene that has it.
     """
     indices = list(range(count))
     scenes = scene_batch("valid", indices)
     images = torch.from_numpy(scenes.images)
-    pool = min(count, 256)
-    to_text, to_image = retrieval_at_1(clip, images[:pool], scenes.captions[:pool])
     pairs = [counterfactual("valid", i) for i in indices]
-    found = {
-        "retrieval_image_to_text": to_text,
-        "retrieval_text_to_image": to_image,
-        "preference": attribute_preference(clip, images, pairs),
-    }
+    found = {"preference": attribute_preference(clip, byte_images(images), pairs)}
     for name in ATTRIBUTES:
         rows = [i for i in indices if name != "relation" or scenes.specs[i].relation is not None]
         pairs = [counterfactual("valid", i, attribute=name) for i in rows]
-        found[f"preference_{name}"] = attribute_preference(clip, images[rows], pairs)
+        found[f"preference_{name}"] = attribute_preference(clip, byte_images(images[rows]), pairs)
     return {name: round(value, 4) for name, value in found.items()}
 
 

@@ -19,11 +19,10 @@ from pydantic import BeforeValidator
 from bench.commands.manual import manual
 from bench.config.words import folders, settings
 from bench.console import complain, progress, say
-from bench.data.errors import ConfigError, PromptError
+from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder, write_text
 from bench.prompts.file import OWN_FILE, captions_of
-from bench.report.table import Column, csv_text, filled, terminal
-from decoders.errors import DecoderError
+from bench.report.table import Column, csv_text, table_of, terminal
 from decoders.kinds import Within
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     figures = evaluate(config, device)
     of = f"metrics {', '.join(config.metrics)}"
     say(f"{config.images}: {figures[0].images} images on {device}, {of}")
-    say(terminal(filled(COLUMNS, figures)))
+    say(terminal(table_of(COLUMNS, figures)))
     notes = dict.fromkeys(f"{f.name}: {f.note}" for f in figures if f.note)
     say("\n".join(notes))
     if config.out is not None:
@@ -162,8 +161,12 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
     captions = captions_of(files, config.captions) if config.captions else []
     reference: Reference = ()
     if config.reference is not None:
-        reference = others = image_files(config.reference)
-        require_others(config.images, config.reference, files, others)
+        if config.reference.resolve() == config.images.resolve():
+            raise ConfigError(
+                f"reference={config.reference} is the folder of the images themselves; name one of "
+                "real images"
+            )
+        reference = image_files(config.reference)
     if has_reference:
         ready_folder(config.cache_dir)
     evaluation = Evaluation(
@@ -177,50 +180,9 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
         progress=progress,
     )
     if real_scenes:
-        from metrics.features import ScenesClipFeatures
-        from metrics.kept import scenes_statistics
-
-        extractor = ScenesClipFeatures(clip=evaluation.scenes).eval()
-        reference = scenes_statistics(extractor, SCENES, config.cache_dir)
+        reference = evaluation.scenes_reference(SCENES)
     kept = slice(None, config.limit)
-    found = evaluation.figures(files[kept], captions[kept], reference)
-    if not _paired(config.reference, captions):
-        return found
-    # The estimate of FID's bias leaves out images of one side alone, which says nothing of pairs.
-    return [replace(f, note="") if f.key == "fid" else f for f in found]
-
-
-def _paired(reference: Path | None, captions: Sequence[str]) -> bool:
-    """Whether the reference is another folder of a run, of the same captions."""
-    from metrics.images import image_files
-
-    if reference is None or not captions or not (reference / OWN_FILE).is_file():
-        return False
-    try:
-        theirs = captions_of(image_files(reference), reference / OWN_FILE)
-    except (PromptError, DecoderError):  # a file of that name that says something else
-        return False
-    return sorted(theirs) == sorted(captions)
-
-
-def require_others(
-    images: Path, reference: Path, files: Sequence[Path], others: Sequence[Path]
-) -> None:
-    """ConfigError where images are compared with themselves: the same files, links to them, or a
-    copy of the whole folder."""
-    from decoders.models.weights import sha256_of
-
-    own = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, files)}
-    other = {(s.st_dev, s.st_ino): s.st_size for s in map(Path.stat, others)}
-    shared = len(own.keys() & other.keys())
-    if not shared and sorted(own.values()) == sorted(other.values()):
-        shared = len({*map(sha256_of, files)} & {*map(sha256_of, others)})
-    if shared:
-        raise ConfigError(
-            f"{shared} of the {len(files)} images of {images} are the same pictures as in "
-            f"reference={reference}: a distance of pictures to themselves says nothing; "
-            "name a folder of real images"
-        )
+    return evaluation.figures(files[kept], captions[kept], reference)
 
 
 def parse(words: Sequence[str]) -> EvaluateConfig:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from bench.config.words import split
 from bench.console import complain, say
 from bench.data.errors import ConfigError, unknown
-from bench.report.table import of_cells, terminal
+from bench.report.table import table_of_texts, terminal
 
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
@@ -121,12 +121,12 @@ def cmd_report(words: Sequence[str]) -> int:
 
     words, out = split_out(words)
     if (finished := _finished(words)) is not None:
-        check_place(finished, out)
+        check_place(out)
         _report(load(finished), out)
         return 0
     config = compose_study(words)
     folder = Path(config.run_dir)
-    check_place(folder, out)
+    check_place(out)
     require_own(folder, config)
     _report(unfinished(config) or load(folder), out)
     return 0
@@ -179,7 +179,7 @@ def cmd_check(words: Sequence[str]) -> int:
 
     examine(model, captions, max(variant.sampling.cfg for variant in every))
     found = verdicts(model, every, captions)
-    say(terminal(of_cells(VERDICT_COLUMNS, [v.cells() for v in found])))
+    say(terminal(table_of_texts(VERDICT_COLUMNS, [v.cells() for v in found])))
     wrong = [v.decoder for v in found if not v.as_expected]
     if wrong:
         complain(f"not as expected: {', '.join(wrong)}")
@@ -231,8 +231,8 @@ def _columns() -> str:
 
     heads = ("column", "type", "unit", "meaning")
     tables = (("records.parquet", RECORD), ("summary.csv", SUMMARY))
-    texts = [
-        f"{name}\n{terminal(of_cells(heads, [(c.name, c.type, c.unit, c.meaning) for c in every]))}"
-        for name, every in tables
-    ]
+    texts = []
+    for name, every in tables:
+        cells = [(c.name, c.type, c.unit, c.meaning) for c in every]
+        texts.append(f"{name}\n{terminal(table_of_texts(heads, cells))}")
     return "\n\n".join(texts)

@@ -6,7 +6,6 @@ neither Hydra nor plots.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import inspect
 import json
@@ -25,9 +24,7 @@ from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder
 from bench.measure.device import prepare, provenance
-from bench.report import style
-from bench.report.style import Plot, styled
-from bench.report.table import of_cells, terminal
+from bench.report.table import table_of_texts, terminal
 from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
@@ -36,12 +33,9 @@ from decoders.training.data import DataConfig, StateData
 from decoders.training.drafter import DrafterTraining, Trained
 from decoders.training.losses import AcceptanceRates, LossConfig
 from decoders.training.states import Learner, transformer_of
-from decoders.training.trainer import CURVE, TrainConfig
+from decoders.training.trainer import TrainConfig
 
-DRAFTER, RECORD, DEPTHS = "drafter", "training.json", "acceptance.csv"
-PANELS = {  # columns of the curves, or what their depth follows -> title
-    "loss": "loss", "overlap_": "accepted, training", "held_overlap_": "accepted, held out",
-}  # fmt: skip
+DRAFTER, RECORD = "drafter", "training.json"
 
 
 @dataclass(frozen=True)
@@ -62,8 +56,8 @@ class TrainStudy:
 
 def cmd_train(words: Sequence[str]) -> int:
     """Train a drafter, or the embedded models by their recipe.
-    Resumes an interrupted training. Writes checkpoint, curves and acceptance to run_dir. `list
-    settings` shows all settings of a training and of a recipe.
+    Resumes an interrupted training. Writes the drafter, curve.csv and training.json (acceptance by
+    depth) to run_dir. `list settings` shows all settings of a training and of a recipe.
 
     settings:
       drafter=NAME            what is trained: eagle or medusa, or your own
@@ -90,7 +84,7 @@ def cmd_train(words: Sequence[str]) -> int:
     ready_file(Path(study.run_dir) / RECORD)
     ready_folder(Path(study.run_dir) / DRAFTER)
     found = run_training(study, prepare(study.backend)).acceptance
-    say(terminal(of_cells(["depth", "accepted", "top-1 agrees"], _rows(found))))
+    say(terminal(table_of_texts(["depth", "accepted", "top-1 agrees"], _rows(found))))
     say(f"chain of {len(found.overlap)}: {found.chain_length():.2f} codes per step")
     say(f"drafter.checkpoint={Path(study.run_dir) / DRAFTER}")
     return 0
@@ -167,11 +161,8 @@ def _write(
     loss: LossConfig,
     sampling: Sampling,
 ) -> None:
-    """Acceptance per depth, curves and provenance."""
+    """training.json: settings, acceptance by depth, provenance."""
     folder = Path(study.run_dir)
-    lines = [",".join(row) for row in [["depth", "overlap", "agree"], *_rows(done.acceptance)]]
-    (folder / DEPTHS).write_text("\n".join(lines) + "\n")
-    style.save(curves(folder / CURVE), folder)
     record = {
         **dataclasses.asdict(study),
         "loss": dataclasses.asdict(loss),
@@ -184,23 +175,3 @@ def _write(
         "provenance": dataclasses.asdict(provenance(model.device)),
     }
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
-
-
-@styled
-def curves(curve: Path) -> Plot:
-    """The CSV of `decoders.training.trainer.Trainer` as a figure: loss, and acceptance by depth in
-    training and held out."""
-    with curve.open() as file:
-        rows = list(csv.DictReader(file))
-    figure, places = style.panels([1.8] * len(PANELS))
-    for (prefix, title), (axes,) in zip(PANELS.items(), places, strict=True):
-        known = {name: name.removeprefix(prefix) for name in (rows[0] if rows else {})}
-        names = [name for name, rest in known.items() if rest == "" or rest.isdigit()]
-        for name, color in zip(names, style.HUES * len(names), strict=False):
-            points = [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
-            axes.plot(*zip(*points, strict=True), color=color, label=f"depth {known[name]}")
-        axes.set(title=title, xlabel="step")
-        axes.grid(visible=True)
-        if len(names) > 1:
-            axes.legend(ncols=4, fontsize=8)
-    return Plot("curves", "Training", "", figure)

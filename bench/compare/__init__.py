@@ -2,7 +2,7 @@
 
     published.py    published.csv, its contradictions, and what its names are called here
     pairs.py, verdicts.py, compare.py                 `bench compare`
-    chance.py, diff.py                                `bench diff`
+    significance.py, diff.py                          `bench diff`
 
 Why a folder: the papers' numbers contradict each other, leave settings out and were taken on other
 GPUs against other baselines; two runs differ in their hour and machine. A table that only puts two

@@ -1,9 +1,5 @@
 """`python -m bench compare [study=NAME | run_dir=DIR] [published=FILE] [tolerance=0.1] [out=DIR]`:
-a run and the published numbers, as text, Markdown, CSV and a plot.
-
-In the plot a black dot with its 95 % interval is ours; coloured marks are published, their shape
-the paper, their colour the verdict, hollow where the verdict assumes what the source leaves
-unstated. Several marks on a line are published numbers that disagree.
+a run and the published numbers, as text, Markdown and CSV.
 
 Why no Hydra: a finished run is compared, and its study may need settings (a caption file) that are
 not at hand where it is looked at.
@@ -13,31 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Annotated
 
-from bench.compare.published import DEFAULT, LABELS, load_names
+from bench.compare.published import DEFAULT, load_names
 from bench.compare.published import load as load_published
-from bench.compare.verdicts import ABSOLUTE, Comparison, Result, Verdict, build, has_interval
+from bench.compare.verdicts import ABSOLUTE, Comparison, Result, Verdict, build
 from bench.config.words import settings
 from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
 from bench.data.files import ready_folder, write_text
 from bench.records.load import load
 from bench.records.run_data import Role
-from bench.report import style, table
-from bench.report.style import Plot, styled
+from bench.report import table
 from bench.report.table import Column
 from decoders.kinds import Within
 
 RUNS = Path("results/runs")
 NAMED = 3  # papers in a line
 DIGITS = {"clip": 2, "precision": 3, "recall": 3, "image_reward": 4}
-COLORS = {Verdict.REPRODUCED: "#009E73", Verdict.NOT: "#D55E00", Verdict.APART: "#9a9a9a"}
-MARKS = "sD^vP<>Xp*"
-MOST = 40  # lines of a panel; more are left to the table
-LINE = 0.25  # inches of a decoder's line
 NO_MODEL = "No published row is about this model: nothing is reproduced or refuted by this run."
 
 
@@ -54,7 +44,7 @@ class CompareSettings:
 
 def cmd_compare(words: Sequence[str]) -> int:
     """A run and the papers' numbers: reproduced, or not, or why not comparable.
-    Writes compare.md, .csv and a plot.
+    Writes compare.md and compare.csv.
 
     settings:
       study=NAME      the run in results/runs/NAME (default: main)
@@ -101,7 +91,6 @@ def save(result: Result, folder: Path) -> list[Path]:
     return [
         write_text(folder / "compare.md", markdown(result)),
         write_text(folder / "compare.csv", csv(result)),
-        *style.save(draw(result), folder).values(),
     ]
 
 
@@ -137,19 +126,19 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def grounds(result: Result, one: Comparison) -> str:
+def grounds(one: Comparison) -> str:
     """Why, and everything that qualifies it."""
     assumed = f"assumes {', '.join(one.assumed)}" if one.assumed else ""
-    parts = [one.why, assumed, *one.caveats, result.disagreement(one)]
+    parts = [one.why, assumed, *one.caveats]
     return ". ".join(filter(None, parts))
 
 
 def terminal(result: Result) -> str:
     """The comparable rows as a table, and what keeps the rest apart."""
     lines = [f"{result.run.study}: {result.run.folder}", counts(result)]
-    compared = [c for c in result.comparisons if c.verdict is not Verdict.APART]
+    compared = [c for c in result.comparisons if c.verdict is not Verdict.NOT_COMPARABLE]
     if compared:
-        lines += ["", table.terminal(table.filled(COLUMNS, compared))]
+        lines += ["", table.terminal(table.table_of(COLUMNS, compared))]
     elif not result.shown():
         lines += ["", NO_MODEL]
     return "\n".join(
@@ -163,10 +152,10 @@ def counts(result: Result) -> str:
 
 
 def reasons(result: Result) -> list[str]:
-    """`6 figures of A (LANTERN): other model`: the first obstacles of what is not comparable, those
-    that keep most figures apart first."""
+    """`6 figures of A: other model`: the first obstacles of what is not comparable, those that
+    keep most figures apart first."""
     groups: dict[str, list[Comparison]] = {}
-    for item in result.of(Verdict.APART):
+    for item in result.of(Verdict.NOT_COMPARABLE):
         groups.setdefault(item.obstacles[0], []).append(item)
     return [
         f"{len(items)} figure{'s' * (len(items) > 1)} of {_papers(items)}: {why}"
@@ -175,13 +164,10 @@ def reasons(result: Result) -> list[str]:
 
 
 def _papers(items: Sequence[Comparison]) -> str:
-    """`VVS (LANTERN, EAGLE-2), LANTERN (LANTERN) and 2 more papers`."""
-    methods: dict[str, dict[str, None]] = {}
-    for item in items:
-        methods.setdefault(item.row.paper, {})[item.row.method] = None
-    named = [f"{paper} ({', '.join(names)})" for paper, names in methods.items()]
-    more = len(named) - NAMED
-    return ", ".join(named[:NAMED]) + (f" and {more} more paper{'s' * (more > 1)}" * (more > 0))
+    """`VVS, LANTERN and 2 more papers`."""
+    papers = [*dict.fromkeys(item.row.paper for item in items)]
+    more = len(papers) - NAMED
+    return ", ".join(papers[:NAMED]) + (f" and {more} more paper{'s' * (more > 1)}" * (more > 0))
 
 
 def markdown(result: Result) -> str:
@@ -192,15 +178,12 @@ def markdown(result: Result) -> str:
     ]
     if not result.shown():
         parts.append(NO_MODEL)
-    compared = [c for c in result.comparisons if c.verdict is not Verdict.APART]
+    compared = [c for c in result.comparisons if c.verdict is not Verdict.NOT_COMPARABLE]
     if compared:
-        why = Column("", "why", lambda one: grounds(result, one), words=True)
-        parts.append(table.markdown(table.filled((*COLUMNS, why), compared)))
+        why = Column("", "why", lambda one: grounds(one), words=True)
+        parts.append(table.markdown(table.table_of((*COLUMNS, why), compared)))
     if apart := reasons(result):
         parts += ["## Not comparable (figure by figure in compare.csv)", table.bullets(apart)]
-    if result.disagreements:
-        lines = [f"{item.title}: {item.text}" for item in result.disagreements]
-        parts += ["## Published numbers that disagree", table.bullets(lines)]
     parts += ["## How to read it", "\n".join(f"* {line}" for line in legend(result))]
     return "\n\n".join(parts) + "\n"
 
@@ -212,9 +195,7 @@ def legend(result: Result) -> list[str]:
         "Reproduced: the published figure lies in our 95 % interval, or within the tolerance: "
         f"{ratio:.0%} for speed-up, MAL and seconds, {ratio / 2:.1%} for FID, ±{of['clip']:g} for "
         f"CLIP (100 cos), ±{of['hps']:g} for HPS, ±{of['recall']:g} for precision and recall.",
-        "An asterisk: the source leaves something unstated, and the verdict assumes it as listed. "
-        "Where it does not state the method's own settings, one of ours that gives the figure "
-        "reproduces it, and the others are not comparable.",
+        "An asterisk: the source leaves something unstated, and the verdict assumes it as listed.",
         "Speed-ups are paired ratios on the same prompts. Papers measure them against an eager AR "
         "without warm-up or synchronisation (METHODS 4, point 7), here AR is the same code on the "
         "same cache: a smaller speed-up over AR is expected. Across GPUs only ratios compare.",
@@ -236,10 +217,10 @@ def _conditions(result: Result) -> str:
 
 def csv(result: Result) -> str:
     """compare.csv: one line a figure, every published row among them."""
-    return table.csv_text([_csv_row(result, one) for one in result.comparisons])
+    return table.csv_text([_csv_row(one) for one in result.comparisons])
 
 
-def _csv_row(result: Result, one: Comparison) -> dict[str, object]:
+def _csv_row(one: Comparison) -> dict[str, object]:
     row = one.row
     return {
         **{name: getattr(row, name) for name in ("paper", "arxiv", "evidence", "model", "gpu")},
@@ -250,47 +231,5 @@ def _csv_row(result: Result, one: Comparison) -> dict[str, object]:
         "decoder": one.decoder,
         "measured": one.figure,
         "verdict": str(one.verdict),
-        "why": grounds(result, one),
+        "why": grounds(one),
     }
-
-
-@styled
-def draw(result: Result) -> Plot:
-    """The figure `compare`; one that says so where no published row has a measured one."""
-    from matplotlib.lines import Line2D
-
-    shown, places = [c for c in result.shown() if c.is_measured], list(LABELS)
-    shown.sort(key=lambda item: (places.index(item.metric), item.row.baseline))
-    panels: dict[str, dict[str, list[Comparison]]] = {}  # figure -> decoder -> its comparisons
-    for item in shown:
-        panels.setdefault(item.label, {}).setdefault(item.decoder, []).append(item)
-    figure, rows = style.panels(
-        [LINE * min(len(lines), MOST) for lines in panels.values()] or [0.5]
-    )
-    if not panels:
-        rows[0][0].set_axis_off()
-        rows[0][0].text(0, 0.5, "No published row has a measured one to compare.")
-    papers = dict(zip(dict.fromkeys(c.row.paper for c in shown), cycle(MARKS), strict=False))
-    for (name, lines), (axes,) in zip(panels.items(), rows, strict=False):
-        order = [one.entry.name for one in result.decoders if one.entry.name in lines][:MOST]
-        for line, items in enumerate(lines[decoder] for decoder in order):
-            for item in items:
-                color = COLORS[item.verdict]
-                face = "none" if item.assumed else color
-                axes.plot(item.published, line, papers[item.row.paper], color=color, mfc=face)
-            ours = items[0].figure
-            reach = style.errors(ours) if has_interval(ours) else None
-            axes.errorbar(ours.value, line, xerr=reach, fmt=".", color=style.INK, capsize=2)
-        axes.set(yticks=range(len(order)), yticklabels=order, xlabel=name)
-        axes.set_ylim(len(order) - 0.4, -0.6)
-        axes.grid(visible=True)
-        if name.startswith("speed-up"):
-            axes.axvline(1, color=style.MUTED, linewidth=0.8, linestyle=":")
-    verdicts = {v: COLORS[v] for v in Verdict if any(c.verdict is v for c in shown)}
-    style.key(figure, [
-        Line2D([], [], marker=".", color=style.INK, label="this run"),
-        *(Line2D([], [], marker="o", linestyle="", color=c, label=v) for v, c in verdicts.items()),
-        *(Line2D([], [], marker=mark, linestyle="", color=style.MUTED, mfc="none", label=paper)
-          for paper, mark in papers.items()),
-    ])  # fmt: skip
-    return Plot("compare", "Measured and published", "", figure)

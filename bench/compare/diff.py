@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from bench.compare.chance import APART, RATIOS, Difference, Side, differences_of, read_sides, worse
+from bench.compare.significance import Difference, Side, differences_of, read_sides, worse
 from bench.config.differences import differences
 from bench.config.words import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.data.files import ready_file, write_text
-from bench.report.table import Column, filled, interval, terminal
+from bench.report.table import Column, interval, table_of, terminal
 from decoders.kinds import Within
 
 SIDES = ("in A", "in B")
@@ -36,8 +36,7 @@ class DiffSettings:
 def cmd_diff(words: Sequence[str]) -> int:
     """Two runs, or two decoders of one, paired by image: diff RUN_A [RUN_B].
     On the images that both made. First machines, commits and verdicts, then every figure: better,
-    worse or not told apart, with the smallest difference that would have been found. Exit status
-    1 where B is slower or worse than A.
+    worse or not told apart. Exit status 1 where B is slower or worse than A.
 
     settings:
       decoders=A,B  two decoders of one run folder
@@ -65,15 +64,6 @@ def cmd_diff(words: Sequence[str]) -> int:
     return int(worse(every))
 
 
-def _verdict(f: Difference) -> str:
-    if f.verdict != APART:
-        return f.verdict
-    if f.least is None:
-        return f"{APART} (too few images)"
-    least = f"{f.least:.1%}" if f.figure in RATIOS else f"{f.least:.2f}"
-    return f"{APART} (below {least})"
-
-
 def _p(p: float | None) -> str:
     return "" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
@@ -84,13 +74,14 @@ COLUMNS = (
     Column("", "B / A, or B - A", lambda f: interval(f, 3)),
     Column("pairs", "images (of speed: blocks)", lambda count: str(count or "")),
     Column("p", "p", _p),
-    Column("", "B is", _verdict),
+    Column("verdict", "B is"),
 )
 
 
 def rendered(every: Sequence[Difference], notes: Sequence[str]) -> str:
     """The table in the terminal, and what could not be compared."""
-    lines = [terminal(filled(COLUMNS, every))] if every else ["nothing of the two can be compared"]
+    nothing = "nothing of the two can be compared"
+    lines = [terminal(table_of(COLUMNS, every)) if every else nothing]
     return "\n".join([*lines, *notes])
 
 

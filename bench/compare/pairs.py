@@ -30,7 +30,7 @@ AGREES: Setting = True, ""
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Candidate:
     """A decoder of a run. parts: by `PARTS`, a proposer in the drafter's place."""
 
     entry: Entry
@@ -56,7 +56,7 @@ class Measured:
     def figure(self, metric: str) -> Interval:
         """One of `FIGURES`; NaN where it was not measured."""
         column = "latency_mean_s" if metric == "latency_s" else metric
-        line = {**self.run.quality.get(self.entry.name, {}), **self.entry.row}
+        line = {**self.run.scores.get(self.entry.name, {}), **self.entry.row}
         figure = Interval(*(float(line.get(column + end, math.nan)) for end in ("", "_lo", "_hi")))
         pooled = mal_interval(self.entry.ok) if metric == "mal" else None
         return Interval(figure.value, pooled.lo, pooled.hi) if pooled else figure
@@ -64,7 +64,7 @@ class Measured:
     def features(self, metric: str) -> str:
         """What a quality figure was made with; the embedded CLIP is both FID's features and the
         CLIP score's network."""
-        line = {**self.run.quality.get(self.entry.name, {}), **self.entry.row}
+        line = {**self.run.scores.get(self.entry.name, {}), **self.entry.row}
         fid = as_text(line.get("fid_features", ""))
         if metric in ("precision", "recall"):
             return as_text(line.get("prc_features", "")) or fid
@@ -72,10 +72,10 @@ class Measured:
         return features or (fid if metric == "clip" and fid.endswith("-clip") else "")
 
 
-def measured(run: RunData) -> list[Measured]:
+def candidates(run: RunData) -> list[Candidate]:
     """The decoders of a run that have figures. Raises FolderError where none has."""
     rows = [
-        Measured(entry, run, {name: read(entry.text(name)) for name in PARTS})
+        Candidate(entry, run, {name: read(entry.text(name)) for name in PARTS})
         for entry in run.entries
         if entry.role is not Role.RESEED and not entry.failed
     ]
@@ -86,7 +86,7 @@ def measured(run: RunData) -> list[Measured]:
     return rows
 
 
-def is_method(row: Measured, name: str, names: Names) -> bool:
+def is_method(row: Candidate, name: str, names: Names) -> bool:
     """Whether a decoder is of a published method, by its loop, drafter or proposer, rule and
     tree."""
     if name not in names.methods:
@@ -96,8 +96,8 @@ def is_method(row: Measured, name: str, names: Names) -> bool:
 
 
 def nearest(
-    published: Published, rows: Sequence[Measured], names: Names
-) -> list[tuple[Measured, dict[str, Setting]]]:
+    published: Published, rows: Sequence[Candidate], names: Names
+) -> list[tuple[Candidate, dict[str, Setting]]]:
     """The decoders that come nearest to a published row, with every setting that decides whether
     two figures are of the same thing."""
     left = [
@@ -110,7 +110,7 @@ def nearest(
     return left
 
 
-def settings(published: Published, row: Measured, names: Names) -> dict[str, Setting]:
+def settings(published: Published, row: Candidate, names: Names) -> dict[str, Setting]:
     """Most decisive first."""
     method, (_, temperature, cfg) = names.methods[published.method], row.setting
     top_k = float(row.entry.ok.top_k.iloc[0])
@@ -120,12 +120,12 @@ def settings(published: Published, row: Measured, names: Names) -> dict[str, Set
         "tree": _tree(method.tree, row),
         "cfg": _number("cfg", published.cfg, cfg),
         "top-k": _number("top-k", published.top_k, top_k),
-        "params": _params(published.params, method.params, row),
+        "params": _params(published.settings, method.params, row),
         "prompts": _prompts(published.dataset, names.prompts.get(row.prompts, ""), row),
     }
 
 
-def _model(published: Published, row: Measured, names: Names) -> Setting:
+def _model(published: Published, row: Candidate, names: Names) -> Setting:
     if not published.model:
         return False, "the source names no model"
     here = names.models.get(row.entry.text("model"), {})
@@ -147,7 +147,7 @@ def _number(name: str, published: float | None, ours: float) -> Setting:
     return _other(name, f"{published:g}", f"{ours:g}")
 
 
-def _tree(wanted: Mapping[str, float], row: Measured) -> Setting:
+def _tree(wanted: Mapping[str, float], row: Candidate) -> Setting:
     """The tree of the authors' code; a smaller one drafts less and is verified faster."""
     here = {key: value for key in wanted if (value := row.parts["tree"].number(key)) is not None}
     if all(value == wanted[key] for key, value in here.items()):
@@ -155,7 +155,7 @@ def _tree(wanted: Mapping[str, float], row: Measured) -> Setting:
     return _other("tree", settings_text(wanted), settings_text(here))
 
 
-def _params(wanted: Mapping[str, float], places: Mapping[str, str], row: Measured) -> Setting:
+def _params(wanted: Mapping[str, float], places: Mapping[str, str], row: Candidate) -> Setting:
     """places: where ours are, as `acceptance.k` or `proposer.window`."""
     here: dict[str, float] = {}
     for key in {**places, **wanted}:
@@ -174,7 +174,7 @@ def _params(wanted: Mapping[str, float], places: Mapping[str, str], row: Measure
     return None if unstated else True, settings_text(unstated)
 
 
-def _prompts(published: str, ours: str, row: Measured) -> Setting:
+def _prompts(published: str, ours: str, row: Candidate) -> Setting:
     if not published or not ours:
         return None, f"prompts as published ({published or 'not stated'})"
     return AGREES if published.startswith(ours) else _other("prompts", published, row.prompts)

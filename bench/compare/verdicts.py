@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from bench.compare.pairs import FIGURES, Measured, Setting, is_method, measured, nearest
-from bench.compare.published import LABELS, Disagreement, Names, Published, disagreements
+from bench.compare.pairs import FIGURES, Candidate, Setting, candidates, is_method, nearest
+from bench.compare.published import LABELS, Names, Published, others
 from bench.judge.paired import paired_speedup
 from bench.records.run_data import RunData
 from metrics.stats import UNKNOWN, Interval
@@ -30,19 +30,18 @@ OVER_A_SET = ("fid", "precision", "recall")  # figures that change with the numb
 
 class Verdict(StrEnum):
     REPRODUCED = "reproduced"
-    NOT = "not reproduced"
-    APART = "not comparable"
+    NOT_REPRODUCED = "not reproduced"
+    NOT_COMPARABLE = "not comparable"
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One figure of a published row, and a decoder's (None: the run has no such method). published
     is in our unit (CLIP times 100). why: the grounds; assumed: what the source does not state;
-    caveats: what else to know; same_model: as far as the source tells; unstated: settings of the
-    method (k, delta) that the source does not state."""
+    caveats: what else to know; same_model: as far as the source tells."""
 
     row: Published
-    measured: Measured | None
+    measured: Candidate | None
     metric: str
     published: float
     figure: Interval
@@ -52,7 +51,6 @@ class Comparison:
     assumed: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
     same_model: bool = False
-    unstated: str = ""
 
     @property
     def decoder(self) -> str:
@@ -66,7 +64,7 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Measured minus published."""
+        """Candidate minus published."""
         return self.figure.value - self.published
 
     @property
@@ -82,20 +80,12 @@ class Result:
     published rows; tolerance: of ratios."""
 
     run: RunData
-    decoders: list[Measured]
+    decoders: list[Candidate]
     comparisons: list[Comparison]
-    disagreements: list[Disagreement]
     tolerance: float
 
     def of(self, verdict: Verdict) -> list[Comparison]:
         return [c for c in self.comparisons if c.verdict is verdict]
-
-    def disagreement(self, one: Comparison) -> str:
-        """What other sources say of the same published figure, "" where nothing else."""
-        for item in self.disagreements:
-            if item.metric == one.metric and any(r.line == one.row.line for r in item.rows):
-                return item.text
-        return ""
 
     def shown(self) -> list[Comparison]:
         """What is worth a line in a table or a plot: the rows of the run's model."""
@@ -104,7 +94,7 @@ class Result:
 
 def build(rows: Sequence[Published], run: RunData, names: Names, tolerance: float) -> Result:
     """Compares every published row with the decoders nearest to it. tolerance: a ratio."""
-    decoders, comparisons = measured(run), list[Comparison]()
+    decoders, comparisons = candidates(run), list[Comparison]()
     for row in rows:
         # Speed-up and codes per forward of AR are 1 by definition.
         metrics = [
@@ -117,25 +107,31 @@ def build(rows: Sequence[Published], run: RunData, names: Names, tolerance: floa
         for metric in metrics if not near else ():
             why = f"{row.method} {reason}"
             published = _our_unit(row, metric)
+            apart = Verdict.NOT_COMPARABLE
             comparisons.append(
-                Comparison(row, None, metric, published, UNKNOWN, Verdict.APART, why, (why,))
+                Comparison(row, None, metric, published, UNKNOWN, apart, why, (why,))
             )
         comparisons += [
             compare(row, ours, settings, metric, decoders, names, tolerance)
             for ours, settings in near
             for metric in metrics
         ]
-    return Result(
-        run, decoders, _one_of_several(comparisons), disagreements(rows, names.families), tolerance
-    )
+    noted = [_with_others(one, rows) for one in comparisons]
+    return Result(run, decoders, noted, tolerance)
+
+
+def _with_others(one: Comparison, rows: Sequence[Published]) -> Comparison:
+    """With a caveat where other sources contradict the published figure."""
+    text = others(one.row, one.metric, rows)
+    return replace(one, caveats=(*one.caveats, text)) if text else one
 
 
 def compare(
     row: Published,
-    ours: Measured,
+    ours: Candidate,
     settings: Mapping[str, Setting],
     metric: str,
-    rows: Sequence[Measured],
+    rows: Sequence[Candidate],
     names: Names,
     tolerance: float,
 ) -> Comparison:
@@ -146,11 +142,10 @@ def compare(
     obstacles = [text for agrees, text in settings.values() if agrees is False]
     obstacles += [missing] if missing else []
     obstacles += obstacles_of(row, ours, metric, names)
-    verdict, why = Verdict.APART, "; ".join(obstacles)
+    verdict, why = Verdict.NOT_COMPARABLE, "; ".join(obstacles)
     if not obstacles:
         verdict, why = judge(published, figure, tolerance_of(metric, published, tolerance))
     assumed = [text for agrees, text in settings.values() if agrees is None]
-    params, unstated = settings["params"]
     return Comparison(
         row=row,
         measured=ours,
@@ -163,7 +158,6 @@ def compare(
         assumed=() if obstacles else tuple(assumed),
         caveats=tuple(_caveats(row, ours, metric)),
         same_model=settings["model"][0] is not False,
-        unstated=unstated if params is None else "",
     )
 
 
@@ -197,11 +191,11 @@ def judge(published: float, figure: Interval, tolerance: float) -> tuple[Verdict
             grounds += ", which is wide: more prompts or blocks would tell"
     else:
         grounds += "; no interval of ours"
-    return (Verdict.REPRODUCED if near or inside else Verdict.NOT), grounds
+    return (Verdict.REPRODUCED if near or inside else Verdict.NOT_REPRODUCED), grounds
 
 
 def _figure(
-    row: Published, ours: Measured, metric: str, rows: Sequence[Measured], names: Names
+    row: Published, ours: Candidate, metric: str, rows: Sequence[Candidate], names: Names
 ) -> tuple[Interval, str]:
     """Our figure, and why there is none. A speed-up over another method than AR is the paired ratio
     of the seconds on the same prompts."""
@@ -222,7 +216,7 @@ def _figure(
     return figure, unknown if math.isnan(figure.value) else ""
 
 
-def obstacles_of(row: Published, ours: Measured, metric: str, names: Names) -> list[str]:
+def obstacles_of(row: Published, ours: Candidate, metric: str, names: Names) -> list[str]:
     """What keeps this figure apart, beyond the settings of the pair."""
     obstacles = list[str]()
     if metric == "speedup" and ours.entry.text("device") == "cpu":
@@ -244,7 +238,7 @@ def obstacles_of(row: Published, ours: Measured, metric: str, names: Names) -> l
     return obstacles
 
 
-def _other_gpu(row: Published, ours: Measured) -> str:
+def _other_gpu(row: Published, ours: Candidate) -> str:
     return f"other GPU (published {row.gpu}, here {ours.device})"
 
 
@@ -259,7 +253,7 @@ def same_gpu(published: str, ours: str) -> bool:
     return wanted <= here and wanted & variant == here & variant
 
 
-def _caveats(row: Published, ours: Measured, metric: str) -> list[str]:
+def _caveats(row: Published, ours: Candidate, metric: str) -> list[str]:
     caveats = list[str]()
     if metric == "speedup" and ours.entry.text("device") != "cpu":
         if not row.gpu:
@@ -270,25 +264,3 @@ def _caveats(row: Published, ours: Measured, metric: str) -> list[str]:
         rule = "our rule is the one on paper"
         caveats.append(f"{rule}, published numbers come from the released code")
     return caveats
-
-
-def _one_of_several(comparisons: list[Comparison]) -> list[Comparison]:
-    """Where a source does not state the method's settings and several of ours are compared with one
-    figure: it is reproduced if any of them gives it, and the others neither confirm nor refute it;
-    the number of settings tried is said, as one of many agrees more easily."""
-    groups: dict[tuple[int, str], list[Comparison]] = {}
-    for item in comparisons:
-        if item.unstated and item.verdict is not Verdict.APART:
-            groups.setdefault((item.row.line, item.metric), []).append(item)
-    return [_among(item, groups.get((item.row.line, item.metric), [])) for item in comparisons]
-
-
-def _among(item: Comparison, group: list[Comparison]) -> Comparison:
-    """The verdict of one of several settings that may be the published one."""
-    if len(group) < 2 or not item.unstated or item.verdict is Verdict.APART:
-        return item
-    hits = [c.decoder for c in group if c.verdict is Verdict.REPRODUCED]
-    if hits and item.verdict is not Verdict.REPRODUCED:
-        text = f"the source does not state its settings; reproduced by {', '.join(hits)}"
-        return replace(item, verdict=Verdict.APART, why=text, obstacles=(text,), assumed=())
-    return replace(item, why=f"{item.why}; at {len(hits) or 'none'} of {len(group)} settings")

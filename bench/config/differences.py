@@ -8,7 +8,7 @@ the dataclasses. A user wrote `acceptance.k=5` and `model=tiny`, not
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 MAX_SHOWN = 8  # differences listed in an error
@@ -55,22 +55,6 @@ def settings_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a decoder of study.json, by the names that a command line has for them."""
     parts = {**entry, **entry.get("spec", {})}
     return _flat({key: value for key, value in parts.items() if key not in ("name", "spec")})
-
-
-def series(decoders: Sequence[Mapping[str, Any]]) -> dict[str, list[list[tuple[float, str]]]]:
-    """What one number changes: setting -> lines of (its value, decoder), by value. The decoders of
-    study.json on a line are equal in all else; settings with a single value are left out."""
-    settings = {str(e["name"]): settings_of(e) for e in decoders}
-    result: dict[str, list[list[tuple[float, str]]]] = {}
-    for key in dict.fromkeys(key for own in settings.values() for key in own):
-        lines: dict[str, list[tuple[float, str]]] = {}
-        for name, own in settings.items():
-            if isinstance(own.get(key), int | float) and not isinstance(own[key], bool):
-                rest = json.dumps({k: v for k, v in own.items() if k != key}, sort_keys=True)
-                lines.setdefault(rest, []).append((own[key], name))
-        several = [sorted(line) for line in lines.values() if len({v for v, _ in line}) > 1]
-        result |= {key: several} if several else {}
-    return result
 
 
 def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""Files that are whole or absent, places that can be written to, and no links among them.
-
-Why links are refused: a run writes, replaces and removes files by name. A link at rows/, images/ or
-report/ would let it do so in the folder of another run. The run folder itself may be a link.
-"""
+"""Files that are whole or absent, and places that can be written to."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from bench.data.errors import FULL, DiskFullError, FolderError
+from bench.data.errors import FULL, DiskFullError
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")  # endings of files of weights
 
@@ -110,14 +106,3 @@ def ready_file(path: Path) -> None:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.with_name(f".tmp-{path.name}").exists()  # too long a name is refused now
-
-
-def refuse_links(folder: Path) -> None:
-    """Raises FolderError with the first link below a folder; none where there is no such folder."""
-    for place, folders, files in os.walk(folder):
-        for found in (Path(place) / name for name in sorted(folders + files)):
-            if found.is_symlink():
-                raise FolderError(
-                    f"{found} is a link (to {found.readlink()}), and a run reads and writes in its "
-                    "own folder alone; remove the link, or make the whole run_dir a link"
-                )

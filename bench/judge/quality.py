@@ -13,19 +13,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch import Tensor
-
 from bench.console import progress
 from bench.data.errors import ConfigError
 from bench.prompts import Prompt
 
 if TYPE_CHECKING:
-    from metrics.kept import Statistics
     from metrics.official.papers import Evaluation, Figure
+    from metrics.reference import Statistics
     from metrics.scenes_clip import ScenesClip
 
 NAN = math.nan
-Drawn = Tensor | Sequence[Path]  # images [n, 3, H, W] uint8, or their files: read batch by batch
 
 
 @dataclass(frozen=True)
@@ -61,22 +58,21 @@ class Scores:
 
 
 class Scorer(Protocol):
-    """Figures of n images and the prompts they were drawn from."""
+    """Figures of n images, their files, and the prompts they were drawn from."""
 
-    def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
+    def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
         """Raises MetricError where there are too few images or one is bad."""
         ...
 
 
 def scores_of(
     evaluation: Evaluation,
-    images: Drawn,
+    images: Sequence[Path],
     prompts: Sequence[Prompt],
     reference: Statistics | tuple[Path, ...],
 ) -> tuple[Scores, Figure, Figure]:
     """All columns but `protocol`, and the figures of FID and of the CLIP score."""
-    source = images if isinstance(images, Tensor) else tuple(images)
-    figures = evaluation.figures(source, [prompt.text for prompt in prompts], reference)
+    figures = evaluation.figures(tuple(images), [prompt.text for prompt in prompts], reference)
     by_key = {"hps" if figure.metric == "hps" else figure.key: figure for figure in figures}
     fid, clip, hps = by_key["fid"], by_key["score"], by_key.get("hps")
     intervals = {"fid": fid, "clip": clip} | {key: by_key[key] for key in ("fid_debiased", "kid")}
@@ -106,8 +102,9 @@ class ScenesScorer:
         """reference: how many real scenes; cache_dir: where their features are kept."""
         from metrics.official.papers import Evaluation
 
-        self.evaluation = Evaluation(["scenes"], device=device, size=None)
-        self.count, self.cache_dir = reference, Path(cache_dir)
+        cache = Path(cache_dir)
+        self.evaluation = Evaluation(["scenes"], device=device, size=None, cache_dir=cache)
+        self.count = reference
 
     @property
     def clip(self) -> ScenesClip:
@@ -115,13 +112,9 @@ class ScenesScorer:
 
     @cached_property
     def reference(self) -> Statistics:
-        from metrics.features import ScenesClipFeatures
-        from metrics.kept import scenes_statistics
+        return self.evaluation.scenes_reference(self.count)
 
-        extractor = ScenesClipFeatures(clip=self.clip).eval()
-        return scenes_statistics(extractor, self.count, self.cache_dir)
-
-    def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
+    def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
         self.clip.check([p.text for p in prompts])  # before the features, which take the time
         scores, _, _ = scores_of(self.evaluation, images, prompts, self.reference)
         return replace(scores, prc_features="", clip_features="", protocol=self.protocol)
@@ -130,7 +123,7 @@ class ScenesScorer:
     def protocol(self) -> dict[str, str]:
         """What a record says of how these figures were made."""
         from metrics.features import LAYER, NAME
-        from metrics.kept import SPLIT, scenes_hash
+        from metrics.reference import SPLIT, scenes_hash
 
         return {
             **dict.fromkeys(("crop", "resize", "antialias"), "none"),
@@ -182,7 +175,7 @@ class CocoScorer:
             progress=progress,
         )
 
-    def score(self, images: Drawn, prompts: Sequence[Prompt]) -> Scores:
+    def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
         scores, fid, clip = scores_of(self.evaluation, images, prompts, self.reference)
         protocol = {
             "crop": fid.preparation,

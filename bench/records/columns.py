@@ -1,8 +1,8 @@
 """The columns of records.parquet and of summary.csv: name, type, unit and meaning, once.
 
 The Parquet schema, the form of the tables and `python -m bench list columns` are made from these
-tables. A change of a column's name, type or meaning raises SCHEMA_VERSION. Rows of the versions in
-READABLE can be read; a column that came later (LATER) is empty in rows without it.
+tables. A change of a column's name, type or meaning raises SCHEMA_VERSION; rows of another version
+are refused.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 9  # in summaries up to 8 `tv_output` and its bound were per tested code
-READABLE = (5, 6, 7, 8, SCHEMA_VERSION)  # in 5 and 6 an image may be timed several times
+SCHEMA_VERSION = 9
 MERGED = "records.parquet"  # the file of a run
 LATENCY, BATCHED, QUALITY, RESEED = "latency", "batched", "quality", "reseed"  # the protocols
 
@@ -120,7 +119,6 @@ threads          int     -   threads of torch
 config_hash      text    -   digest of the settings that decide what records hold
 started_at       text    UTC  start of the call
 """)
-LATER = ("cpu_own", "cpu_others", "cpu_steal", "disturbed", "idle", "code")
 LISTS = tuple(column.name for column in RECORD if pa.types.is_list(TYPES[column.type][0]))
 _NAMES = [column.name for column in RECORD]
 MEASURED = RECORD[_NAMES.index("seconds_text") : _NAMES.index("git_commit")]
@@ -187,11 +185,3 @@ status           text    -   ok, or what failed
 def empty_measures() -> dict[str, Any]:
     """The measured columns of a record that measured nothing."""
     return {column.name: column.empty for column in MEASURED}
-
-
-def with_later(table: pa.Table) -> pa.Table:
-    """Rows of a readable version with the columns of LATER, in the order of the schema."""
-    for column in (c for c in RECORD if c.name in LATER and c.name not in table.schema.names):
-        cells = pa.array([column.empty] * len(table), SCHEMA.field(column.name).type)
-        table = table.append_column(SCHEMA.field(column.name), cells)
-    return table.select([name for name in SCHEMA.names if name in table.schema.names])

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.data.errors import FolderError, InUseError
-from bench.data.files import append, refuse_links, require_space, write_atomically, write_bytes
+from bench.data.files import append, require_space, write_atomically, write_bytes
 from bench.prompts.file import write_captions
 from bench.records import study
 from bench.records.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION
@@ -239,7 +239,6 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
     identity = {"schema_version": SCHEMA_VERSION, **identity}
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
-    refuse_links(path)
     if path.exists() and _foreign(path):
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "

@@ -24,10 +24,10 @@ from bench.judge.fairness import TABLE as FAIRNESS
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
 from bench.measure.rates import MACHINE, read_rates
 from bench.records import columns
-from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text, missing
+from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text
 from bench.records.study import STUDY, read_study
 
-SECTION_KEYS = ("model", "backend", "device", "dtype", "temperature", "cfg")
+SECTION_KEYS = ("temperature", "cfg")  # by which decoders of a run differ and do not compare
 NO_PART = {"", "none", "null", "-", "nan"}
 REMEDY = (
     "run `python -m bench run study=...` again: it resumes and writes what is missing; of a copied "
@@ -37,26 +37,18 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Form:
-    """A table: its columns of words and of numbers. later: those of them that tables of older runs
-    lack, which are then empty."""
+    """A table: its columns of words and of numbers."""
 
     words: Sequence[str]
     numbers: Sequence[str] = ()
-    later: Sequence[str] = ()
 
 
 SUMMARY_TEXT = tuple(column.name for column in columns.SUMMARY if column.type == "text")
 SUMMARY_NUMBERS = tuple(column.name for column in columns.SUMMARY if column.type == "float")
-LATER = ("fid_debiased_lo", "fid_debiased_hi", "kid_lo", "kid_hi", "tv_tested")
-OUTPUT_TV = ("tv_output", "tv_output_lo", "tv_output_hi", "tv_output_bound")
-SUMMARY = Form(SUMMARY_TEXT, SUMMARY_NUMBERS, LATER)
-NAMED = ("prc_features", "clip_features", "hps_features")  # in quality.csv
-JUDGED, FIGURES_OF = "judged.json", "figures of "  # scores of every image, for `diff`, by decoder
+SUMMARY = Form(SUMMARY_TEXT, SUMMARY_NUMBERS)
+JUDGED = "judged.json"  # scores by decoder, those of every image too
 FORMS = {
-    FAIRNESS: Form(("decoder", "verdict", "reason", "mixed"), ("factor",), ("mixed",)),
-    "quality.csv": Form(
-        ("decoder", "fid_features", *NAMED), ("hps",), ("fid_features", *NAMED, "hps")
-    ),
+    FAIRNESS: Form(("decoder", "verdict", "reason", "mixed"), ("factor",)),
     CLIP_PAIRS: Form(CLIP_COLUMNS[:2], CLIP_COLUMNS[2:]),
     ROOFLINE: Form(
         ("decoder", "note"),
@@ -84,7 +76,7 @@ RECORD_COLUMNS = tuple(name for name in columns.SCHEMA.names if name != "depth")
 
 
 def load(folder: Path) -> RunData:
-    """A finished run, and what there is of roofline.csv, fairness.csv, quality.csv, machine.json
+    """A finished run, and what there is of roofline.csv, fairness.csv, judged.json, machine.json
     and clip_pairs.csv (runs that timed or scored nothing lack them). Raises FolderError on a
     missing, unreadable, empty or incomplete file."""
     if not folder.is_dir():
@@ -100,20 +92,13 @@ def load(folder: Path) -> RunData:
     return run_of(
         folder,
         records,
-        _tv_today(summary).assign(exactness=summary.exactness.map(_verdict_today)),
+        summary,
         clip_pairs=lines_of(folder / CLIP_PAIRS),
-        roofline=_by_decoder(lines_of(folder / ROOFLINE)),
-        quality=_by_decoder(lines_of(folder / "quality.csv")),
+        roofline={line["decoder"]: line for line in lines_of(folder / ROOFLINE)},
+        scores=scores_of(folder),
         fairness={line["decoder"]: Fairness(**line) for line in lines_of(folder / FAIRNESS)},
         machine=read_rates(folder / MACHINE),
     )
-
-
-def _tv_today(summary: pd.DataFrame) -> pd.DataFrame:
-    """An older summary has the output TV per tested code where it is per committed code today."""
-    if summary.tv_tested.notna().any() or summary.tv_output.isna().all():
-        return summary
-    return summary.assign(tv_tested=summary.tv_output, **dict.fromkeys(OUTPUT_TV, math.nan))
 
 
 def run_of(
@@ -139,15 +124,14 @@ def read_rows(path: Path) -> pd.DataFrame:
         table = pq.read_table(path, page_checksum_verification=True)
         names = table.schema.names
         versions = {*table["schema_version"].to_pylist()} if "schema_version" in names else set()
-        if other := sorted(versions - {*columns.READABLE}):
-            readable = ", ".join(map(str, columns.READABLE))
+        if other := sorted(versions - {columns.SCHEMA_VERSION}):
             raise FolderError(
-                f"{path} has rows of schema version {other}, this program reads {readable}: read "
-                "it with the version of lantern-bench that made it, or run the study again into "
-                "another run_dir="
+                f"{path} has rows of schema version {other}, this program reads "
+                f"{columns.SCHEMA_VERSION}: read it with the version of lantern-bench that made "
+                "it, or run the study again into another run_dir="
             )
-        require_columns(path, RECORD_COLUMNS, [*names, *columns.LATER])
-        table = columns.with_later(table).select(RECORD_COLUMNS)
+        require_columns(path, RECORD_COLUMNS, names)
+        table = table.select(RECORD_COLUMNS)
         table = table.cast(pa.schema([columns.SCHEMA.field(name) for name in RECORD_COLUMNS]))
     except (pa.ArrowException, OSError) as error:
         raise FolderError(f"{path} is damaged: no readable Parquet ({error}); {REMEDY}") from error
@@ -162,34 +146,19 @@ def read_rows(path: Path) -> pd.DataFrame:
     return rows
 
 
-def judged(folder: Path) -> dict[str, dict[str, Any]]:
-    """Decoder -> its scores (`bench.judge.quality.Scores`), those of every image too; {} where the
-    run has none. Raises FolderError."""
+def scores_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """Decoder -> its scores (`bench.judge.quality.Scores`), those of every image too; {} where none
+    were made. Raises FolderError."""
     path = folder / JUDGED
     if not path.is_file():
         return {}
     try:
-        return {
-            key.removeprefix(FIGURES_OF): one["value"]["scores"]
-            for key, one in json.loads(path.read_bytes()).items()
-            if key.startswith(FIGURES_OF)
-        }
-    except (ValueError, AttributeError, TypeError, LookupError) as error:
-        raise FolderError(f"{path} is damaged ({error!r}); {REMEDY}") from error
-
-
-def _verdict_today(verdict: str) -> str:
-    """A verdict's cell in today's words: tables of earlier versions say `bounded`, and `violates`
-    of whatever passed a declared bound."""
-    holds = "output bound holds" in verdict  # no output bound was exceeded: no claim is broken
-    for old, new in (("bounded", "relaxed"), ("violates", "relaxed" if holds else "broken")):
-        if verdict.startswith(old):
-            return new + verdict.removeprefix(old)
-    return verdict
-
-
-def _by_decoder(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {str(line["decoder"]): line for line in lines}
+        scores = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise FolderError(f"{path} is damaged ({error}); {REMEDY}") from error
+    if not isinstance(scores, dict) or not all(isinstance(one, dict) for one in scores.values()):
+        raise FolderError(f"{path} is damaged: expected the scores of each decoder; {REMEDY}")
+    return scores
 
 
 def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
@@ -200,9 +169,6 @@ def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
     if reseed:
         seeds = sorted(records[mask]["seed"].unique())
         mask &= records["seed"].isin(seeds[reseed[1] - 1 : reseed[1]])
-    for key in SECTION_KEYS:
-        if not missing(row[key]):
-            mask &= records[key].isna() | (records[key] == row[key])
     mine = records[mask]
     failed = mine[mine["status"] == "failed"]
     errors = [text for text in map(as_text, failed["error"]) if text]
@@ -218,28 +184,25 @@ def _sections(entries: list[Entry], margin: float) -> list[Section]:
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         groups.setdefault(tuple(as_text(entry.row[key]) for key in SECTION_KEYS), []).append(entry)
-    varying = [key for at, key in enumerate(SECTION_KEYS[:4]) if len({g[at] for g in groups}) > 1]
-    return [replace(_section(group, varying), margin=margin) for group in groups.values()]
+    return [_section(group, margin) for group in groups.values()]
 
 
-def _section(entries: list[Entry], varying: list[str]) -> Section:
+def _section(entries: list[Entry], margin: float) -> Section:
     partless = [e for e in entries if e.role is Role.DECODER and e.part_key[0].lower() in NO_PART]
     exact_one = [e for e in partless if e.number("speedup") == 1]
     baseline = next(iter(exact_one or partless), None)
     entries = [replace(e, role=Role.BASELINE) if e is baseline else e for e in entries]
     temperature = entries[0].number("temperature")
-    greedy = temperature == 0
-    title = "Greedy (temperature 0" if greedy else f"Sampling (temperature {temperature:g}"
+    kind = "Sampling" if temperature else "Greedy"
+    title = f"{kind} (temperature {temperature:g}"
     guidance = entries[0].number("cfg")
     title += ")" if math.isnan(guidance) else f", guidance {guidance:g})"
-    if varying:
-        title += ": " + ", ".join(f"{entries[0].text(key)}" for key in varying)
     features = {e.text("fid_features") for e in entries if e.text("fid_features")}
     suffix = f" ({', '.join(sorted(features))})" if features else ""
     # The embedded model's CLIP is the network its FID features come from: name both after it.
     own_clip = len(features) == 1 and next(iter(features)).endswith("-clip")
     clip = f"CLIP ({next(iter(features)).removesuffix('-clip')})" if own_clip else "CLIP"
-    return Section(title, greedy, entries, f"FID{suffix}", clip)
+    return Section(title, entries, f"FID{suffix}", clip, margin)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -266,8 +229,7 @@ def read_table(path: Path, form: Form) -> pd.DataFrame:
         table = pd.read_csv(path, keep_default_na=False, dtype=str, index_col=False)
     except ValueError as error:  # empty, no table, no UTF-8
         raise FolderError(f"{path} is not a readable table ({error}); {REMEDY}") from error
-    require_columns(path, (*form.words, *form.numbers), [*table.columns, *form.later])
-    table = table.assign(**{name: "" for name in form.later if name not in table})
+    require_columns(path, (*form.words, *form.numbers), [*table.columns])
     for column in form.numbers:
         blank = table[column].str.strip().str.lower().isin({"", "nan", "none"})
         try:
@@ -282,20 +244,11 @@ def read_table(path: Path, form: Form) -> pd.DataFrame:
 
 
 def require_file(path: Path) -> None:
-    if path.is_file():
-        return
-    folder = path.parent
-    tables = any((folder / name).is_file() for name in ("summary.csv", "study.json"))
-    if path.suffix == ".parquet" and tables and not (folder / "rows").is_dir():
+    if not path.is_file():
         raise FolderError(
-            f"{folder} holds tables without {path.name}, so it can be neither reported nor "
-            "compared: expected a finished run; of a copied folder, copy that file too"
+            f"there is no {path}, so {path.parent} holds no finished run; {REMEDY}, or name the "
+            "folder of another run"
         )
-    raise FolderError(
-        f"there is no {path}, so {folder} holds no finished run; run the study first (`python -m "
-        "bench run study=...` resumes and writes what is missing), or name the folder of another "
-        "run"
-    )
 
 
 def require_columns(path: Path, wanted: Sequence[str], found: list[str]) -> None:

@@ -1,9 +1,8 @@
 """What a run holds, as everything that reads runs sees it: sections of entries, in summary order.
 
-A *section* holds what may be compared: one model, backend, device, dtype, temperature and guidance,
-because a speed-up is a paired ratio to AR under the same settings. Greedy and sampling decoders
-therefore never share a table section or a panel. An *entry* is one row of `summary.csv` with its
-image rows.
+A *section* holds what may be compared: one temperature and guidance, because a speed-up is a paired
+ratio to AR under the same settings. Greedy and sampling decoders therefore never share a table or a
+panel. An *entry* is one row of `summary.csv` with its image rows.
 """
 
 from __future__ import annotations
@@ -111,10 +110,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Section:
-    """Entries that were measured under the same model, device and temperature."""
+    """Entries that were measured at the same temperature and guidance."""
 
     title: str
-    greedy: bool
     entries: list[Entry]
     fid_name: str
     clip_name: str
@@ -182,8 +180,8 @@ class Section:
 @dataclass(frozen=True)
 class RunData:
     """A run as `bench.records.load` reads it. identity: study.json, {} where there is none;
-    roofline and quality (which weights its figures were made with): a decoder's line; fairness: its
-    verdict; machine: None where its rates were not measured."""
+    roofline: a decoder's line; scores: its `bench.judge.quality.Scores`; fairness: its verdict;
+    machine: None where its rates were not measured."""
 
     folder: Path
     study: str
@@ -191,7 +189,7 @@ class RunData:
     records: pd.DataFrame
     identity: dict[str, Any] = field(default_factory=dict)
     roofline: dict[str, dict[str, Any]] = field(default_factory=dict)
-    quality: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     fairness: dict[str, Fairness] = field(default_factory=dict)
     machine: MachineRates | None = None
 
@@ -224,7 +222,7 @@ class RunData:
         fair = self.fairness.get(entry.name)
         return "eager" if fair is not None and fair.mixed else ""
 
-    def judged(self, verdict: str) -> dict[str, list[str]]:
+    def decoders_by_reason(self, verdict: str) -> dict[str, list[str]]:
         """Reason -> decoders with a speed-up of whose baseline this was said, in the order of the
         tables."""
         timed = [e.name for e in self.entries if not math.isnan(e.number("speedup"))]

@@ -7,7 +7,7 @@ were one experiment. Such a folder is refused and left as it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from bench.config.differences import MACHINES, differences
 from bench.config.schema import StudyConfig
 from bench.data.errors import FolderError
 from bench.data.files import write_text
-from bench.records.columns import READABLE, SCHEMA_VERSION
+from bench.records.columns import SCHEMA_VERSION
 from decoders.documents import read_object
 from decoders.errors import DecoderError
 from decoders.kinds import Amount
@@ -59,19 +59,14 @@ def require_own(folder: Path, config: StudyConfig) -> dict[str, Any]:
     """study.json of a study's folder. Raises FolderError where there is none, or it is of another
     schema version or configuration."""
     study = read_identity(folder)
-    require_same(folder, study, {"config_hash": config.hash, "config": config.measured()}, READABLE)
+    require_same(folder, study, {"config_hash": config.hash, "config": config.measured()})
     return study
 
 
-def require_same(
-    folder: Path,
-    study: Mapping[str, Any],
-    wanted: Mapping[str, Any],
-    versions: Sequence[int] = (SCHEMA_VERSION,),
-) -> None:
+def require_same(folder: Path, study: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raises FolderError where study.json is of another schema version or configuration,
     or of another machine than `wanted` names."""
-    if study.get("schema_version") not in versions:
+    if study.get("schema_version") != SCHEMA_VERSION:
         raise FolderError(
             f"{folder} holds rows of schema version {study.get('schema_version')}, this code "
             f"writes {SCHEMA_VERSION}. {advice(folder)}"

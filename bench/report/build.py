@@ -2,18 +2,16 @@
 
 <run>/report/index.html           everything on one page
 <run>/report/prompts/*.html       a page a prompt
-<run>/report/table.{txt,md,tex,csv}
+<run>/report/table.{txt,md,tex}
 <run>/report/scaling.csv          of a run that timed several sizes of batches
 <run>/report/plots/*.png, *.svg, *.pdf
-<run>/report/contact_sheet.webp, code_maps.webp   where images were kept
+<run>/report/contact_sheet.webp   where images were kept
 
-With `report out=DIR` they lie in DIR, and nothing is written into the run: that of a colleague may
-be read-only, and a report of it must not change it.
+With `report out=DIR` they lie in DIR, and nothing is written into the run.
 """
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +19,11 @@ from pathlib import Path
 
 from bench.config.words import divided
 from bench.data.errors import FolderError
-from bench.data.files import refuse_links, write_text
+from bench.data.files import write_text
 from bench.records.run_data import RunData
 from bench.report import table
 from bench.report.page import write_page
-from bench.report.sheets import Sheet, write_sheets
+from bench.report.sheets import write_sheet
 from bench.report.style import save
 from bench.report.summarise import Report, summarise
 
@@ -34,14 +32,14 @@ REPORT = {"index.html", "table.txt"}  # what every report holds
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """What was written, next to table.txt, .md, .tex and .csv. terminal: the text of table.txt, for
-    the command line to show; sheets: [] where no image was kept."""
+    """What was written, next to table.txt, .md and .tex. terminal: the text of table.txt, for
+    the command line to show; sheet: None where no image was kept."""
 
     folder: Path
     page: Path
     terminal: str
     plots: dict[str, dict[str, Path]]  # name -> format -> file
-    sheets: list[Sheet]
+    sheet: Path | None
 
 
 @dataclass(frozen=True)
@@ -57,27 +55,14 @@ def split_out(words: Sequence[str]) -> tuple[list[str], Path | None]:
     return rest, place.out
 
 
-def check_place(run_dir: Path, out: Path | None) -> None:
-    """Raises FolderError where a report cannot or must not be written."""
-    refuse_links(run_dir)  # a link would show a file of another folder
-    if out is None:
-        if run_dir.is_dir() and not os.access(run_dir, os.W_OK):
-            raise FolderError(f"{run_dir} is read-only; report it elsewhere with out=DIR")
-        return
-    if out.resolve().is_relative_to(run_dir.resolve()):
-        raise FolderError(
-            f"out={out} lies in the run's folder, and with out= nothing is written there; choose "
-            "another folder, or leave out= away for the report in the run's folder"
-        )
-    if out.exists() and not out.is_dir():
-        raise FolderError(f"out={out} is a file; choose a folder")
-    inside = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    if inside and not inside >= REPORT:
+def check_place(out: Path | None) -> None:
+    """Raises FolderError where files of something else lie there."""
+    names = {path.name for path in out.iterdir()} if out is not None and out.is_dir() else set()
+    if names and not names >= REPORT:
         raise FolderError(
             f"out={out} is not empty and holds no report, so nothing is written there; choose "
             "another folder"
         )
-    refuse_links(out)
 
 
 def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
@@ -87,16 +72,16 @@ def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
     folder.mkdir(parents=True, exist_ok=True)
     report = summarise(run)
     shown = terminal(report)
-    texts = {"txt": shown, "md": markdown(report), "tex": latex(report), "csv": csv(report)}
+    texts = {"txt": shown, "md": markdown(report), "tex": latex(report)}
     for ending, text in texts.items():
         write_text(folder / f"table.{ending}", text)
     if report.batches:
         write_text(folder / "scaling.csv", table.csv_text(map(vars, report.batches)))
-    sheets = write_sheets(report.run, folder)
+    sheet = write_sheet(report.run, folder)
     for old in (folder / "plots").glob("*.*"):
         old.unlink()
     plots = {plot.name: save(plot, folder / "plots") for plot in report.plots}
-    return ReportPaths(folder, write_page(report, folder, sheets), shown, plots, sheets)
+    return ReportPaths(folder, write_page(report, folder, sheet), shown, plots, sheet)
 
 
 def terminal(report: Report, width: int = table.WIDTH) -> str:
@@ -136,8 +121,3 @@ def latex(report: Report) -> str:
         below = [*([] if at else report.headline), *report.marks]
         blocks.append(table.latex(each, f"{report.study}. {each.title}. {noise}", below))
     return "\n\n".join(blocks) + "\n"
-
-
-def csv(report: Report) -> str:
-    """A line per decoder, in full precision."""
-    return table.csv_text(report.lines)

@@ -1,7 +1,8 @@
 """The answer first: which decoder is the fastest, on what machine, and what is not sure.
 
-Made from the figures of the tables, for each section. `arranged` puts its decoders into the order
-of all tables and charts: AR, then the exact division, then the relaxed one, each by its speed.
+Made from the figures of the tables, for each section. `in_display_order` puts its decoders into the
+order of all tables and charts: AR, then the exact division, then the relaxed one, each by its
+speed.
 """
 
 from __future__ import annotations
@@ -9,11 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from bench.config.differences import series
 from bench.judge.paired import paired_speedup
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.roofline import bounds
-from bench.report.table import NOISE, interval, number
+from bench.report.table import interval, number
 from metrics.speedup import FEWEST
 from metrics.stats import NOT_TOLD, NOT_WORSE
 
@@ -29,7 +29,7 @@ def division(entry: Entry) -> str:
     return DIVISIONS[1 if verdict.startswith(("relaxed", "broken")) else 2]
 
 
-def arranged(run: RunData) -> RunData:
+def in_display_order(run: RunData) -> RunData:
     """The run with its decoders in the order in which they are shown."""
 
     def place(entry: Entry) -> tuple[bool, int, float]:
@@ -113,7 +113,6 @@ def _fastest(run: RunData, section: Section) -> list[str]:
             "No relaxed decoder whose CLIP score is not worse than AR's (margin "
             f"{section.margin:g}) is faster."
         )
-    lines += _ends(run, section, [*exact[:1], *like[:1]])
     doubts = _doubts(run, section, [*exact[:1], *like[:1]], counted)
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
 
@@ -125,32 +124,6 @@ def _sentence(run: RunData, entry: Entry, kind: str) -> str:
     if entry.number("speedup_lo") <= 1:
         start = f"No {kind} is faster than AR beyond chance; the fastest is {entry.name}"
     return f"{start}, {speed} times AR, output TV {tv}, {entry.word}."
-
-
-def _ends(run: RunData, section: Section, best: list[Entry]) -> list[str]:
-    """Settings of which one of the best decoders has the first or last of three or more values."""
-    ends = {
-        (entry.name, setting): value
-        for setting, lines in swept_in(run, section).items()
-        for line in lines
-        for value, entry in (line[0], line[-1])
-        if len(line) > 2 and entry in best
-    }
-    return [
-        f"{name} lies at the end of the values of {setting}: one beyond {value} may be faster."
-        for (name, setting), value in ends.items()
-    ]
-
-
-def swept_in(run: RunData, section: Section) -> dict[str, list[list[tuple[float, Entry]]]]:
-    """Settings in which decoders of the section differ alone: lines of (value, decoder)."""
-    entries = {e.name: e for e in section.decoders if not e.failed}
-    listed = run.identity.get("config", {}).get("decoders", [])
-    settings = series([one for one in listed if one["name"] in entries])
-    return {
-        setting: [[(value, entries[name]) for value, name in line] for line in lines]
-        for setting, lines in settings.items()
-    }
 
 
 def _doubts(run: RunData, section: Section, best: list[Entry], counted: list[Entry]) -> list[str]:
@@ -171,15 +144,9 @@ def _doubts(run: RunData, section: Section, best: list[Entry], counted: list[Ent
         doubts.append(
             f"speed-ups have no interval: {FEWEST} blocks are needed, {blocks:g} were timed"
         )
-    sampled = [e.name for e in counted if e.text("exactness").startswith("exact as far")]
-    if sampled:
-        doubts.append(f"the law of {', '.join(sampled)} was only sampled")
     lost = [e.name for e in section.decoders if e.failed or run.unmeasured(e)]
     if lost:
         doubts.append(f"no speed-up of {', '.join(lost)} counts")
-    noise = [e.name for e in counted if section.speed_is_noise(e)]
-    if noise:
-        doubts.append(f"the speed of {', '.join(noise)} may be AR's ({NOISE})")
     return doubts
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.judge.fairness import FAIR, UNKNOWN
 from bench.judge.paired import latency_rows, timings
@@ -63,10 +63,10 @@ def fairness(run: RunData) -> list[str]:
     lines = [f"({n}) {mark}: {reason}." for n, (mark, reason) in enumerate(run.marks, 1)]
     lines += [
         f"Fairness of the baseline unknown for {', '.join(names)}: {reason}."
-        for reason, names in run.judged(UNKNOWN).items()
+        for reason, names in run.decoders_by_reason(UNKNOWN).items()
     ]
     lines += [f"{f.decoder}: {f.mixed}." for f in run.fairness.values() if f.mixed]
-    if not lines and (fair := run.judged(FAIR)):
+    if not lines and (fair := run.decoders_by_reason(FAIR)):
         lines.append(f"Baselines are fair: {'; '.join(fair)}.")
     return lines
 
@@ -177,20 +177,11 @@ def provenance(run: RunData) -> list[tuple[str, list[str]]]:
         if column == "started_at":
             facts.append(("started", [min(values), max(values)]))
         elif column == "versions":
-            facts.append((column, sorted({line for text in values for line in _flat(text)})))
+            every = (json.loads(text).items() for text in values)
+            lines = {f"{name} {version}" for packages in every for name, version in packages}
+            facts.append((column, sorted(lines)))
         elif len(values) > MANY:
             facts.append((column, [f"{len(values)} different values, {values[0]} the first"]))
         else:
             facts.append((column, values))
     return facts
-
-
-def _flat(text: str) -> list[str]:
-    """`{"torch": "2.9"}` -> ["torch 2.9"]; text that is no JSON object stays as it is."""
-    try:
-        values: Any = json.loads(text)
-    except json.JSONDecodeError:
-        return [text]
-    return (
-        [f"{key} {value}" for key, value in values.items()] if isinstance(values, dict) else [text]
-    )

@@ -1,5 +1,5 @@
-"""The figures of a report, a function each: speed, quality, batches, codes, phases, verification,
-depth and sweeps. `bench.report.style` has what they share."""
+"""The figures of a report, a function each: speed, quality, batches, codes, phases, verification
+and depth. `bench.report.style` has what they share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import pandas as pd
 from bench.judge.paired import mal_interval
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import style
-from bench.report.headline import swept_in
 from bench.report.roofline import bounds, forwards, phase_seconds
 from bench.report.scaling import Line
-from bench.report.style import INK, LINE, MUTED, Bar, Drawn, Plot, bars, by_section, styled
+from bench.report.style import INK, LINE, MUTED, Bar, Marks, Plot, bars, by_section, with_style
 from bench.report.table import interval
 from metrics.stats import UNKNOWN, Interval
 from metrics.traces import steps_by_depth
@@ -39,12 +38,10 @@ def figures(run: RunData, batches: Sequence[Line]) -> list[Plot]:
         return []
     plots = [speed(run), *(against(run, one) for one in QUALITIES), throughput(run, batches),
             codes(run), phases(run), verification(run), depth(run)]  # fmt: skip
-    swept = [(section, *one) for section in run.sections for one in swept_in(run, section).items()]
-    plots += [sweep(run, *pair, number) for number, pair in enumerate(swept, 1)]
     return [plot for plot in plots if plot is not None]
 
 
-@styled
+@with_style
 def speed(run: RunData) -> Plot | None:
     """Speed-ups over AR."""
     colors = style.colors_of(run)
@@ -66,29 +63,28 @@ def speed(run: RunData) -> Plot | None:
     )  # fmt: skip
 
 
-@styled
+@with_style
 def codes(run: RunData) -> Plot | None:
     """Codes per forward."""
     colors = style.colors_of(run)
 
     def bar(section: Section, entry: Entry) -> Bar:
-        value, bare = entry.number("mal"), entry.number("mal_no_bonus")
+        value = entry.number("mal")
         if math.isnan(value):
             return Bar("not measured")
-        base = entry.role is Role.BASELINE
-        ends = UNKNOWN if base else mal_interval(entry.records) or UNKNOWN
+        ends = UNKNOWN if entry.role is Role.BASELINE else mal_interval(entry.records) or UNKNOWN
         parts = [(value, colors[entry.name])]
-        return Bar(f"{value:.2f}", parts, ends, math.nan if base else bare)
+        return Bar(f"{value:.2f}", parts, ends)
 
     caption = (
         "Codes committed per forward of the target (mean accepted length, MAL), with 95 % "
-        "intervals over images. White tick: without the bonus code."
+        "intervals over images."
     )
     return bars(run, "codes_per_forward", "Codes per forward", caption, bar,
                 "codes per target forward, 95 % interval", "not measured")  # fmt: skip
 
 
-@styled
+@with_style
 def phases(run: RunData) -> Plot | None:
     """Where the seconds of an image go: one stacked bar a decoder, mean over the timed images."""
     from matplotlib.patches import Patch
@@ -147,7 +143,7 @@ SPEED = Measure("speedup", "speed-up over AR", "higher")
 QUALITIES = (FID, CLIP, TV)
 
 
-@styled
+@with_style
 def against(run: RunData, measure: Measure) -> Plot | None:
     """Speed-up against a figure of quality: which decoders buy speed, and what they pay for it. A
     relaxed rule may lose no CLIP score and still be far from the target, and the other way round,
@@ -164,7 +160,7 @@ def against(run: RunData, measure: Measure) -> Plot | None:
         )
     handles = style.verdicts(run.entries)
 
-    def draw(section: Section, axes: Axes) -> Drawn:
+    def draw(section: Section, axes: Axes) -> Marks:
         entries, band = measure.drawn(section), section.reseeded(measure.column)
         if measure is not TV and math.isfinite(band.half_width):
             shade: dict[str, Any] = {"color": MUTED, "alpha": 0.2, "linewidth": 0}
@@ -181,14 +177,14 @@ def against(run: RunData, measure: Measure) -> Plot | None:
         axes.margins(0.08, 0.1)
         exact = [e for e in section.decoders if measure is TV and e.exact]
         names = {e.name: (measure.of(e).value, SPEED.of(e).value) for e in entries}
-        return Drawn([*entries, *exact], names)
+        return Marks([*entries, *exact], names)
 
     name, title = f"speedup_{measure.column}", f"Speed-up against {measure.name}"
     absent = f"{measure.name} or speed-up not measured"
     return by_section(name, title, caption, shown, [3.4] * len(shown), draw, absent, handles)
 
 
-@styled
+@with_style
 def throughput(run: RunData, lines: Sequence[Line]) -> Plot | None:
     """Images per second and speed-up by batch size; what failed is named in the caption."""
     if not lines:
@@ -233,7 +229,7 @@ def throughput(run: RunData, lines: Sequence[Line]) -> Plot | None:
     return Plot("throughput", "Throughput and speed-up by batch size", caption, figure)
 
 
-@styled
+@with_style
 def verification(run: RunData) -> Plot | None:
     """What verifying more codes costs: milliseconds of a target forward over its codes per row, and
     the least that reading and arithmetic take."""
@@ -244,7 +240,7 @@ def verification(run: RunData) -> Plot | None:
     handles = [Line2D([], [], linestyle="--", color=color, label=name) for name, color in
                (("least for reading", reading), ("least for arithmetic", arithmetic))]  # fmt: skip
 
-    def draw(section: Section, axes: Axes) -> Drawn:
+    def draw(section: Section, axes: Axes) -> Marks:
         points, bound = forwards(run, section), bounds(run, section)
         ar = next((point.ms for point in points if point.codes == 1), math.nan)
         right = max(1.18 * max(point.codes for point in points), 3.0)
@@ -265,7 +261,7 @@ def verification(run: RunData) -> Plot | None:
         axes.grid(visible=True)
         timed = {name for point in points for name in point.names}
         entries = [entry for entry in section.decoders if entry.name in timed]
-        return Drawn(entries, names, bound.takes_over if bound else "no floor is known")
+        return Marks(entries, names)
 
     caption = (
         "Median over the timed images, batch 1; one code is an AR step, more are a verification "
@@ -289,14 +285,14 @@ def shares_by_depth(section: Section) -> pd.DataFrame:
     return pd.DataFrame(shares).T
 
 
-@styled
+@with_style
 def depth(run: RunData) -> Plot | None:
     """Acceptance by draft depth, how fast a drafter's guesses go stale: a line of cells per
     decoder."""
     shares = {section.title: shares_by_depth(section) for section in run.sections}
     shown = [section for section in run.sections if len(shares[section.title])]
 
-    def draw(section: Section, axes: Axes) -> Drawn:
+    def draw(section: Section, axes: Axes) -> Marks:
         cells = shares[section.title]
         axes.pcolormesh(cells, cmap="Blues", vmin=0, vmax=1, edgecolor="white", linewidth=1)
         for (line, column), share in np.ndenumerate(cells):
@@ -310,7 +306,7 @@ def depth(run: RunData) -> Plot | None:
         axes.invert_yaxis()
         axes.set_xlabel("draft depth d; share accepted, given depth d - 1")
         drafting = (e for e in section.decoders if e.name in cells.index)
-        return Drawn([*drafting, *(e for e in section.decoders if e.role is Role.BASELINE)])
+        return Marks([*drafting, *(e for e in section.decoders if e.role is Role.BASELINE)])
 
     caption = (
         "Of the steps that accepted depth d - 1, the share that also accepted depth d (not "
@@ -320,41 +316,3 @@ def depth(run: RunData) -> Plot | None:
     heights = [LINE * len(shares[section.title]) for section in shown]
     return by_section("acceptance_depth", "Acceptance by draft depth", caption, shown, heights,
                       draw, "too few drafts recorded")  # fmt: skip
-
-
-@styled
-def sweep(
-    run: RunData, section: Section, setting: str, lines: Sequence[Sequence[tuple[float, Entry]]],
-    number: int,
-) -> Plot:  # fmt: skip
-    """What one setting changes between decoders equal in all else: the speed-up and each known
-    figure of quality, with what AR has: its figure, and where it would lie under one more seed."""
-    entries = [entry for line in lines for _, entry in line]
-    figures = {m: [m.of(e).value for e in entries] for m in QUALITIES}
-    measures = [SPEED, *(m for m, of_all in figures.items() if any(v > 0 for v in of_all))]
-    values = sorted({value for line in lines for value, _ in line})
-    figure, rows = style.panels([1.9] * -(-len(measures) // 2), columns=2)
-    places, colors = [axes for row in rows for axes in row], style.colors_of(run)
-    for axes in places[len(measures) :]:
-        axes.remove()
-    for measure, axes in zip(measures, places, strict=False):
-        band = section.reseeded(measure.column) if measure in (FID, CLIP) else UNKNOWN
-        if math.isfinite(band.half_width):
-            axes.axhspan(band.lo, band.hi, color=MUTED, alpha=0.2, linewidth=0)
-        if section.baseline and math.isfinite(ar := measure.of(section.baseline).value):
-            axes.axhline(ar, color=MUTED, linewidth=1)
-        for line in lines:
-            at = [values.index(value) for value, _ in line]
-            axes.plot(at, [measure.of(e).value for _, e in line], color=MUTED)
-            for x, (_, entry) in zip(at, line, strict=True):
-                style.point(axes, entry, colors[entry.name], x, measure.of(entry))
-        axes.set_xticks(range(len(values)), [f"{value:g}" for value in values])
-        axes.set(ylabel=measure.label(section), xlabel=setting)
-        axes.set_xlim(-0.4, len(values) - 0.6)
-        axes.grid(visible=True, axis="y")
-    style.key(figure, style.verdicts(entries))
-    caption = (
-        "Decoders that differ in this setting only; a line joins decoders that are equal in all "
-        "else. Bars: 95 % intervals. Grey line: AR; grey band: AR under one more seed."
-    )
-    return Plot(f"sweep_{number}", f"{setting}. {section.title}", caption, figure)

@@ -7,6 +7,7 @@ not AR's. Each page is one file without any script, <report>/prompts/<prompt ind
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -16,20 +17,20 @@ import pandas as pd
 from PIL import Image
 
 from bench.records.run_data import Entry, Role, RunData, as_text
-from bench.report.sheets import (
-    KINDS,
-    data_uri,
-    kind_map,
-    kinds_of,
-    picture,
-    pictured,
-    raster,
-    shown_rows,
-)
+from bench.report.sheets import data_uri, display_rows, illustrated_prompts, picture
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
 LARGE = 120_000  # bytes from which a picture is embedded as WebP
 SAME, OTHER = (225, 225, 225), (170, 30, 45)  # colours of codes that are AR's and that are not
+# How a code came to be, in the order of `decoders.api.CodeKind`: colour and meaning. Light grey,
+# then four hues that colour-blind readers tell apart (Okabe and Ito).
+KINDS: dict[str, tuple[tuple[int, int, int], str]] = {
+    "target": ((190, 190, 190), "sampled from the target"),
+    "draft": ((0, 114, 178), "exact rule accepts it too"),
+    "relaxed": ((230, 159, 0), "only the relaxed rule accepts it"),
+    "corrected": ((170, 30, 45), "after a rejection"),
+    "bonus": ((130, 210, 190), "after a whole path"),
+}
 KEY = [(f"rgb{color}", name, text) for name, (color, text) in KINDS.items()]
 COLUMNS = ["status", "error", "seed", "nfe", "mal", "image", "kind", "codes"]
 
@@ -66,12 +67,14 @@ class PromptPage:
         return f"prompts/{self.index}.html"
 
 
-def chosen(run: RunData) -> list[tuple[int, str]]:
+def prompts_with_page(run: RunData) -> list[tuple[int, str]]:
     """(prompt_index, prompt) of up to `PAGES` prompts: first those with the most pictures. None
     where neither pictures nor traces were kept, as in a published run: there is nothing to show."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
-    traced = any(len(kinds_of({"kind": kind})) for kind in rows["kind"])
-    return pictured(run, PAGES, all_prompts=True) if traced or pictured(run, 1) else []
+    traced = any(len(kinds) for kinds in rows["kind"])
+    if not traced and not illustrated_prompts(run, 1):
+        return []
+    return illustrated_prompts(run, PAGES, every=True)
 
 
 def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[PromptPage]:
@@ -92,7 +95,7 @@ def _lines(entry: Entry, prompts: Sequence[int]) -> dict[int, Line]:
     """By prompt: the image that is shown of a decoder, else a failed one. Read once for all
     prompts, as looking one up in a table takes milliseconds."""
     records = entry.records[entry.records["prompt_index"].isin(prompts)]
-    rows = pd.concat([shown_rows(records[records["status"] == "ok"]), records])
+    rows = pd.concat([display_rows(records[records["status"] == "ok"]), records])
     lines = rows.drop_duplicates("prompt_index").set_index("prompt_index")[COLUMNS]
     return cast(dict[int, Line], lines.to_dict("index"))
 
@@ -102,7 +105,7 @@ def _card(run: RunData, entry: Entry, line: Line | None, ar: Line | None) -> Car
         return Card(entry.name, entry.word, "not run")
     if line["status"] != "ok":
         return Card(entry.name, entry.word, "failed", as_text(line["error"]))
-    kinds, (embedded, missing) = kinds_of(line), _picture(run, line)
+    kinds, (embedded, missing) = np.asarray(line["kind"], np.uint8), _picture(run, line)
     differs, difference = _differs(line, ar)
     if entry.role is Role.BASELINE:
         differs, difference = "", "the baseline"
@@ -145,6 +148,19 @@ def _differs(line: Line, ar: Line | None) -> tuple[str, str]:
     if count:
         words = f"{count} of {len(mine)} codes not AR's; first: code {int(other.argmax())}"
     return _png(raster(np.where(other[:, None], OTHER, SAME))), words
+
+
+def kind_map(kinds: np.ndarray) -> np.ndarray:
+    """[L] CodeKind values -> [H, W, 3] colours, see `raster`."""
+    return raster(np.array([color for color, _ in KINDS.values()])[kinds])
+
+
+def raster(colors: np.ndarray) -> np.ndarray:
+    """[L, 3] colours -> [H, W, 3] in raster order, one pixel per code; cells past L are white."""
+    side = math.ceil(math.sqrt(len(colors)))
+    cells = np.full((side * side, 3), 255, np.uint8)
+    cells[: len(colors)] = colors
+    return cells.reshape(side, side, 3)  # [H, W, 3]
 
 
 def _png(pixels: np.ndarray) -> str:

@@ -50,13 +50,6 @@ class Bounds:
         """Codes per forward from which on arithmetic takes longer than reading."""
         return max(1.0, self.reading / self.computing)
 
-    @property
-    def takes_over(self) -> str:
-        """The same in words."""
-        if self.crossing == 1:
-            return "arithmetic binds from the first code on"
-        return f"arithmetic takes over at {math.ceil(self.crossing)} codes"
-
     def __str__(self) -> str:
         read, computed = (f"{ms:.3g} ms" for ms in (self.reading, self.computing))
         if self.crossing > 1:

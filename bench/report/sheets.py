@@ -1,77 +1,32 @@
-"""Two sheets of images, the contact sheet and the code maps, and which image is shown of a decoder.
+"""The contact sheet, and which image is shown of a decoder.
 
-Contact sheet: rows are prompts, columns are decoders, one block a section. Code maps: of one prompt
-each decoder's image, and below it how each of its codes came to be: sampled from the target, an
-accepted draft, a draft that only the relaxed rule accepted, a correction after a rejection, or the
-bonus after a wholly accepted path (`decoders.api.CodeKind`). A map has one cell a code, in raster
-order, over the same area as the image.
+Rows are prompts, columns are decoders, one block a section.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from PIL import Image
 
 from bench.data.files import write_bytes
 from bench.records.run_data import Entry, RunData, as_text
-from bench.report.style import MUTED, styled
+from bench.report.style import MUTED, with_style
 
-Color = tuple[int, int, int]
 PIXELS = 128  # of a tile's side
 GAP, WORDS, HEAD = 8, 200, 56  # pixels between tiles, of the rows' words, above the tiles
 ACROSS = 10  # decoders in a block at most; more are shared out among blocks below each other
 PROMPTS = 8
-LARGEST = 200_000  # bytes of a sheet
-
-# How a code came to be, in the order of CodeKind: colour and meaning. Light grey, then four hues
-# that colour-blind readers tell apart (Okabe and Ito).
-KINDS: dict[str, tuple[Color, str]] = {
-    "target": ((190, 190, 190), "sampled from the target"),
-    "draft": ((0, 114, 178), "exact rule accepts it too"),
-    "relaxed": ((230, 159, 0), "only the relaxed rule accepts it"),
-    "corrected": ((170, 30, 45), "after a rejection"),
-    "bonus": ((130, 210, 190), "after a whole path"),
-}
-COLORS = [color for color, _ in KINDS.values()]
-
-
-@dataclass(frozen=True)
-class Block:
-    """A grid of tiles under a title: pixels [PIXELS, PIXELS, 3], or the reason why there are
-    none."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[str]
-    tiles: Sequence[Sequence[NDArray[np.uint8] | str]]  # row by row
-
-    @property
-    def height(self) -> int:
-        return HEAD + len(self.rows) * (PIXELS + GAP)
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A WebP image of the page with its heading and caption."""
-
-    title: str
-    caption: str
-    path: Path
-
-    @property
-    def source(self) -> str:
-        return data_uri(self.path.read_bytes(), "webp")
+LARGEST = 200_000  # bytes of the sheet
+SHEET = "contact_sheet.webp"
 
 
 def data_uri(data: bytes, kind: str) -> str:
@@ -79,61 +34,29 @@ def data_uri(data: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
-def write_sheets(run: RunData, folder: Path) -> list[Sheet]:
-    """Writes the sheets, as WebP of at most `LARGEST` bytes where quality 30 allows it; removes
-    older ones where there are none, so that none goes stale."""
-    sheets = []
-    for draw, title, caption in (
-        (contact_sheet, "Contact sheet", "Same prompt and same noise in every row."),
-        (code_maps, "How each code came to be",
-         "Lower rows: one cell per code, in its place in the image above."),
-    ):  # fmt: skip
-        image, path = draw(run), folder / f"{draw.__name__}.webp"
-        path.unlink(missing_ok=True)
-        if image is None:
-            continue
-        for quality in range(90, 20, -10):
-            file = io.BytesIO()
-            image.save(file, format="WEBP", quality=quality, method=6)
-            if file.tell() <= LARGEST:
-                break
-        write_bytes(path, file.getvalue())
-        sheets.append(Sheet(title, caption, path))
-    return sheets
+def write_sheet(run: RunData, folder: Path) -> Path | None:
+    """Writes the contact sheet, as WebP of at most `LARGEST` bytes where quality 30 allows it. None
+    where no decoder kept an image: then an older one is removed, so that none goes stale."""
+    image, path = contact_sheet(run), folder / SHEET
+    path.unlink(missing_ok=True)
+    if image is None:
+        return None
+    for quality in range(90, 20, -10):
+        file = io.BytesIO()
+        image.save(file, format="WEBP", quality=quality, method=6)
+        if file.tell() <= LARGEST:
+            break
+    write_bytes(path, file.getvalue())
+    return path
 
 
 def contact_sheet(run: RunData) -> Image.Image | None:
     """The sheet, or None when no decoder kept an image."""
-    chosen = pictured(run, PROMPTS)
-    blocks = [
-        Block(
-            title,
-            [entry.name for entry in entries],
-            [prompt for _, prompt in chosen],
-            [[tile(run, entry, image_row(entry, index)) for entry in entries]
-             for index, _ in chosen],
-        )
-        for title, entries in _shared_out(run)
-    ]  # fmt: skip
-    return _sheet(blocks, {}) if chosen else None
+    prompts = illustrated_prompts(run, PROMPTS)
+    return _sheet(run, _blocks(run), prompts) if prompts else None
 
 
-def code_maps(run: RunData) -> Image.Image | None:
-    """An image per decoder and its map; None when no image was kept."""
-    chosen = pictured(run, 1)
-    blocks = []
-    for title, entries in _shared_out(run) if chosen else ():
-        rows = [image_row(entry, chosen[0][0]) for entry in entries]
-        kinds = [kinds_of(row) for row in rows]
-        names = [entry.name for entry in entries]
-        images = [tile(run, entry, row) for entry, row in zip(entries, rows, strict=True)]
-        maps = [_scaled(Image.fromarray(kind_map(k))) if len(k) else "no trace" for k in kinds]
-        blocks.append(Block(title, names, [chosen[0][1], "how each code came to be"],
-                            [images, maps]))  # fmt: skip
-    return _sheet(blocks, KINDS) if blocks else None
-
-
-def _shared_out(run: RunData) -> list[tuple[str, list[Entry]]]:
+def _blocks(run: RunData) -> list[tuple[str, list[Entry]]]:
     """The title and columns of each block: as few blocks as may be, as even as may be."""
     blocks = []
     for section in run.sections:
@@ -145,51 +68,43 @@ def _shared_out(run: RunData) -> list[tuple[str, list[Entry]]]:
     return blocks
 
 
-@styled
-def _sheet(blocks: Sequence[Block], kinds: Mapping[str, tuple[Color, str]] = {}) -> Image.Image:
-    """Blocks below each other, with the key of the kinds; one pixel of a tile is one of the
-    sheet."""
+@with_style
+def _sheet(
+    run: RunData, blocks: Sequence[tuple[str, list[Entry]]], prompts: Sequence[tuple[int, str]]
+) -> Image.Image:
+    """Blocks below each other; one pixel of a tile is one of the sheet."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
 
-    width = WORDS + max(len(block.columns) for block in blocks) * (PIXELS + GAP) + GAP
-    columns = max(width // 320, 1)  # of the key
-    height = sum(block.height for block in blocks) + 24 * -(-len(kinds) // columns)
+    width = WORDS + max(len(entries) for _, entries in blocks) * (PIXELS + GAP) + GAP
+    tall = HEAD + len(prompts) * (PIXELS + GAP)  # of a block
+    height = tall * len(blocks)
     figure = Figure((width / 100, height / 100), dpi=100, facecolor="white")
-    canvas, top = FigureCanvasAgg(figure), height
+    canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis("off")
-    for block in blocks:
-        axes.text(GAP, top - GAP, block.title, va="top", weight="bold", fontsize=11)
-        for column, name in enumerate(block.columns):
-            left = WORDS + column * (PIXELS + GAP)
-            axes.text(left, top - HEAD + 3, "\n".join(textwrap.wrap(name, 19)[:2]), fontsize=8.5)
-        for row, (words, tiles) in enumerate(zip(block.rows, block.tiles, strict=True)):
-            low = top - HEAD - PIXELS - row * (PIXELS + GAP)
-            text = "\n".join(textwrap.wrap(words, 26)[:6])
-            axes.text(GAP, low + PIXELS, text, va="top", fontsize=8.5)
-            for column, pixels in enumerate(tiles):
-                left = WORDS + column * (PIXELS + GAP)
-                shown = pixels
+    for top, (title, entries) in zip(range(height, 0, -tall), blocks, strict=True):
+        axes.text(GAP, top - GAP, title, va="top", weight="bold", fontsize=11)
+        for row, (_, prompt) in enumerate(prompts):
+            high = top - HEAD - row * (PIXELS + GAP)
+            text = "\n".join(textwrap.wrap(prompt, 26)[:6])
+            axes.text(GAP, high, text, va="top", fontsize=8.5)
+        for column, entry in enumerate(entries):
+            left, high = WORDS + column * (PIXELS + GAP), top - HEAD
+            name = "\n".join(textwrap.wrap(entry.name, 19)[:2])
+            axes.text(left, high + 3, name, fontsize=8.5)
+            for row, (index, _) in enumerate(prompts):
+                low = high - PIXELS - row * (PIXELS + GAP)
+                pixels = tile(run, entry, image_row(entry, index))
                 if isinstance(pixels, str):
-                    shown = np.full((1, 1, 3), 240, np.uint8)
                     axes.text(left + PIXELS / 2, low + PIXELS / 2, pixels, ha="center",
                               color=MUTED, fontsize=8.5)  # fmt: skip
+                    pixels = np.full((1, 1, 3), 240, np.uint8)
                 place = (left, left + PIXELS, low, low + PIXELS)
-                axes.imshow(shown, extent=place, interpolation="nearest", aspect="auto")
-        top -= block.height
-    handles = [Patch(color="#{:02x}{:02x}{:02x}".format(*color), label=f"{name}: {meaning}")
-               for name, (color, meaning) in kinds.items()]  # fmt: skip
-    if handles:
-        figure.legend(handles=handles, loc="lower left", ncols=columns)
+                axes.imshow(pixels, extent=place, interpolation="nearest", aspect="auto")
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
-
-
-def _scaled(image: Image.Image) -> NDArray[np.uint8]:
-    return np.asarray(image.resize((PIXELS, PIXELS), Image.Resampling.NEAREST))
 
 
 def tile(run: RunData, entry: Entry, row: pd.Series | None) -> NDArray[np.uint8] | str:
@@ -197,36 +112,19 @@ def tile(run: RunData, entry: Entry, row: pd.Series | None) -> NDArray[np.uint8]
     if row is None:
         return "failed" if entry.failures or entry.failed else "not run"
     image = picture(run, row)
-    return image if isinstance(image, str) else _scaled(image)
+    if isinstance(image, str):
+        return image
+    return np.asarray(image.resize((PIXELS, PIXELS), Image.Resampling.NEAREST))
 
 
-def kinds_of(row: pd.Series | Mapping[str, Any] | None) -> NDArray[np.uint8]:
-    """How each code of an image came to be; empty where that was not recorded."""
-    return np.asarray([] if row is None or row["kind"] is None else row["kind"], dtype=np.uint8)
-
-
-def kind_map(kinds: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """[L] CodeKind values -> [H, W, 3] colours, see `raster`."""
-    return raster(np.array(COLORS)[kinds])
-
-
-def raster(colors: ArrayLike) -> NDArray[np.uint8]:
-    """[L, 3] colours -> [H, W, 3], one pixel a code; cells past L are white."""
-    colors = np.asarray(colors, dtype=np.uint8)
-    side = math.ceil(math.sqrt(len(colors)))
-    cells = np.full((side * side, 3), 255, dtype=np.uint8)
-    cells[: len(colors)] = colors
-    return cells.reshape(side, side, 3)  # [H, W, 3]
-
-
-def pictured(run: RunData, count: int, all_prompts: bool = False) -> list[tuple[int, str]]:
+def illustrated_prompts(run: RunData, count: int, every: bool = False) -> list[tuple[int, str]]:
     """(prompt_index, prompt on one line) of up to `count` prompts, first those of which most
-    decoders have an image. all_prompts: also those of which none has."""
+    decoders have an image. every: also those of which none has."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
     images = rows["image"].map(lambda image: is_kept(run, image)).astype(bool)
     rows = rows.assign(by=rows["decoder"].where(images))
     have = rows.groupby("prompt_index").agg({"by": "nunique", "prompt": "first"})
-    have = have if all_prompts else have[have["by"] > 0]
+    have = have if every else have[have["by"] > 0]
     most = have.sort_values("by", ascending=False, kind="stable")[:count].sort_index()
     texts = [" ".join(as_text(text).split()) for text in most["prompt"]]
     return list(zip(map(int, most.index), texts, strict=True))
@@ -238,12 +136,12 @@ def is_kept(run: RunData, image: object) -> bool:
 
 
 def image_row(entry: Entry, prompt_index: int) -> pd.Series | None:
-    """The entry's row of a prompt, see `shown_rows`; None without one."""
-    rows = shown_rows(entry.ok[entry.ok["prompt_index"] == prompt_index])
+    """The entry's row of a prompt, see `display_rows`; None without one."""
+    rows = display_rows(entry.ok[entry.ok["prompt_index"] == prompt_index])
     return None if rows.empty else rows.iloc[0]
 
 
-def shown_rows(rows: pd.DataFrame) -> pd.DataFrame:
+def display_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a prompt: quality before latency, lowest seed first."""
     order = rows.assign(timed=rows["protocol"] != "quality").sort_values(["timed", "seed"])
     return order.drop_duplicates("prompt_index")

@@ -71,16 +71,15 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Marks:
     """What was drawn of a section. entries: those that have a mark; names: what to write next to
-    points; note: a sentence for the caption."""
+    points."""
 
     entries: Sequence[Entry]
     names: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    note: str = ""
 
 
-def styled(draw: Callable[P, R]) -> Callable[P, R]:
+def with_style(draw: Callable[P, R]) -> Callable[P, R]:
     """Runs a function with the style of all figures."""
 
     @wraps(draw)
@@ -93,7 +92,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
     return inside
 
 
-def panels(heights: Sequence[float], columns: int = 1) -> tuple[Figure, list[list[Axes]]]:
+def panels(heights: Sequence[float]) -> tuple[Figure, list[list[Axes]]]:
     """A figure, and its axes row by row. heights: of each row's axes, in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -102,14 +101,14 @@ def panels(heights: Sequence[float], columns: int = 1) -> tuple[Figure, list[lis
     size = (WIDTH, sum(heights) + 0.75 * len(heights) + 0.3)
     figure = Figure(size, layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+    grid = figure.subplots(len(heights), squeeze=False, height_ratios=heights)
     return figure, grid.tolist()
 
 
-@styled
+@with_style
 def by_section(
     name: str, title: str, caption: str, sections: Sequence[Section], height: Sequence[float],
-    draw: Callable[[Section, Axes], Drawn], absent: str, handles: Sequence[Any] = (),
+    draw: Callable[[Section, Axes], Marks], absent: str, handles: Sequence[Any] = (),
 ) -> Plot | None:  # fmt: skip
     """A figure with a row per section, under its title where there are several; None without a
     section. height: of each row; absent: why a decoder may have no mark; handles: of the key, read
@@ -122,8 +121,7 @@ def by_section(
         axes.set_title(section.title if len(sections) > 1 else "")
         drawn = draw(section, axes)
         names.append((axes, drawn.names))
-        caption += f" {section.title}: {drawn.note}." if drawn.note else ""
-        caption += left_out(section, drawn.entries, absent)
+        caption += omissions(section, drawn.entries, absent)
     key(figure, handles)
     for axes, points in names:
         if points:
@@ -134,12 +132,11 @@ def by_section(
 @dataclass(frozen=True)
 class Bar:
     """Parts (width, colour) from left to right, and the text right of them: without parts why there
-    are none. ends: an interval; tick: a white line; pale: the figure is noise."""
+    are none. ends: an interval; pale: the figure is noise."""
 
     text: str
     parts: Sequence[tuple[float, str]] = ()
     ends: Interval = UNKNOWN
-    tick: float = math.nan
     pale: bool = False
 
 
@@ -149,7 +146,7 @@ def bars(
 ) -> Plot | None:  # fmt: skip
     """A line per decoder. axis: what the bars measure; line: a dotted one at a value."""
 
-    def draw(section: Section, axes: Axes) -> Drawn:
+    def draw(section: Section, axes: Axes) -> Marks:
         entries = section.decoders
         drawn = [Bar("failed") if e.failed else bar(section, e) for e in entries]
         ends = [_bar(axes, at, *one) for at, one in enumerate(zip(entries, drawn, strict=True))]
@@ -161,7 +158,7 @@ def bars(
         axes.tick_params(axis="y", length=0)
         if math.isfinite(line):
             axes.axvline(line, color=MUTED, linewidth=0.8, linestyle=":")
-        return Drawn([e for e, one in zip(entries, drawn, strict=True) if one.parts])
+        return Marks([e for e, one in zip(entries, drawn, strict=True) if one.parts])
 
     tall = [LINE * len(section.decoders) for section in run.sections]
     return by_section(name, title, caption, run.sections, tall, draw, absent, handles)
@@ -173,7 +170,6 @@ def _bar(axes: Axes, line: int, entry: Entry, bar: Bar) -> float:
     for width, color in bar.parts:
         axes.barh(line, width, 0.64, end, color=color, alpha=0.4 if bar.pale else 1)
         end += width
-    axes.plot([bar.tick] * 2, [line - 0.26, line + 0.26], color="white", linewidth=2)
     if math.isfinite(bar.ends.lo):
         point(axes, entry, INK, bar.ends, line, markersize=5)
         end = max(end, bar.ends.hi)
@@ -237,7 +233,7 @@ def label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
     """Writes names next to points, where they cover each other and other points the least. Call it
     last: it needs the final layout."""
     figure: Any = axes.figure
-    fixed(figure)
+    freeze_layout(figure)
     scale, frame = figure.dpi / 72, axes.get_window_extent()
     spots = {name: axes.transData.transform(place) for name, place in points.items()}
     taken = [(x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale)
@@ -252,7 +248,7 @@ def label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
             box = (left, low, left + size.width, low + size.height)
             outside = max(frame.x0 - box[0], box[2] - frame.x1, 0)
             outside += max(frame.y0 - box[1], box[3] - frame.y1, 0)
-            cost = sum(_shared(box, other) for other in taken) + 1e3 * outside
+            cost = sum(_overlap(box, other) for other in taken) + 1e3 * outside
             places.append((cost, len(places), box))
         _, best, box = min(places)
         taken.append(box)
@@ -266,18 +262,18 @@ def label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
             ).set_in_layout(False)  # fmt: skip
 
 
-def fixed(figure: Figure) -> None:
+def freeze_layout(figure: Figure) -> None:
     """Lays the figure out for good: what is drawn later does not move its axes."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
 
 
-def _shared(a: Box, b: Box) -> float:
+def _overlap(a: Box, b: Box) -> float:
     """The area that two boxes share."""
     return max(min(a[2], b[2]) - max(a[0], b[0]), 0) * max(min(a[3], b[3]) - max(a[1], b[1]), 0)
 
 
-def left_out(section: Section, drawn: Sequence[Entry], reason: str) -> str:
+def omissions(section: Section, drawn: Sequence[Entry], reason: str) -> str:
     """Caption text naming the decoders without a mark, "" when all are drawn."""
     names = {entry.name for entry in drawn}
     missing: dict[str, list[str]] = {}
@@ -295,12 +291,12 @@ def unfair(run: RunData) -> str:
     return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
 
 
-@styled
+@with_style
 def save(plot: Plot, folder: Path) -> dict[str, Path]:
     """Format -> file, of `FORMATS`; the same bytes for the same figure."""
     from PIL import Image
 
-    fixed(plot.figure)
+    freeze_layout(plot.figure)
     paths = {}
     for ending in FORMATS:
         file, path = io.BytesIO(), folder / f"{plot.name}.{ending}"
@@ -317,11 +313,11 @@ def save(plot: Plot, folder: Path) -> dict[str, Path]:
     return paths
 
 
-@styled
+@with_style
 def inline(plot: Plot) -> Markup:
     """The figure as an SVG element of a page: as wide as there is room, transparent, its words in
     the colour of the text around it, without ids that another figure has too."""
-    fixed(plot.figure)
+    freeze_layout(plot.figure)
     file = io.StringIO()
     plot.figure.savefig(file, format="svg", transparent=True)
     text = file.getvalue()

@@ -1,7 +1,7 @@
 """The report of a run as figures and sentences, made once for all its writers.
 
 `summarise(run)` derives the headline, tables with their marks, notes and figures. The writers of
-the terminal's text, Markdown, LaTeX, CSV (`bench.report.build`) and of the page
+the terminal's text, Markdown, LaTeX (`bench.report.build`) and of the page
 (`bench.report.page`) only set it.
 """
 
@@ -11,20 +11,19 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from bench.judge import paired
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import notes, roofline, scaling
-from bench.report.headline import DIVISIONS, arranged, division, headline, output_tv
+from bench.report.headline import DIVISIONS, division, headline, in_display_order, output_tv
 from bench.report.headline import quality as quality_verdict
 from bench.report.plots import figures
-from bench.report.prompts import chosen
-from bench.report.sheets import pictured
+from bench.report.prompts import prompts_with_page
+from bench.report.sheets import illustrated_prompts
 from bench.report.style import Plot
-from bench.report.table import ABSENT, NOISE, Column, Row, Table, filled, interval, number
+from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number, table_of
 
-NO_IMAGE = "No image was kept, so there is neither a contact sheet nor a code map."
+NO_IMAGE = "No image was kept, so there is no contact sheet."
 NO_ROOFLINE = (
     "No roofline was measured (no image was timed, or an older version made this run), so nothing "
     "is said of the baseline's own speed."
@@ -46,9 +45,8 @@ class Report:
     """What a report says. blocks: `table` (the main tables), `run`, and where there is anything of
     it `roofline`, `batches`, `details` and `failures`; marks: footnotes of marks in the tables;
     made_by: which code ran which model on which processor; notices: what could not be shown;
-    provenance: facts and their values in the rows; lines: of the CSV, a decoder each, in full
-    precision; prompts: those with a page; came_out: how many images did, of how many; left_out:
-    prompts without a page."""
+    provenance: facts and their values in the rows; prompts: those with a page; came_out: how many
+    images did, of how many; prompts_without_page: prompts without a page."""
 
     run: RunData  # in the order in which it is shown
     headline: list[str]
@@ -57,11 +55,10 @@ class Report:
     made_by: str
     notices: list[str]
     provenance: list[tuple[str, list[str]]]
-    lines: list[dict[str, Any]]
     batches: list[scaling.Line]
     prompts: list[tuple[int, str]]
     came_out: tuple[int, int]
-    left_out: int
+    prompts_without_page: int
 
     @property
     def study(self) -> str:
@@ -79,11 +76,11 @@ class Report:
 
 def summarise(run: RunData) -> Report:
     """All that is said of a run."""
-    run = arranged(run)
-    marks, batches, prompts = notes.fairness(run), scaling.lines(run), chosen(run)
+    run = in_display_order(run)
+    marks, batches, prompts = notes.fairness(run), scaling.lines(run), prompts_with_page(run)
     notices = ["Every decoder of this run failed; there is nothing to plot."] * run.all_failed
     notices += [] if run.roofline else [NO_ROOFLINE]
-    notices += [] if pictured(run, 1) else [NO_IMAGE]
+    notices += [] if illustrated_prompts(run, 1) else [NO_IMAGE]
     came_out = run.records[run.records["status"] == "ok"]
     return Report(
         run=run,
@@ -93,11 +90,10 @@ def summarise(run: RunData) -> Report:
         made_by=notes.made_by(run),
         notices=notices,
         provenance=notes.provenance(run),
-        lines=[_line(run, section, entry) for section in run.sections for entry in section.entries],
         batches=batches,
         prompts=prompts,
         came_out=(len(came_out), len(run.records)),
-        left_out=came_out["prompt_index"].nunique() - len(prompts),
+        prompts_without_page=came_out["prompt_index"].nunique() - len(prompts),
     )
 
 
@@ -108,7 +104,7 @@ def _blocks(run: RunData, marks: Sequence[str], batches: list[scaling.Line]) -> 
         for section in run.sections
         for what, columns in DETAILS
     ]
-    by_batch = [filled(scaling.COLUMNS, batches, "By batch size")] if batches else []
+    by_batch = [table_of(scaling.COLUMNS, batches, "By batch size")] if batches else []
     every = [
         Block("table", "Decoders side by side", _main_tables(run), notes.footnotes(run, marks)),
         Block("run", "This run", [], notes.facts(run)),
@@ -137,24 +133,6 @@ def failures(run: RunData) -> list[str]:
         count = f"{entry.failures} of {len(entry.records)} images failed: " * bool(entry.failures)
         lines.append(f"{entry.name}: {count}{entry.error}")
     return lines
-
-
-def _line(run: RunData, section: Section, entry: Entry) -> dict[str, Any]:
-    """Every column of the summary, plus section, division, role, noise marks, fairness, error."""
-    fair = run.fairness.get(entry.name)
-    return entry.row | {
-        "section": section.title,
-        "division": division(entry),
-        "role": entry.role.value,
-        "speedup_is_noise": section.speed_is_noise(entry),
-        "fid_is_noise": section.like_ar(entry, "fid"),
-        "clip_is_noise": section.like_ar(entry, "clip"),
-        "quality": quality_verdict(section, entry) if entry.role is Role.DECODER else "",
-        "fairness": fair.verdict if fair else "",
-        "fairness_reason": fair.reason if fair else "",
-        "failed_images": entry.failures,
-        "error": entry.error,
-    }
 
 
 def _with_interval(entry: Entry, column: str, digits: int, noise: bool) -> str:

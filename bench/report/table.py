@@ -63,12 +63,12 @@ class Table:
         return [column.heading for column in self.columns]
 
 
-def filled(columns: Sequence[Column], rows: Iterable[Any], title: str = "") -> Table:
+def table_of(columns: Sequence[Column], rows: Iterable[Any], title: str = "") -> Table:
     """A table of values: each row's, formatted by its column."""
     return Table(title, columns, [Row([c.cell(row) for c in columns]) for row in rows])
 
 
-def of_cells(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def table_of_texts(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of texts."""
     return Table("", [Column("", name) for name in headings], [Row(cells) for cells in rows])
 

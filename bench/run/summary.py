@@ -2,8 +2,8 @@
 
 Times come from the latency protocol. Acceptance, mass moved and quality come from the quality
 protocol (from latency rows where there is none). The speed-up is the paired ratio to the baseline
-of the same temperature and guidance. The baseline under each other seed has a row of its own, named
-`<baseline> (reseed)`: what marks noise is made from them (`bench.records.run_data.Section`).
+of the same temperature and guidance. The baseline under a second seed has a row of its own, named
+`<baseline> (reseed)`: what marks noise is made from them (`bench.judge.quality`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.judge.fairness import UNMEASURED, Fairness
 from bench.judge.quality import Scorer, Scores
 from bench.prompts import Prompt
 from bench.records.columns import SUMMARY
-from bench.records.load import FIGURES_OF, JUDGED, NAMED
+from bench.records.load import JUDGED
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.stats import UNKNOWN, student_ratio
@@ -53,23 +53,18 @@ class Summary:
     """The tables that are made from rows. scores: of every decoder and reseed that was scored."""
 
     table: pd.DataFrame
-    quality: pd.DataFrame
     clip_pairs: pd.DataFrame
     scores: dict[str, Scores]
 
     def write(self, folder: Path) -> None:
         """summary.csv, and of the others those that have rows; judged.json: all scores, those of
-        every image too, for `diff`."""
+        every image too, and what they were made with."""
         write_csv(folder / "summary.csv", self.table)
-        write_csv(folder / "quality.csv", self.quality)
         write_csv(folder / paired.CLIP_PAIRS, self.clip_pairs)
-        every = {
-            FIGURES_OF + label: {"value": {"scores": asdict(one)}}
-            for label, one in self.scores.items()
-        }
+        judged = {label: asdict(one) for label, one in self.scores.items()}
         (folder / JUDGED).unlink(missing_ok=True)
-        if every:
-            write_text(folder / JUDGED, json.dumps(every, indent=1, sort_keys=True))
+        if judged:
+            write_text(folder / JUDGED, json.dumps(judged, indent=1, sort_keys=True))
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
@@ -109,9 +104,7 @@ def summarise(
             clip[name].append(dict(each) if score.clip_each else {})
             scores |= {} if score is UNSCORED else {label: score}
     every = pd.DataFrame(lines)
-    quality = every[["decoder", "hps", "fid_features", *NAMED]]
-    quality = quality if (quality[[*NAMED]].fillna("") != "").any(axis=None) else quality[:0]
-    return Summary(every[COLUMNS], quality, paired.clip_differences(baselines, clip), scores)
+    return Summary(every[COLUMNS], paired.clip_differences(baselines, clip), scores)
 
 
 def _parts(name: str, rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -204,7 +197,7 @@ def _scored(scorer: Scorer | None, folder: Path, pictures: pd.DataFrame, label: 
     """The quality figures of pictures; none where they cannot be had, with a log."""
     if scorer is None or pictures.empty:
         return UNSCORED
-    columns = (pictures.prompt_id, pictures.prompt, pictures.category)
+    columns = pictures.prompt_id, pictures.prompt, pictures.category
     prompts = [Prompt(*row) for row in zip(*columns, strict=True)]
     try:
         return scorer.score([folder / path for path in pictures.image], prompts)

@@ -22,14 +22,14 @@ from decoders.errors import unknown
 from decoders.models.weights import sha256_of
 from metrics import MetricError
 from metrics.clip import clip_score
-from metrics.features import Extractor, ScenesClipFeatures, extract
+from metrics.features import Extractor, ScenesClipFeatures
 from metrics.fid import fid_interval, kid, precision_recall
-from metrics.images import ImageSet, Source
-from metrics.kept import Statistics, kept_features
+from metrics.images import ImageSet, features_of
 from metrics.official.checkpoint import Weights, locate
 from metrics.official.networks import NETWORKS
+from metrics.reference import Statistics, cached_features, scenes_statistics
 from metrics.scenes_clip import WEIGHTS_DIR, WEIGHTS_FILE, ScenesClip, load
-from metrics.stats import Interval
+from metrics.stats import Interval, student_mean
 
 Reference = tuple[Path, ...] | Statistics
 Progress = Callable[[int, str], AbstractContextManager[Any]]
@@ -140,9 +140,9 @@ class Evaluation:
         self._references: dict[tuple[Any, ...], Statistics] = {}
 
     def figures(
-        self, images: Source, captions: Sequence[str], reference: Reference
+        self, images: tuple[Path, ...], captions: Sequence[str], reference: Reference
     ) -> list[Figure]:
-        """Every figure of n images (files in order, or uint8 [n, 3, H, W]), in the metrics' order.
+        """Every figure of n images (files in order), in the metrics' order.
 
         captions: one an image, for the metrics that need them; reference: image files, likewise,
         or statistics that were made of some. Raises MetricError (see `check_metrics`, ``images``,
@@ -175,6 +175,10 @@ class Evaluation:
         """The embedded CLIP."""
         return load(device=self.device)
 
+    def scenes_reference(self, count: int) -> Statistics:
+        """The first `count` real scenes, as the embedded CLIP sees them."""
+        return scenes_statistics(ScenesClipFeatures(self.scenes).eval(), count, self.cache_dir)
+
     def _network(self, metric: str) -> Any:
         """The network of a metric: an ``ImageText`` for a score, else an ``Extractor``."""
         key = METRICS[metric].weights
@@ -190,14 +194,14 @@ class Evaluation:
             return Weights(WEIGHTS_DIR / WEIGHTS_FILE, self.scenes.sha256)
         return self.weights[key]
 
-    def _features(self, network: Extractor, images: Source, label: str = "") -> Tensor:
+    def _features(self, network: Extractor, images: tuple[Path, ...], label: str = "") -> Tensor:
         """[n, E]."""
         with self.progress(len(images), label + network.name) as bar:
             chosen = ImageSet(images, network.preparation(self.size), tick=bar.update)
-            return extract(network, chosen, batch=self.batch)
+            return features_of(network, chosen, self.batch)
 
     def _compared(
-        self, metric: str, images: Source, reference: Reference, seen: dict[str, Tensor]
+        self, metric: str, images: tuple[Path, ...], reference: Reference, seen: dict[str, Tensor]
     ) -> list[Figure]:
         """The figures of a metric that compares with the reference. seen: features by network."""
         network = self._network(metric)
@@ -234,7 +238,7 @@ class Evaluation:
         key = (network.name, reference)
         if key not in self._references:
             pictures = " ".join(map(sha256_of, reference))
-            rows = kept_features(
+            rows = cached_features(
                 self.cache_dir,
                 network,
                 f"{weights.sha256} {network.preparation(self.size).name} {pictures}",
@@ -243,16 +247,17 @@ class Evaluation:
             self._references[key] = Statistics(rows)
         return self._references[key]
 
-    def _scored(self, metric: str, images: Source, captions: Sequence[str]) -> Figure:
+    def _scored(self, metric: str, images: tuple[Path, ...], captions: Sequence[str]) -> Figure:
         clip = self._network(metric)
         prepare = clip.preparation(self.size)
         with self.progress(len(images), clip.name) as bar:
             chosen = ImageSet(images, prepare, tick=bar.update)
             found = clip_score(clip, chosen, captions, batch=self.batch)
         return Figure(
-            metric, "score", clip.name, clip.name, found.mean, len(images), 0, prepare.name,
-            self._weights(metric), ", ".join(filter(None, [clip.caption, clip.note(captions)])),
-            tuple(found.per_image.tolist()),
+            metric, "score", clip.name, clip.name, student_mean(found), len(images), 0,
+            prepare.name, self._weights(metric),
+            ", ".join(filter(None, [clip.caption, clip.note(captions)])),
+            tuple(found.tolist()),
         )  # fmt: skip
 
 

@@ -159,17 +159,6 @@ def study(**changed: Any) -> Change:
     return prepare
 
 
-def linked(path: str) -> Change:
-    """A link at run/PATH to a folder outside of the run."""
-
-    def prepare(folder: Path) -> None:
-        (folder / "elsewhere").mkdir()
-        (folder / "run").mkdir()
-        (folder / "run" / path).symlink_to(folder / "elsewhere")
-
-    return prepare
-
-
 def option(about: str, group: str, text: str, says: str) -> Bad:
     """A YAML of the user's own."""
     words = [*LOAD, OWN, f"{group}=mine"]
@@ -189,9 +178,7 @@ FILES = [
     Bad("report of older rows", REPORT, "schema version 1", study(schema_version=1)),
     Bad("report of no run", REPORT, "holds no run"),
     Bad("report of a damaged study.json", REPORT, "damaged", file("run/study.json", '{"con')),
-    Bad("report over a link", REPORT, "report is a link", linked("report")),
     Bad("out is not empty", [*REPORT, "out={tmp}/mine"], "not empty", file("mine/thesis.tex")),
-    Bad("out in the run", [*REPORT, "out={tmp}/run/report"], "lies in the run"),
     Bad("a search path that is not there", [*LOAD, "hydra.searchpath=[file://{tmp}/nowhere]"],
         "nowhere is no folder"),
     option("no YAML", "model", "name: [1", "damaged"),

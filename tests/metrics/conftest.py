@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from decoders.tiny.scenes import vocabulary
+from decoders.tiny.scenes import scene_batch, vocabulary
+from metrics.images import ImageSet, byte_images
 from metrics.scenes_clip import ClipConfig, ScenesClip
 
 
@@ -30,9 +31,6 @@ def clip() -> ScenesClip:
 
 
 @pytest.fixture(scope="session")
-def images() -> torch.Tensor:
-    """uint8 [40, 3, 64, 64]"""
-    from decoders.tiny.scenes import scene_batch
-
-    pixels = torch.from_numpy(scene_batch("valid", range(40)).images)
-    return (pixels * 255).round().to(torch.uint8)
+def images() -> ImageSet:
+    """Of 40 scenes."""
+    return byte_images(torch.from_numpy(scene_batch("valid", range(40)).images))

@@ -11,7 +11,7 @@ from torch_fidelity import metric_fid, metric_kid, metric_prc
 
 import metrics.fid as module
 from metrics import MetricError
-from metrics.fid import Moments, fid_interval, kid, kid_left_out, precision_recall
+from metrics.fid import Moments, fid_interval, kid, kid_jackknife_values, precision_recall
 
 from .made import fid
 
@@ -55,7 +55,7 @@ def test_kid_is_the_unbiased_mmd():
 
     want = off_diagonal(kernel(x, x)) + off_diagonal(kernel(y, y)) - 2 * kernel(x, y).mean()
     assert kid(a, b).value == pytest.approx(want, rel=1e-9)
-    found = kid_left_out(a, b)
+    found = kid_jackknife_values(a, b)
     assert found[1 + 7] == pytest.approx(kid(torch.cat([a[:7], a[8:]]), b).value, rel=1e-9)
     one = metric_kid.kid_features_to_metric(
         a.double(), b.double(), kid_subsets=1, kid_subset_size=60, rng_seed=0, verbose=False
@@ -90,16 +90,6 @@ def test_taking_a_part_out_leaves_the_rest():
     assert left.count == want.count == 28
     assert left.mean == pytest.approx(want.mean, rel=1e-12)
     assert left.covariance == pytest.approx(want.covariance, rel=1e-8)
-
-
-def test_worse_and_better_sets_are_ordered():
-    reference = draw(800, 7)
-    good, bad = draw(200, 8), draw(200, 9, 0.7)
-    moments = Moments.of(reference)
-    assert fid_interval(good, moments)[0].hi < fid_interval(bad, moments)[0].lo
-    assert kid(good, reference).hi < kid(bad, reference).lo
-    precision = [precision_recall(x, reference)[0].value for x in (good, bad)]
-    assert precision[0] > precision[1]
 
 
 @pytest.mark.parametrize("figure", ["FID", "KID"])

@@ -9,7 +9,7 @@ from torchvision.transforms import functional as F
 import metrics.images as module
 from decoders.api import DecoderError
 from metrics import MetricError
-from metrics.images import ImageSet, image_batches, image_files
+from metrics.images import ImageSet, image_files
 from metrics.preparations import as_is, centre_crop, cleanfid, from_pil, openai_clip, squeezed
 
 
@@ -67,17 +67,16 @@ def test_a_set_streams_its_files_and_batches_change_nothing(folder, monkeypatch)
     files = image_files(folder)
     assert [file.name for file in files] == ["1.jpg", "2.jpg", "10.jpg", "33.jpg"]
     images = ImageSet(files, centre_crop(16), tick=ticks.append)
-    stream = image_batches(images, None, 3)
-    first = next(stream)
+    first = images.part(0, 3)
     assert len(read) == 3 and first.shape == (3, 3, 16, 16) and first.dtype == torch.uint8
-    both = torch.cat([first, *stream])
+    both = torch.cat([first, images.part(3, 6)])
     assert ticks == [3, 1]
-    assert torch.equal(both, torch.cat(list(image_batches(images, 16, 1))))
+    assert torch.equal(both, torch.cat([images.part(at, at + 1) for at in range(4)]))
 
 
 def test_sizes_that_differ_and_broken_files_are_named(folder):
     with pytest.raises(MetricError, match=r"1\.jpg is \[3, 30, 31\].*expected a square"):
-        list(image_batches(ImageSet(image_files(folder), as_is()), None, 4))
+        ImageSet(image_files(folder), as_is()).part(0, 4)
     (folder / "3.png").write_bytes(b"\x89PNG broken")
     with pytest.raises(DecoderError, match=r"3\.png is not a readable image"):
-        list(image_batches(ImageSet(image_files(folder), centre_crop(8)), 8, 8))
+        ImageSet(image_files(folder), centre_crop(8)).part(0, 8)

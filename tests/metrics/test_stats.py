@@ -10,7 +10,7 @@ from metrics.stats import (
     WORSE,
     differs_by_chance,
     jackknife,
-    left_out,
+    jackknife_values,
     non_inferiority,
     reseed_p,
     reseed_range,
@@ -40,7 +40,7 @@ def test_codes_per_forward_are_held_as_often_as_their_interval_says(count: int):
 
 def test_jackknife_of_a_mean_is_its_standard_error():
     data = np.random.default_rng(4).normal(0, 2, 320)
-    values = left_out(320, lambda gone: float(np.delete(data, gone).mean()), groups=320)
+    values = jackknife_values(320, lambda gone: float(np.delete(data, gone).mean()), groups=320)
     found = jackknife(values)
     assert found.value == pytest.approx(data.mean())
     assert found.half_width == pytest.approx(1.96 * data.std(ddof=1) / np.sqrt(320), rel=1e-3)
@@ -49,7 +49,7 @@ def test_jackknife_of_a_mean_is_its_standard_error():
 
 def test_jackknife_leaves_every_row_out_exactly_once():
     gone: list[np.ndarray] = []
-    left_out(50, lambda rows: float(gone.append(rows) or len(rows)), groups=7)
+    jackknife_values(50, lambda rows: float(gone.append(rows) or len(rows)), groups=7)
     assert not len(gone[0]) and len(gone) == 8
     assert sorted(np.concatenate(gone).tolist()) == list(range(50))
 
@@ -110,7 +110,7 @@ def test_a_further_seed_has_a_small_p_as_often_as_it_says(seeds: int) -> None:
         lambda: student_mean([1.0, float("nan")]),
         lambda: student_ratio([1.0, 2.0], [1.0, 2.0, 3.0]),
         lambda: student_ratio([1.0, 2.0], [1.0, -1.0]),
-        lambda: left_out(2, lambda rows: 0.0),
+        lambda: jackknife_values(2, lambda rows: 0.0),
         lambda: reseed_range([1.0]),
         lambda: reseed_range([1.0, float("nan")]),
     ],

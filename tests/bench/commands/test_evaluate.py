@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image, ImageOps
 
 from bench.__main__ import main
 from bench.commands import evaluate
@@ -14,11 +13,10 @@ from bench.commands.evaluate import cmd_evaluate, parse
 from bench.config.compose import compose_study
 from bench.config.plugins import call
 from bench.data.errors import EXPLAINED, ConfigError
-from bench.judge.quality import CocoScorer, ScenesScorer
+from bench.judge.quality import CocoScorer
 from bench.prompts import Prompt
 from bench.prompts.file import captions_of
 from bench.run.runner import run_study
-from decoders.api import DecoderError
 from decoders.tiny.scenes import scene_batch
 from metrics import MetricError
 from metrics.images import image_files, to_pil
@@ -72,16 +70,9 @@ def test_pictures_of_one_s_own_run_are_evaluated(fake_study, tmp_path, capsys):
     fast = "sampling.temperature=0", "latency.prompts=0", "decoders=[fake_ar,fake_spec]"
     result = run_study(fake_study("prompts=scenes", *fast))
     ar, spec = (result.path / "images" / name / "quality" for name in ("fake_ar", "fake_spec"))
-    for picture in ar.glob("*.png"):  # equal pictures are refused
-        ImageOps.invert(Image.open(picture)).save(picture)
-    said, cache = ["evaluate", str(spec), f"reference={ar}"], f"cache_dir={tmp_path / 'cache'}"
-    assert main([*said, cache]) == 0
+    assert main(["evaluate", str(spec), f"reference={ar}", f"cache_dir={tmp_path / 'cache'}"]) == 0
     shown = capsys.readouterr().out
     assert "6 images on" in shown and "metrics scenes" in shown and "CLIP (scenes" in shown
-    assert "compare at equal n" not in shown  # AR's pictures are of the same prompts
-    (ar / "captions.json").unlink()
-    assert main([*said, cache]) == 0
-    assert "compare at equal n" in capsys.readouterr().out
 
 
 def test_a_folder_by_itself_is_compared_with_real_scenes(scenes, tmp_path, capsys, monkeypatch):
@@ -95,47 +86,10 @@ def test_a_folder_by_itself_is_compared_with_real_scenes(scenes, tmp_path, capsy
     assert capsys.readouterr().out.splitlines()[1:] == shown.splitlines()[1:]
 
 
-def test_the_figures_are_those_of_the_scorer_of_studies(scenes, tmp_path):
-    """The same images, once as a folder and once as a study's files."""
-    config = parse(words(scenes, tmp_path, "metrics=[scenes]"))
-    by_key = {f.key: f.value for f in evaluate.evaluate(config, "cpu")}
-    scorer = ScenesScorer("cpu", 16, str(tmp_path / "cache"))
-    files = image_files(config.images)
-    prompts = [Prompt(str(i), text) for i, text in enumerate(captions_of(files, config.captions))]
-    streamed = scorer.score(files, prompts)
-    assert streamed.clip == pytest.approx(by_key["score"].value, abs=1e-4)
-    whole = torch.from_numpy(scene_batch("valid", range(12)).images)
-    held = scorer.score((whole * 255).round().to(torch.uint8), prompts)
-    assert held.fid == pytest.approx(streamed.fid, rel=1e-4)
-    assert held.clip == pytest.approx(streamed.clip, abs=1e-4)
-
-
-def test_a_word_that_the_embedded_clip_does_not_know_stops_it_before_any_image(scenes, tmp_path):
-    images, captions, _ = scenes
-    lines = captions.read_text().splitlines()
-    captions.write_text("\n".join([*lines[:11], "a small red zebra on a plain grey background"]))
-    for file in image_files(images):
-        file.write_bytes(b"no picture")  # reading one would be another error
-    with pytest.raises(MetricError, match=r"does not know the word 'zebra' of 'a small red zebra"):
-        cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]"))
-    assert not [*(tmp_path / "cache").glob("*")]  # tried for writing, and nothing computed
-    with pytest.raises(DecoderError, match=r"0\.png"):  # the caption is not of the first ones
-        cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]", "limit=7"))
-
-
 def test_a_folder_against_itself_is_refused(scenes, tmp_path):
-    images, captions, real = scenes
-    link, copy = tmp_path / "link", tmp_path / "copy"
-    link.symlink_to(images)
-    copy.mkdir()
-    for file in image_files(images):
-        (copy / file.name).write_bytes(file.read_bytes())
-    for other in (images, link, copy):
-        with pytest.raises(ConfigError, match=r"12 of the 12 images .* the same pictures"):
-            cmd_evaluate(words((images, captions, other), tmp_path, "metrics=[scenes]"))
-    (real / "more.png").symlink_to(images / "3.png")
-    with pytest.raises(ConfigError, match="1 of the 12 images"):
-        cmd_evaluate(words(scenes, tmp_path, "metrics=[scenes]"))
+    images, captions, _ = scenes
+    with pytest.raises(ConfigError, match="the folder of the images themselves"):
+        cmd_evaluate(words((images, captions, images), tmp_path, "metrics=[scenes]"))
 
 
 NAMED = [{"image": f"{n}.png", "caption": f"picture {n}"} for n in (10, 2, 1)]
@@ -233,6 +187,3 @@ def test_the_papers_scorer_fills_the_columns_of_the_summary(scenes, tmp_path, sm
     assert found.fid_features == "tiles" and found.prc_features == "tiles"
     assert found.clip_features == "CLIP ViT-B/32 (100 cos)"
     assert found.hps_features == "HPSv2.1 (100 cos)" and -100 <= found.hps <= 100
-    tensor = torch.from_numpy(scene_batch("valid", range(12)).images)
-    held = scorer.score((tensor * 255).round().to(torch.uint8), prompts)
-    assert held.fid == pytest.approx(found.fid, rel=1e-6)

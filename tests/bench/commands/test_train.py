@@ -63,14 +63,9 @@ def test_a_training_leaves_a_drafter_that_loads(drafter, words, tmp_path, capsys
     record = json.loads((tmp_path / RECORD).read_text())
     assert record["steps"] == 4
     assert 0 < record["overlap_3"] < 1
-    with (tmp_path / "acceptance.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["depth"] for row in rows] == ["1", "2", "3"]
-    assert float(rows[0]["overlap"]) == pytest.approx(record["overlap_1"], abs=1e-4)
     with (tmp_path / "curve.csv").open() as file:
         curve = list(csv.DictReader(file))
     assert {"step", "loss", "overlap_1", "held_overlap_3", "held_agree_1"} <= curve[0].keys()
-    assert (tmp_path / "curves.png").stat().st_size > 5000
     model = random_model(vocab=24, grid=3)
     target = f"decoders.propose.drafters.{drafter}.{drafter.capitalize()}"
     part = build_part(PartSpec(target, {"checkpoint": str(tmp_path / DRAFTER)}), model)

@@ -11,9 +11,9 @@ import pyarrow as pa
 from bench.compare.published import COLUMNS
 from bench.records import columns as made
 from bench.records.folder import write_parquet
-from bench.records.load import SECTION_KEYS
 from bench.run.summary import COLUMNS as SUMMARY
 
+ALIKE = ("decoder", "model", "backend", "device", "dtype", "temperature", "cfg")
 EMPTY = {pa.string(): "", pa.int64(): 0, pa.float64(): 0.0, pa.bool_(): False}
 
 
@@ -39,7 +39,7 @@ def a_run(
     timed = [
         {field.name: EMPTY[field.type] for field in made.SCHEMA if field.type in EMPTY}
         | made.empty_measures()
-        | {key: row[key] for key in ("decoder", *SECTION_KEYS)}
+        | {key: row[key] for key in ALIKE}
         | {
             "schema_version": made.SCHEMA_VERSION, "protocol": "latency", "status": "ok",
             "prompt_index": i, "block": i, "seconds_total": s, "mal": 2.0 + i / 10, "nfe": 100,

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 from bench.compare import published as table
 from bench.compare.compare import cmd_compare
-from bench.compare.pairs import measured
+from bench.compare.pairs import candidates
 from bench.compare.published import load_names
 from bench.compare.verdicts import Result, Verdict, build
 from bench.data.errors import EXPLAINED
@@ -17,6 +16,7 @@ from bench.judge.paired import paired_speedup
 from bench.records.load import load
 from tests.bench.compare.files import a_run, write
 
+NOT_COMPARABLE = Verdict.NOT_COMPARABLE
 DYNAMIC = "dynamic(depth=5, top_k=10, nodes=58)"
 BASE = {
     "study": "made up", "model": "llamagen_xl_256", "backend": "eager", "device": "cuda",
@@ -69,24 +69,24 @@ NO_SPEED = {"speedup": "", "speedup_lo": "", "speedup_hi": ""}
     ("published", "ours", "verdict", "reason"),
     [
         (SPEED, speed(1.47, 0.01), Verdict.REPRODUCED, "within the tolerance"),
-        (SPEED, speed(1.80, 0.10), Verdict.NOT, "outside our 95 % interval"),
-        (SPEED, speed(1.20, 0.01), Verdict.NOT, "beyond the tolerance"),
-        ({"model": "LlamaGen-XL stage II", "resolution": "512"}, {}, Verdict.APART, "other model"),
-        ({"temperature": "0"}, {}, Verdict.APART, "other temperature (published 0, here 1)"),
-        ({"params": "k=1000 delta=0.2"}, {}, Verdict.APART, "published delta=0.2, here delta=0.3"),
-        ({"baseline": "EAGLE-2"}, {}, Verdict.APART, "other baseline: no EAGLE-2"),
-        ({"dataset": "PartiPrompts"}, {}, Verdict.APART, "other prompts"),
-        ({}, {"tree": "dynamic(depth=4, top_k=4, nodes=10)"}, Verdict.APART, "other tree"),
-        ({}, NO_SPEED, Verdict.APART, "was not measured"),
-        ({"method": "SJD2"}, {}, Verdict.APART, "SJD2 has no rows that conf/decoder can recognise"),
-        ({}, {"loop": "vvs(interval=4)"}, Verdict.APART, "LANTERN was not measured in this run"),
-        ({"method": "VVS"}, {"loop": "speculative"}, Verdict.APART, "VVS was not measured"),
+        (SPEED, speed(1.80, 0.10), Verdict.NOT_REPRODUCED, "outside our 95 % interval"),
+        (SPEED, speed(1.20, 0.01), Verdict.NOT_REPRODUCED, "beyond the tolerance"),
+        ({"model": "LlamaGen-XL stage II", "resolution": "512"}, {}, NOT_COMPARABLE, "other model"),
+        ({"temperature": "0"}, {}, NOT_COMPARABLE, "other temperature (published 0, here 1)"),
+        ({"params": "k=1000 delta=0.2"}, {}, NOT_COMPARABLE, "published delta=0.2, here delta=0.3"),
+        ({"baseline": "EAGLE-2"}, {}, NOT_COMPARABLE, "other baseline: no EAGLE-2"),
+        ({"dataset": "PartiPrompts"}, {}, NOT_COMPARABLE, "other prompts"),
+        ({}, {"tree": "dynamic(depth=4, top_k=4, nodes=10)"}, NOT_COMPARABLE, "other tree"),
+        ({}, NO_SPEED, NOT_COMPARABLE, "was not measured"),
+        ({"method": "SJD2"}, {}, NOT_COMPARABLE, "SJD2 has no rows that conf/decoder can"),
+        ({}, {"loop": "vvs(interval=4)"}, NOT_COMPARABLE, "LANTERN was not measured in this run"),
+        ({"method": "VVS"}, {"loop": "speculative"}, NOT_COMPARABLE, "VVS was not measured"),
         (FID, OUR_FID, Verdict.REPRODUCED, "inside"),
-        (FID, OUR_FID | {"fid_features": "scenes-clip"}, Verdict.APART,
+        (FID, OUR_FID | {"fid_features": "scenes-clip"}, NOT_COMPARABLE,
          "other metric weights (scenes-clip"),
-        (FID, OUR_FID | {"n_quality": 132}, Verdict.APART,
+        (FID, OUR_FID | {"n_quality": 132}, NOT_COMPARABLE,
          "over 132 images (the protocol's are 5000)"),
-        (FID, {"fid": 29.0, "fid_lo": 28.0, "fid_hi": 30.0}, Verdict.NOT, "outside"),
+        (FID, {"fid": 29.0, "fid_lo": 28.0, "fid_hi": 30.0}, Verdict.NOT_REPRODUCED, "outside"),
     ],
 )  # fmt: skip
 def test_a_figure_is_judged_or_not_comparable_with_the_reason(
@@ -129,24 +129,12 @@ def test_unstated_settings_are_assumed_and_said(tmp_path):
     assert "GPU not stated" in found.caveats[0] and "released code" in found.caveats[1]
 
 
-def test_one_of_several_settings_may_be_the_published_one(tmp_path):
-    low = {"decoder": "low", "acceptance": "lantern(k=1000, delta=0.05, residual=released)"}
-    rows = [AR, LANTERN | speed(1.45), LANTERN | low | speed(1.05)]
-    row = PAPER | {"speedup": "1.45", "params": ""}
-    hit, other = compared(tmp_path, [row], *rows).comparisons
-    assert hit.verdict is Verdict.REPRODUCED and "at 1 of 2 settings" in hit.why
-    assert other.verdict is Verdict.APART and "reproduced by lantern" in other.why
-    row = PAPER | {"speedup": "2.45", "params": ""}
-    found = compared(tmp_path, [row], *rows).comparisons
-    assert all(c.verdict is Verdict.NOT and "none of 2 settings" in c.why for c in found)
-
-
 def test_seconds_need_the_same_gpu_ratios_do_not(tmp_path):
     row, rows = PAPER | {"speedup": "1.45", "latency_s": "2.05"}, (AR, LANTERN | speed(1.45))
     speedup, seconds = compared(tmp_path / "a", [row], *rows).comparisons
     assert seconds.verdict is Verdict.REPRODUCED and speedup.caveats == ()
     speedup, seconds = compared(tmp_path / "b", [row], *rows, gpu="NVIDIA H200").comparisons
-    assert seconds.verdict is Verdict.APART and "other GPU" in seconds.why
+    assert seconds.verdict is NOT_COMPARABLE and "other GPU" in seconds.why
     assert speedup.verdict is Verdict.REPRODUCED and "only ratios compare" in speedup.caveats[0]
 
 
@@ -172,9 +160,9 @@ def test_a_ratio_to_eagle2_is_paired_over_shared_prompts(tmp_path):
 def test_disagreeing_papers_are_shown_beside_the_verdict(tmp_path):
     rows = [PAPER | {"speedup": "1.45"}, PAPER | {"paper": "Q", "speedup": "1.9"}]
     result = compared(tmp_path, rows, AR, LANTERN | speed(1.45))
-    assert [c.verdict for c in result.comparisons] == [Verdict.REPRODUCED, Verdict.NOT]
-    for found in result.comparisons:
-        assert result.disagreement(found) == "published numbers disagree: 1.45..1.9 (P, Q)"
+    assert [c.verdict for c in result.comparisons] == [Verdict.REPRODUCED, Verdict.NOT_REPRODUCED]
+    texts = [found.caveats[-1] for found in result.comparisons]
+    assert texts == ["other sources give 1.9 (Q)", "other sources give 1.45 (P)"]
 
 
 def test_an_embedded_run_reproduces_nothing(tmp_path, capsys):
@@ -187,7 +175,7 @@ def test_an_embedded_run_reproduces_nothing(tmp_path, capsys):
     assert "other model (published LlamaGen-XL stage I, here tiny)" in text
 
 
-def test_compare_writes_table_and_plot_of_the_shipped_numbers(tmp_path):
+def test_compare_writes_the_table_of_the_shipped_numbers(tmp_path):
     rows = [
         AR | {"fid": 24.9, "fid_lo": 24.5, "fid_hi": 25.3},
         EAGLE | speed(0.95) | {"mal": 1.2},
@@ -201,9 +189,6 @@ def test_compare_writes_table_and_plot_of_the_shipped_numbers(tmp_path):
     verdicts = vvs[vvs.figure == "speed-up over AR"].set_index("decoder").verdict
     assert verdicts["lantern"] == "reproduced" and verdicts["eagle2"] == "not reproduced"
     assert table_.evidence.notna().all() and set(table_.paper) >= {"COOL-SD", "PJD", "SCD"}
-    with Image.open(folder / "compare.png") as picture:
-        assert picture.width > 1000 and len(picture.convert("L").getcolors(1 << 20)) > 10
-    assert (folder / "compare.svg").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
@@ -224,4 +209,4 @@ def test_bad_words_are_refused(words, said, tmp_path, monkeypatch):
 def test_failed_decoders_and_reseeds_are_left_out(tmp_path):
     failed = {"status": "failed: NumericalError: NaN"}
     run = load(made_run(tmp_path, AR, AR | {"decoder": "ar (reseed)"}, LANTERN | failed))
-    assert [row.entry.name for row in measured(run)] == ["ar"]
+    assert [row.entry.name for row in candidates(run)] == ["ar"]

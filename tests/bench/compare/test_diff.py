@@ -29,14 +29,13 @@ def save(rows: pd.DataFrame, folder: Path) -> None:
     write_parquet(folder / "records.parquet", table)
 
 
-def again(run: Path, folder: Path, seed: int, hour=1.0, slow=None, loss=None, ar=0.0) -> Path:
+def again(run: Path, folder: Path, seed: int, hour=1.0, slow=None, loss=None) -> Path:
     """The same codes timed at another hour, with what is planted by decoder: slow (factor of its
-    seconds), loss (of its CLIP score); ar: how much neighbours add to AR's seconds, at most."""
+    seconds), loss (of its CLIP score)."""
     shutil.copytree(run, folder, dirs_exist_ok=True)
     rows = pd.read_parquet(run / "records.parquet")
     rng = np.random.default_rng(seed)
     rows["seconds_total"] *= hour * rng.normal(1, 0.03, len(rows))
-    rows["seconds_total"] *= np.where(rows.decoder == "ar", 1 + ar * rng.random(len(rows)), 1)
     for name, factor in (slow or {}).items():
         rows.loc[rows.decoder == name, "seconds_total"] *= factor
     save(rows, folder)
@@ -45,8 +44,7 @@ def again(run: Path, folder: Path, seed: int, hour=1.0, slow=None, loss=None, ar
         drawn = group.sort_values("prompt_index")
         base = 65 + 10 * np.sin(drawn.prompt_index.to_numpy())  # what the prompt does
         each = base + rng.normal(0, 2, len(drawn)) - (loss or {}).get(name, 0)
-        scores = {"scores": {"clip_each": list(each)}}
-        judged[f"figures of {name}"] = {"value": scores}
+        judged[name] = {"clip_each": list(each)}
     (folder / "judged.json").write_text(json.dumps(judged))
     return folder
 
@@ -63,7 +61,6 @@ def test_two_runs_of_the_same_codes_are_not_told_apart(first, tmp_path):
     assert status == 0
     assert {name for name, _ in found} == {made.name for made in LINEUP}
     assert {f["verdict"] for f in found.values()} == {"not told apart"}
-    assert 0 < found["eagle2", "speed-up over AR"]["least"] < 0.12
 
 
 def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path):
@@ -79,14 +76,6 @@ def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path):
     assert status == 1
     assert found["eagle2", "speed-up over AR"]["value"] == pytest.approx(1 / 1.1, abs=0.02)
     assert found["lantern", "CLIP"]["value"] == pytest.approx(-2, abs=1)
-
-
-def test_a_restless_ar_hides_a_slowdown_and_raises_no_alarm(first, tmp_path):
-    a, b = (again(first, tmp_path / name, seed, ar=2.0) for name, seed in (("a", 1), ("b", 3)))
-    slow = again(first, tmp_path / "slow", 3, slow={"eagle2": 1.1}, ar=2.0)
-    assert said(tmp_path, str(a), str(b))[0] == 0
-    found = said(tmp_path, str(a), str(slow))[1]
-    assert found["eagle2", "speed-up over AR"]["least"] > 0.1
 
 
 def test_machines_commits_and_verdicts_come_first(first, tmp_path, capsys):
@@ -131,7 +120,7 @@ def test_what_the_runs_do_not_share_is_listed(first, tmp_path, capsys):
     [
         ([], "expected 2 run folders, found 0"),
         (["nothing", "nowhere"], "no run folder nothing"),
-        (["{a}", "{old}"], "without records.parquet, so it can be neither reported nor compared"),
+        (["{a}", "{old}"], "holds no finished run"),
         (["{a}", "decoders=ar,eagle3"], "eagle2"),
         (["{a}", "{a}", "lvel=2"], "level"),
     ],
@@ -147,7 +136,7 @@ def with_protocol(run: Path, **lines: str) -> Path:
     """The same run, its quality measured as these lines say."""
     judged = json.loads((run / "judged.json").read_text())
     for found in judged.values():
-        found["value"]["scores"]["protocol"] = {"network": "one", "clip_network": "one"} | lines
+        found["protocol"] = {"network": "one", "clip_network": "one"} | lines
     (run / "judged.json").write_text(json.dumps(judged))
     return run
 
@@ -163,13 +152,3 @@ def test_quality_measured_in_two_ways_is_not_compared(first, tmp_path, capsys):
     other = with_protocol(b, clip_network="another")
     found = said(tmp_path, str(a), str(other))[1]
     assert ("eagle2", "FID") in found and ("eagle2", "CLIP") not in found
-
-
-def test_two_images_tell_nothing_apart(tmp_path):
-    few = write_run(tmp_path / "few", LINEUP, prompts=2)
-    a = again(few, tmp_path / "a", 1)
-    b = again(few, tmp_path / "b", 2, slow={"eagle2": 1.1}, loss={"lantern": 2})
-    status, found = said(tmp_path, str(a), str(b))
-    assert status == 0
-    assert {f["verdict"] for f in found.values()} == {"not told apart"}
-    assert found["lantern", "CLIP"]["least"] > 10

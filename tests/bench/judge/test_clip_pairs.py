@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
 from bench.judge.paired import CLIP_PAIRS, clip_differences
-from bench.judge.quality import ScenesScorer, Scores
+from bench.judge.quality import Scores
 from bench.prompts import Prompt
 from bench.run.runner import RunResult, run_study
 from bench.run.summary import summarise
@@ -83,12 +82,3 @@ def test_seeds_of_ar_stand_for_it_together_and_are_held_against_each_other() -> 
     assert less["fast"] == pytest.approx(((1 - 2) + (5 - 4)) / 2)
     assert less["ar"] == pytest.approx(((1 - 2.5) + (2 - 5)) / 2)
     assert less["ar (reseed)"] == pytest.approx(((3 - 1.5) + (4 - 4)) / 2)
-
-
-def test_the_scenes_scorer_gives_the_score_of_every_image(tmp_path: Path) -> None:
-    images = torch.randint(0, 256, (6, 3, 64, 64), generator=torch.Generator().manual_seed(0))
-    prompts = [Prompt(str(i), "a red circle on a white background") for i in range(6)]
-    scorer = ScenesScorer("cpu", 8, str(tmp_path))
-    found = scorer.score(images.to(torch.uint8), prompts)
-    assert len(found.clip_each) == 6 and len(set(found.clip_each)) == 6
-    assert sum(found.clip_each) / 6 == pytest.approx(found.clip)

@@ -1,7 +1,6 @@
 """The scorer of a run is built before it, and must not weigh on the memory that is measured."""
 
 import pytest
-import torch
 
 from bench.judge.quality import ScenesScorer
 from bench.prompts import Prompt
@@ -23,6 +22,4 @@ def test_captions_are_read_before_the_images(tmp_path, monkeypatch):
     )
     prompts = [Prompt("one", "a red circle"), Prompt("two", "a zeppelin")]
     with pytest.raises(MetricError, match="zeppelin"):
-        ScenesScorer("cpu", 8, str(tmp_path)).score(
-            torch.zeros(2, 3, 64, 64, dtype=torch.uint8), prompts
-        )
+        ScenesScorer("cpu", 8, str(tmp_path)).score([tmp_path / "none.png"] * 2, prompts)

@@ -1,6 +1,5 @@
 """The whole report of a made-up run: what is written, what it says, and what is refused."""
 
-import math
 import re
 import shutil
 from collections.abc import Callable
@@ -8,17 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from bench.data.errors import FolderError
-from bench.records import columns
-from bench.records.folder import write_parquet
 from bench.records.load import load
-from bench.report import build
 from bench.report.build import ReportPaths, write_report
-from bench.report.summarise import summarise
 from tests.bench.report.synthetic import DECODERS, write_run
 
 PLOTS = {
@@ -35,8 +28,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> ReportPaths:
 
 def test_every_file_is_written_and_no_picture_is_large(built):
     assert set(built.plots) == PLOTS
-    assert [sheet.path.name for sheet in built.sheets] == ["contact_sheet.webp", "code_maps.webp"]
-    pictures = [*(files["png"] for files in built.plots.values()), *(s.path for s in built.sheets)]
+    assert built.sheet is not None and built.sheet.name == "contact_sheet.webp"
+    pictures = [*(files["png"] for files in built.plots.values()), built.sheet]
     assert max(path.stat().st_size for path in pictures) < 200_000
     assert built.terminal == (built.folder / "table.txt").read_text(encoding="utf-8")
 
@@ -45,7 +38,7 @@ def test_page_is_self_contained_and_escapes_what_it_shows(built):
     page = built.page.read_text(encoding="utf-8")
     seen = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)  # libraries make tags too
     sources = re.findall(r'<img src="([^"]*)"', seen)
-    assert len(sources) == 2 and seen.count('<svg role="img"') == len(PLOTS)
+    assert len(sources) == 1 and seen.count('<svg role="img"') == len(PLOTS)
     assert all(source.startswith("data:image/webp") for source in sources)
     assert "row 3 &lt;cond&gt; of 2" in page and "<cond>" not in page
     assert all(f">{made.name}</td>" in page for made in DECODERS)
@@ -67,7 +60,7 @@ def test_a_run_without_quality_pictures_and_traces_shows_nothing_empty(tmp_path)
     stale.write_bytes(b"old")
     paths = write_report(load(folder))
     assert set(paths.plots) == PLOTS - {"acceptance_depth", "speedup_fid", "speedup_clip"}
-    assert not paths.sheets and not stale.exists()
+    assert paths.sheet is None and not stale.exists()
     page = paths.page.read_text(encoding="utf-8")
     assert "No image was kept" in page and 'href="#prompts"' not in page
     assert not [*paths.folder.glob("prompts/*.html")]
@@ -114,29 +107,8 @@ def test_what_cannot_be_read_is_refused(tmp_path, name, harm, says):
         load(tmp_path / "nowhere")
 
 
-def test_rows_of_the_version_before_the_load_of_the_machine_are_read(tmp_path):
-    folder = write_run(tmp_path, DECODERS[:2], prompts=2, images=False)
-    path = folder / "records.parquet"
-    older = pq.read_table(path).drop_columns([*columns.LATER])
-    at = older.schema.get_field_index("schema_version")
-    older = older.set_column(at, "schema_version", pa.array([5] * len(older)))
-    fields = [f for f in columns.SCHEMA if f.name in older.schema.names]
-    again = pa.array([0] * len(older), pa.int64())  # it could time an image several times
-    write_parquet(path, older.cast(pa.schema(fields)).append_column("repeat", again))
-    shown = build.terminal(summarise(load(folder)))
-    assert "took of the cores while images were timed is not known" in " ".join(shown.split())
-    rewritten(path, lambda rows: rows.assign(schema_version=99).drop(columns="block"))
-    with pytest.raises(FolderError, match=r"schema version \[99\]"):
+def test_rows_of_another_schema_version_are_refused(tmp_path):
+    folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
+    rewritten(folder / "records.parquet", lambda rows: rows.assign(schema_version=8))
+    with pytest.raises(FolderError, match=r"schema version \[8\]"):
         load(folder)
-
-
-def test_an_older_output_tv_is_that_of_tested_codes(tmp_path):
-    folder = write_run(tmp_path, images=False)
-    table = pd.read_csv(folder / "summary.csv")
-    table.drop(columns="tv_tested").to_csv(folder / "summary.csv", index=False)
-    entries = {e.name: e for section in load(folder).sections for e in section.entries}
-    for line in table.to_dict("records"):
-        entry = entries[line["decoder"]]
-        assert entry.number("tv_tested") == pytest.approx(line["tv_output"], nan_ok=True)
-        if not math.isnan(line["tv_output"]):
-            assert math.isnan(entry.number("tv_output"))

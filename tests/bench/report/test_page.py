@@ -31,7 +31,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         codes[40] += 1
         records.at[at, "codes"] = codes
     records.to_parquet(folder / "records.parquet")
-    return write_page(summarise(load(folder)), tmp_path_factory.mktemp("report"), [])
+    return write_page(summarise(load(folder)), tmp_path_factory.mktemp("report"), None)
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +132,6 @@ def test_pages_of_an_earlier_report_are_removed(tmp_path: Path) -> None:
     for path in (old, other):
         path.write_text("old")
     few = write_run(tmp_path / "run", LINEUP[:1], prompts=1, reseed=False, images=False)
-    write_page(summarise(load(few)), tmp_path, [])
+    write_page(summarise(load(few)), tmp_path, None)
     assert not old.exists() and other.exists()
     assert "image not kept" in (tmp_path / "prompts" / "0.html").read_text()

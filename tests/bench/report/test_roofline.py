@@ -86,9 +86,6 @@ def test_an_unfair_baseline_marks_every_speed_up_over_it_in_every_form(built: Re
         text = (built.folder / f"table.{name}").read_text(encoding="utf-8")
         assert cell in text and note in " ".join(text.split())
     assert f"<li>(1) unfair baseline: {SLOW}.</li>" in built.page.read_text(encoding="utf-8")
-    table = pd.read_csv(built.folder / "table.csv", keep_default_na=False).set_index("decoder")
-    assert list(table.fairness) == ["unfair", "", "unfair", "fair", "fair", "fair"]
-    assert table.loc["lantern", "fairness_reason"] == SLOW
 
 
 def test_fair_and_unknown_baselines_are_said_to_be_so(tmp_path: Path) -> None:
@@ -103,7 +100,6 @@ def test_fair_and_unknown_baselines_are_said_to_be_so(tmp_path: Path) -> None:
     names = "ar, lantern, ar_greedy, eagle2_greedy, lantern_greedy"
     assert f"Fairness of the baseline unknown for {names}: {note}." in text
     assert regime_lines(run) == [] and "AR is bound" not in text
-    assert "no floor is known" in verification(run).caption
 
 
 def test_the_roofline_table_has_time_over_floor_of_every_forward(built: ReportPaths) -> None:
@@ -157,7 +153,6 @@ def test_the_headline_says_what_binds_ar(built: ReportPaths, tmp_path: Path) -> 
         assert MEMORY in " ".join((built.folder / name).read_text(encoding="utf-8").split())
     run = load(bound(tmp_path / "slow", operations_per_s=20e9))
     assert "AR is bound by arithmetic here: it takes at least 1.5 ms" in regime_lines(run)[0]
-    assert "arithmetic binds from the first code on" in verification(run).caption
 
 
 def test_forwards_are_drawn_over_their_codes_and_by_the_roofline(tmp_path: Path) -> None:
@@ -169,9 +164,7 @@ def test_forwards_are_drawn_over_their_codes_and_by_the_roofline(tmp_path: Path)
     (_, trees) = roofline.forwards(run, greedy)
     assert trees.names == ("eagle2_greedy", "lantern_greedy"), "as many codes, one label"
     assert trees.ms == pytest.approx(2.0 * (1.25 + 3.0) / 2)
-    plot = verification(run)
-    assert f"{sampling.title}: arithmetic takes over at 9 codes." in plot.caption
-    assert ">lantern (0.36 AR steps)<" in inline(plot)
+    assert ">lantern (0.36 AR steps)<" in inline(verification(run))
 
 
 def test_steps_that_are_one_graph_are_drawn_as_a_whole(tmp_path: Path) -> None:

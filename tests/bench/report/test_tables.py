@@ -1,7 +1,5 @@
 """Tables: the numbers as given, intervals, noise marks, reseeds, failures, order and sections."""
 
-import io
-import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -63,30 +61,15 @@ def test_the_legend_says_how_far_the_baseline_moved_between_blocks(tmp_path):
     assert "No intervals: 10 blocks are needed" in line
 
 
-def test_the_headline_of_a_sweep_names_the_fastest_and_the_end_that_it_lies_at(tmp_path):
-    """The larger delta, the faster; the last ones have a quality that is not AR's."""
-    kept, lost = {"fid": 21.5, "clip": 0.3115}, {"fid": 90.0, "clip": 0.1}
-    parts = dict.fromkeys(("loop", "drafter", "tree", "proposer"))
-
-    def said(number: int, *quality: dict[str, float]) -> str:
-        """delta = 0, 1, ... of these qualities, each faster than the one before it."""
-        ar, lantern = DECODERS[0], DECODERS[4]
-        made = [
-            replace(lantern, name=f"delta{at}", seconds=0.9 - 0.1 * at, **figures)
-            for at, figures in enumerate(quality)
-        ]
-        folder = write_run(tmp_path / str(number), (ar, *made), images=False)
-        listed = [
-            {"name": one.name, "sampling": {},
-             "spec": {**parts, "acceptance": {"target": "L", "kwargs": {"delta": at}}}}
-            for at, one in enumerate(made)
-        ]  # fmt: skip
-        (folder / "study.json").write_text(json.dumps({"config": {"decoders": listed}}))
-        return " ".join(headline(load(folder)))
-
-    text = said(0, kept, kept, lost)
-    assert "AR's (margin 1): delta1, " in text and "beyond" not in text
-    assert "acceptance.delta: one beyond 0 may be faster" in said(1, kept, lost, lost)
+def test_the_headline_names_the_fastest_that_is_not_worse(tmp_path):
+    """The larger delta, the faster; the last one has a quality that is not AR's."""
+    like, worse = {"fid": 21.5, "clip": 0.3115}, {"fid": 90.0, "clip": 0.1}
+    swept = [
+        replace(DECODERS[4], name=f"delta{at}", seconds=0.9 - 0.1 * at, **figures)
+        for at, figures in enumerate((like, like, worse))
+    ]
+    folder = write_run(tmp_path, (DECODERS[0], *swept), images=False)
+    assert "AR's (margin 1): delta1, " in " ".join(headline(load(folder)))
 
 
 CELLS = {
@@ -131,11 +114,10 @@ def test_fid_has_its_number_of_images_in_each_cell_where_they_differ(tmp_path):
     folder = write_run(tmp_path, images=False)
     summary = pd.read_csv(folder / "summary.csv")
     summary.loc[summary.decoder == "eagle2", "n_quality"] = 255
-    summary.drop(columns=["kid_lo", "kid_hi"]).to_csv(folder / "summary.csv", index=False)
+    summary.to_csv(folder / "summary.csv", index=False)
     said = summarise(load(folder))
     assert cells(said, "eagle2")["FID (scenes-clip)"] == "21.52 [21.07, 22.02] (n = 255)"
     assert cells(said, "ar")["FID (scenes-clip)"] == "21.40 [20.95, 21.90] (n = 256)"
-    assert cells(said, "ar")["KID"] == "0.00210", "an older summary has no interval"
 
 
 def test_the_headline_is_made_from_the_figures(said):
@@ -216,8 +198,6 @@ def test_clip_scores_are_compared_with_ar_image_by_image(tmp_path):
     assert shown["eagle2"]["CLIP (scenes)"].endswith("≈")
     assert not shown["lantern"]["CLIP (scenes)"].endswith("≈")
     assert "With only one AR seed, its luck shifts every row equally." in build.markdown(made)
-    written = pd.read_csv(io.StringIO(build.csv(made))).set_index("decoder")
-    assert written.clip_less_baseline_hi["lantern"] == -0.0012
 
 
 def test_failed_decoder_is_shown_with_its_error(said):
@@ -242,12 +222,3 @@ def test_markup_is_well_formed(said):
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 10
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
     assert "≈" not in latex and "—" not in latex
-
-
-def test_csv_keeps_full_precision_and_adds_the_reading(said):
-    table = pd.read_csv(io.StringIO(build.csv(said)), keep_default_na=False).set_index("decoder")
-    assert float(table.loc["lantern", "speedup"]) == pytest.approx(2.4 / 1.02, abs=1e-12)
-    marked = table["speedup_is_noise"].astype(str)
-    assert list(table.index[marked == "True"]) == ["eagle1"]
-    assert table.loc["ar (reseed)", "role"] == "reseed"
-    assert table.loc["lantern_chain", "error"].startswith("NumericalError")

@@ -47,8 +47,6 @@ def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped,
     assert f"fake (partial: {done} of 26 images)" in shown
     for name in ("table.txt", "table.md", "table.tex", "index.html"):
         assert "partial: " in (folder / "report" / name).read_text().replace("\\", "")
-    table = pd.read_csv(folder / "report" / "table.csv").set_index("decoder")
-    assert (table.status == "partial").all() and (table.n_latency == 3).all()
     assert not (folder / "records.parquet").exists(), "nothing takes it for a finished run"
     assert not (folder / "summary.csv").exists()
 

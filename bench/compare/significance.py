@@ -18,21 +18,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy.stats import false_discovery_control
-from scipy.stats import t as student
+from scipy.stats import false_discovery_control, ttest_1samp
 
 from bench.judge.paired import image_rows, latency_rows, paired_speedup
-from bench.records.load import judged, load
+from bench.records.load import load
 from bench.records.run_data import Entry, Role, RunData, Section
 from metrics.speedup import Speedup
 from metrics.stats import student_mean
 
-POWER = 0.8  # the smallest difference is found in four of five runs
-APART = "not told apart"
+NOT_APART = "not told apart"
 RATE, SPEEDUP = "images per second", "speed-up over AR"
-MOST = 10.0  # as a difference that would have been found: beyond it, nothing would
 RATIOS = (RATE, SPEEDUP)
 SCORES = ("codes per forward", "CLIP")
 FIGURES = (*RATIOS, *SCORES, "FID")
@@ -41,12 +37,16 @@ IMAGE = ["prompt_index", "seed", "prompt"]
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One decoder of one run. judged: the scores of its pictures, {} where there are none."""
+    """One decoder of one run."""
 
     run: RunData
     section: Section
     entry: Entry
-    judged: Mapping[str, Any]
+
+    @property
+    def picture_scores(self) -> Mapping[str, Any]:
+        """The scores of its pictures, {} where there are none."""
+        return self.run.scores.get(self.entry.name, {})
 
     @property
     def folder(self) -> str:
@@ -64,9 +64,9 @@ class Side:
         return rows[rows.protocol == "quality"].sort_values("prompt_index")
 
     def protocol(self, figure: str) -> dict[str, str]:
-        """The lines of the protocol (`bench.data.scores.Scores`) that FID, or CLIP, depends
+        """The lines of the protocol (`bench.judge.quality.Scores`) that FID, or CLIP, depends
         on."""
-        lines = self.judged.get("protocol", {})
+        lines = self.picture_scores.get("protocol", {})
         if figure == "CLIP":
             return {k: v for k, v in lines.items() if k.startswith(("clip_", "crop"))}
         return {k: v for k, v in lines.items() if not k.startswith("clip_")}
@@ -75,7 +75,7 @@ class Side:
         """Figures per image, indexed by `IMAGE`: codes per forward, and CLIP score, NaN without
         one. Timed images where no pictures were drawn."""
         pictures = self.images[self.images.image != ""]
-        each = self.judged.get("clip_each", ())
+        each = self.picture_scores.get("clip_each", ())
         clip: Any = each if len(pictures) and len(each) == len(pictures) else math.nan
         rows = pictures if len(pictures) else image_rows(latency_rows(self.entry.records))
         scores = rows.set_index(IMAGE)[["mal"]].rename(columns={"mal": "codes per forward"})
@@ -84,9 +84,9 @@ class Side:
 
 def read_sides(folder: Path) -> dict[str, Side]:
     """The decoders of a finished run by name. Raises FolderError on a folder that is none."""
-    run, scores = load(folder), judged(folder)
+    run = load(folder)
     return {
-        entry.name: Side(run, section, entry, scores.get(entry.name, {}))
+        entry.name: Side(run, section, entry)
         for section in run.sections
         for entry in section.entries
         if entry.role is not Role.RESEED
@@ -96,10 +96,7 @@ def read_sides(folder: Path) -> dict[str, Side]:
 @dataclass(frozen=True)
 class Difference:
     """One figure of two decoders. value, lo, hi: B over A for ratios (rates, so that above 1 B is
-    faster), else B less A; p: two-sided, adjusted; None for FID. error: standard error of value, of
-    its log for ratios, of so many degrees of freedom; None for FID. least: the smallest difference
-    that would have been found in four of five runs; None where there are too few images to find
-    any."""
+    faster), else B less A; p: two-sided, adjusted; None for FID."""
 
     a: str
     b: str
@@ -108,11 +105,8 @@ class Difference:
     value: float
     lo: float
     hi: float
-    error: float | None = None
-    freedom: float | None = None
-    least: float | None = None
     p: float | None = None
-    verdict: str = APART
+    verdict: str = NOT_APART
 
 
 def differences_of(sides: Sequence[tuple[Side, Side]], level: float) -> list[Difference]:
@@ -126,21 +120,10 @@ def differences_of(sides: Sequence[tuple[Side, Side]], level: float) -> list[Dif
         adjusted = iter(false_discovery_control(tested) if tested else [])
         for d in mine:
             if d.p is not None:
-                p, least = float(next(adjusted)), _least(d, level / len(tested))
-                d = replace(d, p=p, least=least, verdict=_word(d, p < level))
+                p = float(next(adjusted))
+                d = replace(d, p=p, verdict=_word(d, p < level))
             out.append(d)
     return out
-
-
-def _least(one: Difference, level: float) -> float | None:
-    """The smallest difference that a test at this level finds in four of five runs. level: that of
-    all over the number of decoders, which is what one is asked where no other differs."""
-    if one.error is None or not one.freedom:
-        return None
-    reach = student.ppf(1 - level / 2, one.freedom) + student.ppf(POWER, one.freedom)
-    with np.errstate(over="ignore"):
-        least = np.expm1(reach * one.error) if one.figure in RATIOS else reach * one.error
-    return float(least) if least < MOST or one.figure not in RATIOS else None
 
 
 def worse(every: Sequence[Difference]) -> bool:
@@ -149,7 +132,7 @@ def worse(every: Sequence[Difference]) -> bool:
 
 def _word(one: Difference, differs: bool) -> str:
     if not differs:
-        return APART
+        return NOT_APART
     if one.figure in RATIOS:
         return "faster" if one.value > 1 else "slower"
     more_is_better = one.figure != "FID"
@@ -166,13 +149,9 @@ def _speed(a: Side, b: Side) -> list[Difference]:
         figure, ratio = RATE, paired_speedup(a.entry.records, b.entry.records)
     if ratio is None or math.isnan(ratio.p):
         return []
-    ends, (error, freedom) = ratio.interval(), ratio.error
-    return [
-        Difference(
-            a.entry.name, b.entry.name, figure, ratio.blocks, ends.value, ends.lo, ends.hi, error,
-            freedom, p=ratio.p,
-        )
-    ]  # fmt: skip
+    found = ratio.interval()
+    ends = (found.value, found.lo, found.hi)
+    return [Difference(a.entry.name, b.entry.name, figure, ratio.blocks, *ends, p=ratio.p)]
 
 
 def _of_two_runs(a: Side, b: Side) -> Speedup | None:
@@ -193,19 +172,11 @@ def _scores(a: Side, b: Side) -> list[Difference]:
         in_two_ways = figure == "CLIP" and a.protocol("CLIP") != b.protocol("CLIP")
         if len(less) < 2 or in_two_ways:
             continue
-        mean, error = student_mean(less), float(less.std(ddof=1)) / math.sqrt(len(less))
+        mean = student_mean(less)
         # Without scatter there is no t: a difference is sure, none is no difference.
-        p = (
-            2 * float(student.sf(abs(mean.value) / error, len(less) - 1))
-            if error
-            else float(not less.any())
-        )
-        out.append(
-            Difference(
-                a.entry.name, b.entry.name, figure, len(less), mean.value, mean.lo, mean.hi, error,
-                len(less) - 1, p=p,
-            )
-        )  # fmt: skip
+        p = float(ttest_1samp(less, 0).pvalue) if less.std() else float(not less.any())
+        ends = (mean.value, mean.lo, mean.hi)
+        out.append(Difference(a.entry.name, b.entry.name, figure, len(less), *ends, p=p))
     return out
 
 
@@ -216,6 +187,6 @@ def _fid(a: Side, b: Side, level: float) -> list[Difference]:
         return []
     if sorted(a.images.prompt) != sorted(b.images.prompt):  # FID depends on how many, and of what
         return []
-    ends = (less - reach, less + reach)
-    fid = Difference(a.entry.name, b.entry.name, "FID", 0, less, *ends, least=reach)
+    ends = (less, less - reach, less + reach)
+    fid = Difference(a.entry.name, b.entry.name, "FID", 0, *ends)
     return [replace(fid, verdict=_word(fid, abs(less) > reach))]

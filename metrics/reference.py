@@ -19,9 +19,9 @@ from torch import Tensor
 
 from decoders.models.weights import opened_file
 from metrics import MetricError
-from metrics.features import Extractor, ScenesClipFeatures, extract
+from metrics.features import Extractor, ScenesClipFeatures
 from metrics.fid import Moments
-from metrics.images import MIN_IMAGES
+from metrics.images import MIN_IMAGES, byte_images, features_of
 
 SPLIT = "reference"  # of the scenes that pictures are compared with
 _LOG = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Statistics:
         return Moments.of(self.rows)
 
 
-def kept_features(
+def cached_features(
     folder: Path, extractor: Extractor, key: str, compute: Callable[[], Tensor]
 ) -> Tensor:
     """Features [n, E], from the file of this key if there is one. key: all that they depend on but
@@ -77,11 +77,11 @@ def scenes_statistics(
     def compute() -> Tensor:
         _LOG.info("extracting %s features of %d %s scenes", extractor.name, count, SPLIT)
         parts = [range(count)[start : start + batch] for start in range(0, count, batch)]
-        scenes = (torch.from_numpy(scene_batch(SPLIT, part).images) for part in parts)
-        return torch.cat([extract(extractor, images, batch=batch) for images in scenes])
+        scenes = (byte_images(torch.from_numpy(scene_batch(SPLIT, p).images)) for p in parts)
+        return torch.cat([features_of(extractor, images, batch) for images in scenes])
 
     key = f"{extractor.clip.sha256} {scenes_hash(count)}"
-    return Statistics(kept_features(cache_dir, extractor, key, compute))
+    return Statistics(cached_features(cache_dir, extractor, key, compute))
 
 
 def scenes_hash(count: int) -> str:
