@@ -31,7 +31,7 @@ from bench.data.errors import ConfigError, Failure
 from bench.measure.clock import Clock
 from bench.measure.device import prepare, require_unforked
 from bench.measure.memory import MemoryMeter
-from bench.prompts import Prompt, check, load_prompts
+from bench.prompts import Prompt, check
 from bench.records.load import load
 from bench.report.build import write_report
 from bench.run.decoders import build
@@ -105,8 +105,7 @@ def decode(
 def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
     """The model and the one decoder that the words name."""
     config = compose_study(["study=smoke", *words])
-    prompts = load_prompts(config.prompts, 1)
-    model = load_model(config, prepare(config.backend), prompts, timed=(1,))
+    model = load_model(config, prepare(config.backend), timed=(1,))
     variant, *more = variants(config, model.sampling)
     if more:
         raise ConfigError(f"decode takes one decoder, found {len(more) + 1}: call it for each")

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft
 
-BLOCK = 64  # slots by which a loop lets its cache grow
 ALIGNED = 8  # slots: attention kernels of GPUs pad a mask of another width in every layer
 HUGE = 2 * 2**20  # bytes of a huge page
 KEYS, VALUES = 0, 1
@@ -41,9 +40,9 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=start).view(shape)
 
 
-def aligned(slots: int, to: int = ALIGNED) -> int:
-    """The next multiple."""
-    return -(-slots // to) * to
+def aligned(slots: int) -> int:
+    """The next multiple of `ALIGNED`."""
+    return -(-slots // ALIGNED) * ALIGNED
 
 
 class KVCache:
@@ -79,16 +78,6 @@ class KVCache:
         """The content of other's rows, which are as many and have no more slots. Slots behind them
         keep what they have, which is finite and which no query sees."""
         self.data[:, :, rows, :, : other.capacity] = other.data
-
-    def widened(self, capacity: int) -> KVCache:
-        """A cache of `capacity` slots a row with the same content: attention reads every slot, so a
-        long image starts in a small cache."""
-        if capacity < self.capacity:
-            raise DecoderError(f"a cache of {self.capacity} slots cannot shrink to {capacity}")
-        layers, _, rows, heads, _, head_dim = self.data.shape
-        wide = KVCache(layers, rows, capacity, heads, head_dim, self.data.dtype, self.data.device)
-        wide.data[..., : self.capacity, :] = self.data
-        return wide
 
     def flat_index(self, slots: Tensor) -> Tensor:
         """slots [R, T] -> [R * H * T] int64 into the flattened (row, head, slot) axis."""

@@ -29,8 +29,6 @@ def sources_of(config: StudyConfig) -> dict[str, str]:
     }
     if not embedded(config.model) and kwargs.get("checkpoint"):
         found |= {f"model.{key}": kwargs.get(key) for key in ("checkpoint", "tokenizer", "text")}
-        if config.prompts.name == "features":
-            del found["model.text"]
         named = kwargs.get("drafters") or {}
         for entry in config.decoders:
             name = entry.spec.drafter and entry.spec.drafter.kwargs.get("checkpoint")
@@ -45,7 +43,7 @@ def sources_of(config: StudyConfig) -> dict[str, str]:
 def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
     """The files that a model looks for in what a setting names, best first. Of a text encoder only
     LlamaGen reads weights: to the others text is tokens."""
-    from decoders.models.families import ANOLE
+    from decoders.models.chameleon import TOKENIZERS
     from decoders.models.repository import WEIGHTS
     from decoders.models.vq import cosmos_vq
     from decoders.models.vq.pictures import CHAMELEON, LLAMAGEN
@@ -53,7 +51,7 @@ def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
     if setting == "model.tokenizer":
         return (*LLAMAGEN.files, *CHAMELEON.files, cosmos_vq.FILE, *WEIGHTS)
     tokens = setting == "model.text" and not model.target.startswith("decoders.models.llamagen.")
-    return ANOLE.tokenizers if tokens else WEIGHTS
+    return TOKENIZERS if tokens else WEIGHTS
 
 
 def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:

@@ -71,7 +71,7 @@ class BackendConfig:
         if self.execution == "graph" and not self.device.startswith("cuda"):
             raise ConfigError(
                 "backend.execution=graph records CUDA graphs, which needs backend.device=cuda, "
-                f"found {self.device}; use backend=cuda_graph, or backend=cpu_compile on a CPU"
+                f"found {self.device}; use backend=cuda_graph, or backend=cpu"
             )
         if self.layers == "native" and not self.takes_native:
             raise ConfigError(
@@ -83,7 +83,7 @@ class BackendConfig:
             raise ConfigError(
                 "backend.compile=on compiles what stands around the CPU kernel's layers, which "
                 f"backend={self.name} does not run; use backend=cpu with a C++ compiler, or "
-                "backend=cpu_compile, or leave backend.compile at auto"
+                "leave backend.compile at auto"
             )
 
     @property

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bench.config.plugins import call, require_returned
 from bench.config.schema import LoaderConfig
 from bench.data.errors import ConfigError, PromptError
 from decoders.documents import one_line, require_readable
-
-if TYPE_CHECKING:
-    from decoders.models.text.features import FeatureCache
 
 MOST_NAME = 200  # characters of an id or a category
 
@@ -33,17 +29,14 @@ class Prompt:
 
 
 class PromptSet(list[Prompt]):
-    """Prompts, and what a plain list cannot say. text: features that they bring along, used in
-    place of the model's own text encoder; repeats: a prompt may stand in it more than once."""
+    """repeats: a prompt may stand in it more than once."""
 
-    def __init__(
-        self, prompts: Iterable[Prompt], text: FeatureCache | None = None, repeats: bool = False
-    ) -> None:
+    def __init__(self, prompts: Iterable[Prompt], repeats: bool = False) -> None:
         super().__init__(prompts)
-        self.text, self.repeats = text, repeats
+        self.repeats = repeats
 
 
-def load_prompts(loader: LoaderConfig, count: int | None) -> PromptSet:
+def load_prompts(loader: LoaderConfig, count: int | None) -> list[Prompt]:
     """The first `count` prompts of a set; None: all. Raises ConfigError where a loader returns
     something else, PromptError for too few prompts and what `check` refuses."""
     prompts = call(loader, count=count)
@@ -56,7 +49,7 @@ def load_prompts(loader: LoaderConfig, count: int | None) -> PromptSet:
             "latency.prompts and quality.images, or give more prompts"
         )
     check(prompts[:count], source, repeats=getattr(prompts, "repeats", False))
-    return PromptSet(prompts[:count], getattr(prompts, "text", None))
+    return list(prompts[:count])
 
 
 def check(prompts: Sequence[Prompt], source: str, repeats: bool = False) -> None:

@@ -73,7 +73,7 @@ def opened(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
     prompts = load_prompts(config.prompts, config.prompts_needed)
     identity = dict(config=config.measured(), config_hash=config.hash, machine=origin.machine())
     with open_folder(Path(config.run_dir), identity, shard) as folder:
-        model = load_model(config, device, prompts, config.latency.sizes)
+        model = load_model(config, device, config.latency.sizes)
         check_prompts(model, prompts)
         runner = Runner(config, folder, model, origin, prompts)
         cfg = max(variant.sampling.cfg for variant in runner.variants)

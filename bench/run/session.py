@@ -27,7 +27,7 @@ from bench.config.plugins import call, require_returned
 from bench.config.schema import DecoderVariant, StudyConfig, digest
 from bench.data.errors import BenchError
 from bench.data.files import WEIGHTS
-from bench.prompts import Prompt, PromptSet
+from bench.prompts import Prompt
 from decoders.api import DecoderError, ImageModel
 from decoders.compose import DecoderSpec
 from decoders.executed import executed
@@ -38,33 +38,14 @@ DTYPE, DEVICE = "torch's default dtype", "torch's default device"
 NAMED = 3  # names in a message
 
 
-def load_model(
-    config: StudyConfig,
-    device: torch.device,
-    prompts: Sequence[Prompt] = (),
-    timed: Container[int] = (),
-) -> ImageModel:
-    """The image model of a study on its device. Features that the prompts bring along (a feature
-    cache) take the place of the model's text encoder; DecoderError where they do not fit it.
-    timed: sizes of batches that are timed; the CPU compiles what its kernel has no call for."""
+def load_model(config: StudyConfig, device: torch.device, timed: Container[int] = ()) -> ImageModel:
+    """The image model of a study on its device. timed: sizes of batches that are timed; the CPU
+    compiles what its kernel has no call for."""
     loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
     require_returned(config.model, loaded, isinstance(loaded, ImageModel), "an ImageModel")
     mode = "cpu" if config.backend.layers == "native" else config.backend.execution
     sizes = {"auto": timed, "on": range(1, sys.maxsize), "off": ()}[config.backend.compile]
-    model = executed(dataclasses.replace(loaded, name=config.model.name), mode, sizes)
-    features = prompts.text if isinstance(prompts, PromptSet) else None
-    if features is None:
-        return model
-    model = dataclasses.replace(model, text=features.to(model.device))
-    with torch.inference_mode():  # one prefill: whether the features fit is the target's to say
-        text = model.text.encode([prompts[0].text])
-        if features.length != model.target.prefix:
-            raise DecoderError(
-                f"{features.path} holds features of {features.length} positions, the model's "
-                f"prefix has {model.target.prefix}; make the file with this model's encoder"
-            )
-        model.target.prefill(text, 1, model.target.new_cache(1, features.length))
-    return model
+    return executed(dataclasses.replace(loaded, name=config.model.name), mode, sizes)
 
 
 def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:

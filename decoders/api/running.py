@@ -55,10 +55,9 @@ class Execution(Protocol):
         cannot run here."""
         return None
 
-    def fit(self, loop: Any) -> bool:
-        """Called once when a loop is built: an execution may give its parts faster functions.
-        Returns whether caches may grow within an image: shapes then change between steps."""
-        return False
+    def fit(self, loop: Any) -> None:
+        """Called once when a loop is built: an execution may give its parts faster functions."""
+        return None
 
     def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
         """`target.prefill` on G copies of the captions, run as this execution runs a step."""

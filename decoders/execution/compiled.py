@@ -40,7 +40,9 @@ Outputs = Callable[..., Sequence[Any]]  # of a graph, for its inputs
 # (phase, piece, run, what the piece before returned) -> the piece compiled, or None where it is
 # not; and what it returned.
 Make = Callable[[str, Call, Any, tuple[Any, ...]], tuple["Graph | None", tuple[Any, ...]]]
-CPU_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "CPP,ATEN", "cpp_wrapper": True}
+# Products are operators of the kernel. What is left has none worth a second thread, which costs
+# more than it gains in the short loops, and twenty times a piece where the core is taken.
+CPU_OPTIONS: dict[str, Any] = {"cpp_wrapper": True, "cpp.threads": 1, "size_asserts": False}
 CUDA_OPTIONS: dict[str, Any] = {
     # Products of few rows: libraries or Inductor's own, with what is around them, by measurement.
     "max_autotune": True,
@@ -81,13 +83,9 @@ def compiles(device: torch.device) -> bool:
 
 @dataclass
 class Compiled(Execution):
-    """torch.compile around every piece. autotune: on the CPU, choose the kernel of every product by
-    measurement, and call all kernels from C++ (two minutes a decoder). Without it pieces have no
-    products worth a second thread, which costs more than it gains in the short loops between them,
-    and twenty times a piece where the core is taken."""
+    """torch.compile around every piece."""
 
     name: str = "compile"
-    autotune: bool = True
     # By target and batch size, what runs the prefill, and its cache.
     prefills: dict[Any, tuple[Call, Any]] = field(default_factory=dict, repr=False)
 
@@ -158,17 +156,12 @@ class Compiled(Execution):
             run.path[phase] = "eager"
             return None, plain(run, *carry)
 
-    def _options(self, device: torch.device) -> dict[str, Any]:
-        if device.type == "cpu":
-            options = CPU_OPTIONS | {"max_autotune": self.autotune}
-            return options | ({} if self.autotune else {"cpp.threads": 1, "size_asserts": False})
-        return CUDA_OPTIONS
-
     def compile_graph(self, graph: Any, inputs: Sequence[Any], device: torch.device) -> Outputs:
         """A graph of TorchDynamo's as a function of its inputs."""
         from torch._inductor.compile_fx import compile_fx
 
-        function: Any = compile_fx(graph, inputs, config_patches=self._options(device))
+        options = CPU_OPTIONS if device.type == "cpu" else CUDA_OPTIONS
+        function: Any = compile_fx(graph, inputs, config_patches=options)
         return function
 
     def piece(self, piece: Callable[..., Any], device: torch.device) -> Graph:

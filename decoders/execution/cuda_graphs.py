@@ -82,7 +82,7 @@ class Graphed(Execution):
 
     name: str = "graph"
     replays: int = 0
-    compiler: Compiled = field(default_factory=lambda: Compiled(autotune=False))
+    compiler: Compiled = field(default_factory=Compiled)
     _pool: Pool | None = field(default=None, repr=False)
 
     def recorded_run(self, loop: Loop, shape: Any) -> Any:
@@ -144,7 +144,7 @@ class Graphed(Execution):
         if device.type != "cuda":
             raise DecoderError(
                 f"a CUDA graph was asked for on {device}: use backend=cuda_graph on a CUDA device, "
-                "or backend=cpu_compile on the CPU"
+                "or backend=cpu"
             )
         if self._pool is None:
             self._pool = pool(device)

@@ -20,9 +20,6 @@ class Eager(Execution):
 
     name = "eager"
 
-    def fit(self, loop: Any) -> bool:
-        return True
-
     def begin(self, loop: Loop, run: Any) -> Any:
         run.path = {phase: "eager" for phase, _ in loop.pieces()}
         return run

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import CodeKind, Piece, TextFeatures
-from decoders.cache import BLOCK, aligned
+from decoders.cache import aligned
 from decoders.distribution import code_logits
 from decoders.loops.start import BatchLoop, DecodeState, choose
 from decoders.noise import TARGET_SLOT, Noise
@@ -21,7 +21,7 @@ from decoders.noise import TARGET_SLOT, Noise
 
 @dataclass(kw_only=True)
 class ARState(DecodeState):
-    mask: Tensor  # [R, 1, S] bool, slots of the largest cache that the next query may look at
+    mask: Tensor  # [R, 1, S] bool, slots that the next query may look at
     codes: Tensor  # [B] int64, the code just chosen
     place: Tensor  # [1] int64, place of the code to choose next
 
@@ -38,30 +38,21 @@ class Autoregressive(BatchLoop):
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> ARState:
         """Prefill and the first code."""
         del pairs  # nothing is verified
-        target, most = self.model.target, self._capacity(self.model.target.length)
-        capacity = self._capacity(BLOCK) if self.grows else most
+        target = self.model.target
+        capacity = aligned(target.prefix + target.length)
         start, shared = self.prefilled(text, noise, capacity, 1)
         record, steps = shared["record"], target.length - 1
         record.accepted[:, :steps] = 0
         record.step[:, : target.length] = torch.arange(target.length, device=record.step.device)
         record.kind.fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
-        mask = F.pad(valid, (0, most - target.prefix))[:, None].contiguous()  # [R, 1, S]
+        mask = F.pad(valid, (0, capacity - target.prefix))[:, None].contiguous()  # [R, 1, S]
         place = torch.ones(1, dtype=torch.long, device=self.model.device)
         return ARState(mask=mask, codes=start.first, place=place, **shared)
 
     def steps(self, run: ARState) -> Iterator[int]:
-        target = self.model.target
-        for place in range(1, target.length):
-            if target.prefix + place - 1 == run.cache.capacity:
-                run.cache = run.cache.widened(self._capacity(place - 1 + BLOCK))
-            yield place
-        run.record.steps.fill_(target.length - 1)
-
-    def _capacity(self, codes: int) -> int:
-        """Cache slots for so many codes, of the image's at most."""
-        target = self.model.target
-        return aligned(target.prefix + min(codes, target.length))
+        yield from range(1, self.model.target.length)
+        run.record.steps.fill_(self.model.target.length - 1)
 
     def next(self, run: ARState) -> tuple[()]:
         """The target on the last code, and the next code."""
@@ -81,11 +72,7 @@ class Autoregressive(BatchLoop):
         slots = grid + target.prefix
         run.mask.index_fill_(2, slots[0], True)
         hidden = target.forward_codes(
-            run.codes.repeat(copies)[:, None],
-            grid,
-            slots,
-            run.mask[..., : run.cache.capacity],  # [R, 1, S]
-            run.cache,
+            run.codes.repeat(copies)[:, None], grid, slots, run.mask, run.cache
         )
         places = place.expand(len(run.codes), 1)  # [B, 1]
         return code_logits(target, hidden, self.sampling.cfg, places)[:, 0]

@@ -31,15 +31,13 @@ from decoders.api import (
     Verifier,
     completed,
 )
-from decoders.cache import BLOCK, CLOSED, added, aligned, ancestry_of, cache_mask
+from decoders.cache import CLOSED, added, aligned, ancestry_of, cache_mask
 from decoders.distribution import code_logits, probabilities
 from decoders.execution.state import put_row
 from decoders.loops.recording import PairSampler, Recorder, rows_at_once
 from decoders.loops.speculative_state import Queue, SpecState, first_output, show, visited_pairs
 from decoders.loops.start import BaseLoop, one_at_a_time, require_finite
 from decoders.noise import Noise
-
-POLL = 8  # steps between looks at the lengths, at most, where caches grow on an asynchronous device
 
 
 class Speculative(BaseLoop):
@@ -60,8 +58,6 @@ class Speculative(BaseLoop):
         self.proposer = completed(self.proposer, Proposer)
         self.verifier = completed(self.verifier, Verifier)
         super().__post_init__()
-        drafter = self.proposer.drafter
-        self.grows = self.grows and not (drafter is not None and drafter.reads_cache)
         self.resamples_noise = self.verifier.resamples_noise
         self.synchronous = self.model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, see `_probe`
@@ -103,8 +99,7 @@ class Speculative(BaseLoop):
     def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> SpecState:
         """Prefill of target and proposer, and the first code. reuse: see `BaseLoop.prefilled`."""
         target, proposer = self.model.target, self.proposer
-        most = self._capacity(target.length, 0)
-        capacity = self._capacity(1, self._unfinished(1)) if self.grows else most
+        capacity = aligned(target.prefix + target.length + proposer.nodes + 1)
         start, shared = self.prefilled(text, noise, capacity, proposer.depth + 1, reuse)
         record, watch = shared["record"], shared["watch"]
         if self.draft_calls is None:
@@ -116,14 +111,14 @@ class Speculative(BaseLoop):
         ones = torch.ones_like(start.first)
         sampler = PairSampler(pairs, start.noise, target.length, proposer.depth) if pairs else None
         return SpecState(
-            open=F.pad(added(valid), (0, most - target.prefix)),
+            open=F.pad(added(valid), (0, capacity - target.prefix)),
             session=session,
             state=self.verifier.begin(start),
             pairs=sampler,
             length=ones,
             drafter_calls=torch.full_like(ones, session.calls),
             output=first_output(start, proposer, record.codes, self.drawn),
-            slots=torch.arange(most, device=self.model.device),
+            slots=torch.arange(capacity, device=self.model.device),
             **shared,
         )
 
@@ -139,9 +134,7 @@ class Speculative(BaseLoop):
         above, copies = added(ancestry_of(draft)), self.sampling.guidance_rows
         if copies > 1:
             base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)
-        slots = run.slots.narrow(0, 0, run.cache.capacity)  # [S]
-        open_ = run.open.narrow(1, 0, run.cache.capacity)  # [R, S]
-        return draft, cache_mask(torch.where(slots < base, open_, CLOSED), above, base)
+        return draft, cache_mask(torch.where(run.slots < base, run.open, CLOSED), above, base)
 
     def forward(self, run: SpecState, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
         """The target on root and drafts -> hidden [R, N + 1, D], guided logits [B, N + 1, V]; mask
@@ -239,9 +232,9 @@ class Speculative(BaseLoop):
         self.draft_calls, self.drawn = session.calls - before, draft.q is not None
 
     def _look(self, run: SpecState, queue: Queue) -> int:
-        """Waits for the device and reads the lengths: steps until the next look, for which there is
-        room in the cache then; 0 where all rows are done. Places of images that are done are taken
-        by the next ones; as long as some wait, a look comes as soon as another may be done."""
+        """Waits for the device and reads the lengths: steps until the next look; 0 where all rows
+        are done. Places of images that are done are taken by the next ones; as long as some wait, a
+        look comes as soon as another may be done."""
         lengths, size = run.length.tolist(), self.model.target.length
         ended = [row for row, length in enumerate(lengths) if length == size and queue.holds(row)]
         if ended:
@@ -253,11 +246,7 @@ class Speculative(BaseLoop):
             put_row(run, row, one)
             run.watch.lap("prefill")
             lengths[row] = 1
-        steps = self._unfinished(max(lengths) if queue.waiting else min(lengths))
-        capacity = self._capacity(max(lengths), steps)
-        if self.grows and capacity > run.cache.capacity:
-            run.cache = run.cache.widened(capacity)
-        return steps
+        return self._unfinished(max(lengths) if queue.waiting else min(lengths))
 
     def _require_finite(self, run: SpecState) -> None:
         require_finite(run.record, "speculative decoding")
@@ -265,17 +254,6 @@ class Speculative(BaseLoop):
 
     def _unfinished(self, length: int) -> int:
         """Steps that a row of `length` codes needs at least: a look before that tells nothing new,
-        and a step after it is lost. No more than the cache has room for, where it grows; 1 on the
-        CPU, where a look costs nothing."""
+        and a step after it is lost. At most 1 on the CPU, where a look costs nothing."""
         least = math.ceil((self.model.target.length - length) / (self.proposer.depth + 1))
-        if self.synchronous:
-            return min(least, 1)
-        return min(least, POLL) if self.grows else least
-
-    def _capacity(self, length: int, steps: int) -> int:
-        """Cache slots that so many steps may use when `length` codes are committed: one of a few
-        sizes, since kernels and compilers prepare for each."""
-        target, proposer = self.model.target, self.proposer
-        reach = min(length + steps * (proposer.depth + 1), target.length)
-        most = aligned(target.prefix + target.length + proposer.nodes + 1)
-        return min(aligned(target.prefix + reach + proposer.nodes + 1, BLOCK), most)
+        return min(least, 1) if self.synchronous else least

@@ -31,13 +31,13 @@ from decoders.verify.token_verifier import children_of
 
 @dataclass(kw_only=True)
 class SpecState(DecodeState):
-    open: Tensor  # [R, most S] float32, 0: open to every query (valid prefix, all behind it), -inf
+    open: Tensor  # [R, S] float32, 0: open to every query (valid prefix, all behind it), -inf
     session: ProposerSession
     state: Any  # the verifier's
     length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
     drafter_calls: Tensor  # [B]
     output: StepOutput  # of the last step
-    slots: Tensor  # [most S] int64, 0, 1, ...
+    slots: Tensor  # [S] int64, 0, 1, ...
 
 
 class Queue:

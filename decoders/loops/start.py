@@ -84,7 +84,7 @@ class BaseLoop(Decoder, Loop):
             )
         self.execution: Execution = self.model.execution or Eager()
         self.prepared: dict[Any, Any] = {}
-        self.grows = self.execution.fit(self)
+        self.execution.fit(self)
 
     def prefilled(
         self, text: TextFeatures, noise: Noise, slots: int, width: int, reuse: Any = None

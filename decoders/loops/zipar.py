@@ -5,10 +5,8 @@ the target changes. With the window at a row's width only one row is open: AR, c
 of an image is its k-th open row, the topmost first.
 
 The first code of a row is drawn before the row above has its last code: its newest code stands in
-for it (`first: newest`), or, after DiagD (2503.14070), the last code of the nearest complete row
-(`first: above`). Nothing else sees the stand-in. Once a row is complete its last code is read again
-in its true context. Adaptive: the first code of a row is drawn a step early and coupled to the law
-that has seen one code more, step by step. The row opens once that keeps the code.
+for it. Nothing else sees the stand-in. Once a row is complete its last code is read again in its
+true context.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -28,9 +26,7 @@ from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.kinds import Within
 from decoders.loops.recording import PairSampler
 from decoders.loops.start import BatchLoop, DecodeState
-from decoders.noise import COUPLE_SLOT, TARGET_SLOT, Noise, sample
-from decoders.propose.maximal import coupled
-from decoders.propose.window import fresh_uniforms
+from decoders.noise import TARGET_SLOT, Noise
 
 POLL = 8  # steps between looks at the images, at most, on an asynchronous device
 
@@ -44,22 +40,16 @@ class ZipState(DecodeState):
     place: Tensor  # [B, K] int64, place of each lane's next code
     lanes: Tensor  # [B] int64, how many are open
     count: Tensor  # [B] int64, codes so far
-    held: Tensor  # [B, K] bool, whether a lane's first code waits (adaptive)
-    drafts: Tensor  # [B, K] int64, what waits
-    laws: Tensor  # [B, K, V], the laws that it was drawn from; [B, 0, V] where none ever waits
 
 
 @dataclass(eq=False, repr=False)
 class ZipAR(BatchLoop):
-    """window: codes of a row before the next one opens. first: what stands in for the last code of
-    the row above: newest, or above (DiagD)."""
+    """window: codes of a row before the next one opens."""
 
     title = "ZipAR"
     exercised: ClassVar = {"window": 1}  # images of the gate have rows of a few codes
 
     window: Annotated[int, Within(1, 10**6)] = 8
-    adaptive: bool = False
-    first: Literal["newest", "above"] = "newest"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,7 +59,7 @@ class ZipAR(BatchLoop):
         self.forced = forced_codes(self.model.target)
 
     def __str__(self) -> str:
-        return f"zipar(window={self.window}, adaptive={self.adaptive}, first={self.first})"
+        return f"zipar(window={self.window})"
 
     def pieces(self) -> Sequence[Piece]:
         return [
@@ -101,9 +91,6 @@ class ZipAR(BatchLoop):
             place=place,
             lanes=ones,
             count=ones.clone(),
-            held=torch.zeros(batch, most, dtype=torch.bool, device=device),
-            drafts=0 * place,
-            laws=start.law.new_zeros(batch, most * self.adaptive, target.vocab_size),
             **shared,
         )
 
@@ -127,9 +114,6 @@ class ZipAR(BatchLoop):
         if self.most == 1:
             return newest
         other = codes.gather(1, F.pad(before[:, :-1], (1, 0)))  # of the lane above, its newest
-        if self.first == "above":
-            top = run.place[:, :1] // self.row * self.row - 1  # [B, 1], end of the complete rows
-            other = torch.where(top < 0, other, codes.gather(1, top.clamp_min(0)))
         if self.forced is not None:  # a row's end is known before it is decoded
             must = self.forced[before % len(self.forced)]
             other = torch.where(must >= 0, must, other)
@@ -180,35 +164,11 @@ class ZipAR(BatchLoop):
             u = run.noise.at(run.place, TARGET_SLOT)  # [B, K, 1]
             codes = draw_distinct(p, u)[..., 0]
         run.record.check(p[..., 0])
-        taken = opened
-        if self.adaptive and self.most > 1:
-            codes, taken = self.coupled(run, p, codes, taken)
-        return self.commit(run, codes, taken, p)
+        return self.commit(run, codes, opened, p)
 
-    def coupled(
-        self, run: ZipState, p: Tensor, codes: Tensor, taken: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """First codes of rows that are about to open: drawn, or coupled to the new law; whether
-        they are taken. codes, taken [B, K], p [B, K, V]."""
-        held = run.held & taken  # [B, K]
-        if self.sampling.greedy:
-            again = codes
-        else:
-            u = fresh_uniforms(run.noise, run.place, COUPLE_SLOT)[..., 0]
-            again = sample(coupled(p, run.laws, run.drafts), u)
-        codes = torch.where(held, again, codes)
-        opening = (run.place % self.row == 0) & taken
-        opening[:, 0] = False  # its context is complete
-        waits = opening & ~(held & (codes == run.drafts))
-        run.held.copy_(waits)
-        run.drafts.copy_(codes)
-        run.laws.copy_(p)
-        return codes, taken & ~waits
-
-    def commit(self, run: ZipState, codes: Tensor, taken: Tensor, p: Tensor) -> tuple[Any, ...]:
-        """Writes the taken [B, K] codes [B, K] of laws p [B, K, V], and moves their lanes."""
+    def commit(self, run: ZipState, codes: Tensor, new: Tensor, p: Tensor) -> tuple[Any, ...]:
+        """Writes the codes [B, K] of laws p [B, K, V] of the open lanes [B, K], and moves these."""
         size, active = self.model.target.length, run.count < self.model.target.length
-        new = taken & (run.place < size)
         over = size + torch.arange(self.most, device=new.device)
         index = torch.where(new, run.place, over)  # [B, K], each written once
         kind = torch.full_like(codes, int(CodeKind.TARGET))
@@ -220,7 +180,7 @@ class ZipAR(BatchLoop):
         run.record.end_step(torch.where(active, 0, -1))
         at = torch.where(new, run.place, 0).flatten()
         row = torch.arange(new.numel(), device=new.device) // self.most  # [B K]
-        run.place.add_(taken.long())
+        run.place.add_(new.long())
         self.shift(run)
         visited = p.flatten(0, 1), None, codes.reshape(-1, 1), new.reshape(-1, 1)
         return *visited, torch.zeros_like(at), at, row
@@ -230,14 +190,9 @@ class ZipAR(BatchLoop):
         if self.most == 1:
             return
         over = (run.lanes > 1) & (run.place[:, 0] % self.row == 0)  # [B]
-        for state in (run.place, run.drafts, run.held, run.laws):
-            if state.shape[1] == self.most:
-                moved = torch.cat([state[:, 1:], state[:, -1:]], 1)
-                wide = over.view(-1, *[1] * (state.ndim - 1))
-                state.copy_(torch.where(wide, moved, state))
+        following = torch.cat([run.place[:, 1:], run.place[:, -1:]], 1)
+        run.place.copy_(torch.where(over[:, None], following, run.place))
         run.lanes.sub_(over.long())
-        lane = torch.arange(self.most, device=run.lanes.device)
-        run.held.logical_and_(lane < run.lanes[:, None])
 
 
 def forced_codes(target: Any) -> Tensor | None:

@@ -13,12 +13,10 @@ from torch import Tensor
 from decoders.cache import added
 
 
-def attention_bias(mask: Tensor, dtype: torch.dtype, group: int = 1) -> Tensor:
-    """Mask [R, T, S] of either kind (`decoders.cache`) -> [R, 1, G T, S] of 0 and -inf, made once
-    per forward for all layers. group: G query heads that share keys; their queries stand below
-    each other."""
-    bias = (added(mask) if mask.dtype == torch.bool else mask).to(dtype)[:, None]  # [R, 1, T, S]
-    return bias.expand(-1, group, -1, -1).reshape(len(mask), 1, -1, mask.shape[-1])
+def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Mask [R, T, S] of either kind (`decoders.cache`) -> [R, 1, T, S] of 0 and -inf, made once per
+    forward for all layers."""
+    return (added(mask) if mask.dtype == torch.bool else mask).to(dtype)[:, None]
 
 
 def causal_mask(valid: Tensor, turn: Tensor | None = None) -> Tensor:
@@ -33,8 +31,8 @@ def causal_mask(valid: Tensor, turn: Tensor | None = None) -> Tensor:
 def attend(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float | None = None
 ) -> Tensor:
-    """softmax(scale q k^T + bias) v: query [R, K, G T, d], keys, values [R, K, S, d], bias as of
-    `attention_bias`; scale: 1 / sqrt(d) where there is none -> [R, K, G T, d].
+    """softmax(scale q k^T + bias) v: query [R, H, T, d], keys, values [R, H, S, d], bias as of
+    `attention_bias`; scale: 1 / sqrt(d) where there is none -> [R, H, T, d].
 
     On a CPU plain matrix products beat the fused operator at these sizes: 6 times at T = 1, 1.7
     times at T = 58, and 1.4 times in a training step, as they use the bf16 units throughout. A

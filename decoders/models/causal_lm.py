@@ -11,31 +11,25 @@ does more than embedding, causal layers and a head is refused.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers import AttentionInterface
 from transformers.cache_utils import Cache
-from transformers.utils import logging as theirs
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.cache import KVCache, visible
 from decoders.models.attention import attend, attention_bias, causal_mask
-from decoders.models.checkpoint import Checkpoint, open_checkpoint, some
+from decoders.models.checkpoint import some
 from decoders.models.parts import pad_head
+from decoders.models.pretrained import UNFIT
 from decoders.models.shape import barred_codes
-from decoders.models.weights import checked
 
 NAME = "lantern_bench"  # of our attention
 EXACT, ROUGH = 1e-3, 0.1  # largest difference of logits over their spread: float32, half precision
-# What a class raises that does not take what a causal model takes.
-UNFIT = (TypeError, ValueError, KeyError, AttributeError, IndexError, RuntimeError)
 
 
 def attention(
@@ -77,22 +71,6 @@ class SlotCache(Cache):
         return self.cache.read(layer_idx)
 
 
-class ShapeCache(Cache):
-    """Notes what layers would keep, and keeps nothing. shapes: layer -> [K, d]."""
-
-    def __init__(self) -> None:
-        super().__init__(layers=[])
-        self.shapes: dict[int, tuple[int, int]] = {}
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        if key_states.shape != value_states.shape:
-            raise ValueError(f"keys {[*key_states.shape]} and values {[*value_states.shape]}")
-        self.shapes[layer_idx] = (key_states.shape[1], key_states.shape[3])
-        return key_states, value_states
-
-
 class CausalLM(nn.Module):
     """A target (`decoders.api.Target`) of square images and prompts as tokens.
 
@@ -117,7 +95,7 @@ class CausalLM(nn.Module):
         head: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.model = model.eval().requires_grad_(False)
+        self.model = model
         self.vocab_size, self.prefix = len(tokens), prefix
         self.length = grid * (grid + row_end)
         device = model.get_input_embeddings().weight.device
@@ -127,11 +105,12 @@ class CausalLM(nn.Module):
         self.register_buffer("code_tokens", codes, persistent=False)
         self.words, self.own_codes = model.get_input_embeddings(), embed
         self.output: Any = head_rows(model, codes) if head is None else head
+        self.eval().requires_grad_(False)
         pad_head(self)
         self.config = model.config.get_text_config(decoder=True)
         self.places = require_positions(self.config, prefix + self.length)
         try:
-            self.kept = self.compare(own=head is not None)
+            self.compare(own=head is not None)
         except UNFIT as error:
             if isinstance(error, DecoderError):
                 raise
@@ -147,23 +126,18 @@ class CausalLM(nn.Module):
         return int(self.config.hidden_size)
 
     @torch.no_grad()
-    def compare(self, own: bool) -> tuple[int, int, int]:
-        """Layers n, K and d of its cache, from a forward of the model's own over a few codes. The
-        same codes behind two padded positions must give the same logits here; own: the head is no
-        part of the model's forward. Raises DecoderError where they do not."""
-        noted, ids = ShapeCache(), self.code_tokens[None, : min(8, self.vocab_size)]  # [1, T]
+    def compare(self, own: bool) -> None:
+        """Compares with a forward of the model's own over a few codes: the same codes behind two
+        padded positions must give the same logits here. own: the head is no part of the model's
+        forward. Raises DecoderError where they do not."""
+        ids = self.code_tokens[None, : min(8, self.vocab_size)]  # [1, T]
         codes, pads = torch.arange(ids.shape[1], device=ids.device)[None], 2
         x = self.embed(codes)  # [1, T, D]
-        states = self.decoder(inputs_embeds=x, past_key_values=noted, use_cache=True)
-        right = self.output(states.last_hidden_state)
-        if not own:
+        if own:
+            states = self.decoder(inputs_embeds=x, use_cache=False)
+            right = self.output(states.last_hidden_state)
+        else:
             right = self.model(input_ids=ids).logits[..., self.code_tokens]
-        if [*noted.shapes] != [*range(len(noted.shapes))] or len({*noted.shapes.values()}) != 1:
-            raise DecoderError(
-                f"{type(self.model).__name__} cannot be a target: expected keys and values of one "
-                f"shape from every layer, found {noted.shapes or 'none'}"
-            )
-        self.kept = (len(noted.shapes), *noted.shapes[0])
         self.model.set_attn_implementation(NAME)
         places = torch.arange(-pads, ids.shape[1], device=ids.device)[None]  # [1, 2 + T]
         cache = self.new_cache(1, places.shape[1])
@@ -179,7 +153,6 @@ class CausalLM(nn.Module):
                 f"by {error:.2g} of their spread, at most {most:g} is allowed; it does more than "
                 "an embedding, causal attention over all positions and a head"
             )
-        return self.kept
 
     @property
     def decoder(self) -> Any:
@@ -187,9 +160,11 @@ class CausalLM(nn.Module):
         return self.model.get_decoder()
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
-        layers, heads, head_dim = self.kept
-        weight = self.words.weight
-        return KVCache(layers, rows, capacity, heads, head_dim, weight.dtype, weight.device)
+        config, weight = self.config, self.words.weight
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or self.width // config.num_attention_heads
+        layers = config.num_hidden_layers
+        return KVCache(layers, rows, capacity, heads, size, weight.dtype, weight.device)
 
     def token_ids(self, codes: Tensor) -> Tensor:
         """Codes -> rows of their embedding, same shape."""
@@ -244,6 +219,16 @@ class CausalLM(nn.Module):
         return hidden[:, self.prefix - 1 :]
 
 
+def text_model(whole: Any, kind: Any) -> Any:
+    """The causal model of class `kind` that a model with a tower for pictures has inside, on the
+    same weights."""
+    inner = whole.get_decoder()
+    with torch.device("meta"):
+        model = kind(inner.config)
+    model.model, model.lm_head = inner, whole.lm_head
+    return model
+
+
 def positions(valid: Tensor) -> Tensor:
     """Validity [R, T] -> positions counted from a row's first valid one, [R, T]."""
     return (valid.long().cumsum(1) - 1).clamp_min(0)
@@ -287,49 +272,3 @@ def require_positions(config: Any, needed: int) -> int:
             f"{window}; such a model cannot be a target"
         )
     return int(most)
-
-
-def read_model(
-    source: str, what: str, dtype: torch.dtype, device: torch.device, kind: Any = None
-) -> tuple[Any, Checkpoint]:
-    """A model of a folder or the hub by the library's own loader, and the checkpoint it came from.
-
-    kind: a class of transformers; None: the causal model that config.json names. what: how messages
-    call it. Code that a folder brings along is never run. Raises DecoderError for weights that are
-    incomplete, damaged or of another model.
-    """
-    opened = open_checkpoint(source, what=what)
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with silent():
-            loaded: Any = (kind or AutoModelForCausalLM).from_pretrained(
-                opened.folder, dtype=dtype, output_loading_info=True, **options
-            )
-    except (*UNFIT, OSError, ImportError, StrictDataclassError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DecoderError(f"{what}: {opened.folder} cannot be read ({reason})") from error
-    model, report = loaded
-    wrong = {
-        name: report[f"{name}_keys"] for name in ("missing", "unexpected") if report[f"{name}_keys"]
-    }
-    if wrong:
-        found = "; ".join(f"{name} {some(keys)}" for name, keys in wrong.items())
-        raise DecoderError(f"{what}: {opened.folder} is no {type(model).__name__}: {found}")
-    for name, values in model.named_parameters():
-        checked(values, name, opened.folder)
-    return model.to(device), opened
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """What goes wrong while loading is raised; the library's log would say it a second time. It
-    draws no progress bar."""
-    before, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
-    theirs.set_verbosity(logging.CRITICAL)
-    theirs.disable_progress_bar()
-    try:
-        yield
-    finally:
-        theirs.set_verbosity(before)
-        if bars:
-            theirs.enable_progress_bar()

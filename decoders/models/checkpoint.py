@@ -31,13 +31,13 @@ from decoders.models.weights import (
     read_tensors,
     require_weights,
     sha256_of,
-    zipped,
 )
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
-CUT = (EOFError, OSError, RuntimeError, zipfile.BadZipFile)  # what torch says of a damaged file
-BENT = (ValueError, KeyError, IndexError, TypeError, AttributeError, AssertionError, struct.error)
-UNKNOWN = ("invalid load key", "Unsupported operand")  # no pickle's bytes, or a newer one's
+DAMAGED = (  # what torch says of a damaged file
+    pickle.UnpicklingError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, ValueError,
+    KeyError, IndexError, TypeError, AttributeError, AssertionError, struct.error,
+)  # fmt: skip
 INSIDE = ("model", "module", "state_dict")  # where training code puts the tensors of a .pt file
 
 
@@ -163,7 +163,7 @@ def _shards(place: Path, name: str, what: str) -> list[Path]:
         raise DecoderError(
             f"{place / name} has no `weight_map` from tensors to names of files; download it again"
         )
-    shards = sorted({inside(place, file, name) for file in weights.values()})
+    shards = sorted({place / file for file in weights.values()})
     missing = [path.name for path in shards if not path.exists()]
     if missing:
         raise DecoderError(
@@ -173,23 +173,6 @@ def _shards(place: Path, name: str, what: str) -> list[Path]:
     return shards
 
 
-def inside(folder: Path, file: str, listed_by: str) -> Path:
-    """A file that an index lists, which must lie in the index's folder.
-
-    Raises DecoderError for absolute names, `..`, and links that leave the folder. The hub's cache
-    is known: its snapshots link to the blobs of the same repository.
-    """
-    path, root = folder / file, folder.resolve()
-    roots = [root, *(up.parent / "blobs" for up in root.parents if up.name == "snapshots")]
-    plain = not Path(file).is_absolute() and ".." not in Path(file).parts and "\0" not in file
-    if plain and any(path.resolve().is_relative_to(root) for root in roots):
-        return path
-    raise DecoderError(
-        f"{folder / listed_by} lists {file!r}, which is not in {folder}; an index may name files "
-        "of its own folder alone: copy the file there, or correct the index"
-    )
-
-
 def load_pickle(path: Path) -> Any:
     """What a PyTorch file holds: tensors and plain containers. It is the only place that unpickles.
 
@@ -197,19 +180,20 @@ def load_pickle(path: Path) -> Any:
     """
     require_weights(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped(path))
-    except pickle.UnpicklingError as error:
-        if any(words in str(error) for words in UNKNOWN):
-            odd = ValueError("it has bytes that a pickle of tensors has not")
-            raise _unreadable(path, odd) from error
-        wanted = re.search(r"GLOBAL ([\w.]+)", str(error))  # the object, as torch names it
+        mapped = zipfile.is_zipfile(path)  # as torch writes them since 1.6
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except DAMAGED as error:
+        if wanted := re.search(r"GLOBAL ([\w.]+)", str(error)):  # the object, as torch names it
+            raise DecoderError(
+                f"{path} holds more than tensors (it wants {wanted[1]}) and would have to run code "
+                "to be read, which is refused. Convert it to safetensors on a machine where you "
+                "trust it"
+            ) from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DecoderError(
-            f"{path} holds more than tensors and would have to run code to be read, which is "
-            f"refused{f' (it wants {wanted[1]})' if wanted else ''}. Convert it to safetensors on "
-            "a machine where you trust it"
+            f"{path} cannot be read ({reason}); it is truncated, damaged or another format: "
+            "download it again"
         ) from error
-    except (*CUT, *BENT) as error:
-        raise _unreadable(path, error) from error
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -233,14 +217,6 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _unreadable(path: Path, error: Exception) -> DecoderError:
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return DecoderError(
-        f"{path} cannot be read ({reason}); it is truncated, damaged or another format: download "
-        "it again"
-    )
-
-
 def require_side(checkpoint: Checkpoint, name: str, side: int, grid: int) -> None:
     """Raises DecoderError where config.json says that images have another side in codes than
     `grid`; name: the entry that says so."""
@@ -253,7 +229,8 @@ def require_side(checkpoint: Checkpoint, name: str, side: int, grid: int) -> Non
 
 @dataclass(frozen=True)
 class Source:
-    """Where a parameter comes from: what `change` makes of these tensors, stacked along dim 0."""
+    """Where a parameter comes from: these tensors, each as `change` makes it, stacked along dim
+    0."""
 
     names: tuple[str, ...]
     change: Callable[[list[Tensor]], list[Tensor]] | None = None
@@ -316,7 +293,7 @@ def _fitting(source: Source, shape: tuple[int, ...], checkpoint: Checkpoint) -> 
             f"{checkpoint.path}: {' + '.join(source.names)} is {' + '.join(map(str, found))}, "
             f"expected {list(shape)}; does config.json belong to these weights?"
         )
-    for name, piece in zip(source.names, pieces, strict=False):  # a piece may need several tensors
+    for name, piece in zip(source.names, pieces, strict=True):
         checked(piece, name, checkpoint.file(name))
     return pieces
 

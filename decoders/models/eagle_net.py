@@ -77,7 +77,7 @@ class EagleNet(nn.Module):
         if self.packed is not None:
             return self.packed.layers(x, places, slots, mask, cache, wanted)
         rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]
-        bias = attention_bias(mask, x.dtype, self.cfg.group)
+        bias = attention_bias(mask, x.dtype)
         out = self.layers[0](x, rope, bias, 0, cache, cache.flat_index(slots))
         return out if wanted is None else take(out, wanted)
 
@@ -90,7 +90,7 @@ class EagleNet(nn.Module):
         cache: KVCache | None = None,
         index: Tensor | None = None,
     ) -> Tensor:
-        """bias [R, 1, G T, S], index from `KVCache.flat_index` -> predicted features [R, T, D];
+        """bias [R, 1, T, S], index from `KVCache.flat_index` -> predicted features [R, T, D];
         without a cache a query sees these T places alone."""
         return self.layers[0](self.mix(ids, features), rope, bias, 0, cache, index)
 

@@ -161,5 +161,5 @@ class Grouped(Transformer):
         own = (group == group[:, None]).expand(len(drafts), -1, -1)
         mask = torch.cat([earlier & valid[:, None], own], -1)  # [B, L - 1, P + Q + L - 1]
         x = self.embed(drafts).to(kept.parts[0][0].dtype)
-        bias = attention_bias(mask, x.dtype, self.cfg.group)
+        bias = attention_bias(mask, x.dtype)
         return self._run(x, self.rope[self.prefix + 1 :][:size], bias, kept, drafts)

@@ -1,8 +1,8 @@
-"""Names of a transformer layer's tensors in published checkpoints, both ways.
+"""Where published checkpoints keep the parts of a `Transformer`, and how they are read into it.
 
-LlamaGen's original files have names of their own; all others have Llama's. Models with positions
-along a line (Chameleon, Janus, Emu3) store query and key rows for "rotate half": entry i of a head
-turns with entry i + d / 2. `Transformer` turns neighbours, so rows are reordered, and the scales
+LlamaGen's original files have names of their own; all others have Llama's. Chameleon, whose
+positions lie along a line, stores query and key rows for "rotate half": entry i of a head turns
+with entry i + d / 2. `Transformer` turns neighbours, so rows are reordered, and the scales
 and shifts of normalised heads with them. Those are stored once for all heads ([d] or [1, d]:
 Lumina-mGPT, and Anole's conversion), for groups of heads, or for every head ([H, d]: newer
 transformers).
@@ -10,14 +10,24 @@ transformers).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.models.checkpoint import Source
+from decoders.models.checkpoint import Checkpoint, Source, fill, some
+from decoders.models.parts import pad_head
 from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import Layer
+from decoders.models.transformer import Layer, Transformer, cast, empty
 
+# Of a prefix that is no tokens the parameters, under the names of LlamaGen's release.
+CONDITIONING = {
+    "caption": ("cap_proj.fc1.weight", "cap_proj.fc2.weight", "uncond_embedding"),
+    "class": ("embedding_table.weight",),
+}
 HARMLESS = ("freqs_cis", "rotary_emb.inv_freq", "kv_cache", "codebook_used")
 # A parameter of `Layer` -> the tensors that are stacked to it.
 Names = dict[str, tuple[str, ...]]
@@ -34,6 +44,98 @@ ORIGINAL: Names = {name: (name,) for name in LLAMA} | {
 }
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Where a release keeps its parts. words: the prefix of the language model. head: its matrix.
+    elsewhere: prefixes of parts that are no language model. embedding, layer: names of the
+    embedding and of a layer's tensors, where they are not Llama's."""
+
+    words: str
+    head: str
+    elsewhere: tuple[str, ...] = ()
+    embedding: str = ""
+    layer: Names = field(default_factory=lambda: LLAMA)
+
+    def __post_init__(self) -> None:
+        usual = f"{self.words}embed_tokens.weight"
+        object.__setattr__(self, "embedding", self.embedding or usual)
+
+
+def layout_of(opened: Checkpoint, name: str, layouts: Sequence[Layout]) -> Layout:
+    """Raises DecoderError where the checkpoint is not of the family of this name."""
+    for layout in layouts:
+        if layout.embedding in opened.index:
+            return layout
+    expected = " or ".join(layout.embedding for layout in layouts)
+    raise DecoderError(
+        f"{opened.path} is no {name} checkpoint: expected {expected}, found {some(opened.keys())}"
+    )
+
+
+def load_target(
+    opened: Checkpoint,
+    layout: Layout,
+    cfg: TransformerConfig,
+    tokens: Tensor | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Transformer:
+    """The target of an opened checkpoint; tokens [V] int64: of the codes, where they are part of a
+    larger vocabulary."""
+    if tokens is not None and int(tokens.max()) >= cfg.tokens:
+        raise DecoderError(
+            f"{opened.path}: the vocabulary names token {int(tokens.max())}, config.json has "
+            f"vocab_size {cfg.tokens}; do they belong together?"
+        )
+    module: Transformer = empty(Transformer, cfg)
+    if tokens is not None:
+        module.code_tokens = tokens
+    head = layout.head
+    if opened.config.get("tie_word_embeddings") and head not in opened.index:
+        head = layout.embedding
+
+    def unused(name: str) -> bool:
+        return name.startswith(layout.elsewhere) or harmless(name)
+
+    fill(module, sources(cfg, layout, tokens, head), opened, dtype, device, unused)
+    if tokens is not None:
+        pad_head(module)
+    return cast(module, device, dtype)
+
+
+def sources(
+    cfg: TransformerConfig, layout: Layout, tokens: Tensor | None, head: str
+) -> dict[str, Source]:
+    """Every parameter of the target; tokens [V] are the rows of the matrix `head` that are kept,
+    None: all."""
+    rows = None if tokens is None else partial(_head_rows, tokens)
+    out = {
+        "tok_embeddings.weight": Source((layout.embedding,)),
+        "norm.weight": Source((f"{layout.words}norm.weight",)),
+        "output.weight": Source((head,), rows),
+    }
+    for name in CONDITIONING.get(cfg.conditioning, ()):
+        out[f"cls_embedding.{name}"] = Source((f"{layout.words}cls_embedding.{name}",))
+    for n in range(cfg.layers):
+        theirs = f"{layout.words}layers.{n}."
+        out |= layer_sources(f"layers.{n}.", theirs, cfg, names=layout.layer)
+    return out
+
+
+def _head_rows(tokens: Tensor, given: list[Tensor]) -> list[Tensor]:
+    """The head's rows of these tokens [V, D]. Raises DecoderError where it has fewer."""
+    (head,) = given
+    if head.ndim != 2 or len(head) <= int(tokens.max()):
+        raise DecoderError(
+            f"the head is {list(head.shape)}, a code has token {int(tokens.max())}; do the "
+            "vocabulary and the weights belong together?"
+        )
+    return [head[tokens]]
+
+
+# ---- a layer ------------------------------------------------------------------------------------
+
+
 def harmless(name: str) -> bool:
     """Tensors that checkpoints carry and nothing needs: tables that are computed, caches."""
     return any(part in name for part in HARMLESS)
@@ -48,20 +150,16 @@ def layer_sources(
         for name, parts in names.items()
         if input_norm or name != "attention_norm"
     }
-    heads = (cfg.heads, cfg.kv_heads)
     if cfg.positions == "line":  # published rows of queries and keys are ordered by halves
         matrices = f"{own}attention.wqkv.weight"
         found[matrices] = Source(
             found[matrices].names,
-            lambda given: [*map(to_pairs, given[:2], heads), given[2]],
+            lambda given: [*(to_pairs(rows, cfg.heads) for rows in given[:2]), given[2]],
         )
     for kind in ("weight", "bias") if cfg.qk_norm else ():
         found[f"{own}attention.qk_norm.{kind}"] = Source(
             tuple(f"{theirs}self_attn.{name}_norm.{kind}" for name in "qk"),
-            lambda given: [
-                head_values(values, count, cfg.head_dim)
-                for values, count in zip(given, heads, strict=True)
-            ],
+            lambda given: [head_values(values, cfg.heads, cfg.head_dim) for values in given],
         )
     return found
 
@@ -69,10 +167,9 @@ def layer_sources(
 def released_layer(layer: Layer, theirs: str, halves: bool = True) -> dict[str, Tensor]:
     """The tensors of a layer under Llama's names, which `layer_sources` reads back."""
     attention = layer.attention
-    heads = (attention.heads, attention.kv_heads)
-    query, key, value = attention.matrices()
+    query, key, value = attention.wqkv.weight.chunk(3)
     if halves:
-        query, key = to_halves(query, heads[0]), to_halves(key, heads[1])
+        query, key = (to_halves(rows, attention.heads) for rows in (query, key))
     stacked: dict[str, tuple[Tensor, ...]] = {
         "attention.wqkv": (query, key, value),
         "feed_forward.w13": layer.feed_forward.w13.weight.chunk(2),
@@ -85,7 +182,7 @@ def released_layer(layer: Layer, theirs: str, halves: bool = True) -> dict[str, 
             named |= {f"{part}.weight": t for part, t in zip(parts, tensors, strict=True)}
     if attention.qk_norm is not None:
         for kind, values in attention.qk_norm.named_parameters():
-            for name, rows in zip("qk", values.split(heads), strict=True):
+            for name, rows in zip("qk", values.chunk(2), strict=True):
                 by_head = to_halves(rows.flatten(), len(rows)).view(len(rows), -1)  # [H, d]
                 named[f"self_attn.{name}_norm.{kind}"] = by_head
     return {f"{theirs}{name}": tensor for name, tensor in named.items()}

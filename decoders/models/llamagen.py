@@ -16,8 +16,7 @@ import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.models.checkpoint import Checkpoint, numbered, open_checkpoint, require_side
-from decoders.models.hub import Layout, layout_of, load_target
-from decoders.models.layouts import ORIGINAL
+from decoders.models.layouts import ORIGINAL, Layout, layout_of, load_target
 from decoders.models.shape import TransformerConfig
 from decoders.models.text.t5 import HUB, T5Encoder
 from decoders.models.vq.pictures import LLAMAGEN, load_pictures
@@ -29,8 +28,8 @@ RELEASED: dict[str, Any] = {"prefix_rope": "zero", "pads": "released"}  # METHOD
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
 
 LAYOUTS = (  # the hub conversion, the original
-    Layout("model.", ("lm_head.weight",), LLAMAGEN),
-    Layout("", ("output.weight",), LLAMAGEN, embedding="tok_embeddings.weight", layer=ORIGINAL),
+    Layout("model.", "lm_head.weight"),
+    Layout("", "output.weight", embedding="tok_embeddings.weight", layer=ORIGINAL),
 )
 
 
@@ -148,7 +147,7 @@ def load(
         encoder = LabelEncoder(shape.classes, device=place)
     else:
         encoder = T5Encoder(text or HUB, length=shape.prefix, device=place, dtype=kind)
-    pictures, digests = load_pictures(LLAMAGEN, opened, tokenizer, shape.grid, place)
+    pictures, digests = load_pictures(LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, place)
     return ImageModel(
         name=name,
         target=load_target(opened, layout, shape, None, kind, place),

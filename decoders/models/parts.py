@@ -34,7 +34,7 @@ class RMSNorm(nn.Module):
 
 class HeadNorm(nn.Module):
     """LayerNorm of every head's query or key, with its own scale and shift (Chameleon); heads:
-    H + K."""
+    2 H."""
 
     def __init__(self, heads: int, head_dim: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class HeadNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(heads, 1, head_dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[R, H + K, T, d] queries and keys."""
+        """[R, 2 H, T, d] queries and keys."""
         return F.layer_norm(x, x.shape[-1:], eps=1e-5) * self.weight + self.bias
 
 
@@ -100,24 +100,6 @@ class LabelEmbedder(nn.Module):
                 f"{tuple(text.features.shape)} {text.features.dtype}"
             )
         return self.embedding_table(torch.where(drop[:, None], self.classes, text.features))
-
-
-class GenerationHead(nn.Module):
-    """[.., D] -> [.., V] through a hidden layer of D units (Janus, 2501.17811):
-    V2 gelu(V1 h + b1) + b2."""
-
-    def __init__(self, width: int, vocab: int) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(width, width)
-        self.codes = nn.Linear(width, vocab)
-
-    @property
-    def weight(self) -> Tensor:
-        """The last matrix [V, D], as of a linear head: its dtype and device are the target's."""
-        return self.codes.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.codes(F.gelu(self.hidden(x)))
 
 
 class PaddedHead(nn.Module):

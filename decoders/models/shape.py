@@ -27,9 +27,7 @@ class TransformerConfig:
     the grid is closed by a structural code, V - 1, that no one may choose elsewhere (Lumina).
     positions: 2-D rotation over the grid, or 1-D along prefix and codes. pads: what a padded prefix
     position sees: nothing ("masked"), or what it sees in the released float32 code ("released",
-    METHODS 6), which only the drafter's prefix notices. head: one matrix, or Janus's two layers
-    (`decoders.models.parts`). group: query heads that share a head of keys and values
-    (grouped-query attention, 2305.13245); 1: each has its own.
+    METHODS 6), which only the drafter's prefix notices.
     """
 
     vocab: Size = 16384
@@ -50,18 +48,12 @@ class TransformerConfig:
     qk_norm: bool = False
     row_end: bool = False
     pads: Literal["masked", "released"] = "masked"
-    head: Literal["linear", "mlp"] = "linear"
-    group: Size = 1
 
     def __post_init__(self) -> None:
         require(self, "the model's ")
         if self.width % self.heads or (self.width // self.heads) % 4:
             raise DecoderError(
                 f"width {self.width} over {self.heads} heads must be a multiple of 4"
-            )
-        if self.heads % self.group:
-            raise DecoderError(
-                f"{self.heads} query heads cannot share keys and values in groups of {self.group}"
             )
         if self.conditioning == "class" and self.prefix != 1:
             raise DecoderError(f"a class is a prefix of one position, found {self.prefix}")
@@ -75,11 +67,6 @@ class TransformerConfig:
     @property
     def head_dim(self) -> int:
         return self.width // self.heads
-
-    @property
-    def kv_heads(self) -> int:
-        """K: heads of keys and values, which the cache holds."""
-        return self.heads // self.group
 
     @property
     def length(self) -> int:

@@ -18,8 +18,9 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from decoders.api import ImageModel, Sampling
-from decoders.models.causal_lm import CausalLM, read_model
-from decoders.models.checkpoint import Checkpoint
+from decoders.models.causal_lm import CausalLM
+from decoders.models.checkpoint import Checkpoint, open_checkpoint
+from decoders.models.pretrained import read_model
 from decoders.models.text.prompts import PromptEncoder, Template
 from decoders.models.vq.cosmos_vq import load_cosmos
 from decoders.models.weights import dtype_of
@@ -37,7 +38,8 @@ def read_target(
     source: str, codes: int, grid: int, prefix: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Any, Checkpoint]:
     """The target, a `CausalLM`, of a folder or hub id. The codes are its last tokens."""
-    model, opened = read_model(source, "SimpleAR target", dtype, device, Qwen2ForCausalLM)
+    opened = open_checkpoint(source, what="SimpleAR target")
+    model = read_model(opened, dtype, device, Qwen2ForCausalLM)
     tokens = range(model.config.vocab_size)[-codes:]
     return CausalLM(model, tokens, grid, prefix), opened
 

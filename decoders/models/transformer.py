@@ -2,10 +2,10 @@
 
 LlamaGen (2406.06525) and Chameleon (2405.09818: Anole, Lumina-mGPT) differ in a few choices that
 are fields of `TransformerConfig`: how the prefix is made, rotation over the grid or along the line,
-normalised queries and keys, query heads that share keys. Everything else is one module: RMSNorm,
+normalised queries and keys. Everything else is one module: RMSNorm,
 SwiGLU, a preallocated cache. Parameter names follow LlamaGen's original checkpoint, except that w1
-and w3 of the feed-forward are one matrix ``w13``; `decoders.models.llamagen` and `.families` read
-the released layouts into it.
+and w3 of the feed-forward are one matrix ``w13``; `decoders.models.layouts` reads the released ones
+into it.
 
 The rotary table of LlamaGen's prefix is **zero** in the released models (METHODS 6), so prefix keys
 and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotated instead.
@@ -23,13 +23,7 @@ from torch import Tensor, nn
 from decoders.api import Packed, TextFeatures, guided
 from decoders.cache import KVCache
 from decoders.models.attention import attend, attention_bias, causal_mask, rope_at, rotate
-from decoders.models.parts import (
-    CaptionEmbedder,
-    GenerationHead,
-    HeadNorm,
-    LabelEmbedder,
-    RMSNorm,
-)
+from decoders.models.parts import CaptionEmbedder, HeadNorm, LabelEmbedder, RMSNorm
 from decoders.models.shape import TransformerConfig, tables
 
 
@@ -53,23 +47,14 @@ def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
 
 
 class Attention(nn.Module):
-    """H query heads, then K heads of keys and K of values in one matrix; query head h reads head
-    h // (H / K) (2305.13245)."""
+    """H heads of queries, of keys and of values in one matrix."""
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = cfg.heads, cfg.kv_heads, cfg.head_dim
-        every = self.heads + 2 * self.kv_heads
-        self.wqkv = nn.Linear(cfg.width, every * self.head_dim, bias=False)
+        self.heads, self.head_dim = cfg.heads, cfg.head_dim
+        self.wqkv = nn.Linear(cfg.width, 3 * cfg.width, bias=False)
         self.wo = nn.Linear(cfg.width, cfg.width, bias=False)
-        turned = self.heads + self.kv_heads
-        self.qk_norm = HeadNorm(turned, cfg.head_dim) if cfg.qk_norm else None
-
-    def matrices(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Query [H d, D], key and value [K d, D] rows of the matrix."""
-        shared = self.kv_heads * self.head_dim
-        query, key, value = self.wqkv.weight.split((self.heads * self.head_dim, shared, shared))
-        return query, key, value
+        self.qk_norm = HeadNorm(2 * cfg.heads, cfg.head_dim) if cfg.qk_norm else None
 
     def forward(
         self,
@@ -81,17 +66,16 @@ class Attention(nn.Module):
         index: Tensor | None,
     ) -> Tensor:
         rows, length, width = x.shape
-        qkv = self.wqkv(x).view(rows, length, -1, self.head_dim)  # [R, T, H + 2 K, d]
+        qkv = self.wqkv(x).view(rows, length, -1, self.head_dim)  # [R, T, 3 H, d]
         qkv = qkv.transpose(1, 2)
-        turning, v = qkv.split((self.heads + self.kv_heads, self.kv_heads), 1)
+        turning, v = qkv.split((2 * self.heads, self.heads), 1)
         if self.qk_norm is not None:
             turning = self.qk_norm(turning)
-        query, k = rotate(turning, rope).split((self.heads, self.kv_heads), 1)
+        query, k = rotate(turning, rope).split(self.heads, 1)
         if cache is not None and index is not None:
-            cache.write(layer, index, torch.stack([k, v]))  # [R, K, T, d] each
-            k, v = cache.read(layer)  # [R, K, S, d]
-        query = query.reshape(rows, self.kv_heads, -1, self.head_dim)  # [R, K, G T, d]
-        out = attend(query, k, v, bias).reshape(rows, self.heads, length, self.head_dim)
+            cache.write(layer, index, torch.stack([k, v]))  # [R, H, T, d] each
+            k, v = cache.read(layer)  # [R, H, S, d]
+        out = attend(query, k, v, bias)  # [R, H, T, d]
         return self.wo(out.transpose(1, 2).reshape(rows, length, width))
 
 
@@ -172,11 +156,7 @@ class Transformer(nn.Module):
         self.tok_embeddings = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
         self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.layers))
         self.norm = RMSNorm(cfg.width, cfg.norm_eps)
-        self.output: Any
-        if cfg.head == "mlp":
-            self.output = GenerationHead(cfg.width, cfg.vocab)
-        else:
-            self.output = nn.Linear(cfg.width, cfg.vocab, bias=False)
+        self.output: Any = nn.Linear(cfg.width, cfg.vocab, bias=False)
         for name, table in tables(cfg).items():
             self.register_buffer(name, table, persistent=False)
         self.apply(self._init)
@@ -198,7 +178,7 @@ class Transformer(nn.Module):
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
         cfg, weight = self.cfg, self.output.weight
-        heads = cfg.kv_heads, cfg.head_dim
+        heads = cfg.heads, cfg.head_dim
         return KVCache(cfg.layers, rows, capacity, *heads, weight.dtype, weight.device)
 
     def stack(
@@ -209,7 +189,7 @@ class Transformer(nn.Module):
         if self.packed is not None:
             return self.packed.layers(x, places, slots, mask, cache)
         rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]
-        bias = attention_bias(mask, x.dtype, self.cfg.group)
+        bias = attention_bias(mask, x.dtype)
         return self._run(x, rope, bias, cache, cache.flat_index(slots))
 
     def _run(
@@ -278,7 +258,7 @@ class Transformer(nn.Module):
         read, places, turn = self.line(codes)
         x = torch.cat([prefix, self.embed(read).to(prefix.dtype)], 1)
         valid = F.pad(text.valid(drop), (0, read.shape[1]), value=True)  # [B, P + L - 1]
-        bias = attention_bias(prefix_mask(valid, self.cfg, turn), x.dtype, self.cfg.group)
+        bias = attention_bias(prefix_mask(valid, self.cfg, turn), x.dtype)
         rope = self.rope[: self.prefix], self.rope[self.prefix + places]
         return self._run(x, torch.cat(rope), bias, kept, None if kept is None else codes)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,10 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
-from decoders.documents import FETCH, HEAD, no_file, read_object, stand_in
+from decoders.documents import HEAD, no_file, read_object, stand_in
 
-TAR = slice(257, 262)  # where a tar archive says so
-PICKLE, ZIP, GZIP = b"\x80", b"PK\x03\x04", b"\x1f\x8b"
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
 }
@@ -78,6 +75,16 @@ def opened_file(path: Path, then: str = "download it again") -> Iterator[Any]:
             f"{path} cannot be read as safetensors ({error}); it is truncated or another format: "
             f"{then}"
         ) from error
+
+
+def require_weights(path: Path) -> None:
+    """Raises DecoderError where a path is no file, or a file that stands for another."""
+    if not path.is_file():
+        raise DecoderError(f"{path} is {no_file(path) or 'not there'}: expected a file of weights")
+    with path.open("rb") as file:
+        head = file.read(HEAD)
+    if found := stand_in(head, path.stat().st_size):
+        raise DecoderError(f"{path} cannot be read: it is {found}")
 
 
 def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
@@ -175,50 +182,3 @@ def checked_dtype(tensor: Tensor, name: str, origin: Path | str) -> Tensor:
             "quantised and packed weights are not read: use the release in bfloat16 or float32"
         )
     return tensor
-
-
-# ---- what a file is, by its first bytes ---------------------------------------------------------
-
-
-def require_weights(path: Path) -> None:
-    """Raises DecoderError where the file of this name holds no weights, and says what it is.
-
-    .safetensors must begin as safetensors do; other endings as PyTorch files (zip or pickle) do.
-    """
-    if not path.is_file():
-        raise DecoderError(f"{path} is {no_file(path) or 'not there'}: expected a file of weights")
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(HEAD)
-    if found := _no_weights(path, head, size):
-        raise DecoderError(f"{path} cannot be read: it is {found}")
-
-
-def zipped(path: Path) -> bool:
-    """Whether a file is a whole zip archive, as torch writes them since 1.6."""
-    try:
-        return zipfile.is_zipfile(path)
-    except zipfile.BadZipFile:  # its end record is damaged
-        return False
-
-
-def _no_weights(path: Path, head: bytes, size: int) -> str:
-    """What a file is that is of no use under this ending; "" where it may be weights."""
-    if found := stand_in(head, size):
-        return found
-    if head.startswith(GZIP) or head[TAR] == b"ustar":
-        return "a compressed or tar archive; unpack it, and name the file inside"
-    first = " ".join(head[:40].decode("latin-1").split())
-    if first.isascii() and first.isprintable():
-        return f"text that begins with {first!r}; {FETCH}"
-    if path.suffix == ".safetensors":  # its reader names what is wrong with the rest
-        other = "a PyTorch file or a zip archive; give it the ending .bin or .pt"
-        return other if head.startswith(ZIP) else ""
-    # Eight bytes with the header's length, and then the header, which is JSON.
-    if head[8:9] == b"{" and 8 + int.from_bytes(head[:8], "little") <= size:
-        return "a safetensors file by its first bytes; give it the ending .safetensors"
-    if head.startswith(ZIP) and not zipped(path):
-        return f"a truncated PyTorch file of {size} bytes; {FETCH}"
-    if not head.startswith((ZIP, PICKLE)):
-        return f"neither a PyTorch file (zip, pickle) nor text; it is damaged: {FETCH}"
-    return ""

@@ -73,7 +73,7 @@ def llama_of(target: Transformer) -> LlamaForCausalLM:
         intermediate_size=cfg.ffn,
         num_hidden_layers=cfg.layers,
         num_attention_heads=cfg.heads,
-        num_key_value_heads=cfg.kv_heads,
+        num_key_value_heads=cfg.heads,
         rms_norm_eps=cfg.norm_eps,
         max_position_embeddings=cfg.prefix + cfg.length,
         tie_word_embeddings=False,

@@ -1,7 +1,7 @@
 """The loss of a drafter (METHODS 6): SmoothL1 on features + soft cross-entropy on distributions.
 
 Options, all off in the released recipe: compare after guidance (that is where drafts are accepted),
-distil only the target's top-k codes, add the acceptance of the exact rule itself (1 - sum min(p,
+add the acceptance of the exact rule itself (1 - sum min(p,
 q), the total variation of DistillSpec, 2310.08461), and unroll the drafter on its own features
 (HASS, 2408.15766), since its deeper drafts read these and no others.
 
@@ -35,7 +35,7 @@ class LossConfig:
     """Weights and options of the loss.
 
     cfg: guidance that distributions are compared under where `guided`. noise: width of the uniform
-    noise on the states that the drafter reads. top_k 0: all codes. rollout: depths trained (1: the
+    noise on the states that the drafter reads. rollout: depths trained (1: the
     target's states only), once the share `unroll_from` of the training is done; roots: how many
     roots an image the deeper ones start from. decay: weight of a depth over that of the depth
     above. aligned: a deeper draft counts only where at all depths above the code was among the
@@ -48,7 +48,6 @@ class LossConfig:
     soft: NotNegative = 0.1
     overlap: NotNegative = 0.0
     noise: NotNegative = 0.2
-    top_k: Amount = 0
     rollout: Count = 1
     unroll_from: Annotated[float, Within(0, 1, below=True)] = 0.0
     roots: Count = 64
@@ -77,12 +76,8 @@ def head_logits(head: Target, hidden: Tensor, places: Tensor, images: int, cfg: 
     return code_logits(head, hidden, cfg if copies == 2 else 1.0, places.expand(images, -1))
 
 
-def soft_cross_entropy(p: Tensor, logits: Tensor, top_k: int = 0) -> Tensor:
-    """-sum_x p(x) log q(x), [...], in nats, from p [..., V] and logits [..., V]. With `top_k` both
-    are restricted to the target's top-k codes and renormalised."""
-    if 0 < top_k < p.shape[-1]:
-        p, kept = p.topk(top_k, -1)  # [..., k]
-        p, logits = p / p.sum(-1, keepdim=True), logits.gather(-1, kept)
+def soft_cross_entropy(p: Tensor, logits: Tensor) -> Tensor:
+    """-sum_x p(x) log q(x), [...], in nats, from p [..., V] and logits [..., V]."""
     return -(p * logits.log_softmax(-1)).sum(-1)
 
 
@@ -166,7 +161,7 @@ def _compare(
     if drafted.states is not None:
         errors = F.smooth_l1_loss(drafted.states.float(), hidden.float(), reduction="none")
         regression = mean(errors.mean(-1).unflatten(0, (-1, len(counts))).mean(0))
-    soft = mean(soft_cross_entropy(p, logits, config.top_k))
+    soft = mean(soft_cross_entropy(p, logits))
     accepted = overlap(p, logits.softmax(-1))  # [B, m]
     loss = config.regression * regression + config.soft * soft
     if config.overlap:

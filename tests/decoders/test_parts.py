@@ -10,7 +10,7 @@ from decoders.cache import KVCache
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.distribution import probabilities
 from decoders.models.small import random_model
-from decoders.propose.drafters.eagle_learner import loaded
+from decoders.propose.drafters.eagle import loaded
 from decoders.verify.token_verifier import walk
 
 # ---- cache --------------------------------------------------------------------------------------

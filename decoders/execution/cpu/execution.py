@@ -25,7 +25,7 @@ class Cpu(Execution):
     name = "cpu"
 
     def __init__(self, compiled: Container[int] = ()) -> None:
-        self.compiled, self.compiler, self.plain = compiled, Compiled(autotune=False), Eager()
+        self.compiled, self.compiler, self.plain = compiled, Compiled(), Eager()
 
     def uncompiled(self) -> Cpu | None:
         """The same operators of the kernel, one by one."""
@@ -49,9 +49,8 @@ class Cpu(Execution):
         else:
             logger.warning("the CPU kernel does not run %s: %s; PyTorch does", name, why)
 
-    def fit(self, loop: Any) -> bool:
-        """Packs the proposer's net. Caches need not grow where the target runs in the kernel, which
-        reads only the slots that are seen, and may not where a step is compiled."""
+    def fit(self, loop: Any) -> None:
+        """Packs the proposer's net."""
         target, drafter = loop.model.target, loop.drafter
         net = None if drafter is None else drafter.net
         if target.packed is not None and isinstance(net, torch.nn.Module):
@@ -59,7 +58,6 @@ class Cpu(Execution):
             if hasattr(body, "packed"):
                 self.offer(body, f"drafter {drafter}")
             pack_matrices(net, loop.model.dtype)
-        return target.packed is None and not self.compiled
 
     def begin(self, loop: Loop, run: Any) -> Any:
         return self._of(run).begin(loop, run)

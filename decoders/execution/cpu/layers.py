@@ -43,10 +43,6 @@ def reason(net: Any) -> str | None:
         return f"it runs the layers of decoders.models.transformer, here {type(net).__name__}"
     if cfg.qk_norm:
         return "it has no norm of queries and keys"
-    if cfg.group > 1:
-        return f"every head has keys of its own in it, here {cfg.group} share them"
-    if cfg.head != "linear" and hasattr(net, "output"):
-        return f"its output head is one matrix, here {cfg.head}"
     if hasattr(net, "output") and type(net).logits is not Transformer.logits:
         return f"it makes the logits of a Transformer, {type(net).__name__} has its own"
     size = sum(p.nbytes for p in net.layers.parameters())

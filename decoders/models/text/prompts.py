@@ -1,4 +1,4 @@
-"""Prompts as tokens of a model's own vocabulary (Chameleon, Janus, Emu3): one encoder, a template
+"""Prompts as tokens of a model's own vocabulary (Chameleon and others): one encoder, a template
 for each model. Rows are padded on the left to P positions."""
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ class Vocabulary:
             )
         return self.names[name]
 
-    def code_tokens(self, code: re.Pattern[str]) -> Tensor:
-        """[n] int64: the token of every code, by the number in its name, which is the pattern's
-        first group. Raises DecoderError where the numbers are not 0..n - 1."""
+    def code_tokens(self, code: re.Pattern[str], row_end: str | None = None) -> Tensor:
+        """[V] int64: the token of every code, by the number in its name, which is the pattern's
+        first group; the row end's, where there is one, is the last. Raises DecoderError where the
+        numbers are not 0, 1, ..."""
         matches = ((code.fullmatch(name), token) for name, token in self.names.items())
         tokens = {int(m[1].translate(LETTERS)): token for m, token in matches if m}
         if not tokens or sorted(tokens) != list(range(len(tokens))):
@@ -65,7 +66,8 @@ class Vocabulary:
                 f"the vocabulary of {self.path} must name its codes {code.pattern} from 0 on, "
                 f"found {len(tokens)} of them; is it this model's?"
             )
-        return torch.tensor([tokens[number] for number in range(len(tokens))])
+        codes = [tokens[number] for number in range(len(tokens))]
+        return torch.tensor(codes if row_end is None else [*codes, self.id(row_end)])
 
 
 def read_vocabulary(

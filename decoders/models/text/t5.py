@@ -2,31 +2,26 @@
 
 Cleaned caption -> 120 tokens, padded on the right -> encoder -> rolled to left padding, zero on the
 padding. Prompts are encoded one at a time, as the released code does: then features do not depend
-on what else is in the batch, and cached ones equal live ones bit for bit.
+on what else is in the batch.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.models.checkpoint import open_checkpoint
-from decoders.models.repository import WEIGHTS, locate
+from decoders.models.checkpoint import Checkpoint, open_checkpoint
 from decoders.models.text.cleaning import clean
-from decoders.models.text.features import left_padded
-from decoders.models.weights import checked, dtype_of, sha256_of
+from decoders.models.weights import dtype_of, sha256_of
 
 log = logging.getLogger(__name__)
 HUB = "google/flan-t5-xl"
-NEEDED = (("config.json",), ("tokenizer.json", "spiece.model"), WEIGHTS)
-ENCODER = ("shared.", "encoder.")  # tensors that are used; the rest are the decoder's
+UNREAD = ("decoder.", "lm_head.")  # tensors of the half that writes text
+TOKENIZER = ("tokenizer.json", "spiece.model")
 
 
 class T5Encoder:
@@ -48,21 +43,20 @@ class T5Encoder:
         self.device = torch.device(device)
         self.dtype = dtype_of(dtype) if isinstance(dtype, str) else dtype
         self.truncated: dict[str, int] = {}  # prompt -> its tokens before it was cut
-        self._folder: Path | None = None
+        self._opened: Checkpoint | None = None
         self._loaded: tuple[Any, Any] | None = None
 
     @property
-    def folder(self) -> Path:
-        """Where the checkpoint lies; a hub id is fetched. Raises DecoderError."""
-        if self._folder is None:
-            self._folder = _complete(locate(self.checkpoint, what="T5 text encoder"))
-        return self._folder
+    def opened(self) -> Checkpoint:
+        """The checkpoint; a hub id is fetched. Raises DecoderError."""
+        if self._opened is None:
+            self._opened = open_checkpoint(self.checkpoint, what="T5 text encoder")
+        return self._opened
 
     def sha256(self) -> dict[str, str]:
         """File name -> SHA-256 of the weights and the tokenizer."""
-        kept = (".safetensors", ".bin", ".model")
-        paths = [p for p in self.folder.iterdir() if p.suffix in kept or p.name == "tokenizer.json"]
-        return {f"text/{p.name}": sha256_of(p) for p in sorted(paths)}
+        words = {p.name: sha256_of(p) for p in self.opened.folder.iterdir() if p.name in TOKENIZER}
+        return {f"text/{name}": digest for name, digest in (self.opened.sha256() | words).items()}
 
     def check(self, prompts: list[str]) -> None:
         """Raises what `encode` would raise, without encoding: a prompt that is empty, or of which
@@ -132,69 +126,35 @@ class T5Encoder:
     def _load(self) -> tuple[Any, Any]:
         """The tokenizer and the encoder."""
         if self._loaded is None:
-            self._loaded = _read(self.folder, self.device, self.dtype)
+            self._loaded = _read(self.opened, self.device, self.dtype)
         return self._loaded
 
 
-def _complete(folder: Path) -> Path:
-    """The folder, if it holds all that is needed. Raises DecoderError with what is missing."""
-    present = {p.name for p in folder.iterdir()} if folder.is_dir() else set()
-    missing = [" or ".join(names) for names in NEEDED if not present & set(names)]
-    if missing:
-        raise DecoderError(
-            f"the T5 text encoder at {folder} is incomplete: no {'; no '.join(missing)}. Download "
-            f"config.json, tokenizer.json and *.safetensors of {HUB} (11 GB) into one folder and "
-            "name it (model.text=FOLDER), or run from cached features (prompts=features)"
-        )
-    return folder
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """What goes wrong while loading is raised; the library's log says it a second time, and some of
-    its messages cannot be formatted."""
-    from transformers.utils import logging as theirs
-
-    before = theirs.get_verbosity()
-    theirs.set_verbosity(theirs.CRITICAL)
-    try:
-        yield
-    finally:
-        theirs.set_verbosity(before)
-
-
-def _read(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The tokenizer and the encoder. Code that a folder brings along (`auto_map`) is never run."""
-    from safetensors import SafetensorError
+def _read(opened: Checkpoint, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The tokenizer and the encoder. Raises DecoderError with what to download."""
     from transformers import AutoTokenizer, T5EncoderModel
 
-    # What transformers would convert or follow in silence: weights of another kind, files that hold
-    # none, an index that names files elsewhere.
-    opened = open_checkpoint(str(folder), what="T5 text encoder", digests=False)
-    for name in opened.index:
-        if name.startswith(ENCODER):
-            opened.read(name)  # mapped, so that only its dtype costs anything
-    own: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    from decoders.models.pretrained import LOCAL, loading, read_model
+
     try:
-        with _silent():
+        with loading(opened):
             tokenizer = AutoTokenizer.from_pretrained(
-                folder, padding_side="right", truncation_side="right", **own
+                opened.folder, padding_side="right", truncation_side="right", **LOCAL
             )
-            loaded: Any = T5EncoderModel.from_pretrained(
-                folder, torch_dtype=dtype, output_loading_info=True, **own
-            )
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return tokenizer, read_model(opened, dtype, device, T5EncoderModel, UNREAD)
+    except DecoderError as error:
         raise DecoderError(
-            f"the T5 text encoder at {folder} cannot be read ({reason}); it is damaged or of "
-            f"another kind: download {HUB} again"
+            f"the T5 text encoder: {error}. Download config.json, tokenizer.json and *.safetensors "
+            f"of {HUB} (11 GB) into one folder and name it (model.text=FOLDER)"
         ) from error
-    encoder, missing = loaded[0], loaded[1]["missing_keys"]
-    if missing:
-        raise DecoderError(
-            f"the T5 encoder at {folder} lacks {len(missing)} tensors, such as {min(missing)}; "
-            f"download {HUB} again"
-        )
-    for name, parameter in encoder.named_parameters():
-        checked(parameter, name, folder)
-    return tokenizer, encoder.to(device).eval().requires_grad_(False)
+
+
+def left_padded(features: Tensor, mask: Tensor) -> TextFeatures:
+    """Right-padded features [B, P, F], mask [B, P] bool -> the same with the valid ones at the
+    right end in their order, zero elsewhere. A row without padding stays as it is."""
+    length = mask.shape[1]
+    place = torch.arange(length, device=mask.device) + mask.sum(1, keepdim=True)
+    place = place % length  # [B, P], where each position's feature comes from
+    rolled = features.gather(1, place[..., None].expand_as(features))  # [B, P, F]
+    valid = mask.gather(1, place)  # [B, P]
+    return TextFeatures(rolled.masked_fill(~valid[..., None], 0), valid)

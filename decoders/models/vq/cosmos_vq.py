@@ -40,16 +40,11 @@ class CosmosVQ:
     """net: `decoder.jit`, indices [B, 1, h, w] -> frames [B, 3, 1, H, W]. grid: codes per side. It
     does not encode."""
 
+    encodes = False
+
     def __init__(self, net: Any, grid: int, device: torch.device) -> None:
         self.net, self.grid = net, grid
         self.codebook = self.raw_codebook = codebook().to(device)
-
-    def encode(self, images: Tensor) -> Tensor:
-        """Raises DecoderError."""
-        raise DecoderError(
-            f"{FILE} turns codes into pictures alone: train on codes from a source of your own, "
-            "data._target_=module.Class (see decoders/training/sources.py), not on pictures"
-        )
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import DecoderError
 from decoders.kinds import Within
 
 GROUPS = 32
@@ -210,8 +209,7 @@ class Codebook(nn.Module):
 class LlamaGenVQ(nn.Module):
     """Images [B, 3, H, W] in [-1, 1] <-> codes [B, L] int64 in raster order.
 
-    encodes: False leaves the encoder out, for files that hold a decoder alone; `encode` is then a
-    DecoderError.
+    encodes: False leaves the encoder out, for files that hold a decoder alone.
     """
 
     def __init__(self, cfg: VQConfig, encodes: bool = True) -> None:
@@ -239,13 +237,7 @@ class LlamaGenVQ(nn.Module):
         return self.quantize.embedding.weight.detach().float()
 
     def latents(self, images: Tensor) -> Tensor:
-        """[B, 3, H, W] in [-1, 1] -> projected latents [B, h, w, C] float32. Raises DecoderError
-        where the tokenizer only decodes."""
-        if not self.encodes:
-            raise DecoderError(
-                "this VQ tokenizer holds a decoder without an encoder, so pictures cannot be "
-                "encoded; set model.tokenizer to a file with encoder.* and quant_conv.*"
-            )
+        """[B, 3, H, W] in [-1, 1] -> projected latents [B, h, w, C] float32."""
         z = self.quant_conv(self.encoder(images))  # [B, C, h, w]
         return self.quantize.project(z.permute(0, 2, 3, 1))  # [B, h, w, C]
 

@@ -1,9 +1,9 @@
 """Where the VQ tokenizers of released models are, and how they name what `LlamaGenVQ` names.
 
-LlamaGen's network (2406.06525) serves Janus too, and Chameleon (2405.09818, 8192 x 256, down 16),
-which has no attention in the coarsest level and a codebook that is not normalised. Chameleon's file
-and transformers' checkpoints have the names of taming-transformers (2012.09841); transformers' own
-Chameleon has no decoder (Anole's conversion carries one). Emu3's network is its own.
+LlamaGen's network (2406.06525) serves Chameleon too (2405.09818, 8192 x 256, down 16), which has no
+attention in the coarsest level and a codebook that is not normalised. Chameleon's files have the
+names of taming-transformers (2012.09841); transformers' own Chameleon has no decoder (Anole's
+conversion carries one).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import NoTokenizer, VQTokenizer, with_row_end
 from decoders.models.weights import checked
 
-CODEBOOK = "quantize.embedding.weight"
+CODEBOOK, DECODER = "quantize.embedding.weight", "decoder.conv_in.weight"
 MIDDLE = ("block_1", "attn_1", "block_2")  # taming's names of the middle's blocks
 logger = logging.getLogger(__name__)
 
@@ -32,19 +32,16 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Pictures:
     """A family's VQ tokenizer. released: what model.tokenizer may be set to. files: names of its
-    file, best first. roots: prefixes that its names may have in a checkpoint. mark: a tensor that
-    says a decoder is there. taming: taming's names, with the decoder's levels counted from the
-    finest where `finest_first`. emu3: Emu3's network, not LlamaGen's."""
+    file, best first. roots: prefixes that its names may have in a checkpoint. taming: taming's
+    names, with the decoder's levels counted from the finest. l2_norm: whether codes are looked up
+    by cosine."""
 
     what: str
     released: str
     files: tuple[str, ...] = ()
     roots: tuple[str, ...] = ("",)
-    mark: str = "decoder.conv_in.weight"
     taming: bool = False
-    finest_first: bool = False
     l2_norm: bool = True
-    emu3: bool = False
 
     def root(self, opened: Checkpoint, name: str) -> str | None:
         """The prefix under which a checkpoint has a tensor; None where it has none."""
@@ -57,11 +54,11 @@ class Pictures:
         name = re.sub(r"\.mid\.(\d)\.", lambda m: f".mid.{MIDDLE[int(m[1])]}.", own)
         name = name.replace("encoder.conv_blocks.", "encoder.down.").replace(".res.", ".block.")
 
-        def level(match: re.Match[str]) -> str:
-            index = int(match[1])
-            return f"decoder.up.{levels - 1 - index if self.finest_first else index}."
-
-        return re.sub(r"^decoder\.conv_blocks\.(\d+)\.", level, name)
+        return re.sub(
+            r"^decoder\.conv_blocks\.(\d+)\.",
+            lambda m: f"decoder.up.{levels - 1 - int(m[1])}.",
+            name,
+        )
 
 
 LLAMAGEN = Pictures(
@@ -81,17 +78,7 @@ CHAMELEON = Pictures(
     ),
     roots=("model.vqmodel.", ""),
     taming=True,
-    finest_first=True,
     l2_norm=False,
-)
-JANUS = Pictures("Janus VQ tokenizer", "a whole checkpoint", roots=("model.vqmodel.",), taming=True)
-DEEPSEEK = Pictures("Janus VQ tokenizer", "a whole checkpoint", roots=("gen_vision_model.",))
-EMU3 = Pictures(
-    "Emu3 VQ model",
-    "a checkpoint of Emu3-Gen in transformers' layout",
-    roots=("model.vqmodel.", "vqmodel.", ""),
-    mark="decoder.norm_out.conv_y.weight",
-    emu3=True,
 )
 
 
@@ -99,6 +86,7 @@ def load_pictures(
     kind: Pictures,
     target: Checkpoint,
     source: str | None,
+    codes: int,
     grid: int,
     device: torch.device,
     row_end: bool = False,
@@ -106,17 +94,28 @@ def load_pictures(
     """The image tokenizer in float32, and the SHA-256 of its files where they are not the target's.
 
     source: folder, file or hub id; None: the target's own decoder, else a file next to it, else its
-    codebook alone (no pictures), else nothing.
+    codebook alone (no pictures), else nothing. codes: V of the target, the row end included. Raises
+    DecoderError where the tokenizer has others.
     """
-    if source is None and kind.root(target, kind.mark) is None:
-        found = find(target.folder, kind.files)
-        if found is None:
-            return _without(kind, target, device, row_end), {}
-        source = str(found)
-    files = (*kind.files, *WEIGHTS)  # its own, else those of a model that carries it
-    opened = target if source is None else open_checkpoint(source, files, kind.what)
-    tokenizer = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
-    return tokenizer, {} if opened is target else opened.sha256()
+    made: VQTokenizer | NoTokenizer
+    opened = target
+    if source is None and kind.root(target, DECODER) is None:
+        beside = find(target.folder, kind.files)
+        source = None if beside is None else str(beside)
+    if source is None and kind.root(target, DECODER) is None:
+        made = _without(kind, target, device, row_end)
+        if made.table is None:
+            return made, {}
+    else:
+        files = (*kind.files, *WEIGHTS)  # its own, else those of a model that carries it
+        opened = target if source is None else open_checkpoint(source, files, kind.what)
+        made = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
+    if len(made.codebook) != codes:
+        raise DecoderError(
+            f"{target.path} draws with {codes - row_end} codes, its VQ tokenizer has "
+            f"{len(made.codebook) - row_end}; do they belong together?"
+        )
+    return made, {} if opened is target else opened.sha256()
 
 
 def _without(
@@ -139,8 +138,8 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
     """The VQ model of a checkpoint, float32 on the CPU; grid: the side of the images it makes. A
     file with a decoder alone is read too: its tokenizer does not encode. Raises DecoderError where
     the checkpoint holds none, or one without a decoder."""
-    at = kind.root(opened, kind.mark)
-    needed = (kind.mark, CODEBOOK)
+    at = kind.root(opened, DECODER)
+    needed = (DECODER, CODEBOOK)
     if at is None or any(f"{at}{name}" not in opened.index for name in needed):
         only = "" if kind.root(opened, CODEBOOK) is None else "a codebook but "
         expected = " and ".join(f"{at or kind.roots[0]}{name}" for name in needed)
@@ -148,10 +147,6 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
             f"{opened.path} holds {only}no {kind.what}: expected {expected}, found "
             f"{some(opened.keys())}; set model.tokenizer to {kind.released}"
         )
-    if kind.emu3:
-        from decoders.models.vq.emu3_vq import read_emu3_vq
-
-        return read_emu3_vq(opened, grid, at)
     cfg, encoding = shape_of(kind, opened, at, grid), (f"{at}encoder.", f"{at}quant_conv.")
     with torch.device("meta"):
         # Some tensors of an encoder without the rest are an error of the load.

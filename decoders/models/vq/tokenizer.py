@@ -15,8 +15,8 @@ FAR = 100.0  # the row end's distance, in diameters of the codebook
 
 
 class VQTokenizer:
-    """A VQ model (`LlamaGenVQ`, `Emu3VQ`) kept in float32: decoding costs little, rounding would
-    show.
+    """A VQ model kept in float32: decoding costs little, rounding would show. vq: `decode` of codes
+    [B, L], `codebook` and `raw_codebook` [V, C], `grid`, and where it `encodes` also `encode`.
 
     row_end: code n of n + 1 follows the codes of every row and carries no picture.
     """
@@ -52,6 +52,12 @@ class VQTokenizer:
     def encode(self, images: Tensor) -> Tensor:
         """Images [B, 3, H, W] in [0, 1] -> codes [B, L] with their row ends. Raises DecoderError
         for a tokenizer that only decodes."""
+        if not self.vq.encodes:
+            raise DecoderError(
+                "this VQ tokenizer only turns codes into pictures: set model.tokenizer to a file "
+                "that holds an encoder too, or train on codes from a source of your own, "
+                "data._target_=module.Class (see decoders/training/sources.py)"
+            )
         codes: Tensor = self.vq.encode(images)  # [B, side**2]
         if not self.row_end:
             return codes

@@ -9,18 +9,18 @@ features, in decoding as in training. The loss has no term on features (`loss.re
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from decoders.api import ImageModel, Prefill
+from decoders.api import Prefill
 from decoders.cache import VALUES, Reads
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
-from decoders.propose.drafters.eagle_learner import EagleLearner, fresh, loaded_from_eagle
+from decoders.propose.drafters.eagle_learner import FeatureLearner, fresh
 from decoders.propose.drafters.sessions import EagleSession
-from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.propose.drafters.shared import Trained
 from decoders.training.states import States
 
 
@@ -36,8 +36,8 @@ class Eagle3Net(EagleNet):
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         self.reads = layers_read(cfg.layers)
-        values = len(self.reads) * cfg.kv_heads * cfg.head_dim
-        self.fuse = nn.Linear(cfg.width + values, cfg.width, bias=False)
+        inputs = (1 + len(self.reads)) * cfg.width
+        self.fuse = nn.Linear(inputs, cfg.width, bias=False)
         with torch.no_grad():
             self.fuse.weight.zero_()
             self.fuse.weight[:, : cfg.width] = torch.eye(cfg.width)
@@ -70,9 +70,7 @@ class Eagle3Session(EagleSession):
         return self.net.fused(hidden, self.target_cache.gathered(self.net.reads, slots))
 
 
-def untrained(model: ImageModel) -> Eagle3Net:
-    """A net for the model's target, float32."""
-    return fresh(model, Eagle3Net)
+untrained = partial(fresh, kind=Eagle3Net)
 
 
 class Eagle3(Trained):
@@ -82,13 +80,10 @@ class Eagle3(Trained):
     untrained, reads_cache, dtype = staticmethod(untrained), True, None
 
 
-class Eagle3Learner(EagleLearner):
-    """Trains `Eagle3Net`. checkpoint: an EAGLE-3 drafter to go on from, or the name of an EAGLE
-    drafter of the model's, whose weights it starts with; None starts from random weights and the
-    target's embedding."""
+class Eagle3Learner(FeatureLearner):
+    """Trains `Eagle3Net`, see `FeatureLearner`."""
 
     untrained = staticmethod(untrained)
-    loaded = loaded_from_eagle
 
     @property
     def reads(self) -> Reads:
@@ -97,6 +92,3 @@ class Eagle3Learner(EagleLearner):
     def read(self, states: States, noise: Tensor | None) -> Tensor:
         assert states.kept is not None
         return self.net.fused(super().read(states, noise), states.kept.float())
-
-    def save(self, folder: Path) -> str:
-        return NetLearner.save(self, folder)

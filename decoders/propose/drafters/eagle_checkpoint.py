@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
-from decoders.models.checkpoint import Checkpoint, Source, assign, fill, open_checkpoint
+from decoders.models.checkpoint import Checkpoint, Source, assign, fill, open_checkpoint, some
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.layouts import harmless, layer_sources, released_layer
 from decoders.models.shape import TransformerConfig
@@ -52,12 +52,10 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     if not isinstance(target, Transformer):
         raise DecoderError(f"EAGLE drafters need a Transformer target, found {type(target)}")
     opened = open_checkpoint(source, what="EAGLE drafter")
-    chameleon = target.cfg.conditioning == "tokens"
-    shape_of = chameleon_config if chameleon else llamagen_config
-    cfg = shape_of(opened, target.cfg)
-    input_norm = chameleon and f"{LAYER}input_layernorm.weight" in opened.index
+    cfg = drafter_config(opened, target.cfg)
+    input_norm = f"{LAYER}input_layernorm.weight" in opened.index
     net: EagleNet = empty(ChameleonEagleNet if input_norm else EagleNet, cfg)
-    if chameleon:
+    if cfg.conditioning == "tokens":
         net.code_tokens = target.code_tokens
     weight = target.tok_embeddings.weight
     default = {EMBEDDING: weight, BIAS: weight.new_zeros(cfg.width)}
@@ -70,76 +68,43 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     return cast(net, model.device, model.dtype), opened.sha256()
 
 
-def llamagen_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
-    """The drafter's shape: one layer on the target's places."""
-    config = opened.config
-    if not config:
-        raise DecoderError(f"no config.json beside {opened.path}: expected it with the drafter")
-    require_one_layer(opened)
-    wrong = [
-        f"{key}: drafter {config[key]}, target {expected}"
-        for key, expected in (("hidden_size", target.width), ("vocab_size", rows_of(target)))
-        if key in config and int(config[key]) != expected
-    ]
-    kind = str(config.get("input_type"))
-    side = SIDES.get(kind, target.grid)
-    if target.grid in SIDES.values() and side != target.grid:  # both of a released size
-        wrong.append(f"input_type {kind}: {side} codes a side, target {target.grid}")
-    if wrong:
-        raise DecoderError(
-            f"drafter {opened.path} and target do not fit: {'; '.join(wrong)}. Pick the drafter "
-            "that was trained for this target"
-        )
-    choices = {key: value for key, value in config.get(OURS, {}).items() if key in CHOICES}
-    ffn = int(config.get("intermediate_size", target.ffn))
-    return one_layer(opened, target, ffn=ffn, qk_norm=False, **choices)
-
-
-def chameleon_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
-    """The drafter's shape: one layer on the target's places."""
-    gate = f"{LAYER}mlp.gate_proj.weight"
+def drafter_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
+    """The drafter's shape: one layer on the target's places, as wide as its tensors; heads, and
+    what it was trained with, as config.json has them, else the target's. Raises DecoderError."""
+    config, gate = opened.config, f"{LAYER}mlp.gate_proj.weight"
     if gate not in opened.index:
         raise DecoderError(
-            f"{opened.path} is no EAGLE drafter: expected {gate}, found {sorted(opened.index)[:4]}"
+            f"{opened.path} is no EAGLE drafter: expected {gate}, found {some(opened.keys())}"
         )
-    require_one_layer(opened)
-    ffn, width = opened.shape(gate, 2)
-    shape, expected = {"width": width}, {"width": target.width}
-    if EMBEDDING in opened.index:
-        shape["vocabulary"], expected["vocabulary"] = opened.shape(EMBEDDING)[0], target.tokens
-    if shape != expected:
-        raise DecoderError(
-            f"drafter {opened.path} and target do not fit: the drafter has {shape}, the target "
-            f"{expected}. Pick the drafter that was trained for this target"
-        )
-    norm = f"{LAYER}self_attn.q_norm.weight" in opened.index
-    return one_layer(opened, target, ffn=ffn, qk_norm=norm)
-
-
-def one_layer(opened: Checkpoint, target: TransformerConfig, **fields: Any) -> TransformerConfig:
-    """A drafter's shape: the target's, where neither config.json nor `fields` says it. Raises
-    DecoderError where its heads cannot share keys and values."""
-    config = opened.config
-    heads = int(config.get("num_attention_heads", target.heads))
-    usual = target.kv_heads if heads == target.heads else heads
-    shared = int(config.get("num_key_value_heads") or usual)
-    if heads % shared:
-        raise DecoderError(
-            f"the drafter's config.json has {heads} heads that share {shared} of keys and values: "
-            "expected a multiple"
-        )
-    eps = float(config.get("rms_norm_eps", target.norm_eps))
-    return replace(target, layers=1, heads=heads, group=heads // shared, norm_eps=eps, **fields)
-
-
-def require_one_layer(opened: Checkpoint) -> None:
-    """DecoderError where config.json speaks of more layers than an EAGLE drafter has."""
-    layers = int(opened.config.get("num_hidden_layers", 1))
+    layers = int(config.get("num_hidden_layers", 1))
     if layers != 1:
         raise DecoderError(
             f"{opened.path}: an EAGLE drafter has one layer, config.json says {layers}; is this "
             "the target's folder?"
         )
+    ffn, width = opened.shape(gate, 2)
+    pairs = {"width": (width, target.width)}
+    if EMBEDDING in opened.index:
+        pairs["vocabulary"] = opened.shape(EMBEDDING)[0], rows_of(target)
+    side = SIDES.get(str(config.get("input_type")))
+    if side is not None and target.grid in SIDES.values():  # both of a released size
+        pairs["codes per side"] = side, target.grid
+    wrong = [f"{name}: drafter {a}, target {b}" for name, (a, b) in pairs.items() if a != b]
+    if wrong:
+        raise DecoderError(
+            f"drafter {opened.path} and target do not fit: {'; '.join(wrong)}. Pick the drafter "
+            "that was trained for this target"
+        )
+    heads = int(config.get("num_attention_heads", target.heads))
+    return replace(
+        target,
+        layers=1,
+        heads=heads,
+        ffn=ffn,
+        norm_eps=float(config.get("rms_norm_eps", target.norm_eps)),
+        qk_norm=f"{LAYER}self_attn.q_norm.weight" in opened.index,
+        **{key: value for key, value in config.get(OURS, {}).items() if key in CHOICES},
+    )
 
 
 def rows_of(cfg: TransformerConfig) -> int:
@@ -176,7 +141,7 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
         "hidden_size": cfg.width,
         "intermediate_size": cfg.ffn,
         "num_attention_heads": cfg.heads,
-        "num_key_value_heads": cfg.kv_heads,
+        "num_key_value_heads": cfg.heads,
         "num_hidden_layers": 1,
         "rms_norm_eps": cfg.norm_eps,
         "vocab_size": rows_of(cfg),

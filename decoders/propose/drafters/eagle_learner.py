@@ -1,4 +1,4 @@
-"""The EAGLE drafter in training: teacher-forced first drafts, deeper ones on its own features.
+"""EAGLE's layer in training: teacher-forced first drafts, deeper ones on its own features.
 
 Depth 1 runs over the whole image at once: at the place of code j it reads [embedding of code j ;
 state that predicted it] and predicts the next state. A deeper draft from root r reads the feature
@@ -10,7 +10,6 @@ side by side, told apart by the mask.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -23,9 +22,7 @@ from decoders.distribution import Guided
 from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.transformer import Transformer, prefix_mask
-from decoders.propose.drafters.eagle import net_of
-from decoders.propose.drafters.eagle_checkpoint import save_eagle
-from decoders.propose.drafters.shared import NetLearner, check_match
+from decoders.propose.drafters.shared import NetLearner
 from decoders.training.states import Drafted, States, transformer_of
 
 Net = TypeVar("Net", bound=EagleNet)
@@ -47,15 +44,19 @@ class Head(Guided):
         return self.target.logits(hidden.to(self.target.output.weight.dtype))
 
 
-class EagleLearner(NetLearner):
-    """Trains `EagleNet`. checkpoint: a drafter to go on from (a name of the model's drafters, a
-    folder or a hub id); null starts from random weights and the target's embedding."""
-
-    def untrained(self, model: ImageModel) -> EagleNet:
-        return fresh(model)
+class FeatureLearner(NetLearner):
+    """Trains a net that has EAGLE's layer. checkpoint: a drafter of its kind to go on from, or the
+    name of an EAGLE drafter of the model's, whose weights it starts with; None starts from random
+    weights and the target's embedding."""
 
     def loaded(self, model: ImageModel, checkpoint: str) -> Any:
-        return loaded(model, checkpoint)
+        stored = model.drafters.get(checkpoint)
+        if type(stored) is not EagleNet:
+            return super().loaded(model, checkpoint)
+        net = self.untrained(model)
+        weights = {name: value.float() for name, value in stored.state_dict().items()}
+        net.load_state_dict(weights, strict=False)
+        return net
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
@@ -89,11 +90,8 @@ class EagleLearner(NetLearner):
         self, ids: Tensor, features: Tensor, rope: Tensor, mask: Tensor, entries: Any
     ) -> Tensor:
         """ids [R, T], features [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
-        bias = attention_bias(mask, features.dtype, self.net.cfg.group)
+        bias = attention_bias(mask, features.dtype)
         return self.net.run(ids, features, rope, bias, entries, ids)
-
-    def save(self, folder: Path) -> str:
-        return save_eagle(self.net, folder)
 
 
 def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
@@ -101,33 +99,13 @@ def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
     target's family has it."""
     target = transformer_of(model)
     family: Any = ChameleonEagleNet if target.cfg.conditioning == "tokens" else EagleNet
-    net = _like(target, (kind or family)(target.cfg))
+    net = same_codes(target, (kind or family)(target.cfg))
     with torch.no_grad():
         net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
     return net
 
 
-def loaded(model: ImageModel, checkpoint: str) -> EagleNet:
-    """A drafter's weights as a trainable float32 net of its own. Raises DecoderError where it could
-    not draft for the model's target."""
-    stored = net_of(model, checkpoint)
-    check_match(stored, model.target)
-    net = _like(stored, type(stored)(stored.cfg)).to(model.device)
-    net.load_state_dict({name: value.float() for name, value in stored.state_dict().items()})
-    return net
-
-
-def loaded_from_eagle(learner: NetLearner, model: ImageModel, checkpoint: str) -> Any:
-    """As `NetLearner.loaded`, of a net that holds EAGLE's; an EAGLE drafter of the model's fills
-    what it has of it."""
-    if type(model.drafters.get(checkpoint)) is not EagleNet:
-        return NetLearner.loaded(learner, model, checkpoint)
-    net = learner.untrained(model)
-    net.load_state_dict(loaded(model, checkpoint).state_dict(), strict=False)
-    return net
-
-
-def _like(owner: Transformer | EagleNet, net: Net) -> Net:
+def same_codes(owner: Transformer | EagleNet, net: Net) -> Net:
     """`net` with the codes' token ids of a target or drafter: they are the checkpoint's own."""
     net.code_tokens = owner.code_tokens
     return net

@@ -248,5 +248,5 @@ class FalconLearner(NetLearner):
 
     def _run(self, x: Tensor, rope: Tensor, mask: Tensor, entries: Any) -> Tensor:
         """x [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
-        bias = attention_bias(mask, x.dtype, self.net.cfg.group)
+        bias = attention_bias(mask, x.dtype)
         return self.net.layers[0](x, rope, bias, 0, entries, x)

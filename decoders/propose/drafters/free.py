@@ -6,9 +6,7 @@ make another target here, so the target stays frozen and the exit alone is learn
 than FREE can do. It keeps a key/value cache of its own and reads the prefix itself, as a draft
 model does (`decoders.propose.drafters.draft_model`).
 
-Without a checkpoint the exit passes the state on unchanged: a plain early exit, which any library
-can build from the target's weights. So two implementations of speculative decoding can draft the
-same (`study=peers`).
+Without a checkpoint the exit passes the state on unchanged: a plain early exit.
 """
 
 from __future__ import annotations

@@ -48,14 +48,12 @@ class GlideNet(nn.Module):
                 linear.weight.mul_(0.5)
 
     def glimpse(self, x: Tensor, rope: Tensor, bias: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Cross-attention of x [R, T, D] over the target's keys and values [R, K, S, d], in their
-        dtype, since another one would be a copy of the whole cache; bias [R, 1, G T, S]."""
+        """Cross-attention of x [R, T, D] over the target's keys and values [R, H, S, d], in their
+        dtype, since another one would be a copy of the whole cache; bias [R, 1, T, S]."""
         cfg, (rows, length, _) = self.cfg, x.shape
         query = self.query(self.glimpse_norm(x)).view(rows, length, -1, cfg.head_dim)
         query = rotate(query.transpose(1, 2), rope)  # [R, H, T, d]
-        query = query.reshape(rows, cfg.kv_heads, -1, cfg.head_dim)  # [R, K, G T, d]
-        values = attend(query.to(k.dtype), k, v, bias).to(x.dtype)
-        values = values.reshape(rows, cfg.heads, length, cfg.head_dim)
+        values = attend(query.to(k.dtype), k, v, bias).to(x.dtype)  # [R, H, T, d]
         return self.out(values.transpose(1, 2).reshape(rows, length, -1))
 
     def run(
@@ -66,7 +64,7 @@ class GlideNet(nn.Module):
         target: tuple[Tensor, Tensor, Tensor],
     ) -> Tensor:
         """Embeddings [R, T, D] -> what the target's head reads, [R, T, D]. codes: bias
-        [R, 1, G T, S], cache and index of the self-attention; target: bias, keys and values."""
+        [R, 1, T, S], cache and index of the self-attention; target: bias, keys and values."""
         layer = self.layer
         bias, cache, index = codes
         x = x + layer.attention(layer.attention_norm(x), rope, bias, 0, cache, index)
@@ -89,7 +87,7 @@ class GlideSession(CachedSession):
     def _new_cache(self, rows: int, capacity: int) -> KVCache:
         cfg = self.net.cfg
         device = self.root_code.device
-        return KVCache(1, rows, capacity, cfg.kv_heads, cfg.head_dim, torch.float32, device)
+        return KVCache(1, rows, capacity, cfg.heads, cfg.head_dim, torch.float32, device)
 
     def read_prefix(self, start: Prefill) -> None:
         """Which slots of the target's prefix are there to be seen."""
@@ -105,9 +103,9 @@ class GlideSession(CachedSession):
         rope = rope_at(net.rope, cfg.prefix + inputs.places)[:, None]  # [R, 1, T, d / 2]
         read = self.target_slots < cfg.prefix + self.root_slot  # [R, S], slots before the root's
         glimpsed = (read & self.open)[:, None].expand(-1, x.shape[1], -1)  # [R, T, S]
-        bias = attention_bias(inputs.mask, x.dtype, cfg.group)
+        bias = attention_bias(inputs.mask, x.dtype)
         k, v = cache.read(cfg.layers - 1)
-        target = attention_bias(glimpsed, k.dtype, cfg.group), k, v
+        target = attention_bias(glimpsed, k.dtype), k, v
         out = net.run(x, rope, (bias, self.cache, self.cache.flat_index(inputs.slots)), target)
         return inputs.pick(out.to(k.dtype))  # as the target's head takes it
 
@@ -135,7 +133,7 @@ class GlideLearner(NetLearner):
         net, target, codes = self.net, self.target, states.codes
         assert states.kept is not None
         prefix, length = target.prefix, codes.shape[1]
-        shape = (len(codes), states.kept.shape[1], net.cfg.kv_heads, net.cfg.head_dim)
+        shape = (len(codes), states.kept.shape[1], net.cfg.heads, net.cfg.head_dim)
         k, v = (part.float().reshape(shape).transpose(1, 2) for part in states.kept.unbind(2))
         slots = torch.arange(shape[1], device=codes.device)
         open_ = F.pad(states.text.valid(states.drop), (0, shape[1] - prefix), value=True)  # [R, S]
@@ -147,12 +145,11 @@ class GlideLearner(NetLearner):
             again = (d - 1) * len(roots)  # keys of codes that are among the first L - 1
             before = F.pad(every <= reads[:, None], (0, again))  # [m, S]
             glimpsed = (slots < prefix + at[:, None]) & open_[:, None]  # [R, m, S]
-            group = net.cfg.group
             out = net.run(
                 target.embed(codes[:, reads]).float(),
                 net.rope[prefix + reads],
-                (attention_bias(before.expand(len(codes), -1, -1), k.dtype, group), entries, codes),
-                (attention_bias(glimpsed, k.dtype, group), k, v),
+                (attention_bias(before.expand(len(codes), -1, -1), k.dtype), entries, codes),
+                (attention_bias(glimpsed, k.dtype), k, v),
             )
             drafted.append(Drafted(reads + 1, out, Head(target)))
         return drafted

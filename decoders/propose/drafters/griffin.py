@@ -15,20 +15,20 @@ paper's further loss on the target's top 10 is left out.
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from decoders.api import ImageModel, Prefill
+from decoders.api import Prefill
 from decoders.models.eagle_net import EagleNet
 from decoders.models.parts import RMSNorm
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import swiglu
-from decoders.propose.drafters.eagle_learner import EagleLearner, Head, fresh, loaded_from_eagle
+from decoders.propose.drafters.eagle_learner import FeatureLearner, Head, fresh
 from decoders.propose.drafters.sessions import EagleSession, NetInput
-from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.propose.drafters.shared import Trained
 from decoders.training.states import Drafted
 
 
@@ -81,9 +81,7 @@ class GriffinSession(EagleSession):
         return super()._logits(hidden.chunk(2, -1)[0].to(self.dtype), depth)
 
 
-def untrained(model: ImageModel) -> GriffinNet:
-    """A net for the model's target, float32."""
-    return fresh(model, GriffinNet)
+untrained = partial(fresh, kind=GriffinNet)
 
 
 class Griffin(Trained):
@@ -93,12 +91,10 @@ class Griffin(Trained):
     untrained = staticmethod(untrained)
 
 
-class GriffinLearner(EagleLearner):
-    """Trains the net. checkpoint: a GRIFFIN drafter to go on from, or the name of an EAGLE drafter
-    of the model's, whose weights it starts with."""
+class GriffinLearner(FeatureLearner):
+    """Trains the net, see `FeatureLearner`."""
 
     untrained = staticmethod(untrained)
-    loaded = loaded_from_eagle
 
     def _run(self, *arguments: Any) -> Tensor:
         return self.net.parted(super()._run(*arguments))
@@ -106,6 +102,3 @@ class GriffinLearner(EagleLearner):
     def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
         predict, regress = out.chunk(2, -1)
         return Drafted(places, predict, Head(self.target), states=regress)
-
-    def save(self, folder: Path) -> str:
-        return NetLearner.save(self, folder)

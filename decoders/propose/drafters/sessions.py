@@ -161,7 +161,7 @@ class EagleSession(CachedSession):
 
     def _new_cache(self, rows: int, capacity: int) -> KVCache:
         cfg, weight = self.net.cfg, self.net.fc.weight
-        return KVCache(1, rows, capacity, cfg.kv_heads, cfg.head_dim, weight.dtype, weight.device)
+        return KVCache(1, rows, capacity, cfg.heads, cfg.head_dim, weight.dtype, weight.device)
 
     def read_prefix(self, start: Prefill) -> None:
         text, drop = start.text.paired(self.copies)

@@ -21,8 +21,8 @@ from decoders.kinds import fitted
 from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, cast
+from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
-from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.tiny.bundle import check_together, load
 from decoders.tiny.recipes import reading, target, vq
 from decoders.tiny.recipes.recipe import Recipe

@@ -11,13 +11,13 @@ import pytest
 from bench.config.compose import compose_study
 from bench.config.schema import LoaderConfig
 from bench.data.errors import EXPLAINED, PromptError
-from bench.prompts import PromptSet, load_prompts
+from bench.prompts import Prompt, load_prompts
 from bench.prompts.file import captions_of
 from bench.run.runner import run_study
 from tests.bench import fakes
 
 
-def load(name: str, count: int | None = None, **settings: Any) -> PromptSet:
+def load(name: str, count: int | None = None, **settings: Any) -> list[Prompt]:
     return load_prompts(LoaderConfig(name, f"bench.prompts.{name}.load", settings), count)
 
 

@@ -45,7 +45,7 @@ RECORDED = EVERY | {  # of every other kind of loop, proposer and verifier
     ),
     "block": DecoderSpec("block", LOOP, EAGLE, CHAIN, of("verify.block.Block")),
     "traversal": DecoderSpec("traversal", LOOP, EAGLE, STATIC, of("verify.traversal.Traversal")),
-    "zipar": DecoderSpec("zipar", of("loops.zipar.ZipAR", window=2, adaptive=True)),
+    "zipar": DecoderSpec("zipar", of("loops.zipar.ZipAR", window=2)),
     "coral": DecoderSpec("coral", of("loops.grouped.Grouped", target="coral")),
 }
 PAIRS = 6  # verified pairs recorded of an image
@@ -193,7 +193,7 @@ def test_a_compiled_step_gives_the_codes_of_an_eager_one_and_has_no_guards(monke
         return real(function, options=options, **more)
 
     monkeypatch.setattr(torch, "compile", seen)
-    how = Compiled(autotune=False)
+    how = Compiled()
     made, _ = codes_of(how, "lantern_pp", 1.0)
     wanted, _ = codes_of(execution("eager"), "lantern_pp", 1.0)
     assert_same(made, wanted)
@@ -203,7 +203,7 @@ def test_a_compiled_step_gives_the_codes_of_an_eager_one_and_has_no_guards(monke
 
 @torch.inference_mode()
 def test_one_compiled_prefill_serves_caches_of_any_size():
-    how, model = Traced(autotune=False), random_model(vocab=16, grid=4)
+    how, model = Traced(), random_model(vocab=16, grid=4)
     target, text = model.target, model.text.encode(["a b", "c"])
     for capacity in (40, 64):
         mine, right = (target.new_cache(4, capacity) for _ in range(2))
@@ -216,7 +216,7 @@ def test_one_compiled_prefill_serves_caches_of_any_size():
 
 def test_compiled_pieces_of_two_decoders_are_two():
     """Compiled pieces have no guards: another temperature must not meet the first one's code."""
-    how = Traced(autotune=False)
+    how = Traced()
     for temperature in (0.0, 1.0):
         made, _ = codes_of(how, "ar", temperature)
         wanted, _ = codes_of(execution("eager"), "ar", temperature)

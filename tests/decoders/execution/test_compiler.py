@@ -60,7 +60,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_without_a_compiler_there_is_one_warning_and_the_codes_are_the_same(
     name, no_compiler, caplog
 ):
-    how = Compiled(autotune=False)
+    how = Compiled()
     made, _ = codes_of(how, name, 1.0)
     assert set(made[0].trace.path.values()) == {"eager"}
     wanted, _ = codes_of(execution("eager"), name, 1.0)

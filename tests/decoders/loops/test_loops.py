@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from decoders.api import CodeKind, DecoderError, Generation, NumericalError, Sampling
-from decoders.cache import KVCache
 from decoders.compose import resolve
-from decoders.loops import autoregressive, speculative
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
@@ -180,25 +178,3 @@ def test_incomplete_compositions_are_refused() -> None:
         Autoregressive(MODEL, Sampling(), TreeProposer(Eagle(MODEL), Chain(depth=2)))
     with pytest.raises(DecoderError, match="no drafter 'medusa'; it has: eagle"):
         Eagle(MODEL, checkpoint="medusa")
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("tree", TREES)
-def test_a_growing_cache_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, tree: str, temperature: float
-) -> None:
-    prompts, grown = ["a", "b", "c"], []
-    widened = KVCache.widened
-    monkeypatch.setattr(KVCache, "widened", lambda self, n: (grown.append(n), widened(self, n))[1])
-    text, noise = MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, LENGTH)
-    ar = Autoregressive(MODEL, Sampling(temperature=temperature, cfg=2.0))
-    found = {}
-    for block in (1, 64):
-        monkeypatch.setattr(speculative, "BLOCK", block)
-        monkeypatch.setattr(autoregressive, "BLOCK", block)
-        drafted = run(tree, "lantern", temperature, prompts).codes
-        found[block] = drafted, ar.generate(text, noise).codes
-        assert bool(grown) is (block == 1)
-        grown.clear()
-    assert torch.equal(found[1][0], found[64][0])
-    assert torch.equal(found[1][1], found[64][1])

@@ -35,7 +35,7 @@ KERNEL = pytest.mark.skipif(missing() is not None, reason="no kernel")
 
 def traced() -> Execution:
     how = Cpu(range(1, 9))
-    how.compiler = Traced(autotune=False)
+    how.compiler = Traced()
     return how
 
 

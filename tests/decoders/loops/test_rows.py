@@ -31,8 +31,6 @@ def loop(name: str, **options: Any) -> DecoderSpec:
 AR = loop("autoregressive.Autoregressive")
 ROWS = {
     "zipar": loop("zipar.ZipAR", window=2),
-    "zipar, above": loop("zipar.ZipAR", window=2, first="above"),
-    "zipar, adaptive": loop("zipar.ZipAR", window=2, adaptive=True),
     **{name: loop("grouped.Grouped", target=name) for name in ("par", "saic", "coral")},
 }
 
@@ -50,11 +48,10 @@ def made(
     "spec",
     [
         loop("zipar.ZipAR", window=GRID),
-        loop("zipar.ZipAR", window=99, adaptive=True, first="above"),
         loop("grouped.Grouped"),
         loop("grouped.Grouped", target="plain"),
     ],
-    ids=["zipar", "zipar adaptive", "grouped", "grouped, plain"],
+    ids=["zipar", "grouped", "grouped, plain"],
 )
 def test_one_row_or_groups_of_one_are_ar_code_by_code(spec: DecoderSpec, how: str) -> None:
     found, wanted = made(spec, how), made(AR, how)
@@ -80,7 +77,7 @@ def test_rows_take_the_forwards_that_the_paper_counts() -> None:
         assert made(ROWS[name]).trace.target_calls.tolist() == [forwards] * 5
 
 
-@pytest.mark.parametrize("name", ["zipar", "zipar, adaptive", "par", "coral"])
+@pytest.mark.parametrize("name", ["zipar", "par", "coral"])
 def test_slots_that_are_not_decoded_are_not_seen(name: str) -> None:
     """Released ZipAR sees them, as keys of zeros. What a slot held before changes nothing."""
     decoder: Any = build_decoder(MODEL, ROWS[name], SETTINGS["sampled"])
@@ -103,10 +100,9 @@ def test_slots_that_are_not_decoded_are_not_seen(name: str) -> None:
     [
         (loop("zipar.ZipAR", window=1), 0.1380),
         (loop("zipar.ZipAR", window=2), 0.0),
-        (loop("zipar.ZipAR", window=1, adaptive=True), 0.0),  # of two columns
         (loop("grouped.Grouped"), 0.0),
     ],
-    ids=["zipar", "one row", "adaptive", "groups of one"],
+    ids=["zipar", "one row", "groups of one"],
 )
 def test_the_law_of_whole_images(spec: DecoderSpec, tv: float) -> None:
     """Of two codes and 2 x 2 places."""
@@ -117,9 +113,5 @@ def test_the_law_of_whole_images(spec: DecoderSpec, tv: float) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    for spec, words in (
-        (replace(loop("zipar.ZipAR"), acceptance=EXACT), "set all to none"),
-        (loop("zipar.ZipAR", first="left"), "first must be one of newest, above"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            build_decoder(MODEL, spec, Sampling())
+    with pytest.raises(ValueError, match="set all to none"):
+        build_decoder(MODEL, replace(loop("zipar.ZipAR"), acceptance=EXACT), Sampling())

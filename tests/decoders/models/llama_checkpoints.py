@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from decoders.models.families import TEMPLATE
+from decoders.models.janus import TEMPLATE
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models.made import simplear as S
 from tests.decoders.models.made.chameleon import randomise

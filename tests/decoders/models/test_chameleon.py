@@ -12,7 +12,7 @@ from decoders.distribution import code_logits
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.loops.zipar import forced_codes
-from decoders.models.families import load_anole, load_lumina
+from decoders.models.chameleon import load_anole, load_lumina
 from decoders.models.shape import barred_codes
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from decoders.api import DecoderError, Sampling
+from decoders.models.chameleon import load_lumina
 from decoders.models.eagle_net import EagleNet
-from decoders.models.families import load_lumina
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.eagle_checkpoint import load_eagle, save_eagle
 from tests.decoders.compositions import prefilled
@@ -123,8 +123,8 @@ EMBED = "embed_tokens.weight"
     [
         ({"num_hidden_layers": 2}, {}, "one layer, config.json says 2"),
         ({}, {UP: torch.zeros(2)}, "unexpected layers.1"),
-        ({}, {GATE: torch.zeros(48, 16)}, "'width': 16.*'width': 32"),
-        ({}, {EMBED: torch.zeros(24, C.WIDTH)}, "'vocabulary': 24.*'vocabulary': 80"),
+        ({}, {GATE: torch.zeros(48, 16)}, "width: drafter 16, target 32"),
+        ({}, {EMBED: torch.zeros(24, C.WIDTH)}, "vocabulary: drafter 24, target 80"),
         ({"num_attention_heads": 8}, {}, "does config.json belong"),
     ],
 )

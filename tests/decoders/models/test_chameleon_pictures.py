@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from decoders.api import DecoderError
-from decoders.models.families import load_anole, load_lumina
+from decoders.models.chameleon import load_anole, load_lumina
 from decoders.models.vq.pictures import CHAMELEON, shape_of
 from decoders.verify.lantern import neighbour_table
 from tests.decoders.models import chameleon_checkpoint as C

@@ -5,8 +5,9 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from decoders.api import DecoderError
+from decoders.models.chameleon import CODE, TOKENIZERS, anole_template, lumina_template
 from decoders.models.checkpoint import Checkpoint
-from decoders.models.families import ANOLE, TEMPLATE, anole_template, lumina_template
+from decoders.models.janus import TEMPLATE
 from decoders.models.text.prompts import PromptEncoder, read_vocabulary
 from tests.decoders.models import chameleon_checkpoint as C
 
@@ -26,8 +27,7 @@ def opened(tmp_path):
 def encoder(opened, kind: str = "anole", length: int = C.PREFIX, source: str | None = None):
     template = anole_template(4) if kind == "anole" else lumina_template(4)
     codes = [C.token_of(code) for code in range(C.CODES)]
-    files = ANOLE.tokenizers
-    return PromptEncoder(opened, template, length, source, files=files, control=codes)
+    return PromptEncoder(opened, template, length, source, files=TOKENIZERS, control=codes)
 
 
 SEP, BOI, SIZE = "<reserved08706>", "<racm3:break>", "<reserved08802>"
@@ -97,7 +97,7 @@ def test_letters_that_a_tokenizer_adds_are_text_and_control_tokens_are_not(tmp_p
 
 def test_a_missing_tokenizer_is_an_error_when_it_is_needed(tmp_path):
     opened = Checkpoint(tmp_path, {"vocabulary_map": NAMES}, {})
-    codes = read_vocabulary(opened, None).code_tokens(ANOLE.code)  # without a prompt
+    codes = read_vocabulary(opened, None).code_tokens(CODE)  # without a prompt
     assert codes.tolist() == [C.token_of(c) for c in range(C.CODES)]
     with pytest.raises(DecoderError, match=r"no tokenizer in .*set model\.text"):
         encoder(opened).encode(["fox"])

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from decoders.api import DecoderError, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.models.llamagen import load
+from decoders.models.llamagen import LabelEncoder, load
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, net_of
 from tests.decoders.compositions import LOOP, SPECS, TREES, prefilled
@@ -189,3 +189,14 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
         with pytest.raises(DecoderError, match=says):
             load(checkpoint=str(path), **settings)
     assert load(checkpoint=str(whole), grid=R.GRID).target.length == R.GRID**2
+
+
+def test_labels():
+    text = LabelEncoder(1000).encode(["207", " 0 ", "999"])
+    assert text.features.tolist() == [[207], [0], [999]] and text.features.dtype == torch.int64
+    assert text.mask.all() and text.mask.shape == (3, 1)
+    for bad in ("1000", "-1", "cat", "", "1.5", "²"):
+        with pytest.raises(DecoderError, match="from 0 to 999"):
+            LabelEncoder(1000).encode(["1", bad])
+    with pytest.raises(DecoderError, match="no prompts"):
+        LabelEncoder().encode([])

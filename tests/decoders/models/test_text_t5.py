@@ -64,18 +64,18 @@ def test_an_incomplete_folder_says_what_to_download(tmp_path):
     with pytest.raises(DecoderError, match="no T5 text encoder"):
         live.encode(["a cat"])
     for gone, expected in {
-        "model.safetensors": "no model.safetensors or model.safetensors.index.json",
-        "tokenizer.json": "no tokenizer.json or spiece.model",
-        "config.json": "no config.json",
+        "model.safetensors": "no T5 text encoder in .*: expected model.safetensors or",
+        "tokenizer.json": "cannot be read.*Download config.json, tokenizer.json.*google/flan-t5-xl",
+        "config.json": "cannot be read.*Download config.json",
     }.items():
         (save_t5(tmp_path / gone) / gone).unlink()
-        with pytest.raises(DecoderError, match=f"{expected}.*google/flan-t5-xl"):
+        with pytest.raises(DecoderError, match=expected):
             T5Encoder(str(tmp_path / gone)).check(["a cat"])
     path = save_t5(tmp_path / "part") / "model.safetensors"
     tensors = load_file(path)
     del tensors["encoder.block.0.layer.0.SelfAttention.q.weight"]
     save_file(tensors, path, {"format": "pt"})
-    with pytest.raises(DecoderError, match=r"lacks 1 tensors, such as .*q\.weight"):
+    with pytest.raises(DecoderError, match=r"is no T5EncoderModel: missing .*q\.weight"):
         T5Encoder(str(tmp_path / "part")).encode(["a cat"])
 
 

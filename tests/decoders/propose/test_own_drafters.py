@@ -16,7 +16,7 @@ from decoders.compose import resolve
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle_learner import EagleLearner
+from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.griffin import GriffinLearner
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from decoders.propose.tree_proposer import TreeProposer

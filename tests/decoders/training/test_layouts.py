@@ -14,12 +14,11 @@ from torch import Tensor
 from decoders.api import Generation, ImageModel, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models import families, llamagen
+from decoders.models import chameleon, llamagen
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.noise import Noise
-from decoders.propose.drafters.eagle import Eagle, net_of
+from decoders.propose.drafters.eagle import Eagle, EagleLearner, net_of
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
-from decoders.propose.drafters.eagle_learner import EagleLearner
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.data import DataConfig, StateData
@@ -75,7 +74,7 @@ def chameleon_model(
 LAYOUTS: dict[str, tuple[Callable[[Path], ImageModel], list[str]]] = {
     "LlamaGen hub": (hub, CAPTIONS),
     "LlamaGen classes": (lambda d: single_file(d, classes=10), CLASSES),
-    "Lumina": (lambda d: chameleon_model(families.load_lumina, d), SCENES),
+    "Lumina": (lambda d: chameleon_model(chameleon.load_lumina, d), SCENES),
 }
 
 
@@ -216,7 +215,7 @@ def test_greedy_codes_are_ars_in_fewer_target_calls_than_untrained(done):
 
 
 def test_a_half_precision_target_is_trained_on(tmp_path):
-    model = chameleon_model(families.load_anole, tmp_path, "bfloat16")
+    model = chameleon_model(chameleon.load_anole, tmp_path, "bfloat16")
     learner, data = EagleLearner(model), data_of(model, SCENES, True)
     config = replace(CONFIG, steps=8, warmup=1, precision="bf16")
     done = DrafterTraining(learner, data, GREEDY, LOSS, config, tmp_path / "run").run()

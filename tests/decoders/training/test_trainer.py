@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.models.small import random_model
-from decoders.propose.drafters.eagle_learner import EagleLearner
+from decoders.propose.drafters.eagle import EagleLearner
 from decoders.training.data import DataConfig, StateData
 from decoders.training.drafter import DrafterTraining
 from decoders.training.losses import LossConfig

@@ -47,6 +47,14 @@ def network(
     return cast(net, torch.device("cpu"), dtype)
 
 
+def copied(cache: KVCache) -> KVCache:
+    """Another cache of the same content."""
+    layers, _, rows, heads, capacity, size = cache.data.shape
+    own = KVCache(layers, rows, capacity, heads, size, cache.data.dtype, cache.data.device)
+    own.data.copy_(cache.data)
+    return own
+
+
 @dataclass
 class Step:
     """A forward's arguments: x [R, T, D], places and slots [R, T], mask [R, T, S], and the cache
@@ -60,7 +68,7 @@ class Step:
 
     def run(self, net: Any) -> tuple[Tensor, Tensor]:
         """The result [R, T, D] and the cache's content afterwards; `cache` stays as it was."""
-        cache = self.cache.widened(self.cache.capacity)
+        cache = copied(self.cache)
         with torch.inference_mode():
             out = net.stack(self.x, self.places, self.slots, self.mask, cache)
         return out, cache.data

@@ -38,7 +38,7 @@ SAMPLING = Sampling(cfg=2.0, top_k=40)
 def model_of(sizes: Any = (), compiler: type[Compiled] = Traced) -> ImageModel:
     """A small random model in the kernel, compiled at batches of `sizes`."""
     model, how = with_targets(random_model(vocab=128, grid=5, width=32)), Cpu(sizes)
-    how.compiler = compiler(autotune=False)
+    how.compiler = compiler()
     how.prepare(model)
     return replace(model, execution=how)
 

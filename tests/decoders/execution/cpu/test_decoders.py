@@ -91,7 +91,6 @@ def test_a_model_that_it_cannot_run_keeps_pytorchs_operators(caplog):
     ("net", "words"),
     [
         (lambda: network(dim=8, heads=2), "heads are 16 or 32 or 64 or 128 wide, here 8"),
-        (lambda: network(heads=4, group=2), "keys of its own in it, here 2 share them"),
         (lambda: network(ffn=40), "multiples of 16, here 32 and 40"),
         (lambda: network(dtype=torch.float16), "bfloat16 and float32"),
         (lambda: torch.nn.Linear(2, 2), "here Linear"),

@@ -14,6 +14,7 @@ from decoders.distribution import take
 from decoders.execution.cpu.layers import Matrix, PackedLinear, pack, pack_matrices
 from tests.decoders.execution.cpu.cases import (
     Step,
+    copied,
     error,
     needs_kernel,
     network,
@@ -66,7 +67,7 @@ def test_masks_of_both_kinds_and_wanted_queries_give_the_same_bits(rows, dtype):
     wanted = torch.arange(rows)[:, None] % 5  # [R, 1]
     made = []
     for mask, queries in ((step.mask, None), (added(step.mask), None), (step.mask, wanted)):
-        cache = step.cache.widened(step.cache.capacity)
+        cache = copied(step.cache)
         out = layers(step.x, step.places, step.slots, mask, cache, queries)
         made.append((out, cache.data))
     (whole, cache), (masked, masked_cache), (few, few_cache) = made
@@ -126,7 +127,7 @@ def test_what_no_query_may_see_does_not_matter():
     wanted, _ = step.run(net)
     seen = step.mask.any(1)[None, None, :, None, :, None]  # [1, 1, R, 1, S, 1]
     step.cache.data = torch.where(seen, step.cache.data, 1e6)
-    step.cache = step.cache.widened(step.cache.capacity)
+    step.cache = copied(step.cache)
     assert torch.equal(step.run(net)[0], wanted)
 
 

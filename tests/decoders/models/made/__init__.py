@@ -3,6 +3,6 @@ runs of a study without its downloads (`python -m tests.stand_ins`), and for tes
 
 FAMILIES = {
     "decoders.models.llamagen.load": "tests.decoders.models.made.llamagen",
-    "decoders.models.families.load_anole": "tests.decoders.models.made.chameleon",
-    "decoders.models.families.load_lumina": "tests.decoders.models.made.chameleon",
+    "decoders.models.chameleon.load_anole": "tests.decoders.models.made.chameleon",
+    "decoders.models.chameleon.load_lumina": "tests.decoders.models.made.chameleon",
 }  # a model's loader -> the module whose `stand_in` writes what it reads

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.models.families import BLOCK, DOWN, SIZE
+from decoders.models.chameleon import BLOCK, DOWN, SIZE
 from tests.decoders.models.made.llamagen import random_vq
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")

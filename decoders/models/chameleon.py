@@ -1,0 +1,234 @@
+"""Chameleon models that draw (2405.09818): Anole and Lumina-mGPT.
+
+One model with text and image tokens, a 1-D rotation and normalised queries and keys. Of its head
+only the rows of codes are kept, since nothing else is drawn here. Anole-7B makes 32 x 32 codes;
+Lumina-mGPT-7B 48 x 48 at 768 pixels, with a row end after every row. Prompts are those of the
+released decoding code; a name in angle brackets is one token.
+
+    Anole   conditional    <s> prompt <sep> <boi>            unconditional  <s> <boi>
+    Lumina  conditional    <s> "Generate an image of 768x768 according to the following
+                           prompt:\\n" prompt <sep> <boi> <height> <width>
+            unconditional  <boi> <height> <width>
+
+<boi> is ``<racm3:break>``, <sep> ``<reserved08706>``; Lumina's size tokens ``<reserved088NN>``
+count blocks of 32 pixels. Sources. Anole: jadohu/LANTERN, models/ea_model_anole.py (tokens 0 ...
+8710 8197, without the prompt 0 8197); models/base_models/lumina_mgpt/item_processor.py (names of
+Lumina's image, size and row-end tokens). Lumina-mGPT: Alpha-VLLM/Lumina-mGPT,
+lumina_mgpt/generate_examples/generate.py (the words), lumina_mgpt/inference_solver.py (the
+unconditional row starts at <boi>; where row ends stand).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, ImageModel, Sampling
+from decoders.documents import Size
+from decoders.kinds import Amount, Positive, entries, fitted
+from decoders.models.checkpoint import Checkpoint, open_checkpoint, require_side, some
+from decoders.models.layouts import Layout, layout_of, load_target
+from decoders.models.shape import TransformerConfig
+from decoders.models.text.prompts import (
+    TOKENIZER,
+    PromptEncoder,
+    Template,
+    Vocabulary,
+    read_vocabulary,
+)
+from decoders.models.vq.pictures import CHAMELEON, load_pictures
+from decoders.models.weights import dtype_of
+
+LAYOUT = Layout("model.", "lm_head.weight", ("model.vqmodel.",))
+CODE = re.compile(r"IMGIMG([A-J]+)Z")  # a code's name: the number in letters, A for 0
+NEEDED = (
+    "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size",
+)  # fmt: skip
+TOKENIZERS = (
+    TOKENIZER,
+    "text_tokenizer.json",
+    "tokenizer/text_tokenizer.json",
+    "chameleon/tokenizer/text_tokenizer.json",
+    "original_tokenizers/text_tokenizer.json",
+)
+START, SEPARATOR, BOI = "<s>", "<reserved08706>", "<racm3:break>"
+SIZE = 8800  # <reserved08800 + n>: n blocks of 32 pixels
+DOWN, BLOCK = 16, 32  # pixels of a code, pixels that a size token counts
+
+
+def anole_template(grid: int) -> Template:
+    """The same for every grid."""
+    del grid
+    return Template("{prompt}", (START,), (SEPARATOR, BOI), uncond=(START, BOI))
+
+
+def lumina_template(grid: int) -> Template:
+    """For square images of `grid` codes a side, which must be whole blocks of 32 pixels."""
+    side = grid * DOWN
+    if side % BLOCK:
+        raise DecoderError(f"model.grid must be even for Lumina-mGPT, found {grid}")
+    size = f"<reserved{SIZE + side // BLOCK:05d}>"
+    image = (BOI, size, size)
+    text = f"Generate an image of {side}x{side} according to the following prompt:\n{{prompt}}"
+    return Template(text, (START,), (SEPARATOR, *image), uncond=image)
+
+
+@dataclass(frozen=True)
+class Family:
+    """template: of prompts, by the grid. row_end: the token that closes a row of the grid."""
+
+    name: str
+    template: Callable[[int], Template]
+    row_end: str | None = None
+
+
+ANOLE = Family("Anole", anole_template)
+LUMINA = Family("Lumina-mGPT", lumina_template, "<reserved08799>")
+
+
+def config_of(
+    family: Family, opened: Checkpoint, codes: int, grid: int, prefix: int
+) -> TransformerConfig:
+    """The target's shape from config.json; codes: V, the row end included. Raises DecoderError
+    where the checkpoint is another family's, or a variant that is not computed here."""
+    given = opened.config
+    if missing := [name for name in NEEDED if name not in given]:
+        raise DecoderError(
+            f"{opened.path} is no {family.name} checkpoint: its config.json must say "
+            f"{some(missing)}"
+        )
+    heads = int(given["num_attention_heads"])
+    _refuse(opened, family)
+    rope = given.get("rope_parameters") or {}
+    base = rope.get("rope_theta", given.get("rope_theta", 10000.0))
+    cfg = TransformerConfig(
+        vocab=codes,
+        tokens=int(given["vocab_size"]),
+        grid=grid,
+        prefix=prefix,
+        width=int(given["hidden_size"]),
+        layers=int(given["num_hidden_layers"]),
+        heads=heads,
+        ffn=int(given["intermediate_size"]),
+        norm_eps=float(given.get("rms_norm_eps", 1e-5)),
+        conditioning="tokens",
+        positions="line",
+        prefix_rope="identity",
+        rope_base=fitted(f"{opened.path}: config.json: rope_theta", base, Positive),
+        row_end=family.row_end is not None,
+        qk_norm=True,
+    )
+    places = int(given.get("max_position_embeddings", 4096))
+    if cfg.prefix + cfg.length > places:
+        raise DecoderError(
+            f"a prompt of {cfg.prefix} and an image of {cfg.length} tokens are more than the "
+            f"model's {places} positions; lower model.prefix or model.grid"
+        )
+    return cfg
+
+
+def _refuse(opened: Checkpoint, family: Family) -> None:
+    """DecoderError for what this code does not compute."""
+    given = opened.config
+    heads = given["num_attention_heads"]
+    rope = given.get("rope_parameters") or {}
+    scaling = given.get("rope_scaling") or {}
+    kinds = {rope.get("rope_type"), scaling.get("rope_type"), scaling.get("type")}
+    whole = (given.get("head_dim") or 0) * heads
+    reasons = {
+        "swin_norm=true (Chameleon-34B): norms after attention and feed-forward": given.get(
+            "swin_norm"
+        ),
+        "heads that share keys and values": given.get("num_key_value_heads", heads) != heads,
+        "a scaled rotation": kinds - {None, "default"},
+        "another activation than silu": given.get("hidden_act", "silu") != "silu",
+        "biases in attention": given.get("attention_bias"),
+        "heads of another width than hidden_size / num_attention_heads": (
+            whole not in (0, given["hidden_size"])
+        ),
+    }
+    found = [name for name, there in reasons.items() if there]
+    if found:
+        raise DecoderError(
+            f"{opened.path}: config.json has {'; '.join(found)}, which is not computed here; "
+            f"{family.name} has none of it"
+        )
+
+
+def require_grid(opened: Checkpoint, grid: int) -> None:
+    """Raises DecoderError where config.json says that Anole's images have another side. Lumina's
+    has Chameleon's resolution, though the model is trained on several larger ones."""
+    if (vq := opened.config.get("vq_config")) is None:
+        return
+    where = f"{opened.path}: config.json: vq_config"
+    known = {"resolution": Size, "channel_multiplier": list[Amount]}
+    given = entries(fitted(where, vq, dict[str, Any]), known, where)
+    halvings = len(given.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1
+    require_side(opened, "vq_config", given.get("resolution", 512) >> halvings, grid)
+
+
+def code_tokens(family: Family, vocabulary: Vocabulary, template: Template) -> Tensor:
+    """[V] int64: the token of every code; the row end's is the last."""
+    for name in (*template.before, *template.after):
+        vocabulary.id(name)  # an image size that the model has no token of
+    return vocabulary.code_tokens(CODE, family.row_end)
+
+
+def load_model(
+    family: Family,
+    name: str,
+    checkpoint: str,
+    grid: int,
+    device: str = "cpu",
+    dtype: str = "bfloat16",
+    prefix: int = 128,
+    tokenizer: str | None = None,
+    text: str | None = None,
+    drafters: dict[str, str] | None = None,
+    cfg: float = 3.0,
+    top_k: int = 2000,
+) -> ImageModel:
+    """checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest
+    prompt, its template included. tokenizer: folder, file or hub id of the VQ tokenizer; None: in
+    or next to the checkpoint, else no pictures. text: the same of the text tokenizer. drafters:
+    names for drafter checkpoints. cfg, top_k: the usual sampling. Raises DecoderError.
+    """
+    place, kind = torch.device(device), dtype_of(dtype)
+    opened = open_checkpoint(checkpoint, what=f"{family.name} target")
+    layout, template = layout_of(opened, family.name, [LAYOUT]), family.template(grid)
+    if family.row_end is None:
+        require_grid(opened, grid)
+    tokens = code_tokens(family, read_vocabulary(opened, text, TOKENIZERS), template)
+    shape = config_of(family, opened, len(tokens), grid, prefix)
+    pictures, digests = load_pictures(
+        CHAMELEON, opened, tokenizer, len(tokens), grid, place, shape.row_end
+    )
+    return ImageModel(
+        name=name,
+        target=load_target(opened, layout, shape, tokens, kind, place),
+        text=PromptEncoder(opened, template, prefix, text, place, TOKENIZERS, tokens.tolist()),
+        tokenizer=pictures,
+        sampling=Sampling(cfg=cfg, top_k=min(top_k, len(tokens))),
+        device=place,
+        dtype=kind,
+        weights_sha256=opened.sha256() | digests,
+        drafters=dict(drafters or {}),
+    )
+
+
+load_anole = partial(
+    load_model, ANOLE, name="anole_7b", checkpoint="leloy/Anole-7b-v0.1-hf", grid=32
+)  # 32 x 32 codes are 512 pixels
+load_lumina = partial(
+    load_model,
+    LUMINA,
+    name="lumina_mgpt_7b_768",
+    checkpoint="Alpha-VLLM/Lumina-mGPT-7B-768",
+    grid=48,
+)  # 48 rows of 48 codes and a row end are 768 pixels

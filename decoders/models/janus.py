@@ -1,0 +1,102 @@
+"""Janus-Pro (2501.17811): transformers' Llama, which draws with a head and codes of its own.
+
+Codes are no words of the vocabulary. A code's embedding is an aligner, two layers, over a table of
+8 numbers for each code; it is computed once, while loading. The head has two layers. Pictures come
+from LlamaGen's VQ-16.
+
+    <bos> "<|User|>: " prompt "\\n\\n<|Assistant|>:" <begin_of_image>
+    unconditional: the same length, with padding tokens between the first and the last; Janus
+    attends to them, so the unconditional row has the conditional one's mask
+
+Sources: deepseek-ai/Janus, README.md (roles, padding tokens in `generate`, guidance 5, temperature
+1, no filter, 576 codes of 24 x 24, logits uncond + cfg (cond - uncond)),
+janus/models/processing_vlm.py (tags of image and padding), janus/models/modeling_vlm.py (aligner,
+head) and janus/models/vq_model.py (VQ-16: 16384 codes of 8 numbers, 256 channels). The template's
+words: huggingface/transformers, src/transformers/models/janus/convert_janus_weights_to_hf.py.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import JanusForConditionalGeneration, LlamaForCausalLM
+
+from decoders.api import ImageModel, Sampling
+from decoders.models.causal_lm import CausalLM, text_model
+from decoders.models.checkpoint import Checkpoint, open_checkpoint, require_side
+from decoders.models.pretrained import read_model
+from decoders.models.text.prompts import PromptEncoder, Template
+from decoders.models.vq.library_vq import library_vq
+from decoders.models.weights import dtype_of
+
+TEMPLATE = Template(
+    "<|User|>: {stripped}\n\n<|Assistant|>:",
+    ("<｜begin▁of▁sentence｜>",),  # noqa: RUF001
+    ("<begin_of_image>",),
+    pad="<｜▁pad▁｜>",  # noqa: RUF001
+)
+
+
+def read_whole(
+    source: str, grid: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Any, Checkpoint]:
+    """The model of a folder or hub id. Raises DecoderError where it draws another grid."""
+    opened = open_checkpoint(source, what="Janus-Pro target")
+    whole = read_model(opened, dtype, device, JanusForConditionalGeneration)
+    side = whole.config.vq_config.num_patches
+    require_side(opened, "vq_config.num_patches", side, grid)
+    return whole, opened
+
+
+@torch.no_grad()
+def target_of(whole: Any, grid: int, prefix: int) -> Any:
+    """The target, a `CausalLM`, inside transformers' model."""
+    words, head = text_model(whole, LlamaForCausalLM), whole.model.generation_head
+    codes = torch.arange(whole.config.vq_config.num_embeddings, device=words.device)
+    embed = nn.Embedding.from_pretrained(whole.prepare_embeddings_for_image_generation(codes))
+    return CausalLM(words, codes, grid, prefix, embed=embed, head=head)
+
+
+def read_target(
+    source: str, grid: int, prefix: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Any, Checkpoint]:
+    """The target of a folder or hub id."""
+    whole, opened = read_whole(source, grid, dtype, device)
+    return target_of(whole, grid, prefix), opened
+
+
+def load(
+    name: str = "janus_pro_7b",
+    device: str = "cpu",
+    dtype: str = "bfloat16",
+    checkpoint: str = "deepseek-community/Janus-Pro-7B",
+    grid: int = 24,
+    prefix: int = 128,
+    text: str | None = None,
+    drafters: dict[str, str] | None = None,
+    cfg: float = 5.0,
+    top_k: int = 0,
+) -> ImageModel:
+    """checkpoint: folder or hub id in transformers' layout. grid: image side in codes; 24 x 24 are
+    384 pixels. prefix: tokens of the longest prompt, its template included. text: folder, file or
+    hub id of the text tokenizer; None: next to the checkpoint. drafters: names of smaller models of
+    the family. cfg, top_k: the usual sampling. Raises DecoderError."""
+    place, kind = torch.device(device), dtype_of(dtype)
+    whole, opened = read_whole(checkpoint, grid, kind, place)
+    return ImageModel(
+        name=name,
+        target=target_of(whole, grid, prefix),
+        text=PromptEncoder(opened, TEMPLATE, prefix, text, place),
+        tokenizer=library_vq(whole, opened, grid, l2_norm=True),
+        sampling=Sampling(cfg=cfg, top_k=top_k),
+        device=place,
+        dtype=kind,
+        weights_sha256=opened.sha256(),
+        drafters={
+            key: partial(read_target, at, grid, prefix, kind, place)
+            for key, at in (drafters or {}).items()
+        },
+    )
