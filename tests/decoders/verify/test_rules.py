@@ -201,7 +201,7 @@ def test_leading_dimensions_are_arbitrary(shape: tuple[int, ...]) -> None:
     ("lantern.Lantern", {"delta": float("nan")}, "found nan"),
     ("lantern.LanternPP", {"lam": 0.5}, "must be >= 1, found 0.5"),
     ("lantern.Lantern", {"residual": "papr"}, r"residual must be one of paper, released, "),
-    ("lantern.Lantern", {"metric": "l3"}, "metric must be one of tokenizer, raw, cosine"),
+    ("lantern.Lantern", {"metric": "l3"}, "metric must be one of tokenizer, raw"),
     ("lantern.Lantern", {"metric": "raw"}, "no raw codebook"),
     ("typical.Typical", {"eps": 1.5}, "eps must be at most 1"),
     ("specdec.SpecDec", {"beta": 0}, "beta must be at least 1, found 0"),
