@@ -151,7 +151,7 @@ def test_later_images_are_prefilled_where_the_first_one_was(name, made):
 class CompiledReplay(Replayed):
     """A recorded step of compiled pieces, on the CPU."""
 
-    compiler: Compiled = dataclasses.field(default_factory=lambda: Traced(autotune=False))
+    compiler: Compiled = dataclasses.field(default_factory=Traced)
 
     def _compiles(self, device: torch.device) -> bool:
         return True
