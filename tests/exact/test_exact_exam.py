@@ -120,7 +120,7 @@ RIGHT = {
     "drafter: its own seed": (drafter("OwnSeed"), "exact as far as sampled", "(randn)"),
     "drafter: blocks of two": (composed("small", drafter=drafting("falcon.Falcon")), "exact"),
     "drafter: two outputs": (composed(drafter=drafting("griffin.Griffin")), "exact"),
-    "tree: CaPE": (composed(planting("cape.Cape", depth=3, nodes=16)), "exact"),
+    "tree: CaPE": (composed(planting("cape.Cape", depth=2, nodes=6)), "exact"),
     "tree: Gumbel rows": (tree("Rows"), "exact as far as sampled"),
     "verifier: its own numbers": (verifier("OwnNumbers"), "exact"),
     "verifier: in the place of a rule": (composed(FOUR, ruling("InOneGo")), "exact"),
@@ -155,7 +155,7 @@ def test_a_right_plug_in_is_not_broken(name):
     assert ("sampled" in found.text) == ("sampled" in says)
 
 
-def test_children_that_depend_on_the_noise_are_seen_in_images(monkeypatch):
+def test_children_that_depend_on_the_noise_are_seen_in_images(small_images, monkeypatch):
     """What is done with their number has no threshold, so that nothing is enumerated."""
     monkeypatch.setattr(sampled, "DRAWN", 16 * sampled.BATCH)
     found = check_decoder(composed(planted("RandomDynamic", **TREES["dynamic"].kwargs)), TAU_1)

@@ -64,7 +64,7 @@ def test_lantern_on_the_dynamic_tree_keeps_its_bound(small_images):
 
 def test_drawn_drafts_move_more_than_lantern_pp_declares(small_images):
     """p_A differs from draft to draft, so the law over drafts is no single p_A (METHODS 4)."""
-    found = check_decoder(composed("static_25", lantern_pp()), TAU_1)
+    found = check_decoder(composed("small", lantern_pp()), TAU_1)
     assert (found.verdict, found.text) == ("relaxed", "relaxed")
     assert found.detail.startswith("at temperature 1, guidance 2: ")
     assert "is on TV(p, p_A), not on the output, and exceeded" in found.detail

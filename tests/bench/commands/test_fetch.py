@@ -1,9 +1,6 @@
 """`bench fetch` from a stand-in of the hub, with stand-ins of a study's checkpoints in it."""
 
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,17 +44,19 @@ class Place:
     hub: Hub
 
     def fetch(self) -> int:
-        return main(["fetch", *WORDS, *self.words, f"run_dir={self.path / 'runs' / 'one'}"])
+        with pytest.MonkeyPatch.context() as patch:
+            self.hub.install(patch, self.path / "cache")
+            return main(["fetch", *WORDS, *self.words, f"run_dir={self.path / 'runs' / 'one'}"])
 
 
 @pytest.fixture
 def place(made: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     folder, words = made
     names = {TARGET: "target", TOKENIZER: "vq", TEXT: "text", DRAFTER: "drafter"}
     hub = Hub(
         {repo: (f"{at:040x}", folder / name) for at, (repo, name) in enumerate(names.items())}
     )
-    hub.install(monkeypatch, tmp_path / "cache" / "hub")
     return Place(tmp_path, words, hub)
 
 
@@ -70,7 +69,7 @@ def message(capsys: pytest.CaptureFixture[str]) -> str:
     return last
 
 
-def test_what_a_study_needs_is_downloaded_once_and_read_offline(place, made, tmp_path):
+def test_what_a_study_needs_is_downloaded_once_and_read_offline(place, made, tmp_path, monkeypatch):
     assert place.fetch() == 0
     wanted = {"model.safetensors", "pytorch_model.bin", "vq_ds16_t2i.pt", "config.json"}
     assert wanted <= {*place.hub.sent} and "t2i_XL_stage1_256.pt" not in place.hub.sent
@@ -83,10 +82,8 @@ def test_what_a_study_needs_is_downloaded_once_and_read_offline(place, made, tmp
     assert main_of(DRAFTER).read_text() == heads[DRAFTER]
 
     few = ["latency.prompts=0", "quality.images=2", "quality.batch=2", f"run_dir={tmp_path / 'a'}"]
-    own = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "bench", "run", *WORDS, *place.words, *few, "shard=0/1"]
-    done = subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert main(["run", *WORDS, *place.words, *few, "shard=0/1"]) == 0
     rows = [row for row in recorded(tmp_path / "a") if row["protocol"] == "quality"]
     assert [row["status"] for row in rows] == ["ok"] * 4
 

@@ -77,7 +77,7 @@ def test_twelve_kills_at_random_moments_lose_at_most_the_call_in_flight(tmp_path
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     context.set_forkserver_preload(["bench.run.finish", "bench.config.compose", fakes.__name__])
     folders = [tmp_path / "killed", tmp_path / "whole"]
-    few = ["decoders=[fake_ar,fake_spec]", "quality.batch=1", "loop.seconds=0.05"]
+    few = ["decoders=[fake_ar,fake_spec]", "quality.batch=1", "loop.seconds=0.02"]
     killed, unkilled = (
         ["run", fakes.SEARCHPATH, "study=fake", *few, f"run_dir={folder}"] for folder in folders
     )

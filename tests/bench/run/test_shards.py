@@ -47,13 +47,12 @@ def test_shards_of_the_embedded_model_give_the_same_rows(tmp_path, monkeypatch):
     """Its layers, its kernel and its tokenizer round alike, whatever else is in the batch."""
     monkeypatch.setattr("decoders.tiny.bundle.load", short.load)
     words = [
-        "study=main", "decoders=[ar,lantern_pp]", UNTIMED, "quality.reseeds=0",
-        "quality.pairs=24", "quality.images=4", "quality.batch=2", "backend.threads=1",
+        "study=main", "decoders=[lantern_pp]", UNTIMED, "quality.reseeds=0",
+        "quality.pairs=24", "quality.images=3", "quality.batch=2", "backend.threads=1",
     ]  # fmt: skip
     found = [sharded(compose_study([*words, f"run_dir={tmp_path / str(n)}"]), n) for n in (1, 3)]
-    verified = found[0][found[0].decoder != "ar"]
     for name in ("tv_output", "tv_declared_bound", "tv_output_bound", "moved", "bound", "codes"):
-        assert (verified[name].map(len) > 0).any(), f"{name}: there is something to compare"
+        assert (found[0][name].map(len) > 0).any(), f"{name}: there is something to compare"
     pd.testing.assert_frame_equal(same(found[1]), same(found[0]))
 
 

@@ -45,9 +45,10 @@ CASES = [pytest.param(name, Eager, id=f"{name}-eager") for name in ALONE]
 for name in KINDS:
     CASES += [
         pytest.param(name, Cpu, id=f"{name}-kernel", marks=KERNEL),
-        pytest.param(name, traced, id=f"{name}-compiled", marks=KERNEL),
         pytest.param(name, Replayed, id=f"{name}-graph"),
     ]
+for name in ("lantern_pp", "sjd"):
+    CASES.append(pytest.param(name, traced, id=f"{name}-compiled", marks=KERNEL))
 
 
 def decoder_of(name: str, how: Execution, sampling: Sampling = SAMPLING) -> Any:
