@@ -50,7 +50,7 @@ def test_a_process_forked_after_decoding_is_told_to_use_spawn(work: Any, given: 
             found.get(100)
 
 
-@pytest.mark.parametrize("decoder", ["ar", "lantern_pp"])
+@pytest.mark.parametrize("decoder", ["ar", "sd_chain"])
 def test_images_decoded_in_several_threads_are_those_decoded_alone(decoder: str) -> None:
     """As in a web application or a pool of threads; the first calls load the model."""
     _built.cache_clear()

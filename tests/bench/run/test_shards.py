@@ -47,7 +47,7 @@ def test_shards_of_the_embedded_model_give_the_same_rows(tmp_path, monkeypatch):
     """Its layers, its kernel and its tokenizer round alike, whatever else is in the batch."""
     monkeypatch.setattr("decoders.tiny.bundle.load", short.load)
     words = [
-        "study=main", "decoders=[lantern_pp]", UNTIMED, "quality.reseeds=0",
+        "study=main", "decoders=[lantern_chain]", UNTIMED, "quality.reseeds=0",
         "quality.pairs=24", "quality.images=3", "quality.batch=2", "backend.threads=1",
     ]  # fmt: skip
     found = [sharded(compose_study([*words, f"run_dir={tmp_path / str(n)}"]), n) for n in (1, 3)]
