@@ -40,7 +40,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=start).view(shape)
 
 
-def aligned(slots: int) -> int:
+def round_up(slots: int) -> int:
     """The next multiple of `ALIGNED`."""
     return -(-slots // ALIGNED) * ALIGNED
 
@@ -144,12 +144,12 @@ class Growing:
 CLOSED = float("-inf")
 
 
-def visible(mask: Tensor) -> Tensor:
+def bool_mask(mask: Tensor) -> Tensor:
     """The bool mask of one of either kind."""
     return mask if mask.dtype == torch.bool else mask == 0
 
 
-def added(visible: Tensor) -> Tensor:
+def additive_mask(visible: Tensor) -> Tensor:
     """The float32 mask of a bool one."""
     return torch.where(visible, 0.0, CLOSED)
 

@@ -86,7 +86,7 @@ def _broken(name: str, path: str, error: Exception) -> BrokenModule:
 
 
 def _own_folders() -> list[str]:
-    """Where a module is looked for, without the folders of Python and of installed packages."""
+    """The folders in which a module is looked for, without those of Python and of packages."""
     installed = installed_folders()
     folders = [Path(entry or ".").absolute() for entry in sys.path]
     return [

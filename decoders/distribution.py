@@ -15,7 +15,7 @@ from decoders.noise import BELOW_ONE, inverted
 IMPOSSIBLE = -1e30  # a logit of probability zero; finite, so that infinity still means an error
 
 
-class Guided:
+class GuidedHead:
     """Makes the guided logits of a head: of what has `logits` and `barred` as a target has."""
 
     barred: Tensor | None
@@ -29,7 +29,7 @@ class Guided:
         return guided(self.logits(hidden), cfg)
 
 
-def code_logits(head: Target | Guided, hidden: Tensor, cfg: float, places: Tensor) -> Tensor:
+def code_logits(head: Target | GuidedHead, hidden: Tensor, cfg: float, places: Tensor) -> Tensor:
     """Guided logits of the codes at `places`: hidden [R, T, D], places [B, T] -> [B, T, V] float32.
 
     Where the model has structural codes (Lumina's row ends) they stand at their places with

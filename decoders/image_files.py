@@ -30,7 +30,7 @@ PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 
 
 def is_picture(file: Path) -> bool:
-    """By its name."""
+    """Whether a file is a picture, by its name."""
     return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from bench.compare.published import DEFAULT, load_names
 from bench.compare.published import load as load_published
-from bench.compare.verdicts import ABSOLUTE, Comparison, Result, Verdict, build
+from bench.compare.verdicts import ABSOLUTE, Comparison, Reproduction, Result, build
 from bench.config.words import settings
 from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
@@ -136,7 +136,7 @@ def grounds(one: Comparison) -> str:
 def terminal(result: Result) -> str:
     """The comparable rows as a table, and what keeps the rest apart."""
     lines = [f"{result.run.study}: {result.run.folder}", counts(result)]
-    compared = [c for c in result.comparisons if c.verdict is not Verdict.NOT_COMPARABLE]
+    compared = [c for c in result.comparisons if c.verdict is not Reproduction.NOT_COMPARABLE]
     if compared:
         lines += ["", table.terminal(table.table_of(COLUMNS, compared))]
     elif not result.shown():
@@ -148,14 +148,14 @@ def terminal(result: Result) -> str:
 
 def counts(result: Result) -> str:
     """`3 reproduced, 1 not reproduced, 20 not comparable`."""
-    return ", ".join(f"{len(result.of(verdict))} {verdict}" for verdict in Verdict)
+    return ", ".join(f"{len(result.of(verdict))} {verdict}" for verdict in Reproduction)
 
 
 def reasons(result: Result) -> list[str]:
     """`6 figures of A: other model`: the first obstacles of what is not comparable, those that
     keep most figures apart first."""
     groups: dict[str, list[Comparison]] = {}
-    for item in result.of(Verdict.NOT_COMPARABLE):
+    for item in result.of(Reproduction.NOT_COMPARABLE):
         groups.setdefault(item.obstacles[0], []).append(item)
     return [
         f"{len(items)} figure{'s' * (len(items) > 1)} of {_papers(items)}: {why}"
@@ -178,7 +178,7 @@ def markdown(result: Result) -> str:
     ]
     if not result.shown():
         parts.append(NO_MODEL)
-    compared = [c for c in result.comparisons if c.verdict is not Verdict.NOT_COMPARABLE]
+    compared = [c for c in result.comparisons if c.verdict is not Reproduction.NOT_COMPARABLE]
     if compared:
         why = Column("", "why", lambda one: grounds(one), words=True)
         parts.append(table.markdown(table.table_of((*COLUMNS, why), compared)))

@@ -86,7 +86,7 @@ def rendered(every: Sequence[Difference], notes: Sequence[str]) -> str:
 
 
 def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
-    """Of each of the two: folder, machine, code, and the gate's verdicts on what is compared."""
+    """Folder, machine, code and gate verdicts of each of the two runs."""
     lines = []
     for name, sides in zip("AB", zip(*pairs, strict=True), strict=False):
         run = sides[0].run

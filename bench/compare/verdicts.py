@@ -28,7 +28,7 @@ ABSOLUTE = {"clip": 0.5, "hps": 0.5, "precision": 0.02, "recall": 0.02}  # toler
 OVER_A_SET = ("fid", "precision", "recall")  # figures that change with the number of images
 
 
-class Verdict(StrEnum):
+class Reproduction(StrEnum):
     REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"
     NOT_COMPARABLE = "not comparable"
@@ -45,7 +45,7 @@ class Comparison:
     metric: str
     published: float
     figure: Interval
-    verdict: Verdict
+    verdict: Reproduction
     why: str
     obstacles: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Comparison:
 
     @property
     def decoder(self) -> str:
-        """Of the measured figure; "" where there is none."""
+        """The measured decoder's name; "" where nothing was measured."""
         return "" if self.measured is None else self.measured.entry.name
 
     @property
@@ -84,7 +84,7 @@ class Result:
     comparisons: list[Comparison]
     tolerance: float
 
-    def of(self, verdict: Verdict) -> list[Comparison]:
+    def of(self, verdict: Reproduction) -> list[Comparison]:
         return [c for c in self.comparisons if c.verdict is verdict]
 
     def shown(self) -> list[Comparison]:
@@ -107,7 +107,7 @@ def build(rows: Sequence[Published], run: RunData, names: Names, tolerance: floa
         for metric in metrics if not near else ():
             why = f"{row.method} {reason}"
             published = _our_unit(row, metric)
-            apart = Verdict.NOT_COMPARABLE
+            apart = Reproduction.NOT_COMPARABLE
             comparisons.append(
                 Comparison(row, None, metric, published, UNKNOWN, apart, why, (why,))
             )
@@ -121,7 +121,7 @@ def build(rows: Sequence[Published], run: RunData, names: Names, tolerance: floa
 
 
 def _with_others(one: Comparison, rows: Sequence[Published]) -> Comparison:
-    """With a caveat where other sources contradict the published figure."""
+    """The comparison with a caveat where other sources contradict the published figure."""
     text = others(one.row, one.metric, rows)
     return replace(one, caveats=(*one.caveats, text)) if text else one
 
@@ -142,7 +142,7 @@ def compare(
     obstacles = [text for agrees, text in settings.values() if agrees is False]
     obstacles += [missing] if missing else []
     obstacles += obstacles_of(row, ours, metric, names)
-    verdict, why = Verdict.NOT_COMPARABLE, "; ".join(obstacles)
+    verdict, why = Reproduction.NOT_COMPARABLE, "; ".join(obstacles)
     if not obstacles:
         verdict, why = judge(published, figure, tolerance_of(metric, published, tolerance))
     assumed = [text for agrees, text in settings.values() if agrees is None]
@@ -178,7 +178,7 @@ def has_interval(figure: Interval) -> bool:
     return not (math.isnan(figure.lo) or math.isnan(figure.hi))
 
 
-def judge(published: float, figure: Interval, tolerance: float) -> tuple[Verdict, str]:
+def judge(published: float, figure: Interval, tolerance: float) -> tuple[Reproduction, str]:
     """The verdict on two comparable figures, and its grounds."""
     off = figure.value - published
     relative = f"{100 * off / published:+.1f} %" if published else f"{off:+.3g}"
@@ -191,7 +191,7 @@ def judge(published: float, figure: Interval, tolerance: float) -> tuple[Verdict
             grounds += ", which is wide: more prompts or blocks would tell"
     else:
         grounds += "; no interval of ours"
-    return (Verdict.REPRODUCED if near or inside else Verdict.NOT_REPRODUCED), grounds
+    return (Reproduction.REPRODUCED if near or inside else Reproduction.NOT_REPRODUCED), grounds
 
 
 def _figure(

@@ -204,7 +204,7 @@ def _other_rule(words: Sequence[str]) -> bool:
 
 
 def _label(swept: Override) -> str:
-    """Of a swept setting in the name of its decoder: `delta0.1` of `acceptance.delta=0.1`."""
+    """What a swept setting adds to its decoder's name: `delta0.1` for `acceptance.delta=0.1`."""
     key, _, value = str(swept.input_line).lstrip("+~").partition("=")
     text = value if key in PARTS else key.rpartition(".")[2] + value
     return re.sub(r"[^\w.+-]+", "-", text)
@@ -239,7 +239,7 @@ def _applies(entry: DictConfig, override: Override) -> bool:
 
 
 def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> DecoderEntry:
-    """Of what was composed, which is consumed."""
+    """The DecoderEntry of a composed config, whose keys it removes from the mapping."""
     parts: dict[str, Any] = {}
     for key in PARTS:
         values = dict(fitted(f"{name}: {key}", raw.pop(key, None), dict | None) or {})

@@ -73,7 +73,7 @@ def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _value(value: Any) -> str:
-    """As YAML has it."""
+    """The value as YAML writes it."""
     if value is None:
         return "not set"
     return _short(value if isinstance(value, str) and value else json.dumps(value))

@@ -289,7 +289,7 @@ class StudyConfig:
 
     @property
     def hash(self) -> str:
-        """Of `measured()`, 16 hex digits: two runs with equal hashes may share a folder."""
+        """The hash of `measured()`, 16 hex digits: runs with equal hashes may share a folder."""
         return digest(self.measured())
 
 

@@ -21,7 +21,7 @@ def shown(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """The same for a cell of a table, which a line break would end."""
+    """The text for a cell of a table, which a line break would end."""
     return shown(text).replace("\n", "\\n").replace("\t", "\\t")
 
 

@@ -211,7 +211,7 @@ def mixed(timed: pd.DataFrame, decoder: str) -> str:
 
 
 def _ran(rows: pd.DataFrame, phase: str, way: str) -> pd.Series:
-    """Of which rows a piece ran in this way."""
+    """The rows in which a piece ran in this way."""
     return rows.path.map(lambda path: pairs(str(path)).get(phase) == way).astype(bool)
 
 

@@ -193,7 +193,7 @@ class CocoScorer:
 
     @cached_property
     def reference_sha256(self) -> str:
-        """Of the reference pictures' bytes, whatever their files are called."""
+        """The digest of the reference pictures' bytes, whatever their files are called."""
         from metrics.images import files_hash
 
         return files_hash(self.reference)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from bench.data.errors import BenchError, Failure, attempt
 from decoders.api import ImageModel, Target, TextFeatures
-from decoders.cache import added, aligned
+from decoders.cache import additive_mask, round_up
 from decoders.distribution import code_logits
 
 CODES, COPIES = 6, 3  # codes of a path, at least; images of the batch that rounding is measured in
@@ -48,7 +48,7 @@ class TargetError(BenchError):
     """A target that breaks the contract of `decoders.api.Target`."""
 
 
-class Path(NamedTuple):
+class DecodedPath(NamedTuple):
     """Codes decoded one per forward. laws: of the next code, by row."""
 
     codes: Tensor  # [B, T]
@@ -99,7 +99,7 @@ class Exam:
         self.text = model.text.encode([*prompts, *prompts][:2])
         row = self.target.grid()[1] + 1  # a row, its end, and the first code of the next
         self.size = min(max(CODES, row), self.target.length)  # T
-        self.capacity = aligned(self.target.prefix + max(self.size, len(TREE)))
+        self.capacity = round_up(self.target.prefix + max(self.size, len(TREE)))
         self.generator, self.allowed = torch.Generator().manual_seed(0), LEAST
 
     def run(self) -> None:
@@ -117,7 +117,7 @@ class Exam:
         if self.size > len(TREE[-1]):
             self.tree(path)
 
-    def rows_apart(self, path: Path) -> None:
+    def rows_apart(self, path: DecodedPath) -> None:
         """Images of one batch that stand at different places."""
         last = self.size - 1
         places = torch.tensor([[last], [last - 1]], device=self.device)  # [B, 1]
@@ -128,7 +128,7 @@ class Exam:
         expected = path.laws[row, places.repeat(self.copies, 1)[:, 0]]
         self.require("rows", self.laws(hidden)[:, 0], expected, "images at different places")
 
-    def chain(self, path: Path) -> None:
+    def chain(self, path: DecodedPath) -> None:
         """Several codes per forward, one after the other."""
         places = torch.arange(self.size, device=self.device)
         sees = places <= places[:, None]
@@ -139,7 +139,7 @@ class Exam:
         self.require("mask", laws[:, :-1], others[:, :-1], "codes before one that was changed")
         self.require("places", laws, path.laws, f"{self.size} codes in a forward and one by one")
 
-    def tree(self, path: Path) -> None:
+    def tree(self, path: DecodedPath) -> None:
         """Two paths in one forward, and the cache with the second one committed."""
         branch = self.path(self.text, path.codes[:, :1])
         sees = torch.zeros(len(TREE), len(TREE), dtype=torch.bool, device=self.device)
@@ -166,7 +166,7 @@ class Exam:
         after, expected = self.laws(hidden)[:, 0], branch.laws[:, count]
         self.require("cache", after, expected, "a code after a committed path and one by one")
 
-    def path(self, text: TextFeatures, codes: Tensor | None = None) -> Path:
+    def path(self, text: TextFeatures, codes: Tensor | None = None) -> DecodedPath:
         """AR steps: given codes [B, n] first, the others drawn."""
         cache = self.target.new_cache(text.batch * self.copies, self.capacity)
         hidden = self.target.prefill(text, self.copies, cache)[:, -1:]
@@ -179,7 +179,7 @@ class Exam:
             sees = torch.ones(1, t + 1, dtype=torch.bool, device=self.device)
             hidden = self.forward(text, cache, chosen[-1], place, place, sees)
             laws.append(self.laws(hidden))
-        return Path(torch.cat(chosen, 1), torch.cat(laws, 1), cache)
+        return DecodedPath(torch.cat(chosen, 1), torch.cat(laws, 1), cache)
 
     def draw(self, hidden: Tensor, place: Tensor) -> Tensor:
         """A code [B, 1] of the law that decoders see; raises TargetError where it has mass on a
@@ -220,7 +220,7 @@ class Exam:
         own = sees.expand(len(codes), -1, -1).repeat(self.copies, 1, 1)  # [R, n, m]
         mask = torch.cat([prefix, own], -1)
         mask = F.pad(mask, (0, self.capacity - mask.shape[-1]))  # [R, n, S]
-        mask = mask if codes.shape[1] == 1 else added(mask)
+        mask = mask if codes.shape[1] == 1 else additive_mask(mask)
         return self.target.forward_codes(ids, grid, written, mask, cache)
 
     def laws(self, hidden: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ class Neighbours:
         self.on_cpu = device.startswith("cpu")
         self.given_up = False  # until an image is not disturbed
 
-    def disturb(self, load: Load) -> bool:
+    def is_disturbed(self, load: Load) -> bool:
         return load.disturbs(self.limit, load.cores if self.on_cpu else 1)
 
     def time_again(self, row: dict[str, Any]) -> bool:
@@ -149,7 +149,7 @@ class Neighbours:
         while time.monotonic() + LOOK <= until:
             time.sleep(LOOK)
             after = read()
-            if not self.disturb(between(before, after)):
+            if not self.is_disturbed(between(before, after)):
                 return True
             before = after
         return False

@@ -158,7 +158,7 @@ class Section:
         """How far two runs' figures lie apart by their seeds alone (`metrics.stats`)."""
         return differs_by_chance(self._seeds(column), level)
 
-    def like_ar(self, entry: Entry, column: str) -> bool:
+    def is_noise(self, entry: Entry, column: str) -> bool:
         """Whether chance can explain the difference of a figure from AR's: of CLIP scores prompt by
         prompt, of FID by AR's seeds, of which there must be `FEWEST_SEEDS`."""
         if entry.role is not Role.DECODER:

@@ -22,7 +22,7 @@ DIVISIONS = ("exact division", "relaxed division", "not judged")
 
 
 def division(entry: Entry) -> str:
-    """Of `DIVISIONS`, the one that a decoder is ranked in."""
+    """The one of `DIVISIONS` that a decoder is ranked in."""
     verdict = entry.text("exactness")
     if entry.exact:
         return DIVISIONS[0]

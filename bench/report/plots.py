@@ -113,7 +113,7 @@ class Measure:
     better: str = "lower"
 
     def label(self, section: Section) -> str:
-        """Of its axis in a section."""
+        """The label of its axis in a section."""
         return {"fid": section.fid_name, "clip": section.clip_name}.get(self.column, self.name)
 
     def of(self, entry: Entry) -> Interval:

@@ -63,7 +63,7 @@ class PromptPage:
 
     @property
     def address(self) -> str:
-        """Of the page, relative to the report's."""
+        """The page's path, relative to the report's."""
         return f"prompts/{self.index}.html"
 
 

@@ -144,7 +144,7 @@ def _with_interval(entry: Entry, column: str, digits: int, noise: bool) -> str:
 def _scored(section: Section, column: str) -> Callable[[Entry], str]:
     """A quality figure as a cell, with its interval and the noise mark."""
     digits = _digits(section, column)
-    return lambda e: _with_interval(e, column, digits, section.like_ar(e, column))
+    return lambda e: _with_interval(e, column, digits, section.is_noise(e, column))
 
 
 def _digits(section: Section, column: str) -> int:
@@ -234,7 +234,7 @@ def _bound_columns(section: Section) -> list[Column]:
     def less(entry: Entry) -> str:
         """CLIP score less the baseline's, image by image; marked as the score is."""
         digits = _digits(section, "clip")
-        return _with_interval(entry, paired.CLIP_LESS, digits, section.like_ar(entry, "clip"))
+        return _with_interval(entry, paired.CLIP_LESS, digits, section.is_noise(entry, "clip"))
 
     figures = (
         ("tv_moved_mean", "moved mass, mean", 4), ("tv_moved_max", "max", 3),

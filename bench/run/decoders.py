@@ -50,15 +50,18 @@ def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
 
 
 class Decoders:
-    """By name: built: the decoder, or why there is none; labels: loop, drafter, tree and acceptance
-    of its records; code: its digest. ahead: jobs to come, by their shape; current: the name of the
-    decoder that is called; warm: shapes that were warmed up."""
+    """The decoders of a run.
+
+    By a decoder's name: built: the decoder, or why there is none; labels: loop, drafter, tree and
+    acceptance of its records; digests: what a resumed run compares. jobs_left: jobs to come, by
+    their shape; current: the name of the decoder that is called; warm: shapes that were warmed up.
+    """
 
     def __init__(self, model: ImageModel, variants: Sequence[DecoderVariant]) -> None:
         self.model, self.current = model, ""
         # Before any is built: loading a drafter takes its name away from the model.
         weights, places = dict(model.weights_sha256), dict(model.drafters)
-        self.ahead: Counter[tuple[str, int]] = Counter()
+        self.jobs_left: Counter[tuple[str, int]] = Counter()
         self.warm: set[tuple[str, int]] = set()
         self.guard = Guard(model, variants)
         self.built: dict[str, Decoder | Failure] = {}
@@ -68,7 +71,7 @@ class Decoders:
             if isinstance(built, Failure):
                 log.warning("%s cannot be built: %s", variant.name, built.error)
         self.labels = {v.name: self._labels(v) for v in variants}
-        self.code = {v.name: digest_of(v, model, weights, places) for v in variants}
+        self.digests = {v.name: digest_of(v, model, weights, places) for v in variants}
 
     def _labels(self, variant: DecoderVariant) -> dict[str, str]:
         """In the words of the built parts, where those can be had."""
@@ -95,15 +98,17 @@ class Decoders:
         return decoder
 
     def expect(self, jobs: Sequence[Job]) -> None:
-        """What is to come, each job of it until it is `done`."""
-        self.ahead = Counter(job.shape for job in jobs)
+        """Says which jobs are to come; each is counted until it is `done`."""
+        self.jobs_left = Counter(job.shape for job in jobs)
 
     def done(self, job: Job) -> None:
         """Counts a job that was decoded. Drops what the decoder's execution keeps for calls that do
         not come again: a recorded step keeps its caches."""
         name = job.variant.name
-        self.ahead[job.shape] -= 1
-        left = {size for (owner, size), count in self.ahead.items() if owner == name and count > 0}
+        self.jobs_left[job.shape] -= 1
+        left = {
+            size for (owner, size), count in self.jobs_left.items() if owner == name and count > 0
+        }
         if release(self.built[name], left):
             collect()
 

@@ -29,7 +29,7 @@ from bench.records.folder import recorded
 from bench.records.load import run_of
 from bench.records.run_data import RunData
 from bench.run.runner import RunResult
-from bench.run.summary import summarise, write_csv
+from bench.run.summary import make_summary, write_csv
 from decoders.api import ImageModel, Sampling
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ PARTIAL = "partial"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DecoderVerdict:
     """What the gate says of a decoder. verdict: exact, relaxed, broken or "not checked"; text: the
     same for a table's cell, with the figure."""
 
@@ -80,7 +80,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     floors = roofline(path, result.model, every, rows)
     fair = judge(rows, config.baselines, floors, config.fairness)
     write_fairness(path, fair)
-    judged = list[Verdict]()
+    judged = list[DecoderVerdict]()
     if config.gate:
         captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
         judged = verdicts(result.model, every, lambda: captions)
@@ -88,17 +88,17 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     write_csv(path / "exactness.csv", cells)
     exactness = {verdict.decoder: verdict.text for verdict in judged}
     scorer = scorer if result.model.draws else None
-    summary = summarise(path, rows, every, fair, scorer=scorer, exactness=exactness)
+    summary = make_summary(path, rows, every, fair, scorer=scorer, exactness=exactness)
     summary.write(path)
     return summary.table
 
 
 def verdicts(
     model: ImageModel, every: Sequence[DecoderVariant], captions: Callable[[], Sequence[str]]
-) -> list[Verdict]:
+) -> list[DecoderVerdict]:
     """The gate's verdict on every decoder; one it cannot judge is "not checked", with the error.
     captions: prompts of the model, for greedy codes of a target that is not the project's own."""
-    judged = list[Verdict]()
+    judged = list[DecoderVerdict]()
     with progress(len(every), "exactness", unit="decoder") as bar:
         for variant in every:
             bar.set_postfix_str(variant.name)
@@ -109,7 +109,7 @@ def verdicts(
 
 def _verdict(
     variant: DecoderVariant, model: ImageModel, captions: Callable[[], Sequence[str]]
-) -> Verdict:
+) -> DecoderVerdict:
     from bench.judge.gate import check_decoder
     from bench.judge.same_codes import greedy_difference
 
@@ -128,8 +128,8 @@ def _verdict(
     report = attempt(judge_decoder)
     if isinstance(report, Failure):
         log.warning("the gate could not judge %s: %s", name, report.error)
-        return Verdict(name, "not checked", math.nan, report.error, expect, "not checked")
-    return Verdict(name, report.verdict, report.figure, report.detail, expect, report.text)
+        return DecoderVerdict(name, "not checked", math.nan, report.error, expect, "not checked")
+    return DecoderVerdict(name, report.verdict, report.figure, report.detail, expect, report.text)
 
 
 @contextmanager
@@ -162,7 +162,7 @@ def unfinished(config: StudyConfig) -> RunData | None:
     rows = folder.table(sorted(folder.records)).to_pandas()
     every = _variants(config, rows)
     fair = judge(rows, config.baselines, None, config.fairness)
-    table = summarise(folder.path, rows, every, fair, scorer=None, exactness={}).table
+    table = make_summary(folder.path, rows, every, fair, scorer=None, exactness={}).table
     table = table.assign(status=table.status.replace("ok", PARTIAL))
     run = run_of(folder.path, rows, table, fairness={one.decoder: one for one in fair})
     waiting = [e.name for e in config.decoders if e.name not in {v.name for v in every}]

@@ -133,7 +133,10 @@ class Runner:
         config = self.config
         prompts = {key: self.prompts[key.prompt_index].text for job in jobs for key in job.keys}
         self.folder.resume(
-            prompts, self.decoders.code, force=config.resume == "force", retry=config.retry_failed
+            prompts,
+            self.decoders.digests,
+            force=config.resume == "force",
+            retry=config.retry_failed,
         )
         total = sum(len(job.indices) for job in all_jobs(config, self.variants))
         self.folder.note(rows=total, weights=self.model.weights_sha256)
@@ -181,7 +184,7 @@ class Runner:
         """Decodes a job: a record per image, with its `picture`, where it is to be kept."""
         outcome = self.generate(job)
         rule = getattr(self.decoders.built[job.variant.name], "rule", None)
-        disturbed = job.timed and self.neighbours.disturb(outcome.load)
+        disturbed = job.timed and self.neighbours.is_disturbed(outcome.load)
         state = {"disturbed": disturbed, "status": "ok", "error": ""}
         records = to_records(outcome, job.timed, rule)[: len(job.indices)]  # the others are copies
         for b, (index, record) in enumerate(zip(job.indices, records, strict=True)):
@@ -220,7 +223,7 @@ class Runner:
             "dtype": config.backend.dtype,
             **job.columns(index),
             **self.decoders.labels[job.variant.name],
-            "code": self.decoders.code[job.variant.name],
+            "code": self.decoders.digests[job.variant.name],
             "prompt_id": prompt.id,
             "prompt": prompt.text,
             "category": prompt.category,

@@ -47,13 +47,13 @@ class Job:
 
     @property
     def keys(self) -> list[Key]:
-        """Of each record."""
+        """The key of each record, in the order of `indices`."""
         size = self.size if self.protocol == BATCHED else 0
         head = self.variant.name, self.protocol, size, self.seed
         return [Key(*head, index) for index in self.indices]
 
     def columns(self, index: int) -> dict[str, Any]:
-        """Of the record of a prompt, what this says."""
+        """The columns of a prompt's record that the job decides."""
         return {
             "decoder": self.variant.name,
             "protocol": self.protocol,
@@ -112,7 +112,7 @@ def quality_jobs(
 
 
 def all_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
-    """Of a whole study, in the order of its records."""
+    """The jobs of a whole study, in the order of its records."""
     return [*latency_jobs(config, every), *quality_jobs(config, every)]
 
 

@@ -29,8 +29,8 @@ from bench.data.errors import BenchError
 from bench.data.files import WEIGHTS
 from bench.prompts import Prompt
 from decoders.api import DecoderError, ImageModel
+from decoders.choose_execution import with_execution
 from decoders.compose import DecoderSpec
-from decoders.executed import executed
 from decoders.models.weights import sha256_of
 
 CODE = (".py", ".cpp", ".h", ".json")  # files of decoders/ that a digest is of
@@ -45,7 +45,7 @@ def load_model(config: StudyConfig, device: torch.device, timed: Container[int] 
     require_returned(config.model, loaded, isinstance(loaded, ImageModel), "an ImageModel")
     mode = "cpu" if config.backend.layers == "native" else config.backend.execution
     sizes = {"auto": timed, "on": range(1, sys.maxsize), "off": ()}[config.backend.compile]
-    return executed(dataclasses.replace(loaded, name=config.model.name), mode, sizes)
+    return with_execution(dataclasses.replace(loaded, name=config.model.name), mode, sizes)
 
 
 def check_prompts(model: ImageModel, prompts: Sequence[Prompt]) -> None:
@@ -130,8 +130,8 @@ def digest_of(
     weights: Mapping[str, str],
     places: Mapping[str, Any],
 ) -> str:
-    """Of what decodes the images of a built decoder: decoders/, the files of its plug-ins, the
-    model's weights, and those that its settings name.
+    """The 12 hex digits that a resumed run compares: a digest of decoders/, of the files of its
+    plug-ins, of the model's weights, and of those that its settings name.
 
     weights, places: `weights_sha256` and `drafters` of the model before any decoder was built.
     """
@@ -151,7 +151,7 @@ def digest_of(
 
 @cache
 def project_digest() -> str:
-    """Of the code in decoders/."""
+    """The digest of the code in decoders/."""
     folder = Path(decoders.__file__).parent
     files = sorted(p for p in folder.rglob("*") if p.suffix in CODE and "weights" not in p.parts)
     return digest([sha256_of(path) for path in files])

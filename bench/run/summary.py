@@ -74,7 +74,7 @@ def write_csv(path: Path, table: pd.DataFrame) -> None:
         write_text(path, table.to_csv(index=False))
 
 
-def summarise(
+def make_summary(
     folder: Path,
     rows: pd.DataFrame,
     variants: Sequence[DecoderVariant],

@@ -41,7 +41,7 @@ class TextFeatures:
         return self._each(lambda t: torch.cat([t] * copies)), drop
 
     def rows(self, images: Sequence[int] | slice | Tensor) -> TextFeatures:
-        """Those of some of the prompts."""
+        """The captions of some of the prompts."""
         return self._each(lambda t: t[images])
 
     @staticmethod

@@ -2,10 +2,10 @@
 
 Shapes are static, so TorchDynamo's guards, which cost a tenth of a small model's step, are left
 out. That makes it this file's duty never to call a compiled piece with another state than it was
-made for. Pieces are kept by loop and batch size, by the form (`form`: shapes, strides, dtypes,
-numbers) of the run, and by that of what the piece before returned. Another form is compiled anew,
-from a code object of its own (TorchDynamo keys what it compiled by the code object). So a loop may
-have steps of a few shapes.
+made for. Pieces are kept by loop and batch size, by the signature (`signature_of`: shapes, strides,
+dtypes, numbers) of the run, and by that of what the piece before returned. Another signature is
+compiled anew, from a code object of its own (TorchDynamo keys what it compiled by the code object).
+So a loop may have steps of a few shapes.
 
 TorchDynamo's bytecode and the look at forms take a fifth of a small model's step. So they run in an
 image's first step alone: from its second step on, the compiled graphs are called with the tensors
@@ -28,10 +28,10 @@ import torch._inductor.config
 from torch import Tensor
 
 from decoders.api import Execution, Loop, Piece, Target, TextFeatures
-from decoders.cache import aligned
+from decoders.cache import round_up
 from decoders.execution.eager import Eager
 from decoders.execution.replay import Steps
-from decoders.execution.state import device_of, fill, form, once, snapshot, tensors
+from decoders.execution.state import device_of, fill, signature_of, snapshot, step_in_place, tensors
 from decoders.places import compiled_folder, no_programs
 
 logger = logging.getLogger(__name__)
@@ -95,13 +95,13 @@ class Compiled(Execution):
         device = text.mask.device
         if not compiles(device):
             return target.prefill(text, copies, cache)
-        plain, key = Prefill(target, copies).hidden, (id(target), copies, form(text))
+        plain, key = PrefillPiece(target, copies).hidden, (id(target), copies, signature_of(text))
         if key in self.prefills:
             piece, small = self.prefills[key]
             (hidden,) = piece(text, small)
         else:
             piece = self.piece(plain, device)
-            small = target.new_cache(cache.rows, aligned(target.prefix))
+            small = target.new_cache(cache.rows, round_up(target.prefix))
             try:
                 (hidden,) = piece(text, small)
             except FAILURES as error:
@@ -118,7 +118,9 @@ class Compiled(Execution):
         run.path = {}
         if run.shape not in loop.prepared and not loop.plain:
             before = snapshot(run)
-            once(loop.pieces(), run)  # what is chosen and allocated once is so before a trace
+            step_in_place(
+                loop.pieces(), run
+            )  # what is chosen and allocated once is so before a trace
             fill(run, before)
         run.steps = Steps(self.ready(loop, run))
         return run
@@ -127,17 +129,17 @@ class Compiled(Execution):
         return Eager().step(loop, run) if run.steps is None else run.steps(run)
 
     def ready(self, loop: Loop, run: Any) -> list[Piece]:
-        """What runs the pieces of an image's steps. It compiles each in its first call of a form
-        and keeps it for the loop's runs of this shape. The run's path says how a phase runs: the
-        slower way, where its pieces differ."""
+        """What runs the pieces of an image's steps. It compiles each in its first call with a
+        signature and keeps it for the loop's runs of this shape. The run's path says how a phase
+        runs: the slower way, where its pieces differ."""
         by_piece: dict[Any, Any] = loop.prepared.setdefault(run.shape, {})
-        state, pieces = form(tensors(run)), list[Piece]()
+        state, pieces = signature_of(tensors(run)), list[Piece]()
         for phase, piece in loop.pieces():
             if piece.__name__ not in loop.plain:
                 graphs = by_piece.setdefault((piece.__name__, state), {})
                 how = "eager" if None in graphs.values() else "compiled"
                 run.path[phase] = slower(run.path.get(phase), how)
-                piece = ByForm(phase, piece, graphs, self.compiled)
+                piece = PieceBySignature(phase, piece, graphs, self.compiled)
             pieces.append((phase, piece))
         return pieces
 
@@ -213,7 +215,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Prefill:
+class PrefillPiece:
     """The prefill of a target with G copies of the captions."""
 
     target: Target
@@ -234,12 +236,12 @@ def warn(phase: str, error: Exception) -> None:
 
 
 def slower(one: str | None, other: str) -> str:
-    """Of two ways to run pieces of a phase."""
+    """The slower of two ways to run pieces of a phase."""
     return other if one is None else min(one, other, key=("eager", "compiled").index)
 
 
-class ByForm:
-    """A piece, compiled for each form of what it is given (`graphs`). used: the graph of the last
+class PieceBySignature:
+    """A piece, compiled for each signature of its input (`graphs`). used: the graph of the last
     call, which is `recorded`; None where the piece ran operator by operator."""
 
     def __init__(
@@ -250,7 +252,7 @@ class ByForm:
         self.recorded = True
 
     def __call__(self, run: Any, *carry: Any) -> tuple[Any, ...]:
-        key = form(carry)
+        key = signature_of(carry)
         if key in self.graphs:
             self.used = self.graphs[key]
             if self.used is not None:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Execution, Loop, Piece, Target, TextFeatures
 from decoders.execution.compiled import Compiled, compiles
-from decoders.execution.state import device_of, fill, once, rebind, snapshot, tensors
+from decoders.execution.state import device_of, fill, rebind, snapshot, step_in_place, tensors
 
 WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
 
@@ -114,10 +114,12 @@ class Graphed(Execution):
 
     def _record(self, loop: Loop, run: Any) -> Recorded:
         before = snapshot(run)
-        once(loop.pieces(), run)  # what is chosen and allocated once is so before anything compiles
+        step_in_place(
+            loop.pieces(), run
+        )  # what is chosen and allocated once is so before anything compiles
         pieces = self._compiled(loop, run) if self._compiles(device_of(run)) else loop.pieces()
         fill(run, before)
-        replay, carry = self._capture(lambda: once(pieces, run), device_of(run))
+        replay, carry = self._capture(lambda: step_in_place(pieces, run), device_of(run))
         fill(run, before)
         run.watch.restart()
         return Recorded(replay, run, carry)

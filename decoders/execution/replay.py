@@ -17,7 +17,7 @@ from torch import Tensor
 
 from decoders.api import Piece
 from decoders.execution.eager import chain
-from decoders.execution.state import Slot, form, get, numbers, put, slots
+from decoders.execution.state import Slot, get, numbers, put, signature_of, tensor_slots
 
 Source = tuple[int, int]  # (graph, output) that a tensor is of
 Outputs = Sequence[Sequence[Any]]  # of each graph
@@ -58,8 +58,8 @@ class Steps:
 
 
 def bound(run: Any) -> Bound:
-    """By path the tensors of a run, and where they are bound."""
-    return {path: (slot, tensor) for path, slot, tensor in slots(run)}
+    """Path -> (where it is bound, tensor), for the tensors of a run."""
+    return {path: (slot, tensor) for path, slot, tensor in tensor_slots(run)}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class FirstStep:
 
     @property
     def sources(self) -> dict[int, Source]:
-        """By a tensor's id which graph's output it is."""
+        """Tensor id -> the graph whose output it is."""
         return {
             id(x): (k, j)
             for k, graph in enumerate(self.graphs)
@@ -91,12 +91,12 @@ class FirstStep:
     @property
     def repeats(self) -> bool:
         """Whether its graphs alone can repeat it. Not where it bound something else than their
-        outputs, or in another form, or in the place of a tensor that is bound twice: which of the
-        two a graph has read cannot be seen."""
+        outputs, or with another signature, or in the place of a tensor that is bound twice: which
+        of the two a graph has read cannot be seen."""
         sources = self.sources
         times = Counter(id(tensor) for _, tensor in self.before.values())
         return all(
-            id(new) in sources and form(new) == form(old) and times[id(old)] == 1
+            id(new) in sources and signature_of(new) == signature_of(old) and times[id(old)] == 1
             for _, old, new in self.changed
         )
 

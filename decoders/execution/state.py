@@ -20,14 +20,14 @@ from decoders.cache import KVCache
 Slot = tuple[Any, str | int]  # an owner and the name or index under which it holds a tensor
 
 
-def slots(root: Any) -> Iterator[tuple[str, Slot, Tensor]]:
+def tensor_slots(root: Any) -> Iterator[tuple[str, Slot, Tensor]]:
     """(path, slot, tensor) of every tensor below `root`: attributes of objects, items of lists,
     tuples and dicts. An object is visited once."""
     return (leaf for leaf in _leaves(root) if isinstance(leaf[2], Tensor))
 
 
 def _leaves(root: Any) -> Iterator[tuple[str, Slot, Any]]:
-    """The same of whatever has nothing below it."""
+    """Path -> value, of whatever has nothing below it."""
     visited: set[int] = set()
     stack: list[tuple[str, Any]] = [] if root is None else [("", root)]
     while stack:
@@ -62,7 +62,7 @@ def _walked(value: Any) -> bool:
 
 def tensors(root: Any) -> dict[str, Tensor]:
     """The tensors below `root` by path."""
-    return {path: tensor for path, _, tensor in slots(root)}
+    return {path: tensor for path, _, tensor in tensor_slots(root)}
 
 
 def put_row(run: Any, row: int, one: Any) -> None:
@@ -74,21 +74,21 @@ def put_row(run: Any, row: int, one: Any) -> None:
     told which part of it belongs to the image.
     """
     batch = len(run.record.codes)
-    mine, other = list(slots(run)), list(slots(one))
-    if [path for path, _, _ in mine] != [path for path, _, _ in other]:
-        odd = sorted({path for path, _, _ in mine} ^ {path for path, _, _ in other})
+    run_tensors, other = list(tensor_slots(run)), list(tensor_slots(one))
+    if [path for path, _, _ in run_tensors] != [path for path, _, _ in other]:
+        odd = sorted({path for path, _, _ in run_tensors} ^ {path for path, _, _ in other})
         raise _unrefillable(f"{', '.join(odd[:3])} is there after some steps alone, or before")
     caches: tuple[str, ...] = ()
-    for (path, (owner, name), old), (_, (its, _), new) in zip(mine, other, strict=True):
+    for (path, (owner, name), old), (_, (its, _), new) in zip(run_tensors, other, strict=True):
         if isinstance(owner, KVCache) and name == "data":
             if its is not owner:  # of one row, the image has begun where it goes on
                 owner.take(range(row, its.rows * batch, batch), its)
             caches += (path.removesuffix("data"),)  # all else below it is made of its data
         elif old is not new and not path.startswith(caches):
             _put(path, old, new, batch, row)
-    theirs = numbers(one)
+    new_values = numbers(one)
     for path, value in numbers(run).items():
-        fresh = theirs.get(path)
+        fresh = new_values.get(path)
         if value not in (fresh, fresh * batch if isinstance(fresh, int) else fresh):
             raise _unrefillable(
                 f"{path} is {value!r} by now, and {fresh!r} of an image that begins"
@@ -131,7 +131,7 @@ def _unrefillable(why: str) -> DecoderError:
     )
 
 
-def form(value: Any) -> Any:
+def signature_of(value: Any) -> Any:
     """What code that was compiled for one value depends on, and must find in another: shapes,
     strides and dtypes of its tensors, and its numbers. Of tensors, tuples, lists, dicts and plain
     objects such as a draft."""
@@ -140,13 +140,13 @@ def form(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list):
-        return tuple([form(one) for one in value])
+        return tuple([signature_of(one) for one in value])
     members = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    return tuple([(name, form(one)) for name, one in members.items()])
+    return tuple([(name, signature_of(one)) for name, one in members.items()])
 
 
 def device_of(run: Any) -> torch.device:
-    """Where a run is."""
+    """The device that a run is on."""
     codes: Tensor = run.record.codes
     return codes.device
 
@@ -154,35 +154,37 @@ def device_of(run: Any) -> torch.device:
 def snapshot(root: Any) -> dict[str, Tensor]:
     """The tensors below `root` with those that `fill` reads copied, but for a cache's, the largest
     of all: nothing sees its slots before they are written again once the rest is put back."""
-    owners = {path: owner for path, (owner, _), _ in slots(root)}
-    mine = tensors(root)
-    copied = [path for path in whole(mine) if not isinstance(owners[path], KVCache)]
-    return mine | {path: mine[path].clone() for path in copied}
+    owners = {path: owner for path, (owner, _), _ in tensor_slots(root)}
+    run_tensors = tensors(root)
+    copied = [path for path in without_views(run_tensors) if not isinstance(owners[path], KVCache)]
+    return run_tensors | {path: run_tensors[path].clone() for path in copied}
 
 
-def whole(mine: dict[str, Tensor]) -> list[str]:
+def without_views(run_tensors: dict[str, Tensor]) -> list[str]:
     """Paths without those that another tensor holds the memory of: a cache keeps views of itself
     for every way of reading it, and need be copied once."""
     spanning: dict[int, str] = {}
-    for path, tensor in mine.items():
+    for path, tensor in run_tensors.items():
         storage = tensor.untyped_storage()
         if tensor.numel() * tensor.element_size() == storage.nbytes() > 0:
             spanning.setdefault(storage.data_ptr(), path)
-    owner = {path: spanning.get(t.untyped_storage().data_ptr(), path) for path, t in mine.items()}
-    return [path for path in mine if owner[path] == path]
+    owner = {
+        path: spanning.get(t.untyped_storage().data_ptr(), path) for path, t in run_tensors.items()
+    }
+    return [path for path in run_tensors if owner[path] == path]
 
 
 def fill(root: Any, values: dict[str, Tensor]) -> None:
     """Copies values into the tensors below `root`, in place. Raises DecoderError where the two do
     not have the same tensors."""
-    mine = tensors(root)
-    if mine.keys() != values.keys():
-        odd = sorted(mine.keys() ^ values.keys())
+    run_tensors = tensors(root)
+    if run_tensors.keys() != values.keys():
+        odd = sorted(run_tensors.keys() ^ values.keys())
         raise DecoderError(
             f"a recorded step expects the state that it was recorded on; these differ: {odd[:5]}"
         )
-    for path in whole(mine):
-        tensor, other = mine[path], values[path]
+    for path in without_views(run_tensors):
+        tensor, other = run_tensors[path], values[path]
         if other is tensor:
             continue
         if other.shape != tensor.shape or other.dtype != tensor.dtype:
@@ -202,7 +204,7 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
     """
     changed = [
         (slot, before[path], tensor)
-        for path, slot, tensor in slots(root)
+        for path, slot, tensor in tensor_slots(root)
         if path in before and before[path] is not tensor
     ]
     for (owner, name), old, new in changed:
@@ -218,7 +220,7 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
         put(owner, name, old)
 
 
-def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
+def step_in_place(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
     """A step that leaves every tensor of the state where it was."""
     before = tensors(run)
     carry: tuple[Any, ...] = ()
@@ -229,7 +231,7 @@ def once(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
 
 
 def get(owner: Any, name: str | int) -> Any:
-    """What is bound to a slot."""
+    """The tensor that is bound to a slot."""
     if isinstance(owner, list | tuple):
         return owner[int(name)]
     return owner[name] if isinstance(owner, dict) else getattr(owner, str(name))

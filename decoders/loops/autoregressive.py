@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import CodeKind, Piece, TextFeatures
-from decoders.cache import aligned
+from decoders.cache import round_up
 from decoders.distribution import code_logits
 from decoders.loops.start import BatchLoop, DecodeState, choose
 from decoders.noise import TARGET_SLOT, Noise
@@ -39,7 +39,7 @@ class Autoregressive(BatchLoop):
         """Prefill and the first code."""
         del pairs  # nothing is verified
         target = self.model.target
-        capacity = aligned(target.prefix + target.length)
+        capacity = round_up(target.prefix + target.length)
         start, shared = self.prefilled(text, noise, capacity, 1)
         record, steps = shared["record"], target.length - 1
         record.accepted[:, :steps] = 0

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import CodeKind, DecoderError, Piece, TextFeatures
-from decoders.cache import CLOSED, added, aligned, cache_mask
+from decoders.cache import CLOSED, additive_mask, cache_mask, round_up
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.loops.start import BatchLoop, DecodeState
 from decoders.models.grouped import Schedule
@@ -118,12 +118,12 @@ class Grouped(BatchLoop):
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> GroupState:
         del pairs  # nothing is verified
         target = self.model.target
-        slots = aligned(target.prefix + len(self.tables.slots))
+        slots = round_up(target.prefix + len(self.tables.slots))
         _, shared = self.prefilled(text, noise, slots, self.tables.drawn.shape[1])
         shared["record"].kind.fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         return GroupState(
-            open=F.pad(added(valid), (0, slots - target.prefix), value=CLOSED),
+            open=F.pad(additive_mask(valid), (0, slots - target.prefix), value=CLOSED),
             step=torch.zeros(1, dtype=torch.long, device=self.model.device),
             **shared,
         )
@@ -137,7 +137,9 @@ class Grouped(BatchLoop):
         codes = run.record.codes[:, : target.length]
         readable = torch.cat([codes, self.learned.expand(batch, -1)], 1)  # [B, L + N - 1]
         rows = batch * copies
-        earlier = added(self.tables.slots <= turn[:, None]).expand(rows, -1, -1)  # [R, W, Q + W]
+        earlier = additive_mask(self.tables.slots <= turn[:, None]).expand(
+            rows, -1, -1
+        )  # [R, W, Q + W]
         hidden = target.forward_codes(
             readable.index_select(1, source).repeat(copies, 1),
             place.expand(rows, -1),

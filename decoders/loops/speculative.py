@@ -31,11 +31,17 @@ from decoders.api import (
     Verifier,
     completed,
 )
-from decoders.cache import CLOSED, added, aligned, ancestry_of, cache_mask
+from decoders.cache import CLOSED, additive_mask, ancestry_of, cache_mask, round_up
 from decoders.distribution import code_logits, probabilities
 from decoders.execution.state import put_row
 from decoders.loops.recording import PairSampler, Recorder, rows_at_once
-from decoders.loops.speculative_state import Queue, SpecState, first_output, show, visited_pairs
+from decoders.loops.speculative_state import (
+    Queue,
+    SpecState,
+    first_output,
+    visited_pairs,
+    write_laws,
+)
 from decoders.loops.start import BaseLoop, one_at_a_time, require_finite
 from decoders.noise import Noise
 
@@ -61,7 +67,7 @@ class Speculative(BaseLoop):
         self.resamples_noise = self.verifier.resamples_noise
         self.synchronous = self.model.device.type == "cpu"  # a look at the lengths costs nothing
         self.draft_calls: int | None = None  # drafter forwards of one step, see `_probe`
-        self.drawn = True  # whether drafts are drawn, see `_probe`
+        self.draws_drafts = True  # whether drafts are drawn, see `_probe`
 
     def pieces(self) -> Sequence[Piece]:
         return [
@@ -81,14 +87,14 @@ class Speculative(BaseLoop):
         first = text.rows(slice(rows)), noise.rows(slice(rows))
         run = self.execution.begin(self, self.begin(*first, pairs))
         queue = Queue(text, noise, rows)
-        blind = self._unfinished(1)  # steps until the next look at the lengths
+        steps_left = self._unfinished(1)  # steps until the next look at the lengths
         for _ in range(images * self.model.target.length):
             visited = self.execution.step(self, run)
             queue.done.steps += 1
             if run.pairs is not None:
                 run.pairs.offer(*visited_pairs(*visited))
-            blind -= 1
-            if blind == 0 and (blind := self._look(run, queue)) == 0:
+            steps_left -= 1
+            if steps_left == 0 and (steps_left := self._poll_lengths(run, queue)) == 0:
                 break
         generation = queue.done.generation(run.watch.seconds(), run.path)
         trace = generation.trace
@@ -99,7 +105,7 @@ class Speculative(BaseLoop):
     def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> SpecState:
         """Prefill of target and proposer, and the first code. reuse: see `BaseLoop.prefilled`."""
         target, proposer = self.model.target, self.proposer
-        capacity = aligned(target.prefix + target.length + proposer.nodes + 1)
+        capacity = round_up(target.prefix + target.length + proposer.nodes + 1)
         start, shared = self.prefilled(text, noise, capacity, proposer.depth + 1, reuse)
         record, watch = shared["record"], shared["watch"]
         if self.draft_calls is None:
@@ -111,13 +117,13 @@ class Speculative(BaseLoop):
         ones = torch.ones_like(start.first)
         sampler = PairSampler(pairs, start.noise, target.length, proposer.depth) if pairs else None
         return SpecState(
-            open=F.pad(added(valid), (0, capacity - target.prefix)),
+            open=F.pad(additive_mask(valid), (0, capacity - target.prefix)),
             session=session,
             state=self.verifier.begin(start),
             pairs=sampler,
             length=ones,
             drafter_calls=torch.full_like(ones, session.calls),
-            output=first_output(start, proposer, record.codes, self.drawn),
+            output=first_output(start, proposer, record.codes, self.draws_drafts),
             slots=torch.arange(capacity, device=self.model.device),
             **shared,
         )
@@ -131,7 +137,7 @@ class Speculative(BaseLoop):
         """A draft and its mask [R, N + 1, S] float32 (`decoders.cache`): a node sees the valid
         prefix, committed codes, what is above it and itself."""
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot
-        above, copies = added(ancestry_of(draft)), self.sampling.guidance_rows
+        above, copies = additive_mask(ancestry_of(draft)), self.sampling.guidance_rows
         if copies > 1:
             base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)
         return draft, cache_mask(torch.where(run.slots < base, run.open, CLOSED), above, base)
@@ -172,7 +178,7 @@ class Speculative(BaseLoop):
         if self.resamples_noise:
             run.noise.renew(run.length[:, None] + span)
         if self.proposer.reads_laws:
-            show(run.output, draft, law.p, verified.nodes)
+            write_laws(run.output, draft, law.p, verified.nodes)
         return run.output.start, size, draft, verified.nodes, verified.count, law.p
 
     def _advance(
@@ -229,9 +235,9 @@ class Speculative(BaseLoop):
         session = self.proposer.begin(start)
         output, before = first_output(start, self.proposer, record.codes), session.calls
         draft = session.propose(output, start.noise, torch.ones_like(start.first))
-        self.draft_calls, self.drawn = session.calls - before, draft.q is not None
+        self.draft_calls, self.draws_drafts = session.calls - before, draft.q is not None
 
-    def _look(self, run: SpecState, queue: Queue) -> int:
+    def _poll_lengths(self, run: SpecState, queue: Queue) -> int:
         """Waits for the device and reads the lengths: steps until the next look; 0 where all rows
         are done. Places of images that are done are taken by the next ones; as long as some wait, a
         look comes as soon as another may be done."""

@@ -100,7 +100,7 @@ def first_output(
     return output
 
 
-def show(output: StepOutput, draft: Draft, p: Tensor, nodes: Tensor) -> None:
+def write_laws(output: StepOutput, draft: Draft, p: Tensor, nodes: Tensor) -> None:
     """The draft, the target's laws at its nodes and the path, for the next proposal. In place, as
     an execution may hold their addresses. Raises DecoderError where drafts are drawn in some steps
     and deterministic in others."""

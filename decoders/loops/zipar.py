@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import CodeKind, Piece, TextFeatures
-from decoders.cache import CLOSED, added, aligned, cache_mask
+from decoders.cache import CLOSED, additive_mask, cache_mask, round_up
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.kinds import Within
 from decoders.loops.recording import PairSampler
@@ -77,7 +77,7 @@ class ZipAR(BatchLoop):
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> ZipState:
         target, batch, device = self.model.target, text.batch, self.model.device
         size, most = target.length, self.most
-        slots = aligned(target.prefix + size + most + 1)
+        slots = round_up(target.prefix + size + most + 1)
         start, shared = self.prefilled(text, noise, slots, most)
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         done = torch.zeros(batch, size + most, dtype=torch.bool, device=device)
@@ -85,7 +85,7 @@ class ZipAR(BatchLoop):
         ones = torch.ones_like(start.first)
         place = ones[:, None].repeat(1, most)
         return ZipState(
-            open=F.pad(added(valid), (0, slots - target.prefix), value=CLOSED),
+            open=F.pad(additive_mask(valid), (0, slots - target.prefix), value=CLOSED),
             pairs=PairSampler(pairs, start.noise, size) if pairs else None,
             done=done,
             place=place,
@@ -135,7 +135,9 @@ class ZipAR(BatchLoop):
         idle = every[target.length :][: live.shape[1]]
         here = torch.where(live, places, idle)[..., None]  # [B, Q, 1], each written once
         done = F.pad(run.done[:, : target.length], (0, self.most + 1))[:, None]  # [B, 1, n]
-        codes_mask = added((done & (every < here) & live[..., None]) | (every == here))  # [B, Q, n]
+        codes_mask = additive_mask(
+            (done & (every < here) & live[..., None]) | (every == here)
+        )  # [B, Q, n]
         mask = cache_mask(run.open, codes_mask.repeat(copies, 1, 1), target.prefix)  # [R, Q, S]
         return codes, torch.where(live, places, 0), target.prefix + here[..., 0], mask, opened
 

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.cache import added
+from decoders.cache import additive_mask
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Mask [R, T, S] of either kind (`decoders.cache`) -> [R, 1, T, S] of 0 and -inf, made once per
     forward for all layers."""
-    return (added(mask) if mask.dtype == torch.bool else mask).to(dtype)[:, None]
+    return (additive_mask(mask) if mask.dtype == torch.bool else mask).to(dtype)[:, None]
 
 
 def causal_mask(valid: Tensor, turn: Tensor | None = None) -> Tensor:

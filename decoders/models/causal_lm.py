@@ -21,7 +21,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.cache import KVCache, visible
+from decoders.cache import KVCache, bool_mask
 from decoders.models.attention import attend, attention_bias, causal_mask
 from decoders.models.checkpoint import some
 from decoders.models.parts import pad_head
@@ -201,7 +201,7 @@ class CausalLM(nn.Module):
     ) -> Tensor:
         """See `decoders.api.Target`. Every code sees its whole prompt, so the mask says how long
         that is."""
-        places = visible(mask[..., : self.prefix]).sum(-1) + grid_index  # [R, T]
+        places = bool_mask(mask[..., : self.prefix]).sum(-1) + grid_index  # [R, T]
         kept = SlotCache(cache, cache.flat_index(slots))
         return self._run(self.embed(codes), places, mask, kept)
 

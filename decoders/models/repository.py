@@ -36,7 +36,7 @@ def _complete(file: str, names: Iterable[str]) -> bool:
 
 
 def shards(file: str, names: Iterable[str]) -> list[str]:
-    """Of these names the numbered shards of an index; of another file itself."""
+    """The numbered shards of an index among these names; for another file, the file itself."""
     if not file.endswith(INDEX):
         return [file]
     ending = re.escape(Path(file.removesuffix(INDEX)).suffix)
@@ -44,7 +44,7 @@ def shards(file: str, names: Iterable[str]) -> list[str]:
 
 
 def needed(names: Collection[str], files: Sequence[str] = WEIGHTS) -> list[str]:
-    """Of a repository's names what is read; [] where it has none of `files`."""
+    """The names of a repository's files that are read; [] where it has none of `files`."""
     found = first(names, files)
     if found is None:
         return []

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 logging.getLogger("transformers").setLevel(logging.ERROR)  # its hints are not ours to follow
 
 
-class Guided(LogitsProcessor):
+class GuidedHead(LogitsProcessor):
     """Scores [2 B, V], rows [conditional; unconditional] -> the guided ones, twice. Where codes are
     drawn, it draws (one code a pair) and leaves that one possible."""
 
@@ -100,7 +100,7 @@ class Generate:
         self.target: Transformer = transformer_of(model)
         self.llama: Any = llama_of(self.target)
         self.copies = sampling.guidance_rows
-        draws = not sampling.greedy and self.copies == 1  # guided codes are drawn by `Guided`
+        draws = not sampling.greedy and self.copies == 1  # guided codes are drawn by `GuidedHead`
         filters = ("temperature", "top_k", "top_p") if draws else ()
         everywhere = CompileConfig()  # transformers' own, on the CPU too, where one has to ask
         everywhere._compile_all_devices = True  # type: ignore[assignment]
@@ -112,7 +112,7 @@ class Generate:
             compile_config=everywhere if cache == "compiled" else None,
             **{name: getattr(sampling, name) for name in filters},
         )
-        self.processors = LogitsProcessorList([Guided(sampling)] if self.copies == 2 else [])
+        self.processors = LogitsProcessorList([GuidedHead(sampling)] if self.copies == 2 else [])
 
     def __str__(self) -> str:
         return f"generate({self.cache} cache)"

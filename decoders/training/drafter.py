@@ -54,7 +54,7 @@ class DrafterTraining:
         return Trained(self.trainer.step, self.trainer.seconds, evaluated[-1], self.trainer.history)
 
     def losses(self, step: int, share: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of a step's images."""
+        """The loss of a step's images."""
         states, loss = self.data.at(step), self.loss.at(share)
         with self._autocast():
             return drafter_loss(

@@ -104,7 +104,7 @@ class Kept:
         return self.last[0], self.last[1]
 
     def gathered(self) -> Tensor | None:
-        """As `decoders.cache.KVCache.gathered` of all places, [R, T, n, H d]."""
+        """Keys and values of all places, [R, T, n, H d], as `KVCache.gathered` gives them."""
         return torch.stack([self.found[one] for one in self.reads], 2) if self.reads else None
 
 

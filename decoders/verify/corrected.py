@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoders.api import Acceptance, AcceptRule
 from decoders.distribution import normalised, pick, ratio
-from decoders.verify.exact import likeliest
+from decoders.verify.exact import greedy_acceptance
 
 
 def scaled(p: Tensor, q: Tensor | None, omega: Tensor | float) -> Tensor:
@@ -43,7 +43,7 @@ class Corrected(AcceptRule):
         return Acceptance(accept, ratio(pick(p, x), q, x), left, away, away)
 
     def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
-        return likeliest(p, x)
+        return greedy_acceptance(p, x)
 
 
 class Passing(Corrected):

@@ -20,7 +20,7 @@ def residual(p: Tensor, q: Tensor | None, x: Tensor) -> Tensor:
     return normalised(without(p, x) if q is None else (p - q).clamp_min(0.0), p)
 
 
-def likeliest(p: Tensor, x: Tensor) -> Acceptance:
+def greedy_acceptance(p: Tensor, x: Tensor) -> Acceptance:
     """The exact test at temperature 0, see `AcceptRule.greedy`."""
     hit = (p.argmax(-1) == x).float()
     zero = torch.zeros_like(hit)
@@ -42,4 +42,4 @@ class Exact(AcceptRule):
         return Acceptance(accept, accept, residual(p, q, x), zero, zero)
 
     def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
-        return likeliest(p, x)
+        return greedy_acceptance(p, x)

@@ -21,7 +21,7 @@ from decoders.api import Acceptance
 from decoders.distribution import pick
 from decoders.kinds import Count, NotNegative
 from decoders.verify.corrected import Passing
-from decoders.verify.exact import likeliest
+from decoders.verify.exact import greedy_acceptance
 
 
 @dataclass(eq=False, repr=False)
@@ -45,7 +45,7 @@ class SpecDec(Passing):
         return near | (p >= torch.maximum(least, best * math.exp(-self.tau)))
 
     def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
-        exact = likeliest(p, x)
+        exact = greedy_acceptance(p, x)
         hit = torch.maximum(pick(self.passes(p).float(), x), exact.accept)
         away = hit - exact.accept
         return Acceptance(hit, exact.accept, p, away, away)

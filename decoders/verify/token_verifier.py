@@ -66,14 +66,14 @@ class TokenVerifier(Verifier):
         """The uniforms of `count` children of every node, [B, N + 1, count]; places [B, N + 1]."""
         return noise.at(places, ACCEPT_SLOT, count)
 
-    def path(self, law: TargetProbs, draft: Draft, accepted: Tensor) -> Path:
+    def path(self, law: TargetProbs, draft: Draft, accepted: Tensor) -> AcceptedPath:
         """Sampling: the first accepted child of every node, which is exact. Greedy: the longest
         accepted path (METHODS 6). accepted [B, N + 1, K] bool."""
         follow = longest if law.greedy else walk
         return follow(draft, accepted, draft.levels)
 
     def last_code(
-        self, law: TargetProbs, verdicts: Verdicts, path: Path, noise: Any, place: Tensor
+        self, law: TargetProbs, verdicts: Verdicts, path: AcceptedPath, noise: Any, place: Tensor
     ) -> Tensor:
         """The corrected or bonus code behind the path, [B]."""
         if law.greedy:
@@ -82,7 +82,7 @@ class TokenVerifier(Verifier):
         return inverted(at_node(verdicts.residual, path.last), u.clamp_max(BELOW_ONE))[:, 0]
 
 
-def along_path(path: Path, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(moved, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D].
 
     Past the accepted drafts: the first child that was tested and rejected.
@@ -156,7 +156,7 @@ def at_node(values: Tensor, node: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Path:
+class AcceptedPath:
     """The walk of B rows through their trees."""
 
     nodes: Tensor  # [B, D + 1] int64, node at each depth; past the end the last accepted node
@@ -165,7 +165,7 @@ class Path:
     last: Tensor  # [B] int64, the last accepted node (0 = root)
 
 
-def walk(draft: Draft, taken: Tensor, depth: int) -> Path:
+def walk(draft: Draft, taken: Tensor, depth: int) -> AcceptedPath:
     """Follows the first accepted child from the root, `depth` levels at most.
 
     taken [B, N + 1, K] bool, the uniforms' outcome at every node. Taking the *first* accepted child
@@ -184,7 +184,7 @@ def walk(draft: Draft, taken: Tensor, depth: int) -> Path:
     above = path.narrow(1, 0, depth)  # [B, D]
     moved = path.narrow(1, 1, depth) > above
     order = first.squeeze(-1).gather(1, above) * moved
-    return Path(path, moved.sum(1), order, path.select(1, depth))
+    return AcceptedPath(path, moved.sum(1), order, path.select(1, depth))
 
 
 def table_order(draft: Draft, above: Tensor) -> Tensor:
@@ -215,7 +215,7 @@ def path_to(draft: Draft, above: Tensor, node: Tensor, depth: int) -> Tensor:
     return node[:, None].repeat(1, depth + 2).scatter(1, level, number)[:, :-1]
 
 
-def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:
+def longest(draft: Draft, accepted: Tensor, depth: int) -> AcceptedPath:
     """Greedy: the longest path that was accepted whole; of equally long ones the first in the
     released table of paths (METHODS 6).
 
@@ -237,4 +237,4 @@ def longest(draft: Draft, accepted: Tensor, depth: int) -> Path:
     path = path_to(draft, above, best[:, 0], depth)
     live = torch.arange(1, depth + 1, device=accepted.device) <= count  # [B, D]
     order = torch.where(live, which.gather(1, path[:, 1:]), 0)
-    return Path(path, count[:, 0], order, best[:, 0])
+    return AcceptedPath(path, count[:, 0], order, best[:, 0])

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.cache import KVCache, aligned
+from decoders.cache import KVCache, round_up
 from decoders.compose import DecoderSpec, build_decoder
-from decoders.execution.compiled import CUDA_OPTIONS, Prefill, fresh
-from decoders.execution.state import rebind, slots, tensors
+from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, fresh
+from decoders.execution.state import rebind, tensor_slots, tensors
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import EagleNet
 from decoders.models.grouped import Grouped, GroupedConfig
@@ -144,11 +144,11 @@ def step(
         carries.append(piece(run, *carries[-1]))
     with Operators() as bound:  # what a recorded step copies back behind its last piece
         rebind(run, before)
-    owned = [x for _, (owner, _), x in slots(run) if isinstance(owner, KVCache)]
+    owned = [x for _, (owner, _), x in tensor_slots(run) if isinstance(owner, KVCache)]
     caches = {tuple(x.shape) for x in owned if x.is_floating_point()}
     target, copies = loop.model.target, sampling.guidance_rows
-    small = target.new_cache(copies, aligned(target.prefix))
-    calls = [("prefill", Prefill(target, copies).hidden, (_text(model), small))]
+    small = target.new_cache(copies, round_up(target.prefix))
+    calls = [("prefill", PrefillPiece(target, copies).hidden, (_text(model), small))]
     steps = zip(loop.pieces(), carries[:-1], strict=True)
     calls += [(phase, piece, (run, *carry)) for (phase, piece), carry in steps]
     found = []  # behind an eager step, as in a recorded one: what is chosen once is chosen

@@ -21,8 +21,8 @@ from decoders.api import (
     Target,
     completed,
 )
+from decoders.choose_execution import with_execution
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.executed import executed
 from decoders.execution.cpu.library import missing
 from decoders.models.small import fresh_noise, random_model, same_prompt
 from decoders.noise import DRAFT_SLOT, Noise, sample
@@ -95,7 +95,7 @@ class Watching:
 @pytest.mark.parametrize("how", ["eager", NATIVE])
 def test_every_proposer_is_shown_the_image_so_far(how):
     """Up to the root it is what is committed; a finished image is stepped on from its end."""
-    model = executed(random_model(vocab=4, grid=3), how)
+    model = with_execution(random_model(vocab=4, grid=3), how)
     size = model.target.length
     spec = DecoderSpec("x", LOOP, acceptance=EXACT, proposer=part("Watching", width=3))
     loop: Any = build_decoder(model, spec, SAMPLING)
@@ -126,7 +126,7 @@ def test_a_target_that_says_nothing_else_has_a_square_grid(length, barred, grid)
 
 @pytest.mark.parametrize("how", ["eager", NATIVE])
 def test_a_rule_may_read_the_depth_and_the_place(how):
-    model = executed(random_model(vocab=12, grid=5, seed=1), how)
+    model = with_execution(random_model(vocab=12, grid=5, seed=1), how)
     spec = DecoderSpec("rows", LOOP, EAGLE, CHAIN, part("RowWise", rows=2))
     trace = images(model, spec).trace
     relaxed = trace.kind == CodeKind.RELAXED

@@ -10,7 +10,7 @@ from bench.judge.gate.report import CheckResult
 
 CHECKS = {
     check: ("batches_check", "definition_check", "loop_check", "wide_check"),
-    whole_law: ("law_check",),
+    whole_law: ("enumeration_check",),
 }
 
 

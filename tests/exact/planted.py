@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 
-from decoders.cache import added
+from decoders.cache import additive_mask
 from decoders.distribution import drop_sibling, probabilities
 from decoders.loops import speculative
 from decoders.loops.duo import Duo
@@ -286,7 +286,7 @@ class Last96(Speculative):
         slots, prefix = torch.arange(mask.shape[-1]), self.model.target.prefix
         first = (prefix + run.length - 96).repeat(self.sampling.guidance_rows)  # [R]
         seen = (slots < prefix) | (slots >= first[:, None])  # [R, S]
-        return draft, torch.minimum(mask, added(seen)[:, None])
+        return draft, torch.minimum(mask, additive_mask(seen)[:, None])
 
 
 class EmptySlot(Speculative):
@@ -296,7 +296,7 @@ class EmptySlot(Speculative):
         draft, mask = super().masked(run, draft)
         behind = self.model.target.prefix + run.length - 1 + draft.codes.shape[1]  # [B]
         slot = torch.arange(mask.shape[-1]) == behind.repeat(self.sampling.guidance_rows)[:, None]
-        return draft, torch.maximum(mask, added(slot)[:, None])
+        return draft, torch.maximum(mask, additive_mask(slot)[:, None])
 
 
 class Rewritten(Speculative):

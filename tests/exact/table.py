@@ -17,9 +17,9 @@ from torch import Tensor
 
 from bench.judge.gate.small import small_spec
 from decoders.api import ImageModel, Prefill, Sampling, TextFeatures
-from decoders.cache import KVCache, visible
+from decoders.cache import KVCache, bool_mask
+from decoders.choose_execution import execution
 from decoders.compose import DecoderSpec, PartSpec
-from decoders.executed import execution
 
 DRAFTER = PartSpec(f"{__name__}.TableDrafter")
 BEYOND = 8  # places past the image's end that differ from each other
@@ -67,7 +67,7 @@ class TableTarget:
         index = cache.flat_index(slots)
         cache.write(0, index, content[None, :, None].expand(2, -1, -1, -1, -1))
         values = cache.read(0)[1][:, 0]  # [R, S, W]
-        weight = visible(mask).double()
+        weight = bool_mask(mask).double()
         return weight @ values / weight.sum(-1, keepdim=True)  # [R, T, W]
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ called broken."""
 import pytest
 
 from bench.judge.gate import check_decoder, sampled
-from bench.judge.gate.laws import law_check, visited
+from bench.judge.gate.laws import node_law_check, visited
 from bench.judge.gate.small import GateCase
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
@@ -164,4 +164,4 @@ def test_children_that_depend_on_the_noise_are_seen_in_images(small_images, monk
 
 def test_a_small_error_of_a_rule_is_seen():
     case = GateCase(HALF, TAU_1)
-    assert 0 < law_check(case, visited(case)).tv < 0.02
+    assert 0 < node_law_check(case, visited(case)).tv < 0.02

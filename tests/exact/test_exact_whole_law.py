@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.judge.gate import check_decoder
-from bench.judge.gate.branching import NotEnumerable, Scripted, explore
+from bench.judge.gate.enumerate import NotEnumerable, Scripted, enumerate_program
 from bench.judge.gate.reference import ar_probabilities
 from bench.judge.gate.small import GateCase
 from bench.judge.gate.whole_law import WholeLaw, whole_law
@@ -57,7 +57,7 @@ def test_a_program_of_two_decisions_by_hand(again: bool) -> None:
         hit = noise.at(place, slot)[:, 0] < torch.full_like(place, 0.6, dtype=torch.float64)
         return torch.stack([x, hit.long()], 1)
 
-    found = explore(run, 1, 100)
+    found = enumerate_program(run, 1, 100)
     law = torch.zeros(3, 2, dtype=torch.float64)
     law.index_put_(tuple(found.value.T), found.weight, accumulate=True)
     new = torch.outer(p, torch.tensor([0.4, 0.6], dtype=torch.float64))
@@ -94,7 +94,7 @@ def test_what_has_no_threshold_is_refused_and_left_to_the_samples(few_images: No
         return noise.at(place, 1).square()
 
     with pytest.raises(NotEnumerable, match="square"):
-        explore(run, 1, 10)
+        enumerate_program(run, 1, 10)
     found = check_decoder(window(planted("Squared", window=3)), PLAIN)
     assert "sampled" in found.text
     assert "square" in found.evidence["whole law"]["not enumerated"]

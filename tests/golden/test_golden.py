@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from decoders.executed import executed
+from decoders.choose_execution import with_execution
 from decoders.execution.cpu.library import missing
 from tests.golden.decoders import ALL, FILE, SAMPLINGS, generated, small
 
@@ -19,4 +19,6 @@ HOW += [("cpu", sampling) for sampling in ("sampling", "no guidance")]
 def test_codes_are_those_of_the_golden_file(name: str, how: str, sampling: str) -> None:
     if how == "cpu" and missing() is not None:
         pytest.skip(str(missing()))
-    assert generated(executed(small(), how), name, sampling) == EXPECTED[f"{name} | {sampling}"]
+    assert (
+        generated(with_execution(small(), how), name, sampling) == EXPECTED[f"{name} | {sampling}"]
+    )

@@ -23,11 +23,11 @@ import torch
 from bench.data.errors import Failure, attempt
 from bench.judge.gate.batches import batches_check
 from bench.judge.gate.greedy import greedy_check
-from bench.judge.gate.laws import definition_check, law_check, loop_check, relaxes, visited
+from bench.judge.gate.laws import definition_check, loop_check, node_law_check, relaxes, visited
 from bench.judge.gate.report import CheckResult, GateReport, Verdict, finite_or_inf, joined
 from bench.judge.gate.sampled import images_check, wide_check
 from bench.judge.gate.small import GateCase, checkpoints
-from bench.judge.gate.whole_law import law_checks
+from bench.judge.gate.whole_law import enumeration_checks
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
 from decoders.baselines import EXACT
 from decoders.compose import DecoderSpec, resolve
@@ -116,14 +116,14 @@ def _sampling(case: GateCase) -> GateReport:
     rule, tested, relaxed = list[CheckResult](), case, ""
     if _by_rule(case.spec):
         trace = visited(case)
-        rule = [law_check(case, trace)]
+        rule = [node_law_check(case, trace)]
         if rule[0].fault:
             return _report(case, "broken", "", rule)
         if relaxes(rule[0].evidence):
             tested, relaxed = _with_exact_rule(case), _rule_words(rule[0])
         rule += [definition_check(case), loop_check(case, trace)]
     batches = batches_check(case)
-    laws = [] if "not enumerated" in batches.evidence else law_checks(tested)
+    laws = [] if "not enumerated" in batches.evidence else enumeration_checks(tested)
     if not _claims_law(case):
         return _unclaimed(case, [*rule[:1], batches], laws)
     results = [*rule, batches, wide_check(tested), *laws]

@@ -58,12 +58,12 @@ class NodeResult(NamedTuple):
 
 
 def visited(case: GateCase) -> Trace:
-    """Of long images, with the nodes that were visited all over them."""
+    """Traces of long images, with nodes visited all over them."""
     run = case.trial(LONG, IMAGES)
     return run.decoder.generate(run.text, run.noise, pairs=2 * BOUNDS / IMAGES).trace
 
 
-def law_check(case: GateCase, trace: Trace) -> CheckResult:
+def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
     """The law of the committed code at every node. Fault: TV where no bound is declared, or beyond
     lemma R's output bound, or beyond a declared bound on the output; anything that is not finite. A
     paper's bound on TV(p, p_A) claims nothing about the output: evidence "beyond" holds the node
@@ -176,7 +176,7 @@ def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Te
         return scale * torch.randn(vocab, generator=g)
 
     def sparse(z: Tensor) -> Tensor:
-        """As after top-k."""
+        """The distribution as after top-k."""
         return z.masked_fill(z < z.topk(max(1, vocab // 2)).values[-1], -torch.inf)
 
     pairs = []

@@ -1,4 +1,4 @@
-"""The law of images of a decoder, enumerated (`bench.judge.gate.branching`) on small transformers
+"""The law of images of a decoder, enumerated (`bench.judge.gate.enumerate`) on small transformers
 with the decoder's own drafter. Nothing is sampled, so the only error is rounding.
 
 * Images of three codes and four places.
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.judge.gate.branching import EVERY, Free, Scripted, explore
+from bench.judge.gate.enumerate import EVERY, Free, Scripted, enumerate_program
 from bench.judge.gate.reference import ar_probabilities
 from bench.judge.gate.report import CheckResult, finite_or_inf
 from bench.judge.gate.small import GateCase, Sizes
@@ -90,7 +90,7 @@ def whole_law(
         distinct, index = labels.unique(dim=0, return_inverse=True)
         return distinct, weight.new_zeros(len(distinct)).index_add_(0, index, weight), index
 
-    images = explore(run, size, most, free)
+    images = enumerate_program(run, size, most, free)
     codes = until(images.first + free.size, images.value[:, :size])
     distinct, law, _ = mass(torch.cat([images.first[:, None], codes], 1), images.weight)
     first, codes, place = distinct[:, 0], distinct[:, 1:], torch.arange(size)
@@ -104,20 +104,23 @@ def whole_law(
     return WholeLaw(law, ar, first, images.rest, len(images.weight), forwards)
 
 
-def law_checks(case: GateCase) -> list[CheckResult]:
+def enumeration_checks(case: GateCase) -> list[CheckResult]:
     """Every enumeration of the composition."""
-    checks = [law_check("whole law", case, whole_images), law_check("sibling law", case, one_node)]
+    checks = [
+        enumeration_check("whole law", case, whole_images),
+        enumeration_check("sibling law", case, one_node),
+    ]
     verifier = case.decoder(case.model(WHOLE)).verifier
     if verifier is None or not verifier.resamples_noise:
-        checks.append(law_check("place law", case, every_place))
-        checks.append(law_check("late law", case, late_places))
+        checks.append(enumeration_check("place law", case, every_place))
+        checks.append(enumeration_check("late law", case, late_places))
     return checks
 
 
 Enumerated = tuple[str, WholeLaw] | None  # in words; None: there is nothing to enumerate
 
 
-def law_check(
+def enumeration_check(
     name: str, case: GateCase, enumeration: Callable[[GateCase], Enumerated]
 ) -> CheckResult:
     """Fault: a total variation beyond rounding. Evidence: how many ways were followed, and the

@@ -18,7 +18,7 @@ VECTORS = {
 
 
 def cpuinfo() -> dict[str, list[str]]:
-    """By key the distinct values of all processors, the first one's first; empty elsewhere."""
+    """Key -> the distinct values of all processors, the first one's first; empty elsewhere."""
     info: dict[str, list[str]] = {}
     for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
         key, _, value = line.partition(":")

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
-from decoders.distribution import Guided, code_logits, take
+from decoders.distribution import GuidedHead, code_logits, take
 from decoders.propose.drafters.sessions import Session
 from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 
-class ChimeraNet(Guided, nn.Module):
+class ChimeraNet(GuidedHead, nn.Module):
     """The trained part, for a target of width D and V codes. Code V: none, embedded as zeros."""
 
     barred: Tensor | None

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Prefill, Target, completed
-from decoders.cache import KVCache, added
+from decoders.cache import KVCache, additive_mask
 from decoders.errors import unknown
 from decoders.models.checkpoint import Checkpoint
 from decoders.propose.drafters.sessions import CachedSession, NetInput
@@ -36,7 +36,7 @@ class TargetSession(CachedSession):
 
     def read_prefix(self, start: Prefill) -> None:
         self.calls += 1
-        self.prefix[:, 0, : self.first_slot].copy_(added(start.text.row_mask(self.copies)))
+        self.prefix[:, 0, : self.first_slot].copy_(additive_mask(start.text.row_mask(self.copies)))
         self.body.prefill(start.text, self.copies, self.cache)
 
     def _forward(self, inputs: NetInput) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from decoders.api import ImageModel
 from decoders.cache import Growing
-from decoders.distribution import Guided
+from decoders.distribution import GuidedHead
 from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
 from decoders.models.transformer import Transformer, prefix_mask
@@ -29,7 +29,7 @@ Net = TypeVar("Net", bound=EagleNet)
 
 
 @dataclass(frozen=True)
-class Head(Guided):
+class Head(GuidedHead):
     """The target's head for float32 features: without autocast a half-precision target takes its
     own dtype only."""
 

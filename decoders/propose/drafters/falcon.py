@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
-from decoders.cache import Growing, added
+from decoders.cache import Growing, additive_mask
 from decoders.distribution import take
 from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import EagleNet
@@ -129,7 +129,7 @@ class FalconSession(EagleSession):
             pair = self.codes.gather(1, parents), codes
             slots = self.root_slot + nodes + self.size, self.root_slot + nodes  # [R, w] each
             first, second = (self.span == slot[..., None] for slot in slots)
-            mask = torch.maximum(mask, added(first | second))
+            mask = torch.maximum(mask, additive_mask(first | second))
             features = self._block(pair, features, slots, depth, mask)
         self.features.index_copy_(1, nodes, features)
         self.masks.index_copy_(1, nodes, mask)

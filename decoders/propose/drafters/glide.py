@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
-from decoders.cache import KEYS, VALUES, Growing, KVCache, Reads, added
+from decoders.cache import KEYS, VALUES, Growing, KVCache, Reads, additive_mask
 from decoders.models.attention import attend, attention_bias, rope_at, rotate
 from decoders.models.parts import RMSNorm
 from decoders.models.shape import rope_table
@@ -94,7 +94,7 @@ class GlideSession(CachedSession):
         self.open[:, : self.net.cfg.prefix].copy_(start.text.row_mask(self.copies))
 
     def _visible(self, slots: Tensor) -> Tensor:
-        return added(self.span <= slots[..., None])  # no prefix
+        return additive_mask(self.span <= slots[..., None])  # no prefix
 
     def _forward(self, inputs: NetInput) -> Tensor:
         self.calls += 1

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Prefill
-from decoders.distribution import Guided, code_logits, take
+from decoders.distribution import GuidedHead, code_logits, take
 from decoders.kinds import Within
 from decoders.models.weights import read_json
 from decoders.propose.drafters.sessions import Session
@@ -30,7 +30,7 @@ CONFIG = "config.json"
 Heads = Annotated[int, Within(most=64)]
 
 
-class Head(Guided, nn.Module):
+class Head(GuidedHead, nn.Module):
     """One distance: D -> V. ``barred`` as in a target: where codes may not stand, if anywhere."""
 
     barred: Tensor | None

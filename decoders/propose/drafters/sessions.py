@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError, DraftSession, Prefill
-from decoders.cache import CLOSED, KVCache, added, aligned
+from decoders.cache import CLOSED, KVCache, additive_mask, round_up
 from decoders.distribution import code_logits, take
 from decoders.models.transformer import prefix_mask
 
@@ -54,7 +54,7 @@ class DepthSession(Session):
         device = start.first.device
         self.laws = torch.zeros(start.batch, self.depths, self.target.vocab_size, device=device)
         size = max(self.target.length + self.max_new, self.depths)
-        self.span = torch.arange(aligned(size), device=device)  # room for places
+        self.span = torch.arange(round_up(size), device=device)  # room for places
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         del nodes, parents
@@ -92,7 +92,7 @@ class CachedSession(Session):
 
     def allocate(self, start: Prefill, nodes: int) -> None:
         rows, device = len(start.hidden), start.first.device
-        capacity = aligned(self.first_slot + self.target.length + self.max_new + nodes + 1)
+        capacity = round_up(self.first_slot + self.target.length + self.max_new + nodes + 1)
         self.cache = self._new_cache(rows, capacity)
         self.span = torch.arange(capacity, device=device)  # [S]
         self.prefix = torch.full((rows, 1, capacity), CLOSED, device=device)  # a mask [R, 1, S]
@@ -110,7 +110,7 @@ class CachedSession(Session):
         """What committed codes at slots [R, T] see: the image's codes so far, and the prefix; a
         mask [R, T, S]."""
         image = (self.span >= self.first_slot) & (self.span <= slots[..., None])
-        return torch.maximum(added(image), self.prefix)
+        return torch.maximum(additive_mask(image), self.prefix)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
         first = (self.first_slot + start)[:, None]  # [B, 1]
@@ -129,7 +129,7 @@ class CachedSession(Session):
         codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
         slots = self.root_slot + nodes  # [R, w]
         places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot
-        itself = added(self.span == slots[..., None])
+        itself = additive_mask(self.span == slots[..., None])
         mask = torch.maximum(take(self.masks, parents), itself)  # [R, w, S]
         above = None if self.features is None else take(self.features, parents)
         out = self._forward(NetInput(codes, above, slots, places, mask))
@@ -166,7 +166,7 @@ class EagleSession(CachedSession):
     def read_prefix(self, start: Prefill) -> None:
         text, drop = start.text.paired(self.copies)
         valid = self.net.valid(text, drop)  # [R, P - 1]
-        self.prefix[:, 0, : self.first_slot].copy_(added(valid))
+        self.prefix[:, 0, : self.first_slot].copy_(additive_mask(valid))
         if self.first_slot:
             self._read_prefix(self.net.prefix_ids(text, drop), valid, start.hidden)
 

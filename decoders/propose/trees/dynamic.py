@@ -85,7 +85,7 @@ class Dynamic(Tree):
         )
 
     def rank(self, scores: Tensor) -> Tensor:
-        """By what the candidates are chosen: their log-weights [B, C], level by level."""
+        """The candidates' log-weights [B, C], level by level; the largest are chosen."""
         return scores
 
     def _prune(self, root: Tensor, codes: Tensor, scores: Tensor, parents: Tensor) -> Draft:

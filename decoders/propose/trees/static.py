@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,18 +24,18 @@ from decoders.errors import unknown
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
 from decoders.propose.tree_proposer import likeliest, require_logits
 
-Path = tuple[int, ...]
+NodePath = tuple[int, ...]
 
 
 @cache
-def named_trees() -> dict[str, list[Path]]:
+def named_trees() -> dict[str, list[NodePath]]:
     """The paths of every named tree: the released ones, which are the authors' paths under the
     authors' names (METHODS 4; level widths do not determine a tree), and two smaller ones."""
-    text = FilePath(__file__).with_name("trees.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("trees.json").read_text(encoding="utf-8")
     return {name: [tuple(path) for path in paths] for name, paths in json.loads(text).items()}
 
 
-def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
+def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[NodePath]:
     """A tree's name, or its paths -> sorted paths. DecoderError on an unknown name, a hole in the
     tree, or a path that stands twice."""
     if isinstance(choices, str):
@@ -48,7 +48,7 @@ def parse_choices(choices: str | Sequence[Sequence[int]]) -> list[Path]:
             f"tree.choices must be a tree's name ({', '.join(named_trees())}) or its paths, each a "
             f"list of child ranks, as in [[0],[1],[0,0]]; found {choices!r}"
         )
-    paths: list[Path] = sorted((tuple(path) for path in choices), key=lambda p: (len(p), p))
+    paths: list[NodePath] = sorted((tuple(path) for path in choices), key=lambda p: (len(p), p))
     every = {*paths, ()}
     if not paths:
         raise DecoderError("tree.choices is empty: expected at least one path, such as [[0]]")
@@ -119,7 +119,7 @@ class Shape:
 class Static(Tree):
     """A fixed tree. ``choices``: a name of `named_trees`, or a list of paths."""
 
-    paths: list[Path]
+    paths: list[NodePath]
 
     def __init__(
         self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"

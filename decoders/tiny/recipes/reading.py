@@ -1,5 +1,5 @@
 """What a caption says, as questions with answers: the word encoder learns to read before the target
-learns to draw, and the target's states are asked again while it learns.
+learns to draw, and the target's states are read again while it learns.
 
 What a caption says about an object is worth some two nats an attribute, of the 580 of an image. An
 encoder that learned from the target's loss alone had dropped the words of shapes and textures: a
@@ -47,16 +47,16 @@ def answers(caption: str, spec: SceneSpec) -> list[int]:
     """The index in `ANSWERS` of every attribute. near: the object that stands left or above, or
     the only one; far: the other."""
     things = spec.objects[::-1] if spec.relation in ("right", "below") else spec.objects
-    said = {
+    labels = {
         "axis": AXES[spec.relation],
         "kind": spec.background_kind,
         "ground": spec.background_colour,
     }
     if {"lit", "light"} & set(words(caption)):
-        said["light"] = spec.light
+        labels["light"] = spec.light
     for where, thing in zip(("near", "far"), things, strict=False):
-        said |= {f"{where} {name}": getattr(thing, name) for name in _THING}
-    return [values.index(said.get(name, NONE)) for name, values in ANSWERS.items()]
+        labels |= {f"{where} {name}": getattr(thing, name) for name in _THING}
+    return [values.index(labels.get(name, NONE)) for name, values in ANSWERS.items()]
 
 
 class Naming(nn.Module):
@@ -77,13 +77,13 @@ class Naming(nn.Module):
         """States [..., D] -> the index in `ANSWERS` of every attribute, int64 [..., attributes]."""
         return torch.stack([logits.argmax(-1) for logits in self(states)], -1)
 
-    def loss(self, states: Tensor, said: Tensor) -> Tensor:
-        """Mean cross-entropy in nats an attribute; states [n, D], said [n, attributes] int64."""
-        pairs = zip(self(states), said.T, strict=True)
+    def loss(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Mean cross-entropy in nats an attribute; states [n, D], labels [n, attributes] int64."""
+        pairs = zip(self(states), labels.T, strict=True)
         return torch.stack([F.cross_entropy(logits, right) for logits, right in pairs]).mean()
 
 
-def asked(
+def word_states(
     text: WordEncoder, embedder: Any, split: str, first: int, count: int
 ) -> tuple[Tensor, Tensor]:
     """The prefix's states [n, D] at the n words of `count` captions, and what the caption of each
@@ -92,8 +92,8 @@ def asked(
     ids, mask = text.tokenizer([caption for caption, _ in pairs])
     with mixed(ids.device):
         states = embedder(text(ids, mask), torch.zeros(count, dtype=torch.bool))  # [count, P, D]
-    said = torch.tensor([answers(*pair) for pair in pairs])  # [count, attributes]
-    return states[mask], said[mask.nonzero()[:, 0]]
+    labels = torch.tensor([answers(*pair) for pair in pairs])  # [count, attributes]
+    return states[mask], labels[mask.nonzero()[:, 0]]
 
 
 def learn(text: WordEncoder, embedder: Any, config: TrainConfig, folder: Path) -> float:
@@ -104,11 +104,11 @@ def learn(text: WordEncoder, embedder: Any, config: TrainConfig, folder: Path) -
 
     def losses(step: int, share: float) -> tuple[Tensor, Figures]:
         first = OFFSET + step * config.batch
-        return naming.loss(*asked(text, embedder, "train", first, config.batch)), {}
+        return naming.loss(*word_states(text, embedder, "train", first, config.batch)), {}
 
     @torch.no_grad()
     def evaluate() -> dict[str, float]:
-        states, said = asked(text, embedder, "valid", 0, config.held_out)
-        return {"named": float((naming.named(states) == said).float().mean())}
+        states, labels = word_states(text, embedder, "valid", 0, config.held_out)
+        return {"named": float((naming.named(states) == labels).float().mean())}
 
     return Trainer(parts, config, folder).fit(losses, evaluate)["named"]

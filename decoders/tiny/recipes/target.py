@@ -58,12 +58,12 @@ SHOWS = 0.1  # a code shows an object that covers this share of a pixel of its s
 @dataclass(frozen=True)
 class Batch:
     """Consecutive scenes: B captions, codes [B, L], shows [B, L] bool: codes that show an
-    object; said [B, attributes]: what the captions say, see `reading.answers`."""
+    object; labels [B, attributes]: what the captions say, see `reading.answers`."""
 
     captions: list[str]
     codes: Tensor
     shows: Tensor
-    said: Tensor
+    labels: Tensor
 
     def weights(self, objects: float) -> Tensor:
         """[B, L] float32 of mean 1, where a code that shows an object weighs `objects` times."""
@@ -80,8 +80,8 @@ def encoded(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
     cover = torch.from_numpy(scenes.cover)
     most = F.adaptive_max_pool2d(cover[:, None], side).flatten(1)  # [B, L]
     pairs = zip(scenes.captions, scenes.specs, strict=True)
-    said = torch.tensor([reading.answers(*pair) for pair in pairs])
-    return Batch(scenes.captions, codes, most > SHOWS, said)
+    labels = torch.tensor([reading.answers(*pair) for pair in pairs])
+    return Batch(scenes.captions, codes, most > SHOWS, labels)
 
 
 class Named(nn.Module):
@@ -93,23 +93,23 @@ class Named(nn.Module):
         self.naming = reading.Naming(cfg.width)
         self.prefix = cfg.prefix
         self.states = torch.empty(0)
-        asked = target.layers[round(NAMED * cfg.layers) - 1]
-        self.hook = asked.register_forward_hook(self._keep)
+        read_layer = target.layers[round(NAMED * cfg.layers) - 1]
+        self.hook = read_layer.register_forward_hook(self._keep)
 
     def _keep(self, layer: nn.Module, given: object, states: Tensor) -> None:
         self.states = states  # [B, P + L - 1, D]
 
-    def share(self, said: Tensor) -> float:
+    def share(self, labels: Tensor) -> float:
         """Which share of the attributes the states of the last forward name rightly, at all
         codes."""
         states = self.states[:, self.prefix - 1 :]  # [B, L, D]
-        return float((self.naming.named(states) == said[:, None]).float().mean())
+        return float((self.naming.named(states) == labels[:, None]).float().mean())
 
-    def loss(self, said: Tensor, drop: Tensor) -> Tensor:
+    def loss(self, labels: Tensor, drop: Tensor) -> Tensor:
         """Nats an attribute at the codes of the last forward; rows without caption are not asked.
-        said [B, attributes], drop [B] bool."""
+        labels [B, attributes], drop [B] bool."""
         states = self.states[:, self.prefix - 1 :][~drop]  # [b, L, D]
-        each = said[~drop][:, None].expand(-1, states.shape[1], -1)  # [b, L, attributes]
+        each = labels[~drop][:, None].expand(-1, states.shape[1], -1)  # [b, L, attributes]
         return self.naming.loss(states.flatten(0, 1), each.flatten(0, 1))
 
 
@@ -155,7 +155,7 @@ def evaluate(
             for name, each in losses(model, features, batch.codes, drop, first).items():
                 key = f"valid_nats{'' if name == 'next' else '_' + name}{ending}"
                 means.setdefault(key, []).append(each.mean(1))
-        share = torch.full((len(batch.codes),), named.share(batch.said))
+        share = torch.full((len(batch.codes),), named.share(batch.labels))
         means.setdefault("valid_naming", []).append(share)
     return {key: float(torch.cat(each).mean()) for key, each in means.items()}
 
@@ -175,7 +175,7 @@ def train(
         found = losses(model, text(*text.tokenizer(batch.captions)), batch.codes, drop, step)
         size = weights.shape[1]
         means = {k: (each * weights[:, size - each.shape[1] :]).mean() for k, each in found.items()}
-        naming = named.loss(batch.said, drop)  # of a target that refines, at its drafts
+        naming = named.loss(batch.labels, drop)  # of a target that refines, at its drafts
         figures = {key: mean.detach() for key, mean in (means | {"naming": naming}).items()}
         return torch.stack([*means.values()]).mean() + NAMING * (1 - share) * naming, figures
 

@@ -10,13 +10,13 @@ from bench.compare import published as table
 from bench.compare.compare import cmd_compare
 from bench.compare.pairs import candidates
 from bench.compare.published import load_names
-from bench.compare.verdicts import Result, Verdict, build
+from bench.compare.verdicts import Reproduction, Result, build
 from bench.data.errors import EXPLAINED
 from bench.judge.paired import paired_speedup
 from bench.records.load import load
 from tests.bench.compare.files import a_run, write
 
-NOT_COMPARABLE = Verdict.NOT_COMPARABLE
+NOT_COMPARABLE, NOT_REPRODUCED = Reproduction.NOT_COMPARABLE, Reproduction.NOT_REPRODUCED
 DYNAMIC = "dynamic(depth=5, top_k=10, nodes=58)"
 BASE = {
     "study": "made up", "model": "llamagen_xl_256", "backend": "eager", "device": "cuda",
@@ -68,9 +68,9 @@ NO_SPEED = {"speedup": "", "speedup_lo": "", "speedup_hi": ""}
 @pytest.mark.parametrize(
     ("published", "ours", "verdict", "reason"),
     [
-        (SPEED, speed(1.47, 0.01), Verdict.REPRODUCED, "within the tolerance"),
-        (SPEED, speed(1.80, 0.10), Verdict.NOT_REPRODUCED, "outside our 95 % interval"),
-        (SPEED, speed(1.20, 0.01), Verdict.NOT_REPRODUCED, "beyond the tolerance"),
+        (SPEED, speed(1.47, 0.01), Reproduction.REPRODUCED, "within the tolerance"),
+        (SPEED, speed(1.80, 0.10), Reproduction.NOT_REPRODUCED, "outside our 95 % interval"),
+        (SPEED, speed(1.20, 0.01), Reproduction.NOT_REPRODUCED, "beyond the tolerance"),
         ({"model": "LlamaGen-XL stage II", "resolution": "512"}, {}, NOT_COMPARABLE, "other model"),
         ({"temperature": "0"}, {}, NOT_COMPARABLE, "other temperature (published 0, here 1)"),
         ({"params": "k=1000 delta=0.2"}, {}, NOT_COMPARABLE, "published delta=0.2, here delta=0.3"),
@@ -81,12 +81,12 @@ NO_SPEED = {"speedup": "", "speedup_lo": "", "speedup_hi": ""}
         ({"method": "SJD2"}, {}, NOT_COMPARABLE, "SJD2 has no rows that conf/decoder can"),
         ({}, {"loop": "vvs(interval=4)"}, NOT_COMPARABLE, "LANTERN was not measured in this run"),
         ({"method": "VVS"}, {"loop": "speculative"}, NOT_COMPARABLE, "VVS was not measured"),
-        (FID, OUR_FID, Verdict.REPRODUCED, "inside"),
+        (FID, OUR_FID, Reproduction.REPRODUCED, "inside"),
         (FID, OUR_FID | {"fid_features": "scenes-clip"}, NOT_COMPARABLE,
          "other metric weights (scenes-clip"),
         (FID, OUR_FID | {"n_quality": 132}, NOT_COMPARABLE,
          "over 132 images (the protocol's are 5000)"),
-        (FID, {"fid": 29.0, "fid_lo": 28.0, "fid_hi": 30.0}, Verdict.NOT_REPRODUCED, "outside"),
+        (FID, {"fid": 29.0, "fid_lo": 28.0, "fid_hi": 30.0}, NOT_REPRODUCED, "outside"),
     ],
 )  # fmt: skip
 def test_a_figure_is_judged_or_not_comparable_with_the_reason(
@@ -115,8 +115,8 @@ def test_a_method_is_known_by_its_loop_and_proposer(tmp_path):
         PAPER | {"method": "SCD-MC", "params": "L=32", "speedup": "4.18"},
     ]
     skipping, sjd, scd = compared(tmp_path, papers, AR, *rows).comparisons
-    assert skipping.verdict is Verdict.REPRODUCED
-    assert sjd.decoder == "sjd" and sjd.verdict is Verdict.REPRODUCED
+    assert skipping.verdict is Reproduction.REPRODUCED
+    assert sjd.decoder == "sjd" and sjd.verdict is Reproduction.REPRODUCED
     assert scd.decoder == "scd" and "published L=32, here L=64" in scd.why
 
 
@@ -124,7 +124,7 @@ def test_unstated_settings_are_assumed_and_said(tmp_path):
     row = PAPER | {"speedup": "1.45", "cfg": "", "params": "", "gpu": "", "temperature": ""}
     ours = LANTERN | {"acceptance": "lantern(k=1000, delta=0.3, residual=paper)"}
     found = one(compared(tmp_path, [row], AR, ours | speed(1.45)))
-    assert found.verdict is Verdict.REPRODUCED
+    assert found.verdict is Reproduction.REPRODUCED
     assert {"cfg 7.5", "temperature 1", "k=1000, delta=0.3"} <= set(found.assumed)
     assert "GPU not stated" in found.caveats[0] and "released code" in found.caveats[1]
 
@@ -132,16 +132,18 @@ def test_unstated_settings_are_assumed_and_said(tmp_path):
 def test_seconds_need_the_same_gpu_ratios_do_not(tmp_path):
     row, rows = PAPER | {"speedup": "1.45", "latency_s": "2.05"}, (AR, LANTERN | speed(1.45))
     speedup, seconds = compared(tmp_path / "a", [row], *rows).comparisons
-    assert seconds.verdict is Verdict.REPRODUCED and speedup.caveats == ()
+    assert seconds.verdict is Reproduction.REPRODUCED and speedup.caveats == ()
     speedup, seconds = compared(tmp_path / "b", [row], *rows, gpu="NVIDIA H200").comparisons
     assert seconds.verdict is NOT_COMPARABLE and "other GPU" in seconds.why
-    assert speedup.verdict is Verdict.REPRODUCED and "only ratios compare" in speedup.caveats[0]
+    assert (
+        speedup.verdict is Reproduction.REPRODUCED and "only ratios compare" in speedup.caveats[0]
+    )
 
 
 def test_clip_is_compared_in_our_unit(tmp_path):
     row, ours = PAPER | {"clip": "0.3223"}, LANTERN | {"clip": 32.4}
     found = one(compared(tmp_path / "a", [row], AR, ours | {"clip_features": "ViT-B-32 openai"}))
-    assert found.published == pytest.approx(32.23) and found.verdict is Verdict.REPRODUCED
+    assert found.published == pytest.approx(32.23) and found.verdict is Reproduction.REPRODUCED
     assert "does not name the weights" in one(compared(tmp_path / "b", [row], AR, ours)).why
 
 
@@ -154,13 +156,16 @@ def test_a_ratio_to_eagle2_is_paired_over_shared_prompts(tmp_path):
     paired = paired_speedup(eagle.records, lantern.records)
     assert paired is not None and found.figure == paired.interval()
     assert found.figure.value == pytest.approx(np.exp(np.mean(np.log(slow) - np.log(fast))))
-    assert found.verdict is Verdict.REPRODUCED and "inside our 95 % interval" in found.why
+    assert found.verdict is Reproduction.REPRODUCED and "inside our 95 % interval" in found.why
 
 
 def test_disagreeing_papers_are_shown_beside_the_verdict(tmp_path):
     rows = [PAPER | {"speedup": "1.45"}, PAPER | {"paper": "Q", "speedup": "1.9"}]
     result = compared(tmp_path, rows, AR, LANTERN | speed(1.45))
-    assert [c.verdict for c in result.comparisons] == [Verdict.REPRODUCED, Verdict.NOT_REPRODUCED]
+    assert [c.verdict for c in result.comparisons] == [
+        Reproduction.REPRODUCED,
+        Reproduction.NOT_REPRODUCED,
+    ]
     texts = [found.caveats[-1] for found in result.comparisons]
     assert texts == ["other sources give 1.9 (Q)", "other sources give 1.45 (P)"]
 

@@ -10,7 +10,7 @@ from bench.judge.paired import CLIP_PAIRS, clip_differences
 from bench.judge.quality import Scores
 from bench.prompts import Prompt
 from bench.run.runner import RunResult, run_study
-from bench.run.summary import summarise
+from bench.run.summary import make_summary
 from metrics import MetricError
 from metrics.stats import student_mean
 
@@ -39,7 +39,7 @@ class ScorerByName:
 def compared(result: RunResult, rows: pd.DataFrame) -> pd.DataFrame:
     """clip_pairs.csv of a run with these rows, by decoder."""
     scorer = ScorerByName()
-    made = summarise(result.path, rows, result.variants, scorer=scorer, exactness={})  # type: ignore[arg-type]
+    made = make_summary(result.path, rows, result.variants, scorer=scorer, exactness={})  # type: ignore[arg-type]
     made.write(result.path)
     return pd.read_csv(result.path / CLIP_PAIRS).set_index("decoder")
 

@@ -16,8 +16,8 @@ from bench.judge.target import TargetError, examine
 from bench.run.finish import verdicts
 from decoders.api import DecoderError, Sampling
 from decoders.baselines import plain_decoding
+from decoders.choose_execution import with_execution
 from decoders.compose import DecoderSpec, PartSpec
-from decoders.executed import executed
 from decoders.loops.speculative import Speculative
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.judge import targets
@@ -160,6 +160,6 @@ def test_how_often_a_number_draws_another_code():
 
 
 def test_compiled_pieces_of_a_target_in_bfloat16_pass():
-    fast = executed(gpt_model(dtype="bfloat16"), "cpu", {1})
+    fast = with_execution(gpt_model(dtype="bfloat16"), "cpu", {1})
     plain = replace(fast, execution=fast.execution.uncompiled())
     assert compared(fast, plain) == ""

@@ -9,7 +9,7 @@ import torch
 
 from bench.judge.quality import Scores
 from bench.run.runner import run_study
-from bench.run.summary import summarise
+from bench.run.summary import make_summary
 from metrics import MetricError
 from metrics.images import open_rgb
 from metrics.preparations import from_pil
@@ -37,7 +37,7 @@ def done(fake_run):
 def summary_of(result, rows=None, scorer=None):
     rows = result.rows.copy() if rows is None else rows
     verdicts = {"fake_ar": "exact"}
-    made = summarise(result.path, rows, result.variants, scorer=scorer, exactness=verdicts)
+    made = make_summary(result.path, rows, result.variants, scorer=scorer, exactness=verdicts)
     made.write(result.path)
     return made.table.set_index("decoder")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.judge.gate.branching import Explored, Scripted, explore
+from bench.judge.gate.enumerate import Enumerated, Scripted, enumerate_program
 from bench.judge.gate.whole_law import WholeLaw, whole_law
 from decoders.api import DecoderError, Draft, Sampling, TargetProbs
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
@@ -107,7 +107,7 @@ def accepted(verifier: Any, p: torch.Tensor, q: torch.Tensor) -> float:
         )
         return made.count[:, None]
 
-    found: Explored = explore(run, 10, 100_000)
+    found: Enumerated = enumerate_program(run, 10, 100_000)
     assert found.rest == 0
     return float(found.weight @ found.value[:, 0].double())
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoders.api import ImageModel
 from decoders.cache import KVCache
-from decoders.executed import executed
+from decoders.choose_execution import with_execution
 from decoders.execution.cpu.layers import pack
 from decoders.execution.cpu.library import missing
 from decoders.models.small import random_model
@@ -149,4 +149,4 @@ def packed_into(net: Any) -> None:
 def model_of(kernel: bool, **shape: Any) -> ImageModel:
     """A small random model, in the kernel or not."""
     model = random_model(**({"vocab": 64, "grid": 4, "width": 32} | shape))
-    return executed(model, "cpu") if kernel else model
+    return with_execution(model, "cpu") if kernel else model

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
+from decoders.choose_execution import with_execution
 from decoders.compose import build_decoder
-from decoders.executed import executed
 from decoders.execution.cpu.layers import PackedLayers, pack, reason
 from decoders.models.small import random_model
 from decoders.noise import Noise
@@ -80,7 +80,7 @@ def test_a_model_that_it_cannot_run_keeps_pytorchs_operators(caplog):
         pack(target)
     model = ImageModel(**{**vars(model), "target": target, "drafters": {}})
     with caplog.at_level(logging.WARNING):
-        model = executed(model, "cpu")
+        model = with_execution(model, "cpu")
     assert "norm of queries and keys; PyTorch does" in caplog.text
     assert target.packed is None
     codes = image(model, "ar", 1.0, 1).codes

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from decoders.api import DecoderError
-from decoders.cache import added
+from decoders.cache import additive_mask
 from decoders.distribution import take
 from decoders.execution.cpu.layers import Matrix, PackedLinear, pack, pack_matrices
 from tests.decoders.execution.cpu.cases import (
@@ -66,7 +66,7 @@ def test_masks_of_both_kinds_and_wanted_queries_give_the_same_bits(rows, dtype):
     step, layers = tree(net, rows, 5), pack(net).layers
     wanted = torch.arange(rows)[:, None] % 5  # [R, 1]
     made = []
-    for mask, queries in ((step.mask, None), (added(step.mask), None), (step.mask, wanted)):
+    for mask, queries in ((step.mask, None), (additive_mask(step.mask), None), (step.mask, wanted)):
         cache = copied(step.cache)
         out = layers(step.x, step.places, step.slots, mask, cache, queries)
         made.append((out, cache.data))

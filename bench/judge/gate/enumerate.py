@@ -87,7 +87,7 @@ class Rows:
         return Rows(self.first[index], self.accept[index], self.box[index], self.weight[index])
 
     def widened(self, columns: int) -> Rows:
-        """With a whole interval for every number that appeared since."""
+        """The rows with a whole interval for every number that appeared since."""
         new = columns - self.box.shape[1]
         whole = self.box.new_tensor([0.0, 1.0]).expand(len(self.box), new, 2)
         return replace(self, box=torch.cat([self.box, whole], 1)) if new else self
@@ -264,7 +264,7 @@ def _numbers(keys: Tensor, script: Script) -> Uniform:
     return numbers
 
 
-class Explored(NamedTuple):
+class Enumerated(NamedTuple):
     """value [n, k], weight [n] and the block's first place [n] of all rows that ran; rest: the
     weight of those that did not."""
 
@@ -274,9 +274,9 @@ class Explored(NamedTuple):
     rest: float
 
 
-def explore(
+def enumerate_program(
     run: Callable[[Scripted], Tensor], length: int, most: int, free: Free = EVERY
-) -> Explored:
+) -> Enumerated:
     """Runs a program, which returns [B, k] for B rows, on every combination of cells, the likeliest
     first, about `most` rows at most.
 
@@ -301,4 +301,4 @@ def explore(
         parts = ([getattr(r, name) for r in wide] for name in ("first", "accept", "box", "weight"))
         waiting = Rows(*map(torch.cat, parts))
     value, weight, first = (torch.cat(part) for part in zip(*done, strict=True))
-    return Explored(value, weight, first, rest + float(waiting.weight.sum()))
+    return Enumerated(value, weight, first, rest + float(waiting.weight.sum()))

@@ -13,7 +13,7 @@ from decoders.execution.eager import Eager
 from decoders.places import compiled_folder
 
 
-def executed(model: ImageModel, mode: str, compiled: Container[int] = ()) -> ImageModel:
+def with_execution(model: ImageModel, mode: str, compiled: Container[int] = ()) -> ImageModel:
     """The model as `execution(mode, compiled)` runs it, prepared. Raises DecoderError as that
     does."""
     how = execution(mode, compiled)
