@@ -5,8 +5,10 @@ A(x) is the longest prefix of B_k(x) whose neighbour mass stays within a bound; 
 onto x. The rules differ in the bound alone: delta, so TV(p, p_A) <= delta; or (lambda - 1) p(x), so
 p_A(x) <= lambda p(x).
 
-``residual`` says what is gone on with after a rejection: "paper", or "released", the authors' code,
-which departs from the rule (METHODS 4, points 1 and 2).
+``residual`` says what is gone on with after a rejection: "paper", or the authors' code, which
+departs from the rule (METHODS 4, points 1 and 2) and has two variants for drawn children (static
+trees). LlamaGen's and Anole's, "released", takes x's neighbours out of the drafter's q. Lumina's,
+"released_lumina", takes them out of the target's p.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from torch import Tensor
 from decoders.api import Acceptance, AcceptRule, DecoderError, ImageModel
 from decoders.distribution import normalised, pick, ratio, without
 
-Residual = Literal["paper", "released"]
+Residual = Literal["paper", "released", "released_lumina"]
 Metric = Literal["tokenizer", "raw"]
 ROWS = 2048  # codes a chunk, which bounds the memory of the distance matrix
 
@@ -92,15 +94,23 @@ def aggregate_neighbours(p: Tensor, x: Tensor, r: Relaxation, k: int) -> Tensor:
     return left.scatter(-1, x.unsqueeze(-1), (r.p_x + r.mass).unsqueeze(-1))
 
 
-def released_residual(p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation) -> Tensor:
+def released_residual(
+    p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation, lumina: bool
+) -> Tensor:
     """The authors' code: k + 1 neighbours are zeroed if any was admitted. In p with deterministic
-    children (dynamic tree), in q with drawn ones (static tree). Uniform if nothing is left."""
+    children (dynamic tree); with drawn ones (static tree) in q, or in Lumina's code in p. Uniform
+    if nothing is left."""
     any_admitted = r.admitted.any(-1, keepdim=True)
 
     def zeroed(law: Tensor) -> Tensor:
         return torch.where(any_admitted, law.scatter(-1, r.near, 0.0), law)
 
-    left = zeroed(without(p, x)) if q is None else p - zeroed(q)
+    if q is None:
+        left = zeroed(without(p, x))
+    elif lumina:
+        left = zeroed(p) - q
+    else:
+        left = p - zeroed(q)
     return normalised(left.clamp_min(0.0), torch.full_like(p, 1.0 / p.shape[-1]))
 
 
@@ -115,7 +125,7 @@ class RelaxedRule(AcceptRule):
 
     def __post_init__(self, model: ImageModel) -> None:
         space = latent_space(model.codebook, model.tokenizer.raw_codebook, self.metric)
-        self.beyond_support |= self.residual == "released"  # uniform where nothing is left
+        self.beyond_support |= self.residual != "paper"  # uniform where nothing is left
         self.table = neighbour_table(space, self.k).to(model.device)
 
     def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
@@ -126,8 +136,8 @@ class RelaxedRule(AcceptRule):
         bound = self.bound_of(p, x)
         r = relax(p, x, self.table, self.k, bound)
         accept = ratio(r.p_x + r.mass, q, x)
-        if self.residual == "released":
-            left = released_residual(p, q, x, r)
+        if self.residual != "paper":
+            left = released_residual(p, q, x, r, self.residual == "released_lumina")
         else:
             relaxed = aggregate_neighbours(p, x, r, self.k)
             taken = without(relaxed, x) if q is None else (relaxed - q).clamp_min(0.0)

@@ -135,12 +135,17 @@ def left_of(rule: Any, q: Tensor | None = None, p: Tensor = P) -> Tensor:
 
 
 def test_the_released_corrections() -> None:
-    """Dynamic: p loses x and all k + 1 neighbours; static: q loses them instead, p keeps them."""
+    """Dynamic: p loses x and all k + 1 neighbours; static: q loses them instead, p keeps them; of
+    Lumina p loses them in both."""
     rule = Lantern(LINE, k=2, delta=0.25, residual="released")  # row 1, 0, 3: neighbour 1 fits
     left = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.15, 0.20])
     torch.testing.assert_close(left_of(rule), left / left.sum())
     left = (P - Q * torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0])).clamp_min(0)
     torch.testing.assert_close(left_of(rule, Q), left / left.sum())
+    lumina = Lantern(LINE, k=2, delta=0.25, residual="released_lumina")
+    torch.testing.assert_close(left_of(lumina), left_of(rule))
+    left = (P * torch.tensor([0.0, 0.0, 1.0, 0.0, 1.0, 1.0]) - Q).clamp_min(0)
+    torch.testing.assert_close(left_of(lumina, Q), left / left.sum())
     none = Lantern(LINE, k=2, delta=0.05, residual="released")  # nothing admitted: the exact one
     torch.testing.assert_close(left_of(none), left_of(Exact()))
     every = Lantern(LINE, k=4, delta=1.0, residual="released")  # nothing left: uniform
