@@ -112,19 +112,19 @@ def test_another_target_is_no_tv_away_and_its_loop_is_exact_on_one_like_all_othe
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "words", "least"),
     [
-        ("zipar", "images of 3**3 do not follow the AR law: TV 0.15"),
-        ("vvs", "output TV up to 0.6491 at"),
+        ("zipar", "images of 3**3 do not follow the AR law: TV 0.15", 0.15),
+        ("vvs", "output TV up to 0.6", 0.6),
     ],
 )
 @pytest.mark.usefixtures("small_images")
-def test_a_loop_that_claims_no_law_is_relaxed_and_its_distance_is_named(name, words):
+def test_a_loop_that_claims_no_law_is_relaxed_and_its_distance_is_named(name, words, least):
     (entry,) = compose_study(["study=smoke", f"decoders=[{name}]"]).decoders
     found = check_decoder(entry.spec, TAU_1)
     assert (found.verdict, entry.expect) == ("relaxed", "relaxed"), found
     assert "the loop claims nothing of its codes' law" in found.detail and words in found.detail
-    assert found.figure > 0.001
+    assert least < found.figure < 1
     assert check_decoder(entry.spec, TAU_0).verdict == "relaxed"
 
 
