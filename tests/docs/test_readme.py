@@ -51,7 +51,7 @@ def test_the_drafter_of_the_readme_decodes_exactly(tmp_path, monkeypatch, small_
     (tmp_path / "conf" / "drafter" / "marginal.yaml").write_text(settings)
     monkeypatch.syspath_prepend(tmp_path)
     (command,) = [text for kind, text in BLOCKS if not kind and "drafter=marginal" in text]
-    words = shlex.split(command)
+    words = shlex.split(command.strip().splitlines()[-1])
     assert words[:4] == ["python", "-m", "bench", "run"]
     config = compose_study([*words[4:], f"hydra.searchpath=[file://{tmp_path}/conf]"])
     model = random_model(vocab=40, grid=4)
