@@ -43,12 +43,12 @@ def load_prompts(loader: LoaderConfig, count: int | None) -> list[Prompt]:
     listed = isinstance(prompts, Sequence) and not isinstance(prompts, str)
     require_returned(loader, prompts, listed, "a list of prompts")
     source = str(loader.kwargs.get("path") or f"prompts={loader.name}")
+    check(prompts[:count], source, repeats=getattr(prompts, "repeats", False))
     if len(prompts) < (count or 1):
         raise PromptError(
             f"{source} has {len(prompts) or 'no'} prompts, {count or 1} are wanted; lower "
             "latency.prompts and quality.images, or give more prompts"
         )
-    check(prompts[:count], source, repeats=getattr(prompts, "repeats", False))
     return list(prompts[:count])
 
 

@@ -119,11 +119,18 @@ def _fastest(run: RunData, section: Section) -> list[str]:
 
 def _sentence(run: RunData, entry: Entry, kind: str) -> str:
     tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
-    speed = " ".join(filter(None, [interval(entry.interval("speedup"), 2), run.mark(entry)]))
     start = f"Fastest {kind}: {entry.name}"
-    if entry.number("speedup_lo") <= 1:
+    if entry.number("speedup_hi") < 1:
+        start = f"Every {kind} is slower than AR; the least slow is {entry.name}"
+    elif entry.number("speedup_lo") <= 1:
         start = f"No {kind} is faster than AR beyond chance; the fastest is {entry.name}"
-    return f"{start}, {speed} times AR, output TV {tv}, {entry.word}."
+    elif entry.number("speedup") <= 1:
+        start = f"No {kind} was faster than AR; the fastest is {entry.name}"
+    speed = f"{interval(entry.interval('speedup'), 2)} times AR"
+    return (
+        ", ".join(filter(None, [start, speed, run.mark(entry), f"output TV {tv}", entry.word]))
+        + "."
+    )
 
 
 def _doubts(run: RunData, section: Section, best: list[Entry], counted: list[Entry]) -> list[str]:

@@ -155,8 +155,8 @@ def against(run: RunData, measure: Measure) -> Plot | None:
     caption = f"Up and to the {side} is better. Bars: 95 % intervals." + style.unfair(run)
     if measure is TV:
         caption += (
-            " Output TV: the mean over recorded nodes. Exact decoders have 0; the fastest of them "
-            "is shown."
+            " Output TV: the mean over all codes. Of the exact decoders, which have 0, the fastest "
+            "is shown besides AR."
         )
     handles = style.verdicts(run.entries)
 

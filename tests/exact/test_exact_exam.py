@@ -26,7 +26,7 @@ CHOICES = [[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0], [1, 0, 0]]
 FOUR = planting("static.Static", choices=[[0], [1], [2], [3], [0, 0], [0, 1], [1, 0]])
 FILTERED = Sampling(temperature=1.0, cfg=2.0, top_p=0.8)
 LAW, GREEDY, DECLARED = "do not follow the AR law", "differ from greedy AR", "where 0.0000 is"
-WHOLE, PLACES = f"images of 3**3 {LAW}", f"places, each alone, {LAW}"
+WHOLE, PLACES = f"images of 3**3 {LAW}", f"places (each alone) {LAW}"
 HALF = composed("dynamic", ruling("HalfAcceptance"))
 NAN = planted("NoLogit", checkpoint="eagle")
 DUO = planting("chain.Chain", depth=3)

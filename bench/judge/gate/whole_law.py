@@ -179,4 +179,4 @@ def places_alone(case: GateCase, sizes: Sizes, free: Free) -> Enumerated:
     """Without guidance, which doubles the rows."""
     model, plain = case.model(sizes), replace(case, sampling=replace(case.sampling, cfg=1.0))
     law = whole_law(plain.decoder(model), model, plain.filters(sizes[0]), free=free)
-    return f"codes of {len(free.first.unique())} places, each alone,", law
+    return f"codes of {len(free.first.unique())} places (each alone)", law

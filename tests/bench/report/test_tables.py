@@ -144,6 +144,9 @@ def test_a_fastest_decoder_is_faster_beyond_chance(run):
     assert first.startswith(
         "No exact decoder is faster than AR beyond chance; the fastest is eagle2"
     )
+    least = {"speedup": 0.8, "speedup_lo": 0.7, "speedup_hi": 0.9}
+    first, *_ = headline(changed(run, lambda e: e.number("speedup") > 1, **least))
+    assert first.startswith("Every exact decoder is slower than AR; the least slow is")
 
 
 def test_tables_are_by_division_and_by_speed(said):
