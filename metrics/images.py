@@ -129,12 +129,17 @@ def image_files(folder: Path) -> tuple[Path, ...]:
     Raises MetricError when it is no folder or holds fewer than two.
     """
     if not folder.is_dir():
-        raise MetricError(f"{folder} is not a folder of images")
-    files = [file for file in folder.iterdir() if is_picture(file)]
+        what = "is not a folder of images" if folder.exists() else "does not exist"
+        raise MetricError(f"{folder} {what}")
+    inside = list(folder.iterdir())
+    files = [file for file in inside if is_picture(file)]
     if len(files) < MIN_IMAGES:
+        hint = HIDDEN
+        if folders := sorted(path.name for path in inside if path.is_dir()):
+            hint = f"folders inside it are not searched, name one of them: {', '.join(folders)}"
         raise MetricError(
             f"{folder} holds {len(files)} images ({', '.join(SUFFIXES)}), at least {MIN_IMAGES} "
-            f"are needed; folders inside it are not searched, and {HIDDEN}"
+            f"are needed; {hint}"
         )
     return tuple(sorted(files, key=_natural))
 

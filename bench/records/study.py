@@ -42,9 +42,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
         raise FolderError(f"{folder} is a file, where the folder of a run is expected")
     # A listing, since a shared file system may know a new file there before `exists` does.
     if not folder.is_dir() or STUDY not in {path.name for path in folder.iterdir()}:
-        raise FolderError(
-            f"{folder} holds no run; `python -m bench run` with the same words makes one"
-        )
+        what = "holds no run" if folder.exists() else "does not exist"
+        raise FolderError(f"{folder} {what}; `python -m bench run` with the same words makes one")
     study = read_study(folder / STUDY)
     if not {"config_hash", "config", "machine"} <= set(study):
         raise FolderError(f"{folder / STUDY} is no study.json of a run; choose another run_dir=")
