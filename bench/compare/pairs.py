@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bench.compare.published import Names, Published, settings_text
 from bench.config.describe import Described, read
@@ -53,10 +54,15 @@ class Candidate:
         """The GPU; "cpu" where there is none."""
         return str(self.entry.ok.gpu.iloc[0]) or self.entry.text("device")
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """Its row of summary.csv, and its scores."""
+        return {**self.run.scores.get(self.entry.name, {}), **self.entry.row}
+
     def figure(self, metric: str) -> Interval:
         """One of `FIGURES`; NaN where it was not measured."""
         column = "latency_mean_s" if metric == "latency_s" else metric
-        line = {**self.run.scores.get(self.entry.name, {}), **self.entry.row}
+        line = self.line
         figure = Interval(*(float(line.get(column + end, math.nan)) for end in ("", "_lo", "_hi")))
         pooled = mal_interval(self.entry.ok) if metric == "mal" else None
         return Interval(figure.value, pooled.lo, pooled.hi) if pooled else figure
@@ -64,7 +70,7 @@ class Candidate:
     def features(self, metric: str) -> str:
         """What a quality figure was made with; the embedded CLIP is both FID's features and the
         CLIP score's network."""
-        line = {**self.run.scores.get(self.entry.name, {}), **self.entry.row}
+        line = self.line
         fid = as_text(line.get("fid_features", ""))
         if metric in ("precision", "recall"):
             return as_text(line.get("prc_features", "")) or fid

@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Candidate minus published."""
+        """Measured minus published."""
         return self.figure.value - self.published
 
     @property

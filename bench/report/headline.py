@@ -127,10 +127,8 @@ def _sentence(run: RunData, entry: Entry, kind: str) -> str:
     elif entry.number("speedup") <= 1:
         start = f"No {kind} was faster than AR; the fastest is {entry.name}"
     speed = f"{interval(entry.interval('speedup'), 2)} times AR"
-    return (
-        ", ".join(filter(None, [start, speed, run.mark(entry), f"output TV {tv}", entry.word]))
-        + "."
-    )
+    parts = [start, speed, run.mark(entry), f"output TV {tv}", entry.word]
+    return ", ".join(filter(None, parts)) + "."
 
 
 def _doubts(run: RunData, section: Section, best: list[Entry], counted: list[Entry]) -> list[str]:

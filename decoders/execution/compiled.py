@@ -7,7 +7,7 @@ dtypes, numbers) of the run, and by that of what the piece before returned. Anot
 compiled anew, from a code object of its own (TorchDynamo keys what it compiled by the code object).
 So a loop may have steps of a few shapes.
 
-TorchDynamo's bytecode and the look at forms take a fifth of a small model's step. So they run in an
+TorchDynamo's bytecode and the signatures take a fifth of a small model's step. So they run in an
 image's first step alone: from its second step on, the compiled graphs are called with the tensors
 that the first step has shown (`decoders.execution.replay`).
 """
@@ -118,9 +118,7 @@ class Compiled(Execution):
         run.path = {}
         if run.shape not in loop.prepared and not loop.plain:
             before = snapshot(run)
-            step_in_place(
-                loop.pieces(), run
-            )  # what is chosen and allocated once is so before a trace
+            step_in_place(loop.pieces(), run)  # chooses and allocates what a trace must find
             fill(run, before)
         run.steps = Steps(self.ready(loop, run))
         return run

@@ -114,9 +114,7 @@ class Graphed(Execution):
 
     def _record(self, loop: Loop, run: Any) -> Recorded:
         before = snapshot(run)
-        step_in_place(
-            loop.pieces(), run
-        )  # what is chosen and allocated once is so before anything compiles
+        step_in_place(loop.pieces(), run)  # chooses and allocates what a trace must find
         pieces = self._compiled(loop, run) if self._compiles(device_of(run)) else loop.pieces()
         fill(run, before)
         replay, carry = self._capture(lambda: step_in_place(pieces, run), device_of(run))
