@@ -5,12 +5,12 @@ Why: a speed-up over a slow baseline says nothing about a method. It is *unfair*
 baseline's step takes more than a stated factor of its floor (`bench.measure.floors`). It is *not
 measured* where the machine was busy, or where a step took less than its floor: no step can, so the
 floor is wrong. Where no floor is known the verdict is *unknown*, and says why. A decoder of which a
-piece ran operator by operator, where others run it compiled, is marked and stands in no ranking by
+part ran operator by operator, where others run it compiled, is marked and stands in no ranking by
 seconds. All rows of a run are of one machine and one backend (`bench.records.study`).
 
-The floor of a step is that of its target forward: drafting and acceptance have none. Times are of
-timed images. Milliseconds are medians; a time over its floor is of the 10 % quantile, as a quiet
-moment has it and not the best of a few.
+The floor of a step is that of its target forward: drafting and acceptance have none. Milliseconds
+are medians over timed images; a time over its floor is of the 10 % quantile, which is a quiet
+moment and not the best of a few.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +29,10 @@ from bench.config.schema import DecoderVariant, FairnessConfig
 from bench.config.words import pairs
 from bench.data.files import write_text
 from bench.judge.paired import busy, latency_rows
+from bench.measure.rates import MACHINE, MachineRates, read_rates
 
 if TYPE_CHECKING:
     from bench.measure.floors import TargetCost
-    from bench.measure.rates import MachineRates
     from decoders.api import ImageModel
 
 NAN = math.nan
@@ -51,7 +53,7 @@ ROOFLINE_COLUMNS = [
 @dataclass(frozen=True)
 class Fairness:
     """The verdict on a decoder's speed-up. factor: its baseline's step over the floor of that step,
-    NaN where it is not known; mixed: which of its pieces ran operator by operator where others' ran
+    NaN where it is not known; mixed: which of its parts ran operator by operator where others' ran
     compiled."""
 
     decoder: str
@@ -62,67 +64,61 @@ class Fairness:
 
 
 def roofline(
-    folder: Path, model: ImageModel, every: Sequence[DecoderVariant], rows: pd.DataFrame
+    folder: Path, model: ImageModel, variants: Sequence[DecoderVariant], rows: pd.DataFrame
 ) -> pd.DataFrame | None:
-    """Writes roofline.csv (and machine.json where a floor is known); returns the table. A step that
-    takes less than its floor says that the floor is wrong: then the machine is measured again.
+    """Writes roofline.csv (and machine.json where a floor is known); returns the table. Where a
+    step takes less than its floor the rates are too low: then the machine is measured again.
 
     rows: records.parquet. None, and nothing written, where no image was timed.
     """
-    from bench.measure.floors import target_cost, watch_of
+    from bench.measure.floors import measure_machine, target_cost
 
     timed = latency_rows(rows)
     if timed.empty:
         return None
-    cost, first = target_cost(model), timed.iloc[0]
-    watch = watch_of(folder, model, str(first["gpu"] or first["cpu"]))
+    cost, machine = target_cost(model), str(timed.gpu.iloc[0] or timed.cpu.iloc[0])
+    measure = partial(measure_machine, folder, model, machine)
 
-    def table(rates: MachineRates | None) -> pd.DataFrame:
-        each = [(one, timed[timed.decoder == one.name]) for one in every]
-        lines = [_line(one, mine, cost, rates) for one, mine in each if len(mine)]
+    def table_with(rates: MachineRates | None) -> pd.DataFrame:
+        by_decoder = [(one, timed[timed.decoder == one.name]) for one in variants]
+        lines = [_line(one, mine, cost, rates) for one, mine in by_decoder if len(mine)]
         return pd.DataFrame(lines, columns=ROOFLINE_COLUMNS)
 
-    found = table(None if watch is None else watch.best() or watch.measure())
-    if watch is not None and any(below_floor(name, found) for name in found.decoder):
-        found = table(watch.measure())
-    write_text(folder / ROOFLINE, found.to_csv(index=False))
-    return found
+    table = table_with(read_rates(folder / MACHINE) or measure())
+    if any(below_floor(name, table) for name in table.decoder):
+        table = table_with(measure())
+    write_text(folder / ROOFLINE, table.to_csv(index=False))
+    return table
 
 
 def _line(
-    one: DecoderVariant, mine: pd.DataFrame, cost: TargetCost | str, rates: MachineRates | None
+    variant: DecoderVariant, timed: pd.DataFrame, cost: TargetCost | str, rates: MachineRates | None
 ) -> dict[str, Any]:
-    """A decoder's line, from its timed images. Where a backend runs a step as one graph the whole
-    step is known alone, which for AR is the AR step."""
-    rows, codes = one.sampling.guidance_rows, 1 + int(mine.tree_nodes.iloc[0])
-    note = cost if isinstance(cost, str) else cost.note
-    line: dict[str, Any] = dict.fromkeys(ROOFLINE_COLUMNS, NAN)
-    line |= {"decoder": one.name, "codes": codes, "images": len(mine), "note": note}
-    alone = bool((mine.drafter_calls == 0).all() and (mine.mal <= 1).all())  # AR steps
-    forwards = mine.nfe.where(mine.nfe > 0)
-    step = (mine.seconds_total - mine.seconds_prefill) / forwards
-    forward = mine.seconds_forward.where(mine.seconds_forward > 0) / forwards
-    times = {"step": step, "ar" if alone else "forward": forward}
-    if alone and forward.isna().all():
-        times["ar"] = step
-    for part, seconds in times.items():
-        line[f"{part}_ms"] = 1e3 * seconds.median()
-    if not alone:
-        phases = mine.seconds_draft + mine.seconds_forward + mine.seconds_accept
-        share = mine.seconds_accept / phases.where(phases > 0)
-        line["accept_share"] = share.median() if (mine.seconds_accept > 0).any() else NAN
-        if forward.notna().any():
-            calls = mine.drafter_calls.where(mine.drafter_calls > 0)
-            line["draft_ms"] = 1e3 * (mine.seconds_draft / calls).median()
-    if rates is None or isinstance(cost, str):
-        return line
-    works = {"ar": cost.work(rows)} | ({} if alone else {"forward": cost.work(rows, codes)})
-    floors = {part: work.floor_ms(rates) for part, work in works.items()}
-    floors["step"] = floors["ar" if alone else "forward"]
-    for part, floor in floors.items():
-        quiet = 1e3 * times[part].quantile(QUIET) if part in times else NAN
-        line |= {f"{part}_floor_ms": floor, f"{part}_over_floor": quiet / floor}
-    line |= {"ar_bytes": works["ar"].bytes, "ar_operations": works["ar"].operations}
+    """A decoder's line, from its timed images; what is not known is left out. Where a backend runs
+    a step as one graph only the whole step is known, which for AR is its forward."""
+    rows, codes = variant.sampling.guidance_rows, 1 + int(timed.tree_nodes.iloc[0])
+    is_ar = bool((timed.drafter_calls == 0).all() and (timed.mal <= 1).all())
+    part = "ar" if is_ar else "forward"
+    names = ("nfe", "drafter_calls", "seconds_draft", "seconds_forward", "seconds_accept")
+    nfe, calls, draft, forward, accept = (timed[n].where(timed[n] > 0) for n in names)
+    times = {"step": (timed.seconds_total - timed.seconds_prefill) / nfe, part: forward / nfe}
+    line: dict[str, Any] = {"decoder": variant.name, "codes": codes, "images": len(timed)}
+    if is_ar:
+        times["ar"] = times["step"] if forward.isna().all() else times["ar"]
+    else:
+        phases = timed.seconds_draft + timed.seconds_forward + timed.seconds_accept
+        line["draft_ms"] = 1e3 * (draft / calls).median()
+        line["accept_share"] = (accept / phases).median()
+    line |= {f"{name}_ms": 1e3 * seconds.median() for name, seconds in times.items()}
+    if isinstance(cost, str) or rates is None:
+        return line | {"note": cost if isinstance(cost, str) else cost.note}
+    floors = {part: cost.floor_ms(rates, rows, codes), "ar": cost.floor_ms(rates, rows)}
+    for name, floor in (floors | {"step": floors[part]}).items():
+        line[f"{name}_floor_ms"] = floor
+        if name in times:
+            line[f"{name}_over_floor"] = 1e3 * times[name].quantile(QUIET) / floor
+    size, operations = cost.work(rows)
+    line |= {"ar_bytes": size, "ar_operations": operations, "note": cost.note}
     speeds = {"bytes_per_s": rates.step_bytes_per_s, "operations_per_s": rates.operations_per_s}
     return line | speeds
 
@@ -135,18 +131,19 @@ def judge(
 ) -> list[Fairness]:
     """A verdict on every decoder of `rows` (records.parquet), in their order.
 
-    baselines: decoders that speed-ups may refer to; the first of them at a decoder's temperature
-    and guidance is its own. roofline: roofline.csv. limits: floors that a baseline's step may take.
+    baselines: decoders that speed-ups may refer to; a decoder's is the first of them with its
+    temperature and guidance. roofline: roofline.csv. limits: floors that a baseline's step may
+    take.
     """
-    timed, found = latency_rows(rows), list[Fairness]()
-    first = rows.drop_duplicates("decoder")
+    timed, first = latency_rows(rows), rows.drop_duplicates("decoder")
     each = zip(first.temperature.astype(float), first.cfg.astype(float), strict=True)
     settings = dict(zip(first.decoder, each, strict=True))
-    for name, own in settings.items():
-        base = next((b for b in baselines if settings.get(b) == own), "")
+    verdicts = []
+    for name, setting in settings.items():
+        base = next((b for b in baselines if settings.get(b) == setting), "")
         verdict = _verdict(name, base, rows, timed, roofline, limits)
-        found.append(Fairness(name, *verdict, mixed(timed, name)))
-    return found
+        verdicts.append(Fairness(name, *verdict, mixed(timed, name)))
+    return verdicts
 
 
 def _verdict(
@@ -173,9 +170,9 @@ def _verdict(
     if math.isnan(factor):
         note = line["note"] if isinstance(line["note"], str) else ""
         return UNKNOWN, note or f"{base} was not timed step by step", NAN
-    theirs = timed[timed.decoder == base]
-    quick = (theirs.device == "cpu") & _ran(theirs, "forward", COMPILED)
-    limit = min(limits.factor, limits.cpu) if quick.any() else limits.factor
+    steps = timed[timed.decoder == base]
+    quick = (steps.device == "cpu").all() and ("forward", COMPILED) in _ways(steps)
+    limit = min(limits.factor, limits.cpu) if quick else limits.factor
     reason = (
         f"in a quiet moment a step of {base} takes {factor:.1f} times its floor of "
         f"{line['ar_floor_ms']:.3g} ms"
@@ -188,9 +185,9 @@ def _verdict(
 def below_floor(name: str, roofline: pd.DataFrame | None) -> str:
     """That a step of a decoder took less than the least that is possible; "" where none did."""
     lines = [] if roofline is None else roofline[roofline.decoder == name].to_dict("records")
-    for part in PARTS:
-        if lines and lines[0].get(f"{part}_over_floor", NAN) < 1:
-            over, floor = (lines[0][f"{part}_{figure}"] for figure in ("over_floor", "floor_ms"))
+    for line, part in product(lines, PARTS):
+        if (over := line.get(f"{part}_over_floor", NAN)) < 1:
+            floor = line[f"{part}_floor_ms"]
             what = "target forward" if part == "forward" else "step"
             return (
                 f"a {what} of {name} takes {over * floor:.3g} ms, less than its floor of "
@@ -201,22 +198,21 @@ def below_floor(name: str, roofline: pd.DataFrame | None) -> str:
 
 
 def mixed(timed: pd.DataFrame, decoder: str) -> str:
-    """`Fairness.mixed` of a decoder of these timed rows; "" where all of its pieces ran as others
+    """`Fairness.mixed` of a decoder of these timed rows; "" where all of its parts ran as others
     do."""
-    mine = timed[timed.decoder == decoder]
-    slow = [words for phase, words in PHASES.items() if _ran(mine, phase, EAGER).any()]
-    if not slow or not any(_ran(timed, phase, COMPILED).any() for phase in PHASES):
+    ways, anybody = _ways(timed[timed.decoder == decoder]), _ways(timed)
+    slow = [words for phase, words in PHASES.items() if (phase, EAGER) in ways]
+    if not slow or not any((phase, COMPILED) in anybody for phase in PHASES):
         return ""
     return f"its {' and '.join(slow)} ran eagerly, where others' ran compiled"
 
 
-def _ran(rows: pd.DataFrame, phase: str, way: str) -> pd.Series:
-    """The rows in which a piece ran in this way."""
-    return rows.path.map(lambda path: pairs(str(path)).get(phase) == way).astype(bool)
+def _ways(rows: pd.DataFrame) -> set[tuple[str, str]]:
+    """The ways in which phases ran: (phase, COMPILED or EAGER)."""
+    return {way for path in rows.path.unique() for way in pairs(str(path)).items()}
 
 
-def write_fairness(folder: Path, found: Sequence[Fairness]) -> None:
+def write_fairness(folder: Path, verdicts: Sequence[Fairness]) -> None:
     """fairness.csv of a run folder."""
-    names = [*Fairness.__dataclass_fields__]
-    table = pd.DataFrame([vars(f) for f in found], columns=names)
+    table = pd.DataFrame(list(verdicts), columns=[*Fairness.__dataclass_fields__])
     write_text(folder / TABLE, table.to_csv(index=False))

@@ -13,51 +13,46 @@ target that does not name its `layers` and its head, `output`, all parameters co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
-from bench.measure.rates import MachineRates, Watch
+from bench.data.files import write_text
+from bench.measure.rates import MACHINE, MachineRates, measure_rates, read_rates
 from decoders.api import ImageModel
 from decoders.cache import ALIGNED
-
-
-class Work(NamedTuple):
-    """What a forward needs. bytes: read from memory; operations: multiplications and additions."""
-
-    bytes: float
-    operations: float
-
-    def floor_ms(self, rates: MachineRates) -> float:
-        """The larger of what reading and computing take, in milliseconds."""
-        computing = self.operations / rates.operations_per_s
-        return 1e3 * max(self.bytes / rates.step_bytes_per_s, computing)
 
 
 @dataclass(frozen=True)
 class TargetCost:
     """What forwards of a target cost. weights: their bytes; numbers: in them (W); slot: bytes of a
-    cache slot of a row; attention: 4 n D; seen: S half-way through an image, the mean over its
-    steps; note: what is not known for sure."""
+    cache slot of a row; attention: 4 n D; slots: S half-way through an image, the mean over its
+    steps; note: what makes the floor uncertain."""
 
     weights: int
     numbers: int
     slot: float
     attention: int
-    seen: float
+    slots: float
     note: str = ""
 
-    def work(self, rows: int, codes: int = 1) -> Work:
-        """A forward over R `rows` of T `codes`."""
-        slots = self.seen + codes
+    def work(self, rows: int, codes: int = 1) -> tuple[float, float]:
+        """The bytes and the operations of a forward over R `rows` of T `codes`."""
+        slots = self.slots + codes
         operations = rows * codes * (2 * self.numbers + self.attention * slots)
-        return Work(self.weights + rows * slots * self.slot, operations)
+        return self.weights + rows * slots * self.slot, operations
+
+    def floor_ms(self, rates: MachineRates, rows: int, codes: int = 1) -> float:
+        """The longer of what reading and computing take, in milliseconds."""
+        size, operations = self.work(rows, codes)
+        return 1e3 * max(size / rates.step_bytes_per_s, operations / rates.operations_per_s)
 
 
 def target_cost(model: ImageModel) -> TargetCost | str:
-    """Of a model's target; why it is not known, where there is no torch module in it."""
+    """The cost of a model's target; why it is not known, where the target has no parameters."""
     target: Any = model.target
     name, note = type(target).__name__, ""
     parts = [target.layers, target.output]
@@ -83,15 +78,23 @@ def target_cost(model: ImageModel) -> TargetCost | str:
         numbers=sum(weight.numel() for weight in weights),
         slot=cache.nbytes / ALIGNED,
         attention=4 * cache.shape[0] * target.width,
-        seen=target.prefix + target.length / 2,
+        slots=target.prefix + target.length / 2,
         note=note,
     )
 
 
-def watch_of(folder: Path, model: ImageModel, name: str) -> Watch | None:
-    """Measures the machine of a run; None for a model whose floor is not known: nothing asks for
-    rates then. name: of the processor or GPU."""
-    cost = target_cost(model)
+def measure_machine(folder: Path, model: ImageModel, name: str) -> MachineRates | None:
+    """Measures the machine now; returns the best rates of the run so far, which machine.json keeps.
+    None for a model whose floor is not known: nothing needs the rates then.
+
+    name: the processor or GPU. A run folder belongs to one machine, model and backend
+    (`bench.records.study`), so the rates in it are comparable.
+    """
+    cost, path = target_cost(model), folder / MACHINE
     if isinstance(cost, str):
         return None
-    return Watch(folder, model, round(cost.work(model.sampling.guidance_rows).bytes), name)
+    size, _ = cost.work(model.sampling.guidance_rows)
+    best = asdict(read_rates(path) or MachineRates(name))
+    best |= {rate: max(best[rate], now) for rate, now in measure_rates(model, round(size)).items()}
+    write_text(path, json.dumps(best, indent=1) + "\n")
+    return MachineRates(**best)

@@ -1,10 +1,10 @@
-"""A machine's measured rates: bytes that it reads per second, operations that it multiplies per
-second. machine.json keeps them with the records of a run.
+"""A machine's measured rates: bytes that it reads and operations that it multiplies per second.
+machine.json keeps the best ones of a run.
 
-Why of several moments: what else runs on a machine only ever lowers its rates, and a floor from a
-lowered rate is too high, so that a slow baseline passes as fair. The best rate of any kernel,
-repeat and moment counts. Reading is measured over as many bytes as an AR step reads, which stay in
-a cache where they do so in the step. A report reads machine.json without torch.
+Why the best: other programs only lower a machine's rates, and a floor from a lowered rate is too
+high, so that a slow baseline passes as fair. Reading is measured over as many bytes as an AR step
+reads, because they stay in a cache where they do so in the step. A report reads machine.json
+without torch.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from bench.data.files import write_text
 
 if TYPE_CHECKING:
     from decoders.api import ImageModel
@@ -32,17 +30,9 @@ GPU_PRODUCTS = ((4096,) * 3, (8192,) * 3)
 
 @dataclass(frozen=True)
 class MachineRates:
-    """Rates of one device at one dtype and thread count, unscaled.
+    """name: the processor or GPU. A multiplication and an addition are two operations."""
 
-    name: of the processor or GPU; step_bytes: what an AR step reads; operations_per_s: a
-    multiplication and an addition are two.
-    """
-
-    device: str
     name: str
-    dtype: str
-    threads: int
-    step_bytes: int
     step_bytes_per_s: float = 0.0
     operations_per_s: float = 0.0
 
@@ -56,46 +46,12 @@ def read_rates(path: Path) -> MachineRates | None:
     """The rates of machine.json; None where there is no such file, or one of other fields."""
     try:
         values: Any = json.loads(path.read_text(encoding="utf-8"))
-        names = [field.name for field in fields(MachineRates) if field.name in values]
-        return MachineRates(**{name: values[name] for name in names})
-    except (OSError, ValueError, TypeError):
+        return MachineRates(**{field.name: values[field.name] for field in fields(MachineRates)})
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-@dataclass(frozen=True)
-class Watch:
-    """Measures the machine of a run. folder: where machine.json lies; step_bytes: what an AR step
-    of the model reads; name: of the processor or GPU."""
-
-    folder: Path
-    model: ImageModel
-    step_bytes: int
-    name: str
-
-    def best(self) -> MachineRates | None:
-        """The best of all moments so far, of earlier sessions too; None where machine.json is not
-        there, or is of another machine, dtype, thread count or model."""
-        rates = read_rates(self.folder / MACHINE)
-        unmeasured = rates and replace(rates, step_bytes_per_s=0.0, operations_per_s=0.0)
-        return rates if unmeasured == self._unmeasured() else None
-
-    def measure(self) -> MachineRates:
-        """Measures now; returns the best of all moments so far."""
-        best, moment = self.best() or self._unmeasured(), measure_rates(self)
-        rates = {name: max(getattr(best, name), rate) for name, rate in moment.items()}
-        best = replace(best, **rates)
-        write_text(self.folder / MACHINE, json.dumps(asdict(best), indent=1) + "\n")
-        return best
-
-    def _unmeasured(self) -> MachineRates:
-        import torch
-
-        model, threads = self.model, torch.get_num_threads()
-        dtype = str(model.dtype).removeprefix("torch.")
-        return MachineRates(str(model.device), self.name, dtype, threads, self.step_bytes)
-
-
-def measure_rates(watch: Watch) -> dict[str, float]:
+def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
     """The rates of this moment, with the threads that torch is set to; a second on a CPU.
 
     Products of float32 count on a processor too: one without instructions for the model's dtype is
@@ -104,9 +60,9 @@ def measure_rates(watch: Watch) -> dict[str, float]:
     import torch
     import torch.nn.functional as F
 
-    device, dtype = watch.model.device, watch.model.dtype
+    device, dtype = model.device, model.dtype
     with torch.inference_mode():
-        size = min(max(watch.step_bytes, LEAST_BYTES), MOST_BYTES) // 8 * 8
+        size = min(max(step_bytes, LEAST_BYTES), MOST_BYTES) // 8 * 8
         array = torch.ones(size // 4, device=device)
         reading = max(
             rate(reduce, size) for reduce in (array.view(torch.int64).sum, array.sum, array.amax)

@@ -27,7 +27,7 @@ from bench.judge.target import examine
 from bench.measure.busy import Neighbours
 from bench.measure.clock import Clock, now
 from bench.measure.device import Provenance, prepare, provenance
-from bench.measure.floors import watch_of
+from bench.measure.floors import measure_machine
 from bench.measure.memory import MemoryMeter
 from bench.prompts import Prompt, load_prompts
 from bench.records.columns import BATCHED, MERGED, QUALITY, SCHEMA_VERSION, empty_measures
@@ -101,7 +101,6 @@ class Runner:
         self.decoders = Decoders(model, self.variants)
         self.clock = Clock(model.device)
         self.meter = MemoryMeter(model.device, recorded=model.mode == "graph")
-        self.watch = watch_of(folder.path, model, origin.gpu or origin.cpu)
         self.neighbours = Neighbours(config.latency, config.backend.device)
         if not self.meter.exact:
             log.warning("peak memory is that of the whole process so far: it cannot be reset here")
@@ -280,7 +279,8 @@ class Runner:
             self.decoders.warm_up(few, image, prompt, self.config.latency)
 
     def _measure_machine(self, bar: Any) -> None:
-        """Measures the machine, where anything asks for its rates."""
-        if self.watch is not None:
-            bar.set_postfix_str("measuring the machine")
-            log.info("the machine: %s", self.watch.measure())
+        """Measures the machine, where the floor of a step needs its rates."""
+        bar.set_postfix_str("measuring the machine")
+        name = self.origin.gpu or self.origin.cpu
+        if rates := measure_machine(self.folder.path, self.model, name):
+            log.info("the machine: %s", rates)

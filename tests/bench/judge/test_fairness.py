@@ -9,11 +9,11 @@ from bench.config.compose import compose_study
 from bench.config.schema import FairnessConfig
 from bench.data.errors import ConfigError
 from bench.judge.fairness import judge, mixed, roofline
-from bench.measure.rates import MachineRates, Watch
+from bench.measure.rates import MachineRates
 from bench.run.finish import finish, unfinished
 from bench.run.summary import COLUMNS
 from decoders.api import DecoderError
-from tests.bench.measure.test_floors import REAL
+from tests.bench.measure.test_floors import MEASURE, REAL
 
 LIMITS = FairnessConfig()
 FLOOR_MS = 0.5
@@ -116,8 +116,8 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypa
     # Machine rates for which this very run is fair: its AR takes twice the floor.
     quiet = measured.ar_over_floor * measured.ar_floor_ms
     rate = measured.ar_bytes / (quiet / 2e3)
-    rates = MachineRates("cpu", result.rows.cpu.iloc[0], "float32", 1, 2**28, rate, 1e15)
-    monkeypatch.setattr("bench.measure.rates.Watch.best", lambda _: rates)
+    rates = MachineRates("cpu", rate, 1e15)
+    monkeypatch.setattr("bench.judge.fairness.read_rates", lambda _: rates)
     for slower, expected in ((1.0, "fair"), (10.0, "unfair")):
         planted = result.rows.copy()
         ar = planted.decoder == "ar"
@@ -153,12 +153,12 @@ def test_rates_of_a_busy_moment_are_measured_again_and_then_give_no_speed_up(
     (result.path / "machine.json").unlink(missing_ok=True)
     looks = []
 
-    def measured(watch: Watch) -> dict[str, float]:
+    def measured(*watch) -> dict[str, float]:
         looks.append(watch)
         rate = 1e15 if quiet_again and len(looks) > 1 else 1.0
         return {"step_bytes_per_s": rate, "operations_per_s": 1e15}
 
-    monkeypatch.setattr("bench.measure.rates.measure_rates", measured)
+    monkeypatch.setattr(MEASURE, measured)
     summary = finish(config, result)
     assert len(looks) == 2
     found = pd.read_csv(result.path / "fairness.csv")

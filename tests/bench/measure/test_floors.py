@@ -12,15 +12,16 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.judge.fairness import roofline
-from bench.measure.floors import Work, target_cost
-from bench.measure.rates import MACHINE, MachineRates, Watch, read_rates
+from bench.measure.floors import TargetCost, measure_machine, target_cost
+from bench.measure.rates import MACHINE, MachineRates, read_rates
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from decoders.models.small import random_model
 from tests.bench import fakes
 from tests.bench.judge.targets import gpt_model
 
-RATES = MachineRates("cpu", "made up", "float32", 1, 4 * 2**20, 40e9, 100e9)
+RATES = MachineRates("made up", 40e9, 100e9)
+MEASURE = "bench.measure.floors.measure_rates"
 REAL = (
     "model=random24", "metric=none", "quality.images=0", "latency.prompts=2",
     "decoders=[ar,{decoder: eagle2, overrides: ['tree.depth=2','tree.top_k=2','tree.nodes=4']}]",
@@ -45,15 +46,15 @@ def flops_of_forward(target, rows: int, codes: int, slots: int) -> int:
 
 @pytest.mark.parametrize(("rows", "codes"), [(1, 1), (2, 1), (2, 5)])
 def test_operations_and_bytes_are_those_of_the_real_forward(model, rows, codes):
-    target, cost = model.target, replace(target_cost(model), seen=4)
+    target, cost = model.target, replace(target_cost(model), slots=4)
     slots = 4 + codes
-    work = cost.work(rows, codes)
+    size, operations = cost.work(rows, codes)
     # Norm weights count as if they were products: less than one part in a hundred.
     flops = flops_of_forward(target, rows, codes, slots)
-    assert work.operations == pytest.approx(flops, rel=0.01)
+    assert operations == pytest.approx(flops, rel=0.01)
     read = [*target.layers.parameters(), target.output.weight]
     cache = target.new_cache(rows, slots).data
-    assert work.bytes == sum(p.nbytes for p in read) + cache.nbytes
+    assert size == sum(p.nbytes for p in read) + cache.nbytes
 
 
 def test_a_target_that_does_not_name_its_layers_has_a_floor_of_its_parameters_and_a_hint():
@@ -63,13 +64,14 @@ def test_a_target_that_does_not_name_its_layers_has_a_floor_of_its_parameters_an
     assert cost.weights == sum(p.nbytes for p in model.target.parameters()) - tables
     assert "counts all parameters of Gpt but embeddings" in cost.note and "`output`" in cost.note
     flops = flops_of_forward(model.target, 2, 3, 10)
-    assert replace(cost, seen=7).work(2, 3).operations == pytest.approx(flops, rel=0.05)
+    assert replace(cost, slots=7).work(2, 3)[1] == pytest.approx(flops, rel=0.05)
     found = target_cost(fakes.load_model())
     assert found == "no floor known: the target FakeTarget has no parameters (torch.nn.Module)"
 
 
 def test_a_floor_is_the_larger_of_reading_and_computing():
-    assert Work(80e9, 1.0).floor_ms(RATES) == 2000 and Work(1.0, 300e9).floor_ms(RATES) == 3000
+    reading, computing = TargetCost(80e9, 1, 0, 0, 0), TargetCost(1, 150e9, 0, 0, 0)
+    assert reading.floor_ms(RATES, 1) == 2000 and computing.floor_ms(RATES, 1) == 3000
 
 
 def test_rates_are_kept_and_known_again(tmp_path):
@@ -86,14 +88,9 @@ def test_rates_are_kept_and_known_again(tmp_path):
 def test_the_best_rates_of_several_moments_count(model, tmp_path, monkeypatch):
     moments = iter([(20e9, 120e9), (40e9, 100e9), (10e9, 80e9)])
     names = ("step_bytes_per_s", "operations_per_s")
-    monkeypatch.setattr(
-        "bench.measure.rates.measure_rates", lambda _: dict(zip(names, next(moments), strict=True))
-    )
-    watch = Watch(tmp_path, model, 1000, "here")
-    assert watch.best() is None
-    best = [watch.measure() for _ in range(3)][-1]
-    assert (best.step_bytes_per_s, best.operations_per_s) == (40e9, 120e9)
-    assert watch.best() == best and replace(watch, step_bytes=999).best() is None
+    monkeypatch.setattr(MEASURE, lambda *_: dict(zip(names, next(moments), strict=True)))
+    best = [measure_machine(tmp_path, model, "here") for _ in range(3)][-1]
+    assert best == MachineRates("here", 40e9, 120e9) == read_rates(tmp_path / MACHINE)
 
 
 def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
@@ -101,14 +98,14 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
 ):
     seen = []
 
-    def measured(_: Watch) -> dict[str, float]:
+    def measured(*_) -> dict[str, float]:
         seen.append(
             len({r["prompt_index"] for r in fakes.recorded(folder) if r["decoder"] == "ar"})
         )
         best = 9e15 if len(seen) == 2 else 3e15  # no step is below its floor
         return {"step_bytes_per_s": best, "operations_per_s": 1e15}
 
-    monkeypatch.setattr("bench.measure.rates.measure_rates", measured)
+    monkeypatch.setattr(MEASURE, measured)
     config = fake_study(*REAL, "latency.blocks=2")
     folder = Path(config.run_dir)
     result = run_study(config)
@@ -131,12 +128,12 @@ def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, mon
     finish(config, result)
     table = pd.read_csv(result.path / "roofline.csv").set_index("decoder")
     rates = read_rates(result.path / MACHINE)
-    assert rates is not None and rates.threads == 1 and rates.dtype == "float32"
+    assert rates is not None and rates.name == result.rows.cpu.iloc[0]
     ar, tree = table.loc["ar"], table.loc["eagle2"]
     rows = result.rows[result.rows.decoder == "ar"]
     assert ar.ar_ms == pytest.approx(1e3 * (rows.seconds_forward / rows.nfe).median())
     cost = target_cost(result.model)
-    assert ar.ar_floor_ms == pytest.approx(cost.work(2).floor_ms(rates)) == ar.step_floor_ms
+    assert ar.ar_floor_ms == pytest.approx(cost.floor_ms(rates, 2)) == ar.step_floor_ms
     quiet = 1e3 * (rows.seconds_forward / rows.nfe).quantile(0.1)
     assert ar.ar_over_floor == pytest.approx(quiet / ar.ar_floor_ms) and ar.ar_over_floor > 1
     assert math.isnan(ar.forward_ms) and math.isnan(ar.draft_ms) and math.isnan(ar.accept_share)
@@ -145,10 +142,10 @@ def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, mon
     assert tree.step_over_floor > tree.forward_over_floor > 1 and 0 < tree.accept_share < 1
     assert list(pd.read_csv(result.path / "fairness.csv").decoder) == ["ar", "eagle2"]
 
-    def again(_: Watch) -> dict[str, float]:
+    def again(*_) -> dict[str, float]:
         raise AssertionError("the machine was measured a second time")
 
-    monkeypatch.setattr("bench.measure.rates.measure_rates", again)
+    monkeypatch.setattr(MEASURE, again)
     finish(config, result)
     after = pd.read_csv(result.path / "roofline.csv").set_index("decoder")
     assert after.loc["ar"].ar_floor_ms == ar.ar_floor_ms

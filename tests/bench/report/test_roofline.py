@@ -23,7 +23,7 @@ from tests.bench.report.synthetic import DECODERS, write_run
 
 NAN = math.nan
 SLOW = "in a quiet moment a step of ar takes 10.0 times its floor of 0.825 ms, at most 4 are fair"
-RATES = MachineRates("cpu", "Example CPU", "bfloat16", 2, 16_500_000, 20e9, 300e9)
+RATES = MachineRates("Example CPU", 20e9, 300e9)
 FEW = (DECODERS[0], DECODERS[4], *DECODERS[9:])  # ar, lantern; greedy: ar, eagle2, lantern
 
 
