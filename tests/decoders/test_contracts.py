@@ -11,58 +11,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from decoders.api import (
-    Acceptance,
-    CodeKind,
-    Draft,
-    Generation,
-    ImageModel,
-    Sampling,
-    Target,
-    completed,
-)
+from decoders.api import Draft, Sampling, Target, completed
 from decoders.choose_execution import with_execution
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution.cpu.library import missing
-from decoders.models.small import fresh_noise, random_model, same_prompt
+from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
 from decoders.verify.exact import Exact
-from tests.decoders.compositions import CHAIN, EAGLE, EXACT, LOOP
+from tests.decoders.compositions import LOOP
 
 HERE = "tests.decoders.test_contracts"
 SAMPLING = Sampling(cfg=2.0)
-FEW = 192
 NATIVE = pytest.param("cpu", marks=pytest.mark.skipif(missing() is not None, reason="no kernel"))
-
-
-class RowWise(Exact):
-    """Exact, but it takes any draft of depth 1 in the upper rows of the image."""
-
-    def __init__(self, model: Any, rows: int = 0) -> None:
-        self.upto, self.free = rows * model.target.grid()[1], None
-
-    def at(self, draft: Draft, place: torch.Tensor) -> RowWise:
-        made = object.__new__(type(self))
-        made.free = (draft.depth == 0) & (place[:, None] + draft.depth < self.upto)  # [B, N + 1]
-        return made
-
-    def test(self, p: Any, q: Any, x: Any) -> Acceptance:
-        made = super().test(p, q, x)
-        accept = torch.where(self.free, 1.0, made.accept)
-        moved = torch.where(self.free, 1 - p.gather(-1, x[..., None])[..., 0], 0.0)
-        return Acceptance(accept, made.strict, made.residual, moved, self.free.float())
 
 
 def part(name: str, **options: Any) -> PartSpec:
     return PartSpec(f"{HERE}.{name}", options)
-
-
-def images(model: ImageModel, spec: DecoderSpec, seed: int = 5) -> Generation:
-    """Many images of one prompt."""
-    count = FEW
-    rows = same_prompt(model.text.encode(["x"]), count)
-    noise = fresh_noise(count, model.target.length, torch.Generator().manual_seed(seed))
-    return build_decoder(model, spec, SAMPLING).generate(rows, noise)
 
 
 class Watching:
@@ -92,12 +56,23 @@ class Watching:
         return Draft(every, (here - 1).clamp_min(0), here, below, F.pad(q, (0, 0, 0, 1)))
 
 
+class Noting(Exact):
+    """Notes the places that it is told."""
+
+    def __init__(self, model: Any) -> None:
+        self.places: list[torch.Tensor] = []
+
+    def at(self, draft: Draft, place: torch.Tensor) -> Noting:
+        self.places.append(place.clone())
+        return self
+
+
 @pytest.mark.parametrize("how", ["eager", NATIVE])
-def test_every_proposer_is_shown_the_image_so_far(how):
+def test_a_proposer_is_shown_the_image_so_far_and_a_rule_its_place(how):
     """Up to the root it is what is committed; a finished image is stepped on from its end."""
     model = with_execution(random_model(vocab=4, grid=3), how)
     size = model.target.length
-    spec = DecoderSpec("x", LOOP, acceptance=EXACT, proposer=part("Watching", width=3))
+    spec = DecoderSpec("x", LOOP, acceptance=part("Noting"), proposer=part("Watching"))
     loop: Any = build_decoder(model, spec, SAMPLING)
     sessions: list[Any] = []
     begins = loop.proposer.begin
@@ -106,8 +81,10 @@ def test_every_proposer_is_shown_the_image_so_far(how):
     made = loop.generate(model.text.encode(names), Noise.for_prompts(1, names, size))
     met = max((s.met for s in sessions), key=len)
     assert len(met) == made.trace.target_calls.max()
-    for image, start, count in met:
+    places = loop.verifier.rule.places
+    for (image, start, count), place in zip(met, places, strict=True):
         ends = (start + count).clamp_max(size)
+        assert torch.equal(place, ends)
         known = torch.arange(size) < ends[:, None]
         assert torch.equal(image[:, :size][known], made.codes[known])
     last_start, last_count = met[-1][1:]
@@ -122,14 +99,3 @@ def test_every_proposer_is_shown_the_image_so_far(how):
 def test_a_target_that_says_nothing_else_has_a_square_grid(length, barred, grid):
     bare = SimpleNamespace(length=length, barred=barred)
     assert completed(bare, Target).grid() == grid
-
-
-@pytest.mark.parametrize("how", ["eager", NATIVE])
-def test_a_rule_may_read_the_depth_and_the_place(how):
-    model = with_execution(random_model(vocab=12, grid=5, seed=1), how)
-    spec = DecoderSpec("rows", LOOP, EAGLE, CHAIN, part("RowWise", rows=2))
-    trace = images(model, spec).trace
-    relaxed = trace.kind == CodeKind.RELAXED
-    assert relaxed[:, 1:10].any() and not relaxed[:, 10:].any()
-    assert (trace.depth[relaxed] == 1).all()
-    assert (trace.bound[:, 10:] == 0).all() and (trace.bound[relaxed] == 1).all()

@@ -1,7 +1,7 @@
 """The law of whole images by enumeration: the enumeration itself by hand, decoders that are exact,
 and the errors of the field, each of which turns red."""
 
-from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,8 +10,7 @@ import torch
 from bench.judge.gate import check_decoder
 from bench.judge.gate.enumerate import NotEnumerable, Scripted, enumerate_program
 from bench.judge.gate.reference import ar_probabilities
-from bench.judge.gate.small import GateCase
-from bench.judge.gate.whole_law import WholeLaw, whole_law
+from bench.judge.gate.whole_law import MOST, WholeLaw, whole_law
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.noise import ACCEPT_SLOT, sample
@@ -29,7 +28,7 @@ from tests.exact.specs import (
 )
 from tests.exact.table import table_model, table_spec
 
-PLAIN, TWO = Sampling(), Sampling(top_k=700)  # of 1024: two codes of three
+PLAIN = Sampling()
 DUO = part("decoders.loops.duo", "Duo")
 PAIR = planting("static.Static", choices=[[0], [1]])
 WIDE = planting("static.Static", choices=[[0], [1], [0, 0], [1, 0]])
@@ -39,11 +38,10 @@ def of(loop: PartSpec = SPECULATIVE, **parts: Any) -> DecoderSpec:
     return composed(loop=loop, **parts)
 
 
-def judged(spec: DecoderSpec, sampling: Sampling = PLAIN) -> WholeLaw:
-    case, model = GateCase(spec, sampling), table_model(3, 3, 3)
-    filters = case.filters(3)
-    decoder = build_decoder(model, table_spec(spec, model, case.codebook), filters)
-    return whole_law(decoder, model, filters)
+def judged(spec: DecoderSpec, length: int, most: int = MOST) -> WholeLaw:
+    model = table_model(3, length, 3)
+    decoder = build_decoder(model, table_spec(spec, model, 1024), PLAIN)
+    return whole_law(decoder, model, PLAIN, most)
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["a new number", "the same one"])
@@ -110,37 +108,65 @@ def test_the_law_of_ar_is_a_law_and_its_filters_are_those_of_sampling() -> None:
     assert made.tv < 1e-12 and made.rows == 27 and made.forwards == pytest.approx(2)
 
 
-EXACTLY = {
-    "ar": DecoderSpec("ar", AR),
-    "chain": composed("chain"),
-    "static tree": of(tree=WIDE),
-    "dynamic tree": composed("dynamic"),
-    "block": of(rule=verifying("block.Block")),
-    "traversal": of(rule=verifying("traversal.Traversal"), tree=WIDE),
-    "jacobi": window(proposing("jacobi.Jacobi", window=3)),
-    "the drafter goes on": of(DUO),
-    "the drafter goes on, block": of(DUO, rule=verifying("block.Block")),
+BLOCK, TRAVERSAL = verifying("block.Block"), verifying("traversal.Traversal")
+TWO_LEVELS = planting("chain.Chain", depth=2)
+DEEP = planting("static.Static", choices=[[0], [1], [0, 0], [0, 1]])
+EXACTLY = {  # and the length of the images
+    "ar": (DecoderSpec("ar", AR), 3),
+    "chain": (composed("chain"), 3),
+    "static tree": (of(tree=WIDE), 3),
+    "dynamic tree": (composed("dynamic"), 3),
+    "block": (of(rule=BLOCK, tree=TWO_LEVELS), 4),
+    "traversal, chain": (of(rule=TRAVERSAL, tree=TWO_LEVELS), 4),
+    "traversal, siblings": (of(rule=TRAVERSAL, tree=PAIR), 4),
+    "traversal, siblings below siblings": (of(rule=TRAVERSAL, tree=DEEP), 3),
+    "traversal, two nodes with children": (of(rule=TRAVERSAL, tree=WIDE), 3),
+    "the drafter goes on": (of(DUO), 3),
+    "the drafter goes on, block": (of(DUO, rule=BLOCK), 3),
 }
 
 
 @pytest.mark.parametrize("name", EXACTLY)
 def test_exact_decoders_are_exact_to_rounding(name: str) -> None:
-    found = judged(EXACTLY[name])
+    found = judged(*EXACTLY[name])
     assert found.rest == 0 and found.tv < 1e-12
 
 
-@pytest.mark.parametrize("depth", [2, 3])
-def test_a_drafter_in_a_thread_of_its_own_is_exact(depth: int) -> None:
-    model = table_model(3, 3, 3)
-    spec = table_spec(of(DUO, tree=planting("chain.Chain", depth=depth)), model, 1024)
-    spec = replace(spec, loop=DUO)
-    assert whole_law(build_decoder(model, spec, PLAIN), model, PLAIN).tv < 1e-12
+# ---- the Jacobi family, and what couplings and candidates save ----------------------------------
+
+FAMILY = {
+    "sjd": proposing("jacobi.Jacobi", window=3),
+    "scd": proposing("maximal.Maximal", window=3),
+    "sjd++": proposing("plus.Plus", window=3),
+    "pac, one level": proposing("pac.Pac", window=4, candidates=2, levels=1),
+    "pac, two levels": proposing("pac.Pac", window=7, candidates=2, levels=2),
+    "pac, three candidates": proposing("pac.Pac", window=5, candidates=3, levels=1),
+}
+
+
+@cache
+def jacobi(name: str, length: int = 4) -> WholeLaw:
+    model = table_model(3, length, 7)
+    return whole_law(build_decoder(model, window(FAMILY[name]), PLAIN), model, PLAIN, most=60_000)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_family_is_exact_at_every_image(name: str) -> None:
+    found = jacobi(name)
+    assert found.rest < 2e-4 and float(found.law.sum()) == pytest.approx(1 - found.rest, abs=1e-12)
+    assert found.tv < 1e-12
+    assert found.forwards < 3  # of AR
+
+
+def test_candidates_and_couplings_save_forwards() -> None:
+    steps = [jacobi(name).forwards for name in ("pac, two levels", "pac, one level", "sjd")]
+    assert steps == sorted(steps)
+    fresh, coupled = (jacobi(name, 5) for name in ("sjd", "scd"))
+    assert coupled.tv < 1e-12 and coupled.forwards < fresh.forwards - 0.005
 
 
 def test_what_is_not_followed_to_the_end_is_no_fault_and_no_proof() -> None:
-    model = table_model(3, 3, 3)
-    spec = table_spec(of(tree=PAIR), model, 1024)
-    made = whole_law(build_decoder(model, spec, PLAIN), model, PLAIN, most=20)
+    made = judged(of(tree=PAIR), 3, most=20)
     assert 0 < made.rest < 0.9 and not made.complete
     assert made.tv < 1e-12
     assert float(made.law.sum()) == pytest.approx(1 - made.rest)

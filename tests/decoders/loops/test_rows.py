@@ -1,5 +1,5 @@
-"""Rows in parallel (ZipAR) and groups of codes: what they equal at their limits, what they see, and
-ZipAR's law by enumeration."""
+"""Rows in parallel (ZipAR) and groups of codes: what they equal at their limits, what they see. The
+gate enumerates ZipAR's law (`tests.exact.test_exact_verdicts`)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from bench.judge.gate.whole_law import whole_law
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from metrics.traces import from_trace
 from tests.decoders.compositions import EXACT, with_targets
-from tests.exact.table import table_model
 
 GRID = 6
 MODEL = with_targets(random_model(vocab=24, grid=GRID, seed=1))
@@ -93,23 +91,6 @@ def test_slots_that_are_not_decoded_are_not_seen(name: str) -> None:
         text = MODEL.text.encode(["x"] * 5)
         codes.append(decoder.generate(text, Noise.for_prompts(3, PROMPTS, GRID * GRID)).codes)
     assert torch.equal(codes[0], codes[1])
-
-
-@pytest.mark.parametrize(
-    ("spec", "tv"),
-    [
-        (loop("zipar.ZipAR", window=1), 0.1380),
-        (loop("zipar.ZipAR", window=2), 0.0),
-        (loop("grouped.Grouped"), 0.0),
-    ],
-    ids=["zipar", "one row", "groups of one"],
-)
-def test_the_law_of_whole_images(spec: DecoderSpec, tv: float) -> None:
-    """Of two codes and 2 x 2 places."""
-    model, plain = table_model(2, 4, 7), Sampling()
-    found = whole_law(build_decoder(model, spec, plain), model, plain)
-    assert found.rest == 0
-    assert found.tv == pytest.approx(tv, rel=0.02, abs=1e-12)
 
 
 def test_what_does_not_fit_is_refused() -> None:

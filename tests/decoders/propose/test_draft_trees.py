@@ -1,50 +1,46 @@
-"""Draft trees: shapes, draws without replacement, pruning, and refusals."""
+"""Draft trees: shapes, pruning, what they expect to be accepted, and refusals."""
 
 import pytest
 import torch
 
 from decoders.api import DecoderError, Sampling
-from decoders.noise import DRAFT_SLOT, Noise
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.loops.recording import expected_codes
+from decoders.models.small import random_model, same_prompt
+from decoders.noise import Noise
 from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
+from decoders.propose.trees.opt import Opt
 from decoders.propose.trees.static import Static, parse_choices
+from metrics.traces import from_trace
+from tests.decoders.compositions import CHAIN, EXACT, LOOP
+from tests.exact.specs import EAGLE
 
 VOCAB = 20
 PLAIN = Sampling()
 
 
 class Session:
-    """A drafter whose logits depend on a node's code and depth alone; remembers its nodes."""
+    """A drafter whose distribution depends on a node's code alone."""
 
     def __init__(self, batch: int, seed: int = 0) -> None:
         g = torch.Generator().manual_seed(seed)
-        self.table = 2 * torch.randn(8, VOCAB, VOCAB, generator=g)
+        self.table = 2 * torch.randn(VOCAB, VOCAB, generator=g)
         self.root_code = torch.randint(VOCAB, (batch,), generator=g)
         self.calls = 0
-        self.path = {0: self.root_code[:, None]}  # session index -> codes from the root [B, d + 1]
-
-    def root_logits(self):
-        return self.table[0, self.root_code]
 
     def expand(self, codes, nodes, parents, depth):
         self.calls += 1
-        numbers = torch.as_tensor(nodes).tolist()
-        for i, node in enumerate(numbers):
-            above = torch.stack([self.path[int(p)][b] for b, p in enumerate(parents[:, i])])
-            self.path[node] = torch.cat([above, codes[:, i : i + 1]], 1)
-        return self.table[depth, codes]
+        return self.table[codes]
 
 
-def grown(tree, batch=3, sampling=PLAIN, seed=0, vocab_support=None):
-    session = Session(batch, seed)
-    generator = torch.Generator().manual_seed(seed)
-    noise = Noise(torch.rand(batch, 80, 33, generator=generator))
-    position = torch.arange(1, batch + 1)
-    logits = session.root_logits()
-    if vocab_support is not None:
-        logits = logits.masked_fill(torch.arange(VOCAB) >= vocab_support, -torch.inf)
-    return session, tree.grow(session, logits, sampling, noise, position), noise, position
+def grown(tree, sampling=PLAIN, vocab_support=VOCAB):
+    session = Session(3)
+    noise = Noise.for_prompts(0, ["a", "b", "c"], 40)
+    logits = session.table[session.root_code]
+    logits = logits.masked_fill(torch.arange(VOCAB) >= vocab_support, -torch.inf)
+    return session, tree.grow(session, logits, sampling, noise, torch.arange(1, 4))
 
 
 def consistent(draft, tree):
@@ -73,45 +69,15 @@ TREES = [Chain(depth=4), Static(choices="mc_sim_7b_63"), Static(choices="naive_e
 @pytest.mark.parametrize("tree", TREES, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_hangs_together(tree, temperature):
-    session, draft, _, _ = grown(tree, sampling=Sampling(temperature=temperature))
+    session, draft = grown(tree, sampling=Sampling(temperature=temperature))
     consistent(draft, tree)
     assert torch.equal(draft.codes[:, 0], session.root_code)
     assert session.calls == tree.depth - 1
     assert (draft.q is None) == (temperature == 0 or isinstance(tree, Dynamic))
 
 
-def test_a_static_tree_reports_the_q_its_children_were_drawn_from():
-    tree = Static(choices="mc_sim_7b_63")
-    session, draft, noise, position = grown(tree)
-    torch.testing.assert_close(draft.q[:, 0], session.root_logits().softmax(-1))
-    for node, path in enumerate(tree.paths, 1):
-        if not (draft.children[:, node] > 0).any():
-            continue
-        depth = len(path)
-        expected = session.table[depth, draft.codes[:, node]].softmax(-1)
-        torch.testing.assert_close(draft.q[:, node], expected)
-        u = noise.at(position + depth, DRAFT_SLOT, 1)[:, 0]  # the first child's uniform
-        cdf = expected.cumsum(-1)
-        first = draft.codes.gather(1, draft.children[:, node, :1])[:, 0]
-        wanted = (cdf <= (u * cdf[:, -1])[:, None]).sum(-1)
-        assert torch.equal(first, wanted)
-
-
-def test_siblings_are_distinct_and_possible():
-    for seed in range(5):
-        _, draft, _, _ = grown(
-            Static(choices="naive_extend_57"), sampling=Sampling(top_k=4), seed=seed
-        )
-        for b in range(3):
-            for n in range(58):
-                mine = draft.children[b, n][draft.children[b, n] > 0]
-                codes = draft.codes[b, mine]
-                assert len(codes.unique()) == len(codes) <= 4
-                assert (draft.q[b, n, codes] > 0).all()
-
-
 def test_a_tree_wider_than_the_support_has_fewer_children():
-    _, draft, _, _ = grown(Static(choices=[[0], [1], [2], [3]]), vocab_support=2)
+    _, draft = grown(Static(choices=[[0], [1], [2], [3]]), vocab_support=2)
     assert ((draft.children[:, 0] > 0).sum(-1) == 2).all()
 
 
@@ -125,7 +91,7 @@ def test_cape_has_the_more_siblings_the_less_sure_the_drafter_is():
     few = Cape(depth=3, nodes=7).numbered(confidence)  # the chain, and the first four siblings
     assert few[0].tolist() == [[1, 4, 5, 6, 7, 0, 0, 0], [2] + 7 * [0], [3] + 7 * [0]]
     assert few[1].tolist()[:2] == [[1, 4, 5, 6, 0, 0, 0, 0], [2, 7, 0, 0, 0, 0, 0, 0]]
-    _, draft, _, _ = grown(Cape(), sampling=Sampling(temperature=0.2))
+    _, draft = grown(Cape(), sampling=Sampling(temperature=0.2))
     kept = (10 * draft.q[:, :4].amax(-1)).long()
     assert ((draft.children[:, :4] > 0).sum(-1) <= 8 - 2 * (kept >= 3).long()).all()
     assert not draft.children[:, 4:].any()
@@ -157,3 +123,113 @@ def test_a_codebook_with_fewer_codes_than_a_node_has_children_is_named(tree):
 def test_broken_trees_are_refused(choices, says):
     with pytest.raises(DecoderError, match=says):
         parse_choices(choices)
+
+
+# ---- OPT-Tree against its pseudo-code (decoders.md (h)), and what drafters expect per forward ----
+
+
+def by_hand(session, root: int, n: int, depth: int, theta: float) -> tuple[set, float, int]:
+    """Paths of the tree, the codes that it expects, and its levels, as the pseudo-code reads."""
+    law = session.table.double().softmax(-1)
+    layer = sorted(((float(law[root, x]), (x,)) for x in range(VOCAB)), reverse=True)[:n]
+    every, best = list(layer), sum(w for w, _ in layer)
+    for _ in range(depth - 1 if best > theta else 0):
+        grown = [
+            (w * float(law[path[-1], x]), (*path, x)) for w, path in layer for x in range(VOCAB)
+        ]
+        layer = sorted(grown, reverse=True)[:n]
+        every += layer
+        new = sum(w for w, _ in sorted(every, reverse=True)[:n])
+        stop, best = new - best <= theta, new
+        if stop:
+            break
+    tree = sorted(every, reverse=True)[:n]
+    return {path for _, path in tree}, 1 + sum(w for w, _ in tree), max(len(p) for _, p in tree)
+
+
+def paths(draft, row: int) -> set:
+    found = set()
+    for node in range(1, draft.codes.shape[1]):
+        path, here = (), node
+        while here:
+            path, here = (int(draft.codes[row, here]), *path), int(draft.parents[row, here])
+        found.add(path)
+    return found
+
+
+@pytest.mark.parametrize("theta", [0.0, 0.05, 0.2, 0.5, 5.0])
+def test_the_tree_is_that_of_the_pseudo_code(theta):
+    tree = Opt(depth=5, top_k=8, nodes=8, theta=theta)
+    session, draft = grown(tree)
+    levels = set()
+    for row in range(3):
+        wanted, expected, deepest = by_hand(session, int(session.root_code[row]), 8, 5, theta)
+        assert paths(draft, row) == wanted
+        assert float(draft.expected[row]) == pytest.approx(expected, abs=1e-5)
+        assert int(draft.depth[row].max()) == deepest
+        levels.add(deepest)
+    assert max(levels) == 1 if theta == 5.0 else max(levels) > 1  # the first level is judged too
+    assert max(levels) > 2 or theta > 0
+    assert draft.q is None  # deterministic given the prefix
+
+
+def test_without_a_threshold_it_is_the_dynamic_tree_s_best():
+    _, opt = grown(Opt(depth=3, top_k=4, nodes=9, theta=0.0))
+    _, dynamic = grown(Dynamic(depth=3, top_k=4, nodes=9))
+    assert torch.equal(opt.codes, dynamic.codes) and torch.equal(opt.parents, dynamic.parents)
+
+
+@pytest.mark.parametrize("tree", ["opt.Opt", "dynamic.Dynamic"])
+def test_a_drafter_that_is_the_target_expects_what_it_gets(tree):
+    """q = p: predicted codes per forward are the mean accepted length."""
+    model = random_model(vocab=8, grid=6, seed=2)
+    own = PartSpec("decoders.propose.drafters.free.Free", {"layers": 2})
+    part = PartSpec(f"decoders.propose.trees.{tree}", {"depth": 3, "top_k": 5, "nodes": 5})
+    rows = same_prompt(model.text.encode(["x"]), 128)
+    noise = Noise.for_prompts(0, [f"p{i}" for i in range(128)], 36)
+    spec = DecoderSpec("self", LOOP, own, part, EXACT)
+    trace = build_decoder(model, spec, Sampling(cfg=2.0)).generate(rows, noise).trace
+    images = from_trace(trace)
+    mal = sum(int(i.committed.sum()) for i in images) / sum(i.nfe for i in images)
+    weights = trace.target_calls.float()
+    predicted = float((trace.expected * weights).sum() / weights.sum())
+    assert predicted == pytest.approx(mal, rel=0.05)  # the last step is cut off by the image's end
+    assert predicted > 1.5
+
+
+def test_of_drawn_children_it_is_the_sum_of_their_paths_probabilities():
+    session, draft = grown(Static(choices=[[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]))
+    law = session.table.double().softmax(-1)
+    for row, found in enumerate(expected_codes(draft).tolist()):
+        weights = []
+        for path in paths(draft, row):
+            steps = zip((int(session.root_code[row]), *path), path, strict=False)
+            weights.append(float(torch.stack([law[a, b] for a, b in steps]).prod()))
+        assert len(weights) == draft.codes.shape[1] - 1
+        assert found == pytest.approx(1 + sum(weights), abs=1e-5)
+
+
+PARTS = "decoders.propose"
+
+
+@pytest.mark.parametrize(
+    ("parts", "temperature", "says"),
+    [
+        ({"drafter": EAGLE, "tree": CHAIN}, 1, True),
+        ({"drafter": EAGLE, "tree": CHAIN}, 0, False),
+        ({"proposer": PartSpec(f"{PARTS}.jacobi.Jacobi", {"window": 4})}, 1, True),
+        ({"proposer": PartSpec(f"{PARTS}.pac.Pac", {"window": 8, "candidates": 2})}, 1, True),
+    ],
+)
+def test_every_drafter_with_a_law_is_measured(parts, temperature, says):
+    """Rows that advance alone each have their own mean; certain drafts have none."""
+    model = random_model(vocab=8, grid=4, seed=2)
+    noise = Noise.for_prompts(0, ["a", "b", "c"], 16)
+    spec = DecoderSpec("one", LOOP, acceptance=EXACT, **parts)
+    decoder = build_decoder(model, spec, Sampling(temperature=temperature, cfg=2.0))
+    trace = decoder.generate(same_prompt(model.text.encode(["x"]), 3), noise).trace
+    assert bool(trace.expected.isfinite().all()) == says
+    if says:
+        assert trace.expected.shape == (3,)
+        assert bool(((trace.expected > 1) & (trace.expected <= trace.tree_nodes + 1)).all())
+        assert len(set(trace.expected.tolist())) == 3

@@ -15,9 +15,6 @@ from decoders.compose import PartSpec, build_part
 from decoders.models.small import random_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP, neighbour_table
-from decoders.verify.specdec import SpecDec
-from decoders.verify.token_verifier import test_children as judge
-from decoders.verify.typical import Typical
 
 V = 12
 MODEL = random_model(vocab=V, grid=2, seed=4)
@@ -68,41 +65,6 @@ def test_the_paper_rule_is_its_definition(seed: int, drawn: bool, name: str) -> 
         assert float(0.5 * (p - moved).abs().sum()) == pytest.approx(float(found.moved), abs=1e-6)
         if float(left.sum()) > 1e-6:
             torch.testing.assert_close(found.residual, left / left.sum(), atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_a_rule_that_moves_nothing_is_exact(seed: int) -> None:
-    p, q = pair(seed)
-    x = torch.arange(V)
-    ps, qs = p.expand(V, -1), q.expand(V, -1)
-    exact = Exact().test(ps, qs, x)
-    for rule in (Lantern(MODEL, k=5, delta=0.0), LanternPP(MODEL, k=5, lam=1.0)):
-        same = rule.test(ps, qs, x)
-        torch.testing.assert_close(same.accept, exact.accept)
-        torch.testing.assert_close(same.residual, exact.residual)
-
-
-def test_siblings_drawn_without_replacement_give_the_target_exactly() -> None:
-    p, q = pair(2)
-    law = torch.zeros(V, dtype=torch.float64)
-    for a in range(V):
-        for b in range(V):
-            if a == b:
-                continue
-            chance = float(q[a]) * float(q[b]) / (1 - float(q[a]))
-            codes = torch.tensor([[[a, b]]])
-            found = judge(Exact(), p[None, None], q[None, None], codes, codes >= 0)
-            first, second = found.accept[0, 0].double()
-            law[a] += chance * first
-            law[b] += chance * (1 - first) * second
-            law += chance * (1 - first) * (1 - second) * found.residual[0, 0].double()
-    torch.testing.assert_close(law, p.double(), atol=1e-5, rtol=0)
-
-
-def test_a_draft_the_drafter_never_makes_is_never_accepted() -> None:
-    p, q = pair(4)
-    q[2] = 0
-    assert float(Exact().test(p, q, torch.tensor(2)).accept) == 0
 
 
 def test_the_neighbour_table_against_brute_force() -> None:
@@ -164,38 +126,6 @@ def test_greedy_accepts_where_p_a_peaks() -> None:
     assert Exact().greedy(P.expand(6, -1), every).accept.tolist() == [0, 0, 0, 1, 0, 0]
     tied = torch.tensor([0.4, 0.4, 0.2]).expand(3, -1)  # the lowest index
     assert Exact().greedy(tied, torch.arange(3)).accept.tolist() == [1, 0, 0]
-
-
-RULES = [Exact(), Lantern(LINE, k=3), LanternPP(LINE, k=3), Typical(), SpecDec(beta=3)]
-
-
-@pytest.mark.parametrize("rule", RULES, ids=str)
-def test_at_temperature_zero_the_children_of_a_node_share_its_law(rule: Any) -> None:
-    g = torch.Generator().manual_seed(0)
-    p = torch.randn(2, 5, 6, generator=g).softmax(-1)
-    p[0, 0] = 1 / 6  # ties
-    x = torch.randint(6, (2, 5, 4), generator=g)
-    found = rule.greedy(p[:, :, None], x)
-    for child in range(4):
-        alone = rule.greedy(p, x[..., child])
-        for name in ("accept", "strict", "moved", "bound"):
-            assert torch.equal(getattr(found, name)[..., child], getattr(alone, name)), name
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (2, 4)])
-def test_leading_dimensions_are_arbitrary(shape: tuple[int, ...]) -> None:
-    g = torch.Generator().manual_seed(0)
-    p, q = (torch.randn(*shape, 6, generator=g).softmax(-1) for _ in "pq")
-    x = torch.randint(6, shape, generator=g)
-    for rule in RULES[:3]:
-        for drafter in (None, q):
-            found = rule.test(p, drafter, x)
-            assert found.accept.shape == found.moved.shape == found.bound.shape == shape
-            assert found.residual.shape == p.shape
-            assert ((found.accept >= 0) & (found.accept <= 1)).all()
-            assert found.residual.dtype == torch.float32
-            torch.testing.assert_close(found.residual.sum(-1), torch.ones(shape))
-            assert (found.strict <= found.accept + 1e-7).all()
 
 
 @pytest.mark.parametrize(("rule", "options", "says"), [

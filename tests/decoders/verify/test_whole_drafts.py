@@ -3,26 +3,23 @@ what they refuse."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from bench.judge.gate.enumerate import Enumerated, Scripted, enumerate_program
-from bench.judge.gate.whole_law import WholeLaw, whole_law
 from decoders.api import DecoderError, Draft, Sampling, TargetProbs
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
-from decoders.propose.trees.static import Static, draw_distinct
 from decoders.verify.block import Block
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
 from decoders.verify.traversal import Traversal
 from tests.decoders.compositions import DYNAMIC, EAGLE, LOOP
-from tests.exact.table import DRAFTER, table_model
+from tests.exact.table import DRAFTER
 
 PLAIN = Sampling()
 BLOCK = PartSpec("decoders.verify.block.Block")
@@ -36,53 +33,6 @@ WIDE = [[0], [1], [0, 0], [1, 0]]  # two nodes of one level have children
 
 def spec(choices: Any, rule: PartSpec, drafter: PartSpec = DRAFTER, tree: str = STATIC) -> Any:
     return DecoderSpec("whole", LOOP, drafter, PartSpec(tree, {"choices": choices}), rule)
-
-
-def law(made: DecoderSpec, length: int = 3) -> WholeLaw:
-    model = table_model(3, length, 3)
-    return whole_law(build_decoder(model, made, PLAIN), model, PLAIN)
-
-
-@pytest.mark.parametrize(
-    ("rule", "choices", "length"),
-    [
-        (BLOCK, CHAIN, 4),
-        (TRAVERSAL, CHAIN, 4),
-        (TRAVERSAL, PAIR, 4),
-        (TRAVERSAL, DEEP, 3),
-        (TRAVERSAL, WIDE, 3),
-    ],
-    ids=["block", "chain", "pair", "deep", "wide"],
-)
-def test_images_have_the_law_of_ar(rule: PartSpec, choices: Any, length: int) -> None:
-    found = law(spec(choices, rule), length)
-    assert found.complete
-    assert found.tv < 1e-9
-
-
-class Careless(Block):
-    """Does not say that it looks ahead, so that numbers that it has seen are used again."""
-
-    resamples_noise = False
-
-
-class Together(Static):
-    """Draws all nodes of a level with the same numbers."""
-
-    def draw(self, dist: Any, level: Any, noise: Any, place: torch.Tensor) -> torch.Tensor:
-        return draw_distinct(dist, noise.at(place, DRAFT_SLOT, level.count)[:, None])
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        spec(CHAIN, PartSpec(f"{__name__}.Careless")),
-        spec(WIDE, TRAVERSAL, tree=f"{__name__}.Together"),
-    ],
-    ids=["numbers used again", "a level drawn together"],
-)
-def test_numbers_that_were_seen_are_not_new(made: DecoderSpec) -> None:
-    assert law(made, 3).tv > 1e-3
 
 
 def accepted(verifier: Any, p: torch.Tensor, q: torch.Tensor) -> float:
@@ -147,19 +97,3 @@ def test_at_temperature_zero_the_codes_are_those_of_ar(rule: PartSpec, choices: 
     text, noise = model.text.encode(["a", "b"]), Noise.for_prompts(0, ["a", "b"], 16)
     made = build_decoder(model, spec(choices, rule, EAGLE), sampling).generate(text, noise)
     assert torch.equal(made.codes, Autoregressive(model, sampling).generate(text, noise).codes)
-
-
-class Unknown(Static):
-    """Does not say which nodes have children."""
-
-    def grow(self, *given: Any) -> Draft:
-        return replace(super().grow(*given), inner=())
-
-
-def test_a_tree_need_not_say_which_nodes_have_children() -> None:
-    model, made = random_model(vocab=16, grid=4), []
-    for tree in (STATIC, f"{__name__}.Unknown"):
-        decoder = build_decoder(model, spec(WIDE, TRAVERSAL, EAGLE, tree), Sampling(cfg=2.0))
-        noise = Noise.for_prompts(3, ["a", "b"], 16)
-        made.append(decoder.generate(model.text.encode(["a", "b"]), noise).codes)
-    assert torch.equal(*made)
