@@ -64,7 +64,7 @@ class Side:
         return rows[rows.protocol == "quality"].sort_values("prompt_index")
 
     def protocol(self, figure: str) -> dict[str, str]:
-        """The lines of the protocol (`bench.judge.quality.Scores`) that FID, or CLIP, depends
+        """The lines of the protocol (`bench.judge.scorers.Scores`) that FID, or CLIP, depends
         on."""
         lines = self.picture_scores.get("protocol", {})
         if figure == "CLIP":

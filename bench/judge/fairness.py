@@ -2,7 +2,7 @@
 a speed-up refers to is as good as it could be (fairness.csv).
 
 Why: a speed-up over a slow baseline says nothing about a method. It is *unfair* where the
-baseline's step takes more than a stated factor of its floor (`bench.measure.floors`). It is *not
+baseline's step takes more than a stated factor of its floor (`bench.measure.roofline`). It is *not
 measured* where the machine was busy, or where a step took less than its floor: no step can, so the
 floor is wrong. Where no floor is known the verdict is *unknown*, and says why. A decoder of which a
 part ran operator by operator, where others run it compiled, is marked and stands in no ranking by
@@ -29,10 +29,10 @@ from bench.config.schema import DecoderVariant, FairnessConfig
 from bench.config.words import pairs
 from bench.data.files import write_text
 from bench.judge.paired import busy, latency_rows
-from bench.measure.rates import MACHINE, MachineRates, read_rates
+from bench.measure.machine_rates import MACHINE, MachineRates, read_rates
 
 if TYPE_CHECKING:
-    from bench.measure.floors import TargetCost
+    from bench.measure.roofline import TargetCost
     from decoders.api import ImageModel
 
 NAN = math.nan
@@ -71,7 +71,7 @@ def roofline(
 
     rows: records.parquet. None, and nothing written, where no image was timed.
     """
-    from bench.measure.floors import measure_machine, target_cost
+    from bench.measure.roofline import measure_machine, target_cost
 
     timed = latency_rows(rows)
     if timed.empty:

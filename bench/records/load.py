@@ -22,7 +22,7 @@ from bench.data.errors import FolderError
 from bench.judge.fairness import ROOFLINE, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
-from bench.measure.rates import MACHINE, read_rates
+from bench.measure.machine_rates import MACHINE, read_rates
 from bench.records import columns
 from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text
 from bench.records.study import STUDY, read_study
@@ -147,7 +147,7 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def scores_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Decoder -> its scores (`bench.judge.quality.Scores`), those of every image too; {} where none
+    """Decoder -> its scores (`bench.judge.scorers.Scores`), those of every image too; {} where none
     were made. Raises FolderError."""
     path = folder / JUDGED
     if not path.is_file():

@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench.judge.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.judge.paired import CLIP_LESS, CLIP_TEST, image_rows
-from bench.measure.rates import MachineRates
+from bench.measure.machine_rates import MachineRates
 from metrics.stats import (
     UNKNOWN,
     Interval,
@@ -180,7 +180,7 @@ class Section:
 @dataclass(frozen=True)
 class RunData:
     """A run as `bench.records.load` reads it. identity: study.json, {} where there is none;
-    roofline: a decoder's line; scores: its `bench.judge.quality.Scores`; fairness: its verdict;
+    roofline: a decoder's line; scores: its `bench.judge.scorers.Scores`; fairness: its verdict;
     machine: None where its rates were not measured."""
 
     folder: Path

@@ -19,7 +19,7 @@ from bench.config.describe import labels
 from bench.config.schema import DecoderVariant, LatencyProtocol
 from bench.data.clean import shown
 from bench.data.errors import Failure, attempt, describe_error
-from bench.judge.same_codes import compiled_difference
+from bench.judge.code_differences import compiled_difference
 from bench.records.columns import LATENCY
 from bench.run.generate import Outcome
 from bench.run.schedule import Job

@@ -24,7 +24,7 @@ from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress, terminable
 from bench.data.errors import Failure, Interrupted, attempt
 from bench.judge.fairness import judge, roofline, write_fairness
-from bench.judge.quality import Scorer
+from bench.judge.scorers import Scorer
 from bench.records.folder import recorded
 from bench.records.load import run_of
 from bench.records.run_data import RunData
@@ -70,7 +70,7 @@ def scorer_of(config: StudyConfig) -> Scorer | None:
         return None
     scorer: Scorer = call(config.metric, device=config.backend.device)
     fits = callable(getattr(scorer, "score", None))
-    require_returned(config.metric, scorer, fits, "a scorer (bench.judge.quality.Scorer)")
+    require_returned(config.metric, scorer, fits, "a scorer (bench.judge.scorers.Scorer)")
     return scorer
 
 
@@ -110,8 +110,8 @@ def verdicts(
 def _verdict(
     variant: DecoderVariant, model: ImageModel, captions: Callable[[], Sequence[str]]
 ) -> DecoderVerdict:
+    from bench.judge.code_differences import greedy_difference
     from bench.judge.gate import check_decoder
-    from bench.judge.same_codes import greedy_difference
 
     name, expect, spec = variant.name, variant.entry.expect, variant.entry.spec
     sampling = variant.sampling

@@ -27,8 +27,8 @@ from bench.judge.target import examine
 from bench.measure.busy import Neighbours
 from bench.measure.clock import Clock, now
 from bench.measure.device import Provenance, prepare, provenance
-from bench.measure.floors import measure_machine
 from bench.measure.memory import MemoryMeter
+from bench.measure.roofline import measure_machine
 from bench.prompts import Prompt, load_prompts
 from bench.records.columns import BATCHED, MERGED, QUALITY, SCHEMA_VERSION, empty_measures
 from bench.records.folder import Record, RunFolder, check_space, open_folder

@@ -3,7 +3,7 @@
 Times come from the latency protocol. Acceptance, mass moved and quality come from the quality
 protocol (from latency rows where there is none). The speed-up is the paired ratio to the baseline
 of the same temperature and guidance. The baseline under a second seed has a row of its own, named
-`<baseline> (reseed)`: what marks noise is made from them (`bench.judge.quality`).
+`<baseline> (reseed)`: they tell what is noise.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.config.schema import DecoderVariant
 from bench.data.files import write_text
 from bench.judge import paired
 from bench.judge.fairness import UNMEASURED, Fairness
-from bench.judge.quality import Scorer, Scores
+from bench.judge.scorers import Scorer, Scores
 from bench.prompts import Prompt
 from bench.records.columns import SUMMARY
 from bench.records.load import JUDGED

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.__main__ import main
-from bench.measure.rates import measure_rates
+from bench.measure.machine_rates import measure_rates
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.small import random_model

@@ -13,7 +13,7 @@ from bench.commands.evaluate import cmd_evaluate, parse
 from bench.config.compose import compose_study
 from bench.config.plugins import call
 from bench.data.errors import EXPLAINED, ConfigError
-from bench.judge.quality import CocoScorer
+from bench.judge.scorers import CocoScorer
 from bench.prompts import Prompt
 from bench.prompts.file import captions_of
 from bench.run.runner import run_study

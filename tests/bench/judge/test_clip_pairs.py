@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bench.judge.paired import CLIP_PAIRS, clip_differences
-from bench.judge.quality import Scores
+from bench.judge.scorers import Scores
 from bench.prompts import Prompt
 from bench.run.runner import RunResult, run_study
 from bench.run.summary import make_summary

@@ -9,11 +9,11 @@ from bench.config.compose import compose_study
 from bench.config.schema import FairnessConfig
 from bench.data.errors import ConfigError
 from bench.judge.fairness import judge, mixed, roofline
-from bench.measure.rates import MachineRates
+from bench.measure.machine_rates import MachineRates
 from bench.run.finish import finish, unfinished
 from bench.run.summary import COLUMNS
 from decoders.api import DecoderError
-from tests.bench.measure.test_floors import MEASURE, REAL
+from tests.bench.measure.test_roofline import MEASURE, REAL
 
 LIMITS = FairnessConfig()
 FLOOR_MS = 0.5

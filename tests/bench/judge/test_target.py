@@ -10,8 +10,8 @@ import torch
 
 from bench.__main__ import main
 from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
+from bench.judge.code_differences import compiled_difference, flips, greedy_difference
 from bench.judge.gate import GateReport
-from bench.judge.same_codes import compiled_difference, flips, greedy_difference
 from bench.judge.target import TargetError, examine
 from bench.run.finish import verdicts
 from decoders.api import DecoderError, Sampling

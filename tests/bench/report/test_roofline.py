@@ -11,7 +11,7 @@ import pytest
 
 from bench.config.schema import FairnessConfig
 from bench.judge.fairness import judge, write_fairness
-from bench.measure.rates import MACHINE, MachineRates
+from bench.measure.machine_rates import MACHINE, MachineRates
 from bench.records.load import load
 from bench.report import build, roofline
 from bench.report.build import ReportPaths, write_report

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from bench.judge.quality import Scores
+from bench.judge.scorers import Scores
 from bench.run.runner import run_study
 from bench.run.summary import make_summary
 from metrics import MetricError

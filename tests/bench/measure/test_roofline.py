@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.judge.fairness import roofline
-from bench.measure.floors import TargetCost, measure_machine, target_cost
-from bench.measure.rates import MACHINE, MachineRates, read_rates
+from bench.measure.machine_rates import MACHINE, MachineRates, read_rates
+from bench.measure.roofline import TargetCost, measure_machine, target_cost
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from decoders.models.small import random_model
@@ -21,7 +21,7 @@ from tests.bench import fakes
 from tests.bench.judge.targets import gpt_model
 
 RATES = MachineRates("made up", 40e9, 100e9)
-MEASURE = "bench.measure.floors.measure_rates"
+MEASURE = "bench.measure.roofline.measure_rates"
 REAL = (
     "model=random24", "metric=none", "quality.images=0", "latency.prompts=2",
     "decoders=[ar,{decoder: eagle2, overrides: ['tree.depth=2','tree.top_k=2','tree.nodes=4']}]",

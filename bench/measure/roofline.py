@@ -21,7 +21,7 @@ from typing import Any
 from torch import nn
 
 from bench.data.files import write_text
-from bench.measure.rates import MACHINE, MachineRates, measure_rates, read_rates
+from bench.measure.machine_rates import MACHINE, MachineRates, measure_rates, read_rates
 from decoders.api import ImageModel
 from decoders.cache import ALIGNED
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.judge.quality import ScenesScorer
+from bench.judge.scorers import ScenesScorer
 from bench.prompts import Prompt
 from metrics import MetricError
 from metrics.features import ScenesClipFeatures
