@@ -1,6 +1,6 @@
 """From Python: one image of any decoder, and what runs hold as data frames.
 
-    from bench.notebook import decode, page, records, summary
+    from bench.notebook import decode, records, summary
 
     one = decode("a red circle", decoder="lantern_pp", model="tiny")
     one.codes, one.image, one.mal
@@ -16,7 +16,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,6 @@ from bench.measure.device import prepare, require_unforked
 from bench.measure.memory import MemoryMeter
 from bench.prompts import Prompt, check
 from bench.records.load import load
-from bench.report.build import write_report
 from bench.run.decoders import build
 from bench.run.generate import generate, picture_of
 from bench.run.session import load_model
@@ -41,8 +39,7 @@ from bench.run.session import load_model
 if TYPE_CHECKING:
     from decoders.api import Decoder, ImageModel, Trace
 
-__all__ = ["Decoded", "Page", "decode", "page", "records", "summary"]
-PAGE_HEIGHT = 900  # pixels of the page inside a notebook
+__all__ = ["Decoded", "decode", "records", "summary"]
 # A loaded decoder keeps memory from call to call, and Hydra one configuration.
 ONE_AT_A_TIME = threading.Lock()
 
@@ -126,20 +123,3 @@ def summary(run: str | Path) -> pd.DataFrame:
     `bench.records.columns.SUMMARY`. Raises FolderError."""
     entries = load(Path(run)).entries
     return pd.DataFrame([{**entry.row, "decoder": entry.label} for entry in entries])
-
-
-@dataclass(frozen=True)
-class Page:
-    """A run's page. In a notebook it shows itself."""
-
-    path: Path
-
-    def _repr_html_(self) -> str:
-        inside = escape(self.path.read_text(encoding="utf-8"), quote=True)
-        return f'<iframe srcdoc="{inside}" width="100%" height="{PAGE_HEIGHT}"></iframe>'
-
-
-def page(run: str | Path) -> Page:
-    """The page of a run, written first where there is none. Raises FolderError."""
-    path = Path(run) / "report" / "index.html"
-    return Page(path if path.is_file() else write_report(load(Path(run))).page)

@@ -188,7 +188,9 @@ def _sections(entries: list[Entry], margin: float) -> list[Section]:
 
 
 def _section(entries: list[Entry], margin: float) -> Section:
-    partless = [e for e in entries if e.role is Role.DECODER and e.part_key[0].lower() in NO_PART]
+    partless = [
+        e for e in entries if e.role is Role.DECODER and e.text("acceptance").lower() in NO_PART
+    ]
     exact_one = [e for e in partless if e.number("speedup") == 1]
     baseline = next(iter(exact_one or partless), None)
     entries = [replace(e, role=Role.BASELINE) if e is baseline else e for e in entries]

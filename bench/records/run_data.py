@@ -76,12 +76,6 @@ class Entry:
         """Image rows that came out."""
         return self.records[self.records["status"] == "ok"]
 
-    @property
-    def part_key(self) -> tuple[str, ...]:
-        """What it is made of, the acceptance first: equal for the same composition at another
-        temperature."""
-        return tuple(self.text(part) for part in ("acceptance", "tree", "drafter", "loop"))
-
     def number(self, column: str) -> float:
         """Figure of the summary; NaN where it was not measured."""
         return float(self.row[column])

@@ -4,7 +4,7 @@
 <run>/report/prompts/*.html       a page a prompt
 <run>/report/table.{txt,md,tex}
 <run>/report/scaling.csv          of a run that timed several sizes of batches
-<run>/report/plots/*.png, *.svg, *.pdf
+<run>/report/plots/*.png, *.pdf
 <run>/report/contact_sheet.webp   where images were kept
 
 With `report out=DIR` they lie in DIR, and nothing is written into the run.

@@ -1,222 +1,146 @@
-"""The figures of a report, a function each: speed, quality, batches, codes, phases, verification
-and depth. `bench.report.style` has what they share."""
+"""The figures of a report, a function each: speed against quality, batches, phases, verification
+and acceptance by depth. `bench.report.style` has what they share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from bench.judge.paired import mal_interval
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import style
 from bench.report.roofline import bounds, forwards, phase_seconds
 from bench.report.scaling import Line
-from bench.report.style import INK, LINE, MUTED, Bar, Marks, Plot, bars, by_section, with_style
-from bench.report.table import interval
+from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out
 from metrics.stats import UNKNOWN, Interval
 from metrics.traces import steps_by_depth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TV, CLIP = "tv_output", "clip"  # columns that speed is drawn against
 SHADES = {
     "text": "#CC79A7", "prefill": "#56B4E9", "draft": "#E69F00", "forward": "#0072B2",
     "accept": "#D55E00", "other": "#BDBDBD", "VQ decode": "#009E73",
 }  # fmt: skip
 FEWEST_STEPS, DEEPEST = 20, 12  # of acceptance by depth: steps of a share, depths
-NAMED = 2  # decoders at a point of a forward's time
+MANY = 8  # decoders of which all are named in a figure of speed
 
 
 def figures(run: RunData, batches: Sequence[Line]) -> list[Plot]:
     """Figures of what the run recorded."""
     if run.all_failed:
         return []
-    plots = [speed(run), *(against(run, one) for one in QUALITIES), throughput(run, batches),
-            codes(run), phases(run), verification(run), depth(run)]  # fmt: skip
+    plots = [against(run, TV), against(run, CLIP), throughput(run, batches), depth(run),
+             phases(run), verification(run)]  # fmt: skip
     return [plot for plot in plots if plot is not None]
 
 
-@with_style
-def speed(run: RunData) -> Plot | None:
-    """Speed-ups over AR."""
-    colors = style.colors_of(run)
-
-    def bar(section: Section, entry: Entry) -> Bar:
-        speedup, noise = SPEED.of(entry), section.speed_is_noise(entry)
-        if math.isnan(speedup.value):
-            return Bar("not measured")
-        parts = [(speedup.value, colors[entry.name])]
-        return Bar(interval(speedup, 2) + " ≈" * noise, parts, speedup, pale=noise)
-
-    caption = (
-        "AR's seconds over the decoder's on the same prompts, batch 1, with 95 % intervals. Pale "
-        "(≈): the interval includes 1."
-    )
-    return bars(
-        run, "speedup", "Speed-up over AR", caption + style.unfair(run), bar,
-        "speed-up over AR, 95 % interval", "speed-up not measured", style.verdicts(run.entries), 1,
-    )  # fmt: skip
+def speed_of(entry: Entry) -> Interval:
+    """Its speed-up; AR's is 1 without an interval."""
+    if entry.role is Role.BASELINE:
+        return Interval(entry.number("speedup"), math.nan, math.nan)
+    return entry.interval("speedup")
 
 
-@with_style
-def codes(run: RunData) -> Plot | None:
-    """Codes per forward."""
-    colors = style.colors_of(run)
-
-    def bar(section: Section, entry: Entry) -> Bar:
-        value = entry.number("mal")
-        if math.isnan(value):
-            return Bar("not measured")
-        ends = UNKNOWN if entry.role is Role.BASELINE else mal_interval(entry.records) or UNKNOWN
-        parts = [(value, colors[entry.name])]
-        return Bar(f"{value:.2f}", parts, ends)
-
-    caption = (
-        "Codes committed per forward of the target (mean accepted length, MAL), with 95 % "
-        "intervals over images."
-    )
-    return bars(run, "codes_per_forward", "Codes per forward", caption, bar,
-                "codes per target forward, 95 % interval", "not measured")  # fmt: skip
+def quality_of(entry: Entry, column: str) -> Interval:
+    """Its figure. AR is at no distance from its own distribution; what an exact decoder has of one
+    is rounding."""
+    if column == TV and (entry.role is Role.BASELINE or entry.exact):
+        return Interval(0.0, math.nan, math.nan)
+    return entry.interval(column)
 
 
-@with_style
-def phases(run: RunData) -> Plot | None:
-    """Where the seconds of an image go: one stacked bar a decoder, mean over the timed images."""
-    from matplotlib.patches import Patch
+def frontier(entries: Sequence[Entry], column: str) -> list[Entry]:
+    """The decoders that no other one beats in speed and in quality; all, where they are few."""
+    if len(entries) <= MANY:
+        return [*entries]
+    sign = -1 if column == TV else 1
+    at = {e.name: (speed_of(e).value, sign * quality_of(e, column).value) for e in entries}
 
-    def bar(section: Section, entry: Entry) -> Bar:
-        seconds = phase_seconds(entry)
-        total = sum(seconds.values())
-        parts = [(width, SHADES[name]) for name, width in seconds.items()]
-        return Bar(f"{total:.{3 if total < 10 else 1}f} s" if seconds else "not timed", parts)
+    def beaten(one: tuple[float, float]) -> bool:
+        return any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in at.values())
 
-    caption = (
-        "Mean over the timed images, batch 1. Other: decoding time outside the four timed parts "
-        "(cache, bookkeeping). Text and VQ decoding are not part of the speed-up."
-    )
-    handles = [Patch(color=shade, label=name) for name, shade in SHADES.items()]
-    return bars(run, "phases", "Where an image's seconds go", caption, bar, "seconds per image",
-                "no timed images", handles)  # fmt: skip
+    return [e for e in entries if e.role is Role.BASELINE or not beaten(at[e.name])]
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A figure of quality: its column of the summary, its name, which way is better."""
-
-    column: str
-    name: str
-    better: str = "lower"
-
-    def label(self, section: Section) -> str:
-        """The label of its axis in a section."""
-        return {"fid": section.fid_name, "clip": section.clip_name}.get(self.column, self.name)
-
-    def of(self, entry: Entry) -> Interval:
-        """An entry's figure, with its interval where it has one. AR is at no distance from its own
-        distribution; what an exact decoder has of one is rounding."""
-        base, figure = entry.role is Role.BASELINE, entry.interval(self.column)
-        if self is TV:
-            zero = base or (entry.exact and not math.isnan(figure.value))
-            return replace(UNKNOWN, value=0.0 if zero else figure.value)
-        return replace(UNKNOWN, value=figure.value) if self is SPEED and base else figure
-
-    def drawn(self, section: Section) -> list[Entry]:
-        """The decoders of which this and the speed-up are known. Of the exact ones, which all have
-        output TV 0, the fastest stands for all; [] where there are no others."""
-        ok = [e for e in section.decoders if not e.failed]
-        measured = [e for e in ok if not math.isnan(self.of(e).value + SPEED.of(e).value)]
-        rest = [e for e in measured if e.role is Role.DECODER]
-        exact = [e for e in rest if self is TV and e.exact]
-        fastest = max(exact, key=lambda e: SPEED.of(e).value, default=None)
-        shown = [e for e in measured if e is fastest or e not in exact]
-        return shown if len(rest) > len(exact) else []
-
-
-FID, CLIP = Measure("fid", "FID"), Measure("clip", "CLIP score", "higher")
-TV = Measure("tv_output", "output TV")
-SPEED = Measure("speedup", "speed-up over AR", "higher")
-QUALITIES = (FID, CLIP, TV)
-
-
-@with_style
-def against(run: RunData, measure: Measure) -> Plot | None:
-    """Speed-up against a figure of quality: which decoders buy speed, and what they pay for it. A
-    relaxed rule may lose no CLIP score and still be far from the target, and the other way round,
+def against(run: RunData, column: str) -> Plot | None:
+    """Speed-up against output TV or CLIP score: which decoders buy speed, and what they pay for it.
+    A relaxed rule may lose no CLIP score and still be far from the target, and the other way round,
     so both have a figure."""
     from matplotlib.patches import Patch
 
-    colors, shown = style.colors_of(run), [s for s in run.sections if measure.drawn(s)]
-    side = "left" if measure.better == "lower" else "right"
+    colors, panels, handles = style.colors_of(run), [], style.verdicts(run.entries)
+    name, side = ("output TV", "left") if column == TV else ("CLIP score", "right")
     caption = f"Up and to the {side} is better. Bars: 95 % intervals." + style.unfair(run)
-    if measure is TV:
-        caption += (
-            " Output TV: the mean over all codes. Of the exact decoders, which have 0, the fastest "
-            "is shown besides AR."
-        )
-    handles = style.verdicts(run.entries)
+    shade: dict[str, Any] = {"color": MUTED, "alpha": 0.2, "linewidth": 0}
+    bands = [section.reseeded(column) for section in run.sections if column == CLIP]
+    if any(math.isfinite(band.half_width) for band in bands):
+        handles.append(Patch(**shade, label="AR under one more seed"))
+    for section in run.sections:
+        sides = {e.name: (quality_of(e, column), speed_of(e))
+                 for e in section.decoders if not e.failed}  # fmt: skip
+        entries = [e for e in section.decoders if e.name in sides
+                   and math.isfinite(sum(one.value for one in sides[e.name]))]  # fmt: skip
+        if all(e.role is Role.BASELINE or (column == TV and e.exact) for e in entries):
+            continue  # all lie on one line
 
-    def draw(section: Section, axes: Axes) -> Marks:
-        entries, band = measure.drawn(section), section.reseeded(measure.column)
-        if measure is not TV and math.isfinite(band.half_width):
-            shade: dict[str, Any] = {"color": MUTED, "alpha": 0.2, "linewidth": 0}
-            axes.axvspan(band.lo, band.hi, **shade)
-            words = f"{measure.name} of AR under one more seed"
-            handles[:] = [h for h in handles if h.get_label() != words]
-            handles.append(Patch(**shade, label=words))
-        axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
-        for entry in entries:
-            style.point(axes, entry, colors[entry.name], measure.of(entry), SPEED.of(entry))
-        label = f"{measure.label(section)}, {measure.better} is better"
-        axes.set(xlabel=label, ylabel=SPEED.name)
-        axes.grid(visible=True)
-        axes.margins(0.08, 0.1)
-        exact = [e for e in section.decoders if measure is TV and e.exact]
-        names = {e.name: (measure.of(e).value, SPEED.of(e).value) for e in entries}
-        return Marks([*entries, *exact], names)
+        def draw(axes: Axes, section=section, entries=entries, sides=sides) -> Points:
+            band = section.reseeded(column) if column == CLIP else UNKNOWN
+            if math.isfinite(band.half_width):
+                axes.axvspan(band.lo, band.hi, **shade)
+            axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
+            for entry in entries:
+                style.point(axes, entry, colors[entry.name], *sides[entry.name])
+            label = section.clip_name if column == CLIP else name
+            better = "lower" if column == TV else "higher"
+            axes.set(xlabel=f"{label}, {better} is better", ylabel="speed-up over AR")
+            axes.grid(visible=True)
+            axes.margins(0.08, 0.1)
+            shown = [e.name for e in frontier(entries, column)]
+            return {n: (sides[n][0].value, sides[n][1].value) for n in shown}
 
-    name, title = f"speedup_{measure.column}", f"Speed-up against {measure.name}"
-    absent = f"{measure.name} or speed-up not measured"
-    return by_section(name, title, caption, shown, [3.4] * len(shown), draw, absent, handles)
+        panels.append(Panel(section.title, 3.2, draw))
+        caption += left_out(section, [e.name for e in entries])
+        if len(entries) > MANY:
+            caption += " Named: AR, and the decoders that no other one beats in both."
+    return style.plot(f"speedup_{column}", f"Speed-up against {name}", caption, panels, handles)
 
 
-@with_style
 def throughput(run: RunData, lines: Sequence[Line]) -> Plot | None:
     """Images per second and speed-up by batch size; what failed is named in the caption."""
-    if not lines:
-        return None
     ok = [line for line in lines if not line.error]
-    figure, rows = style.panels([2.6] * 2)
     colors, entries = style.colors_of(run), {entry.name: entry for entry in run.entries}
-    batches, ends = sorted({line.batch for line in ok}), []
-    for column, title, (axes,) in (
-        ("images_s", "images per second", rows[0]),
-        ("speedup", "speed-up at the same batch", rows[1]),
-    ):
-        last: dict[str, tuple[float, float]] = {}
+    batches = sorted({line.batch for line in ok})
+
+    def draw(axes: Axes, column: str) -> Points:
+        last = {}
         for name in dict.fromkeys(line.decoder for line in ok):
-            mine = [line for line in ok if line.decoder == name]
-            points = [(line.batch, getattr(line, column)) for line in mine
-                      if column != "speedup" or name != line.baseline]  # fmt: skip
+            points = [(line.batch, getattr(line, column)) for line in ok if line.decoder == name
+                      and (column != "speedup" or name != line.baseline)]  # fmt: skip
             points = [(batch, value) for batch, value in points if math.isfinite(value.value)]
             axes.plot([x for x, _ in points], [y.value for _, y in points], color=colors[name])
             for batch, value in points:
                 style.point(axes, entries[name], colors[name], batch, value)
                 last[name] = batch, value.value
-        ends.append((axes, last))
         axes.set_xscale("log", base=2)
         axes.set_xticks(batches, [f"{batch}" for batch in batches], minor=False)
-        axes.set(ylabel=title, xlabel="batch size", xlim=(0.8, 2 * batches[-1]))  # names: right
+        axes.set(xlabel="batch size", xlim=(0.8, 2.5 * batches[-1]))  # names: right
         axes.grid(visible=True, axis="y")
-    rows[0][0].set_ylim(bottom=0)
-    rows[1][0].axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
-    style.key(figure, style.verdicts(run.entries))
-    for axes, last in ends:
-        style.label(axes, last)
+        if column == "speedup":
+            axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
+        else:
+            axes.set_ylim(bottom=0)
+        return last
+
+    panels = [
+        Panel("images per second", 2.6, lambda axes: draw(axes, "images_s")),
+        Panel("speed-up at the same batch", 2.6, lambda axes: draw(axes, "speedup")),
+    ]
     caption = (
         "Prefill and decoding; bars are 95 % intervals over calls, where there are enough. "
         "Speed-up: over the baseline at the same batch."
@@ -226,50 +150,84 @@ def throughput(run: RunData, lines: Sequence[Line]) -> Plot | None:
         caption += f" Offline: {many.pop()} images per call, a place that is done is refilled."
     failed = [f"{line.decoder} at {line.batch}" for line in lines if line.error]
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
-    return Plot("throughput", "Throughput and speed-up by batch size", caption, figure)
+    return style.plot("throughput", "Throughput and speed-up by batch size", caption,
+                      panels if ok else [], style.verdicts(run.entries))  # fmt: skip
 
 
-@with_style
+def phases(run: RunData) -> Plot | None:
+    """Where the seconds of an image go: one stacked bar a decoder, mean over the timed images."""
+    from matplotlib.patches import Patch
+
+    caption = (
+        "Mean over the timed images, batch 1. Other: decoding time outside the four timed parts "
+        "(cache, bookkeeping). Text and VQ decoding are not part of the speed-up."
+    )
+    panels = []
+    for section in run.sections:
+        every = {e.name: phase_seconds(e) for e in section.decoders if not e.failed}
+        timed = {name: seconds for name, seconds in every.items() if seconds}
+        caption += left_out(section, timed)
+        if timed:
+            draw = partial(_stacked, timed)
+            panels.append(Panel(section.title, LINE * len(timed), draw))
+    handles = [Patch(color=shade, label=name) for name, shade in SHADES.items()]
+    return style.plot("phases", "Where an image's seconds go", caption, panels, handles)
+
+
+def _stacked(timed: Mapping[str, Mapping[str, float]], axes: Axes) -> Points:
+    for at, seconds in enumerate(timed.values()):
+        end = 0.0
+        for name, width in seconds.items():
+            axes.barh(at, width, 0.64, end, color=SHADES[name])
+            end += width
+        axes.annotate(f" {end:.{3 if end < 10 else 1}f} s", (end, at), va="center", fontsize=SMALL)
+    axes.set(xlabel="seconds per image", ylim=(len(timed) - 0.4, -0.6))
+    axes.set_yticks(range(len(timed)), [*timed])
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.18)
+    return {}
+
+
 def verification(run: RunData) -> Plot | None:
     """What verifying more codes costs: milliseconds of a target forward over its codes per row, and
     the least that reading and arithmetic take."""
     from matplotlib.lines import Line2D
 
+    colors = {"least for reading": style.HUES[0], "least for arithmetic": style.HUES[1]}
+    handles = [Line2D([], [], linestyle="--", color=c, label=name) for name, c in colors.items()]
     shown = [section for section in run.sections if forwards(run, section)]
-    reading, arithmetic = style.HUES[:2]
-    handles = [Line2D([], [], linestyle="--", color=color, label=name) for name, color in
-               (("least for reading", reading), ("least for arithmetic", arithmetic))]  # fmt: skip
-
-    def draw(section: Section, axes: Axes) -> Marks:
-        points, bound = forwards(run, section), bounds(run, section)
-        ar = next((point.ms for point in points if point.codes == 1), math.nan)
-        right = max(1.18 * max(point.codes for point in points), 3.0)
-        if bound is not None:
-            right = max(right, 1.15 * bound.crossing) if bound.crossing < 2 * right else right
-            axes.plot([0, right], [bound.reading] * 2, "--", color=reading)
-            axes.plot([0, right], [0, bound.computing * right], "--", color=arithmetic)
-        names = {}
-        for point in points:
-            fill = "white" if point.whole else INK
-            axes.plot(point.codes, point.ms, "o", color=INK, markerfacecolor=fill)
-            many = f" ({point.ms / ar:.2f} AR steps)" if point.codes > 1 and ar > 0 else ""
-            more = f" and {len(point.names) - NAMED} more" if len(point.names) > NAMED else ""
-            names[", ".join(point.names[:NAMED]) + more + many] = (float(point.codes), point.ms)
-        axes.set(xlim=(0, right), ylabel="ms per target forward")
-        axes.set_ylim(0, 1.12 * axes.dataLim.y1)
-        axes.set_xlabel("codes per row of a target forward, root included")
-        axes.grid(visible=True)
-        timed = {name for point in points for name in point.names}
-        entries = [entry for entry in section.decoders if entry.name in timed]
-        return Marks(entries, names)
-
     caption = (
         "Median over the timed images, batch 1; one code is an AR step, more are a verification "
         "(hollow: a whole step, where a backend runs it as one). Dashed lines: the least that "
         "reading and arithmetic take on this machine; the higher one is the floor."
     )
-    return by_section("verification", "What verifying more codes costs", caption, shown,
-                      [3.0] * len(shown), draw, "not timed", handles)  # fmt: skip
+    for section in shown:
+        caption += left_out(section, [n for p in forwards(run, section) for n in p.names])
+    panels = [Panel(s.title, 2.8, partial(_forwards, run, s, [*colors.values()])) for s in shown]
+    return style.plot("verification", "What verifying more codes costs", caption, panels, handles)
+
+
+def _forwards(run: RunData, section: Section, colors: Sequence[str], axes: Axes) -> Points:
+    points, bound = forwards(run, section), bounds(run, section)
+    ar = next((point.ms for point in points if point.codes == 1), math.nan)
+    right = max(1.18 * max(point.codes for point in points), 3.0)
+    if bound is not None:
+        right = max(right, 1.15 * bound.crossing) if bound.crossing < 2 * right else right
+        axes.plot([0, right], [bound.reading] * 2, "--", color=colors[0])
+        axes.plot([0, right], [0, bound.computing * right], "--", color=colors[1])
+    names = {}
+    for point in points:
+        fill = "white" if point.whole else INK
+        axes.plot(point.codes, point.ms, "o", color=INK, markerfacecolor=fill)
+        first, *more = point.names
+        text = f"{first} and {len(more)} more" if len(more) > 1 else ", ".join(point.names)
+        text += f": {point.ms / ar:.2f} AR steps" if point.codes > 1 and ar > 0 else ""
+        names[text] = (float(point.codes), point.ms)
+    axes.set(xlim=(0, right), ylabel="ms per target forward")
+    axes.set_ylim(0, 1.12 * axes.dataLim.y1)
+    axes.set_xlabel("codes per row of a target forward, root included")
+    axes.grid(visible=True)
+    return names
 
 
 def shares_by_depth(section: Section) -> pd.DataFrame:
@@ -285,34 +243,32 @@ def shares_by_depth(section: Section) -> pd.DataFrame:
     return pd.DataFrame(shares).T
 
 
-@with_style
 def depth(run: RunData) -> Plot | None:
     """Acceptance by draft depth, how fast a drafter's guesses go stale: a line of cells per
     decoder."""
-    shares = {section.title: shares_by_depth(section) for section in run.sections}
-    shown = [section for section in run.sections if len(shares[section.title])]
-
-    def draw(section: Section, axes: Axes) -> Marks:
-        cells = shares[section.title]
-        axes.pcolormesh(cells, cmap="Blues", vmin=0, vmax=1, edgecolor="white", linewidth=1)
-        for (line, column), share in np.ndenumerate(cells):
-            text = f"{share:.2f}" if math.isfinite(share) else ""
-            axes.text(column + 0.5, line + 0.5, text, ha="center", va="center",
-                      color="white" if share > 0.55 else "black", fontsize=style.SMALL)  # fmt: skip
-        axes.set_xticks(np.arange(cells.shape[1]) + 0.5, [f"{d}" for d in cells.columns])
-        axes.set_yticks(np.arange(len(cells)) + 0.5, [*cells.index])
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        axes.invert_yaxis()
-        axes.set_xlabel("draft depth d; share accepted, given depth d - 1")
-        drafting = (e for e in section.decoders if e.name in cells.index)
-        return Marks([*drafting, *(e for e in section.decoders if e.role is Role.BASELINE)])
-
     caption = (
-        "Of the steps that accepted depth d - 1, the share that also accepted depth d (not "
+        "Cells: of the steps that accepted depth d - 1, the share that also accepted depth d (not "
         f"shown: shares of fewer than {FEWEST_STEPS} steps, and depths over {DEEPEST}). AR drafts "
         "nothing."
     )
-    heights = [LINE * len(shares[section.title]) for section in shown]
-    return by_section("acceptance_depth", "Acceptance by draft depth", caption, shown, heights,
-                      draw, "too few drafts recorded")  # fmt: skip
+    panels = []
+    for section in run.sections:
+        cells = shares_by_depth(section)
+        if len(cells):
+            panels.append(Panel(section.title, LINE * len(cells), partial(_cells, cells)))
+    return style.plot("acceptance_depth", "Acceptance by draft depth", caption, panels)
+
+
+def _cells(cells: pd.DataFrame, axes: Axes) -> Points:
+    axes.pcolormesh(cells, cmap="Blues", vmin=0, vmax=1)
+    for (line, column), share in np.ndenumerate(cells):
+        text = f"{share:.2f}".removeprefix("0") if math.isfinite(share) else ""
+        axes.text(column + 0.5, line + 0.5, text, ha="center", va="center",
+                  color="white" if share > 0.55 else "black", fontsize=SMALL)  # fmt: skip
+    axes.set_xticks(np.arange(cells.shape[1]) + 0.5, [f"{d}" for d in cells.columns])
+    axes.set_yticks(np.arange(len(cells)) + 0.5, [*cells.index])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.invert_yaxis()
+    axes.set_xlabel("draft depth d")
+    return {}

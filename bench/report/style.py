@@ -1,9 +1,8 @@
 """What all figures share: size, fonts, colours of decoders, markers of verdicts, labels and files.
 
-A figure is 6.4 inches wide: its PNG has 1,280 pixels, and at 400 its words can still be read.
-Colours are Okabe and Ito's, two of Tol's after them: colour-blind readers tell them apart. Every
-mark is also named directly. On the page a figure is SVG without a background, and its words have
-the colour of the page's text, in light and in dark.
+A figure is 5 inches wide, so that its words can be read on a page of 400 pixels. Colours are Okabe
+and Ito's, two of Tol's after them: colour-blind readers tell them apart. On the page a figure is
+SVG without a background, and its words have the colour of the page's text, in light and in dark.
 """
 
 from __future__ import annotations
@@ -12,17 +11,18 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import numpy as np
 from markupsafe import Markup
 
 from bench.data.files import write_bytes
 from bench.records.run_data import Entry, Role, RunData, Section
-from metrics.stats import UNKNOWN, Interval
+from metrics.stats import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Box = tuple[float, float, float, float]  # x0, y0, x1, y1
-WIDTH = 6.4  # inches
+Points = Mapping[str, tuple[float, float]]  # what to write next to which points
+WIDTH, PIXELS = 5.0, 1280  # of a figure: inches, and pixels of its PNG
 SMALL = 10  # points of words inside axes
-LINE, LETTER = 0.29, 0.086  # inches: height of a decoder's line, width of a letter
-FORMATS = ("png", "svg", "pdf")
-UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+LINE = 0.28  # inches: height of a decoder's line
+FORMATS = ("png", "pdf")
 INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
 HUES = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6655bb", "#aa4466",
@@ -54,15 +53,13 @@ STYLE: Any = {
     "pdf.fonttype": 42, "figure.constrained_layout.h_pad": 0.08,
 }  # fmt: skip
 PLACES = [  # of a label, in points from its mark; the first ones are the best
-    (dx, dy * r) for r, far in ((8, 0), (20, 6), (34, 12), (50, 20)) for dy in (1, -1)
-    for dx in (7 + far, -7 - far)
+    (dx, dy) for dy in (8, -8, 17, -17, 26, -26) for dx in (6, -6)
 ]  # fmt: skip
-LEADER = 15  # points from which on a line leads to a label
 
 
 @dataclass(frozen=True)
 class Plot:
-    """name: file stem; caption: below it on the page, says what was left out and why."""
+    """name: file stem; caption: below it on the page, says what was left out."""
 
     name: str
     title: str
@@ -71,12 +68,12 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Marks:
-    """What was drawn of a section. entries: those that have a mark; names: what to write next to
-    points."""
+class Panel:
+    """One pair of axes. height: inches; draw: fills it, and returns what to write at its points."""
 
-    entries: Sequence[Entry]
-    names: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    title: str
+    height: float
+    draw: Callable[[Axes], Points]
 
 
 def with_style(draw: Callable[P, R]) -> Callable[P, R]:
@@ -92,100 +89,65 @@ def with_style(draw: Callable[P, R]) -> Callable[P, R]:
     return inside
 
 
-def panels(heights: Sequence[float]) -> tuple[Figure, list[list[Axes]]]:
-    """A figure, and its axes row by row. heights: of each row's axes, in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+@with_style
+def plot(
+    name: str, title: str, caption: str, panels: Sequence[Panel], handles: Sequence[Any] = ()
+) -> Plot | None:
+    """A figure of panels below each other; None without one. handles: of the key below them."""
     from matplotlib.figure import Figure
 
-    heights = [max(height, 0.5) for height in heights]
-    size = (WIDTH, sum(heights) + 0.75 * len(heights) + 0.3)
-    figure = Figure(size, layout="constrained")
-    FigureCanvasAgg(figure)
-    grid = figure.subplots(len(heights), squeeze=False, height_ratios=heights)
-    return figure, grid.tolist()
-
-
-@with_style
-def by_section(
-    name: str, title: str, caption: str, sections: Sequence[Section], height: Sequence[float],
-    draw: Callable[[Section, Axes], Marks], absent: str, handles: Sequence[Any] = (),
-) -> Plot | None:  # fmt: skip
-    """A figure with a row per section, under its title where there are several; None without a
-    section. height: of each row; absent: why a decoder may have no mark; handles: of the key, read
-    after drawing."""
-    if not sections:
+    if not panels:
         return None
-    figure, rows = panels(height)
+    heights = [max(panel.height, 0.5) for panel in panels]
+    figure = Figure((WIDTH, sum(heights) + 0.75 * len(heights) + 0.3), layout="constrained")
+    every = figure.subplots(len(heights), squeeze=False, height_ratios=heights)[:, 0]
     names = []
-    for section, (axes,) in zip(sections, rows, strict=True):
-        axes.set_title(section.title if len(sections) > 1 else "")
-        drawn = draw(section, axes)
-        names.append((axes, drawn.names))
-        caption += omissions(section, drawn.entries, absent)
-    key(figure, handles)
-    for axes, points in names:
-        if points:
-            label(axes, points)
+    for panel, axes in zip(panels, every, strict=True):
+        axes.set_title(panel.title if len(panels) > 1 else "")
+        names.append(panel.draw(axes))
+    if handles:
+        figure.legend(handles=[*handles], loc="outside lower left", ncols=min(len(handles), 3),
+                      columnspacing=1.2, handletextpad=0.5)  # fmt: skip
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # labels do not move the axes
+    for axes, points in zip(every, names, strict=True):
+        label(axes, points)
     return Plot(name, title, caption, figure)
 
 
-@dataclass(frozen=True)
-class Bar:
-    """Parts (width, colour) from left to right, and the text right of them: without parts why there
-    are none. ends: an interval; pale: the figure is noise."""
+def label(axes: Axes, points: Points) -> None:
+    """Writes names next to points, where they cover each other and other points the least."""
+    from matplotlib.transforms import Bbox
 
-    text: str
-    parts: Sequence[tuple[float, str]] = ()
-    ends: Interval = UNKNOWN
-    pale: bool = False
+    figure: Any = axes.figure
+    scale, frame = figure.dpi / 72, axes.get_window_extent()
+    spots = {name: axes.transData.transform(place) for name, place in points.items()}
+    taken = [Bbox([spot - 4 * scale, spot + 4 * scale]) for spot in spots.values()]
 
+    def overlap(box: Bbox, other: Bbox) -> float:
+        shared = Bbox.intersection(box, other)
+        return 0.0 if shared is None else float(shared.width * shared.height)
 
-def bars(
-    run: RunData, name: str, title: str, caption: str, bar: Callable[[Section, Entry], Bar],
-    axis: str, absent: str, handles: Sequence[Any] = (), line: float = math.nan,
-) -> Plot | None:  # fmt: skip
-    """A line per decoder. axis: what the bars measure; line: a dotted one at a value."""
-
-    def draw(section: Section, axes: Axes) -> Marks:
-        entries = section.decoders
-        drawn = [Bar("failed") if e.failed else bar(section, e) for e in entries]
-        ends = [_bar(axes, at, *one) for at, one in enumerate(zip(entries, drawn, strict=True))]
-        names = [entry.name for entry in entries]
-        inches = WIDTH - 0.4 - LETTER * max(map(len, names))
-        words = LETTER * max(len(one.text) for one in drawn) + 0.15
-        axes.set(xlim=(0, (max(ends) or 1) / (1 - words / inches)), xlabel=axis)
-        axes.set(ylim=(len(entries) - 0.4, -0.6), yticks=range(len(entries)), yticklabels=names)
-        axes.tick_params(axis="y", length=0)
-        if math.isfinite(line):
-            axes.axvline(line, color=MUTED, linewidth=0.8, linestyle=":")
-        return Marks([e for e, one in zip(entries, drawn, strict=True) if one.parts])
-
-    tall = [LINE * len(section.decoders) for section in run.sections]
-    return by_section(name, title, caption, run.sections, tall, draw, absent, handles)
-
-
-def _bar(axes: Axes, line: int, entry: Entry, bar: Bar) -> float:
-    """Draws a decoder's bar; where it ends."""
-    end = 0.0
-    for width, color in bar.parts:
-        axes.barh(line, width, 0.64, end, color=color, alpha=0.4 if bar.pale else 1)
-        end += width
-    if math.isfinite(bar.ends.lo):
-        point(axes, entry, INK, bar.ends, line, markersize=5)
-        end = max(end, bar.ends.hi)
-    axes.annotate(bar.text, (end, line), (6, 0), textcoords="offset points", va="center",
-                  fontsize=SMALL, color=INK if bar.parts else MUTED)  # fmt: skip
-    return end
+    for name, point in points.items():
+        text = axes.annotate(name, point, (0, 0), textcoords="offset points", fontsize=SMALL)
+        size, places = text.get_window_extent(), []
+        for at, (dx, dy) in enumerate(PLACES):
+            left, middle = spots[name] + np.array([dx, dy]) * scale
+            left -= size.width if dx < 0 else 0
+            box = Bbox.from_bounds(left, middle - size.height / 2, size.width, size.height)
+            outside = max(frame.x0 - box.x0, box.x1 - frame.x1, 0)
+            cost = sum(overlap(box, other) for other in taken) + 1e3 * outside
+            places.append((cost, at, box))
+        _, best, box = min(places, key=lambda place: place[:2])
+        taken.append(box)
+        dx, dy = PLACES[best]
+        text.set(position=(dx, dy), ha="right" if dx < 0 else "left", va="center")
 
 
 def colors_of(run: RunData) -> dict[str, str]:
-    """Decoder -> colour: one for a composition at every temperature; AR is grey, hues repeat."""
-    colors: dict[tuple[str, ...], str] = {}
+    """Decoder -> colour; AR is grey, and hues repeat."""
     hues = cycle(HUES)
-    for entry in run.entries:
-        if entry.part_key not in colors and entry.role is not Role.RESEED:
-            colors[entry.part_key] = MUTED if entry.role is Role.BASELINE else next(hues)
-    return {e.name: colors[e.part_key] for e in run.entries if e.part_key in colors}
+    return {e.name: MUTED if e.role is Role.BASELINE else next(hues) for e in run.entries}
 
 
 def kind(entry: Entry) -> str:
@@ -194,19 +156,17 @@ def kind(entry: Entry) -> str:
     return verdict if verdict in MARKERS else "not judged"
 
 
-def point(
-    axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | Interval, **how: Any
-) -> None:
+def point(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | Interval) -> None:
     """A decoder's mark, in the shape of its verdict, with its intervals as error bars."""
     at, up = (one.value if isinstance(one, Interval) else one for one in (x, y))
-    look: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.8, "zorder": 3} | how
-    look |= {f"{side}err": errors(one) for side, one in (("x", x), ("y", y))
-             if isinstance(one, Interval)}  # fmt: skip
+    errors = {f"{side}err": error_bar(one) for side, one in (("x", x), ("y", y))
+              if isinstance(one, Interval)}  # fmt: skip
     marker = MARKERS.get(kind(entry), NOT_JUDGED)
-    axes.errorbar(at, up, fmt=marker, color=color, elinewidth=1.1, capsize=2, **look)
+    axes.errorbar(at, up, fmt=marker, color=color, elinewidth=1.1, capsize=2,
+                  markeredgecolor="white", markeredgewidth=0.8, zorder=3, **errors)  # fmt: skip
 
 
-def errors(figure: Interval) -> list[list[float]]:
+def error_bar(figure: Interval) -> list[list[float]]:
     """The two lengths of an error bar; an end that is not known has none."""
     sides = (figure.value - figure.lo, figure.hi - figure.value)
     return [[max(side, 0.0) if math.isfinite(side) else 0.0] for side in sides]
@@ -222,66 +182,11 @@ def verdicts(entries: Iterable[Entry]) -> list[Any]:
     ]
 
 
-def key(figure: Figure, handles: Sequence[Any]) -> None:
-    """A legend below the figure."""
-    if handles:
-        figure.legend(handles=[*handles], loc="outside lower left", ncols=min(len(handles), 4),
-                      columnspacing=1.2, handletextpad=0.5)  # fmt: skip
-
-
-def label(axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
-    """Writes names next to points, where they cover each other and other points the least. Call it
-    last: it needs the final layout."""
-    figure: Any = axes.figure
-    freeze_layout(figure)
-    scale, frame = figure.dpi / 72, axes.get_window_extent()
-    spots = {name: axes.transData.transform(place) for name, place in points.items()}
-    taken = [(x - 4 * scale, y - 4 * scale, x + 4 * scale, y + 4 * scale)
-             for x, y in spots.values()]  # fmt: skip
-    for name, (x, y) in spots.items():
-        text = axes.annotate(name, points[name], (0, 0), textcoords="offset points", fontsize=SMALL)
-        size = text.get_window_extent()
-        places: list[tuple[float, int, Box]] = []
-        for dx, dy in PLACES:
-            left = x + dx * scale - (size.width if dx < 0 else 0)
-            low = y + dy * scale - size.height / 2
-            box = (left, low, left + size.width, low + size.height)
-            outside = max(frame.x0 - box[0], box[2] - frame.x1, 0)
-            outside += max(frame.y0 - box[1], box[3] - frame.y1, 0)
-            cost = sum(_overlap(box, other) for other in taken) + 1e3 * outside
-            places.append((cost, len(places), box))
-        _, best, box = min(places)
-        taken.append(box)
-        dx, dy = PLACES[best]
-        text.set(position=(dx, dy), ha="right" if dx < 0 else "left", va="center")
-        text.set_in_layout(False)
-        if abs(dy) > LEADER:
-            axes.annotate(
-                "", points[name], (dx, dy), textcoords="offset points",
-                arrowprops={"arrowstyle": "-", "color": MUTED, "lw": 0.6, "shrinkA": 0},
-            ).set_in_layout(False)  # fmt: skip
-
-
-def freeze_layout(figure: Figure) -> None:
-    """Lays the figure out for good: what is drawn later does not move its axes."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-
-
-def _overlap(a: Box, b: Box) -> float:
-    """The area that two boxes share."""
-    return max(min(a[2], b[2]) - max(a[0], b[0]), 0) * max(min(a[3], b[3]) - max(a[1], b[1]), 0)
-
-
-def omissions(section: Section, drawn: Sequence[Entry], reason: str) -> str:
-    """Caption text naming the decoders without a mark, "" when all are drawn."""
-    names = {entry.name for entry in drawn}
-    missing: dict[str, list[str]] = {}
-    for entry in sorted(section.decoders, key=lambda e: e.failed):
-        if entry.name not in names:
-            missing.setdefault("failed" if entry.failed else reason, []).append(entry.name)
-    parts = [f"{', '.join(absent)} ({why})" for why, absent in missing.items()]
-    return f" {section.title}: left out {' and '.join(parts)}." if parts else ""
+def left_out(section: Section, drawn: Iterable[str]) -> str:
+    """Text for a caption: the decoders without a mark, "" when all are drawn."""
+    names = {*drawn}
+    missing = [e.name for e in section.decoders if e.name not in names]
+    return f" Not shown, as not measured: {', '.join(missing)}." if missing else ""
 
 
 def unfair(run: RunData) -> str:
@@ -294,20 +199,11 @@ def unfair(run: RunData) -> str:
 @with_style
 def save(plot: Plot, folder: Path) -> dict[str, Path]:
     """Format -> file, of `FORMATS`; the same bytes for the same figure."""
-    from PIL import Image
-
-    freeze_layout(plot.figure)
     paths = {}
     for ending in FORMATS:
         file, path = io.BytesIO(), folder / f"{plot.name}.{ending}"
-        plot.figure.savefig(
-            file, format=ending, metadata=UNDATED.get(ending), facecolor="white", dpi=200
-        )
-        if ending == "png":  # few colours: a palette takes a third of the bytes
-            with Image.open(file) as drawn:
-                few = drawn.convert("RGB").quantize(64)
-            file = io.BytesIO()
-            few.save(file, "PNG", optimize=True)
+        undated = {"CreationDate": None} if ending == "pdf" else None
+        plot.figure.savefig(file, format=ending, metadata=undated, dpi=PIXELS / WIDTH)
         write_bytes(path, file.getvalue())
         paths[ending] = path
     return paths
@@ -317,7 +213,6 @@ def save(plot: Plot, folder: Path) -> dict[str, Path]:
 def inline(plot: Plot) -> Markup:
     """The figure as an SVG element of a page: as wide as there is room, transparent, its words in
     the colour of the text around it, without ids that another figure has too."""
-    freeze_layout(plot.figure)
     file = io.StringIO()
     plot.figure.savefig(file, format="svg", transparent=True)
     text = file.getvalue()

@@ -15,7 +15,7 @@ from PIL import Image
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from bench.measure.device import present
-from bench.notebook import ONE_AT_A_TIME, _built, decode, page
+from bench.notebook import ONE_AT_A_TIME, _built, decode
 from decoders.api import DecoderError
 from decoders.models.text.words import WordTokenizer
 from tests.bench.report.synthetic import DECODERS, write_run
@@ -94,9 +94,3 @@ def test_the_cells_of_the_example_run(run: Path) -> None:
             exec("".join(cell["source"]).replace("results/tables/main_avx512", str(run)), names)
     assert torch.equal(names["ar"].codes, names["chain"].codes)
     assert {*names["table"]["decoder"]} >= {"ar", "eagle2"}
-
-
-def test_a_page_shows_itself_and_is_written_where_there_is_none(tmp_path: Path) -> None:
-    shown = page(write_run(tmp_path / "run", DECODERS[:2], images=False))
-    assert shown.path.is_file()
-    assert shown._repr_html_().startswith("<iframe srcdoc=") and "sd_chain" in shown._repr_html_()

@@ -14,10 +14,7 @@ from bench.records.load import load
 from bench.report.build import ReportPaths, write_report
 from tests.bench.report.synthetic import DECODERS, write_run
 
-PLOTS = {
-    "speedup", "speedup_fid", "speedup_clip", "speedup_tv_output", "codes_per_forward",
-    "acceptance_depth", "phases",
-}  # fmt: skip
+PLOTS = {"speedup_clip", "speedup_tv_output", "acceptance_depth", "phases"}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +27,7 @@ def test_every_file_is_written_and_no_picture_is_large(built):
     assert set(built.plots) == PLOTS
     assert built.sheet is not None and built.sheet.name == "contact_sheet.webp"
     pictures = [*(files["png"] for files in built.plots.values()), built.sheet]
-    assert max(path.stat().st_size for path in pictures) < 200_000
+    assert max(path.stat().st_size for path in pictures) < 300_000
     assert built.terminal == (built.folder / "table.txt").read_text(encoding="utf-8")
 
 
@@ -59,7 +56,7 @@ def test_a_run_without_quality_pictures_and_traces_shows_nothing_empty(tmp_path)
     stale.parent.mkdir()
     stale.write_bytes(b"old")
     paths = write_report(load(folder))
-    assert set(paths.plots) == PLOTS - {"acceptance_depth", "speedup_fid", "speedup_clip"}
+    assert set(paths.plots) == PLOTS - {"acceptance_depth", "speedup_clip"}
     assert paths.sheet is None and not stale.exists()
     page = paths.page.read_text(encoding="utf-8")
     assert "No image was kept" in page and 'href="#prompts"' not in page

@@ -99,7 +99,7 @@ def test_tables_and_figures_fit_every_screen(browser: Any, opened: Any, page: Pa
     wide = opened.locator(".plots svg").evaluate_all(
         "all => all.map(one => one.getBoundingClientRect().width)"
     )
-    assert min(wide) > 500 and opened.evaluate("document.documentElement.scrollWidth") <= 1280
+    assert min(wide) > 400 and opened.evaluate("document.documentElement.scrollWidth") <= 1280
     tab = browser.new_page(viewport={"width": 400, "height": 800})
     for address in (page.parent / "prompts" / "0.html", page):
         tab.goto(address.as_uri())

@@ -164,7 +164,7 @@ def test_forwards_are_drawn_over_their_codes_and_by_the_roofline(tmp_path: Path)
     (_, trees) = roofline.forwards(run, greedy)
     assert trees.names == ("eagle2_greedy", "lantern_greedy"), "as many codes, one label"
     assert trees.ms == pytest.approx(2.0 * (1.25 + 3.0) / 2)
-    assert ">lantern (0.36 AR steps)<" in inline(verification(run))
+    assert ">lantern: 0.36 AR steps<" in inline(verification(run))
 
 
 def test_steps_that_are_one_graph_are_drawn_as_a_whole(tmp_path: Path) -> None:
