@@ -67,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(CleanFormatter("%(levelname)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
+    # Its warning that there is no CUDA runtime would stand in the middle of a progress bar.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
     def command(words: Sequence[str]) -> int:
         module = importlib.import_module(COMMANDS[name])

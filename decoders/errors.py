@@ -17,9 +17,16 @@ class NumericalError(DecoderError):
 
 
 def did_you_mean(name: str, known: Iterable[Any]) -> str:
-    """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near."""
-    close = difflib.get_close_matches(str(name), list(map(str, known)), n=3, cutoff=0.4)
+    """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near. Of dotted
+    names the last parts must be near: settings of one group begin alike."""
+    near = [k for k in map(str, known) if difflib.get_close_matches(_last(name), [_last(k)])]
+    close = difflib.get_close_matches(str(name), near, n=3, cutoff=0)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _last(name: str) -> str:
+    part = str(name).rpartition(".")[2]
+    return part if part.isidentifier() else str(name)
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -11,7 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from bench.compare.significance import Difference, Side, differences_of, read_sides, worse
+from bench.compare.significance import (
+    EQUAL,
+    NOT_APART,
+    Difference,
+    Side,
+    differences_of,
+    read_sides,
+    worse,
+)
 from bench.config.differences import differences
 from bench.config.words import folders, settings
 from bench.console import say
@@ -35,8 +43,8 @@ class DiffSettings:
 
 def cmd_diff(words: Sequence[str]) -> int:
     """Two runs, or two decoders of one, paired by image: diff RUN_A [RUN_B].
-    On the images that both made. First machines, commits and verdicts, then every figure: better,
-    worse or not told apart. Exit status 1 where B is slower or worse than A.
+    On the images that both made. First what differs, then machines, commits, verdicts, and every
+    figure: better, worse, equal or not told apart. Exit status 1 where B is slower or worse than A.
 
     settings:
       decoders=A,B  two decoders of one run folder
@@ -57,7 +65,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     pairs, notes = _chosen(places, runs, options.decoders)
     every = differences_of(pairs, options.level)
     notes += _settings(runs) + _protocols(pairs) + _unmeasured(pairs) + _failures(pairs)
-    say("\n".join([*heads(pairs), rendered(every, notes)]))
+    say("\n".join([answer(pairs, every), *heads(pairs), rendered(every, notes)]))
     if options.out:
         text = json.dumps({"findings": [asdict(f) for f in every], "notes": notes}, indent=1)
         write_text(options.out, text)
@@ -76,6 +84,29 @@ COLUMNS = (
     Column("p", "p", _p),
     Column("verdict", "B is"),
 )
+
+
+def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> str:
+    """One line: whether the images are equal, and what differs beyond chance."""
+    # A committed run has left the codes out, to be small; its pictures have digests.
+    whole = all(a.digests("codes") and b.digests("codes") for a, b in pairs)
+    what, column = ("codes", "codes") if whole else ("pictures", "image_hash")
+    count, others = 0, []
+    for a, b in pairs:
+        one, other = a.digests(column), b.digests(column)
+        shared = one.keys() & other.keys()
+        count += len(shared)
+        if differing := sum(one[key] != other[key] for key in shared):
+            others.append(f"{b.entry.name} ({differing} of {len(shared)} images)")
+    parts = [f"A and B are equal in {what} ({len(pairs)} decoders, {count} images)"]
+    if others or not count:
+        parts = [f"A and B differ in {what}: {', '.join(others) or 'they share no image'}"]
+    found: dict[str, list[str]] = {}
+    for one in every:
+        if one.verdict not in (NOT_APART, EQUAL):
+            found.setdefault(f"B is {one.verdict} ({one.figure}): ", []).append(one.b)
+    parts += [head + ", ".join(names) for head, names in found.items()]
+    return "; ".join(parts if found else [*parts, "no speed or score differs beyond chance"])
 
 
 def rendered(every: Sequence[Difference], notes: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from bench.records.run_data import Entry, Role, RunData, Section
 from metrics.speedup import Speedup
 from metrics.stats import student_mean
 
-NOT_APART = "not told apart"
+NOT_APART, EQUAL = "not told apart", "equal"
 RATE, SPEEDUP = "images per second", "speed-up over AR"
 RATIOS = (RATE, SPEEDUP)
 SCORES = ("codes per forward", "CLIP")
@@ -62,6 +62,12 @@ class Side:
         """The images of the quality protocol, in the order in which they were scored."""
         rows = self.entry.ok
         return rows[rows.protocol == "quality"].sort_values("prompt_index")
+
+    def digests(self, column: str) -> dict[tuple[Any, ...], Any]:
+        """The `codes` or `image_hash` of every image that has them."""
+        rows = self.entry.images[["protocol", *IMAGE, column]].itertuples(index=False, name=None)
+        return {tuple(key): value.tobytes() if column == "codes" else value
+                for *key, value in rows if len(value)}  # fmt: skip
 
     def protocol(self, figure: str) -> dict[str, str]:
         """The lines of the protocol (`bench.judge.scorers.Scores`) that FID, or CLIP, depends
@@ -131,6 +137,8 @@ def worse(every: Sequence[Difference]) -> bool:
 
 
 def _word(one: Difference, differs: bool) -> str:
+    if one.value == float(one.figure in RATIOS):
+        return EQUAL
     if not differs:
         return NOT_APART
     if one.figure in RATIOS:

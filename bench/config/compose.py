@@ -27,6 +27,7 @@ from bench.config.hydra_edge import (
     compose_config,
     dotted,
     hydra_session,
+    options_with,
     parse_override,
     plain,
 )
@@ -192,7 +193,7 @@ def _entries(
         if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
             raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
         near = {key for key in known if key.startswith(f"{part}.") and "_target_" not in key}
-        hint = did_you_mean(first.key, near or known)
+        hint = options_with(first.key) or did_you_mean(first.key, near or known)
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,8 +22,8 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
+from bench.config import catalogue
 from bench.config.describe import PARTS
 from bench.config.words import at_home, split
 from bench.data.errors import ConfigError, did_you_mean, unknown
@@ -120,15 +121,15 @@ def compose_config(name: str, overrides: list[str]) -> DictConfig:
     try:
         return compose(name, overrides=[*overrides, *WITHOUT_THEM])
     except MissingConfigException as error:
-        group, _, option = str(error.missing_cfg_file).rpartition("/")
-        if not group or error.options is None:
+        group, _, option = str(error.missing_cfg_file).partition("/")  # which may be a path
+        if not option or error.options is None:
             raise ConfigError(str(error)) from error
-        raise ConfigError(unknown(group, option, error.options)) from error
+        raise ConfigError(unknown(group, option, error.options) + _a_path(group, option)) from error
     except ConfigCompositionException as error:
         raise ConfigError(_composition(name, str(error))) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"{name}: {error}") from error
-    except (YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"a YAML file that {' '.join(overrides) or name} reads is damaged: {error}"
         ) from error
@@ -142,8 +143,24 @@ def _composition(name: str, message: str) -> str:
     key = found.group(1)
     base = ["decoder=ar"] if name == "entry" else []
     known: Any = OmegaConf.to_container(compose(name, overrides=[*base, *WITHOUT_THEM]))
-    hint = did_you_mean(key, [*dotted(known), *PARTS])
+    hint = options_with(key) or did_you_mean(key, [*dotted(known), *PARTS])
     return f"unknown setting {key!r}{hint} (`python -m bench list settings` shows all)"
+
+
+def options_with(key: str) -> str:
+    """`; to set it, add prompts=coco or prompts=file`: the options that have a setting of their
+    group; "" where none has."""
+    group, _, setting = key.partition(".")
+    names = catalogue.groups().get(group, ())
+    texts = {f"{group}={name}": catalogue.option(group, name) for name in names}
+    having = [name for name, text in texts.items() if setting in (yaml.safe_load(text) or ())]
+    return f"; to set it, add {' or '.join(having)}" if having else ""
+
+
+def _a_path(group: str, option: str) -> str:
+    """How to give a path that stands where an option is expected."""
+    added = options_with(f"{group}.path") if "/" in option or Path(option).suffix else ""
+    return f". A path is given as {group}.path={option}{added}" if added else ""
 
 
 def dotted(config: Mapping[str, Any], above: str = "") -> Iterator[str]:

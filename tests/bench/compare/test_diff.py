@@ -55,25 +55,33 @@ def said(tmp: Path, *words: str) -> tuple[int, dict[tuple[str, str], dict]]:
     return status, {(f["b"], f["figure"]): f for f in found}
 
 
-def test_two_runs_of_the_same_codes_are_not_told_apart(first, tmp_path):
+def test_two_runs_of_the_same_codes_are_not_told_apart(first, tmp_path, capsys):
     a, b = again(first, tmp_path / "a", 1), again(first, tmp_path / "b", 2)
     status, found = said(tmp_path, str(a), str(b))
     assert status == 0
     assert {name for name, _ in found} == {made.name for made in LINEUP}
-    assert {f["verdict"] for f in found.values()} == {"not told apart"}
+    for (_, figure), one in found.items():
+        equal = figure in ("codes per forward", "FID")
+        assert one["verdict"] == ("equal" if equal else "not told apart")
+    line = capsys.readouterr().out.partition("\n")[0]
+    assert line.startswith("A and B are equal in codes (4 decoders, ")
+    assert line.endswith("; no speed or score differs beyond chance")
 
 
-def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path):
+def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path, capsys):
     a = again(first, tmp_path / "a", 1)
     b = again(first, tmp_path / "b", 2, hour=1.3, slow={"eagle2": 1.1}, loss={"lantern": 2})
     status, found = said(tmp_path, str(a), str(b))
-    verdicts = {key: f["verdict"] for key, f in found.items() if f["verdict"] != "not told apart"}
+    same = ("not told apart", "equal")
+    verdicts = {key: f["verdict"] for key, f in found.items() if f["verdict"] not in same}
     # A slower hour slows all alike.
     assert verdicts == {
         ("eagle2", "speed-up over AR"): "slower",
         ("lantern", "CLIP"): "worse",
     }
     assert status == 1
+    said_first = capsys.readouterr().out.partition("\n")[0]
+    assert "B is slower (speed-up over AR): eagle2; B is worse (CLIP): lantern" in said_first
     assert found["eagle2", "speed-up over AR"]["value"] == pytest.approx(1 / 1.1, abs=0.02)
     assert found["lantern", "CLIP"]["value"] == pytest.approx(-2, abs=1)
 
@@ -86,10 +94,10 @@ def test_machines_commits_and_verdicts_come_first(first, tmp_path, capsys):
     assert main(["diff", str(a), str(b)]) == 0
     lines = capsys.readouterr().out.splitlines()
     at = lines.index(next(line for line in lines if line.startswith("B:")))
-    assert lines[0].startswith(f"A: {a}, on ")
+    assert lines[1].startswith(f"A: {a}, on ")
     assert "on another CPU, 7 threads" in lines[at]
     assert lines[at].endswith("commit fedcba987654 (changed)")
-    assert "   exact: ar, sd_chain, eagle2" in lines[1:at] and "   relaxed: lantern" in lines[1:at]
+    assert "   exact: ar, sd_chain, eagle2" in lines[:at] and "   relaxed: lantern" in lines[:at]
     assert "images per second" not in " ".join(lines[: at + 1])
 
 
@@ -100,7 +108,8 @@ def test_two_decoders_of_one_run(first, tmp_path, capsys):
     assert found["lantern", "codes per forward"]["verdict"] == "better"
     assert status == 0
     assert said(tmp_path, str(a), "decoders=lantern,eagle2")[0] == 1
-    assert "eagle2 -> lantern" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "eagle2 -> lantern" in shown and "A and B differ in codes: lantern (" in shown
 
 
 def test_what_the_runs_do_not_share_is_listed(first, tmp_path, capsys):
