@@ -1,69 +1,15 @@
-"""Cache, noise, distributions, the walk through a tree, composition."""
+"""Distributions and composition."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from decoders.api import DecoderError, Draft, Sampling, guided
-from decoders.cache import KVCache
+from decoders.api import DecoderError, Sampling, guided
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.distribution import probabilities
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import loaded
-from decoders.verify.token_verifier import walk
-
-# ---- cache --------------------------------------------------------------------------------------
-
-
-def marks(rows: int = 2, slots: int = 6, layer: int = 0) -> torch.Tensor:
-    """[2, R, H, S, d]: keys 10 row + slot, 500 more on the second head, 1000 on the second layer;
-    values the negative."""
-    mark = (10 * torch.arange(rows)[:, None] + torch.arange(slots)).float()  # [R, S]
-    heads = torch.stack([mark, mark + 500], 1)[..., None].expand(-1, -1, -1, 2) + 1000 * layer
-    return torch.stack([heads, -heads])
-
-
-def filled_cache() -> KVCache:
-    cache = KVCache(2, 2, 6, 2, 2, torch.float32, torch.device("cpu"))
-    index = cache.flat_index(torch.arange(6).expand(2, -1))
-    for layer in range(2):
-        cache.write(layer, index, marks(layer=layer))
-    return cache
-
-
-def test_a_cache_keeps_rows_heads_and_layers_apart():
-    cache = filled_cache()
-    for layer in range(2):
-        keys, values = cache.read(layer)
-        assert torch.equal(keys, marks(layer=layer)[0])
-        assert torch.equal(values, marks(layer=layer)[1])
-
-
-def test_rows_write_at_their_own_places():
-    cache = filled_cache()
-    new = torch.tensor([7.0, 8.0])[None, :, None, None, None].expand(2, 2, 2, 1, 2)
-    cache.write(0, cache.flat_index(torch.tensor([[1], [4]])), new)
-    wanted = marks()[0]
-    wanted[0, :, 1], wanted[1, :, 4] = 7.0, 8.0
-    assert torch.equal(cache.read(0)[0], wanted)
-    assert torch.equal(cache.read(1)[0], marks(layer=1)[0])
-
-
-def test_committing_reads_before_it_writes():
-    cache = filled_cache()
-    source = torch.tensor([[2, 1, 5], [3, 4, 5]])  # the first row swaps: overlapping
-    cache.commit(source, torch.tensor([[1, 2, 3], [1, 2, 3]]))
-    for layer in range(2):
-        wanted = marks(layer=layer)
-        for row, order in enumerate([[0, 2, 1, 5, 4, 5], [0, 3, 4, 5, 4, 5]]):
-            keys, values = cache.read(layer)
-            assert torch.equal(keys[row], wanted[0, row][:, order])
-            assert torch.equal(values[row], wanted[1, row][:, order])
-
-
-# ---- noise --------------------------------------------------------------------------------------
-
 
 # ---- distributions ------------------------------------------------------------------------------
 
@@ -106,41 +52,6 @@ def test_the_ends_of_the_ranges_are_finite() -> None:
     for sampling in (Sampling(1e-6), Sampling(1e30), Sampling(cfg=1e6), Sampling(top_p=1e-6)):
         p = probabilities(guided(logits, sampling.cfg), sampling)
         assert torch.isfinite(p).all() and torch.allclose(p.sum(-1), torch.ones(()))
-
-
-# ---- the walk -----------------------------------------------------------------------------------
-#          0
-#        1   2
-#       3   4 5
-#             6
-
-
-def small_draft() -> Draft:
-    children = torch.zeros(1, 7, 2, dtype=torch.long)
-    for parent, child in [(0, (1, 2)), (1, (3, 0)), (2, (4, 5)), (5, (6, 0))]:
-        children[0, parent] = torch.tensor(child)
-    parents = torch.tensor([[0, 0, 0, 1, 2, 2, 5]])
-    depth = torch.tensor([[0, 1, 1, 2, 2, 2, 3]])
-    return Draft(torch.arange(10, 17)[None], parents, depth, children, None)
-
-
-def taken(*nodes: int) -> torch.Tensor:
-    """Which (node, child) pairs were accepted, by the child's number."""
-    draft = small_draft()
-    return torch.isin(draft.children, torch.tensor(nodes)) & (draft.children > 0)
-
-
-@pytest.mark.parametrize(
-    ("accepted", "nodes"),
-    [((), [0]), ((1,), [0, 1]), ((2,), [0, 2]), ((1, 2, 5, 6), [0, 1]), ((2, 5, 6), [0, 2, 5, 6]),
-     ((2, 4, 5, 6), [0, 2, 4]), ((3, 6), [0])],
-)  # fmt: skip
-def test_the_walk_takes_the_first_accepted_child(accepted, nodes):
-    path = walk(small_draft(), taken(*accepted), 3)
-    assert path.nodes[0, : len(nodes)].tolist() == nodes
-    assert int(path.count) == len(nodes) - 1
-    assert int(path.last) == nodes[-1]
-    assert (path.nodes[0, len(nodes) :] == nodes[-1]).all()
 
 
 # ---- composition --------------------------------------------------------------------------------

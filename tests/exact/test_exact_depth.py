@@ -12,10 +12,9 @@ from bench.judge.gate import check_decoder
 from bench.judge.gate.laws import CLOSE, node_law_check, visited
 from bench.judge.gate.small import GateCase
 from decoders.api import Sampling
-from decoders.verify.cool_sd import CoolSD, Lenience
+from decoders.verify.cool_sd import Lenience
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
-from metrics.node_law import Spot, node_law
 from tests.exact.planted import finds, judging
 from tests.exact.specs import TAU_0, TAU_1, composed, part, verifying
 
@@ -82,12 +81,6 @@ def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth():
     assert check_decoder(composed("chain", COOL), TAU_0).verdict == "exact"
 
 
-@pytest.mark.usefixtures("small_images")
-def test_cool_sd_that_relaxes_nowhere_is_exact():
-    exact = verifying("cool_sd.CoolSD", delta=0.4)  # omega_1 = 0.86
-    assert check_decoder(composed("chain", exact), TAU_1).verdict == "exact"
-
-
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
@@ -112,12 +105,3 @@ def test_a_rule_that_leaves_the_support_must_say_so():
         found = node_law_check(case, visited(case))
         assert ("codes with p(x) = 0 are committed" in found.fault) == error
         assert found.evidence["outside"] > 0.01
-
-
-def test_a_node_of_such_a_rule_needs_to_know_where_it_stands():
-    p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.3, 0.5])
-    with pytest.raises(ValueError, match="depends on depth and place"):
-        node_law(CoolSD(), p, q, 1)
-    laws = [node_law(CoolSD(delta=1.1), p, q, 1, spot=Spot(d, 1, 4)) for d in range(4)]
-    assert laws[0].tv > laws[1].tv > 0  # omega 2.36 and 1.17
-    assert laws[2].tv < 1e-6 and laws[3].tv < 1e-6  # below 1

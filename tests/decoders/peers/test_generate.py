@@ -14,7 +14,6 @@ from bench.__main__ import main
 from bench.judge.gate import check_decoder
 from decoders.api import Generation, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
-from decoders.distribution import code_logits, probabilities
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
@@ -110,32 +109,7 @@ def test_other_weights_are_no_image(model, monkeypatch):
 # ---- sampling ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("cfg", "top_k"), [(1.0, 0), (1.0, 5), (3.0, 5)])
-def test_codes_are_drawn_from_our_law(model, cfg, top_k):
-    """Histogram of the first code over 600 rows of one prompt, against our probabilities."""
-    from scipy.stats import chisquare
-
-    rows = 600
-    sampling = Sampling(temperature=0.9, cfg=cfg, top_k=top_k)
-    text = model.text.encode(["a b"] * rows)
-    made = Generate(model, sampling, prove=False)
-    codes = made.generate(text, Noise.for_prompts(1, ["x"] * rows, LENGTH)).codes[:, 0]
-    one, copies = model.text.encode(["a b"]), sampling.guidance_rows
-    cache = model.target.new_cache(copies, model.target.prefix)
-    hidden = model.target.prefill(one, copies, cache)[:, -1:]
-    logits = code_logits(model.target, hidden, cfg, torch.zeros(1, 1, dtype=torch.long))
-    p = probabilities(logits, sampling)[0, 0]
-    counts = torch.bincount(codes, minlength=24).float()
-    assert counts[p == 0].sum() == 0
-    kept = p * rows >= 5
-    pooled = lambda x: torch.cat([x[kept], x[~kept].sum()[None]]).double().numpy()  # noqa: E731
-    expected = pooled(p * rows)
-    seen = pooled(counts)[expected > 0]
-    expected = expected[expected > 0]
-    assert chisquare(seen, expected * seen.sum() / expected.sum()).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("sampling", [Sampling(cfg=2.0), GREEDY])
+@pytest.mark.parametrize("sampling", [Sampling(0.9, cfg=3.0, top_k=500), GREEDY])
 def test_the_gate_finds_ar_s_law(sampling, small_images):
     spec = DecoderSpec("hf_generate", PartSpec("decoders.peers.generate.Generate"))
     assert check_decoder(spec, sampling).verdict == "exact"
