@@ -150,10 +150,3 @@ def test_two_siblings_by_the_lemma_written_out(name):
                 left = float(q[x]) * (1 - float(test.accept))
                 wanted += left * by_hand(PAPERS[name], test.residual[0], rest / rest.sum())
         assert node_law(rule, p, q, 2).limit == pytest.approx(wanted, abs=1e-5)
-
-
-def test_no_correction_does_better_than_the_lemma_s():
-    rule = Lantern(MODEL, k=4, delta=0.3, residual="released")
-    laws = [node_law(rule, p, q, 1) for _, p, q in PAIRS]
-    assert all(law.tv >= law.limit - 1e-6 for law in laws)
-    assert max(law.tv - law.limit for law in laws) > 0.001

@@ -115,57 +115,26 @@ def test_a_recorded_step_stays_where_it_was() -> None:
     assert [*decoder.prepared] == [3]
 
 
-# ---- parts of one's own -------------------------------------------------------------------------
-
-
 class Counting(TreeProposer):
-    """Keeps of its images what `hold` makes."""
+    """A proposer of one's own, whose session counts the steps of its batch."""
 
     def begin(self, start: Prefill) -> Any:
         session: Any = super().begin(start)
-        session.held, session.batch = self.hold(start), start.batch  # of the batch: no count
-        session.itself = [session]
-        inner = session.propose
+        session.steps, inner = 0, session.propose
 
         def propose(*given: Any) -> Draft:
-            session.held = self.after(session.held)
+            session.steps += 1
             return inner(*given)
 
         session.propose = propose
         return session
 
-    def hold(self, start: Prefill) -> Any:
-        return 0
 
-    def after(self, held: Any) -> Any:
-        return held + 1
-
-
-class Rows(Counting):
-    """A tensor of one dimension of images, wherever it is; refilled like the project's own."""
-
-    def hold(self, start: Prefill) -> Any:
-        return [torch.zeros(4, start.batch), torch.zeros(start.batch * 2, 3)]
-
-    def after(self, held: Any) -> Any:
-        assert not any(bool((one < 0).any()) for one in held)
-        return [one + 1 for one in held]
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        (Counting, r"\.session\.held is \d+ by now, and 0 of an image that begins"),
-        (Rows, ""),
-    ],
-)
-def test_what_no_image_owns_alone_is_refused(kind: type[Counting], said: str) -> None:
+def test_what_no_image_owns_alone_is_refused() -> None:
     plain: Any = decoder_of("sd_chain", Eager())
-    part = kind(plain.drafter, plain.tree)
+    part = Counting(plain.drafter, plain.tree)
     decoder = type(plain)(plain.model, SAMPLING, part, TokenVerifier(Exact()))
-    if not said:
-        require_alone(decoder, 3)
-        return
+    said = r"\.session\.steps is \d+ by now, and 0 of an image that begins"
     with pytest.raises(DecoderError, match=said) as raised:
         made(decoder, PROMPTS, rows=3)
     assert "latency.requests=null" in str(raised.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import pytest
 import torch
@@ -29,18 +29,7 @@ def table(parents: Sequence[int], by_leaf: bool) -> list[list[int]]:
 
 def chosen(rows: Sequence[Sequence[int]], accepted: Sequence[bool]) -> list[int]:
     """The accepted part of the first row whose accepted part is longest; accepted by node."""
-
-    def part(row: Sequence[int]) -> list[int]:
-        fails = [i for i, node in enumerate(row) if i > 0 and not accepted[node]]
-        return list(row[: fails[0]] if fails else row)
-
-    parts = [part(row) for row in rows]
-    return next(p for p in parts if len(p) == max(map(len, parts)))
-
-
-def random_parents(size: int, rng: random.Random) -> list[int]:
-    """A tree numbered as it comes: parents before children, no other order."""
-    return [0] + [rng.randrange(n) for n in range(1, size)]
+    return max((list(takewhile(lambda n: accepted[n], row)) for row in rows), key=len)
 
 
 def as_draft(parents: list[int], by_leaf: bool) -> Draft:
@@ -59,7 +48,7 @@ def test_any_tree_gives_the_first_of_the_longest_rows(by_leaf: bool) -> None:
     rng = random.Random(1)
     turned = 0
     for _ in range(150):
-        parents = random_parents(rng.randrange(2, 14), rng)
+        parents = [0] + [rng.randrange(n) for n in range(1, rng.randrange(2, 14))]
         accepted = [True] + [rng.random() < 0.7 for _ in parents[1:]]
         wanted = chosen(table(parents, by_leaf), accepted)
         draft = as_draft(parents, by_leaf)
@@ -70,8 +59,7 @@ def test_any_tree_gives_the_first_of_the_longest_rows(by_leaf: bool) -> None:
         assert path.nodes[0, :size].tolist() == wanted
         assert (path.nodes[0, size:] == wanted[-1]).all()
         assert (int(path.count), int(path.last)) == (size - 1, wanted[-1])
-        steps = pairwise(wanted)
-        taken = [draft.children[0, a].tolist().index(b) for a, b in steps]
+        taken = [draft.children[0, a].tolist().index(b) for a, b in pairwise(wanted)]
         assert path.order[0].tolist() == taken + [0] * (depth - size + 1)
         whole = [n for n in range(len(parents)) if all(accepted[m] for m in path_of(parents, n))]
         turned += next(n for n in whole if len(path_of(parents, n)) == size) != wanted[-1]
