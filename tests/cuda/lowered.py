@@ -11,7 +11,6 @@ import math
 import re
 import subprocess
 import tempfile
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,12 +27,12 @@ from bench.config.compose import compose_study
 from bench.config.schema import variants
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, resolve
-from tests.cuda.pretend import HOPPER, TWICE, Card, fake, fake_model, pretend, step
+from tests.cuda.pretend import HOPPER, Card, fake, fake_model, pretend, step
 from tests.decoders.compositions import entry
 
 GENERATED = re.compile(r"async_compile\.triton\('([^']+)', '''(.*?)'''", re.DOTALL)
 USED = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
-ATTENTION = ("_scaled_dot_product_efficient_attention",)
+ATTENTION = "_scaled_dot_product_efficient_attention"
 FAILURES = (TritonError, RuntimeError)  # of Triton's compiler; its passes raise RuntimeError
 
 
@@ -110,11 +109,9 @@ def binary(kernel: Any, name: str) -> Binary:
 
 @dataclass(frozen=True)
 class Step:
-    """The kernels of a step, how many each of its pieces launches, and those that read or write
-    a whole cache beside attention."""
+    """The kernels of a step, and those that read or write a whole cache beside attention."""
 
     kernels: list[Kernel]
-    launches: dict[str, int]
     copies: list[str]
 
 
@@ -130,13 +127,12 @@ class Lowered:
     """A backend of `torch.compile` that lowers and fuses as Inductor does and goes on to machine
     code, and then runs the graph as it is. A graph that the compiler knows is not lowered again.
 
-    caches: shapes of a cache's tensors; launches: kernels by kind and name; copies: kernels beside
-    attention that read or write more than half of a cache."""
+    caches: shapes of a cache's tensors; copies: kernels beside attention that read or write more
+    than half of a cache."""
 
     def __init__(self, compiler: Compiler, card: Card, caches: set[tuple[int, ...]]) -> None:
         self.compiler, self.card, self.caches = compiler, card, caches
         self.kernels: list[Kernel] = []
-        self.launches: Counter[str] = Counter()
         self.copies: list[str] = []
 
     def __call__(self, graph: Any, inputs: list[Any]) -> Any:
@@ -146,7 +142,7 @@ class Lowered:
         forms = [(x.shape, x.stride(), x.dtype) if hasattr(x, "stride") else x for x in inputs]
         key = f"{self.card.cc} {forms} {graph.print_readable(print_output=False)}"
         if key in self.compiler.pieces:
-            self.kernels, self.launches, self.copies = self.compiler.pieces[key]
+            self.kernels, self.copies = self.compiler.pieces[key]
             return graph.forward
         lower = aot_autograd(
             fw_compiler=self._lower,
@@ -154,7 +150,7 @@ class Lowered:
             keep_inference_input_mutations=True,  # what is written in place stays in the graph
         )
         run = lower(graph, inputs)
-        self.compiler.pieces[key] = self.kernels, self.launches, self.copies
+        self.compiler.pieces[key] = self.kernels, self.copies
         return run
 
     def _lower(self, graph: Any, inputs: list[Any]) -> Any:
@@ -187,25 +183,8 @@ class Lowered:
                 for name, source in GENERATED.findall(code.value)
             ]
             for node in lowered.scheduler.nodes:
-                self.launches.update(_launched(node))
                 self.copies += _copies(node, lowered, self.caches)
         return make_boxed_func(graph.forward)
-
-
-def _launched(node: Any) -> list[str]:
-    """Names of what a node of the schedule launches."""
-    from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
-
-    if isinstance(node, NopKernelSchedulerNode):
-        return []
-    if not isinstance(node, ExternKernelSchedulerNode):
-        return ["fused"]
-    inner: Any = node.node
-    name = str(getattr(inner, "python_kernel_name", None) or type(inner).__name__)
-    if type(inner).__name__ == "MultiOutput" or name.split(".")[-2:-1] == ["view_as_real"]:
-        return []
-    short = name.removesuffix(".default").removesuffix(".src").split(".")[-1]
-    return [short] * (1 + (short in TWICE))
 
 
 def _copies(node: Any, lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
@@ -223,8 +202,9 @@ def _copies(node: Any, lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
         names = {lowered.scheduler.mutation_real_name.get(dep.name, dep.name) for dep in used}
         touched = [name for name in names if name in inputs]
         if isinstance(one, ExternKernelSchedulerNode):
-            if touched and not any(name in ATTENTION for name in _launched(one)):
-                found.append(f"{_launched(one)} of {touched}")
+            kernel = str(getattr(one.node, "python_kernel_name", None) or type(one.node).__name__)
+            if touched and ATTENTION not in kernel:
+                found.append(f"{kernel} of {touched}")
         elif not isinstance(one, NopKernelSchedulerNode):
             size = math.prod(int(each) for part in one.get_ranges() for each in part)
             found += [f"{one.get_name()} of {x}" for x in touched if 2 * size >= inputs[x]]
@@ -238,7 +218,7 @@ class Compiler:
     pieces: by graph and card, what `Lowered` found; known: by source and card.
     """
 
-    pieces: dict[str, tuple[list[Kernel], Counter[str], list[str]]] = field(default_factory=dict)
+    pieces: dict[str, tuple[list[Kernel], list[str]]] = field(default_factory=dict)
     known: dict[tuple[str, int], Kernel] = field(default_factory=dict)
 
     def step(self, name: str, sampling: Sampling, card: Card = HOPPER, layers: int = 1) -> Step:
@@ -247,9 +227,8 @@ class Compiler:
         with fake(), targeting(GPUTarget("cuda", card.cc, 32)):
             found = step(fake_model(layers), spec_of(name), sampling, partial(Lowered, self, card))
         return Step(
-            [kernel for _, piece in found for kernel in piece.kernels],
-            {phase: piece.launches.total() for phase, piece in found},
-            [copy for _, piece in found for copy in piece.copies],
+            [kernel for piece in found for kernel in piece.kernels],
+            [copy for piece in found for copy in piece.copies],
         )
 
     def generated(self, name: str, source: str, card: Card) -> Kernel:

@@ -1,11 +1,10 @@
-"""A decoder's step on a CUDA device that is not there, on tensors of no memory, and what its eager
-step dispatches (`Operators`). `tests.cuda.lowered` compiles it to machine code.
+"""A decoder's step on a CUDA device that is not there, on tensors of no memory.
+`tests.cuda.lowered` compiles it to machine code.
 """
 
 from __future__ import annotations
 
 import types
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -14,13 +13,12 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache, round_up
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, fresh
-from decoders.execution.state import rebind, tensor_slots, tensors
+from decoders.execution.state import tensor_slots
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import EagleNet
 from decoders.models.grouped import Grouped, GroupedConfig
@@ -33,11 +31,6 @@ from decoders.tiny.targets import TARGETS
 
 CUDA = torch.device("cuda")
 (XL, LATENT), DTYPE = SIZES["llamagen_xl_256"], torch.bfloat16
-FREE = (  # beside views: what allocates, or says something of a tensor
-    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "_unsafe_view",
-    "detach", "alias", "lift_fresh", "_reshape_alias", "resize_", "set_", "device",
-)  # fmt: skip
-TWICE = ("topk", "sort", "argsort")  # a selection and a sort; a sort in two passes
 
 
 @dataclass(frozen=True)
@@ -62,20 +55,6 @@ CARDS = {
     )
 }
 HOPPER = CARDS[90]
-
-
-class Operators(TorchDispatchMode):
-    """Counts the operators that launch a kernel, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.split("::")[1]
-        if not func.is_view and name not in FREE:
-            self.found[name] += 1 + (name in TWICE)
-        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -133,32 +112,27 @@ def _filled(kind: Callable[[TransformerConfig], nn.Module], config: Any) -> Any:
 
 def step(
     model: ImageModel, spec: DecoderSpec, sampling: Sampling, backend: Callable[..., Any]
-) -> list[tuple[str, Any]]:
-    """The prefill and the pieces of one step of a decoder at batch 1, by phase, each lowered by
-    what `backend` makes of the shapes of the run's caches."""
+) -> list[Any]:
+    """The prefill and the pieces of one step of a decoder at batch 1, each lowered by what
+    `backend` makes of the shapes of the run's caches."""
     loop: Any = build_decoder(model, spec, sampling)
     run = loop.begin(_text(model), _noise(model), *([0] if loop.proposer is not None else []))
-    before = tensors(run)
     carries: list[tuple[Any, ...]] = [()]
     for _, piece in loop.pieces():
         carries.append(piece(run, *carries[-1]))
-    with Operators() as bound:  # what a recorded step copies back behind its last piece
-        rebind(run, before)
     owned = [x for _, (owner, _), x in tensor_slots(run) if isinstance(owner, KVCache)]
     caches = {tuple(x.shape) for x in owned if x.is_floating_point()}
     target, copies = loop.model.target, sampling.guidance_rows
     small = target.new_cache(copies, round_up(target.prefix))
-    calls = [("prefill", PrefillPiece(target, copies).hidden, (_text(model), small))]
+    calls = [(PrefillPiece(target, copies).hidden, (_text(model), small))]
     steps = zip(loop.pieces(), carries[:-1], strict=True)
-    calls += [(phase, piece, (run, *carry)) for (phase, piece), carry in steps]
+    calls += [(piece, (run, *carry)) for (_, piece), carry in steps]
     found = []  # behind an eager step, as in a recorded one: what is chosen once is chosen
-    for phase, piece, given in calls:
+    for piece, given in calls:
         torch._dynamo.reset()
-        lowers = backend(caches)
-        torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=lowers)(*given)
-        torch._dynamo.reset()
-        found.append((phase, lowers))
-    lowers.launches = lowers.launches + bound.found
+        found.append(backend(caches))
+        torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=found[-1])(*given)
+    torch._dynamo.reset()
     return found
 
 

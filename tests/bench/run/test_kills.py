@@ -19,6 +19,10 @@ from tests.bench import fakes
 VOLATILE = ["started_at", "peak_memory_mb", "config_hash", "git_commit", "git_dirty"]
 TIMES = [f"latency_{kind}_s" for kind in ("mean", "p50", "p95")]
 TIMES += [f"speedup{end}" for end in ("", "_lo", "_hi", "_least", "_greatest")]
+LOADED = [
+    "bench.commands.study", "bench.config.compose", "bench.report.table", "bench.run.finish",
+    "bench.run.shards", "decoders.execution.cpu.execution", "torch._dynamo",
+]  # fmt: skip
 FEW = "decoders=[fake_ar,fake_spec]", "latency.prompts=3"
 
 
@@ -75,7 +79,7 @@ def test_twelve_kills_at_random_moments_lose_at_most_the_call_in_flight(tmp_path
     context, draw = multiprocessing.get_context("forkserver"), random.Random(0)
     # For the server: torch-fidelity installs a package named "tests" as well.
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
-    context.set_forkserver_preload(["bench.run.finish", "bench.config.compose", fakes.__name__])
+    context.set_forkserver_preload([*LOADED, fakes.__name__])
     folders = [tmp_path / "killed", tmp_path / "whole"]
     few = ["decoders=[fake_ar,fake_spec]", "quality.batch=1", "loop.seconds=0.02"]
     killed, unkilled = (

@@ -17,7 +17,7 @@ from tests.bench.run.test_shards import UNTIMED, same
 
 ROOT = Path(__file__).parents[3]
 FEW = [
-    fakes.SEARCHPATH, "study=fake", UNTIMED, "decoders=[fake_ar]", "quality.images=24",
+    fakes.SEARCHPATH, "study=fake", UNTIMED, "decoders=[fake_ar]", "quality.images=16",
     "quality.batch=1", "quality.reseeds=0", "loop.seconds=0.1", "backend.threads=1",
 ]  # fmt: skip
 

@@ -23,7 +23,6 @@ from decoders.propose.trees.static import Static
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
 from decoders.verify.token_verifier import TokenVerifier
-from tests.cuda.pretend import Operators
 from tests.decoders.models import chameleon_checkpoint as C
 
 PROMPTS = ["a red fox", "a fox in the snow", "snow"]
@@ -126,9 +125,7 @@ def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
     every = torch.zeros(1, 14, 9)
     places = torch.arange(14)[None]
     target = SimpleNamespace(barred=barred_codes(3, 9), guided_logits=guided)
-    with Operators() as operators:
-        logits = code_logits(target, every, 1.0, places)
-    assert sum(operators.found.values()) == 3
+    logits = code_logits(target, every, 1.0, places)
     p = logits.softmax(-1)[0]
     for place, law in enumerate(p):
         alone = [0.0] * 8 + [1.0] if place % 4 == 3 else [1 / 8] * 8 + [0.0]
