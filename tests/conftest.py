@@ -1,23 +1,17 @@
-"""Tests that measure run alone, also where `make test` runs two processes of tests; and no test
-reads what a run left in this checkout."""
+"""Tests that measure run alone, also where `make test` runs two processes of tests."""
 
 import fcntl
 import gc
 import os
 import random
 import signal
-import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-LEFT_BEHIND = tuple(str(ROOT / "results" / name) for name in ("runs", "tables"))
-LOOKING = ("open", "os.listdir", "os.scandir")
-READ = pytest.StashKey[list[str]]()
 LOCKS = pytest.StashKey[list[IO[bytes]]]()
 
 
@@ -26,28 +20,6 @@ def lock_paths(config: pytest.Config) -> list[Path]:
     run = getattr(config, "workerinput", {}).get("testrunuid")
     folder = Path(tempfile.gettempdir())
     return [folder / f"lantern-bench-{run}.{name}" for name in ("gate", "room")] if run else []
-
-
-def watch(config: pytest.Config) -> None:
-    """Notes every path in results/runs and results/tables that this process opens or lists."""
-    seen = config.stash[READ] = []
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in LOOKING and isinstance(arguments[0], str | os.PathLike):
-            path = os.path.abspath(arguments[0])  # noqa: PTH100, Path.resolve would look itself
-            if path.startswith(LEFT_BEHIND):
-                seen.append(path)
-
-    sys.addaudithook(hook)
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind_is_read(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a test says must not depend on which studies were run here, nor on committed tables."""
-    seen = request.config.stash[READ]
-    seen.clear()
-    yield
-    assert not seen, f"the test read {sorted(set(seen))}: copy what it needs into tests/"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -102,7 +74,6 @@ def small_images(few_images: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored behind a shell's `&`
-    watch(session.config)
     session.config.stash[LOCKS] = [path.open("wb") for path in lock_paths(session.config)]
 
 

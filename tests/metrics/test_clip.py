@@ -1,5 +1,7 @@
-"""The tiny CLIP: tokenizer, storage that notices damage, scores and preference, bad images."""
+"""The tiny CLIP: tokenizer, storage that notices damage, features, scores and preference, bad
+images."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,12 @@ from decoders.api import DecoderError
 from decoders.tiny.scenes import counterfactual, scene_batch, scene_captions, vocabulary
 from metrics import MetricError
 from metrics.clip import attribute_preference, clip_score
+from metrics.features import ScenesClipFeatures
 from metrics.images import as_unit_float, byte_images, features_of
+from metrics.reference import scenes_statistics
 from metrics.scenes_clip import CONFIG_FILE, WEIGHTS_DIR, WEIGHTS_FILE, ScenesClip, load, save
+
+from .conftest import small_config
 
 CAPTIONS = [caption for caption, _ in scene_captions("valid", range(40))]
 
@@ -55,15 +61,11 @@ def test_damaged_weights_are_noticed(folder):
 
 
 def test_score_is_a_cosine_independent_of_batch_size(clip, images):
-    scores = [
-        clip_score(clip, images, CAPTIONS, batch=64),
-        clip_score(clip, images, CAPTIONS, batch=7),
-    ]
-    for score in scores[1:]:
-        assert score == pytest.approx(scores[0], abs=1e-3)
+    scores = clip_score(clip, images, CAPTIONS, batch=64)
+    assert clip_score(clip, images, CAPTIONS, batch=7) == pytest.approx(scores, abs=1e-3)
     with torch.no_grad():
         one = clip.image_features(images.source[3:4]) @ clip.text_features(CAPTIONS[3:4]).T
-    assert scores[0][3] == pytest.approx(100 * float(one), abs=1e-3)
+    assert scores[3] == pytest.approx(100 * float(one), abs=1e-3)
 
 
 def test_preference_is_right_when_the_right_caption_is_nearer(clip, images):
@@ -89,6 +91,27 @@ def test_bad_images_are_refused(clip, images):
             as_unit_float(bad, 64)
     with pytest.raises(MetricError, match="39 captions"):
         clip_score(clip, images, CAPTIONS[:-1])
+    with pytest.raises(MetricError, match="found none"):
+        clip_score(clip, replace(images, source=()), [])
+
+
+def test_features_do_not_depend_on_batching_and_lie_on_a_sphere(clip, images):
+    extractor = ScenesClipFeatures(clip=clip)
+    whole, parts = features_of(extractor, images), features_of(extractor, images, batch=3)
+    assert whole.shape == (40, 16)
+    assert torch.allclose(whole, parts, atol=1e-4)
+    unit = clip.image_features(images.source[:4]).detach()
+    assert torch.allclose(whole[:4], 4 * unit, atol=1e-4)
+
+
+def test_bad_features_are_refused(clip, images, tmp_path):
+    with pytest.raises(MetricError, match="at least 2"):
+        scenes_statistics(ScenesClipFeatures(clip=clip), 1, tmp_path)
+    broken = ScenesClip(small_config())
+    with torch.no_grad():
+        broken.model.visual.proj.fill_(float("nan"))
+    with pytest.raises(MetricError, match="40 of 40 images have features that are not finite"):
+        features_of(ScenesClipFeatures(clip=broken), images)
 
 
 def test_the_embedded_weights_fit_today_s_vocabulary():

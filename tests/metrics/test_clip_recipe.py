@@ -1,11 +1,8 @@
-"""The recipe's families differ in one attribute; a short run stores weights, resumes, improves."""
+"""A short run of the recipe stores weights, resumes and improves."""
 
 import csv
-import shutil
 from dataclasses import replace
 from pathlib import Path
-
-import pytest
 
 from decoders.training.trainer import CURVE, TrainConfig
 from metrics.scenes_clip import load
@@ -22,23 +19,15 @@ def read_curve(folder: Path) -> list[dict[str, float]]:
 CONFIG = TrainConfig(steps=21, batch=16, lr=2e-3, clip_value=0, clip_norm=1, held_out=16)
 
 
-@pytest.fixture(scope="module")
-def short(tmp_path_factory) -> tuple[Path, dict]:
-    folder = tmp_path_factory.mktemp("clip")
-    return folder, train(CONFIG, folder, folder, shape=small_config())
-
-
-def test_a_short_run_learns_stores_and_resumes(short, tmp_path):
-    folder, figures = short
-    curve = read_curve(folder)
+def test_a_short_run_learns_stores_and_resumes(tmp_path):
+    figures = train(CONFIG, tmp_path, tmp_path, shape=small_config())
+    curve = read_curve(tmp_path)
     assert [row["step"] for row in curve] == [0, 20, 21]
     assert figures["steps"] == 21
     assert figures.keys() >= {"preference_colour", "preference_relation"}
-    assert load(folder).config.held_out == figures
-    shutil.copytree(folder, tmp_path / "more")
-    more = tmp_path / "more"
-    longer = train(replace(CONFIG, steps=41), more, more, shape=small_config())
+    assert load(tmp_path).config.held_out == figures
+    longer = train(replace(CONFIG, steps=41), tmp_path, tmp_path, shape=small_config())
     assert longer["steps"] == 41 and longer["seconds"] > figures["seconds"]
-    rows = read_curve(tmp_path / "more")
+    rows = read_curve(tmp_path)
     assert rows[:3] == curve  # what was done is kept
     assert rows[-2]["loss"] < rows[0]["loss"]

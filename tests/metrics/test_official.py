@@ -25,14 +25,9 @@ def pictures() -> torch.Tensor:
     return (interpolate(coarse, 64, mode="bilinear") * 255).to(torch.uint8)
 
 
-@pytest.fixture(scope="module")
-def inception(tmp_path_factory) -> InceptionFeatures:
-    path = tmp_path_factory.mktemp("inception") / "inception.pth"
-    return InceptionFeatures(of(write(path, "inception")))
-
-
-def test_the_trunk_is_the_whole_forward_pass_of_the_network(inception, pictures):
+def test_the_trunk_is_the_whole_forward_pass_of_the_network(tmp_path, pictures):
     """At 299 px torch-fidelity's own resizing is the identity."""
+    inception = InceptionFeatures(of(write(tmp_path / "inception.pth", "inception")))
     large = interpolate(pictures[:2].float(), 299).to(torch.uint8)
     ours, theirs = inception(large.float()), inception.network(large)[0]
     assert ours.shape == (2, 2048)
