@@ -1,7 +1,7 @@
 """Without a card every kernel of every decoder's step is compiled for one: at LlamaGen-XL's sizes,
 within the card's shared memory, and without a spill.
 
-A handful runs with all tests, the rest with `-m codegen`. A new decoder in conf/decoder is found.
+AR runs with all tests, the rest with `-m codegen`. A new decoder in conf/decoder is found.
 """
 
 from pathlib import Path
@@ -22,16 +22,12 @@ SETTINGS = {
 CONF = Path(__file__).parents[2] / "conf" / "decoder"
 NAMES = sorted(path.stem for path in CONF.glob("[!h]*.yaml"))  # without transformers' loops
 EVERYWHERE = ("ar", "lantern_pp", "sjd")  # what is compiled for every card
-FEW = {("ar", "top_k", 90), ("ar", "top_k", 120)}
 CASES = [
-    pytest.param(
-        name, setting, cc, id=f"{name}-{setting}-sm_{cc}",
-        marks=() if (name, setting, cc) in FEW else pytest.mark.codegen,
-    )
+    pytest.param(name, setting, cc, id=f"{name}-{setting}-sm_{cc}")
     for name in (*NAMES, *WITH)
     for cc in (CARDS if name in EVERYWHERE else (90,))
     for setting in SETTINGS
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="session")
@@ -48,14 +44,21 @@ def require_fits(found: Step, card: Card) -> None:
     assert found.copies == []
 
 
+@pytest.mark.codegen
 @pytest.mark.parametrize(("name", "setting", "cc"), CASES)
 def test_every_kernel_of_a_step_compiles_and_fits(compiler, name, setting, cc):
     require_fits(compiler.step(name, SETTINGS[setting], CARDS[cc]), CARDS[cc])
 
 
-@pytest.mark.parametrize("name", ["ar", pytest.param("lantern_pp", marks=pytest.mark.codegen)])
-def test_no_kernel_of_two_layers_copies_a_cache(compiler, name):
-    require_fits(compiler.step(name, SETTINGS["top_k"], layers=2), CARDS[90])
+@pytest.mark.parametrize(
+    ("name", "cc"),
+    [
+        pytest.param("ar", 120, id="ar-top_k-sm_120"),
+        pytest.param("lantern_pp", 90, id="lantern_pp-top_k-sm_90", marks=pytest.mark.codegen),
+    ],
+)
+def test_no_kernel_of_two_layers_copies_a_cache(compiler, name, cc):
+    require_fits(compiler.step(name, SETTINGS["top_k"], CARDS[cc], layers=2), CARDS[cc])
 
 
 def test_a_copy_of_a_cache_is_seen(compiler, monkeypatch):
@@ -64,7 +67,7 @@ def test_a_copy_of_a_cache_is_seen(compiler, monkeypatch):
 
     read = KVCache.read
     monkeypatch.setattr(KVCache, "read", copied)
-    assert len(compiler.step("ar", SETTINGS["top_k"]).copies) == 2
+    assert len(compiler.step("ar", SETTINGS["top_k"], CARDS[120]).copies) == 2
 
 
 def test_all_decoders_are_looked_at():

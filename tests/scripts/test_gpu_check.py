@@ -95,8 +95,8 @@ sys.modules.update(dict.fromkeys("{LACKING}".split()))
 from bench.__main__ import main
 sys.exit(main(sys.argv[1:]))"""
 SMALL = (
-    "backend=cpu", "model=random24", "latency.warmup_max=1", "latency.prompts=2", "latency.blocks=1",
-    "latency.busy=1", "backend.threads=1", "backend.compile=off", "acceptance.k=3", SEARCHPATH,
+    "backend=cpu", "backend.threads=1", "backend.compile=off", "model=random24", "acceptance.k=3",
+    "latency.prompts=2", "latency.blocks=1", "latency.warmup_max=1", "latency.busy=1", SEARCHPATH,
 )  # fmt: skip
 
 
