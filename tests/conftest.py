@@ -1,25 +1,11 @@
-"""Tests that measure run alone, also where `make test` runs two processes of tests."""
+"""Options and fixtures of all tests."""
 
-import fcntl
 import gc
 import os
 import random
 import signal
-import tempfile
-from collections.abc import Generator
-from pathlib import Path
-from typing import IO, Any
 
 import pytest
-
-LOCKS = pytest.StashKey[list[IO[bytes]]]()
-
-
-def lock_paths(config: pytest.Config) -> list[Path]:
-    """Of the locks that the processes of this run share; none where there is one process."""
-    run = getattr(config, "workerinput", {}).get("testrunuid")
-    folder = Path(tempfile.gettempdir())
-    return [folder / f"lantern-bench-{run}.{name}" for name in ("gate", "room")] if run else []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,14 +13,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow tests come first, so that two processes end together; those that want the room to
-    themselves last, so that nobody waits for them in between."""
+    """Slow tests come first, so that two processes end together."""
     if (seed := config.getoption("shuffle")) is not None:
         draw = lambda name: random.Random(f"{seed} {name}").random()  # noqa: E731
         items.sort(key=lambda item: (draw(item.nodeid.partition("::")[0]), draw(item.nodeid)))
         return
-    marked = lambda item, name: item.get_closest_marker(name) is not None  # noqa: E731
-    items.sort(key=lambda item: (marked(item, "alone"), not marked(item, "slow")))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish() -> None:
@@ -72,31 +56,9 @@ def small_images(few_images: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"bench.judge.gate.{name}", value)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
+def pytest_sessionstart() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored behind a shell's `&`
-    session.config.stash[LOCKS] = [path.open("wb") for path in lock_paths(session.config)]
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish() -> None:
     gc.unfreeze()
-    for lock in session.config.stash.get(LOCKS, []):
-        lock.close()  # another process that is not done has opened its own
-    for path in lock_paths(session.config):
-        path.unlink(missing_ok=True)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Tests share the room; one marked `alone` has it to itself. It waits holding the gate, so that
-    the other process cannot go on from test to test in front of it."""
-    locks = item.config.stash[LOCKS]
-    if not locks:
-        return (yield)
-    gate, room = locks
-    fcntl.flock(gate, fcntl.LOCK_EX)
-    fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
-    fcntl.flock(gate, fcntl.LOCK_UN)
-    try:
-        return (yield)
-    finally:
-        fcntl.flock(room, fcntl.LOCK_UN)

@@ -23,7 +23,6 @@ from decoders.api import DecoderError
 from decoders.execution.cpu import processor
 
 
-@pytest.mark.alone
 def test_the_clock_times_a_region_and_forgets_a_failed_one():
     clock = Clock(torch.device("cpu"))
     with clock.time("nap"):

@@ -121,7 +121,6 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     assert (table.bytes_per_s == 9e15).all(), "the best of all sessions"
 
 
-@pytest.mark.alone
 def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, monkeypatch):
     config = fake_study(*REAL)
     result = run_study(config)
