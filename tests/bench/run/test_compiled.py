@@ -5,7 +5,7 @@ import gc
 import weakref
 
 from bench.run.decoders import Decoders
-from bench.run.runner import Runner, run_study
+from bench.run.runner import run_study
 from tests.bench import fakes
 
 KEY = ["decoder", "protocol", "prompt_index"]
@@ -22,23 +22,6 @@ def test_a_last_batch_is_filled_up_where_another_size_would_be_compiled(fake_stu
     for column in (*KEY, "prompt", "image", "image_hash"):
         assert each[0][column].equals(each[1][column]), column
     assert each[0].codes.map(list).equals(each[1].codes.map(list))
-
-
-def test_a_state_is_dropped_behind_the_last_call_of_its_size(fake_study, monkeypatch):
-    held, run = [], Runner.run_job
-
-    def watched(self, job):
-        run(self, job)
-        held.append({(label, size) for label, size, kept in fakes.PREPARED if size in kept})
-
-    monkeypatch.setattr(Runner, "run_job", watched)
-    run_study(fake_study("decoders=[fake_ar,fake_spec]", "latency.blocks=1"))
-    both = {("ar", 1), ("spec", 1)}
-    assert held[:7] == [both] * 7, "timed in turns, so both are kept to the last prompt"
-    assert held[7] in ({("ar", 1)}, {("spec", 1)})
-    # AR is decoded again under another seed, before the other decoder.
-    both = {("ar", 4), ("ar", 2)}
-    assert held[8:] == [{("ar", 4)}, both, both, {("ar", 2)}, {("spec", 4)}, {("spec", 2)}]
 
 
 def test_a_full_memory_frees_what_decoders_keep(fake_study, monkeypatch, caplog):
@@ -65,28 +48,32 @@ class Cyclic:
         self.itself = self
 
 
-def test_a_dropped_state_is_freed_though_it_refers_to_itself(fake_study, monkeypatch):
+def test_a_state_is_freed_behind_the_last_call_of_its_size(fake_study, monkeypatch):
+    """Though it refers to itself, and was frozen when the warm-up made it."""
     generate, done = fakes.FakeLoop.generate, Decoders.done
-    states, alive = [], []
+    states, alive = {}, []
 
     def recording(self, text, noise, *, pairs=0):
         generation = generate(self, text, noise, pairs=pairs)
         size = len(generation.codes)
         if not isinstance(self.prepared[size], Cyclic):
             self.prepared[size] = Cyclic()
-            states.append(weakref.ref(self.prepared[size]))
+            states[self.label, size] = weakref.ref(self.prepared[size])
         return generation
 
     def watched(self, job):
         done(self, job)
-        alive.append(sum(one() is not None for one in states))
+        alive.append({key for key, state in states.items() if state() is not None})
 
     monkeypatch.setattr(fakes.FakeLoop, "generate", recording)
     monkeypatch.setattr(Decoders, "done", watched)
-    monkeypatch.setattr(gc, "unfreeze", UNFREEZE)  # what is dropped is freed though it was frozen
+    monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
     try:
         run_study(fake_study("decoders=[fake_ar,fake_spec]", "latency.blocks=1"))
     finally:
         gc.freeze()  # the tests after this one collect little again
-    assert alive[:8] == [2] * 6 + [1, 0], "made by the warm-up, whose objects are frozen"
-    assert alive[-1] == 0 and len(states) == 6
+    timed = {("ar", 1), ("spec", 1)}
+    assert alive[:6] == [timed] * 6, "timed in turns, so both are kept to the last prompt"
+    assert alive[6] < timed and len(alive[6]) == 1 and not alive[7]
+    # AR is decoded again under another seed, before the other decoder.
+    assert alive[8:] == [{("ar", 4)}, {("ar", 4), ("ar", 2)}, {("ar", 2)}, set(), set(), set()]

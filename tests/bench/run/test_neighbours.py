@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.judge.paired import latency_rows
 from bench.measure import busy
 from bench.measure.busy import Reading
 from bench.records.load import load
@@ -98,13 +97,3 @@ def test_a_machine_that_stays_busy_is_waited_for_once_and_gives_no_figure(
     assert main(["diff", str(tmp_path), "decoders=fake_ar,fake_spec"]) == 0
     refused = capsys.readouterr().out
     assert "not compared: times of fake_ar" in refused and "images per second" not in refused
-
-
-def test_a_few_disturbed_timings_are_left_out_and_many_leave_none(fake_study, machine):
-    machine(lambda _: 0.0)
-    rows = run_study(fake_study(*FEW, "latency.prompts=6")).rows
-    ar = rows.decoder == "fake_ar"
-    few = rows.assign(disturbed=ar & (rows.prompt_index < 2))
-    assert len(latency_rows(few[ar])) == 4 and len(latency_rows(few[~ar])) == 6
-    many = rows.assign(disturbed=ar & (rows.prompt_index < 3))
-    assert len(latency_rows(many[ar])) == 0 and len(latency_rows(many[~ar])) == 6
