@@ -211,9 +211,19 @@ PLUG_INS = [
 WORDS = [
     Bad("seed of five thousand digits", [*LOAD, "seed=" + "9" * 5000], "seed"),
     Bad("a batch of infinity", ["run", "latency.batch=[1,inf]"], "integer"),
+    Bad("batches without 1", ["run", "latency.batch=[4,16]"], "must hold 1"),
+    Bad("a batch twice", ["run", "latency.batch=[1,4,4]"], "each once"),
+    Bad("fewer requests than a batch", ["run", "latency.batch=[1,4]", "latency.requests=3"],
+        "latency.requests=4 or more"),
+    Bad("a shard, and all of them", [*RUN, "ray.shards=2", "shard=0/2"], "give one of the two"),
+    Bad("a typo of ray.shards", [*RUN, "ray.shard=2"], "did you mean 'ray.shards'"),
+    Bad("GPUs of no shards", [*RUN, "ray.gpus=1"], "ray.shards"),
+    Bad("no shards", [*RUN, "ray.shards=0"], "ray.shards"),
+    Bad("shards of timed images", [*RUN, "ray.shards=2", "quality.images=0"],
+        "shards time nothing"),
     Bad("help of no command", ["help", "evaluat"], "'evaluate'"),
     Bad("compare without a run", ["compare"], "finished here: (none)"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -56,20 +56,3 @@ def test_a_run_on_ray_gives_the_same_table_also_where_a_worker_is_killed(tmp_pat
     found, alone = (pd.read_parquet(f / "records.parquet") for f in (folder, tmp_path / "alone"))
     pd.testing.assert_frame_equal(same(found), same(alone))
     assert (folder / "summary.csv").is_file(), "the last task has ended the run"
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["ray.shards=2", "shard=0/2"], "give one of the two"),
-        (["ray.shard=2"], "did you mean 'ray.shards'"),
-        (["ray.gpus=1"], "ray.shards"),
-        (["ray.shards=0"], "ray.shards"),
-        (["ray.shards=2", "latency.prompts=2", "quality.images=0"], "shards time nothing"),
-    ],
-)
-def test_bad_words_say_what_to_do(words, expected, tmp_path, capsys):
-    assert main(["run", *FEW[:2], *words, f"run_dir={tmp_path / 'a'}"]) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: ") and expected in shown and "Traceback" not in shown
-    assert not (tmp_path / "a").exists()
