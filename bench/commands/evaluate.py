@@ -106,7 +106,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     say(f"{config.images}: {figures[0].images} images on {device}, {of}")
     say(terminal(table_of(COLUMNS, figures)))
     notes = dict.fromkeys(f"{f.name}: {f.note}" for f in figures if f.note)
-    say("\n".join(notes))
+    say("\n".join([*notes, *_shared_captions(config)]))
     if config.out is not None:
         write_csv(config.out, config, figures, device)
         say(f"written: {config.out}")
@@ -183,6 +183,24 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
         reference = evaluation.scenes_reference(SCENES)
     kept = slice(None, config.limit)
     return evaluation.figures(files[kept], captions[kept], reference)
+
+
+def _shared_captions(config: EvaluateConfig) -> list[str]:
+    """A note where the reference was drawn from the captions of the images."""
+    from metrics.images import image_files
+
+    theirs = config.reference / OWN_FILE if config.reference else None
+    if config.captions is None or theirs is None or not theirs.is_file():
+        return []
+    folders = (config.images, config.captions), (theirs.parent, theirs)
+    one, other = ({*captions_of(image_files(folder), of)} for folder, of in folders)
+    if not one & other:
+        return []
+    return [
+        f"{len(one & other)} captions are also captions of {theirs.parent}. The intervals of FID, "
+        "KID, precision and recall take the two folders for independent, which pictures of the "
+        "same captions are not; `bench diff` pairs decoders by image"
+    ]
 
 
 def parse(words: Sequence[str]) -> EvaluateConfig:

@@ -5,6 +5,7 @@ Why lazy imports: `list` needs neither torch nor Hydra, `report` needs no model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +19,9 @@ from bench.report.table import table_of_texts, terminal
 if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
     from bench.records.run_data import RunData
+
+
+SPREAD = 6.5  # standard deviation of the difference of two CLIP scores of a prompt in study=main
 
 
 def cmd_run(words: Sequence[str]) -> int:
@@ -61,6 +65,8 @@ def _run(config: StudyConfig, words: Sequence[str]) -> int:
 
     with interruptible(config, words):
         scorer = scorer_of(config)
+        if scorer is not None:
+            _say_if_few(config)
         result = run_study(config)
         summary = finish(config, result, scorer)
     if config.report:
@@ -71,6 +77,20 @@ def _run(config: StudyConfig, words: Sequence[str]) -> int:
     for name, status in zip(failed.decoder, failed.status, strict=True):
         complain(f"{name}: {status}")
     return 1 if len(failed) else 0
+
+
+def _say_if_few(config: StudyConfig) -> None:
+    """Says before the run that its images are too few for a verdict on the CLIP scores. How much
+    two scores of a prompt differ is known of the embedded model alone."""
+    from metrics.stats import TELLS
+
+    images, margin = config.quality.images, config.quality.margin
+    enough = math.ceil((TELLS * SPREAD / margin) ** 2)
+    if config.metric is not None and config.metric.name == "scenes" and images < enough:
+        say(
+            f"{images} images will hardly tell whether a CLIP score is not worse than AR's by more "
+            f"than {margin:g}: quality.images={enough} would"
+        )
 
 
 def cmd_sweep(words: Sequence[str]) -> int:

@@ -73,6 +73,7 @@ def test_pictures_of_one_s_own_run_are_evaluated(fake_study, tmp_path, capsys):
     assert main(["evaluate", str(spec), f"reference={ar}", f"cache_dir={tmp_path / 'cache'}"]) == 0
     shown = capsys.readouterr().out
     assert "6 images on" in shown and "metrics scenes" in shown and "CLIP (scenes" in shown
+    assert f"6 captions are also captions of {ar}" in shown
 
 
 def test_a_folder_by_itself_is_compared_with_real_scenes(scenes, tmp_path, capsys, monkeypatch):
