@@ -24,7 +24,7 @@ class Run(Protocol):
     record: Any  # whose ``codes`` say on which device the run is
     watch: Any  # a decoders.loops.recording.Stopwatch
     path: dict[str, str]  # phase -> "compiled" or "eager": written by the execution
-    steps: Any  # how its steps are run: the execution's
+    pieces: Any  # what the execution runs in place of the loop's pieces; None: those
 
     @property
     def shape(self) -> Any:
@@ -39,7 +39,7 @@ class Loop(Protocol):
     # Names of pieces that are not compiled: what decides without tensors how a step goes on, as a
     # loop whose steps are of a few shapes does, or is not worth it. All others are compiled once
     # for each shape of what they are given.
-    plain: frozenset[str] = frozenset()
+    uncompiled_pieces: frozenset[str] = frozenset()
 
     @abstractmethod
     def pieces(self) -> Sequence[Piece]:

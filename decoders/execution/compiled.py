@@ -6,10 +6,6 @@ made for. Pieces are kept by loop and batch size, by the signature (`signature_o
 dtypes, numbers) of the run, and by that of what the piece before returned. Another signature is
 compiled anew, from a code object of its own (TorchDynamo keys what it compiled by the code object).
 So a loop may have steps of a few shapes.
-
-TorchDynamo's bytecode and the signatures take a fifth of a small model's step. So they run in an
-image's first step alone: from its second step on, the compiled graphs are called with the tensors
-that the first step has shown (`decoders.execution.replay`).
 """
 
 from __future__ import annotations
@@ -17,8 +13,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import types
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -29,8 +24,7 @@ from torch import Tensor
 
 from decoders.api import Execution, Loop, Piece, Target, TextFeatures
 from decoders.cache import round_up
-from decoders.execution.eager import Eager
-from decoders.execution.replay import Steps
+from decoders.execution.eager import Eager, chain
 from decoders.execution.state import device_of, fill, signature_of, snapshot, step_in_place, tensors
 from decoders.places import compiled_folder, no_programs
 
@@ -39,7 +33,7 @@ Call = Callable[..., tuple[Any, ...]]
 Outputs = Callable[..., Sequence[Any]]  # of a graph, for its inputs
 # (phase, piece, run, what the piece before returned) -> the piece compiled, or None where it is
 # not; and what it returned.
-Make = Callable[[str, Call, Any, tuple[Any, ...]], tuple["Graph | None", tuple[Any, ...]]]
+Make = Callable[[str, Call, Any, tuple[Any, ...]], tuple[Call | None, tuple[Any, ...]]]
 # Products are operators of the kernel. What is left has none worth a second thread, which costs
 # more than it gains in the short loops, and twenty times a piece where the core is taken.
 CPU_OPTIONS: dict[str, Any] = {"cpp_wrapper": True, "cpp.threads": 1, "size_asserts": False}
@@ -103,7 +97,8 @@ class Compiled(Execution):
             piece = self.piece(plain, device)
             small = target.new_cache(cache.rows, round_up(target.prefix))
             try:
-                (hidden,) = piece(text, small)
+                with compiling(device):
+                    (hidden,) = piece(text, small)
             except FAILURES as error:
                 warn("prefill", error)
                 piece = plain
@@ -116,15 +111,15 @@ class Compiled(Execution):
         if not compiles(device_of(run)):
             return Eager().begin(loop, run)
         run.path = {}
-        if run.shape not in loop.prepared and not loop.plain:
+        if run.shape not in loop.prepared and not loop.uncompiled_pieces:
             before = snapshot(run)
             step_in_place(loop.pieces(), run)  # chooses and allocates what a trace must find
             fill(run, before)
-        run.steps = Steps(self.ready(loop, run))
+        run.pieces = self.ready(loop, run)
         return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        return Eager().step(loop, run) if run.steps is None else run.steps(run)
+        return chain(loop.pieces() if run.pieces is None else run.pieces, run)
 
     def ready(self, loop: Loop, run: Any) -> list[Piece]:
         """What runs the pieces of an image's steps. It compiles each in its first call with a
@@ -133,7 +128,7 @@ class Compiled(Execution):
         by_piece: dict[Any, Any] = loop.prepared.setdefault(run.shape, {})
         state, pieces = signature_of(tensors(run)), list[Piece]()
         for phase, piece in loop.pieces():
-            if piece.__name__ not in loop.plain:
+            if piece.__name__ not in loop.uncompiled_pieces:
                 graphs = by_piece.setdefault((piece.__name__, state), {})
                 how = "eager" if None in graphs.values() else "compiled"
                 run.path[phase] = slower(run.path.get(phase), how)
@@ -143,13 +138,14 @@ class Compiled(Execution):
 
     def compiled(
         self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
-    ) -> tuple[Graph | None, tuple[Any, ...]]:
+    ) -> tuple[Call | None, tuple[Any, ...]]:
         """A piece compiled by running it, or None where that fails, and what it returned. The run's
         path says how it runs."""
         before = snapshot(run)
         try:
             piece = self.piece(plain, device_of(run))
-            return piece, piece(run, *carry)
+            with compiling(device_of(run)):
+                return piece, piece(run, *carry)
         except FAILURES as error:
             warn(phase, error)
             fill(run, before)
@@ -164,52 +160,18 @@ class Compiled(Execution):
         function: Any = compile_fx(graph, inputs, config_patches=options)
         return function
 
-    def piece(self, piece: Callable[..., Any], device: torch.device) -> Graph:
-        """One piece, compiled when it is first called. Compiled code is kept from run to run."""
-        return Graph(self, fresh(piece), device)
+    def piece(self, piece: Call, device: torch.device) -> Call:
+        """One piece as one graph, compiled in its first call. Compiled code is kept from run to
+        run."""
 
+        def backend(graph: Any, inputs: Sequence[Any]) -> Outputs:
+            return self.compile_graph(graph, inputs, device)
 
-class Graph:
-    """A piece as one compiled graph. After its first call: `compiled`, the graph's function; after
-    one that is `recorded`, its `inputs` and `outputs`, which nothing else may keep alive."""
-
-    inputs: Sequence[Any]
-    outputs: Sequence[Any]
-
-    def __init__(self, compiler: Compiled, piece: Call, device: torch.device) -> None:
-        self.compiler, self.device = compiler, device
-        self.compiled: Outputs | None = None
-        self.recorded = True
-        self.forget()
         options: Any = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-        self.traced = torch.compile(
-            piece, dynamic=False, fullgraph=True, backend=self.backend, options=options
+        compiled: Call = torch.compile(
+            fresh(piece), dynamic=False, fullgraph=True, backend=backend, options=options
         )
-
-    def backend(self, graph: Any, inputs: Sequence[Any]) -> Outputs:
-        """What TorchDynamo calls with a graph, and what the traced function then calls."""
-        function = self.compiler.compile_graph(graph, inputs, self.device)
-
-        def call(*inputs: Any) -> Sequence[Any]:
-            outputs = function(*inputs)
-            if self.recorded:
-                self.inputs, self.outputs = inputs, outputs
-            return outputs
-
-        self.compiled = function
-        return call
-
-    def forget(self) -> None:
-        """Lets go of the tensors of a call."""
-        self.inputs, self.outputs = (), ()
-
-    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        if self.compiled is not None:
-            return self.traced(*arguments)
-        freeze = self.device.type == "cpu"
-        # TorchDynamo asks the global setting whether weights are constants.
-        with torch._inductor.config.patch(freezing=freeze), silent():
-            return self.traced(*arguments)
+        return compiled
 
 
 @dataclass(frozen=True)
@@ -239,37 +201,27 @@ def slower(one: str | None, other: str) -> str:
 
 
 class PieceBySignature:
-    """A piece, compiled for each signature of its input (`graphs`). used: the graph of the last
-    call, which is `recorded`; None where the piece ran operator by operator."""
+    """A piece, compiled for each signature of its input (`graphs`); None where it cannot be."""
 
-    def __init__(
-        self, phase: str, plain: Call, graphs: dict[Any, Graph | None], make: Make
-    ) -> None:
+    def __init__(self, phase: str, plain: Call, graphs: dict[Any, Call | None], make: Make) -> None:
         self.phase, self.plain, self.graphs, self.make = phase, plain, graphs, make
-        self.used: Graph | None = None
-        self.recorded = True
 
     def __call__(self, run: Any, *carry: Any) -> tuple[Any, ...]:
         key = signature_of(carry)
         if key in self.graphs:
-            self.used = self.graphs[key]
-            if self.used is not None:
-                self.used.recorded = self.recorded
-            return (self.used or self.plain)(run, *carry)
+            return (self.graphs[key] or self.plain)(run, *carry)
         self.graphs[key], out = self.make(self.phase, self.plain, run, carry)
-        self.used = self.graphs[key]
-        if self.used is not None and not self.recorded:
-            self.used.forget()
         return out
 
 
-@contextmanager
-def silent() -> Iterator[None]:
-    """Keeps Inductor from writing tables and statistics of every product that it measured."""
-    with torch._inductor.config.patch(
-        autotune_num_choices_displayed=0, max_autotune_report_choices_stats=False
-    ):
-        yield
+def compiling(device: torch.device) -> Any:
+    """The settings of a piece's first call. On a CPU weights are constants, which TorchDynamo reads
+    from the global setting. Inductor prints no tables of the products that it measured."""
+    return torch._inductor.config.patch(
+        freezing=device.type == "cpu",
+        autotune_num_choices_displayed=0,
+        max_autotune_report_choices_stats=False,
+    )
 
 
 def fresh(method: Callable[..., Any]) -> Callable[..., Any]:

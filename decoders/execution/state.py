@@ -230,13 +230,6 @@ def step_in_place(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
     return carry
 
 
-def get(owner: Any, name: str | int) -> Any:
-    """The tensor that is bound to a slot."""
-    if isinstance(owner, list | tuple):
-        return owner[int(name)]
-    return owner[name] if isinstance(owner, dict) else getattr(owner, str(name))
-
-
 def put(owner: Any, name: str | int, tensor: Tensor) -> None:
     """Binds a tensor to a slot. Raises DecoderError for one in a tuple."""
     if isinstance(owner, dict):

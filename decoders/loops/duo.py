@@ -212,7 +212,7 @@ class Duo(Speculative):
     """parallel: the drafter in a thread of its own; false: the same steps one after the other, with
     the same codes."""
 
-    plain = frozenset(
+    uncompiled_pieces = frozenset(
         {"draft", "start_drafting", "join_drafting"}
     )  # as the drafter's thread runs what it drafts
     # The gate looks at drafts as they are proposed; both schedules have the same codes.

@@ -55,7 +55,7 @@ class DecodeState:
     watch: Stopwatch
     pairs: PairSampler | None = None  # None: no verified pairs are recorded
     path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    steps: Any = None  # see `decoders.api.Run`
+    pieces: Any = None  # see `decoders.api.Run`
 
     @property
     def shape(self) -> int:

@@ -113,7 +113,7 @@ class Vvs(Speculative):
     """interval: every so many steps one is skipped. Steps are of two shapes, of which `choose`
     takes one and counts: no execution may try one."""
 
-    plain, claims_law = frozenset({"choose"}), False
+    uncompiled_pieces, claims_law = frozenset({"choose"}), False
     interval: Annotated[int, Within(2, 10**6)] = 4
 
     def __post_init__(self) -> None:

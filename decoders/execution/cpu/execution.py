@@ -19,17 +19,17 @@ logger = logging.getLogger(__name__)
 
 
 class Cpu(Execution):
-    """The execution. compiled: batch sizes at which pieces are compiled; at others they run
+    """The execution. compiled_sizes: batch sizes at which pieces are compiled; at others they run
     operator by operator, as pictures alone are not worth the compiling."""
 
     name = "cpu"
 
-    def __init__(self, compiled: Container[int] = ()) -> None:
-        self.compiled, self.compiler, self.plain = compiled, Compiled(), Eager()
+    def __init__(self, compiled_sizes: Container[int] = ()) -> None:
+        self.compiled_sizes, self.compiler, self.eager = compiled_sizes, Compiled(), Eager()
 
     def uncompiled(self) -> Cpu | None:
         """The same operators of the kernel, one by one."""
-        return Cpu() if self.compiled else None
+        return Cpu() if self.compiled_sizes else None
 
     def prepare(self, model: ImageModel) -> None:
         """Packs the target. A model that the kernel cannot run keeps PyTorch's operators, with a
@@ -66,4 +66,4 @@ class Cpu(Execution):
         return self._of(run).step(loop, run)
 
     def _of(self, run: Any) -> Execution:
-        return self.compiler if run.shape in self.compiled else self.plain
+        return self.compiler if run.shape in self.compiled_sizes else self.eager
