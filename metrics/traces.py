@@ -1,4 +1,4 @@
-"""What a trace says of an image: accepted lengths, the mass that a rule moved, and how far the
+"""What a trace says of an image: accepted lengths, the TV shift of a rule, and how far the
 committed code's law is from p at recorded nodes.
 
 Definitions (docs/results.md, "How each figure is defined"), over the steps after the prefill. The
@@ -92,7 +92,7 @@ def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:
     return found
 
 
-class MovedMass(NamedTuple):
+class TvShift(NamedTuple):
     """TV(p, p_A) over the verified positions of a run, and the largest bound declared there."""
 
     mean: float
@@ -100,17 +100,17 @@ class MovedMass(NamedTuple):
     bound_max: float
 
 
-def moved_mass(moved: ArrayLike, bound: ArrayLike, kind: ArrayLike) -> MovedMass:
+def tv_shift_summary(tv_shift: ArrayLike, bound: ArrayLike, kind: ArrayLike) -> TvShift:
     """Summary over positions at which a draft was tested (kind draft, relaxed or corrected).
 
-    moved, bound, kind: equal shapes, as in `Trace`. An AR run has no such position: all zeros.
+    tv_shift, bound, kind: equal shapes, as in `Trace`. An AR run has no such position: all zeros.
     """
     tested = np.isin(np.asarray(kind), _TESTED)
-    mass, limit = np.asarray(moved, np.float64), np.asarray(bound, np.float64)
+    mass, limit = np.asarray(tv_shift, np.float64), np.asarray(bound, np.float64)
     mass, limit = mass[tested], limit[tested]
     if not mass.size:
-        return MovedMass(0.0, 0.0, 0.0)
-    return MovedMass(float(mass.mean()), float(mass.max()), float(limit.max()))
+        return TvShift(0.0, 0.0, 0.0)
+    return TvShift(float(mass.mean()), float(mass.max()), float(limit.max()))
 
 
 def tested_share(kinds: Iterable[ArrayLike]) -> np.ndarray:

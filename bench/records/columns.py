@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 MERGED = "records.parquet"  # the file of a run
 LATENCY, BATCHED, QUALITY, RESEED = "latency", "batched", "quality", "reseed"  # the protocols
 
@@ -99,7 +99,7 @@ accepted         int16s  drafts  accepted, per step
 kind             bytes   -   per code: decoders.api.CodeKind
 depth            bytes   -   per code: depth in the draft tree
 step             int32s  -   per code: the target forward that committed it
-moved            floats  -   per code: mass moved, TV(p, p_A)
+tv_shift         floats  -   per code: TV(p, p_A)
 bound            floats  -   per code: bound declared on it
 codes            int32s  -   the codes of the image
 tv_output        floats  -   per recorded pair: TV of the rule's output from p
@@ -167,9 +167,9 @@ recall           float   -   share of real images close to some image
 clip             float   -   100 times the cosine of image and caption
 clip_lo          float   -   lower end of its 95 % interval
 clip_hi          float   -   upper end
-tv_bound         float   -   greatest bound declared on the mass moved at a code
-tv_moved_mean    float   -   mass moved per code, mean
-tv_moved_max     float   -   mass moved per code, greatest
+tv_bound         float   -   greatest bound declared on TV(p, p_A) at a code
+tv_shift_mean    float   -   TV(p, p_A) per code, mean
+tv_shift_max     float   -   TV(p, p_A) per code, greatest
 tv_output        float   -   output TV per committed code; of bonus and first codes it is 0
 tv_output_lo     float   -   lower end of its 95 % interval over images
 tv_output_hi     float   -   upper end

@@ -237,7 +237,7 @@ def _bound_columns(section: Section) -> list[Column]:
         return _with_interval(entry, paired.CLIP_LESS, digits, section.is_noise(entry, "clip"))
 
     figures = (
-        ("tv_moved_mean", "moved mass, mean", 4), ("tv_moved_max", "max", 3),
+        ("tv_shift_mean", "TV(p, p_A), mean", 4), ("tv_shift_max", "max", 3),
         ("tv_bound", "bound, max", 3), ("tv_tested", "TV, tested codes", 3),
         ("tv_declared_bound", "declared bound", 3), ("n_quality", "images judged", 0),
     )  # fmt: skip

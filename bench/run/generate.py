@@ -126,7 +126,7 @@ def check(generation: Generation, batch: int, model: ImageModel) -> None:
     codes, trace = generation.codes, generation.trace
     _require("codes", codes, (batch, length), vocab - 1)
     most = {"kind": len(CodeKind) - 1, "step": 2**31 - 1, "depth": 255}
-    for name in ("kind", "step", "depth", "moved", "bound"):
+    for name in ("kind", "step", "depth", "tv_shift", "bound"):
         _require(f"trace.{name}", getattr(trace, name), (batch, length), most.get(name))
     for name in ("target_calls", "drafter_calls"):
         _require(f"trace.{name}", getattr(trace, name), (batch,), 2**31 - 1)
@@ -188,7 +188,7 @@ def to_records(outcome: Outcome, timed: bool, rule: AcceptRule | None) -> list[d
             "path": ", ".join(f"{phase}={ran}" for phase, ran in trace.path.items()),
             "codes": outcome.generation.codes[b].tolist(),
         }
-        for column in ("kind", "depth", "step", "moved", "bound"):
+        for column in ("kind", "depth", "step", "tv_shift", "bound"):
             row[column] = getattr(trace, column)[b].tolist()
         rows.append(row)
     return rows

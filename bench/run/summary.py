@@ -1,6 +1,6 @@
 """summary.csv: one row per decoder, made from the rows of a run (METHODS 5).
 
-Times come from the latency protocol. Acceptance, mass moved and quality come from the quality
+Times come from the latency protocol. Acceptance, TV shift and quality come from the quality
 protocol (from latency rows where there is none). The speed-up is the paired ratio to the baseline
 of the same temperature and guidance. The baseline under a second seed has a row of its own, named
 `<baseline> (reseed)`: they tell what is noise.
@@ -30,7 +30,7 @@ from bench.records.load import JUDGED
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.stats import UNKNOWN, student_ratio
-from metrics.traces import moved_mass, tested_share
+from metrics.traces import tested_share, tv_shift_summary
 
 log = logging.getLogger(__name__)
 NAN = math.nan
@@ -42,7 +42,7 @@ LATENCY = ("latency_mean_s", "latency_p50_s", "latency_p95_s")
 IDENTITY = COLUMNS[:12]  # as rows have them
 POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
 MASS = (
-    "tv_bound", "tv_moved_mean", "tv_moved_max", "tv_output", "tv_output_lo", "tv_output_hi",
+    "tv_bound", "tv_shift_mean", "tv_shift_max", "tv_output", "tv_output_lo", "tv_output_hi",
     "tv_output_bound", "tv_tested", "tv_declared_bound",
 )  # fmt: skip
 UNSCORED = Scores()
@@ -158,11 +158,13 @@ def _baseline(variants: Sequence[DecoderVariant], one: DecoderVariant) -> str | 
 
 
 def _acceptance(used: pd.DataFrame) -> dict[str, float]:
-    """Codes and accepted drafts per target forward (pooled over images), forwards, mass moved."""
+    """Codes and accepted drafts per target forward (pooled over images), forwards, TV shift."""
     if used.empty:
         return dict.fromkeys((*POOLED, "nfe", *MASS), NAN)
     nfe = used["nfe"].to_numpy(float)
-    moved = moved_mass(*(np.concatenate(used[c].to_list()) for c in ("moved", "bound", "kind")))
+    tv_shift = tv_shift_summary(
+        *(np.concatenate(used[c].to_list()) for c in ("tv_shift", "bound", "kind"))
+    )
     away, limit, declared = (
         used[name].map(np.sum).to_numpy(float)
         for name in ("tv_output", "tv_output_bound", "tv_declared_bound")
@@ -176,9 +178,9 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     return {
         **{name: float((used[name] * nfe).sum(min_count=1) / nfe.sum()) for name in POOLED},
         "nfe": float(nfe.mean()),
-        "tv_bound": moved.bound_max,
-        "tv_moved_mean": moved.mean,
-        "tv_moved_max": moved.max,
+        "tv_bound": tv_shift.bound_max,
+        "tv_shift_mean": tv_shift.mean,
+        "tv_shift_max": tv_shift.max,
         "tv_output_lo": max(output.lo, 0.0),
         "tv_output_hi": output.hi,
         "tv_output": _over(away, codes),

@@ -173,9 +173,9 @@ class Trace:
     step: Tensor  # [B, L] int32, the step that committed the code
     depth: Tensor  # [B, L] uint8, depth in the draft tree (1 = child of the root); AR: 0
     # [B, L] float32, TV(p, p_A) of the draft that was accepted, or of the first that was rejected.
-    moved: Tensor
-    # [B, L] float32, the bound that the rule declared on `moved`. It is of one child of the node:
-    # on a tree neither it nor a sum of it bounds the law of the output.
+    tv_shift: Tensor
+    # [B, L] float32, the bound that the rule declared on `tv_shift`. It is of one child of the
+    # node: on a tree neither it nor a sum of it bounds the law of the output.
     bound: Tensor
     accepted: Tensor  # [B, S] int16
     target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)

@@ -215,7 +215,7 @@ class Verified:
     count: Tensor  # [B] int64, drafts accepted
     last_code: Tensor  # [B] int64, the corrected or bonus code behind them
     bonus: Tensor  # [B] bool, True where the last accepted node had no draft to reject
-    moved: Tensor  # [B, D + 1] float32, TV(p, p_A) of the draft tested at each depth
+    tv_shift: Tensor  # [B, D + 1] float32, TV(p, p_A) of the draft tested at each depth
     bound: Tensor  # [B, D + 1] float32, the bound that was declared on it
     relaxed: Tensor  # [B, D] bool, accepted by the relaxed rule alone
 
@@ -256,8 +256,8 @@ class Acceptance:
     accept: Tensor  # [...] float32, acceptance probability
     strict: Tensor  # [...] float32, what the exact rule would have accepted with
     residual: Tensor  # [..., V] float32, the distribution to go on with after a rejection
-    moved: Tensor  # [...] float32, TV(p, p_A)
-    bound: Tensor  # [...] float32, declared bound on `moved`
+    tv_shift: Tensor  # [...] float32, TV(p, p_A)
+    bound: Tensor  # [...] float32, declared bound on `tv_shift`
 
 
 class AcceptRule(Protocol):

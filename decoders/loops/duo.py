@@ -201,7 +201,7 @@ class UnreadLast(Verifier):
             whole.count.clamp_max(last),
             torch.where(stands, draft.codes[:, -1], whole.last_code),
             whole.bonus,
-            whole.moved[:, :-1],
+            whole.tv_shift[:, :-1],
             whole.bound[:, :-1],
             whole.relaxed,
         )

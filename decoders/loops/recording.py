@@ -68,7 +68,7 @@ class Recorder:
         self.kind = torch.zeros(size, dtype=torch.uint8, device=device)
         self.step = torch.zeros(size, dtype=torch.int32, device=device)
         self.depth = torch.zeros(size, dtype=torch.uint8, device=device)
-        self.moved = torch.zeros(size, device=device)
+        self.tv_shift = torch.zeros(size, device=device)
         self.bound = torch.zeros(size, device=device)
         self.accepted = torch.full((batch, length), -1, dtype=torch.int16, device=device)
         self.steps = torch.zeros(batch, dtype=torch.long, device=device)  # of each image so far
@@ -112,7 +112,7 @@ class Recorder:
         self.bad |= (total - total) != 0
 
 
-PER_CODE = ("codes", "kind", "step", "depth", "moved", "bound")
+PER_CODE = ("codes", "kind", "step", "depth", "tv_shift", "bound")
 
 
 class Finished:

@@ -209,7 +209,7 @@ class Speculative(BaseLoop):
             run.length,
             committed,
             kind=torch.where(drafted, drafts, last[:, None]),
-            moved=verified.moved,
+            tv_shift=verified.tv_shift,
             bound=verified.bound,
             step=(record.steps + 1)[:, None].expand_as(committed),
             depth=record.depths * drafted,

@@ -4,7 +4,7 @@ Such a step commits a path of the draft tree, uniform over the leaves and untest
 to the mean codes per forward so far less one, and a root from the target's last law follows. The
 drafter goes on from there with its old feature. The next forward runs on the skipped codes too, so
 a skipped and a verified step are one draft here: a chain of S codes with a tree under it. The rule
-judges the tree. Of a chain's code TV(p, q) is recorded, as moved mass and as bound.
+judges the tree. Of a chain's code TV(p, q) is recorded, as TV shift and as bound.
 """
 
 from __future__ import annotations
@@ -102,7 +102,12 @@ class Untested(TokenVerifier):
         if isinstance(draft, Skipped):
             size = draft.laws.shape[1]
             away = 0.5 * (law.p[:, :size] - draft.laws).abs().sum(-1)  # [B, S], TV(p, q)
-            for name, value in {"accept": 1.0, "strict": 0.0, "moved": away, "bound": away}.items():
+            for name, value in {
+                "accept": 1.0,
+                "strict": 0.0,
+                "tv_shift": away,
+                "bound": away,
+            }.items():
                 first = getattr(verdicts, name)[:, :size, 0]  # of each node's first child
                 first.copy_(torch.where(draft.stands[:, :size], value, first))
         return verdicts

@@ -160,7 +160,7 @@ def trace_of(batch: int, length: int) -> Trace:
         kind=torch.full_like(nothing, CodeKind.TARGET).byte(),
         step=torch.arange(length).int().expand(batch, -1),
         depth=nothing.byte(),
-        moved=nothing,
+        tv_shift=nothing,
         bound=nothing,
         accepted=torch.zeros(batch, calls).short(),
         target_calls=torch.full((batch,), calls, dtype=torch.int32),

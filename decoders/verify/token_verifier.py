@@ -43,10 +43,10 @@ class TokenVerifier(Verifier):
         else:
             u = self.tests(noise, place[:, None] + draft.depth, codes.shape[-1])
         path = self.path(law, draft, (u < verdicts.accept) & valid)
-        moved, bound, relaxed = along_path(path, verdicts, u)
+        tv_shift, bound, relaxed = along_path(path, verdicts, u)
         bonus = ~at_node(valid, path.last).any(-1)  # [B]
         last = self.last_code(law, verdicts, path, noise, place)
-        return Verified(path.nodes, path.count, last, bonus, moved, bound, relaxed)
+        return Verified(path.nodes, path.count, last, bonus, tv_shift, bound, relaxed)
 
     def verdicts(
         self, law: TargetProbs, draft: Draft, codes: Tensor, valid: Tensor, place: Tensor
@@ -56,11 +56,11 @@ class TokenVerifier(Verifier):
         if not law.greedy:
             return test_children(rule, law.p, draft.q, codes, valid)
         judged = rule.greedy(law.p[:, :, None], codes)  # p [B, N + 1, 1, V]: once a node
-        accept, strict, moved, bound = (
+        accept, strict, tv_shift, bound = (
             torch.where(valid, value, 0.0)
-            for value in (judged.accept, judged.strict, judged.moved, judged.bound)
+            for value in (judged.accept, judged.strict, judged.tv_shift, judged.bound)
         )
-        return Verdicts(accept, strict, moved, bound, residual=law.p)
+        return Verdicts(accept, strict, tv_shift, bound, residual=law.p)
 
     def tests(self, noise: Any, places: Tensor, count: int) -> Tensor:
         """The uniforms of `count` children of every node, [B, N + 1, count]; places [B, N + 1]."""
@@ -83,7 +83,7 @@ class TokenVerifier(Verifier):
 
 
 def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(moved, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D].
+    """(tv_shift, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D].
 
     Past the accepted drafts: the first child that was tested and rejected.
     """
@@ -91,10 +91,10 @@ def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tenso
     depth = path.order.shape[1]
     flat = path.nodes * width + F.pad(path.order, (0, 1))  # [B, D + 1] (node, child taken)
     taken = flat.clamp_max(u.shape[1] * width - 1)
-    moved = verdicts.moved.reshape(batch, -1).gather(1, taken)
+    tv_shift = verdicts.tv_shift.reshape(batch, -1).gather(1, taken)
     bound = verdicts.bound.reshape(batch, -1).gather(1, taken)
     relaxed = (u >= verdicts.strict).reshape(batch, -1).gather(1, taken[:, :depth])
-    return moved, bound, relaxed
+    return tv_shift, bound, relaxed
 
 
 # ---- tests of all children, without randomness -------------------------------------------------
@@ -106,7 +106,7 @@ class Verdicts:
 
     accept: Tensor
     strict: Tensor
-    moved: Tensor
+    tv_shift: Tensor
     bound: Tensor
     residual: Tensor
 
@@ -123,11 +123,11 @@ def test_children(
     p becomes the rule's residual and q loses the rejected code. Invalid children are never
     accepted.
     """
-    columns: list[list[Tensor]] = [[], [], [], []]  # accept, strict, moved, bound
+    columns: list[list[Tensor]] = [[], [], [], []]  # accept, strict, tv_shift, bound
     count = codes.shape[-1]
     for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
         test = rule.test(p, q, x)
-        outcome = test.accept, test.strict, test.moved, test.bound
+        outcome = test.accept, test.strict, test.tv_shift, test.bound
         for values, value in zip(columns, outcome, strict=True):
             values.append(value if value.shape == x.shape else value.expand_as(x))
         p = torch.where(real, test.residual, p)
@@ -136,8 +136,8 @@ def test_children(
     one = count == 1
     stacked = [values[0].unsqueeze(-1) if one else torch.stack(values, -1) for values in columns]
     judged = torch.where(valid, torch.stack(stacked), 0.0)  # [4, B, n, K]
-    accept, strict, moved, bound = judged.unbind(0)
-    return Verdicts(accept, strict, moved, bound, residual=p)
+    accept, strict, tv_shift, bound = judged.unbind(0)
+    return Verdicts(accept, strict, tv_shift, bound, residual=p)
 
 
 # ---- the path through a draft -------------------------------------------------------------------

@@ -49,6 +49,6 @@ def drawn_from(draft: Draft, name: str) -> Tensor:
 
 
 def exactly_verified(nodes: Tensor, count: Tensor, last: Tensor, bonus: Tensor) -> Verified:
-    """Of an exact verifier: nothing is moved, no draft is accepted by a relaxed rule alone."""
+    """Of an exact verifier: the TV shift is 0, no draft is accepted by a relaxed rule alone."""
     none = torch.zeros(nodes.shape, device=nodes.device)  # [B, D + 1]
     return Verified(nodes, count, last, bonus, none, none, none[:, 1:].bool())

@@ -230,7 +230,7 @@ class FakeLoop:
             kind=row(kind, torch.uint8),
             step=row(steps, torch.int32),
             depth=row([0] * LENGTH, torch.uint8),
-            moved=row([0.05] * LENGTH, torch.float32),
+            tv_shift=row([0.05] * LENGTH, torch.float32),
             bound=row([0.1] * LENGTH, torch.float32),
             accepted=row(accepted, torch.int16),
             target_calls=torch.full((batch,), calls, dtype=torch.int32),

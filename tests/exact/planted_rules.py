@@ -24,7 +24,7 @@ def stale_test_children(usual, law, draft, codes, valid, place):
     if law.greedy:
         return usual(law, draft, codes, valid, place)
     rule, p, q = usual.__self__.rule, law.p, draft.q
-    columns = {"accept": [], "strict": [], "moved": [], "bound": []}
+    columns = {"accept": [], "strict": [], "tv_shift": [], "bound": []}
     for j in range(codes.shape[-1]):
         test = rule.test(p, q, codes[..., j])
         for name, values in columns.items():
@@ -146,7 +146,7 @@ class GenerousGreedy(Lantern):
 
     def greedy(self, p, x):
         found = super().greedy(p, x)
-        hit = (pick(p, x) + found.moved >= 0.5 * p.amax(-1)).float()
+        hit = (pick(p, x) + found.tv_shift >= 0.5 * p.amax(-1)).float()
         return replace(found, accept=torch.maximum(found.accept, hit))
 
 
@@ -170,7 +170,7 @@ class NoBound(Lantern):
     def greedy(self, p, x):
         found = super().greedy(p, x)
         nan = torch.full_like(found.bound, torch.nan)
-        return replace(found, accept=torch.ones_like(found.accept), bound=nan, moved=nan)
+        return replace(found, accept=torch.ones_like(found.accept), bound=nan, tv_shift=nan)
 
 
 def in_logs(found, p, q, x):

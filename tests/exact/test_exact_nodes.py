@@ -93,13 +93,13 @@ def test_one_deterministic_child_gives_p_a_itself_which_is_as_defined(name):
     for _, p, _ in PAIRS:
         test = rule.test(p.expand(VOCAB, -1), None, EVERY)
         most = torch.full_like(p, 0.3) if name == "lantern" else 3 * p  # p_A(x) <= lambda p(x)
-        assert (test.moved <= test.bound + 1e-6).all() and (test.moved <= most + 1e-6).all()
+        assert (test.tv_shift <= test.bound + 1e-6).all() and (test.tv_shift <= most + 1e-6).all()
         for x in range(VOCAB):
             law = node_law(rule, p, None, EVERY[[x]])
-            assert law.tv == pytest.approx(float(test.moved[x]), abs=1e-6)
+            assert law.tv == pytest.approx(float(test.tv_shift[x]), abs=1e-6)
             assert law.tv <= law.declared + 1e-5
         wanted, _, near_edge = reference.at(p.double().expand(VOCAB, -1), EVERY)
-        assert torch.allclose(test.moved.double()[~near_edge], wanted[~near_edge], atol=1e-6)
+        assert torch.allclose(test.tv_shift.double()[~near_edge], wanted[~near_edge], atol=1e-6)
 
 
 def test_several_deterministic_children_keep_the_composed_bound():

@@ -142,4 +142,4 @@ class Boundless(ZipAR):
 def test_a_loop_that_claims_no_law_is_broken_where_what_it_says_is_no_number():
     found = check_decoder(DecoderSpec("x", PartSpec(f"{__name__}.Boundless")), TAU_0)
     assert found.verdict == "broken"
-    assert "the rule's moved mass or its bound is not finite" in found.detail
+    assert "the rule's TV shift or its bound is not finite" in found.detail

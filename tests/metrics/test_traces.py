@@ -9,7 +9,7 @@ import torch
 from decoders.api import Acceptance, CodeKind, Trace, VerifiedPairs
 from metrics import MetricError
 from metrics.node_law import along, node_law, ordered_draws
-from metrics.traces import from_trace, image_acceptance, moved_mass, output_tv, steps_by_depth
+from metrics.traces import from_trace, image_acceptance, output_tv, steps_by_depth, tv_shift_summary
 
 V = 7
 
@@ -170,6 +170,6 @@ def test_many_draws_are_followed_along_the_recorded_ones(monkeypatch):
 
 def test_moved_mass_counts_tested_positions_only():
     kind = [[CodeKind.TARGET, CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.BONUS, CodeKind.CORRECTED]]
-    found = moved_mass([[9.0, 0.0, 0.3, 9.0, 0.6]], [[0.0, 0.2, 0.4, 0.0, 0.4]], kind)
+    found = tv_shift_summary([[9.0, 0.0, 0.3, 9.0, 0.6]], [[0.0, 0.2, 0.4, 0.0, 0.4]], kind)
     assert found == pytest.approx((0.3, 0.6, 0.4))  # mean, largest, largest bound
-    assert moved_mass([0.0], [0.0], [CodeKind.TARGET]) == (0.0, 0.0, 0.0)
+    assert tv_shift_summary([0.0], [0.0], [CodeKind.TARGET]) == (0.0, 0.0, 0.0)

@@ -31,8 +31,8 @@ def greedy_check(case: GateCase) -> tuple[CheckResult, CheckResult, bool]:
         moved, bound, differences = _justified(run, done, case.sampling)
     elif equal < PROMPTS:
         differences = [f"{PROMPTS - equal} of {PROMPTS} images differ from greedy AR"]
-    if not bool(torch.isfinite(torch.stack([done.trace.bound, done.trace.moved])).all()):
-        fault = "the rule's moved mass or its bound is not finite"
+    if not bool(torch.isfinite(torch.stack([done.trace.bound, done.trace.tv_shift])).all()):
+        fault = "the rule's TV shift or its bound is not finite"
     evidence = {
         "images_equal_to_ar": equal,
         "share_of_drafts": float((done.trace.depth > 0).double().mean()),
@@ -68,9 +68,11 @@ def _justified(run: Trial, done: Generation, sampling: Sampling) -> tuple[float,
         wrong.append("a code that was not drafted is not the argmax")
     reference = ReferenceRule.of(run.decoder.rule, run.model)
     if reference is None:
-        within = trace.moved <= trace.bound + MASS
-        wrong += ["moved mass exceeds the bound"] * (not bool(within[drafted].all()))
-        pairs = list(zip(trace.moved[drafted].tolist(), trace.bound[drafted].tolist(), strict=True))
+        within = trace.tv_shift <= trace.bound + MASS
+        wrong += ["a TV shift exceeds its bound"] * (not bool(within[drafted].all()))
+        pairs = list(
+            zip(trace.tv_shift[drafted].tolist(), trace.bound[drafted].tolist(), strict=True)
+        )
         return *max(pairs, default=(0.0, 0.0)), wrong
     within, x = p[drafted], done.codes[drafted]  # [n, V], [n]
     moved, bound, near_edge = reference.at(within, x)
@@ -78,7 +80,7 @@ def _justified(run: Trial, done: Generation, sampling: Sampling) -> tuple[float,
     told = ~near_edge & (at[drafted] < peak[drafted] - MASS)
     if not bool((at[drafted] + moved >= peak[drafted] - MASS)[told].all()):
         wrong.append("an accepted draft's p_A(x) is not the largest entry of p_A")
-    if not bool((trace.moved[drafted] <= bound + MASS)[told].all()):
+    if not bool((trace.tv_shift[drafted] <= bound + MASS)[told].all()):
         wrong.append("an accepted draft moved more mass than its bound")
     pairs = list(zip(moved[told].tolist(), bound[told].tolist(), strict=True))
     return *max(pairs, default=(0.0, 0.0)), wrong

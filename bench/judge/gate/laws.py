@@ -209,9 +209,9 @@ def definition_check(case: GateCase) -> CheckResult:
     for _, p, _ in random_pairs(24, EACH, seed=5):
         test = rule.test(p.expand(24, -1), None, x)
         moved, bound, near_edge = reference.at(p.double().expand(24, -1), x)
-        gaps = [test.moved - moved, test.accept - (p + moved).clamp_max(1.0)]
+        gaps = [test.tv_shift - moved, test.accept - (p + moved).clamp_max(1.0)]
         worst = max(worst, *(_largest(gap.abs()[~near_edge]) for gap in gaps))
-        over = max(over, _largest((test.moved - bound)[~near_edge]))
+        over = max(over, _largest((test.tv_shift - bound)[~near_edge]))
     faults = [f"p_A differs by {worst:.4f} from its definition"] * (worst > SLACK)
     faults += [f"the mass moved exceeds the bound by {over:.4f}"] * (over > SLACK)
     return CheckResult("definition", joined(*faults), {"largest_difference": worst})

@@ -102,7 +102,7 @@ def trace(made: Made, rng: np.random.Generator) -> dict[str, Any]:
         "kind": rng.integers(0, 5 if relaxed else 2 if drafts else 1, LENGTH).tolist(),
         "depth": [0] * LENGTH,
         "step": [0] * LENGTH,
-        "moved": (made.bound * rng.random(LENGTH)).tolist(),
+        "tv_shift": (made.bound * rng.random(LENGTH)).tolist(),
         "bound": [made.bound] * LENGTH,
         "codes": rng.integers(0, 1024, LENGTH).tolist(),
         "tv_output": [made.output_tv] * 3 * drafts,
@@ -161,7 +161,7 @@ def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
         return line
     for name in ("mal", "mal_no_bonus", "mal_expected", "nfe"):
         line[name] = float(np.mean([r[name] for r in rows]))
-    speed, moved = base.seconds / made.seconds, np.concatenate([r["moved"] for r in rows])
+    speed, moved = base.seconds / made.seconds, np.concatenate([r["tv_shift"] for r in rows])
     line |= ends("speedup", speed, speed * 0.035, speed * 0.035)
     line |= ends("fid", made.fid, 0.45, 0.5) | ends("fid_debiased", made.fid - 3, 0.45, 0.5)
     line |= ends("kid", 0.0021, 0.0009, 0.0009) | ends("clip", made.clip, 0.0012, 0.0013)
@@ -170,8 +170,8 @@ def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "n_latency": 20, "latency_mean_s": made.seconds, "latency_p50_s": made.seconds * 0.99,
         "latency_p95_s": made.seconds * 1.07, "speedup_blocks": 10, "speedup_least": speed * 0.9,
         "speedup_greatest": speed * 1.1, "n_quality": 256, "fid_features": "scenes-clip",
-        "precision": 0.71, "recall": 0.655, "tv_bound": made.bound, "tv_moved_mean": moved.mean(),
-        "tv_moved_max": moved.max(), "tv_tested": made.output_tv,
+        "precision": 0.71, "recall": 0.655, "tv_bound": made.bound, "tv_shift_mean": moved.mean(),
+        "tv_shift_max": moved.max(), "tv_tested": made.output_tv,
         "tv_output_bound": made.output_tv + 0.05, "tv_declared_bound": made.bound,
         "exactness": made.verdict, "peak_memory_mb": 912.0, "status": "ok",
     }  # fmt: skip

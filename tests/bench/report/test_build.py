@@ -49,7 +49,7 @@ def test_a_run_without_quality_pictures_and_traces_shows_nothing_empty(tmp_path)
     folder = write_run(tmp_path, (DECODERS[0], DECODERS[4]), prompts=3, reseed=False, **absent)
     shutil.rmtree(folder / "images")  # as a published run: the rows still name them
     table = pd.read_parquet(folder / "records.parquet")
-    for column in ("kind", "depth", "step", "accepted", "moved", "bound", "codes", "tv_output"):
+    for column in ("kind", "depth", "step", "accepted", "tv_shift", "bound", "codes", "tv_output"):
         table[column] = [[] for _ in table.index]
     table.to_parquet(folder / "records.parquet")
     stale = folder / "report" / "contact_sheet.webp"

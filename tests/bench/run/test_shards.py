@@ -52,7 +52,7 @@ def test_shards_of_the_embedded_model_give_the_same_rows(tmp_path, monkeypatch):
     ]  # fmt: skip
     whole, parts = (compose_study([*words, f"run_dir={tmp_path / name}"]) for name in "wp")
     rows = run_study(whole).rows
-    for name in ("tv_output", "tv_declared_bound", "tv_output_bound", "moved", "bound", "codes"):
+    for name in ("tv_output", "tv_declared_bound", "tv_output_bound", "tv_shift", "bound", "codes"):
         assert (rows[name].map(len) > 0).any(), f"{name}: there is something to compare"
     pd.testing.assert_frame_equal(same(sharded(parts, 3)), same(rows))
 

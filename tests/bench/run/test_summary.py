@@ -70,7 +70,7 @@ def test_acceptance_and_mass_moved(done):
     table = summary_of(result)
     assert table.loc["fake_spec", ["mal", "mal_no_bonus", "nfe"]].tolist() == [3, 2, 5]
     assert table.loc["fake_ar", ["mal", "mal_no_bonus", "nfe"]].tolist() == [1, 0, 15]
-    assert table.loc["fake_spec", "tv_moved_max"] == pytest.approx(0.05)
+    assert table.loc["fake_spec", "tv_shift_max"] == pytest.approx(0.05)
     assert table.loc["fake_spec", "tv_bound"] == pytest.approx(0.1)
     assert 0 <= table.loc["fake_spec", "tv_output"] < 1e-6, "the toy rule is exact"
     assert table.loc["fake_spec", "tv_output_bound"] == pytest.approx(0, abs=1e-6)

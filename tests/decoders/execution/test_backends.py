@@ -86,7 +86,7 @@ def assert_same(made: list[Any], wanted: list[Any]) -> None:
         assert torch.equal(mine.trace.kind, other.trace.kind)
         assert torch.equal(mine.trace.accepted, other.trace.accepted)
         assert torch.equal(mine.trace.drafter_calls, other.trace.drafter_calls)
-        assert torch.allclose(mine.trace.moved, other.trace.moved, atol=1e-5)
+        assert torch.allclose(mine.trace.tv_shift, other.trace.tv_shift, atol=1e-5)
         pairs, others = mine.trace.pairs, other.trace.pairs
         assert (pairs is None) == (others is None)
         if pairs is not None:

@@ -80,10 +80,10 @@ def test_the_trace_adds_up(tree: str, rule: str, temperature: float, cfg: float)
             assert depths[: int(accepted[step - 1])].tolist() == list(
                 range(1, int(accepted[step - 1]) + 1)
             )
-    assert (trace.moved <= trace.bound + 1e-6).all()
+    assert (trace.tv_shift <= trace.bound + 1e-6).all()
     assert set(trace.seconds) == {"prefill", "draft", "forward", "accept"}
     if RULES[rule].__class__ is Exact:
-        assert not (trace.kind == CodeKind.RELAXED).any() and not trace.moved.any()
+        assert not (trace.kind == CodeKind.RELAXED).any() and not trace.tv_shift.any()
     calls = trace.drafter_calls - 1  # the prefix
     assert torch.equal(calls, trace.target_calls * TREES[tree].depth)
 

@@ -85,7 +85,7 @@ def require_alone(decoder: Any, rows: int) -> Generation:
             assert torch.equal(getattr(many.trace, name)[i], getattr(one.trace, name)[0]), name
         assert torch.equal(many.trace.accepted[i, :steps], one.trace.accepted[0])
         assert (many.trace.accepted[i, steps:] == -1).all()
-        for name in ("moved", "bound", "expected"):
+        for name in ("tv_shift", "bound", "expected"):
             mine, alone = getattr(many.trace, name)[i], getattr(one.trace, name)[0]
             assert torch.allclose(mine, alone, atol=1e-4, equal_nan=True), name
     return many

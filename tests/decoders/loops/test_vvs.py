@@ -60,7 +60,7 @@ def test_without_a_skipped_step_it_is_lantern_code_by_code(tau):
     assert torch.equal(plain.codes, same.codes)
     for name in ("kind", "step", "depth", "target_calls", "drafter_calls"):
         assert torch.equal(getattr(plain.trace, name), getattr(same.trace, name)), name
-    torch.testing.assert_close(plain.trace.moved, same.trace.moved)
+    torch.testing.assert_close(plain.trace.tv_shift, same.trace.tv_shift)
 
 
 @pytest.mark.parametrize("tree", [DYNAMIC, OPT], ids=["dynamic", "opt"])
@@ -80,7 +80,7 @@ def test_a_skipped_code_records_its_distance_from_the_target(tree, watched):
                 away = 0.5 * (p[b, here] - laws[b, i]).abs().sum()
                 assert float(laws[b, i].sum()) == pytest.approx(1.0, abs=1e-5)
                 assert float(laws[b, i, made.codes[b, here]]) > 0
-                assert float(made.trace.moved[b, here]) == pytest.approx(float(away), abs=1e-5)
+                assert float(made.trace.tv_shift[b, here]) == pytest.approx(float(away), abs=1e-5)
                 assert float(made.trace.bound[b, here]) == pytest.approx(float(away), abs=1e-5)
                 assert int(made.trace.kind[b, here]) == CodeKind.RELAXED
                 assert here > 6  # never in the first row

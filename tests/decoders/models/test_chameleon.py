@@ -84,7 +84,7 @@ def test_row_ends_stand_in_their_places(folder, tree, rule):
     rows = made.codes.view(12, C.GRID, C.GRID + 1)
     assert (rows[:, :, -1] == C.CODES).all()
     assert (rows[:, :, :-1] < C.CODES).all()
-    assert (made.trace.moved <= made.trace.bound + 1e-6).all()
+    assert (made.trace.tv_shift <= made.trace.bound + 1e-6).all()
     assert model.tokenizer.decode(made.codes).shape == (12, 3, 2 * C.GRID, 2 * C.GRID)
 
 

@@ -133,7 +133,7 @@ def test_every_kind_of_decoder_runs_and_exact_ones_give_ars_codes(model: ImageMo
     assert made["chain"].trace.drafter_calls.min() > 0
     drawn = codes_of(model, Sampling(cfg=2.0), ["lantern"])["lantern"]
     assert drawn.codes.max() < model.target.vocab_size
-    assert (drawn.trace.moved <= drawn.trace.bound + 1e-6).all()
+    assert (drawn.trace.tv_shift <= drawn.trace.bound + 1e-6).all()
     if model.draws:
         pictures = model.tokenizer.decode(drawn.codes)
         assert pictures.shape[:2] == (2, 3) and float(pictures.std()) > 0.01

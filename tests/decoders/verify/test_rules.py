@@ -60,9 +60,11 @@ def test_the_paper_rule_is_its_definition(seed: int, drawn: bool, name: str) -> 
             float(min(1.0, moved[x] / against[x])), abs=1e-6
         )
         assert float(found.strict) == pytest.approx(float(min(1.0, p[x] / against[x])), abs=1e-6)
-        assert float(found.moved) == pytest.approx(float(p[admitted].sum()), abs=1e-6)
-        assert float(found.moved) <= max(bound, 0) + 1e-6
-        assert float(0.5 * (p - moved).abs().sum()) == pytest.approx(float(found.moved), abs=1e-6)
+        assert float(found.tv_shift) == pytest.approx(float(p[admitted].sum()), abs=1e-6)
+        assert float(found.tv_shift) <= max(bound, 0) + 1e-6
+        assert float(0.5 * (p - moved).abs().sum()) == pytest.approx(
+            float(found.tv_shift), abs=1e-6
+        )
         if float(left.sum()) > 1e-6:
             torch.testing.assert_close(found.residual, left / left.sum(), atol=1e-5, rtol=1e-4)
 
@@ -119,10 +121,10 @@ def test_greedy_accepts_where_p_a_peaks() -> None:
     """k = 2, delta = 0.26: code 4 admits nothing, as its nearest, 3, has 0.30; the peak is 0.30."""
     rule, every = Lantern(LINE, k=2, delta=0.26), torch.arange(6)
     found = rule.greedy(P.expand(6, -1), every)
-    raised = (P + found.moved).tolist()
+    raised = (P + found.tv_shift).tolist()
     assert raised == pytest.approx([0.35, 0.35, 0.25, 0.50, 0.15, 0.35])
     assert found.accept.tolist() == [float(r >= 0.3) for r in raised]
-    assert (found.moved <= found.bound).all()
+    assert (found.tv_shift <= found.bound).all()
     assert Exact().greedy(P.expand(6, -1), every).accept.tolist() == [0, 0, 0, 1, 0, 0]
     tied = torch.tensor([0.4, 0.4, 0.2]).expand(3, -1)  # the lowest index
     assert Exact().greedy(tied, torch.arange(3)).accept.tolist() == [1, 0, 0]
