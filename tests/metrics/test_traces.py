@@ -168,7 +168,7 @@ def test_many_draws_are_followed_along_the_recorded_ones(monkeypatch):
         assert float(tv[row]) == pytest.approx(wanted, abs=1e-6)
 
 
-def test_moved_mass_counts_tested_positions_only():
+def test_tv_shift_counts_tested_positions_only():
     kind = [[CodeKind.TARGET, CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.BONUS, CodeKind.CORRECTED]]
     found = tv_shift_summary([[9.0, 0.0, 0.3, 9.0, 0.6]], [[0.0, 0.2, 0.4, 0.0, 0.4]], kind)
     assert found == pytest.approx((0.3, 0.6, 0.4))  # mean, largest, largest bound
