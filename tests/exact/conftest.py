@@ -8,30 +8,24 @@ import pytest
 from bench.judge.gate import check, whole_law
 from bench.judge.gate.report import CheckResult
 
-CHECKS = {
-    check: ("batches_check", "definition_check", "loop_check", "wide_check"),
-    whole_law: ("enumeration_check",),
-}
+LEFT_OUT = ("batches", "definition", "loop", "wide")
 
 
 @pytest.fixture
-def found_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """`found_once(fault)`: no check runs after one that reports this fault."""
-    faults = []
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """`only(name)`: of the gate's checks this one runs, and those that all others need."""
 
-    def until(fault: str) -> None:
-        def once(check: Callable[..., CheckResult]) -> Callable[..., CheckResult]:
-            def checked(*args: Any) -> CheckResult:
-                if any(fault in one for one in faults):
-                    return CheckResult("not needed")
-                result = check(*args)
-                faults.append(result.fault)
-                return result
+    def leave(name: str) -> None:
+        for other in LEFT_OUT:
+            if other != name:
+                monkeypatch.setattr(check, f"{other}_check", lambda *_: CheckResult("left out"))
+        enumerate_ = whole_law.enumeration_check
 
-            return checked
+        def enumerated(law: str, *given: Any) -> CheckResult:
+            if law == name:
+                return enumerate_(law, *given)
+            return CheckResult(law, evidence={"not followed": float(name == "images")})
 
-        for module, names in CHECKS.items():
-            for name in names:
-                monkeypatch.setattr(module, name, once(getattr(module, name)))
+        monkeypatch.setattr(whole_law, "enumeration_check", enumerated)
 
-    return until
+    return leave

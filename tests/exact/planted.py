@@ -109,36 +109,30 @@ NoLogit = answering(without_first)  # one of the drafter's logits is NaN
 Adaptive = answering(flatter)
 
 
-def remembering(level, weight=1.5):
-    """A drafter that is told less likely what it drafted `level` places on, once the root has come
-    there: the draft was rejected, or stands now."""
+def remembering(usual, *args):
+    session, old = usual(*args), {}
+    advance, expand = session.advance, session.expand
 
-    def begin(usual, *args):
-        session, old = usual(*args), {}
-        advance, expand = session.advance, session.expand
+    def advanced(hidden, codes, count, start):
+        logits, place = advance(hidden, codes, count, start).clone(), start + count
+        for code, where in old.get("drafts", []):
+            held = 1.5 * (where == place).float()
+            logits.scatter_add_(1, code[:, None], -held[:, None].to(logits))
+        old["drafts"], old["place"] = [], place
+        return logits
 
-        def advanced(hidden, codes, count, start):
-            logits, place = advance(hidden, codes, count, start).clone(), start + count
-            for code, where in old.get("drafts", []):
-                held = weight * (where == place).float()
-                logits.scatter_add_(1, code[:, None], -held[:, None].to(logits))
-            old["drafts"], old["place"] = [], place
-            return logits
+    def expanded(codes, nodes, parents, depth):
+        if depth >= 2:
+            old["drafts"] = [*old["drafts"], (codes[:, 0], old["place"] + depth - 1)]
+        return expand(codes, nodes, parents, depth)
 
-        def expanded(codes, nodes, parents, depth):
-            if depth >= level:
-                old["drafts"] = [*old["drafts"], (codes[:, 0], old["place"] + depth - 1)]
-            return expand(codes, nodes, parents, depth)
-
-        session.advance, session.expand = advanced, expanded
-        return session
-
-    return changed(Eagle, begin=begin)
+    session.advance, session.expand = advanced, expanded
+    return session
 
 
-OwnRejected = remembering(1)  # (t2) q depends on the drafter's own rejected draft at that place
-DeepRejected = remembering(2)  # the same of what was drafted at that place as a second level
-Counting = remembering(1, 0.0)  # right: keeps a count of what it drafted, and does not use it
+# (t2) What was drafted at a place as a second level, and was rejected or stands now, is told less
+# likely there once the root has come to it.
+DeepRejected = changed(Eagle, begin=remembering)
 
 
 class OwnGenerator(Eagle):
@@ -170,26 +164,23 @@ class OwnSeed(OwnGenerator):
         return torch.Generator().manual_seed(3)
 
 
-class LastCode(Eagle):
-    """(right) A table of pairs: q depends on the last code alone, and its memory is reused."""
+def reusing(usual, *args):
+    session, memory = usual(*args), []
+    advance, expand = session.advance, session.expand
 
-    def begin(self, start, most, nodes):
-        return LastCodeSession(start.model.target.vocab_size, start.batch)
+    def advanced(*given):
+        memory[:] = [advance(*given).clone()]
+        return memory[0]
+
+    def expanded(*given):
+        memory[0].zero_()
+        return expand(*given)
+
+    session.advance, session.expand = advanced, expanded
+    return session
 
 
-class LastCodeSession:
-    def __init__(self, vocab, batch):
-        self.table = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(4))
-        self.root_code, self.calls = torch.zeros(batch, dtype=torch.long), 0
-        self.memory = torch.zeros(batch, vocab)
-
-    def advance(self, hidden, codes, count, start):
-        self.root_code = codes.gather(1, count[:, None] - 1)[:, 0]
-        return self.memory.copy_(self.table[self.root_code])
-
-    def expand(self, codes, nodes, parents, depth):
-        self.memory.zero_()
-        return self.table[codes]
+Reusing = changed(Eagle, begin=reusing)  # right: the memory of its first answer is used again
 
 
 # ---- trees --------------------------------------------------------------------------------------
@@ -289,16 +280,6 @@ class Last96(Speculative):
         return draft, torch.minimum(mask, additive_mask(seen)[:, None])
 
 
-class EmptySlot(Speculative):
-    """(23) The slot behind the draft, which was never written, is visible to attention."""
-
-    def masked(self, run, draft):
-        draft, mask = super().masked(run, draft)
-        behind = self.model.target.prefix + run.length - 1 + draft.codes.shape[1]  # [B]
-        slot = torch.arange(mask.shape[-1]) == behind.repeat(self.sampling.guidance_rows)[:, None]
-        return draft, torch.maximum(mask, additive_mask(slot)[:, None])
-
-
 class Rewritten(Speculative):
     """(right) Drafts in its own way: the mask is made a second time."""
 
@@ -337,13 +318,6 @@ def half_law(logits, sampling):
     return p / p.sum(-1, keepdim=True)
 
 
-# (4) The root and its tree one cell too far in the image.
-ShiftedGrid = changed(
-    Speculative,
-    forward=lambda usual, run, draft, mask: (
-        draft, *usual(run, replace(draft, depth=draft.depth + 1), mask)[1:]
-    ),
-)  # fmt: skip
 # (6) The loop hands over the target's distribution rounded to bf16, then normalised.
 HalfTarget = settling(half_law)
 # (7) top-k and top-p for the drafter only.
@@ -352,13 +326,6 @@ UnfilteredTarget = settling(
 )
 
 # ---- proposers ----------------------------------------------------------------------------------
-
-
-class OldDraftsNewLaw(Jacobi):
-    """Drafts of the last window stay, and the target's newest laws are declared."""
-
-    def draw(self, law, left, noise, places):
-        return torch.where(left.drafted, left.codes, super().draw(law, left, noise, places))
 
 
 class KeptTwice(Jacobi):

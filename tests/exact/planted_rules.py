@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from decoders.api import Acceptance
 from decoders.distribution import normalised, pick
-from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OWN_SLOT, TARGET_SLOT, Noise
+from decoders.noise import ACCEPT_SLOT, OWN_SLOT, Noise
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 from decoders.verify.token_verifier import TokenVerifier, Verdicts
@@ -38,12 +37,6 @@ def one_node_up(usual, law, verdicts, path, *rest):
     return usual(law, verdicts, replace(path, last=above), *rest)
 
 
-def generous(usual, law, draft, *rest):
-    found = usual(law, draft, *rest)
-    more = torch.where(draft.depth >= 2, 1.2, 1.0)[..., None]
-    return replace(found, accept=(found.accept * more).clamp_max(1))
-
-
 def three_of_four(usual, law, draft, codes, valid, place):
     found = usual(law, draft, codes, valid, place)
     others = valid & (torch.arange(valid.shape[-1]) < 3)
@@ -66,20 +59,6 @@ class SharedAcceptNoise(Noise):
         return found[..., :1].expand_as(found) if slot == ACCEPT_SLOT else found
 
 
-class TwinNoise(Noise):
-    """The corrected or bonus code is drawn with the first draft's uniform."""
-
-    def at(self, position, slot, count=1):
-        return super().at(position, DRAFT_SLOT if slot == TARGET_SLOT else slot, count)
-
-
-class InOneGo(TokenVerifier):
-    """Right: a verifier of one's own, in the place of a rule."""
-
-    def __init__(self, model):
-        super().__init__(Exact())
-
-
 class ThreeOfFour(changed(TokenVerifier, verdicts=three_of_four)):
     """The residual of a node with four children forgets the last."""
 
@@ -99,27 +78,12 @@ SharedUniform = judging(
         law, draft, SharedAcceptNoise(noise.uniform), *rest
     )
 )
-# (8) Draft and correction share a uniform.
-TwinUniform = judging(
-    last_code=lambda usual, law, verdicts, path, noise, place: usual(
-        law, verdicts, path, TwinNoise(noise.uniform), place
-    )
-)
 # (t1) From depth 4 on, the acceptance number is that of the level above.
 DeepTwin = tested_at(lambda at: at - (torch.arange(at.shape[1]) >= 3).long())  # of a chain
-# (w3) Acceptance numbers repeat within an image.
-SixteenNumbers = tested_at(lambda at: at % 16)
 # A single place is tested with the number of the one before it.
 PlaceTwice = tested_at(lambda at: torch.where(at == 100, 99, at))
 # The numbers of places from 150 on are those of 150 places before.
 LateNumbers = tested_at(lambda at: torch.where(at >= 150, at - 150, at))
-# All images of a batch are tested with the numbers of its first one.
-FirstImage = judging(
-    tests=lambda usual, noise, at, count: usual(noise.rows([0] * len(at)), at, count)
-)
-# A fifth more is accepted from the third level on.
-DeepGenerous = judging(verdicts=generous)
-FourSiblings = judging(verdicts=three_of_four)
 # (w2) The residual is cut to its 64 largest codes, once the path is known.
 LargestLast = judging(
     last_code=lambda usual, law, verdicts, *rest: usual(
@@ -148,15 +112,6 @@ class GenerousGreedy(Lantern):
         found = super().greedy(p, x)
         hit = (pick(p, x) + found.tv_shift >= 0.5 * p.amax(-1)).float()
         return replace(found, accept=torch.maximum(found.accept, hit))
-
-
-class SecondBest(Exact):
-    """(13) The draft is accepted at temperature 0 when it is among the two best codes."""
-
-    def greedy(self, p, x):
-        hit = (p.topk(2).indices == x[..., None]).any(-1).float()
-        zero = torch.zeros_like(hit)
-        return Acceptance(hit, hit, p, zero, zero)
 
 
 class NoBound(Lantern):

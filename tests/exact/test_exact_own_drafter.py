@@ -7,7 +7,7 @@ from bench.judge.gate import check_decoder
 from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
-from tests.exact.specs import EXACT, TAU_0, TAU_1, composed, drafting, part, verifying
+from tests.exact.specs import TAU_0, TAU_1, composed, drafting, part, verifying
 
 MODEL = random_model(vocab=40, grid=5, width=32)
 
@@ -34,18 +34,16 @@ def test_a_trained_medusa_is_exact(trained, sampling, small_images):
 
 
 @pytest.mark.parametrize(
-    ("drafter", "rule", "sampling", "verdict"),
+    ("rule", "sampling", "verdict"),
     [
-        ("specdec.SpecDec", EXACT, TAU_1, "exact"),
-        ("free.Free", EXACT, TAU_1, "exact"),
-        ("specdec.SpecDec", verifying("specdec.SpecDec", beta=1), TAU_0, "exact"),
-        ("specdec.SpecDec", verifying("specdec.SpecDec"), TAU_0, "relaxed"),
-        ("specdec.SpecDec", verifying("specdec.SpecDec"), TAU_1, "relaxed"),
+        (verifying("specdec.SpecDec", beta=1), TAU_0, "exact"),
+        (verifying("specdec.SpecDec"), TAU_0, "relaxed"),
+        (verifying("specdec.SpecDec"), TAU_1, "relaxed"),
     ],
 )
 @pytest.mark.usefixtures("small_images")
-def test_the_verdict_on_a_block_an_exit_and_specdec(drafter, rule, sampling, verdict):
-    found = check_decoder(composed("chain", rule, drafter=drafting(drafter)), sampling)
+def test_the_verdict_on_specdec(rule, sampling, verdict):
+    found = check_decoder(composed(rule=rule, drafter=drafting("specdec.SpecDec")), sampling)
     assert found.verdict == verdict, found
 
 

@@ -20,11 +20,7 @@ from tests.exact.specs import AR, TAU_0, TAU_1, composed, lantern, lantern_pp
 PLAIN = DecoderSpec("ar", AR)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [PLAIN, *map(composed, ["small", "dynamic"])],
-    ids=lambda s: s.name,
-)
+@pytest.mark.parametrize("spec", [PLAIN, composed("dynamic")], ids=lambda s: s.name)
 def test_exact_decoders_are_exact(spec):
     found = check_decoder(spec, TAU_1)
     assert (found.verdict, found.figure) == ("exact", 0.0), found
@@ -37,22 +33,19 @@ def test_exact_decoders_are_exact(spec):
     assert found.evidence["wide"]["codes"] == 1024
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [PLAIN, *map(composed, ["static_25", "dynamic"])],
-    ids=lambda s: s.name,
-)
-def test_greedy_decoders_give_the_tokens_of_greedy_ar(spec):
-    found = check_decoder(spec, TAU_0)
+def test_greedy_decoders_give_the_tokens_of_greedy_ar():
+    found = check_decoder(composed("static_25"), TAU_0)
     assert (found.verdict, found.figure) == ("exact", 0.0), found
     assert found.evidence["greedy"]["images_equal_to_ar"] == 64
-    if spec.tree is not None:  # drafts were accepted, so equality is no empty claim
-        assert found.evidence["greedy"]["share_of_drafts"] > 0.1
+    # Drafts were accepted, so equality is no empty claim.
+    assert found.evidence["greedy"]["share_of_drafts"] > 0.1
 
 
-def test_filters_without_guidance_are_exact_too(small_images):
+def test_filters_without_guidance_are_exact_too(only):
+    only("whole law")
     sampling = Sampling(temperature=0.7, top_k=500, top_p=0.9)
-    assert check_decoder(composed("small"), sampling).verdict == "exact"
+    found = check_decoder(composed("small"), sampling)
+    assert found.verdict == "exact" and "ways to images of 3**3" in found.detail
 
 
 def test_lantern_on_the_dynamic_tree_keeps_its_bound(small_images):
@@ -62,8 +55,9 @@ def test_lantern_on_the_dynamic_tree_keeps_its_bound(small_images):
     assert 0.1 < found.figure <= law["max_bound"]
 
 
-def test_drawn_drafts_move_more_than_lantern_pp_declares(small_images):
+def test_drawn_drafts_move_more_than_lantern_pp_declares(only):
     """p_A differs from draft to draft, so the law over drafts is no single p_A (METHODS 4)."""
+    only("node law")
     found = check_decoder(composed("small", lantern_pp()), TAU_1)
     assert (found.verdict, found.text) == ("relaxed", "relaxed")
     assert found.detail.startswith("at temperature 1, guidance 2: ")
