@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.config.checkpoints import embedded, metric_weights
+from bench.commands.fetch import embedded, metric_weights
 from bench.config.compose import compose_study
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.config.checkpoints import on_disk, sources_of
+from bench.commands.fetch import on_disk, sources_of
 from bench.config.compose import compose_study
 from bench.data.errors import BenchError
 from tests import stand_ins

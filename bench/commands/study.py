@@ -154,7 +154,7 @@ def cmd_report(words: Sequence[str]) -> int:
 
 def _finished(words: Sequence[str]) -> Path | None:
     """The folder of a finished run that the words name with nothing else."""
-    folder = Path(words[0].partition("=")[2]).expanduser() if len(words) == 1 else None
+    folder = Path(words[0].partition("=")[2]) if len(words) == 1 else None
     named = folder and words[0].startswith("run_dir=") and (folder / "summary.csv").is_file()
     return folder if named else None
 

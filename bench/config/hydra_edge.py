@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from bench.config import catalogue
 from bench.config.describe import PARTS
-from bench.config.words import at_home, split
+from bench.config.words import split
 from bench.data.errors import ConfigError, did_you_mean, unknown
 
 SEARCH = "hydra.searchpath"
@@ -181,13 +181,4 @@ def plain(config: DictConfig) -> dict[str, Any]:
         if "Missing mandatory value" in str(error):
             raise ConfigError(f"{key} has no value; set it with {key}=...") from error
         raise ConfigError(str(error)) from error
-    return {str(key): _at_home(value) for key, value in found.items()}
-
-
-def _at_home(value: Any) -> Any:
-    """See `bench.config.words.at_home`."""
-    if isinstance(value, dict):
-        return {key: _at_home(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_at_home(item) for item in value]
-    return at_home(value) if isinstance(value, str) else value
+    return {str(key): value for key, value in found.items()}

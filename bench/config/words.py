@@ -6,6 +6,7 @@ What belongs to a study is Hydra's (`bench.config.hydra_edge`).
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -63,7 +64,7 @@ def divided(cls: type[T], words: Sequence[str]) -> tuple[T, list[str]]:
 
 def folders(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     """(the folders: words without `=`, the other words)."""
-    named = [Path(word).expanduser() for word in words if split(word).value is None]
+    named = [Path(word) for word in words if split(word).value is None]
     return named, [word for word in words if split(word).value is not None]
 
 
@@ -73,13 +74,7 @@ def pairs(text: str) -> dict[str, str]:
     return {word.key: word.value or word.key for word in found}
 
 
-def at_home(value: str) -> str:
-    """A value with `~/` written out, as the shell does where it sees one: it sees none behind a
-    `=`, and Hydra's grammar has no `~` in a value."""
-    return str(Path(value).expanduser()) if value == "~" or value[:2] == "~/" else value
-
-
-def word_at_home(text: str) -> str:
-    """A word with the home folder in its value written out."""
-    key, equals, value = text.partition("=")
-    return key + equals + at_home(value)
+def word_at_home(word: str) -> str:
+    """A word with `~` at the beginning of its value written out: the shell sees none behind a `=`,
+    and Hydra's grammar has none."""
+    return re.sub(r"(=[\"']?)~(?=/|$)", lambda found: found[1] + str(Path.home()), word)

@@ -104,6 +104,6 @@ def test_the_home_folder_is_written_out(monkeypatch):
     assert word_at_home("~acceptance.k") == "~acceptance.k"
     assert word_at_home("run_dir=a~b") == "run_dir=a~b"
     words = ["study=smoke", 'run_dir="~/my runs"', "prompts=file", 'prompts.path="~/p(1).txt"']
-    config = compose_study(words)
+    config = compose_study([*map(word_at_home, words)])
     assert config.run_dir == "/home/ada/my runs"
     assert config.prompts.kwargs["path"] == "/home/ada/p(1).txt"

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import constants, errors
 
 from bench.__main__ import main
-from bench.config.checkpoints import main_of
+from bench.commands.fetch import main_of
 from bench.config.compose import compose_study
 from metrics.official.checkpoint import FILES as METRICS
 from metrics.official.checkpoint import WeightFile
