@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from decoders.errors import did_you_mean
-from decoders.models.weights import load_into, read_json, read_tensors, write_weights
+from decoders.models.weights import load_into, read_json, read_state, write_tensors
 from decoders.tiny.scenes.attributes import words as split_words
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
@@ -132,7 +132,7 @@ def load(folder: Path | None = None, device: str | torch.device = "cpu") -> Scen
     content = read_json(described)
     if content.get("format") != FORMAT:
         raise MetricError(f"{described} has format {content.get('format')!r}, expected {FORMAT}")
-    tensors = read_tensors(path, content["sha256"])
+    tensors = read_state(path, content["sha256"])
     config = ClipConfig(**{**content["config"], "words": tuple(content["config"]["words"])})
     clip = ScenesClip(config, device)
     load_into(clip.model, tensors, str(path))
@@ -143,7 +143,7 @@ def load(folder: Path | None = None, device: str | torch.device = "cpu") -> Scen
 def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> str:
     """Writes both files (float16 weights), each atomically; returns the SHA-256 of the weights."""
     part = folder / (WEIGHTS_FILE + ".part")
-    digest = write_weights(clip.model, part, torch.float16)
+    digest = write_tensors(clip.model.state_dict(), part, torch.float16)
     config = asdict(clip.config) | {"held_out": held_out}
     body = {"format": FORMAT, "sha256": digest, "config": config}
     described = folder / (CONFIG_FILE + ".part")

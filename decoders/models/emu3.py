@@ -24,12 +24,13 @@ from transformers import Emu3ForCausalLM, Emu3ForConditionalGeneration
 
 from decoders.api import ImageModel, Sampling
 from decoders.models.causal_lm import CausalLM, text_model
-from decoders.models.checkpoint import open_checkpoint
+from decoders.models.checkpoint import Checkpoint, open_checkpoint
 from decoders.models.pretrained import read_model
 from decoders.models.text.prompts import PromptEncoder, Template, read_vocabulary
-from decoders.models.vq.library_vq import library_vq
+from decoders.models.vq.tokenizer import PictureDecoder, VQTokenizer
 from decoders.models.weights import dtype_of
 
+VQ = ("model.vqmodel.", "vqmodel.")  # where checkpoints keep it
 CODE, ROW_END = re.compile(r"<\|visual token (\d+)\|>"), "<|extra_200|>"
 POSITIVE = " masterpiece, film grained, best quality."
 NEGATIVE = (
@@ -47,6 +48,17 @@ def template_of(grid: int) -> Template:
         ("<|image start|>", f" {grid}*{grid}", "<|image token|>"),
         negative=NEGATIVE,
     )
+
+
+def tokenizer_of(whole: Any, opened: Checkpoint, grid: int) -> VQTokenizer:
+    """The VQ model inside transformers' model, in float32 as the checkpoint has it."""
+    net, table = whole.model.vqmodel.float(), "quantize.embedding.weight"
+    at = next(root for root in VQ if f"{root}{table}" in opened.index)
+    for name, values in net.state_dict().items():
+        if values.is_floating_point():  # others are counters
+            values.copy_(opened.read(f"{at}{name}"))
+    codebook = net.get_parameter(table).detach()
+    return VQTokenizer(PictureDecoder(net.decode, grid, codebook), row_end=True)
 
 
 def load(
@@ -74,7 +86,7 @@ def load(
         name=name,
         target=target,
         text=PromptEncoder(opened, template, prefix, text, place, control=tokens.tolist()),
-        tokenizer=library_vq(whole, opened, grid, rows=True),
+        tokenizer=tokenizer_of(whole, opened, grid),
         sampling=Sampling(cfg=cfg, top_k=min(top_k, len(tokens))),
         device=place,
         dtype=kind,

@@ -29,7 +29,7 @@ from decoders.models.causal_lm import CausalLM, text_model
 from decoders.models.checkpoint import Checkpoint, open_checkpoint, require_side
 from decoders.models.pretrained import read_model
 from decoders.models.text.prompts import PromptEncoder, Template
-from decoders.models.vq.library_vq import library_vq
+from decoders.models.vq.pictures import JANUS, load_pictures
 from decoders.models.weights import dtype_of
 
 TEMPLATE = Template(
@@ -86,11 +86,12 @@ def load(
     the family. cfg, top_k: the usual sampling. Raises DecoderError."""
     place, kind = torch.device(device), dtype_of(dtype)
     whole, opened = read_whole(checkpoint, grid, kind, place)
+    target = target_of(whole, grid, prefix)
     return ImageModel(
         name=name,
-        target=target_of(whole, grid, prefix),
+        target=target,
         text=PromptEncoder(opened, TEMPLATE, prefix, text, place),
-        tokenizer=library_vq(whole, opened, grid, l2_norm=True),
+        tokenizer=load_pictures(JANUS, opened, None, target.vocab_size, grid, place)[0],
         sampling=Sampling(cfg=cfg, top_k=top_k),
         device=place,
         dtype=kind,

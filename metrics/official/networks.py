@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.models.checkpoint import read_state
-from decoders.models.weights import load_into
+from decoders.models.weights import load_into, read_state
 from metrics import MetricError
 from metrics.features import Extractor
 from metrics.official.checkpoint import Weights

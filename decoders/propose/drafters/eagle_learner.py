@@ -99,13 +99,8 @@ def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
     target's family has it."""
     target = transformer_of(model)
     family: Any = ChameleonEagleNet if target.cfg.conditioning == "tokens" else EagleNet
-    net = same_codes(target, (kind or family)(target.cfg))
+    net = (kind or family)(target.cfg)
+    net.code_tokens = target.code_tokens
     with torch.no_grad():
         net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
-    return net
-
-
-def same_codes(owner: Transformer | EagleNet, net: Net) -> Net:
-    """`net` with the codes' token ids of a target or drafter: they are the checkpoint's own."""
-    net.code_tokens = owner.code_tokens
     return net
