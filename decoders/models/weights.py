@@ -149,7 +149,7 @@ def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> Non
         raise DecoderError(
             f"{origin} does not fit {type(module).__name__}: "
             + "; ".join(found + shapes[:4])
-            + ". Is the configuration beside it the one it was trained with?"
+            + ". Are the settings those that it was trained with?"
         )
     for name, tensor in tensors.items():
         if own[name].is_floating_point():  # others are counters

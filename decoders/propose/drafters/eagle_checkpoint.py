@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.checkpoint import Checkpoint, Source, assign, fill, open_checkpoint, some
-from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.eagle_net import EagleNet
 from decoders.models.layouts import harmless, layer_sources, released_layer
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Transformer, cast, empty
@@ -51,7 +52,7 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     opened = open_checkpoint(source, what="EAGLE drafter")
     cfg = drafter_config(opened, target.cfg)
     input_norm = f"{LAYER}input_layernorm.weight" in opened.index
-    net: EagleNet = empty(ChameleonEagleNet if input_norm else EagleNet, cfg)
+    net: EagleNet = empty(partial(EagleNet, input_norm=input_norm), cfg)
     if cfg.conditioning == "tokens":
         net.code_tokens = target.code_tokens
     weight = target.tok_embeddings.weight
