@@ -31,14 +31,14 @@ def test_weights_come_back_and_damaged_ones_do_not(tmp_path):
             read_state(path, expected)
 
 
-def test_pickles_are_never_opened(tmp_path):
+def test_no_file_runs_code(tmp_path):
     class Bomb:
         def __reduce__(self):
             return pytest.fail, ("unpickled",)
 
-    for name, says in [("x.pt", "would have to run code"), ("x.safetensors", "cannot be read")]:
+    for name in ("x.pt", "x.safetensors"):
         (tmp_path / name).write_bytes(pickle.dumps(Bomb()))
-        with pytest.raises(DecoderError, match=says):
+        with pytest.raises(DecoderError, match="cannot be read"):
             read_state(tmp_path / name)
 
 
