@@ -134,32 +134,25 @@ def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Families(Dataset[Any]):
-    """`count` scenes per step of the split train, each followed by its three twins, as
-    `family_batch` draws them."""
+    """`count` scenes per step of the split train, each followed by its three twins: images
+    [4 * count, 3, 64, 64] float32 in [0, 1], their captions and `labels_of` them. A step's are a
+    function of its number and the seed."""
 
     count: int
     seed: int
 
     def __getitem__(self, step: int) -> tuple[np.ndarray, list[str], Tensor]:
-        return family_batch(step * self.count, self.count, self.seed)
-
-
-def family_batch(first: int, count: int, seed: int) -> tuple[np.ndarray, list[str], Tensor]:
-    """Scenes first..first + count of the train split, each followed by its three twins.
-
-    Returns images [4 * count, 3, 64, 64] float32 in [0, 1], their captions and `labels_of` them; a
-    function of the arguments only, so that a resumed run sees what an unbroken one would.
-    """
-    specs: list[SceneSpec] = []
-    captions: list[str] = []
-    pixels: list[np.random.Generator] = []
-    drawn = scene_captions("train", range(first, first + count), seed)
-    for index, (_, spec) in enumerate(drawn, start=first):
-        for member in family(spec, np.random.default_rng([seed, index, 0])):
-            specs.append(member)
-            captions.append(describe(member, np.random.default_rng([seed, index, 1])))
-            pixels.append(np.random.default_rng([seed, index, 2]))
-    return render(specs, pixels)[0], captions, labels_of(specs)
+        specs: list[SceneSpec] = []
+        captions: list[str] = []
+        pixels: list[np.random.Generator] = []
+        first = step * self.count
+        drawn = scene_captions("train", range(first, first + self.count), self.seed)
+        for index, (_, spec) in enumerate(drawn, start=first):
+            for member in family(spec, np.random.default_rng([self.seed, index, 0])):
+                specs.append(member)
+                captions.append(describe(member, np.random.default_rng([self.seed, index, 1])))
+                pixels.append(np.random.default_rng([self.seed, index, 2]))
+        return render(specs, pixels)[0], captions, labels_of(specs)
 
 
 def family(spec: SceneSpec, rng: np.random.Generator) -> list[SceneSpec]:

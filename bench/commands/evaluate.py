@@ -138,12 +138,12 @@ def completed(config: EvaluateConfig) -> EvaluateConfig:
 
 def _all_scenes(captions: Sequence[str]) -> bool:
     """Whether the embedded CLIP can read all captions."""
-    from metrics import MetricError
+    from decoders.api import DecoderError
     from metrics.scenes_clip import load
 
     try:
         load().check(captions)
-    except MetricError:
+    except DecoderError:
         return False
     return True
 

@@ -27,7 +27,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.documents import Size
@@ -35,17 +34,11 @@ from decoders.kinds import Amount, Positive, entries, fitted
 from decoders.models.checkpoint import Checkpoint, open_checkpoint, require_side, some
 from decoders.models.layouts import Layout, layout_of, load_target
 from decoders.models.shape import TransformerConfig
-from decoders.models.text.prompts import (
-    TOKENIZER,
-    PromptEncoder,
-    Template,
-    Vocabulary,
-    read_vocabulary,
-)
+from decoders.models.text.prompts import TOKENIZER, PromptEncoder, Template, code_tokens
 from decoders.models.vq.pictures import CHAMELEON, load_pictures
 from decoders.models.weights import dtype_of
 
-LAYOUT = Layout("model.", "lm_head.weight", ("model.vqmodel.",))
+LAYOUT = Layout("model.", "model.embed_tokens.weight", "lm_head.weight", ("model.vqmodel.",))
 CODE = re.compile(r"IMGIMG([A-J]+)Z")  # a code's name: the number in letters, A for 0
 NEEDED = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size",
@@ -173,13 +166,6 @@ def require_grid(opened: Checkpoint, grid: int) -> None:
     require_side(opened, "vq_config", given.get("resolution", 512) >> halvings, grid)
 
 
-def code_tokens(family: Family, vocabulary: Vocabulary, template: Template) -> Tensor:
-    """[V] int64: the token of every code; the row end's is the last."""
-    for name in (*template.before, *template.after):
-        vocabulary.id(name)  # an image size that the model has no token of
-    return vocabulary.code_tokens(CODE, family.row_end)
-
-
 def load_model(
     family: Family,
     name: str,
@@ -204,7 +190,7 @@ def load_model(
     layout, template = layout_of(opened, family.name, [LAYOUT]), family.template(grid)
     if family.row_end is None:
         require_grid(opened, grid)
-    tokens = code_tokens(family, read_vocabulary(opened, text, TOKENIZERS), template)
+    tokens = code_tokens(opened, text, CODE, family.row_end, TOKENIZERS)
     shape = config_of(family, opened, len(tokens), grid, prefix)
     pictures, digests = load_pictures(
         CHAMELEON, opened, tokenizer, len(tokens), grid, place, shape.row_end

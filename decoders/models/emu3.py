@@ -26,7 +26,7 @@ from decoders.api import ImageModel, Sampling
 from decoders.models.causal_lm import CausalLM, text_model
 from decoders.models.checkpoint import Checkpoint, open_checkpoint
 from decoders.models.pretrained import read_model
-from decoders.models.text.prompts import PromptEncoder, Template, read_vocabulary
+from decoders.models.text.prompts import PromptEncoder, Template, code_tokens
 from decoders.models.vq.tokenizer import PictureDecoder, VQTokenizer
 from decoders.models.weights import dtype_of
 
@@ -78,7 +78,7 @@ def load(
     the checkpoint. cfg, top_k: the usual sampling. Raises DecoderError."""
     place, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Emu3-Gen target")
-    tokens = read_vocabulary(opened, text).code_tokens(CODE, ROW_END)
+    tokens = code_tokens(opened, text, CODE, ROW_END)
     whole = read_model(opened, kind, place, Emu3ForConditionalGeneration)
     words, template = text_model(whole, Emu3ForCausalLM), template_of(grid)
     target: Any = CausalLM(words, tokens, grid, prefix, row_end=True)

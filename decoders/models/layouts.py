@@ -46,19 +46,14 @@ ORIGINAL: Names = {name: (name,) for name in LLAMA} | {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a release keeps its parts. words: the prefix of the language model. head: its matrix.
-    elsewhere: prefixes of parts that are no language model. embedding, layer: names of the
-    embedding and of a layer's tensors, where they are not Llama's."""
+    """Where a release keeps its parts. words: the prefix of the language model. elsewhere: prefixes
+    of parts that are no language model. layer: names of a layer's tensors."""
 
     words: str
+    embedding: str
     head: str
     elsewhere: tuple[str, ...] = ()
-    embedding: str = ""
     layer: Names = field(default_factory=lambda: LLAMA)
-
-    def __post_init__(self) -> None:
-        usual = f"{self.words}embed_tokens.weight"
-        object.__setattr__(self, "embedding", self.embedding or usual)
 
 
 def layout_of(opened: Checkpoint, name: str, layouts: Sequence[Layout]) -> Layout:

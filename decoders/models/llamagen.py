@@ -28,8 +28,8 @@ RELEASED: dict[str, Any] = {"prefix_rope": "zero", "pads": "released"}  # METHOD
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
 
 LAYOUTS = (  # the hub conversion, the original
-    Layout("model.", "lm_head.weight"),
-    Layout("", "output.weight", embedding="tok_embeddings.weight", layer=ORIGINAL),
+    Layout("model.", "model.embed_tokens.weight", "lm_head.weight"),
+    Layout("", "tok_embeddings.weight", "output.weight", layer=ORIGINAL),
 )
 
 

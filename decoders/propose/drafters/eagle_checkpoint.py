@@ -33,6 +33,7 @@ from decoders.models.layouts import harmless, layer_sources, released_layer
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Transformer, cast, empty
 from decoders.models.weights import write_tensors
+from decoders.propose.drafters.shared import require_equal
 
 LAYER = "layers.0."
 EMBEDDING, MATRIX, BIAS = "embed_tokens.weight", "fc.weight", "fc.bias"
@@ -87,12 +88,7 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
     side = SIDES.get(str(config.get("input_type")))
     if side is not None and target.grid in SIDES.values():  # both of a released size
         pairs["codes per side"] = side, target.grid
-    wrong = [f"{name}: drafter {a}, target {b}" for name, (a, b) in pairs.items() if a != b]
-    if wrong:
-        raise DecoderError(
-            f"drafter {opened.path} and target do not fit: {'; '.join(wrong)}. Pick the drafter "
-            "that was trained for this target"
-        )
+    require_equal(pairs)
     return replace(
         target,
         layers=1,

@@ -5,7 +5,7 @@ Weights are the model's, by name, or in a folder that a learner's `save` wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -92,12 +92,16 @@ def check_match(net: Any, target: Any) -> None:
         "length": (net.cfg.length, target.length),
         "prefix": (net.cfg.prefix, target.prefix),
     }
+    require_equal(pairs)
+
+
+def require_equal(pairs: Mapping[str, tuple[Any, Any]]) -> None:
+    """pairs: by name what a drafter has, and its target. Raises DecoderError where they differ."""
     wrong = [f"{name}: drafter {a}, target {b}" for name, (a, b) in pairs.items() if a != b]
     if wrong:
         raise DecoderError(
-            "drafter and target do not fit: "
-            + "; ".join(wrong)
-            + ". Train a drafter for this target, or pick the one it was made for"
+            f"drafter and target do not fit: {'; '.join(wrong)}. Train a drafter for this target, "
+            "or pick the one it was made for"
         )
 
 

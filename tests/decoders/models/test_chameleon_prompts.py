@@ -8,7 +8,7 @@ from decoders.api import DecoderError
 from decoders.models.chameleon import CODE, TOKENIZERS, anole_template, lumina_template
 from decoders.models.checkpoint import Checkpoint
 from decoders.models.janus import TEMPLATE
-from decoders.models.text.prompts import PromptEncoder, read_vocabulary
+from decoders.models.text.prompts import PromptEncoder, code_tokens
 from tests.decoders.models import chameleon_checkpoint as C
 
 NAMES = C.vocabulary()
@@ -78,12 +78,12 @@ def test_prompts_it_cannot_read_are_refused(opened, prompts, message):
 
 def test_a_missing_tokenizer_is_an_error_when_it_is_needed(tmp_path):
     opened = Checkpoint(tmp_path, {"vocabulary_map": NAMES}, {})
-    codes = read_vocabulary(opened, None).code_tokens(CODE)  # without a prompt
+    codes = code_tokens(opened, None, CODE)  # without a prompt
     assert codes.tolist() == [C.token_of(c) for c in range(C.CODES)]
     with pytest.raises(DecoderError, match=r"no tokenizer in .*set model\.text"):
         encoder(opened).encode(["fox"])
     with pytest.raises(DecoderError, match="no tokenizer in"):
-        read_vocabulary(Checkpoint(tmp_path, {}, {}), None)
+        code_tokens(Checkpoint(tmp_path, {}, {}), None, CODE)
 
 
 @pytest.mark.parametrize("name", ["text_tokenizer.json", "tokenizer/text_tokenizer.json"])

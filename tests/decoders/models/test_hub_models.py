@@ -152,7 +152,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"vocabulary_map": {k: v for k, v in C.vocabulary().items() if k != "IMGIMGCZ"}},
         "from 0 on, found 15",
     ),
-    "anole vocabulary": ("anole", {"vocabulary_map": {"IMGIMGAZ": 4}}, "has no <s>"),
+    "lumina row end": ("lumina", {"vocabulary_map": {"IMGIMGAZ": 4}}, "and <reserved08799>"),
 }
 
 
