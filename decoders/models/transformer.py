@@ -252,7 +252,7 @@ class Transformer(nn.Module):
 
         text of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool:
         rows without their caption. The state at P - 1 + j predicts code j. kept: in the place of a
-        cache, see `decoders.training.states.Kept`.
+        cache, see `decoders.cache.Growing`.
         """
         prefix = self._prefix(text, drop)  # [B, P, D]
         read, places, turn = self.line(codes)

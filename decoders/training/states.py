@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
-from decoders.cache import KEYS, VALUES, Reads
+from decoders.cache import Growing, Reads
 from decoders.models.transformer import Transformer
 
 
@@ -83,31 +83,6 @@ def transformer_of(model: ImageModel) -> Transformer:
     return model.target
 
 
-class Kept:
-    """Stands in for the cache of a forward along known codes: of the keys and values that pass,
-    those of `reads` stay."""
-
-    def __init__(self, reads: Reads) -> None:
-        self.reads = reads
-        self.found: dict[tuple[int, int], Tensor] = {}  # [R, T, H d] each
-        self.last: Any = None
-
-    def write(self, layer: int, index: Tensor, both: Tensor) -> None:
-        del index  # all places, in order
-        self.last = both  # [2, R, H, T, d]
-        for which in (KEYS, VALUES):
-            if (layer, which) in self.reads:
-                self.found[layer, which] = both[which].transpose(1, 2).flatten(2)
-
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        del layer  # the one that wrote last
-        return self.last[0], self.last[1]
-
-    def gathered(self) -> Tensor | None:
-        """Keys and values of all places, [R, T, n, H d], as `KVCache.gathered` gives them."""
-        return torch.stack([self.found[one] for one in self.reads], 2) if self.reads else None
-
-
 def join(parts: Sequence[States]) -> States:
     """States of several groups of images as one, in order."""
 
@@ -135,9 +110,10 @@ def target_states(
         codes = images.codes.repeat(2, 1)  # [2 B, L]
     else:
         rows, marked, codes = images.text, drop, images.codes
-    kept = Kept(reads)
-    hidden = target.hidden_states(rows, codes, marked, kept if reads else None)
-    return States(images, hidden, marked, kept.gathered())
+    cache = Growing()
+    hidden = target.hidden_states(rows, codes, marked, cache if reads else None)
+    parts = [cache.parts[layer][0][which].transpose(1, 2).flatten(2) for layer, which in reads]
+    return States(images, hidden, marked, torch.stack(parts, 2) if reads else None)
 
 
 def true_states(target: Transformer, states: States, places: Tensor) -> Tensor:
