@@ -19,7 +19,6 @@ CODES, WIDTH, HEADS, GRID, PREFIX = 16, 32, 4, 4, 24
 DIM = 8  # of the codebook
 SENTENCE = "a red fox in snow Generate an image of x 64 according to the following prompt :"
 WORDS = SENTENCE.split(" ")
-SPECIAL, CONTROL, letters = made.SPECIAL, made.CONTROL, made.letters
 
 
 def vocabulary() -> dict[str, int]:
@@ -29,7 +28,7 @@ def vocabulary() -> dict[str, int]:
 def token_of(code: int) -> int:
     """The token of a code; of CODES: the row end's."""
     names = vocabulary()
-    return names["<reserved08799>" if code == CODES else f"IMGIMG{letters(code)}Z"]
+    return names["<reserved08799>" if code == CODES else f"IMGIMG{made.letters(code)}Z"]
 
 
 def write_tokenizer(path: Path) -> None:
