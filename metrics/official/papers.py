@@ -8,12 +8,10 @@ embedded CLIP, which needs no download.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +30,6 @@ from metrics.scenes_clip import WEIGHTS_DIR, WEIGHTS_FILE, ScenesClip, load
 from metrics.stats import Interval, student_mean
 
 Reference = tuple[Path, ...] | Statistics
-Progress = Callable[[int, str], AbstractContextManager[Any]]
 SIZE = 256
 SHARES = ("precision", "recall")
 
@@ -121,11 +118,10 @@ class Evaluation:
         size: int | None = SIZE,
         batch: int = 64,
         cache_dir: Path = Path("results/runs/.cache"),
-        progress: Progress | None = None,
+        bars: bool = False,
     ) -> None:
         """weights: file by key (``checkpoint.FILES``), else looked for in `folder`; size: side of
-        the centre crop, None where images have the networks' size; progress(total, label): a bar as
-        a context.
+        the centre crop, None where images have the networks' size; bars: of the progress.
 
         Raises MetricError for unknown metrics and, once for all, for missing weight files.
         """
@@ -136,7 +132,7 @@ class Evaluation:
         self.weights = locate([key for key in keys if key], weights or {}, folder)
         self.metrics, self.device, self.size, self.batch = tuple(metrics), device, size, batch
         self._networks: dict[str, Any] = {}
-        self.cache_dir, self.progress = cache_dir, progress or _silent
+        self.cache_dir, self.bars = cache_dir, bars
         self._references: dict[tuple[Any, ...], Statistics] = {}
 
     def figures(
@@ -196,9 +192,11 @@ class Evaluation:
 
     def _features(self, network: Extractor, images: tuple[Path, ...], label: str = "") -> Tensor:
         """[n, E]."""
-        with self.progress(len(images), label + network.name) as bar:
-            chosen = ImageSet(images, network.preparation(self.size), tick=bar.update)
-            return features_of(network, chosen, self.batch)
+        chosen = ImageSet(images, network.preparation(self.size))
+        return features_of(network, chosen, self.batch, self._label(label + network.name))
+
+    def _label(self, label: str) -> str | None:
+        return label if self.bars else None
 
     def _compared(
         self, metric: str, images: tuple[Path, ...], reference: Reference, seen: dict[str, Tensor]
@@ -250,16 +248,11 @@ class Evaluation:
     def _scored(self, metric: str, images: tuple[Path, ...], captions: Sequence[str]) -> Figure:
         clip = self._network(metric)
         prepare = clip.preparation(self.size)
-        with self.progress(len(images), clip.name) as bar:
-            chosen = ImageSet(images, prepare, tick=bar.update)
-            found = clip_score(clip, chosen, captions, batch=self.batch)
+        chosen, label = ImageSet(images, prepare), self._label(clip.name)
+        found = clip_score(clip, chosen, captions, batch=self.batch, label=label)
         return Figure(
             metric, "score", clip.name, clip.name, student_mean(found), len(images), 0,
             prepare.name, self._weights(metric),
             ", ".join(filter(None, [clip.caption, clip.note(captions)])),
             tuple(found.tolist()),
         )  # fmt: skip
-
-
-def _silent(total: int, label: str) -> AbstractContextManager[Any]:
-    return nullcontext(SimpleNamespace(update=lambda done: None))
