@@ -43,9 +43,6 @@ def config_of(
     """
     given, first = checkpoint.config, f"{layout.words}layers.0."
     vocab, width = checkpoint.shape(layout.embedding, 2)
-    key = f"{first}self_attn.k_proj.weight"
-    if key in checkpoint.index and checkpoint.shape(key, 2)[0] != width:
-        raise DecoderError(f"{checkpoint.path}: grouped-query attention is not a LlamaGen layout")
     gate = layout.layer["feed_forward.w13"][0]
     found: dict[str, Any] = {
         "vocab": vocab,
