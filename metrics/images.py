@@ -49,15 +49,16 @@ class ImageSet:
         """
         items = self.source[start:stop]
         with ThreadPoolExecutor(THREADS) as pool:
-            found = list(pool.map(self._read, items))
-        for row, image in enumerate(found):
-            if image.shape != found[0].shape or image.shape[1] != image.shape[2]:
+            prepared = list(pool.map(self._read, items))
+        for row, image in enumerate(prepared):
+            if image.shape != prepared[0].shape or image.shape[1] != image.shape[2]:
                 where = f"image {start + row}" if isinstance(items, Tensor) else str(items[row])
                 raise MetricError(
                     f"{where} is {list(image.shape)} after `{self.prepare.name}`, expected a square"
-                    f" as large as its neighbours {list(found[0].shape)}; give images of one size"
+                    f" as large as its neighbours {list(prepared[0].shape)}; give images of one "
+                    "size"
                 )
-        return torch.stack(found)
+        return torch.stack(prepared)
 
     def _read(self, item: Path | Tensor) -> Tensor:
         return self.prepare.apply(open_rgb(item) if isinstance(item, Path) else to_pil(item))
@@ -82,11 +83,11 @@ def features_of(
     if not len(images):
         raise MetricError("a metric needs images, found none")
     with torch.no_grad():
-        found = [
+        parts = [
             network(images.part(start, start + batch)).float().cpu()
             for start in tqdm(range(0, len(images), batch), label, disable=label is None)
         ]
-    features = torch.cat(found)
+    features = torch.cat(parts)
     bad = ~torch.isfinite(features).all(1)
     if bad.any():
         raise MetricError(

@@ -53,13 +53,13 @@ class Checkpoint:
     def shape(self, name: str, dims: int | None = None) -> tuple[int, ...]:
         """dims: how many dimensions it must have. Raises DecoderError where there is no such
         tensor, or one of another number of dimensions."""
-        found = tuple(self.read(name).shape)
-        if dims is not None and (len(found) != dims or 0 in found):
+        shape = tuple(self.read(name).shape)
+        if dims is not None and (len(shape) != dims or 0 in shape):
             raise DecoderError(
-                f"{self.file(name)}: the tensor {name} is {list(found)}, expected {dims} dimensions"
+                f"{self.file(name)}: the tensor {name} is {list(shape)}, expected {dims} dimensions"
                 "; is it of another model?"
             )
-        return found
+        return shape
 
     def read(self, name: str) -> Tensor:
         """One tensor on the CPU, in the file's dtype, which is floating point (`checked_dtype`). It
@@ -92,14 +92,14 @@ def numbered(checkpoint: Checkpoint, pattern: str) -> int:
     """How many parts a checkpoint numbers from 0 on, such as layers; the pattern's first group is
     the number. Raises DecoderError where there is none, or numbers are left out."""
     matches = (re.fullmatch(pattern, name) for name in checkpoint.index)
-    found = {match[1] for match in matches if match}
-    if found != set(map(str, range(len(found)))) or not found:
-        shown = pattern.replace(r"(\d+)", "N").replace("\\", "").removesuffix(".+")
+    numbers = {match[1] for match in matches if match}
+    if numbers != set(map(str, range(len(numbers)))) or not numbers:
+        names = pattern.replace(r"(\d+)", "N").replace("\\", "").removesuffix(".+")
         raise DecoderError(
-            f"{checkpoint.path}: tensors named {shown} must be numbered from 0 on without gaps, "
-            f"found {some(found) or 'none'}; are all files of the checkpoint there?"
+            f"{checkpoint.path}: tensors named {names} must be numbered from 0 on without gaps, "
+            f"found {some(numbers) or 'none'}; are all files of the checkpoint there?"
         )
-    return len(found)
+    return len(numbers)
 
 
 def open_checkpoint(
@@ -111,9 +111,9 @@ def open_checkpoint(
     there, offline, a damaged file, a pickle that is more than tensors.
     """
     place = locate(source, files, what)
-    found = Checkpoint(place, {}, {})
-    if (described := found.folder / "config.json").exists():
-        found.config = read_json(described, CONFIG)
+    opened = Checkpoint(place, {}, {})
+    if (described := opened.folder / "config.json").exists():
+        opened.config = read_json(described, CONFIG)
     for path in _files(place, files, what):
         if path.suffix not in (".safetensors", *PICKLED):
             raise DecoderError(
@@ -123,26 +123,26 @@ def open_checkpoint(
         require_weights(path)
         if path.suffix in PICKLED:
             tensors = read_pickle(path)
-            found.pickled |= tensors
-            found.index |= dict.fromkeys(tensors, path)
+            opened.pickled |= tensors
+            opened.index |= dict.fromkeys(tensors, path)
         else:
             with opened_file(path) as file:
-                found.index |= dict.fromkeys(file.keys(), path)
+                opened.index |= dict.fromkeys(file.keys(), path)
     pool = ThreadPoolExecutor(1)  # hashing leaves the interpreter free, so nobody waits for it
-    paths = sorted(set(found.index.values()))
-    found.digests = {path.name: pool.submit(sha256_of, path) for path in paths}
+    paths = sorted(set(opened.index.values()))
+    opened.digests = {path.name: pool.submit(sha256_of, path) for path in paths}
     pool.shutdown(wait=False)
-    return found
+    return opened
 
 
 def _files(place: Path, files: Sequence[str], what: str) -> list[Path]:
     """The files that hold the tensors of a folder, or the file itself."""
     if not place.is_dir():
         return [place]
-    found = find(place, files)
-    if found is None:
+    file = find(place, files)
+    if file is None:
         raise DecoderError(none_of(place, [p.name for p in place.iterdir()], files, what))
-    return _shards(place, found.name, what) if found.name.endswith(INDEX) else [found]
+    return _shards(place, file.name, what) if file.name.endswith(INDEX) else [file]
 
 
 def _shards(place: Path, name: str, what: str) -> list[Path]:
@@ -215,11 +215,11 @@ def _fitting(source: Source, shape: tuple[int, ...], checkpoint: Checkpoint) -> 
     if source.change is not None:
         pieces = source.change(pieces)
     rests = {tuple(p.shape[1:]) for p in pieces}
-    found = [list(p.shape) for p in pieces]
+    shapes = [list(p.shape) for p in pieces]
     whole = all(p.ndim for p in pieces) and sum(p.shape[0] for p in pieces) == shape[0]
     if not whole or rests != {shape[1:]}:
         raise DecoderError(
-            f"{checkpoint.path}: {' + '.join(source.names)} is {' + '.join(map(str, found))}, "
+            f"{checkpoint.path}: {' + '.join(source.names)} is {' + '.join(map(str, shapes))}, "
             f"expected {list(shape)}; does config.json belong to these weights?"
         )
     for name, piece in zip(source.names, pieces, strict=True):

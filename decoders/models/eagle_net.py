@@ -36,9 +36,9 @@ class EagleNet(nn.Module):
 
     def tables(self) -> dict[str, Tensor | None]:
         """The target's tables, the rotary one shifted by a place."""
-        made = tables(self.cfg)
-        rope = made["rope"]
-        return {"rope": None if rope is None else rope[1:], "code_tokens": made["code_tokens"]}
+        every = tables(self.cfg)
+        rope = every["rope"]
+        return {"rope": None if rope is None else rope[1:], "code_tokens": every["code_tokens"]}
 
     def token_ids(self, codes: Tensor) -> Tensor:
         """Codes -> rows of the embedding, same shape."""

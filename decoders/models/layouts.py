@@ -117,9 +117,9 @@ def sources(
     return out
 
 
-def _head_rows(tokens: Tensor, given: list[Tensor]) -> list[Tensor]:
+def _head_rows(tokens: Tensor, tensors: list[Tensor]) -> list[Tensor]:
     """The head's rows of these tokens [V, D]. Raises DecoderError where it has fewer."""
-    (head,) = given
+    (head,) = tensors
     if head.ndim != 2 or len(head) <= int(tokens.max()):
         raise DecoderError(
             f"the head is {list(head.shape)}, a code has token {int(tokens.max())}; do the "
@@ -137,26 +137,26 @@ def harmless(name: str) -> bool:
 
 
 def layer_sources(
-    own: str, theirs: str, cfg: TransformerConfig, input_norm: bool = True, names: Names = LLAMA
+    prefix: str, theirs: str, cfg: TransformerConfig, input_norm: bool = True, names: Names = LLAMA
 ) -> dict[str, Source]:
-    """Parameters of one `Layer` under the prefix `own` from tensors under `theirs`."""
-    found = {
-        f"{own}{name}.weight": Source(tuple(f"{theirs}{part}.weight" for part in parts))
+    """Parameters of one `Layer` under `prefix` from tensors under `theirs`."""
+    sources = {
+        f"{prefix}{name}.weight": Source(tuple(f"{theirs}{part}.weight" for part in parts))
         for name, parts in names.items()
         if input_norm or name != "attention_norm"
     }
     if cfg.positions == "line":  # published rows of queries and keys are ordered by halves
-        matrices = f"{own}attention.wqkv.weight"
-        found[matrices] = Source(
-            found[matrices].names,
-            lambda given: [*(to_pairs(rows, cfg.heads) for rows in given[:2]), given[2]],
+        matrices = f"{prefix}attention.wqkv.weight"
+        sources[matrices] = Source(
+            sources[matrices].names,
+            lambda tensors: [*(to_pairs(rows, cfg.heads) for rows in tensors[:2]), tensors[2]],
         )
     for kind in ("weight", "bias") if cfg.qk_norm else ():
-        found[f"{own}attention.qk_norm.{kind}"] = Source(
+        sources[f"{prefix}attention.qk_norm.{kind}"] = Source(
             tuple(f"{theirs}self_attn.{name}_norm.{kind}" for name in "qk"),
-            lambda given: [head_values(values, cfg.heads, cfg.head_dim) for values in given],
+            lambda tensors: [head_values(values, cfg.heads, cfg.head_dim) for values in tensors],
         )
-    return found
+    return sources
 
 
 def released_layer(layer: Layer, theirs: str, halves: bool = True) -> dict[str, Tensor]:

@@ -37,18 +37,18 @@ def shards(file: str, names: Iterable[str]) -> list[str]:
 
 def needed(names: Collection[str], files: Sequence[str] = WEIGHTS) -> list[str]:
     """The names of a repository's files that are read; [] where it has none of `files`."""
-    found = first(names, files)
-    if found is None:
+    chosen = first(names, files)
+    if chosen is None:
         return []
-    weights = shards(found, names)
+    weights = shards(chosen, names)
     return [name for name in names if name in weights or DESCRIBING.fullmatch(name)]
 
 
 def find(folder: Path, files: Sequence[str] = WEIGHTS) -> Path | None:
     """The file of a folder that `first` chooses."""
     nested = [file for file in files if (folder / file).is_file()]
-    found = first({*nested, *(path.name for path in folder.iterdir())}, files)
-    return None if found is None else folder / found
+    chosen = first({*nested, *(path.name for path in folder.iterdir())}, files)
+    return None if chosen is None else folder / chosen
 
 
 def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -> Path:
@@ -84,8 +84,8 @@ def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -
 
 def none_of(place: object, names: Iterable[str], files: Sequence[str], what: str) -> str:
     """The message about a folder or repository without any of the files."""
-    found = ", ".join(sorted(names)[:4])
-    return f"no {what} in {place}: expected {' or '.join(files)}, found {found or 'nothing'}"
+    there = ", ".join(sorted(names)[:4])
+    return f"no {what} in {place}: expected {' or '.join(files)}, found {there or 'nothing'}"
 
 
 def failures() -> tuple[type[Exception], ...]:

@@ -56,9 +56,9 @@ def read_state(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
             "embedded models, a git checkout holds them"
         )
     require_weights(path)
-    if sha256 is not None and (found := sha256_of(path)) != sha256:
+    if sha256 is not None and (digest := sha256_of(path)) != sha256:
         raise DecoderError(
-            f"{path} is damaged or was altered: expected SHA-256 {sha256}, found {found}; "
+            f"{path} is damaged or was altered: expected SHA-256 {sha256}, found {digest}; "
             "restore it from git or train it again with `make tiny`"
         )
     if path.suffix == ".safetensors":
@@ -91,8 +91,8 @@ def require_weights(path: Path) -> None:
         raise DecoderError(f"{path} is {no_file(path) or 'not there'}: expected a file of weights")
     with path.open("rb") as file:
         head = file.read(HEAD)
-    if found := stand_in(head, path.stat().st_size):
-        raise DecoderError(f"{path} cannot be read: it is {found}")
+    if kind := stand_in(head, path.stat().st_size):
+        raise DecoderError(f"{path} cannot be read: it is {kind}")
 
 
 def load_pickle(path: Path) -> Any:
@@ -135,26 +135,26 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
 def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
     """Strict load with an error that lists what is missing, unexpected or of another shape, and of
     weights that cannot be (`checked`)."""
-    own = module.state_dict()
-    missing = sorted(own.keys() - tensors.keys())
-    extra = sorted(tensors.keys() - own.keys())
+    state = module.state_dict()
+    missing = sorted(state.keys() - tensors.keys())
+    extra = sorted(tensors.keys() - state.keys())
     shapes = [
-        f"{n}: expected {tuple(own[n].shape)}, found {tuple(tensors[n].shape)}"
-        for n in sorted(own.keys() & tensors.keys())
-        if own[n].shape != tensors[n].shape
+        f"{n}: expected {tuple(state[n].shape)}, found {tuple(tensors[n].shape)}"
+        for n in sorted(state.keys() & tensors.keys())
+        if state[n].shape != tensors[n].shape
     ]
     if missing or extra or shapes:
-        found = [f"missing {missing[:4]}"] * bool(missing)
-        found += [f"unexpected {extra[:4]}"] * bool(extra)
+        wrong = [f"missing {missing[:4]}"] * bool(missing)
+        wrong += [f"unexpected {extra[:4]}"] * bool(extra)
         raise DecoderError(
             f"{origin} does not fit {type(module).__name__}: "
-            + "; ".join(found + shapes[:4])
+            + "; ".join(wrong + shapes[:4])
             + ". Are the settings those that it was trained with?"
         )
     for name, tensor in tensors.items():
-        if own[name].is_floating_point():  # others are counters
+        if state[name].is_floating_point():  # others are counters
             checked(tensor, name, origin)
-    module.load_state_dict({n: t.to(own[n].dtype) for n, t in tensors.items()})
+    module.load_state_dict({n: t.to(state[n].dtype) for n, t in tensors.items()})
 
 
 def write_tensors(
@@ -165,29 +165,29 @@ def write_tensors(
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = {
+    tensors = {
         name: (t.detach().to(dtype) if t.is_floating_point() else t.detach()).contiguous()
         for name, t in named.items()
     }
     try:
-        save_file(kept, path)
+        save_file(tensors, path)
     except SafetensorError as error:  # its words for what the system refused
-        found = re.search(r"os error (\d+)", str(error))
-        if found is None:
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
             raise
-        raise OSError(int(found[1]), str(error), str(path)) from error
+        raise OSError(int(code[1]), str(error), str(path)) from error
     return sha256_of(path)
 
 
-def read_json(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def read_json(path: Path, kinds: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The object of a JSON file, see `decoders.documents`. Raises DecoderError."""
     if not path.exists():
-        found = path.name if path.parent.is_dir() else "such folder"
+        absent = path.name if path.parent.is_dir() else "such folder"
         raise DecoderError(
-            f"expected {path.name} and the weights in {path.parent}, found no {found}; "
+            f"expected {path.name} and the weights in {path.parent}, found no {absent}; "
             "give the folder's full path"
         )
-    return read_object(path, known)
+    return read_object(path, kinds)
 
 
 # ---- what tensors may be ------------------------------------------------------------------------

@@ -104,7 +104,7 @@ def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
     rows = read_items(captions, "caption", (".csv", ".tsv", ".json"), hint)
     if not isinstance(rows, list):
         raise DecoderError(f"{captions} must hold a list of rows, found {type(rows).__name__}")
-    found = []
+    pairs = []
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict) or not row.get("image") or not row.get("caption"):
             raise DecoderError(
@@ -116,8 +116,8 @@ def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
             raise DecoderError(f"{captions}: row {number} names {path}, which is no picture{why}")
         caption = one_line(str(row["caption"]))
         require_readable(caption, f"{captions}: the caption of row {number}")
-        found.append((path, caption))
-    return found
+        pairs.append((path, caption))
+    return pairs
 
 
 def read_picture(path: Path, size: int) -> Tensor:

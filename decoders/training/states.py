@@ -88,10 +88,10 @@ def join(parts: Sequence[States]) -> States:
 
     def rows(name: str) -> Any:
         """[R, ...], all conditional rows first."""
-        found = [getattr(part, name) for part in parts]
-        if found[0] is None:
+        values = [getattr(part, name) for part in parts]
+        if values[0] is None:
             return None
-        by_copy = zip(*(rows.chunk(parts[0].copies) for rows in found), strict=True)
+        by_copy = zip(*(rows.chunk(parts[0].copies) for rows in values), strict=True)
         return torch.cat([rows for copy in by_copy for rows in copy])
 
     codes = torch.cat([part.images.codes for part in parts])

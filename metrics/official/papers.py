@@ -146,8 +146,8 @@ class Evaluation:
         """
         real = reference.count if isinstance(reference, Statistics) else len(reference)
         check_metrics(self.metrics, reference=bool(real), captions=bool(captions))
-        asked = {part for metric in self.metrics for part in METRICS[metric].parts}
-        least = max(LEAST.get(part, 1) for part in asked)
+        parts = {part for metric in self.metrics for part in METRICS[metric].parts}
+        least = max(LEAST.get(part, 1) for part in parts)
         for name, count in (("images", len(images)), ("reference images", real or least)):
             if count < least:
                 raise MetricError(
@@ -157,14 +157,14 @@ class Evaluation:
         for metric in self.metrics:  # before any image is read
             if METRICS[metric].captions:
                 self._network(metric).check(captions)
-        seen: dict[str, Tensor] = {}  # FID and KID share their features
-        found: list[Figure] = []
+        features: dict[str, Tensor] = {}  # FID and KID share their features
+        figures: list[Figure] = []
         for metric in self.metrics:
             if METRICS[metric].reference:
-                found += self._compared(metric, images, reference, seen)
+                figures += self._compared(metric, images, reference, features)
             if METRICS[metric].captions:
-                found.append(self._scored(metric, images, captions))
-        return found
+                figures.append(self._scored(metric, images, captions))
+        return figures
 
     @cached_property
     def scenes(self) -> ScenesClip:
@@ -199,34 +199,38 @@ class Evaluation:
         return label if self.bars else None
 
     def _compared(
-        self, metric: str, images: tuple[Path, ...], reference: Reference, seen: dict[str, Tensor]
+        self,
+        metric: str,
+        images: tuple[Path, ...],
+        reference: Reference,
+        features: dict[str, Tensor],
     ) -> list[Figure]:
-        """The figures of a metric that compares with the reference. seen: features by network."""
+        """The figures of a metric that compares with the reference. features: by network."""
         network = self._network(metric)
         if not isinstance(network, Extractor):
             network = ScenesClipFeatures(network)
-        if network.name not in seen:
-            seen[network.name] = self._features(network, images)
-        rows, weights = seen[network.name], self._weights(metric)
+        if network.name not in features:
+            features[network.name] = self._features(network, images)
+        rows, weights = features[network.name], self._weights(metric)
         real = self._reference(network, weights, reference)
-        found: list[tuple[str, str, Interval, str]] = []
+        values: list[tuple[str, str, Interval, str]] = []
         for part in METRICS[metric].parts:
             if part == "fid":
                 value, debiased = fid_interval(rows, real.moments)
-                found.append(("fid", "FID", value, f"of {len(rows)} images: compare at equal n"))
-                found.append(("fid_debiased", "FID without its bias", debiased, ""))
+                values.append(("fid", "FID", value, f"of {len(rows)} images: compare at equal n"))
+                values.append(("fid_debiased", "FID without its bias", debiased, ""))
             elif part == "kid":
-                found.append(("kid", "KID", kid(rows, real.rows), ""))
+                values.append(("kid", "KID", kid(rows, real.rows), ""))
             elif part == "shares":
                 both = precision_recall(rows, real.rows)
-                found += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
+                values += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
         name, prepared = network.name, network.preparation(self.size).name
         return [
             Figure(
                 metric, key, f"{label} ({name})", name, value, len(rows), real.count, prepared,
                 weights, note,
             )
-            for key, label, value, note in found
+            for key, label, value, note in values
         ]  # fmt: skip
 
     def _reference(self, network: Extractor, weights: Weights, reference: Reference) -> Statistics:
@@ -249,10 +253,10 @@ class Evaluation:
         clip = self._network(metric)
         prepare = clip.preparation(self.size)
         chosen, label = ImageSet(images, prepare), self._label(clip.name)
-        found = clip_score(clip, chosen, captions, batch=self.batch, label=label)
+        scores = clip_score(clip, chosen, captions, batch=self.batch, label=label)
         return Figure(
-            metric, "score", clip.name, clip.name, student_mean(found), len(images), 0,
+            metric, "score", clip.name, clip.name, student_mean(scores), len(images), 0,
             prepare.name, self._weights(metric),
             ", ".join(filter(None, [clip.caption, clip.note(captions)])),
-            tuple(found.tolist()),
+            tuple(scores.tolist()),
         )  # fmt: skip

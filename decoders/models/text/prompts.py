@@ -91,13 +91,13 @@ def tokenizer_file(
     place = opened.folder if source is None else locate(source, files, "text tokenizer")
     if place.is_file():
         return place
-    found = find(place, files)
-    if found is None:
+    file = find(place, files)
+    if file is None:
         raise DecoderError(
             f"no tokenizer in {place}: expected {' or '.join(files[:2])}; put the released "
             "model's there or set model.text"
         )
-    return found
+    return file
 
 
 class PromptEncoder:
@@ -143,13 +143,13 @@ class PromptEncoder:
 
     def token(self, name: str) -> int:
         """The id of a token. Raises DecoderError where the tokenizer has none of that name."""
-        found = self.tokenizer.token_to_id(name)
-        if found is None:
+        token = self.tokenizer.token_to_id(name)
+        if token is None:
             raise DecoderError(
                 f"{tokenizer_file(self.opened, self.source, self.files)} has no token {name!r}; "
                 "is it this model's (model.text), and does the model draw images of model.grid?"
             )
-        return int(found)
+        return int(token)
 
     def _rows(self, prompts: list[str]) -> list[list[int]]:
         if not prompts:
@@ -160,14 +160,14 @@ class PromptEncoder:
         if not prompt.strip():
             raise DecoderError(f"empty prompt {prompt!r}: expected a description of an image")
         text = self.template.text.replace("{stripped}", prompt.strip()).replace("{prompt}", prompt)
-        made = self.tokenizer.encode(text, add_special_tokens=False)
+        encoded = self.tokenizer.encode(text, add_special_tokens=False)
         held = [name for name in self._control_names() if name in prompt]
-        held += [t for i, t in zip(made.ids, made.tokens, strict=True) if i in self.control]
+        held += [t for i, t in zip(encoded.ids, encoded.tokens, strict=True) if i in self.control]
         if held:
             raise DecoderError(
                 f"prompt {prompt!r} holds the control token {held[0]!r}; write it in words"
             )
-        ids = self._around(made.ids)
+        ids = self._around(encoded.ids)
         if len(ids) > self.length:
             raise DecoderError(
                 f"prompt has {len(ids)} tokens with its template, at most {self.length} fit: "
@@ -181,8 +181,8 @@ class PromptEncoder:
         template = self.template
         added = self.tokenizer.get_added_tokens_decoder().values()
         names = {t.content for t in added if t.special or re.fullmatch("<.+>", t.content, re.S)}
-        own = (*template.before, *template.after, *template.uncond, template.pad)
-        return {name for name in names.union(own) if name.strip() and name[0] != " "}
+        around = (*template.before, *template.after, *template.uncond, template.pad)
+        return {name for name in names.union(around) if name.strip() and name[0] != " "}
 
     def _blank(self, row: list[int]) -> list[int]:
         """The unconditional row of a prompt's row."""

@@ -42,8 +42,8 @@ def load_cosmos(
     if source is None:
         why = f"no {FILE} is named; set model.tokenizer to a folder with it, or its hub id"
         return NoTokenizer(why, codebook().to(device)), {}
-    found = locate(source, (FILE,), "Cosmos tokenizer")
-    path = found / FILE if found.is_dir() else found
+    place = locate(source, (FILE,), "Cosmos tokenizer")
+    path = place / FILE if place.is_dir() else place
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that TorchScript is old

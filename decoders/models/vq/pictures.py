@@ -47,11 +47,11 @@ class Pictures:
         """The prefix under which a checkpoint has a tensor; None where it has none."""
         return next((at for at in self.roots if f"{at}{name}" in opened.index), None)
 
-    def name(self, own: str, levels: int) -> str:
+    def name(self, parameter: str, levels: int) -> str:
         """A parameter of `LlamaGenVQ` -> its name in this layout."""
         if not self.taming:
-            return own
-        name = re.sub(r"\.mid\.(\d)\.", lambda m: f".mid.{MIDDLE[int(m[1])]}.", own)
+            return parameter
+        name = re.sub(r"\.mid\.(\d)\.", lambda m: f".mid.{MIDDLE[int(m[1])]}.", parameter)
         name = name.replace("encoder.conv_blocks.", "encoder.down.").replace(".res.", ".block.")
         last = levels - 1 if self.finest_first else 0
         return re.sub(
@@ -104,13 +104,13 @@ def load_pictures(
         source = str(beside)
     files = (*kind.files, *WEIGHTS)  # its own, else those of a model that carries it
     opened = target if source is None else open_checkpoint(source, files, kind.what)
-    made = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
-    if len(made.codebook) != codes:
+    tokenizer = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
+    if len(tokenizer.codebook) != codes:
         raise DecoderError(
             f"{target.path} draws with {codes - row_end} codes, its VQ tokenizer has "
-            f"{len(made.codebook) - row_end}; do they belong together?"
+            f"{len(tokenizer.codebook) - row_end}; do they belong together?"
         )
-    return made, {} if opened is target else opened.sha256()
+    return tokenizer, {} if opened is target else opened.sha256()
 
 
 def _without(
@@ -146,7 +146,7 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
         module = LlamaGenVQ(cfg)
     levels = len(cfg.ch_mult)
     parts = {
-        own: Source((f"{at}{kind.name(own, levels)}",)) for own, _ in module.named_parameters()
+        name: Source((f"{at}{kind.name(name, levels)}",)) for name, _ in module.named_parameters()
     }
 
     def unused(name: str) -> bool:
@@ -164,8 +164,8 @@ def shape_of(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig
     levels = numbered(opened, block.format(r"(\d+)", 0))
     blocks = numbered(opened, block.format(0, r"(\d+)"))
 
-    def shape(own: str) -> tuple[int, ...]:
-        return opened.shape(f"{at}{kind.name(own, levels)}", 4)
+    def shape(parameter: str) -> tuple[int, ...]:
+        return opened.shape(f"{at}{kind.name(parameter, levels)}", 4)
 
     widths = [
         shape(f"decoder.conv_blocks.{level}.res.0.conv1.weight")[0]

@@ -82,15 +82,15 @@ def named(model: ImageModel, name: str) -> Any:
     """A target among the model's drafters, loaded once."""
     if name not in model.drafters:
         raise DecoderError(unknown(f"drafter of {model.name}", name, model.drafters))
-    found = model.drafters[name]
-    if not isinstance(found, nn.Module) and callable(found):
-        found, opened = found()
-        model.drafters[name] = found
+    drafter = model.drafters[name]
+    if not isinstance(drafter, nn.Module) and callable(drafter):
+        drafter, opened = drafter()
+        model.drafters[name] = drafter
         hashes = opened.sha256().items()
         model.weights_sha256.update({f"{name}/{file}": sha for file, sha in hashes})
-    if not hasattr(found, "forward_codes"):
+    if not hasattr(drafter, "forward_codes"):
         raise DecoderError(
-            f"the drafter {name!r} of {model.name} is {type(found).__name__}, expected a target of "
-            "the same codes (decoders.api.Target)"
+            f"the drafter {name!r} of {model.name} is {type(drafter).__name__}, expected a target "
+            "of the same codes (decoders.api.Target)"
         )
-    return completed(found, Target)
+    return completed(drafter, Target)
