@@ -47,7 +47,7 @@ class States:
     images: Images
     hidden: Tensor  # [R, P + L - 1, D] float
     drop: Tensor  # [R] bool, rows without their caption
-    kept: Tensor | None = None  # [R, P + L - 1, n, C], see `Learner.reads`
+    keys_values: Tensor | None = None  # [R, P + L - 1, n, C], see `Learner.reads`
 
     @property
     def copies(self) -> int:
@@ -68,8 +68,8 @@ class States:
         """The states of the images at `index` [n] int64."""
         index = index.to(self.hidden.device)
         every = torch.cat([copy * len(self.images) + index for copy in range(self.copies)])
-        kept = None if self.kept is None else self.kept[every]
-        return States(self.images.rows(index), self.hidden[every], self.drop[every], kept)
+        entries = None if self.keys_values is None else self.keys_values[every]
+        return States(self.images.rows(index), self.hidden[every], self.drop[every], entries)
 
 
 def transformer_of(model: ImageModel) -> Transformer:
@@ -96,7 +96,7 @@ def join(parts: Sequence[States]) -> States:
 
     codes = torch.cat([part.images.codes for part in parts])
     images = Images(TextFeatures.joined([part.images.text for part in parts]), codes)
-    return States(images, rows("hidden"), rows("drop"), rows("kept"))
+    return States(images, rows("hidden"), rows("drop"), rows("keys_values"))
 
 
 @torch.no_grad()
@@ -146,8 +146,8 @@ class Learner(Protocol):
 
     @property
     def reads(self) -> Reads:
-        """The target's keys and values that it reads (`States.kept`); those of a place are of the
-        state there."""
+        """The target's keys and values that it reads (`States.keys_values`); those of a place are
+        of the state there."""
         return ()
 
     def draft(
