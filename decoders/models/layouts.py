@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -103,7 +102,7 @@ def sources(
 ) -> dict[str, Source]:
     """Every parameter of the target; tokens [V] are the rows of the matrix `head` that are kept,
     None: all."""
-    rows = None if tokens is None else partial(_head_rows, tokens)
+    rows = None if tokens is None else lambda heads: [heads[0][tokens]]
     out = {
         "tok_embeddings.weight": Source((layout.embedding,)),
         "norm.weight": Source((f"{layout.words}norm.weight",)),
@@ -115,17 +114,6 @@ def sources(
         theirs = f"{layout.words}layers.{n}."
         out |= layer_sources(f"layers.{n}.", theirs, cfg, names=layout.layer)
     return out
-
-
-def _head_rows(tokens: Tensor, tensors: list[Tensor]) -> list[Tensor]:
-    """The head's rows of these tokens [V, D]. Raises DecoderError where it has fewer."""
-    (head,) = tensors
-    if head.ndim != 2 or len(head) <= int(tokens.max()):
-        raise DecoderError(
-            f"the head is {list(head.shape)}, a code has token {int(tokens.max())}; do the "
-            "vocabulary and the weights belong together?"
-        )
-    return [head[tokens]]
 
 
 # ---- a layer ------------------------------------------------------------------------------------
