@@ -76,27 +76,6 @@ def test_preference_is_right_when_the_right_caption_is_nearer(clip, images):
     assert attribute_preference(clip, images, [(r, r, a) for r, _, a in pairs]) == 0
 
 
-def test_features_do_not_depend_on_batching_and_lie_on_a_sphere(clip, images):
-    extractor = ScenesClipFeatures(clip)
-    whole, parts = features_of(extractor, images), features_of(extractor, images, batch=3)
-    assert whole.shape == (40, 16)
-    assert torch.allclose(whole, parts, atol=1e-4)
-    unit = clip.image_features(images.source[:4]).detach()
-    assert torch.allclose(whole[:4], 4 * unit, atol=1e-4)
-
-
-def test_features_that_cannot_be_are_refused(clip, images, tmp_path):
-    with pytest.raises(MetricError, match="at least 2"):
-        scenes_statistics(ScenesClipFeatures(clip), 1, tmp_path)
-    with pytest.raises(MetricError, match="found none"):
-        features_of(clip.image_features, replace(images, source=()))
-    broken = ScenesClip(small_config())
-    with torch.no_grad():
-        broken.model.visual.proj.fill_(float("nan"))
-    with pytest.raises(MetricError, match="40 of 40 images have features that are not finite"):
-        features_of(broken.image_features, images)
-
-
 def test_bad_images_are_refused(clip, images):
     whole = images.source
     nan = whole.float() / 255
