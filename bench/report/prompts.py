@@ -83,7 +83,8 @@ def prompts_with_page(run: RunData) -> list[tuple[int, str]]:
     rows = rows.assign(by=rows["decoder"].where(kept))
     have = rows.groupby("prompt_index").agg({"by": "nunique", "prompt": "first"})
     most = have.sort_values("by", ascending=False, kind="stable")[:PAGES].sort_index()
-    return [(int(index), " ".join(as_text(text).split())) for index, text in most["prompt"].items()]
+    texts = [" ".join(as_text(text).split()) for text in most["prompt"]]
+    return list(zip(map(int, most.index), texts, strict=True))
 
 
 def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[PromptPage]:
