@@ -10,7 +10,7 @@ are not counted:
 
 Why the output's TV: a relaxed rule declares a bound on what it moves, TV(p, p_A), but what a reader
 wants to know is how far the committed code's law is from the target's p. At recorded nodes that law
-is a finite sum, so it is computed, not sampled (`metrics.node_law`, METHODS sections 4 and 5).
+is a finite sum, so it is computed, not sampled (`metrics.output_law`, METHODS sections 4 and 5).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from decoders.api import AcceptRule, CodeKind, Trace, VerifiedPairs
 from metrics import MetricError
-from metrics.node_law import MAX_DRAWS, along, draw_count, node_law, spot_of
+from metrics.output_law import MAX_DRAWS, along, draw_count, output_law, spot_of
 
 _SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 codes stays far below
 _TESTED = (CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.CORRECTED)
@@ -129,10 +129,10 @@ class OutputTV(NamedTuple):
 
 
 def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
-    """Output TV and its two bounds at M recorded nodes, by the law of `metrics.node_law`.
+    """Output TV and its two bounds at M recorded nodes, by the law of `metrics.output_law`.
 
     Deterministic children, one drawn child, or few draws in all: of the node's exact law. Several
-    children drawn from a large codebook: `metrics.node_law.along` the recorded ones, which on
+    children drawn from a large codebook: `metrics.output_law.along` the recorded ones, which on
     average is no less. M = 0 gives empty tensors. Raises MetricError when p or q is not a
     distribution, or the rule answers NaN.
     """
@@ -157,7 +157,7 @@ def _at(rule: AcceptRule, pairs: VerifiedPairs, row: int) -> tuple[float, float,
     support = 0 if q is None else int((q > 0).sum())
     spot = spot_of(pairs, row)
     if q is None or len(children) == 1 or draw_count(support, len(children)) <= MAX_DRAWS:
-        law = node_law(rule, p, q, children, spot=spot)
+        law = output_law(rule, p, q, children, spot=spot)
         return law.tv, law.declared, law.limit
     return along(rule, p, q, children, spot)
 

@@ -1,10 +1,10 @@
-"""Do two ways of decoding an image give the same codes, but for rounding?
+"""Do two ways of decoding an image give the same codes, except for rounding?
 
-Two float computations of one law differ by rounding, and where a code is decided within that they
-may choose different ones. All codes after it differ then, so images of a sound decoder differ as a
-broken one's do. What tells them apart is the target's probabilities up to the first difference:
-`Forced` has an execution decode given codes and keeps them. What rounding explains is measured by a
-second eager run at another batch size (`bench.judge.target.rounding`).
+Two float computations of one law differ by rounding, and a code that is decided within the rounding
+may differ. Then all codes after it differ, in a sound decoder as in a broken one. The target's
+probabilities up to the first difference separate the two cases: `TeacherForcing` computes them for
+codes that are already decided. How much rounding explains is measured by a second eager run at
+another batch size (`bench.judge.target.rounding`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.judge.target import distance, is_own, rounding
+from bench.judge.target import distance, is_builtin, rounding
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.baselines import plain_decoding
 from decoders.compose import DecoderSpec, build_decoder
@@ -37,20 +37,20 @@ SLACK, RARE = 3, 1e-2
 
 
 @dataclass(kw_only=True)
-class ForcedState(ARState):
-    given: Tensor  # [B, L] int64
+class TeacherForcingState(ARState):
+    image: Tensor  # [B, L] int64, the codes to commit
     laws: Tensor  # [B, L, V] float32
 
 
-class Forced(Autoregressive):
-    """AR steps that commit given codes and keep the law that each of them comes from."""
+class TeacherForcing(Autoregressive):
+    """AR steps that commit the codes of an image and record the law of each of them."""
 
-    given: Tensor
+    image: Tensor
 
     @torch.inference_mode()
     def laws(self, text: TextFeatures, noise: Noise, codes: Tensor) -> Tensor:
         """[B, L, V], of codes [B, L]."""
-        model, self.given = self.model, codes.to(self.model.device)
+        model, self.image = self.model, codes.to(self.model.device)
         first = prefill(model, self.sampling, text, noise, model.target.prefix).law
         run: Any = self._decoded(text, noise, 0)
         laws: Tensor = run.laws.clone()
@@ -58,16 +58,16 @@ class Forced(Autoregressive):
         laws[:, 0] = probabilities(first, self.sampling) if self.sampling.greedy else first
         return laws
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> ForcedState:
-        run, codes = super().begin(text, noise), self.given.clone()
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> TeacherForcingState:
+        run, codes = super().begin(text, noise), self.image.clone()
         run.codes.copy_(codes[:, 0])
         laws = torch.zeros(*codes.shape, self.model.target.vocab_size, device=codes.device)
-        return ForcedState(**vars(run), given=codes, laws=laws)
+        return TeacherForcingState(**vars(run), image=codes, laws=laws)
 
-    def next(self, run: ForcedState) -> tuple[()]:  # type: ignore[override]
+    def next(self, run: TeacherForcingState) -> tuple[()]:  # type: ignore[override]
         law = probabilities(self.logits(run), self.sampling)  # [B, V]
         run.laws.index_copy_(1, run.place, law[:, None])
-        codes = run.given.index_select(1, run.place)  # [B, 1]
+        codes = run.image.index_select(1, run.place)  # [B, 1]
         run.record.codes.index_copy_(1, run.place, codes)
         run.codes.copy_(codes[:, 0])
         run.place.add_(1)
@@ -85,15 +85,16 @@ def eager_laws(
 ) -> tuple[Tensor, float]:
     """The laws [n, V] of the first n codes of an image [1, n, ...], and the TV that rounding
     explains: what a batch of two copies shows."""
-    forced = Forced(model, sampling)
-    alone = forced.laws(text, noise, codes)[0]
-    two = forced.laws(text.rows([0, 0]), noise.rows([0, 0]), codes.expand(2, -1))[0]
+    teacher = TeacherForcing(model, sampling)
+    alone = teacher.laws(text, noise, codes)[0]
+    two = teacher.laws(text.rows([0, 0]), noise.rows([0, 0]), codes.expand(2, -1))[0]
     scale = max(1.0, 2 * sampling.cfg - 1) / min(1.0, sampling.temperature or 1.0)
     return alone, rounding(model.dtype, distance(alone, two), scale)
 
 
 def flips(one: Tensor, other: Tensor) -> float:
-    """How often a uniform number per place draws other codes from laws [n, V] than from others."""
+    """The expected number of places at which one uniform number draws different codes from two laws
+    [n, V]."""
     ends = torch.stack([one, other]).double().cumsum(-1)  # [2, n, V]
     starts = F.pad(ends, (1, 0))[..., :-1]
     shared = (ends.amin(0) - starts.amax(0)).clamp_min(0).sum(-1)  # [n]
@@ -107,16 +108,16 @@ def compiled_difference(
     prompt: str,
     seed: int,
 ) -> str:
-    """What a compiled decoder does otherwise than the same pieces without a compiler, but for
-    rounding; "" where nothing. models, decoders: compiled, and not.
+    """How a compiled decoder differs from the same pieces without a compiler, beyond rounding; ""
+    where it does not. models, decoders: first the compiled one, then the other.
 
-    Their first images are equal nearly always. Else the target's probabilities must be the same up
-    to the first difference. If rounding changes an image so early with a chance of `worst` at most,
-    it does so in n images running with worst ** n. Where that is unlikely, other pieces choose
-    other codes.
+    Their first images are nearly always equal. If they are not, the target's probabilities must be
+    the same up to the first difference. If the chance that rounding changes an image so early is at
+    most `worst`, then it is worst ** n for n images in a row. Where that is unlikely, something
+    else than rounding chose other codes.
     """
     (fast, plain), sampling, worst = models, decoders[0].sampling, RARE
-    compiled = None if plain.target.schedule is not None else Forced(fast, sampling)
+    compiled = None if plain.target.schedule is not None else TeacherForcing(fast, sampling)
     text = plain.text.encode([prompt])
     for i in range(IMAGES):
         noise = Noise.for_prompts(seed + i, [prompt], plain.target.length).to(plain.device)
@@ -126,12 +127,12 @@ def compiled_difference(
             return ""
         if compiled is not None:  # None: of a target without a law of the next code alone
             laws, allowed = eager_laws(plain, sampling, text, noise, images[1])
-            own, laws = compiled.laws(text, noise, images[1])[0, : n + 1], laws[: n + 1]
-            tv = distance(own, laws)
+            fast_laws, laws = compiled.laws(text, noise, images[1])[0, : n + 1], laws[: n + 1]
+            tv = distance(fast_laws, laws)
             if not tv <= allowed:
                 return f"its target's laws differ by TV {tv:.2g}, rounding explains {allowed:.1g}"
             tied = sampling.greedy and _gap(laws, n, images) <= 2 * allowed
-            worst = max(worst, SLACK * flips(own, laws), float(tied))
+            worst = max(worst, SLACK * flips(fast_laws, laws), float(tied))
         if worst ** (i + 1) < UNLIKELY:
             return f"the first code that differs comes earlier than by rounding, at place {n}"
         if worst**IMAGES > UNLIKELY:
@@ -152,30 +153,29 @@ def greedy_difference(
     sampling: Sampling,
     captions: Callable[[], Sequence[str]],
 ) -> tuple[str, str]:
-    """Where the greedy codes of an exact decoder are not AR's on the run's own model, though the
-    first two that differ are no tie within rounding; "" where they are. And what was looked at: a
-    decoder that only samples is not compared. Nothing of the project's own targets, whose tests do
-    that."""
-    if is_own(model.target):
+    """-> (where the greedy codes of an exact decoder differ from AR's on the run's model, beyond a
+    tie within rounding; "" where they do not, a sentence on what was compared). A decoder that only
+    samples is not compared, nor is one of the project's own targets, whose tests do that."""
+    if is_builtin(model.target):
         return "", ""
     model, greedy = replace(model, execution=None), replace(sampling, temperature=0.0)
     prompts = [*captions()[:2]]
     text = model.text.encode(prompts)
     noise = Noise.for_prompts(0, prompts, model.target.length).to(model.device)
-    own = attempt(lambda: build_decoder(model, spec, greedy).generate(text, noise).codes)
-    if isinstance(own, Failure):
-        return "", f"not its greedy codes on this run's own model, as it fails: {own.error}"
+    codes = attempt(lambda: build_decoder(model, spec, greedy).generate(text, noise).codes)
+    if isinstance(codes, Failure):
+        return "", f"Its greedy codes on this run's model are not compared: {codes.error}."
     ar = plain_decoding(model, greedy).generate(text, noise).codes  # [B, L]
     for b, prompt in enumerate(prompts):
-        images = own[b : b + 1], ar[b : b + 1]
-        n = first_difference(own[b], ar[b])
+        images = codes[b : b + 1], ar[b : b + 1]
+        n = first_difference(codes[b], ar[b])
         if n is None:
             continue
         laws, allowed = eager_laws(model, greedy, text.rows([b]), noise.rows([b]), images[1])
         if (gap := _gap(laws, n, images)) > 2 * allowed:
             return (
-                f"at temperature 0 its codes on this run's own model differ from AR's at place {n} "
-                f"of {prompt!r}, where the probabilities of the two codes are {gap:.2g} apart and "
-                f"rounding explains {2 * allowed:.1g}"
+                f"At temperature 0 its codes on this run's model differ from AR's at place {n} of "
+                f"{prompt!r}: the probabilities of the two codes are {gap:.2g} apart, and rounding "
+                f"explains {2 * allowed:.1g}."
             ), ""
-    return "", "its greedy codes on this run's own model"
+    return "", "Its greedy codes on this run's model equal AR's."

@@ -1,5 +1,5 @@
-"""What each decoder's steps take beside their floors (roofline.csv), and whether the baseline that
-a speed-up refers to is as good as it could be (fairness.csv).
+"""How far each decoder's steps are above their floors (roofline.csv), and whether the baseline of a
+speed-up is as fast as it could be (fairness.csv).
 
 Why: a speed-up over a slow baseline says nothing about a method. It is *unfair* where the
 baseline's step takes more than a stated factor of its floor (`bench.measure.roofline`). It is *not
@@ -80,8 +80,8 @@ def roofline(
     measure = partial(measure_machine, folder, model, machine)
 
     def table_with(rates: MachineRates | None) -> pd.DataFrame:
-        by_decoder = [(one, timed[timed.decoder == one.name]) for one in variants]
-        lines = [_line(one, mine, cost, rates) for one, mine in by_decoder if len(mine)]
+        parts = [(one, timed[timed.decoder == one.name]) for one in variants]
+        lines = [_line(one, part, cost, rates) for one, part in parts if len(part)]
         return pd.DataFrame(lines, columns=ROOFLINE_COLUMNS)
 
     table = table_with(read_rates(folder / MACHINE) or measure())
@@ -183,7 +183,7 @@ def _verdict(
 
 
 def below_floor(name: str, roofline: pd.DataFrame | None) -> str:
-    """That a step of a decoder took less than the least that is possible; "" where none did."""
+    """A sentence where a step of a decoder took less than its floor, which no step can; else ""."""
     lines = [] if roofline is None else roofline[roofline.decoder == name].to_dict("records")
     for line, part in product(lines, PARTS):
         if (over := line.get(f"{part}_over_floor", NAN)) < 1:

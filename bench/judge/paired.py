@@ -36,8 +36,8 @@ def timings(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def latency_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Those of `timings` that count: not the disturbed ones, and none of a decoder of which more
-    than `MOST` are."""
+    """The timings that count: without disturbed ones, and without any of a decoder that has more
+    than the share `MOST` of them."""
     timed = timings(rows)
     share = timed.groupby("decoder")["disturbed"].transform("mean")
     return timed[~timed["disturbed"].astype(bool) & (share <= MOST)]
@@ -50,8 +50,8 @@ def busy(rows: pd.DataFrame) -> str:
     timed = timings(rows)
     if timed.empty or len(latency_rows(timed)):
         return ""
-    found = timed[timed["disturbed"]]
-    return f"the machine was busy ({words(float((found.cpu_others + found.cpu_steal).mean()))})"
+    rows = timed[timed["disturbed"]]
+    return f"the machine was busy ({words(float((rows.cpu_others + rows.cpu_steal).mean()))})"
 
 
 def image_rows(rows: pd.DataFrame) -> pd.DataFrame:
@@ -110,15 +110,15 @@ def clip_differences(
     lines = []
     for name, baseline in baselines.items():
         every = scores.get(baseline or "", ())
-        for number, own in enumerate(scores.get(name, ())):
+        for number, seed_scores in enumerate(scores.get(name, ())):
             others = [s for i, s in enumerate(every) if name != baseline or i != number]
-            shared = sorted(set(own).intersection(*others)) if others else []
+            shared = sorted(set(seed_scores).intersection(*others)) if others else []
             if len(shared) < 2:
                 continue
             label = reseed_name(name, number) if number else name
-            less = [own[p] - statistics.fmean(other[p] for other in others) for p in shared]
-            found = student_mean(less)
-            ends, sd = (found.value, found.lo, found.hi), statistics.stdev(less)
+            less = [seed_scores[p] - statistics.fmean(other[p] for other in others) for p in shared]
+            mean = student_mean(less)
+            ends, sd = (mean.value, mean.lo, mean.hi), statistics.stdev(less)
             line = (label, baseline, len(others), *ends, sd, len(less))
             lines.append(line)
     return pd.DataFrame(lines, columns=CLIP_COLUMNS)
@@ -137,5 +137,5 @@ def reseed_name(baseline: str, number: int) -> str:
 
 def reseed_of(name: str) -> tuple[str, int] | None:
     """(baseline, n) of such a name; None for a decoder's."""
-    found = _RESEED.fullmatch(name)
-    return (found[1], int(found[2] or 1)) if found else None
+    match = _RESEED.fullmatch(name)
+    return (match[1], int(match[2] or 1)) if match else None

@@ -56,8 +56,8 @@ class DecodedPath(NamedTuple):
     cache: Any
 
 
-def is_own(target: Target) -> bool:
-    """Whether a target is one of the project's own."""
+def is_builtin(target: Target) -> bool:
+    """Whether a target is one of this project's, which its tests examine."""
     return type(target).__module__.startswith("decoders.")
 
 
@@ -65,7 +65,7 @@ def is_own(target: Target) -> bool:
 def examine(model: ImageModel, prompts: Callable[[], Sequence[str]], cfg: float) -> None:
     """Raises TargetError where the model's target is not as its contract says. prompts: some that
     the model reads; cfg: guidance."""
-    if is_own(model.target):
+    if is_builtin(model.target):
         return
     name = type(model.target).__name__
     result = attempt(lambda: Exam(model, prompts()[:2], cfg).run(), (TargetError,))
@@ -167,15 +167,15 @@ class Exam:
         self.require("cache", after, expected, "a code after a committed path and one by one")
 
     def path(self, text: TextFeatures, codes: Tensor | None = None) -> DecodedPath:
-        """AR steps: given codes [B, n] first, the others drawn."""
+        """AR steps: first those that commit `codes` [B, n], then others with drawn codes."""
         cache = self.target.new_cache(text.batch * self.copies, self.capacity)
         hidden = self.target.prefill(text, self.copies, cache)[:, -1:]
         chosen, laws = list[Tensor](), list[Tensor]()
         for t in range(self.size):
             place = torch.full((text.batch, 1), t, device=self.device)
-            given = codes is not None and t < codes.shape[1]
             drawn = self.draw(hidden, place)
-            chosen.append(codes[:, t : t + 1] if codes is not None and given else drawn)
+            forced = codes is not None and t < codes.shape[1]
+            chosen.append(codes[:, t : t + 1] if codes is not None and forced else drawn)
             sees = torch.ones(1, t + 1, dtype=torch.bool, device=self.device)
             hidden = self.forward(text, cache, chosen[-1], place, place, sees)
             laws.append(self.laws(hidden))
@@ -217,8 +217,8 @@ class Exam:
         slots = slots + self.target.prefix
         ids, grid, written = (part.repeat(self.copies, 1) for part in (codes, places, slots))
         prefix = text.row_mask(self.copies)[:, None].expand(-1, codes.shape[1], -1)  # [R, n, P]
-        own = sees.expand(len(codes), -1, -1).repeat(self.copies, 1, 1)  # [R, n, m]
-        mask = torch.cat([prefix, own], -1)
+        image = sees.expand(len(codes), -1, -1).repeat(self.copies, 1, 1)  # [R, n, m]
+        mask = torch.cat([prefix, image], -1)
         mask = F.pad(mask, (0, self.capacity - mask.shape[-1]))  # [R, n, S]
         mask = mask if codes.shape[1] == 1 else additive_mask(mask)
         return self.target.forward_codes(ids, grid, written, mask, cache)

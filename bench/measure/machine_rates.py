@@ -78,7 +78,7 @@ def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
 
 
 def rate(kernel: Callable[[], Any], amount: int) -> float:
-    """What a kernel gets done per second in its fastest repeat; amount: in one call."""
+    """How much a kernel does per second in its fastest repeat; amount: how much one call does."""
     import torch
     from torch.utils.benchmark import Timer
 

@@ -28,7 +28,7 @@ from decoders.cache import ALIGNED
 
 @dataclass(frozen=True)
 class TargetCost:
-    """What forwards of a target cost. weights: their bytes; numbers: in them (W); slot: bytes of a
+    """The cost of a target's forwards. weights: their bytes; numbers: in them (W); slot: bytes of a
     cache slot of a row; attention: 4 n D; slots: S half-way through an image, the mean over its
     steps; note: what makes the floor uncertain."""
 

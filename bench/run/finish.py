@@ -97,7 +97,7 @@ def verdicts(
     model: ImageModel, every: Sequence[DecoderVariant], captions: Callable[[], Sequence[str]]
 ) -> list[DecoderVerdict]:
     """The gate's verdict on every decoder; one it cannot judge is "not checked", with the error.
-    captions: prompts of the model, for greedy codes of a target that is not the project's own."""
+    captions: prompts of the model, for greedy codes of a target that is not built in."""
     judged = list[DecoderVerdict]()
     with progress(len(every), "exactness", unit="decoder") as bar:
         for variant in every:
@@ -119,10 +119,10 @@ def _verdict(
     def judge_decoder() -> Any:
         report = check_decoder(spec, sampling, model)
         if report.verdict == "exact":
-            fault, looked = greedy_difference(model, spec, sampling, captions)
+            fault, compared = greedy_difference(model, spec, sampling, captions)
             if fault:
                 return replace(report, verdict="broken", figure=1.0, detail=fault, sampled=0.0)
-            report = replace(report, detail=", ".join(filter(None, [report.detail, looked])))
+            report = replace(report, detail=f"{report.detail} {compared}".strip())
         return report
 
     report = attempt(judge_decoder)

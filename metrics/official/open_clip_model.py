@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoders.models.weights import load_into, read_state
+from decoders.models.checkpoint import read_state
+from decoders.models.weights import load_into
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.official.checkpoint import Weights

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.judge.gate.small import small_spec
+from bench.judge.gate.small import GateCase
 from decoders.api import ImageModel, Prefill, Sampling, TextFeatures
 from decoders.cache import KVCache, bool_mask
 from decoders.choose_execution import execution
@@ -155,5 +155,5 @@ def table_model(vocab: int = 3, length: int = 3, seed: int = 0) -> ImageModel:
 def table_spec(spec: DecoderSpec, model: ImageModel, codebook: int) -> DecoderSpec:
     """The composition on a table model: k relative to its codebook, its tree cut to what fits, and
     a table drafter in the place of its own."""
-    small = small_spec(replace(spec, drafter=None), model, codebook)
+    small = GateCase(replace(spec, drafter=None), Sampling(), codebook).small_spec(model)
     return small if spec.drafter is None else replace(small, drafter=DRAFTER)

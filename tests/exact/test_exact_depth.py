@@ -71,7 +71,7 @@ def here(name: str, **options):
 def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth(only):
     only("loop")
     found = check_decoder(composed("chain", COOL), TAU_1)
-    assert found.text == "relaxed" and "computes it itself: it cannot exceed it" in found.detail
+    assert found.text == "relaxed" and "lemma R's bound, which the rule declares" in found.detail
     worst, loop = found.evidence["node law"]["worst"], found.evidence["loop"]
     assert worst.spot.depth == 0  # omega is largest there
     assert 0.2 < worst.law.tv <= 1 - 1 / (1.5 * 2.144) + 1e-5

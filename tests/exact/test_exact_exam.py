@@ -162,4 +162,4 @@ def test_children_that_depend_on_the_noise_are_seen_in_images(only, monkeypatch)
 def test_a_part_of_this_project_is_exact_by_enumeration(name, only):
     only("whole law")
     found = check_decoder(OURS[name], TAU_1)
-    assert found.text == "exact" and "ways to images of 3**3" in found.detail, found
+    assert found.text == "exact" and "images of 3**3" in found.detail, found

@@ -12,7 +12,7 @@ from decoders.distribution import normalised
 from decoders.models.small import small_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
-from metrics.node_law import node_law, ordered_draws
+from metrics.output_law import ordered_draws, output_law
 
 VOCAB = 10
 MODEL = small_model(VOCAB, 2, 3)
@@ -68,12 +68,12 @@ def test_ordered_draws_are_all_of_them_and_add_up_to_one():
 def test_a_law_by_hand():
     """One drawn child, two codes, acceptance of the exact rule written out."""
     p, q = torch.tensor([0.7, 0.3]), torch.tensor([0.4, 0.6])
-    assert node_law(Exact(), p, q, 1).out.tolist() == pytest.approx([0.7, 0.3])
+    assert output_law(Exact(), p, q, 1).out.tolist() == pytest.approx([0.7, 0.3])
     book = small_model(2, 2, 0)
-    law = node_law(Lantern(book, k=1, delta=0.5), p, q, 1)
+    law = output_law(Lantern(book, k=1, delta=0.5), p, q, 1)
     # x = 0: p_A = (1, 0), accepted; x = 1: 0.7 > delta, accepted with 0.3 / 0.6, else code 0.
     assert law.out.tolist() == pytest.approx([0.4 + 0.6 * 0.5, 0.6 * 0.5])
-    law = node_law(Lantern(book, k=1, delta=0.5), p, None, torch.tensor([0]))
+    law = output_law(Lantern(book, k=1, delta=0.5), p, None, torch.tensor([0]))
     assert law.out.tolist() == pytest.approx([1.0, 0.0])  # p_A itself
     assert law.tv == pytest.approx(0.3)
 
@@ -81,8 +81,8 @@ def test_a_law_by_hand():
 def test_exact_rules_have_no_tv_at_any_node():
     for _, p, q in PAIRS:
         for count in (1, 2, 3):
-            assert node_law(Exact(), p, q, count).tv < 1e-5
-            assert node_law(Exact(), p, None, q.topk(count).indices).tv < 1e-5
+            assert output_law(Exact(), p, q, count).tv < 1e-5
+            assert output_law(Exact(), p, None, q.topk(count).indices).tv < 1e-5
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -95,7 +95,7 @@ def test_one_deterministic_child_gives_p_a_itself_which_is_as_defined(name):
         most = torch.full_like(p, 0.3) if name == "lantern" else 3 * p  # p_A(x) <= lambda p(x)
         assert (test.tv_shift <= test.bound + 1e-6).all() and (test.tv_shift <= most + 1e-6).all()
         for x in range(VOCAB):
-            law = node_law(rule, p, None, EVERY[[x]])
+            law = output_law(rule, p, None, EVERY[[x]])
             assert law.tv == pytest.approx(float(test.tv_shift[x]), abs=1e-6)
             assert law.tv <= law.declared + 1e-5
         wanted, _, near_edge = reference.at(p.double().expand(VOCAB, -1), EVERY)
@@ -105,7 +105,7 @@ def test_one_deterministic_child_gives_p_a_itself_which_is_as_defined(name):
 def test_several_deterministic_children_keep_the_composed_bound():
     for _, p, q in PAIRS:
         for count in (2, 5, 8):
-            law = node_law(PAPERS["lantern"], p, None, q.topk(count).indices)
+            law = output_law(PAPERS["lantern"], p, None, q.topk(count).indices)
             assert law.tv <= law.declared + 1e-5
             assert law.declared == pytest.approx(1 - 0.7**count, abs=1e-5)
 
@@ -116,7 +116,7 @@ def test_drawn_children_can_leave_the_bound_far_behind():
     book = small_model(8, 2, 0)
     rule = Lantern(book, k=7, delta=0.25)
     p = torch.tensor([0.25] * 4 + [0.0] * 4)
-    law = node_law(rule, p, p.flip(0), 1)
+    law = output_law(rule, p, p.flip(0), 1)
     assert law.tv == pytest.approx(1.0, abs=1e-5)
     assert law.declared == pytest.approx(0.25, abs=1e-5)
 
@@ -128,10 +128,10 @@ def test_nodes_stay_within_the_output_bound_which_one_draft_meets(name):
     for _, p, q in PAIRS:
         for count in (1, 2, 3):
             for drawn, children in ((q, count), (None, q.topk(count).indices)):
-                law = node_law(rule, p, drawn, children)
+                law = output_law(rule, p, drawn, children)
                 assert law.tv <= law.limit + 1e-6 and law.limit <= 1 + 1e-6
                 assert count > 1 or law.tv == pytest.approx(law.limit, abs=1e-6)
-        assert node_law(rule, p, q, 1).tv == pytest.approx(
+        assert output_law(rule, p, q, 1).tv == pytest.approx(
             by_hand(PAPERS[name.split(",")[0]], p, q), abs=1e-6
         )
 
@@ -149,4 +149,4 @@ def test_two_siblings_by_the_lemma_written_out(name):
             if float(test.accept) < 1 and float(rest.sum()) > 0:
                 left = float(q[x]) * (1 - float(test.accept))
                 wanted += left * by_hand(PAPERS[name], test.residual[0], rest / rest.sum())
-        assert node_law(rule, p, q, 2).limit == pytest.approx(wanted, abs=1e-5)
+        assert output_law(rule, p, q, 2).limit == pytest.approx(wanted, abs=1e-5)

@@ -5,7 +5,7 @@ import torch
 
 from bench.judge.gate import statistics
 from bench.judge.gate.reference import ar_probabilities
-from bench.judge.gate.small import GateCase, small_spec
+from bench.judge.gate.small import GateCase
 from bench.judge.gate.statistics import draw_pvalues, pearson, resolution
 from decoders.api import Sampling
 from decoders.models.small import prompts, small_model
@@ -78,14 +78,14 @@ def test_an_alarm_is_looked_at_twice_but_not_a_certain_one():
 
 def test_the_composition_is_scaled_and_otherwise_kept():
     model = small_model(64, 3, 0)
-    spec = small_spec(composed("dynamic", lantern()), model, 1024)
+    spec = GateCase(composed("dynamic", lantern()), TAU_1).small_spec(model)
     assert spec.acceptance.kwargs == {"k": 6, "delta": 0.2}
     assert spec.tree.kwargs == {"depth": 5, "top_k": 10, "nodes": 58}
-    tiny = small_spec(composed("dynamic", lantern()), MODEL, 1024)
+    tiny = GateCase(composed("dynamic", lantern()), TAU_1).small_spec(MODEL)
     assert tiny.acceptance.kwargs["k"] == 1
     assert tiny.tree.kwargs == {"depth": 3, "top_k": 2, "nodes": 5}
-    default = verifying("lantern.Lantern")  # k = 1,000 where none is given
-    assert small_spec(composed("chain", default), model, 1024).acceptance.kwargs == {"k": 62}
+    default = composed("chain", verifying("lantern.Lantern"))  # k = 1,000 where none is given
+    assert GateCase(default, TAU_1).small_spec(model).acceptance.kwargs == {"k": 62}
     spec = composed()
     assert GateCase(spec, Sampling(top_k=1000), 16384).filters(64).top_k == 4
     assert GateCase(spec, TAU_1).filters(64) == TAU_1

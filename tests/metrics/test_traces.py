@@ -8,7 +8,7 @@ import torch
 
 from decoders.api import Acceptance, CodeKind, Trace, VerifiedPairs
 from metrics import MetricError
-from metrics.node_law import along, node_law, ordered_draws
+from metrics.output_law import along, ordered_draws, output_law
 from metrics.traces import from_trace, image_acceptance, output_tv, steps_by_depth, tv_shift_summary
 
 V = 7
@@ -106,7 +106,7 @@ def test_relaxed_deterministic_law_is_the_sequential_one():
             alive *= 1 - float(test.accept)
             kept *= 1 - float(test.bound)
             current = test.residual
-        law = node_law(PairRule(), made.p[row], None, made.children[row][made.valid[row]])
+        law = output_law(PairRule(), made.p[row], None, made.children[row][made.valid[row]])
         assert law.out == pytest.approx((want + alive * current).double(), abs=1e-6)
         assert law.declared == pytest.approx(1 - kept, abs=1e-6)
 
@@ -137,7 +137,7 @@ def test_the_output_tv_of_drawn_siblings_is_not_that_of_one_draft():
     made.valid[:] = True
     tv, differ = output_tv(PairRule(), made).tv, []
     for row in range(5):
-        law, one = (node_law(PairRule(), made.p[row], made.q[row], n) for n in (3, 1))
+        law, one = (output_law(PairRule(), made.p[row], made.q[row], n) for n in (3, 1))
         assert float(tv[row]) == pytest.approx(law.tv, abs=1e-6)
         differ.append(abs(law.tv - one.tv))
     assert max(differ) > 1e-3
@@ -151,10 +151,10 @@ def test_along_recorded_siblings_the_tv_is_on_average_no_less_than_the_node_s(ru
         codes, weight = ordered_draws(q, 3)
         each = torch.tensor([along(rule, p, q, x) for x in codes], dtype=torch.float64)
         tv, _, limit = (weight @ each).tolist()
-        law = node_law(rule, p, q, 3)
+        law = output_law(rule, p, q, 3)
         assert law.tv - 1e-6 <= tv < law.tv + 0.1
         assert limit == pytest.approx(law.limit, abs=1e-6)
-        assert along(rule, p, q, codes[0, :1])[0] == pytest.approx(node_law(rule, p, q, 1).tv)
+        assert along(rule, p, q, codes[0, :1])[0] == pytest.approx(output_law(rule, p, q, 1).tv)
 
 
 def test_many_draws_are_followed_along_the_recorded_ones(monkeypatch):

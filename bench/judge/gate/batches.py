@@ -31,24 +31,22 @@ def batches_check(case: GateCase) -> CheckResult:
         run = case.trial((*SIZES, seed), IMAGES)
         whole = run.decoder.generate(run.text, run.noise).codes
         if not torch.equal(whole, run.decoder.generate(run.text, run.noise).codes):
-            own = "its codes change with a second run of the same noise"
-            return CheckResult("batches", evidence={"not enumerated": own})
+            reason = "its codes change with a second run of the same noise"
+            return CheckResult("batches", evidence={"not enumerated": reason})
         for way, codes in _in_other_batches(run).items():
             differ = codes != whole  # [B, L]
             if not bool(differ.any()):
                 continue
             if names := _draws(run):
-                own = f"it draws random numbers of its own ({names}), other ones in every batch"
-                return CheckResult("batches", evidence={"not enumerated": own})
+                reason = f"it draws random numbers of its own ({names}), others in every batch"
+                return CheckResult("batches", evidence={"not enumerated": reason})
             image, place = differ.nonzero()[0].tolist()
-            fault = (
-                fault
-                or f"image {image} has other codes {way} than in a batch, from place {place} on"
-            )
+            first = f"image {image} has other codes {way} than in a batch, from place {place} on"
+            fault = fault or first
             differing += int(differ.any(-1).sum())
         if differing != 1:
             break
-    summary = f"{IMAGES} images alone, in a batch and on {ROWS} rows that are refilled"
+    summary = f"{IMAGES} images in other batches"
     return CheckResult("batches", fault * (differing > 1), summary=summary)
 
 

@@ -24,7 +24,7 @@ from bench.data.errors import Failure, attempt
 from bench.judge.gate.batches import batches_check
 from bench.judge.gate.greedy import greedy_check
 from bench.judge.gate.laws import definition_check, loop_check, node_law_check, relaxes, visited
-from bench.judge.gate.report import CheckResult, GateReport, Verdict, finite_or_inf, joined
+from bench.judge.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
 from bench.judge.gate.sampled import images_check, wide_check
 from bench.judge.gate.small import GateCase, checkpoints
 from bench.judge.gate.whole_law import enumeration_checks
@@ -56,8 +56,7 @@ def check_decoder(
         except NumericalError as error:  # a drafter that returns NaN declares no distribution
             return GateReport("broken", 1.0, f"no finite law: {error}")
     if report.verdict == "exact" and getattr(resolve(spec.loop.target), "target_changed", False):
-        prefix = "codes are another target's, which no TV is about; on a target like all others: "
-        detail = prefix + report.detail
+        detail = f"Codes are another target's, to which no TV applies. {report.detail}"
         report = replace(report, verdict="relaxed", figure=math.nan, detail=detail, changed=True)
     return report
 
@@ -101,14 +100,14 @@ def _greedy(case: GateCase) -> GateReport:
     result, codes, exact = greedy_check(case)
     loop = [result, batches_check(case)]
     if not _claims_law(case):
-        return _unclaimed(case, loop, [codes])
+        return _unclaimed(case, "", loop, [codes])
     if exact:
-        return _report(case, "exact", "tokens equal greedy AR on all prompts", [*loop, codes])
-    detail = (
-        f"every accepted draft is the largest entry of p_A, and moved at most {result.tv:.4f}, "
-        f"within its bound of {result.evidence['bound']:.4f}"
+        return _report(case, "exact", "codes equal greedy AR", [*loop, codes])
+    statement = (
+        "every accepted draft is the largest entry of p_A, with a TV shift of at most "
+        f"{result.tv:.4f}, within its bound of {result.evidence['bound']:.4f}"
     )
-    return _report(case, "relaxed", detail, [*loop, codes])
+    return _report(case, "relaxed", statement, [*loop, codes])
 
 
 def _sampling(case: GateCase) -> GateReport:
@@ -120,12 +119,12 @@ def _sampling(case: GateCase) -> GateReport:
         if rule[0].fault:
             return _report(case, "broken", "", rule)
         if relaxes(rule[0].evidence):
-            tested, relaxed = _with_exact_rule(case), _rule_words(rule[0])
+            tested, relaxed = _with_exact_rule(case), _relaxation(rule[0])
         rule += [definition_check(case), loop_check(case, trace)]
     batches = batches_check(case)
     laws = [] if "not enumerated" in batches.evidence else enumeration_checks(tested)
     if not _claims_law(case):
-        return _unclaimed(case, [*rule[:1], batches], laws)
+        return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
     results = [*rule, batches, wide_check(tested), *laws]
     unfollowed = [law.evidence.get("not followed", 1.0) for law in laws]
     resolution = 0.0
@@ -133,8 +132,8 @@ def _sampling(case: GateCase) -> GateReport:
         results.append(images_check(tested))
         resolution = results[-1].evidence["resolution"]
     if relaxed:
-        detail = f"{relaxed}; with the exact rule images follow the AR law"
-        return _report(case, "relaxed", detail, results)
+        statement = f"{relaxed}. With the exact rule images follow the AR law"
+        return _report(case, "relaxed", statement, results)
     return _report(case, "exact", "images follow the AR law", results, resolution)
 
 
@@ -143,13 +142,14 @@ def _claims_law(case: GateCase) -> bool:
     return case.trial(TRIAL, 1).decoder.claims_law
 
 
-def _unclaimed(case: GateCase, loop: list[CheckResult], ar: list[CheckResult]) -> GateReport:
+def _unclaimed(
+    case: GateCase, relaxed: str, loop: list[CheckResult], ar: list[CheckResult]
+) -> GateReport:
     """A loop that claims no law is `relaxed`. ar: comparisons with AR, whose faults only measure
     its distance; a fault of `loop` makes it broken all the same."""
-    words = [_rule_words(result) for result in loop if result.name == "node law"]
     faults = [result.fault for result in ar]
-    detail = joined("the loop claims nothing of its codes' law", *words, *faults)
-    return _report(case, "relaxed", detail, [*loop, *(replace(result, fault="") for result in ar)])
+    statement = _sentences("the loop claims nothing of its codes' law", relaxed, *faults)
+    return _report(case, "relaxed", statement, [*loop, *(replace(one, fault="") for one in ar)])
 
 
 def _by_rule(spec: DecoderSpec) -> bool:
@@ -157,39 +157,42 @@ def _by_rule(spec: DecoderSpec) -> bool:
     return spec.acceptance is not None and not hasattr(resolve(spec.acceptance.target), "verify")
 
 
-def _rule_words(result: CheckResult) -> str:
+def _relaxation(result: CheckResult) -> str:
     """How far a relaxed rule is away, at enumerated nodes of small random models."""
-    evidence = result.evidence
-    worst, beyond = evidence["worst"], evidence["beyond"]
-    words = (
-        f"output TV up to {worst.law.tv:.4f} at {evidence['nodes']} enumerated nodes of small "
-        f"random models (after {worst.node.siblings} children), within sum (q a - p)+, lemma R's "
-        "output bound, at all"
-    )
-    if evidence["bounds output"]:
-        return words + "; the rule declares that bound and computes it itself: it cannot exceed it"
-    words += "; what the rule declares is on TV(p, p_A), not on the output"
-    if beyond is None:
-        return f"{words} ({worst.law.declared:.4f} there, which no node exceeds)"
-    return (
-        f"{words}, and exceeded ({beyond.law.tv:.4f} where {beyond.law.declared:.4f} is declared)"
-    )
+    worst, beyond = result.evidence["worst"], result.evidence["beyond"]
+    words = f"output TV up to {worst.law.tv:.4f}, within lemma R's bound"
+    if result.evidence["bounds output"]:
+        return f"{words}, which the rule declares"
+    law = (beyond or worst).law
+    words += f". TV(p, p_A) is declared to be at most {law.declared:.4f}"
+    return words if beyond is None else f"{words}, where the output is {law.tv:.4f} away"
 
 
 def _report(
-    case: GateCase, verdict: Verdict, detail: str, results: list[CheckResult], sampled: float = 0.0
+    case: GateCase,
+    verdict: Verdict,
+    statement: str,
+    results: list[CheckResult],
+    resolution: float = 0.0,
 ) -> GateReport:
-    """`verdict` and `detail`, unless a result has a fault; with what was looked at."""
+    """`verdict` and `statement`, unless a result has a fault; with what was checked."""
     if faults := [result.fault for result in results if result.fault]:
-        verdict, detail, sampled = "broken", joined(*faults), 0.0
+        verdict, statement, resolution = "broken", _sentences(*faults), 0.0
     reasons = [r.evidence["not enumerated"] for r in results if "not enumerated" in r.evidence]
-    detail = joined(detail, *(f"not enumerated: {reason}" for reason in reasons[:1]))
-    summaries = [result.summary for result in results if result.summary]
-    looked = ", ".join(summaries + ["its drafter untrained"] * bool(checkpoints(case.spec.drafter)))
+    unknown = f"Not enumerated: {reasons[0]}" if reasons else ""
+    checked = [result.summary for result in results if result.summary]
+    checked += ["its drafter untrained"] * bool(checkpoints(case.spec.drafter))
+    detail = _sentences(
+        f"At {_named(case.sampling)}: {statement}", unknown, f"Checked: {', '.join(checked)}"
+    )
     figure = min(1.0, max(finite_or_inf(result.tv) for result in results))
     evidence = {result.name: result.evidence for result in results if result.evidence}
-    detail = f"at {_named(case.sampling)}: {joined(detail, f'looked at: {looked}')}"
-    return GateReport(verdict, round(figure, DIGITS), detail, evidence, sampled)
+    return GateReport(verdict, round(figure, DIGITS), f"{detail}.", evidence, resolution)
+
+
+def _sentences(*parts: str) -> str:
+    """The parts that are not empty, with full stops between them."""
+    return ". ".join(filter(None, parts))
 
 
 def _named(sampling: Sampling) -> str:

@@ -43,7 +43,7 @@ def teacher_laws(
 def ar_probabilities(
     model: ImageModel, text: TextFeatures, codes: Tensor, sampling: Sampling
 ) -> Tensor:
-    """What AR gives each code of images [B, L] of the first caption, [B, L] float64."""
+    """AR's probability of each code of images [B, L] of the first caption, [B, L] float64."""
     parts = []
     for some in codes.split(max(1, TOGETHER // codes.shape[1] ** 2)):
         laws = teacher_laws(model, same_prompt(text, len(some)), some, sampling)
@@ -77,9 +77,9 @@ class ReferenceRule:
     def at(self, p: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """p [n, V] float64, x [n] -> the mass that is moved onto each x, its bound, and whether the
         bound is so near that rounding in float32 may admit one neighbour more or less, [n]."""
-        mine = p.gather(1, x[:, None])  # [n, 1]
+        p_x = p.gather(1, x[:, None])  # [n, 1]
         more = 0.0 if self.lam is None else self.lam - 1.0
-        bound = more * mine if self.delta is None else torch.full_like(mine, self.delta)
+        bound = more * p_x if self.delta is None else torch.full_like(p_x, self.delta)
         mass = p.gather(1, self.near[x]).cumsum(1)  # [n, k]
         moved = torch.where(mass <= bound, mass, 0.0).amax(1)
         return moved, bound[:, 0], ((mass - bound).abs() < EDGE).any(1)

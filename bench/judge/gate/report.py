@@ -1,4 +1,4 @@
-"""What the gate reports on a decoder, and the result of each check."""
+"""The gate's report on a decoder, and the result of each check."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GateReport:
 @dataclass(frozen=True)
 class CheckResult:
     """fault: what is wrong, empty if nothing is; evidence: the check's numbers; tv: the output TV
-    that it measured, 0 if it measures none; summary: what it looked at."""
+    that it measured, 0 if it measures none; summary: what was checked."""
 
     name: str
     fault: str = ""
@@ -51,8 +51,3 @@ class CheckResult:
 def finite_or_inf(figure: float) -> float:
     """The figure, or infinity for NaN, so that no comparison lets NaN pass."""
     return figure if math.isfinite(figure) else math.inf
-
-
-def joined(*parts: str) -> str:
-    """The parts that are not empty, with semicolons between them."""
-    return "; ".join(filter(None, parts))

@@ -90,7 +90,7 @@ def wide_check(case: GateCase) -> CheckResult:
     kind, images = str(dtype).removeprefix("torch."), batches * rows
     what = f"images of {vocab} codes in {kind} do not follow the AR law, or their drafts not q"
     evidence = {"codes": vocab, "p_value": adjusted}
-    summary = f"{images} sampled images of {vocab} codes in {kind}"
+    summary = f"{images} sampled images of {vocab} codes"
     return CheckResult("wide", alarm(adjusted, what), evidence, summary=summary)
 
 

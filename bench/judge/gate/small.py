@@ -52,13 +52,39 @@ class GateCase:
         return replace(self.sampling, top_k=max(2, share))
 
     def decoder(self, model: ImageModel) -> Decoder:
-        spec = small_spec(self.spec, model, self.codebook, self.levels)
-        return build_decoder(model, spec, self.filters(model.target.vocab_size))
+        filters = self.filters(model.target.vocab_size)
+        return build_decoder(model, self.small_spec(model), filters)
 
     def rule(self, model: ImageModel) -> Any:
         """The composition's acceptance rule alone; None if it has none."""
-        part = small_spec(self.spec, model, self.codebook, self.levels).acceptance
+        part = self.small_spec(model).acceptance
         return None if part is None else completed(build_part(part, model), AcceptRule)
+
+    def small_spec(self, model: ImageModel) -> DecoderSpec:
+        """The composition with its draft cut to what fits a small model, and k of its rule scaled
+        to the codes. A part's `exercised` settings are those under which small models run all of it
+        (`decoders.api.Decoder`)."""
+
+        def fitting(part: PartSpec | None, cut: bool = True) -> Any:
+            if part is None:
+                return None
+            fitted = _fitted(part, model, self.levels) if cut else {}
+            exercised = getattr(resolve(part.target), "exercised", {})
+            return PartSpec(part.target, {**part.kwargs, **fitted, **exercised})
+
+        spec, rule = self.spec, self.spec.acceptance
+        if rule is not None and isinstance(k := options_of(rule).get("k"), int):
+            vocab = model.target.vocab_size
+            share = min(max(1, round(k * vocab / self.codebook)), vocab - 1)
+            rule = PartSpec(rule.target, {**rule.kwargs, "k": share})
+        return replace(
+            spec,
+            loop=fitting(spec.loop, cut=False),
+            acceptance=fitting(rule, cut=False),
+            tree=fitting(spec.tree),
+            proposer=fitting(spec.proposer),
+            drafter=fitting(spec.drafter and _small_drafter(spec.drafter)),
+        )
 
     def trial(self, sizes: Sizes, images: int) -> Trial:
         _, grid, seed = sizes
@@ -74,36 +100,6 @@ class Trial(NamedTuple):
     decoder: Decoder
     text: TextFeatures
     noise: Noise
-
-
-def small_spec(
-    spec: DecoderSpec, model: ImageModel, codebook: int, levels: int = PLACES
-) -> DecoderSpec:
-    """The composition with its draft cut to what fits a small model, and k of its rule scaled to
-    the codes. A part's `exercised` settings are those under which small models run all of it
-    (`decoders.api.Decoder`)."""
-
-    def fitting(part: Any, cut: bool = True) -> Any:
-        if part is None:
-            return None
-        fitted = _fitted(part, model, levels) if cut else {}
-        exercised = getattr(resolve(part.target), "exercised", {})
-        return PartSpec(part.target, {**part.kwargs, **fitted, **exercised})
-
-    rule, drafter = spec.acceptance, spec.drafter
-    k = None if rule is None else options_of(rule).get("k")
-    if rule is not None and isinstance(k, int):
-        vocab = model.target.vocab_size
-        share = min(max(1, round(k * vocab / codebook)), vocab - 1)
-        rule = PartSpec(rule.target, {**rule.kwargs, "k": share})
-    return replace(
-        spec,
-        loop=fitting(spec.loop, cut=False),
-        acceptance=fitting(rule, cut=False),
-        tree=fitting(spec.tree),
-        proposer=fitting(spec.proposer),
-        drafter=None if drafter is None else fitting(_small_drafter(drafter)),
-    )
 
 
 def options_of(part: PartSpec) -> Mapping[str, Any]:

@@ -8,14 +8,13 @@ with the decoder's own drafter. Nothing is sampled, so the only error is roundin
   that is not its own, or the rule is another there. Most places are met at a first level of the
   drafts, some at others.
 
-A verifier that looks ahead decides a place by numbers of later ones: it has the first two alone. Of
-a decoder with too many ways to an image the likeliest are followed: more mass on an image than its
-probability is an error all the same.
+A verifier that looks ahead decides a place by numbers of later ones: it has the first two alone,
+the second with drafts of one level. Of a decoder with too many ways to an image the likeliest are
+followed: more mass on an image than its probability is an error all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -53,18 +52,14 @@ class WholeLaw:
 
     @property
     def away(self) -> Tensor:
-        """By first place: the total variation, or the least that it can be if not all was
-        followed."""
+        """The total variation of each block, by its first place; the least that it can be if not
+        all was followed."""
         above = (self.law - self.ar).clamp_min(0.0)
         return above.new_zeros(int(self.first.max()) + 1).index_add_(0, self.first, above)
 
     @property
     def tv(self) -> float:
         return float(self.away.max())
-
-    @property
-    def complete(self) -> bool:
-        return self.rest < COMPLETE
 
 
 def whole_law(
@@ -106,77 +101,49 @@ def whole_law(
 
 def enumeration_checks(case: GateCase) -> list[CheckResult]:
     """Every enumeration of the composition."""
-    checks = [
-        enumeration_check("whole law", case, whole_images),
-        enumeration_check("sibling law", case, one_node),
-    ]
-    verifier = case.decoder(case.model(WHOLE)).verifier
-    if verifier is None or not verifier.resamples_noise:
-        checks.append(enumeration_check("place law", case, every_place))
-        checks.append(enumeration_check("late law", case, late_places))
+    decoder, first = case.decoder(case.model(SIBLINGS)), torch.tensor([1])
+    verifier, proposer = decoder.verifier, decoder.proposer
+    looks_ahead = verifier is not None and verifier.resamples_noise
+    images = f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - 1}"
+    checks = [enumeration_check("whole law", images, case, WHOLE, Free(first))]
+    siblings = 0 if proposer is None else proposer.branching
+    if siblings > 2:
+        shallow = replace(case, levels=1) if looks_ahead else case  # no numbers of later places
+        nodes = f"nodes of {siblings} siblings"
+        checks.append(enumeration_check("sibling law", nodes, shallow, SIBLINGS, Free(first, 1)))
+    if looks_ahead:
+        return checks
+    plain = replace(case, sampling=replace(case.sampling, cfg=1.0))  # guidance doubles the rows
+    every, late = torch.arange(LONG[1] ** 2), torch.arange(LONG[1] ** 2, LATE[1] ** 2, 2)
+    both = torch.cat([every, every[::DEEP]])
+    places = (
+        ("place law", LONG, Free(both, 1, torch.arange(len(both)) >= len(every))),
+        ("late law", LATE, Free(late, 1, late % 4 == 0)),  # in turns at a first level and at any
+    )
+    for name, sizes, free in places:
+        words = f"codes of {len(free.first.unique())} places (each alone)"
+        checks.append(enumeration_check(name, words, plain, sizes, free))
     return checks
 
 
-Enumerated = tuple[str, WholeLaw] | None  # in words; None: there is nothing to enumerate
-
-
 def enumeration_check(
-    name: str, case: GateCase, enumeration: Callable[[GateCase], Enumerated]
+    name: str, words: str, case: GateCase, sizes: Sizes, free: Free
 ) -> CheckResult:
     """Fault: a total variation beyond rounding. Evidence: how many ways were followed, and the
-    probability of those that were not; or why none could be."""
-    result = attempt(lambda: enumeration(case))
-    if isinstance(result, Failure):
-        return CheckResult(name, evidence={"not enumerated": result.error})
-    if result is None:
-        return CheckResult(name, evidence={"not followed": 0.0})
-    (words, law), fault = result, ""
-    tv, rest = finite_or_inf(law.tv), law.rest
+    probability of those that were not; or why none could be. words: what is enumerated."""
+
+    def enumerated() -> WholeLaw:
+        model = case.model(sizes)
+        return whole_law(case.decoder(model), model, case.filters(sizes[0]), free=free)
+
+    law = attempt(enumerated)
+    if isinstance(law, Failure):
+        return CheckResult(name, evidence={"not enumerated": law.error})
+    tv, rest, fault = finite_or_inf(law.tv), law.rest, ""
     if tv > CLOSE:
-        least = "" if law.complete else "at least "
+        least = "at least " if rest > COMPLETE else ""
         first = int((~(law.away <= CLOSE)).int().argmax())
         fault = f"{words} do not follow the AR law: TV {least}{tv:.2g}, by enumeration, "
         fault += f"first at place {first}"
-    share = f"all but {rest:.1g} of the probability in" if rest else "all"
     evidence = {"tv": tv, "not followed": rest, "ways": law.rows}
-    return CheckResult(name, fault, evidence, tv, f"{share} {law.rows} ways to {words}")
-
-
-def whole_images(case: GateCase) -> Enumerated:
-    vocab, grid, _ = WHOLE
-    model, free = case.model(WHOLE), Free(torch.tensor([1]))
-    law = whole_law(case.decoder(model), model, case.filters(vocab), free=free)
-    return f"images of {vocab}**{grid**2 - 1}", law
-
-
-def one_node(case: GateCase) -> Enumerated:
-    """A verifier that looks ahead has drafts of one level, of which there is nothing to see."""
-    vocab, model, free = SIBLINGS[0], case.model(SIBLINGS), Free(torch.tensor([1]), 1)
-    decoder = case.decoder(model)
-    siblings = 0 if decoder.proposer is None else decoder.proposer.branching
-    if siblings < 3:
-        return None
-    if decoder.verifier is not None and decoder.verifier.resamples_noise:
-        decoder = replace(case, levels=1).decoder(model)
-    law = whole_law(decoder, model, case.filters(vocab), free=free)
-    return f"nodes of {siblings} siblings", law
-
-
-def every_place(case: GateCase) -> Enumerated:
-    every = torch.arange(LONG[1] ** 2)
-    deep = every[::DEEP]
-    free = Free(torch.cat([every, deep]), 1, torch.arange(len(every) + len(deep)) >= len(every))
-    return places_alone(case, LONG, free)
-
-
-def late_places(case: GateCase) -> Enumerated:
-    """Every other one, in turns at a first level and at any."""
-    late = torch.arange(LONG[1] ** 2, LATE[1] ** 2, 2)
-    return places_alone(case, LATE, Free(late, 1, late % 4 == 0))
-
-
-def places_alone(case: GateCase, sizes: Sizes, free: Free) -> Enumerated:
-    """Without guidance, which doubles the rows."""
-    model, plain = case.model(sizes), replace(case, sampling=replace(case.sampling, cfg=1.0))
-    law = whole_law(plain.decoder(model), model, plain.filters(sizes[0]), free=free)
-    return f"codes of {len(free.first.unique())} places (each alone)", law
+    return CheckResult(name, fault, evidence, tv, words + f" but for {rest:.1g}" * (rest > 0))

@@ -92,10 +92,10 @@ def test_a_study_of_a_right_target_has_a_floor_with_a_hint(tmp_path, capsys):
 def test_greedy_codes_of_an_exact_decoder_are_compared_with_ars_on_the_runs_model(dtype):
     right, wrong = (gpt_model(kind, dtype, seed=3) for kind in (Gpt, OnePlaceOff))
     sampling = Sampling(cfg=2.0)
-    looked = "its greedy codes on this run's own model"
-    assert greedy_difference(right, SJD, sampling, lambda: PROMPTS) == ("", looked)
+    equal = "Its greedy codes on this run's model equal AR's."
+    assert greedy_difference(right, SJD, sampling, lambda: PROMPTS) == ("", equal)
     fault, _ = greedy_difference(wrong, SJD, sampling, lambda: PROMPTS)
-    assert "its codes on this run's own model differ from AR's at place" in fault
+    assert "its codes on this run's model differ from AR's at place" in fault
 
 
 class OnlySamples(Speculative):
@@ -106,14 +106,14 @@ class OnlySamples(Speculative):
 
 
 def test_a_verdict_says_that_greedy_codes_were_not_compared(monkeypatch):
-    report = GateReport("exact", 0.0, "looked at: all")
+    report = GateReport("exact", 0.0, "Checked: all.")
     monkeypatch.setattr("bench.judge.gate.check_decoder", lambda *_: report)
     spec = replace(SJD, loop=PartSpec(f"{__name__}.OnlySamples"))
     entry = DecoderEntry("sjd", spec, SamplingConfig())
     (verdict,) = verdicts(gpt_model(), [DecoderVariant(entry, Sampling(cfg=2.0))], lambda: PROMPTS)
     assert verdict.detail == (
-        "looked at: all, not its greedy codes on this run's own model, as it fails: "
-        "DecoderError: no temperature 0"
+        "Checked: all. Its greedy codes on this run's model are not compared: "
+        "DecoderError: no temperature 0."
     )
 
 

@@ -18,8 +18,8 @@ from decoders.verify.gsd import Gsd
 from decoders.verify.lantern import Lantern, LanternPP
 from decoders.verify.specdec import SpecDec
 from decoders.verify.typical import Typical
-from metrics.node_law import Spot
-from metrics.node_law import node_law as law_of
+from metrics.output_law import Spot
+from metrics.output_law import output_law as law_of
 
 V = 5
 MODEL = random_model(vocab=V, grid=2, seed=4)
@@ -35,7 +35,7 @@ RULES = {
 }
 
 
-def node_law(rule, p, q, children):
+def output_law(rule, p, q, children):
     """Of a node under the root of a draft of one level, where omega is delta."""
     return law_of(rule, p, q, children, spot=Spot(0, 1, 1))
 
@@ -78,7 +78,7 @@ def test_a_node_s_law_is_the_formula_s_and_its_tv_the_declared_bound(name):
         mass = torch.tensor([float(q[x]) * acceptance(name, p, q, x) for x in range(V)]).double()
         left = (p.double() - mass).clamp_min(0)
         wanted = mass + (1 - mass.sum()) * left / left.sum().clamp_min(1e-30)
-        law = node_law(RULES[name], p, q, 1)
+        law = output_law(RULES[name], p, q, 1)
         torch.testing.assert_close(law.out, wanted, atol=1e-6, rtol=0)
         bound = float((mass - p).clamp_min(0).sum())
         assert law.tv == pytest.approx(bound, abs=1e-6)
@@ -86,7 +86,7 @@ def test_a_node_s_law_is_the_formula_s_and_its_tv_the_declared_bound(name):
         assert law.limit == pytest.approx(bound, abs=1e-6)
         moved = max(moved, bound)
         for x in range(V):
-            fixed = node_law(RULES[name], p, None, torch.tensor([x]))
+            fixed = output_law(RULES[name], p, None, torch.tensor([x]))
             a = acceptance(name, p, None, x)
             assert fixed.tv == pytest.approx(max(0.0, a - float(p[x])), abs=1e-6)
             assert fixed.declared == pytest.approx(fixed.tv, abs=1e-6)
@@ -97,7 +97,7 @@ def test_lantern_commits_such_codes_and_says_so():
     p, q = torch.tensor([0.5, 0.0, 0.5, 0.0, 0.0]), torch.full((V,), 0.2)
     rule = Lantern(MODEL, k=4, delta=0.6)
     assert rule.beyond_support and not LanternPP(MODEL, k=4).beyond_support
-    assert float(node_law(rule, p, q, 1).out[1]) > 0.05
+    assert float(output_law(rule, p, q, 1).out[1]) > 0.05
 
 
 def test_omega_falls_with_the_depth_as_published():
@@ -126,7 +126,7 @@ def test_rules_that_relax_nothing_are_exact():
             Gsd(MODEL, group=1),
             Gsd(MODEL, group=4, theta_d=1e-6),
         ):
-            law = node_law(rule, p, q, 2)
+            law = output_law(rule, p, q, 2)
             assert law.tv < 1e-5
             assert law.declared == 0.0  # the gate then calls it exact
         for x in range(V):

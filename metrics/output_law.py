@@ -1,5 +1,5 @@
-"""The law of the committed code at a node, by enumerating every draw of its children: the one place
-where it is computed, for the exactness gate and for the metrics.
+"""The output law of a node: the law of the code that is committed there, by enumerating every draw
+of its children. The exactness gate and the metrics compute it here and nowhere else.
 
 The rule judges the children of every possible draw; nothing is sampled. Drawn children: all ordered
 tuples without replacement, with their probabilities. Deterministic ones: a single tuple. After the
@@ -34,7 +34,7 @@ REACHED = 1e-6  # a sibling that is reached less often than this adds nothing to
 
 
 @dataclass(frozen=True)
-class NodeLaw:
+class OutputLaw:
     """out [V] float64: the law of the committed code; tv: its distance to p; declared: what the
     rule declares for it; limit: the output bound of lemma R. NaN where the rule or the drafter
     answered NaN: whoever compares must refuse it."""
@@ -47,12 +47,12 @@ class NodeLaw:
 
 @dataclass(frozen=True)
 class _Level:
-    """What the rule makes of all draws of j children, [T_j, ...] float64."""
+    """The rule's answers to all draws of j children, [T_j, ...] float64."""
 
     weight: Tensor  # [T] probability of the draw
     accept: Tensor  # [T, j]; 0 past a child that is accepted for certain
     bound: Tensor  # [T, j]
-    residual: Tensor  # [T, V], what the rule goes on with
+    residual: Tensor  # [T, V], the target's law for the next child
 
     @property
     def alive(self) -> Tensor:
@@ -78,8 +78,8 @@ def spot_of(pairs: VerifiedPairs, row: int) -> Spot | None:
 
 
 def judge_at(rule: AcceptRule, spot: Spot | None) -> Judge:
-    """What judges nodes that all stand at one spot; it matters where a rule has `at`. ValueError
-    where such a rule is not told."""
+    """A judge of nodes that all stand at one spot, which matters where a rule has `at`. ValueError
+    where such a rule is without a spot."""
     at = rule.at
     if at is None:
         return partial(test_children, rule)
@@ -112,13 +112,13 @@ def draw_count(support: int, count: int) -> int:
     return math.prod(support - i for i in range(min(count, support)))
 
 
-def node_law(
+def output_law(
     rule: AcceptRule,
     p: Tensor,
     q: Tensor | None,
     children: Tensor | int,
     spot: Spot | None = None,
-) -> NodeLaw:
+) -> OutputLaw:
     """p [V], q [V] float32; children: how many are drawn from q, or the deterministic ones [K];
     spot: where the node stands, for a rule that depends on it."""
     judge = judge_at(rule, spot)
@@ -148,19 +148,20 @@ def node_law(
     out += _last(before.weight * before.alive, before.residual)
     declared = before.weight @ _composed(rule, before.bound, first[:, :-1])
     tv = 0.5 * (out - p.double()).abs().sum()
-    return NodeLaw(out, float(tv), float(declared), float(limit))
+    return OutputLaw(out, float(tv), float(declared), float(limit))
 
 
 def _composed(rule: AcceptRule, bound: Tensor, reached: Tensor) -> Tensor:
-    """What a node's bounds [..., K] make together, [...]; reached [..., K]: the probability that a
-    child is tested at all. Bounds on the output add up as they are met: triangle inequality."""
+    """The bound of a node, [...], from those of its children [..., K]; reached [..., K]: the
+    probability that a child is tested at all. Bounds on the output add up as they are met: triangle
+    inequality."""
     if rule.bounds_output:
         return (reached * bound).sum(-1)
     return 1 - (1 - bound).prod(-1)
 
 
 def _last(left: Tensor, residual: Tensor) -> Tensor:
-    """[V]: what the residuals [T, V] add, each reached with probability left [T]."""
+    """The mass [V] that comes from the residuals [T, V], each reached with probability left [T]."""
     total = residual.sum(-1, keepdim=True)
     nothing = torch.zeros_like(residual)
     nothing[:, -1] = 1.0  # what `decoders.noise.sample` returns where nothing is left
@@ -191,17 +192,17 @@ def _judged(judge: Judge, p: Tensor, q: Tensor | None, codes: Tensor, weight: Te
 def _gained(before: _Level, level: _Level, codes: Tensor) -> Tensor:
     """sum over the draws of j - 1 of w prod (1 - a) sum_x (q_j(x) a_j(x) - p_j(x))+."""
     reached = before.weight * before.alive  # [T_{j-1}]
-    own = (reached > 0).nonzero().flatten()
+    possible = (reached > 0).nonzero().flatten()
     each = len(codes) // len(reached)  # draws of j that begin like one of j - 1
-    given = level.weight.view(-1, each) / before.weight[:, None]  # [T_{j-1}, each], q_j(x)
-    hit = given * level.accept[:, -1].view(-1, each)
+    q = level.weight.view(-1, each) / before.weight[:, None]  # [T_{j-1}, each], q_j(x)
+    hit = q * level.accept[:, -1].view(-1, each)
     x = codes[:, -1].view(-1, each)
     total = before.residual.sum(-1, keepdim=True)
     p = torch.where(total == 0, 0.0, before.residual / total).gather(-1, x)  # [T_{j-1}, each]
     gained = (hit - p).clamp_min(0.0).sum(-1)
     if not bool(torch.isfinite(reached).all()):
         return reached.sum()  # NaN stays NaN
-    return (reached[own] * gained[own]).sum()
+    return (reached[possible] * gained[possible]).sum()
 
 
 def along(
@@ -219,9 +220,9 @@ def along(
     bounds, met = [], []
     judge, one = judge_at(rule, spot), torch.ones(1, 1, 1, dtype=torch.bool)
     for x in children:
-        own = node_law(rule, p, q, 1, spot)
-        tv, limit = tv + reached * own.tv, limit + reached * own.limit
-        bounds.append(own.declared)
+        law = output_law(rule, p, q, 1, spot)
+        tv, limit = tv + reached * law.tv, limit + reached * law.limit
+        bounds.append(law.declared)
         met.append(reached)
         test = judge(p[None, None], q[None, None], x[None, None, None], one)
         reached *= 1 - float(test.accept)
