@@ -93,10 +93,10 @@ def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> s
     what, column = ("codes", "codes") if whole else ("pictures", "image_hash")
     count, others = 0, []
     for a, b in pairs:
-        one, other = a.digests(column), b.digests(column)
-        shared = one.keys() & other.keys()
+        ours, theirs = a.digests(column), b.digests(column)
+        shared = ours.keys() & theirs.keys()
         count += len(shared)
-        if differing := sum(one[key] != other[key] for key in shared):
+        if differing := sum(ours[key] != theirs[key] for key in shared):
             others.append(f"{b.entry.name} ({differing} of {len(shared)} images)")
     parts = [f"A and B are equal in {what} ({len(pairs)} decoders, {count} images)"]
     if others or not count:
