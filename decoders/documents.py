@@ -43,7 +43,6 @@ CONFIG: dict[str, Any] = {
     **dict.fromkeys(("swin_norm", "tie_word_embeddings"), bool),
     **dict.fromkeys(("hidden_act", "input_type", "model_type"), str),
     "vocabulary_map": dict[str, Amount],
-    "lantern_bench": dict[str, str],
 }
 
 

@@ -79,13 +79,18 @@ def build_clip(
 
 
 def clip_score(
-    clip: ImageText, images: ImageSet, captions: Sequence[str], *, batch: int = 64
+    clip: ImageText,
+    images: ImageSet,
+    captions: Sequence[str],
+    *,
+    batch: int = 64,
+    label: str | None = None,
 ) -> np.ndarray:
-    """CLIP scores [n] float64 of n images and n captions, 100 cos.
+    """CLIP scores [n] float64 of n images and n captions, 100 cos. label: see `features_of`.
 
     Raises MetricError when the counts differ, for NaN and unknown words.
     """
-    features = features_of(clip.image_features, images, batch)
+    features = features_of(clip.image_features, images, batch, label)
     if len(features) != len(captions):
         raise MetricError(f"{len(features)} images but {len(captions)} captions; give one an image")
     cosines = (features * text_embeddings(clip, captions, batch=batch)).sum(1)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from decoders.image_files import HIDDEN, SUFFIXES, is_picture, open_rgb
 from decoders.models.weights import sha256_of
@@ -31,13 +32,11 @@ Source = Tensor | tuple[Path, ...]
 class ImageSet:
     """Images of any size, prepared when they are read; never more than a batch is held.
 
-    source: files in order, or uint8 [n, 3, H, W]. tick: called with the number of images after each
-    batch.
+    source: files in order, or uint8 [n, 3, H, W].
     """
 
     source: Source
     prepare: Preparation
-    tick: Callable[[int], object] | None = None
 
     def __len__(self) -> int:
         return len(self.source)
@@ -50,17 +49,16 @@ class ImageSet:
         """
         items = self.source[start:stop]
         with ThreadPoolExecutor(THREADS) as pool:
-            found = list(pool.map(self._read, items))
-        for row, image in enumerate(found):
-            if image.shape != found[0].shape or image.shape[1] != image.shape[2]:
+            prepared = list(pool.map(self._read, items))
+        for row, image in enumerate(prepared):
+            if image.shape != prepared[0].shape or image.shape[1] != image.shape[2]:
                 where = f"image {start + row}" if isinstance(items, Tensor) else str(items[row])
                 raise MetricError(
                     f"{where} is {list(image.shape)} after `{self.prepare.name}`, expected a square"
-                    f" as large as its neighbours {list(found[0].shape)}; give images of one size"
+                    f" as large as its neighbours {list(prepared[0].shape)}; give images of one "
+                    "size"
                 )
-        if self.tick is not None:
-            self.tick(len(found))
-        return torch.stack(found)
+        return torch.stack(prepared)
 
     def _read(self, item: Path | Tensor) -> Tensor:
         return self.prepare.apply(open_rgb(item) if isinstance(item, Path) else to_pil(item))
@@ -71,8 +69,11 @@ def byte_images(pixels: Tensor) -> ImageSet:
     return ImageSet((as_unit_float(pixels) * 255).round().to(torch.uint8), as_is())
 
 
-def features_of(network: Callable[[Tensor], Tensor], images: ImageSet, batch: int = 64) -> Tensor:
-    """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S].
+def features_of(
+    network: Callable[[Tensor], Tensor], images: ImageSet, batch: int = 64, label: str | None = None
+) -> Tensor:
+    """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S]. label: of the
+    bar that shows its progress; None: no bar.
 
     Raises MetricError for no images, a bad batch size, an image that cannot be read (where it is
     met) and features that are not finite.
@@ -82,11 +83,11 @@ def features_of(network: Callable[[Tensor], Tensor], images: ImageSet, batch: in
     if not len(images):
         raise MetricError("a metric needs images, found none")
     with torch.no_grad():
-        found = [
+        parts = [
             network(images.part(start, start + batch)).float().cpu()
-            for start in range(0, len(images), batch)
+            for start in tqdm(range(0, len(images), batch), label, disable=label is None)
         ]
-    features = torch.cat(found)
+    features = torch.cat(parts)
     bad = ~torch.isfinite(features).all(1)
     if bad.any():
         raise MetricError(

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.errors import did_you_mean
-from decoders.models.weights import load_into, read_json, read_tensors, write_weights
-from decoders.tiny.scenes.attributes import words as split_words
+from decoders.models.text.words import WordTokenizer
+from decoders.models.weights import load_into, read_json, read_state, write_tensors
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.images import as_unit_float
@@ -53,44 +52,6 @@ class ClipConfig:
         return int(self.vision["image_size"])
 
 
-class WordTokenizer:
-    """Captions to word ids: [start, words..., end, pad...]; the end has the largest id."""
-
-    def __init__(self, words: Sequence[str], context_length: int) -> None:
-        self._ids = {word: i + 1 for i, word in enumerate(words)}
-        self.context_length = context_length
-        self.start, self.end = len(words) + 1, len(words) + 2
-
-    def __call__(self, captions: Sequence[str]) -> Tensor:
-        """n captions -> ids [n, context_length] int64.
-
-        Raises MetricError for an empty or over-long caption and for a word outside the vocabulary
-        (with the nearest known word).
-        """
-        ids = torch.zeros(len(captions), self.context_length, dtype=torch.int64)
-        for row, caption in enumerate(captions):
-            tokens = [self._word(w, caption) for w in split_words(caption)]
-            if not tokens:
-                raise MetricError(f"caption {row} is empty; CLIP needs at least one word")
-            if len(tokens) + 2 > self.context_length:
-                raise MetricError(
-                    f"a caption has {len(tokens)} words, at most {self.context_length - 2} fit: "
-                    f"{caption!r}"
-                )
-            line = [self.start, *tokens, self.end]
-            ids[row, : len(line)] = torch.tensor(line)
-        return ids
-
-    def _word(self, word: str, caption: str) -> int:
-        if word not in self._ids:
-            near = did_you_mean(word, self._ids) or "."
-            raise MetricError(
-                f"the scenes CLIP does not know the word {word!r} of {caption!r}{near} It reads "
-                "captions of the embedded scenes only"
-            )
-        return self._ids[word]
-
-
 class ScenesClip(ImageText):
     """The network with its tokenizer and pixel normalisation, in evaluation mode unless trained."""
 
@@ -107,7 +68,7 @@ class ScenesClip(ImageText):
         super().__init__(build_clip(config.embed_dim, config.vision, config.text), device)
         self.config = config
         self.mean, self.std = config.mean, config.std
-        self.tokenizer = WordTokenizer(config.words, int(config.text["context_length"]))
+        self.words = WordTokenizer(config.words, int(config.text["context_length"]) - 2)
         self.sha256 = ""  # of the weights file; empty while untrained
 
     def preparation(self, size: int | None) -> Preparation:
@@ -118,7 +79,14 @@ class ScenesClip(ImageText):
         return as_unit_float(images, self.config.image_size)
 
     def tokens(self, captions: Sequence[str]) -> Tensor:
-        return self.tokenizer(captions)
+        """Start, words, end, padding, [n, L]. Raises DecoderError for a caption that is empty, too
+        long or has other words than the scenes'."""
+        start = len(self.words.index) + 1
+        ids = torch.zeros(len(captions), self.words.prefix + 2, dtype=torch.int64)
+        for row, caption in enumerate(captions):
+            line = [start, *self.words.ids(caption), start + 1]  # the end: see `_SPECIALS`
+            ids[row, : len(line)] = torch.tensor(line)
+        return ids
 
 
 def load(folder: Path | None = None, device: str | torch.device = "cpu") -> ScenesClip:
@@ -132,7 +100,7 @@ def load(folder: Path | None = None, device: str | torch.device = "cpu") -> Scen
     content = read_json(described)
     if content.get("format") != FORMAT:
         raise MetricError(f"{described} has format {content.get('format')!r}, expected {FORMAT}")
-    tensors = read_tensors(path, content["sha256"])
+    tensors = read_state(path, content["sha256"])
     config = ClipConfig(**{**content["config"], "words": tuple(content["config"]["words"])})
     clip = ScenesClip(config, device)
     load_into(clip.model, tensors, str(path))
@@ -143,7 +111,7 @@ def load(folder: Path | None = None, device: str | torch.device = "cpu") -> Scen
 def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> str:
     """Writes both files (float16 weights), each atomically; returns the SHA-256 of the weights."""
     part = folder / (WEIGHTS_FILE + ".part")
-    digest = write_weights(clip.model, part, torch.float16)
+    digest = write_tensors(clip.model.state_dict(), part, torch.float16)
     config = asdict(clip.config) | {"held_out": held_out}
     body = {"format": FORMAT, "sha256": digest, "config": config}
     described = folder / (CONFIG_FILE + ".part")

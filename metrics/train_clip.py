@@ -124,42 +124,35 @@ def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:
     scenes = scene_batch("valid", indices)
     images = torch.from_numpy(scenes.images)
     pairs = [counterfactual("valid", i) for i in indices]
-    found = {"preference": attribute_preference(clip, byte_images(images), pairs)}
+    figures = {"preference": attribute_preference(clip, byte_images(images), pairs)}
     for name in ATTRIBUTES:
         rows = [i for i in indices if name != "relation" or scenes.specs[i].relation is not None]
         pairs = [counterfactual("valid", i, attribute=name) for i in rows]
-        found[f"preference_{name}"] = attribute_preference(clip, byte_images(images[rows]), pairs)
-    return {name: round(value, 4) for name, value in found.items()}
+        figures[f"preference_{name}"] = attribute_preference(clip, byte_images(images[rows]), pairs)
+    return {name: round(value, 4) for name, value in figures.items()}
 
 
 @dataclass(frozen=True)
 class Families(Dataset[Any]):
-    """`count` scenes per step of the split train, each followed by its three twins, as
-    `family_batch` draws them."""
+    """`count` scenes per step of the split train, each followed by its three twins: images
+    [4 * count, 3, 64, 64] float32 in [0, 1], their captions and `labels_of` them. A step's are a
+    function of its number and the seed."""
 
     count: int
     seed: int
 
     def __getitem__(self, step: int) -> tuple[np.ndarray, list[str], Tensor]:
-        return family_batch(step * self.count, self.count, self.seed)
-
-
-def family_batch(first: int, count: int, seed: int) -> tuple[np.ndarray, list[str], Tensor]:
-    """Scenes first..first + count of the train split, each followed by its three twins.
-
-    Returns images [4 * count, 3, 64, 64] float32 in [0, 1], their captions and `labels_of` them; a
-    function of the arguments only, so that a resumed run sees what an unbroken one would.
-    """
-    specs: list[SceneSpec] = []
-    captions: list[str] = []
-    pixels: list[np.random.Generator] = []
-    drawn = scene_captions("train", range(first, first + count), seed)
-    for index, (_, spec) in enumerate(drawn, start=first):
-        for member in family(spec, np.random.default_rng([seed, index, 0])):
-            specs.append(member)
-            captions.append(describe(member, np.random.default_rng([seed, index, 1])))
-            pixels.append(np.random.default_rng([seed, index, 2]))
-    return render(specs, pixels)[0], captions, labels_of(specs)
+        specs: list[SceneSpec] = []
+        captions: list[str] = []
+        pixels: list[np.random.Generator] = []
+        first = step * self.count
+        drawn = scene_captions("train", range(first, first + self.count), self.seed)
+        for index, (_, spec) in enumerate(drawn, start=first):
+            for member in family(spec, np.random.default_rng([self.seed, index, 0])):
+                specs.append(member)
+                captions.append(describe(member, np.random.default_rng([self.seed, index, 1])))
+                pixels.append(np.random.default_rng([self.seed, index, 2]))
+        return render(specs, pixels)[0], captions, labels_of(specs)
 
 
 def family(spec: SceneSpec, rng: np.random.Generator) -> list[SceneSpec]:
@@ -168,9 +161,9 @@ def family(spec: SceneSpec, rng: np.random.Generator) -> list[SceneSpec]:
     An attribute with fewer than four possible values (size) is crossed with a second one instead:
     each of its two values with each of two values of the other.
     """
-    known = [a for a in ATTRIBUTES if a != "relation" or spec.relation is not None]
-    weights = np.array([_WEIGHTS[a] for a in known])
-    attribute, other = rng.choice(known, size=2, replace=False, p=weights / weights.sum())
+    attributes = [a for a in ATTRIBUTES if a != "relation" or spec.relation is not None]
+    weights = np.array([_WEIGHTS[a] for a in attributes])
+    attribute, other = rng.choice(attributes, size=2, replace=False, p=weights / weights.sum())
     second = len(spec.objects) == 2 and rng.random() < _SECOND_OBJECT
     members = [spec]
     for _ in range(_TRIES):
@@ -201,11 +194,9 @@ def labels_of(specs: Sequence[SceneSpec]) -> Tensor:
     """
     rows = []
     for spec in specs:
-        said = dict(zip(ANSWERS, answers("", spec), strict=True))
-        far = [said[f"far {name}"] - 1 for name in _THING]  # without the answer that there is none
-        rows.append(
-            [*(said[name] for name in _COLUMNS), *(-100 if value < 0 else value for value in far)]
-        )
+        answer = dict(zip(ANSWERS, answers("", spec), strict=True))
+        far = [answer[f"far {name}"] - 1 for name in _THING]  # 0 says that there is no object
+        rows.append([*(answer[name] for name in _COLUMNS), *(i if i >= 0 else -100 for i in far)])
     return torch.tensor(rows)
 
 
@@ -222,10 +213,12 @@ def _loss(
     with torch.no_grad():
         clip.model.logit_scale.clamp_(0, math.log(100))
     with mixed(clip.device):
-        seen = clip.image_features(images)  # [B, E]
-        said = clip.text_features(captions)  # [B, E]
-    contrastive: Tensor = ClipLoss()(seen, said, clip.model.logit_scale.exp())
-    by_image, by_text = (_naming_loss(parts["head"](_HEAD_SCALE * x), labels) for x in (seen, said))
+        pictures = clip.image_features(images)  # [B, E]
+        words = clip.text_features(captions)  # [B, E]
+    contrastive: Tensor = ClipLoss()(pictures, words, clip.model.logit_scale.exp())
+    by_image, by_text = (
+        _naming_loss(parts["head"](_HEAD_SCALE * x), labels) for x in (pictures, words)
+    )
     figures = {"contrastive": contrastive, "naming_image": by_image, "naming_text": by_text}
     loss = contrastive + _NAMING * (by_image + by_text) / 2
     return loss, {name: value.detach() for name, value in figures.items()}

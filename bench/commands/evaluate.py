@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 
 from bench.commands.manual import manual
 from bench.config.words import folders, settings
-from bench.console import complain, progress, say
+from bench.console import complain, say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder, write_text
 from bench.prompts.file import OWN_FILE, captions_of
@@ -138,12 +138,12 @@ def completed(config: EvaluateConfig) -> EvaluateConfig:
 
 def _all_scenes(captions: Sequence[str]) -> bool:
     """Whether the embedded CLIP can read all captions."""
-    from metrics import MetricError
+    from decoders.api import DecoderError
     from metrics.scenes_clip import load
 
     try:
         load().check(captions)
-    except MetricError:
+    except DecoderError:
         return False
     return True
 
@@ -177,7 +177,7 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
         size=config.size,
         batch=config.batch,
         cache_dir=config.cache_dir,
-        progress=progress,
+        bars=True,
     )
     if real_scenes:
         reference = evaluation.scenes_reference(SCENES)

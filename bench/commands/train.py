@@ -30,7 +30,7 @@ from decoders.api import ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.kinds import fitted
 from decoders.training.data import DataConfig, StateData
-from decoders.training.drafter import DrafterTraining, Trained
+from decoders.training.drafter import TrainingResult, train_drafter
 from decoders.training.losses import AcceptanceRates, LossConfig
 from decoders.training.states import Learner, transformer_of
 from decoders.training.trainer import TrainConfig
@@ -126,7 +126,7 @@ def compose_train(words: Sequence[str]) -> TrainStudy:
     return dataclasses.replace(study, backend=dataclasses.replace(study.backend, layers="torch"))
 
 
-def run_training(study: TrainStudy, device: torch.device) -> Trained:
+def run_training(study: TrainStudy, device: torch.device) -> TrainingResult:
     """Trains, and writes what `study.run_dir` is to hold: checkpoint, curves, `drafter/`."""
     folder = Path(study.run_dir)
     model = load_model(cast(StudyConfig, study), device)
@@ -143,7 +143,7 @@ def run_training(study: TrainStudy, device: torch.device) -> Trained:
         target, source, loss.guided, study.data, study.train.batch, seed, sampling.cfg != 1,
         learner.reads,
     )  # fmt: skip
-    done = DrafterTraining(learner, data, sampling, loss, study.train, folder).run()
+    done = train_drafter(learner, data, sampling, loss, study.train, folder)
     _write(study, model, done, learner.save(folder / DRAFTER), loss, sampling)
     return done
 
@@ -156,7 +156,7 @@ def _rows(found: AcceptanceRates) -> list[list[str]]:
 def _write(
     study: TrainStudy,
     model: ImageModel,
-    done: Trained,
+    done: TrainingResult,
     digest: str,
     loss: LossConfig,
     sampling: Sampling,
@@ -169,8 +169,8 @@ def _write(
         "sampling": dataclasses.asdict(sampling),
         "target_sha256": model.weights_sha256,
         "drafter_sha256": digest,
-        "steps": done.steps,
-        "seconds": done.seconds,
+        "steps": done.trainer.step,
+        "seconds": done.trainer.seconds,
         **done.acceptance.figures(),
         "provenance": dataclasses.asdict(provenance(model.device)),
     }

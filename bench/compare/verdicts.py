@@ -38,7 +38,7 @@ class Reproduction(StrEnum):
 class Comparison:
     """One figure of a published row, and a decoder's (None: the run has no such method). published
     is in our unit (CLIP times 100). why: the grounds; assumed: what the source does not state;
-    caveats: what else to know; same_model: as far as the source tells."""
+    caveats: what else to know."""
 
     row: Published
     measured: Candidate | None
@@ -50,7 +50,6 @@ class Comparison:
     obstacles: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
-    same_model: bool = False
 
     @property
     def decoder(self) -> str:
@@ -74,26 +73,11 @@ class Comparison:
         return f"{name} over {self.row.baseline}" if self.metric == "speedup" else name
 
 
-@dataclass(frozen=True)
-class Result:
-    """comparisons: every published row against the decoders of one run, in the order of the
-    published rows; tolerance: of ratios."""
-
-    run: RunData
-    decoders: list[Candidate]
-    comparisons: list[Comparison]
-    tolerance: float
-
-    def of(self, verdict: Reproduction) -> list[Comparison]:
-        return [c for c in self.comparisons if c.verdict is verdict]
-
-    def shown(self) -> list[Comparison]:
-        """What is worth a line in a table or a plot: the rows of the run's model."""
-        return [c for c in self.comparisons if c.same_model]
-
-
-def build(rows: Sequence[Published], run: RunData, names: Names, tolerance: float) -> Result:
-    """Compares every published row with the decoders nearest to it. tolerance: a ratio."""
+def build(
+    rows: Sequence[Published], run: RunData, names: Names, tolerance: float
+) -> list[Comparison]:
+    """Every published row, in order, compared with the decoders nearest to it; tolerance: a
+    ratio."""
     decoders, comparisons = candidates(run), list[Comparison]()
     for row in rows:
         # Speed-up and codes per forward of AR are 1 by definition.
@@ -116,8 +100,7 @@ def build(rows: Sequence[Published], run: RunData, names: Names, tolerance: floa
             for ours, settings in near
             for metric in metrics
         ]
-    noted = [_with_others(one, rows) for one in comparisons]
-    return Result(run, decoders, noted, tolerance)
+    return [_with_others(one, rows) for one in comparisons]
 
 
 def _with_others(one: Comparison, rows: Sequence[Published]) -> Comparison:
@@ -157,7 +140,6 @@ def compare(
         obstacles=tuple(obstacles),
         assumed=() if obstacles else tuple(assumed),
         caveats=tuple(_caveats(row, ours, metric)),
-        same_model=settings["model"][0] is not False,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,18 +77,6 @@ def _full_disk_explained(path: Path) -> Iterator[None]:
             f"no space left while writing {path}; what was recorded so far is intact. Free some "
             "space and run the same command again: it resumes"
         ) from error
-
-
-def require_space(path: Path, needed: float, what: str, advice: str) -> None:
-    """Raises DiskFullError before work starts where the disk of a path has not so many bytes left.
-    what: needs them; advice: what to do."""
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    free = shutil.disk_usage(existing).free
-    if free < needed:
-        raise DiskFullError(
-            f"{what} need about {needed / 1e6:,.0f} MB in {path}, {free / 1e6:,.0f} MB are free; "
-            f"free some space or {advice}"
-        )
 
 
 def ready_folder(path: Path) -> None:

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bench.console import progress
 from bench.data.errors import ConfigError
 from bench.prompts import Prompt
 
@@ -172,7 +171,7 @@ class CocoScorer:
             size=size,
             batch=batch,
             cache_dir=Path(cache_dir),
-            progress=progress,
+            bars=True,
         )
 
     def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:

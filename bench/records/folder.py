@@ -31,13 +31,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.data.errors import FolderError, InUseError
-from bench.data.files import append, require_space, write_atomically, write_bytes
+from bench.data.files import append, write_atomically, write_bytes
 from bench.prompts.file import write_captions
 from bench.records import study
 from bench.records.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
-RECORD_BYTES, PICTURE_BYTES = 30_000, 100_000  # of 256 codes and 256 pixels, generously
 SHARDS = "shards"  # the folder of their locks
 BEFORE = (".lock", "steps.csv", SHARDS)  # what may lie in a folder before its run
 Record = dict[str, Any]  # the columns of `bench.records.columns.RECORD`
@@ -305,11 +304,3 @@ def _lock(locks: ExitStack, path: Path, shard: str) -> None:
                 "write to one folder; choose a run_dir= on another one, or have it mounted with "
                 "locks (Lustre: -o flock)"
             ) from error
-
-
-def check_space(path: Path, records: int, pictures: int) -> None:
-    """Raises DiskFullError before work starts where so many more records, and the pictures of some
-    of them, would not fit."""
-    what = f"{records:,} records and {pictures:,} pictures"
-    need = records * RECORD_BYTES + pictures * PICTURE_BYTES
-    require_space(path, need, what, "choose another run_dir=")

@@ -3,9 +3,7 @@
 <run>/report/index.html           everything on one page
 <run>/report/prompts/*.html       a page a prompt
 <run>/report/table.{txt,md,tex}
-<run>/report/scaling.csv          of a run that timed several sizes of batches
 <run>/report/plots/*.png, *.pdf
-<run>/report/contact_sheet.webp   where images were kept
 
 With `report out=DIR` they lie in DIR, and nothing is written into the run.
 """
@@ -23,23 +21,22 @@ from bench.data.files import write_text
 from bench.records.run_data import RunData
 from bench.report import table
 from bench.report.page import write_page
-from bench.report.sheets import write_sheet
 from bench.report.style import save
 from bench.report.summarise import Report, summarise
 
+WIDTH = 132  # columns of text in the terminal; a table may be wider
 REPORT = {"index.html", "table.txt"}  # what every report holds
 
 
 @dataclass(frozen=True)
 class ReportPaths:
     """What was written, next to table.txt, .md and .tex. terminal: the text of table.txt, for
-    the command line to show; sheet: None where no image was kept."""
+    the command line to show."""
 
     folder: Path
     page: Path
     terminal: str
     plots: dict[str, dict[str, Path]]  # name -> format -> file
-    sheet: Path | None
 
 
 @dataclass(frozen=True)
@@ -75,33 +72,30 @@ def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
     texts = {"txt": shown, "md": markdown(report), "tex": latex(report)}
     for ending, text in texts.items():
         write_text(folder / f"table.{ending}", text)
-    if report.batches:
-        write_text(folder / "scaling.csv", table.csv_text(map(vars, report.batches)))
-    sheet = write_sheet(report.run, folder)
     for old in (folder / "plots").glob("*.*"):
         old.unlink()
     plots = {plot.name: save(plot, folder / "plots") for plot in report.plots}
-    return ReportPaths(folder, write_page(report, folder, sheet), shown, plots, sheet)
+    return ReportPaths(folder, write_page(report, folder), shown, plots)
 
 
-def terminal(report: Report, width: int = table.WIDTH) -> str:
-    """All but the details as plain text, `width` columns where cells allow."""
-    parts = [f"{report.study}: {report.run.folder}", _filled(report.headline, width)]
+def terminal(report: Report) -> str:
+    """All but the details as plain text."""
+    parts = [f"{report.study}: {report.run.folder}", _filled(report.headline)]
     for block in report.blocks:
         if block.name == "details":
             continue
-        notes = _filled(block.notes, width)
+        notes = _filled(block.notes)
         if block.name == "table":
-            parts += [*(table.terminal(each, width) for each in block.tables)]
+            parts += [*map(table.terminal, block.tables)]
             parts.append(f"How to read it\n{notes}")
         else:
             parts.append(f"{block.title}\n{notes}")
-            parts += [table.terminal(each, width) for each in block.tables]
+            parts += map(table.terminal, block.tables)
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _filled(lines: Sequence[str], width: int) -> str:
-    return "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in lines)
+def _filled(lines: Sequence[str]) -> str:
+    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
 
 
 def markdown(report: Report) -> str:

@@ -1,8 +1,7 @@
 """The answer first: which decoder is the fastest, on what machine, and what is not sure.
 
 Made from the figures of the tables, for each section. `in_display_order` puts its decoders into the
-order of all tables and charts: AR, then the exact division, then the relaxed one, each by its
-speed.
+order of all tables and charts: AR, then exact decoders, then relaxed ones, each by its speed.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from metrics.speedup import FEWEST
 from metrics.stats import NOT_TOLD, NOT_WORSE
 
 DAGGER = "†"
-DIVISIONS = ("exact division", "relaxed division", "not judged")
+GROUPS = ("exact decoders", "relaxed decoders", "not judged")
 
 
-def division(entry: Entry) -> str:
-    """The one of `DIVISIONS` that a decoder is ranked in."""
+def group(entry: Entry) -> str:
+    """The one of `GROUPS` that a decoder is ranked in."""
     verdict = entry.text("exactness")
     if entry.exact:
-        return DIVISIONS[0]
-    return DIVISIONS[1 if verdict.startswith(("relaxed", "broken")) else 2]
+        return GROUPS[0]
+    return GROUPS[1 if verdict.startswith(("relaxed", "broken")) else 2]
 
 
 def in_display_order(run: RunData) -> RunData:
@@ -34,7 +33,7 @@ def in_display_order(run: RunData) -> RunData:
 
     def place(entry: Entry) -> tuple[bool, int, float]:
         speed = entry.number("speedup")
-        order = DIVISIONS.index(division(entry))
+        order = GROUPS.index(group(entry))
         return entry.failed, order, math.inf if math.isnan(speed) else -speed
 
     sections = []

@@ -1,6 +1,5 @@
-"""One self-contained HTML page: the headline, the contact sheet beside speed against quality,
-tables that sort and filter, figures as SVG, a line per prompt with a link to its page, provenance,
-failures.
+"""One self-contained HTML page: the headline, speed against quality, a few prompts' images, tables
+that sort and filter, figures as SVG, a line per prompt with a link to its page, provenance.
 
 Every image and one JavaScript library (DataTables, which sorts and filters) are embedded, so the
 file can be mailed and opens offline. Without scripts the tables are as they are written.
@@ -11,6 +10,7 @@ from __future__ import annotations
 import base64
 import logging
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -18,14 +18,14 @@ from markupsafe import Markup
 
 from bench.data.files import write_text
 from bench.report.notes import environment
-from bench.report.prompts import KEY, prompt_pages
-from bench.report.sheets import data_uri
+from bench.report.prompts import KEY, PromptPage, prompt_pages
 from bench.report.style import inline
 from bench.report.summarise import Report
 from bench.report.table import ABSENT
 
 log = logging.getLogger(__name__)
-OPENING = ("speedup_tv_output", "speedup_clip")  # the first that there is
+OPENING = ("speedup_tv_output", "speedup_clip")  # figures above the tables
+SHEET = 3  # prompts whose images are on the page
 
 
 @cache
@@ -43,7 +43,7 @@ def libraries() -> dict[str, str]:
     return {"tables": f"data:text/javascript;base64,{code}", "table_style": Markup(style)}
 
 
-def write_page(report: Report, folder: Path, sheet: Path | None) -> Path:
+def write_page(report: Report, folder: Path) -> Path:
     """index.html and the pages of its prompts; those of an earlier report are removed, so that none
     goes stale."""
     for old in (folder / "prompts").glob("*.html"):
@@ -51,24 +51,24 @@ def write_page(report: Report, folder: Path, sheet: Path | None) -> Path:
             old.unlink()
     numbers = [None, *(index for index, _ in report.prompts), None]
     template = environment(True).get_template("prompt.html.j2")
+    sheet: list[PromptPage] = []  # of the prompts of which most decoders have a picture
     for at, page in enumerate(prompt_pages(report.run, report.prompts)):
         before, after = numbers[at], numbers[at + 2]
         text = template.render(study=report.study, page=page, before=before, after=after, key=KEY)
         write_text(folder / page.address, text)
+        sheet = sorted([*sheet, page], key=lambda one: -one.pictures)[:SHEET]
     return write_text(folder / "index.html", render(report, sheet))
 
 
-def render(report: Report, sheet: Path | None = None) -> str:
-    """The page; sheet: the contact sheet, where images were kept."""
-    plots = {plot.name: plot for plot in report.plots}
-    opening = next((plots[name] for name in OPENING if name in plots), None)
+def render(report: Report, sheet: Sequence[PromptPage] = ()) -> str:
+    """The page; sheet: the prompts whose images it shows."""
     template = environment(True).get_template("index.html.j2")
     return template.render(
         report=report,
         libraries=libraries(),
-        sheet=data_uri(sheet.read_bytes(), "webp") if sheet else "",
+        sheet=[page for page in sheet if page.pictures],
         inline=inline,
-        opening=opening,
+        opening=OPENING,
         order=sort_key,
     )
 

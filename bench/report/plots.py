@@ -89,7 +89,12 @@ def against(run: RunData, column: str) -> Plot | None:
         if all(e.role is Role.BASELINE or (column == TV and e.exact) for e in entries):
             continue  # all lie on one line
 
-        def draw(axes: Axes, section=section, entries=entries, sides=sides) -> Points:
+        def draw(
+            axes: Axes,
+            section: Section = section,
+            entries: Sequence[Entry] = entries,
+            sides: Mapping[str, tuple[Interval, Interval]] = sides,
+        ) -> Points:
             band = section.reseeded(column) if column == CLIP else UNKNOWN
             if math.isfinite(band.half_width):
                 axes.axvspan(band.lo, band.hi, **shade)

@@ -1,11 +1,13 @@
-"""A page for each prompt: what every decoder made of it under the same noise, and how.
+"""Images: a page for each prompt, with every decoder's image and how it came to be.
 
 For each decoder: its picture, the map of how each code came to be, and the map of codes that are
-not AR's. Each page is one file without any script, <report>/prompts/<prompt index>.html.
+not AR's. Each page is one file without any script, <report>/prompts/<prompt index>.html. The run's
+page shows the pictures of the first few.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +15,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import pandas as pd
 from PIL import Image
 
 from bench.records.run_data import Entry, Role, RunData, as_text
-from bench.report.sheets import data_uri, display_rows, illustrated_prompts, picture
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
-LARGE = 120_000  # bytes from which a picture is embedded as WebP
 SAME, OTHER = (225, 225, 225), (170, 30, 45)  # colours of codes that are AR's and that are not
 # How a code came to be, in the order of `decoders.api.CodeKind`: colour and meaning. Light grey,
 # then four hues that colour-blind readers tell apart (Okabe and Ito).
@@ -31,6 +30,7 @@ KINDS: dict[str, tuple[tuple[int, int, int], str]] = {
     "corrected": ((170, 30, 45), "after a rejection"),
     "bonus": ((130, 210, 190), "after a whole path"),
 }
+COLORS = np.array([color for color, _ in KINDS.values()])
 KEY = [(f"rgb{color}", name, text) for name, (color, text) in KINDS.items()]
 COLUMNS = ["status", "error", "seed", "nfe", "mal", "image", "kind", "codes"]
 
@@ -66,15 +66,25 @@ class PromptPage:
         """The page's path, relative to the report's."""
         return f"prompts/{self.index}.html"
 
+    @property
+    def pictures(self) -> int:
+        """How many decoders have a picture of it."""
+        return sum(bool(card.picture) for _, cards in self.groups for card in cards)
+
 
 def prompts_with_page(run: RunData) -> list[tuple[int, str]]:
-    """(prompt_index, prompt) of up to `PAGES` prompts: first those with the most pictures. None
-    where neither pictures nor traces were kept, as in a published run: there is nothing to show."""
+    """(prompt_index, prompt on one line) of up to `PAGES` prompts: first those of which most
+    decoders have a picture. None where neither pictures nor traces were kept, as in a published
+    run: there is nothing to show."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
-    traced = any(len(kinds) for kinds in rows["kind"])
-    if not traced and not illustrated_prompts(run, 1):
+    kept = rows["image"].map(lambda image: is_kept(run, image)).astype(bool)
+    if not kept.any() and not any(len(kinds) for kinds in rows["kind"]):
         return []
-    return illustrated_prompts(run, PAGES, every=True)
+    rows = rows.assign(by=rows["decoder"].where(kept))
+    have = rows.groupby("prompt_index").agg({"by": "nunique", "prompt": "first"})
+    most = have.sort_values("by", ascending=False, kind="stable")[:PAGES].sort_index()
+    texts = [" ".join(as_text(text).split()) for text in most["prompt"]]
+    return list(zip(map(int, most.index), texts, strict=True))
 
 
 def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[PromptPage]:
@@ -92,12 +102,13 @@ def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[P
 
 
 def _lines(entry: Entry, prompts: Sequence[int]) -> dict[int, Line]:
-    """By prompt: the image that is shown of a decoder, else a failed one. Read once for all
-    prompts, as looking one up in a table takes milliseconds."""
-    records = entry.records[entry.records["prompt_index"].isin(prompts)]
-    rows = pd.concat([display_rows(records[records["status"] == "ok"]), records])
-    lines = rows.drop_duplicates("prompt_index").set_index("prompt_index")[COLUMNS]
-    return cast(dict[int, Line], lines.to_dict("index"))
+    """By prompt: the image that is shown of a decoder (quality before latency, lowest seed first),
+    else a failed one. Read once for all prompts, as looking one up in a table takes milliseconds.
+    """
+    rows = entry.records[entry.records["prompt_index"].isin(prompts)]
+    rows = rows.assign(failed=rows["status"] != "ok", timed=rows["protocol"] != "quality")
+    rows = rows.sort_values(["failed", "timed", "seed"]).drop_duplicates("prompt_index")
+    return cast(dict[int, Line], rows.set_index("prompt_index")[COLUMNS].to_dict("index"))
 
 
 def _card(run: RunData, entry: Entry, line: Line | None, ar: Line | None) -> Card:
@@ -115,23 +126,33 @@ def _card(run: RunData, entry: Entry, line: Line | None, ar: Line | None) -> Car
         missing,
         facts=f"seed {line['seed']}, {line['nfe']} forwards, {line['mal']:.2f} codes per forward",
         picture=embedded,
-        kinds=_png(kind_map(kinds)) if len(kinds) else "",
+        kinds=_code_map(COLORS[kinds]) if len(kinds) else "",
         differs=differs,
         difference=difference,
     )
 
 
+def is_kept(run: RunData, image: object) -> bool:
+    """Whether a row's picture lies in the run's folder; `image`: its path there, as in the row."""
+    return as_text(image) != "" and (run.folder / as_text(image)).is_file()
+
+
 def _picture(run: RunData, line: Line) -> tuple[str, str]:
     """The kept picture as a data URI, or "" and why there is none."""
-    image = picture(run, line)
-    if isinstance(image, str):
-        return "", image
-    data = (run.folder / line["image"]).read_bytes()
-    if len(data) <= LARGE:
-        return data_uri(data, "png"), ""
-    smaller = io.BytesIO()
-    image.save(smaller, format="WEBP", quality=90)
-    return data_uri(smaller.getvalue(), "webp"), ""
+    if not is_kept(run, line["image"]):
+        return "", "image not kept"
+    try:
+        with Image.open(run.folder / line["image"]) as image:
+            return _embedded(image.convert("RGB"), "webp", quality=90), ""
+    except (OSError, SyntaxError):  # what PIL raises on a damaged file
+        return "", "image damaged"
+
+
+def _embedded(image: Image.Image, kind: str, **how: int) -> str:
+    """A picture as a data URI."""
+    file = io.BytesIO()
+    image.save(file, format=kind, **how)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
 def _differs(line: Line, ar: Line | None) -> tuple[str, str]:
@@ -147,23 +168,12 @@ def _differs(line: Line, ar: Line | None) -> tuple[str, str]:
     count, words = int(other.sum()), "every code is AR's"
     if count:
         words = f"{count} of {len(mine)} codes not AR's; first: code {int(other.argmax())}"
-    return _png(raster(np.where(other[:, None], OTHER, SAME))), words
+    return _code_map(np.where(other[:, None], OTHER, SAME)), words
 
 
-def kind_map(kinds: np.ndarray) -> np.ndarray:
-    """[L] CodeKind values -> [H, W, 3] colours, see `raster`."""
-    return raster(np.array([color for color, _ in KINDS.values()])[kinds])
-
-
-def raster(colors: np.ndarray) -> np.ndarray:
-    """[L, 3] colours -> [H, W, 3] in raster order, one pixel per code; cells past L are white."""
+def _code_map(colors: np.ndarray) -> str:
+    """[L, 3] colours in raster order, one pixel per code; cells past L are white."""
     side = math.ceil(math.sqrt(len(colors)))
     cells = np.full((side * side, 3), 255, np.uint8)
     cells[: len(colors)] = colors
-    return cells.reshape(side, side, 3)  # [H, W, 3]
-
-
-def _png(pixels: np.ndarray) -> str:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, format="PNG")
-    return data_uri(file.getvalue(), "png")
+    return _embedded(Image.fromarray(cells.reshape(side, side, 3)), "png")

@@ -159,7 +159,7 @@ def kind(entry: Entry) -> str:
 def point(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | Interval) -> None:
     """A decoder's mark, in the shape of its verdict, with its intervals as error bars."""
     at, up = (one.value if isinstance(one, Interval) else one for one in (x, y))
-    errors = {f"{side}err": error_bar(one) for side, one in (("x", x), ("y", y))
+    errors: dict[str, Any] = {f"{side}err": error_bar(one) for side, one in (("x", x), ("y", y))
               if isinstance(one, Interval)}  # fmt: skip
     marker = MARKERS.get(kind(entry), NOT_JUDGED)
     axes.errorbar(at, up, fmt=marker, color=color, elinewidth=1.1, capsize=2,

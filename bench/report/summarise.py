@@ -15,15 +15,12 @@ from functools import cached_property
 from bench.judge import paired
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import notes, roofline, scaling
-from bench.report.headline import DIVISIONS, division, headline, in_display_order, output_tv
-from bench.report.headline import quality as quality_verdict
+from bench.report.headline import GROUPS, group, headline, in_display_order, output_tv, quality
 from bench.report.plots import figures
 from bench.report.prompts import prompts_with_page
-from bench.report.sheets import illustrated_prompts
 from bench.report.style import Plot
 from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number, table_of
 
-NO_IMAGE = "No image was kept, so there is no contact sheet."
 NO_ROOFLINE = (
     "No roofline was measured (no image was timed, or an older version made this run), so nothing "
     "is said of the baseline's own speed."
@@ -80,7 +77,6 @@ def summarise(run: RunData) -> Report:
     marks, batches, prompts = notes.fairness(run), scaling.lines(run), prompts_with_page(run)
     notices = ["Every decoder of this run failed; there is nothing to plot."] * run.all_failed
     notices += [] if run.roofline else [NO_ROOFLINE]
-    notices += [] if illustrated_prompts(run, 1) else [NO_IMAGE]
     came_out = run.records[run.records["status"] == "ok"]
     return Report(
         run=run,
@@ -163,16 +159,16 @@ DECODER = Column("label", "decoder", words=True)
 
 
 def _main_tables(run: RunData) -> list[Table]:
-    """A table a section and division; AR heads each, as what its decoders are compared with."""
+    """A table a section and group; AR heads each, as what its decoders are compared with."""
     tables = []
     for section in run.sections:
         ar = [e for e in section.entries if e.role is not Role.DECODER]
-        groups = {name: [e for e in section.entries if division(e) == name] for name in DIVISIONS}
+        groups = {name: [e for e in section.entries if group(e) == name] for name in GROUPS}
         for name, members in groups.items():
             rest = [e for e in members if e.role is Role.DECODER]
-            first = ar if name == DIVISIONS[0] else [e for e in ar if e.role is Role.BASELINE]
-            if rest or (name == DIVISIONS[0] and ar):
-                columns = _main_columns(run, section, relaxed=name != DIVISIONS[0])
+            first = ar if name == GROUPS[0] else [e for e in ar if e.role is Role.BASELINE]
+            if rest or (name == GROUPS[0] and ar):
+                columns = _main_columns(run, section, relaxed=name != GROUPS[0])
                 title = f"{section.title}: {name}"
                 tables.append(_table(title, columns, [*first, *rest]))
     return tables
@@ -190,72 +186,74 @@ def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]
         eager = run.eager(entry)
         return " ".join(filter(None, [text, mark, eager and f"({eager})"]))
 
-    def fid(entry: Entry) -> str:
-        text = _scored(section, "fid")(entry)
-        many = len(images) > 1 and text != ABSENT
-        return f"{text} (n = {entry.number('n_quality'):.0f})" if many else text
-
     def judged(entry: Entry) -> str:
-        return ABSENT if entry.role is not Role.DECODER else quality_verdict(section, entry)
+        return ABSENT if entry.role is not Role.DECODER else quality(section, entry)
 
-    images = {n for e in section.entries if (n := e.number("n_quality")) > 0}
-    count = f", n = {min(images):.0f}" if len(images) == 1 else ""
     return [
         DECODER,
         Column("", "speed-up", speed),
         _figure("latency_mean_s", "s/image", 3),
         _figure("mal", "codes per forward", 2),
-        _figure("nfe", "NFE", 1),
         Column("", section.clip_name, _scored(section, "clip")),
         *([Column("", "CLIP against AR", judged, words=True)] if relaxed else []),
         Column("", "output TV", output_tv),
         Column("", "verdict", lambda entry: entry.word or ABSENT, words=True),
-        Column("", f"{section.fid_name}{count}", fid),
-        Column("", "FID without bias", _scored(section, "fid_debiased")),
     ]
 
 
 def _part_columns(section: Section) -> list[Column]:
-    figures = (
-        ("n_latency", "images timed", 0), ("latency_p50_s", "p50 s", 3),
-        ("latency_p95_s", "p95 s", 3), ("mal_no_bonus", "codes, no bonus", 2),
-        ("mal_expected", "codes expected", 2), ("peak_memory_mb", "peak MB", 0),
-    )  # fmt: skip
     return [
         DECODER,
         Column("", "acceptance", lambda entry: entry.text("acceptance") or ABSENT, words=True),
         Column("", "tree", lambda entry: entry.text("tree") or ABSENT, words=True),
         Column("", "speed-up over blocks", over_blocks),
-        *(_figure(*one) for one in figures),
+        _figure("n_latency", "images timed", 0),
+        _figure("nfe", "NFE", 1),
+        _figure("mal_expected", "codes expected", 2),
+        _figure("peak_memory_mb", "peak MB", 0),
     ]
 
 
-def _bound_columns(section: Section) -> list[Column]:
+def _quality_columns(section: Section) -> list[Column]:
     def less(entry: Entry) -> str:
         """CLIP score less the baseline's, image by image; marked as the score is."""
         digits = _digits(section, "clip")
         return _with_interval(entry, paired.CLIP_LESS, digits, section.is_noise(entry, "clip"))
 
-    figures = (
-        ("tv_shift_mean", "TV(p, p_A), mean", 4), ("tv_shift_max", "max", 3),
-        ("tv_bound", "bound, max", 3), ("tv_tested", "TV, tested codes", 3),
-        ("tv_declared_bound", "declared bound", 3), ("n_quality", "images judged", 0),
-    )  # fmt: skip
-    shares = (_figure("precision", "precision", 3), _figure("recall", "recall", 3))
     clip = [Column("", f"{section.clip_name} - AR", less)] if section.compares_clip else []
-    kid = Column("", "KID", _scored(section, "kid"))
-    return [DECODER, *(_figure(*one) for one in figures), kid, *shares, *clip]
+    return [
+        DECODER,
+        _figure("n_quality", "images judged", 0),
+        *clip,
+        Column("", section.fid_name, _scored(section, "fid")),
+        Column("", "FID without bias", _scored(section, "fid_debiased")),
+        Column("", "KID", _scored(section, "kid")),
+    ]
 
 
-DETAILS = (("parts, times and lengths", _part_columns), ("bounds and quality", _bound_columns))
+def _tv_columns(section: Section) -> list[Column]:
+    return [
+        DECODER,
+        _figure("tv_tested", "TV, tested codes", 3),
+        _figure("tv_declared_bound", "declared bound", 3),
+        _figure("tv_shift_mean", "TV(p, p_A), mean", 4),
+        _figure("tv_shift_max", "TV(p, p_A), max", 3),
+        _figure("tv_bound", "its bound, max", 3),
+    ]
+
+
+DETAILS = (
+    ("parts and lengths", _part_columns),
+    ("quality", _quality_columns),
+    ("output TV and its bounds", _tv_columns),
+)
 
 
 def _table(title: str, columns: Sequence[Column], entries: Sequence[Entry]) -> Table:
     rows = []
     for entry in entries:
+        cells = [column.cell(entry) for column in columns]
         if entry.failed:
-            blank = [""] * (len(columns) - 1)
-            rows.append(Row([entry.label, *blank], "failed", f"failed: {entry.error}"))
-        else:
-            rows.append(Row([column.cell(entry) for column in columns], entry.role.value))
+            cells = [entry.label, "failed", *[""] * (len(columns) - 2)]
+        rows.append(Row(cells, "failed" if entry.failed else entry.role.value))
     return Table(title, columns, rows)

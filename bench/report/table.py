@@ -7,9 +7,8 @@ where something failed, in the terminal and in files. Nothing heavy is imported 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bench.data.clean import for_markdown as escaped
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 ABSENT = "—"
 NOISE = "≈"
 APART = "reseed"  # the kind of row that is set apart: slanted, or below a rule
-WIDTH = 132  # columns of terminal text, where cells allow
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """One line. kind: what it is of, see `APART`; message replaces every cell but the first."""
+    """One line. kind: what it is of, see `APART`."""
 
     cells: Sequence[str]
     kind: str = ""
-    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,25 +104,15 @@ def intervals(digits: int) -> Callable[[Interval], str]:
     return lambda value: interval(value, digits)
 
 
-def terminal(table: Table, width: int = WIDTH) -> str:
-    """Plain text, left-aligned; only messages are shortened to the width."""
-    rows = [replace(row, cells=[on_one_line(cell) for cell in row.cells]) for row in table.rows]
-    grid = [table.headings, *(row.cells for row in rows)]
-    widths = [max(len(cells[at]) for cells in grid) for at in range(len(table.columns))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (cell.ljust(size) for cell, size in zip(cells, widths, strict=True))
-        return "  ".join(padded).rstrip()
-
+def terminal(table: Table) -> str:
+    """Plain text, left-aligned."""
+    grid = [table.headings, *([on_one_line(cell) for cell in row.cells] for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    grid.insert(1, ["-" * size for size in widths])
     lines = [table.title] if table.title else []
-    lines += [line(table.headings), line(["-" * size for size in widths])]
-    for row in rows:
-        if row.message:
-            room = max(width - widths[0] - 2, 40)
-            message = textwrap.shorten(row.message, room, placeholder=" …")
-            lines.append(f"{row.cells[0].ljust(widths[0])}  {message}")
-        else:
-            lines.append(line(row.cells))
+    for cells in grid:
+        padded = (cell.ljust(size) for cell, size in zip(cells, widths, strict=True))
+        lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
 
 
@@ -137,8 +124,6 @@ def markdown(table: Table) -> str:
     lines += [f"| {' | '.join(map(escaped, table.headings))} |", f"|{'|'.join(sides)}|"]
     for row in table.rows:
         cells = [escaped(cell) for cell in row.cells]
-        if row.message:
-            cells[1] = f"**failed**: {escaped(row.message.removeprefix('failed: '))}"
         if row.kind == APART:
             cells = [f"*{cell}*" if cell else "" for cell in cells]
         lines.append(f"| {' | '.join(cells)} |")
@@ -152,13 +137,12 @@ def bullets(lines: Iterable[str]) -> str:
 
 def latex(table: Table, caption: str, notes: Sequence[str] = ()) -> str:
     """A booktabs `table*`; needs the packages booktabs and graphicx. notes: set below the rows."""
-    count = len(table.columns)
     lines = [
         r"\begin{table*}[t]",
         r"\centering",
         rf"\caption{{{tex(caption)}}}",
         r"\resizebox{\linewidth}{!}{%",
-        rf"\begin{{tabular}}{{l{'r' * (count - 1)}}}",
+        rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
         r"\toprule",
         " & ".join(map(tex, table.headings)) + r" \\",
         r"\midrule",
@@ -166,10 +150,7 @@ def latex(table: Table, caption: str, notes: Sequence[str] = ()) -> str:
     for row in table.rows:
         if row.kind == APART:
             lines.append(r"\midrule")
-        cells = [tex(cell) for cell in row.cells]
-        if row.message:
-            cells = [cells[0], rf"\multicolumn{{{count - 1}}}{{l}}{{\emph{{{tex(row.message)}}}}}"]
-        lines.append(" & ".join(cells) + r" \\")
+        lines.append(" & ".join(map(tex, row.cells)) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}}"]
     lines += [rf"\par\smallskip\raggedright\footnotesize {tex(note)}" for note in notes]
     lines.append(r"\end{table*}")

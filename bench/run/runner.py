@@ -31,7 +31,7 @@ from bench.measure.memory import MemoryMeter
 from bench.measure.roofline import measure_machine
 from bench.prompts import Prompt, load_prompts
 from bench.records.columns import BATCHED, MERGED, QUALITY, SCHEMA_VERSION, empty_measures
-from bench.records.folder import Record, RunFolder, check_space, open_folder
+from bench.records.folder import Record, RunFolder, open_folder
 from bench.run.decoders import Decoders, name_plug_ins
 from bench.run.generate import Outcome, generate, picture_of, to_records
 from bench.run.schedule import Job, all_jobs, parts
@@ -127,8 +127,7 @@ class Runner:
                 self._measure_machine(bar)
 
     def resume(self, jobs: Sequence[Job]) -> None:
-        """Takes the records of these jobs that count, and looks whether what is left fits on the
-        disk."""
+        """Takes the records of these jobs that count."""
         config = self.config
         prompts = {key: self.prompts[key.prompt_index].text for job in jobs for key in job.keys}
         self.folder.resume(
@@ -139,9 +138,6 @@ class Runner:
         )
         total = sum(len(job.indices) for job in all_jobs(config, self.variants))
         self.folder.note(rows=total, weights=self.model.weights_sha256)
-        records = self.folder.records
-        left = [job for job in jobs for key in job.keys if key not in records]
-        check_space(self.folder.path, len(left), sum(map(self.draws, left)))
 
     def run_part(self, part: Sequence[Job], bar: Any) -> None:
         """Runs a block of timed jobs, behind its warm-up, or a share of the quality jobs."""

@@ -193,8 +193,8 @@ class CausalLM(nn.Module):
         valid = rows.valid(drop)  # [R, P]
         slots = torch.arange(self.prefix, device=valid.device).expand(len(drop), -1)
         mask = F.pad(causal_mask(valid), (0, cache.capacity - self.prefix))  # [R, P, S]
-        kept = SlotCache(cache, cache.flat_index(slots))
-        return self._run(self.words(rows.token_ids(drop)), positions(valid), mask, kept)
+        slot_cache = SlotCache(cache, cache.flat_index(slots))
+        return self._run(self.words(rows.token_ids(drop)), positions(valid), mask, slot_cache)
 
     def forward_codes(
         self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
@@ -202,8 +202,8 @@ class CausalLM(nn.Module):
         """See `decoders.api.Target`. Every code sees its whole prompt, so the mask says how long
         that is."""
         places = bool_mask(mask[..., : self.prefix]).sum(-1) + grid_index  # [R, T]
-        kept = SlotCache(cache, cache.flat_index(slots))
-        return self._run(self.embed(codes), places, mask, kept)
+        slot_cache = SlotCache(cache, cache.flat_index(slots))
+        return self._run(self.embed(codes), places, mask, slot_cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""

@@ -27,7 +27,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.documents import Size
@@ -35,17 +34,11 @@ from decoders.kinds import Amount, Positive, entries, fitted
 from decoders.models.checkpoint import Checkpoint, open_checkpoint, require_side, some
 from decoders.models.layouts import Layout, layout_of, load_target
 from decoders.models.shape import TransformerConfig
-from decoders.models.text.prompts import (
-    TOKENIZER,
-    PromptEncoder,
-    Template,
-    Vocabulary,
-    read_vocabulary,
-)
+from decoders.models.text.prompts import TOKENIZER, PromptEncoder, Template, code_tokens
 from decoders.models.vq.pictures import CHAMELEON, load_pictures
 from decoders.models.weights import dtype_of
 
-LAYOUT = Layout("model.", "lm_head.weight", ("model.vqmodel.",))
+LAYOUT = Layout("model.", "model.embed_tokens.weight", "lm_head.weight", ("model.vqmodel.",))
 CODE = re.compile(r"IMGIMG([A-J]+)Z")  # a code's name: the number in letters, A for 0
 NEEDED = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size",
@@ -97,26 +90,26 @@ def config_of(
 ) -> TransformerConfig:
     """The target's shape from config.json; codes: V, the row end included. Raises DecoderError
     where the checkpoint is another family's, or a variant that is not computed here."""
-    given = opened.config
-    if missing := [name for name in NEEDED if name not in given]:
+    config = opened.config
+    if missing := [name for name in NEEDED if name not in config]:
         raise DecoderError(
             f"{opened.path} is no {family.name} checkpoint: its config.json must say "
             f"{some(missing)}"
         )
-    heads = int(given["num_attention_heads"])
+    heads = int(config["num_attention_heads"])
     _refuse(opened, family)
-    rope = given.get("rope_parameters") or {}
-    base = rope.get("rope_theta", given.get("rope_theta", 10000.0))
+    rope = config.get("rope_parameters") or {}
+    base = rope.get("rope_theta", config.get("rope_theta", 10000.0))
     cfg = TransformerConfig(
         vocab=codes,
-        tokens=int(given["vocab_size"]),
+        tokens=int(config["vocab_size"]),
         grid=grid,
         prefix=prefix,
-        width=int(given["hidden_size"]),
-        layers=int(given["num_hidden_layers"]),
+        width=int(config["hidden_size"]),
+        layers=int(config["num_hidden_layers"]),
         heads=heads,
-        ffn=int(given["intermediate_size"]),
-        norm_eps=float(given.get("rms_norm_eps", 1e-5)),
+        ffn=int(config["intermediate_size"]),
+        norm_eps=float(config.get("rms_norm_eps", 1e-5)),
         conditioning="tokens",
         positions="line",
         prefix_rope="identity",
@@ -124,7 +117,7 @@ def config_of(
         row_end=family.row_end is not None,
         qk_norm=True,
     )
-    places = int(given.get("max_position_embeddings", 4096))
+    places = int(config.get("max_position_embeddings", 4096))
     if cfg.prefix + cfg.length > places:
         raise DecoderError(
             f"a prompt of {cfg.prefix} and an image of {cfg.length} tokens are more than the "
@@ -135,28 +128,28 @@ def config_of(
 
 def _refuse(opened: Checkpoint, family: Family) -> None:
     """DecoderError for what this code does not compute."""
-    given = opened.config
-    heads = given["num_attention_heads"]
-    rope = given.get("rope_parameters") or {}
-    scaling = given.get("rope_scaling") or {}
+    config = opened.config
+    heads = config["num_attention_heads"]
+    rope = config.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") or {}
     kinds = {rope.get("rope_type"), scaling.get("rope_type"), scaling.get("type")}
-    whole = (given.get("head_dim") or 0) * heads
+    whole = (config.get("head_dim") or 0) * heads
     reasons = {
-        "swin_norm=true (Chameleon-34B): norms after attention and feed-forward": given.get(
+        "swin_norm=true (Chameleon-34B): norms after attention and feed-forward": config.get(
             "swin_norm"
         ),
-        "heads that share keys and values": given.get("num_key_value_heads", heads) != heads,
+        "heads that share keys and values": config.get("num_key_value_heads", heads) != heads,
         "a scaled rotation": kinds - {None, "default"},
-        "another activation than silu": given.get("hidden_act", "silu") != "silu",
-        "biases in attention": given.get("attention_bias"),
+        "another activation than silu": config.get("hidden_act", "silu") != "silu",
+        "biases in attention": config.get("attention_bias"),
         "heads of another width than hidden_size / num_attention_heads": (
-            whole not in (0, given["hidden_size"])
+            whole not in (0, config["hidden_size"])
         ),
     }
-    found = [name for name, there in reasons.items() if there]
-    if found:
+    refused = [name for name, there in reasons.items() if there]
+    if refused:
         raise DecoderError(
-            f"{opened.path}: config.json has {'; '.join(found)}, which is not computed here; "
+            f"{opened.path}: config.json has {'; '.join(refused)}, which is not computed here; "
             f"{family.name} has none of it"
         )
 
@@ -167,17 +160,10 @@ def require_grid(opened: Checkpoint, grid: int) -> None:
     if (vq := opened.config.get("vq_config")) is None:
         return
     where = f"{opened.path}: config.json: vq_config"
-    known = {"resolution": Size, "channel_multiplier": list[Amount]}
-    given = entries(fitted(where, vq, dict[str, Any]), known, where)
-    halvings = len(given.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1
-    require_side(opened, "vq_config", given.get("resolution", 512) >> halvings, grid)
-
-
-def code_tokens(family: Family, vocabulary: Vocabulary, template: Template) -> Tensor:
-    """[V] int64: the token of every code; the row end's is the last."""
-    for name in (*template.before, *template.after):
-        vocabulary.id(name)  # an image size that the model has no token of
-    return vocabulary.code_tokens(CODE, family.row_end)
+    kinds = {"resolution": Size, "channel_multiplier": list[Amount]}
+    shape = entries(fitted(where, vq, dict[str, Any]), kinds, where)
+    halvings = len(shape.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1
+    require_side(opened, "vq_config", shape.get("resolution", 512) >> halvings, grid)
 
 
 def load_model(
@@ -204,7 +190,7 @@ def load_model(
     layout, template = layout_of(opened, family.name, [LAYOUT]), family.template(grid)
     if family.row_end is None:
         require_grid(opened, grid)
-    tokens = code_tokens(family, read_vocabulary(opened, text, TOKENIZERS), template)
+    tokens = code_tokens(opened, text, CODE, family.row_end, TOKENIZERS)
     shape = config_of(family, opened, len(tokens), grid, prefix)
     pictures, digests = load_pictures(
         CHAMELEON, opened, tokenizer, len(tokens), grid, place, shape.row_end

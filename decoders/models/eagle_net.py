@@ -16,6 +16,7 @@ from decoders.models.transformer import Layer
 
 class EagleNet(nn.Module):
     """The trained part. ``cfg`` is the target's configuration: width, heads and grid must match.
+    input_norm: whether the layer normalises its input, as the released Chameleon drafters' does.
 
     Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
     """
@@ -24,20 +25,20 @@ class EagleNet(nn.Module):
     code_tokens: Tensor | None
     packed: Packed | None = None  # the layers and the matrix as an execution runs them
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, cfg: TransformerConfig, input_norm: bool = False) -> None:
         super().__init__()
         self.cfg = cfg
         self.embed_tokens = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
         self.fc = nn.Linear(2 * cfg.width, cfg.width, bias=True)
-        self.layers = nn.ModuleList([Layer(cfg, input_norm=False)])
+        self.layers = nn.ModuleList([Layer(cfg, input_norm=input_norm)])
         for name, table in self.tables().items():
             self.register_buffer(name, table, persistent=False)
 
     def tables(self) -> dict[str, Tensor | None]:
         """The target's tables, the rotary one shifted by a place."""
-        made = tables(self.cfg)
-        rope = made["rope"]
-        return {"rope": None if rope is None else rope[1:], "code_tokens": made["code_tokens"]}
+        every = tables(self.cfg)
+        rope = every["rope"]
+        return {"rope": None if rope is None else rope[1:], "code_tokens": every["code_tokens"]}
 
     def token_ids(self, codes: Tensor) -> Tensor:
         """Codes -> rows of the embedding, same shape."""
@@ -93,11 +94,3 @@ class EagleNet(nn.Module):
         """bias [R, 1, T, S], index from `KVCache.flat_index` -> predicted features [R, T, D];
         without a cache a query sees these T places alone."""
         return self.layers[0](self.mix(ids, features), rope, bias, 0, cache, index)
-
-
-class ChameleonEagleNet(EagleNet):
-    """An EAGLE drafter whose layer normalises its input, as the released Chameleon drafters do."""
-
-    def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__(cfg)
-        self.layers = nn.ModuleList([Layer(cfg)])

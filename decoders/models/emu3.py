@@ -24,12 +24,13 @@ from transformers import Emu3ForCausalLM, Emu3ForConditionalGeneration
 
 from decoders.api import ImageModel, Sampling
 from decoders.models.causal_lm import CausalLM, text_model
-from decoders.models.checkpoint import open_checkpoint
+from decoders.models.checkpoint import Checkpoint, open_checkpoint
 from decoders.models.pretrained import read_model
-from decoders.models.text.prompts import PromptEncoder, Template, read_vocabulary
-from decoders.models.vq.library_vq import library_vq
+from decoders.models.text.prompts import PromptEncoder, Template, code_tokens
+from decoders.models.vq.tokenizer import PictureDecoder, VQTokenizer
 from decoders.models.weights import dtype_of
 
+VQ = ("model.vqmodel.", "vqmodel.")  # where checkpoints keep it
 CODE, ROW_END = re.compile(r"<\|visual token (\d+)\|>"), "<|extra_200|>"
 POSITIVE = " masterpiece, film grained, best quality."
 NEGATIVE = (
@@ -49,6 +50,17 @@ def template_of(grid: int) -> Template:
     )
 
 
+def tokenizer_of(whole: Any, opened: Checkpoint, grid: int) -> VQTokenizer:
+    """The VQ model inside transformers' model, in float32 as the checkpoint has it."""
+    net, table = whole.model.vqmodel.float(), "quantize.embedding.weight"
+    at = next(root for root in VQ if f"{root}{table}" in opened.index)
+    for name, values in net.state_dict().items():
+        if values.is_floating_point():  # others are counters
+            values.copy_(opened.read(f"{at}{name}"))
+    codebook = net.get_parameter(table).detach()
+    return VQTokenizer(PictureDecoder(net.decode, grid, codebook), row_end=True)
+
+
 def load(
     name: str = "emu3_gen",
     device: str = "cpu",
@@ -66,7 +78,7 @@ def load(
     the checkpoint. cfg, top_k: the usual sampling. Raises DecoderError."""
     place, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Emu3-Gen target")
-    tokens = read_vocabulary(opened, text).code_tokens(CODE, ROW_END)
+    tokens = code_tokens(opened, text, CODE, ROW_END)
     whole = read_model(opened, kind, place, Emu3ForConditionalGeneration)
     words, template = text_model(whole, Emu3ForCausalLM), template_of(grid)
     target: Any = CausalLM(words, tokens, grid, prefix, row_end=True)
@@ -74,7 +86,7 @@ def load(
         name=name,
         target=target,
         text=PromptEncoder(opened, template, prefix, text, place, control=tokens.tolist()),
-        tokenizer=library_vq(whole, opened, grid, rows=True),
+        tokenizer=tokenizer_of(whole, opened, grid),
         sampling=Sampling(cfg=cfg, top_k=min(top_k, len(tokens))),
         device=place,
         dtype=kind,

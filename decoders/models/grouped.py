@@ -143,23 +143,23 @@ class Grouped(Transformer):
 
     def line(self, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows = torch.arange(self.vocab_size, len(self.tok_embeddings.weight), device=codes.device)
-        known = torch.cat([codes, rows.expand(len(codes), -1)], 1)  # [B, L + N - 1]
-        return known[:, self.source], self.place, self.turn
+        readable = torch.cat([codes, rows.expand(len(codes), -1)], 1)  # [B, L + N - 1]
+        return readable[:, self.source], self.place, self.turn
 
-    def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor, kept: Any = None) -> Tensor:
+    def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor, cache: Any = None) -> Tensor:
         """The states [B, L, D] that predict codes 0..L-1; see `hidden_states`."""
-        hidden = self.hidden_states(text, codes, drop, kept)[:, self.prefix - 1 :]
+        hidden = self.hidden_states(text, codes, drop, cache)[:, self.prefix - 1 :]
         return hidden[:, self.predictor]
 
-    def drafted(self, text: TextFeatures, drafts: Tensor, drop: Tensor, kept: Growing) -> Tensor:
+    def drafted(self, text: TextFeatures, drafts: Tensor, drop: Tensor, cache: Growing) -> Tensor:
         """The states [B, L - 1, D] at drafts [B, L - 1] of all codes but the first, in raster
-        order, each group behind true codes: those of a forward whose keys and values are `kept`."""
+        order, each group behind the true codes of the forward that filled the cache."""
         size, span = drafts.shape[1], self.schedule.wide if self.schedule else 1
         group = torch.arange(size, device=drafts.device) // span  # [L - 1], the turn before its own
         earlier = self.turn <= group[:, None]  # [L - 1, P + Q]
         valid = F.pad(text.valid(drop), (0, len(self.turn) - self.prefix), value=True)
-        own = (group == group[:, None]).expand(len(drafts), -1, -1)
-        mask = torch.cat([earlier & valid[:, None], own], -1)  # [B, L - 1, P + Q + L - 1]
-        x = self.embed(drafts).to(kept.parts[0][0].dtype)
+        together = (group == group[:, None]).expand(len(drafts), -1, -1)
+        mask = torch.cat([earlier & valid[:, None], together], -1)  # [B, L - 1, P + Q + L - 1]
+        x = self.embed(drafts).to(cache.parts[0][0].dtype)
         bias = attention_bias(mask, x.dtype)
-        return self._run(x, self.rope[self.prefix + 1 :][:size], bias, kept, drafts)
+        return self._run(x, self.rope[self.prefix + 1 :][:size], bias, cache, drafts)

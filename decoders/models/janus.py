@@ -29,7 +29,7 @@ from decoders.models.causal_lm import CausalLM, text_model
 from decoders.models.checkpoint import Checkpoint, open_checkpoint, require_side
 from decoders.models.pretrained import read_model
 from decoders.models.text.prompts import PromptEncoder, Template
-from decoders.models.vq.library_vq import library_vq
+from decoders.models.vq.pictures import JANUS, load_pictures
 from decoders.models.weights import dtype_of
 
 TEMPLATE = Template(
@@ -40,32 +40,20 @@ TEMPLATE = Template(
 )
 
 
-def read_whole(
-    source: str, grid: int, dtype: torch.dtype, device: torch.device
-) -> tuple[Any, Checkpoint]:
-    """The model of a folder or hub id. Raises DecoderError where it draws another grid."""
-    opened = open_checkpoint(source, what="Janus-Pro target")
-    whole = read_model(opened, dtype, device, JanusForConditionalGeneration)
-    side = whole.config.vq_config.num_patches
-    require_side(opened, "vq_config.num_patches", side, grid)
-    return whole, opened
-
-
 @torch.no_grad()
-def target_of(whole: Any, grid: int, prefix: int) -> Any:
-    """The target, a `CausalLM`, inside transformers' model."""
-    words, head = text_model(whole, LlamaForCausalLM), whole.model.generation_head
-    codes = torch.arange(whole.config.vq_config.num_embeddings, device=words.device)
-    embed = nn.Embedding.from_pretrained(whole.prepare_embeddings_for_image_generation(codes))
-    return CausalLM(words, codes, grid, prefix, embed=embed, head=head)
-
-
 def read_target(
     source: str, grid: int, prefix: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Any, Checkpoint]:
-    """The target of a folder or hub id."""
-    whole, opened = read_whole(source, grid, dtype, device)
-    return target_of(whole, grid, prefix), opened
+    """The target, a `CausalLM`, of a folder or hub id. Raises DecoderError where it draws another
+    grid."""
+    opened = open_checkpoint(source, what="Janus-Pro target")
+    whole = read_model(opened, dtype, device, JanusForConditionalGeneration)
+    shape = whole.config.vq_config
+    require_side(opened, "vq_config.num_patches", shape.num_patches, grid)
+    words, head = text_model(whole, LlamaForCausalLM), whole.model.generation_head
+    codes = torch.arange(shape.num_embeddings, device=words.device)
+    embed = nn.Embedding.from_pretrained(whole.prepare_embeddings_for_image_generation(codes))
+    return CausalLM(words, codes, grid, prefix, embed=embed, head=head), opened
 
 
 def load(
@@ -85,12 +73,12 @@ def load(
     hub id of the text tokenizer; None: next to the checkpoint. drafters: names of smaller models of
     the family. cfg, top_k: the usual sampling. Raises DecoderError."""
     place, kind = torch.device(device), dtype_of(dtype)
-    whole, opened = read_whole(checkpoint, grid, kind, place)
+    target, opened = read_target(checkpoint, grid, prefix, kind, place)
     return ImageModel(
         name=name,
-        target=target_of(whole, grid, prefix),
+        target=target,
         text=PromptEncoder(opened, TEMPLATE, prefix, text, place),
-        tokenizer=library_vq(whole, opened, grid, l2_norm=True),
+        tokenizer=load_pictures(JANUS, opened, None, target.vocab_size, grid, place)[0],
         sampling=Sampling(cfg=cfg, top_k=top_k),
         device=place,
         dtype=kind,

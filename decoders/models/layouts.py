@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -46,19 +45,14 @@ ORIGINAL: Names = {name: (name,) for name in LLAMA} | {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a release keeps its parts. words: the prefix of the language model. head: its matrix.
-    elsewhere: prefixes of parts that are no language model. embedding, layer: names of the
-    embedding and of a layer's tensors, where they are not Llama's."""
+    """Where a release keeps its parts. words: the prefix of the language model. elsewhere: prefixes
+    of parts that are no language model. layer: names of a layer's tensors."""
 
     words: str
+    embedding: str
     head: str
     elsewhere: tuple[str, ...] = ()
-    embedding: str = ""
     layer: Names = field(default_factory=lambda: LLAMA)
-
-    def __post_init__(self) -> None:
-        usual = f"{self.words}embed_tokens.weight"
-        object.__setattr__(self, "embedding", self.embedding or usual)
 
 
 def layout_of(opened: Checkpoint, name: str, layouts: Sequence[Layout]) -> Layout:
@@ -108,7 +102,7 @@ def sources(
 ) -> dict[str, Source]:
     """Every parameter of the target; tokens [V] are the rows of the matrix `head` that are kept,
     None: all."""
-    rows = None if tokens is None else partial(_head_rows, tokens)
+    rows = None if tokens is None else lambda heads: [heads[0][tokens]]
     out = {
         "tok_embeddings.weight": Source((layout.embedding,)),
         "norm.weight": Source((f"{layout.words}norm.weight",)),
@@ -122,17 +116,6 @@ def sources(
     return out
 
 
-def _head_rows(tokens: Tensor, given: list[Tensor]) -> list[Tensor]:
-    """The head's rows of these tokens [V, D]. Raises DecoderError where it has fewer."""
-    (head,) = given
-    if head.ndim != 2 or len(head) <= int(tokens.max()):
-        raise DecoderError(
-            f"the head is {list(head.shape)}, a code has token {int(tokens.max())}; do the "
-            "vocabulary and the weights belong together?"
-        )
-    return [head[tokens]]
-
-
 # ---- a layer ------------------------------------------------------------------------------------
 
 
@@ -142,26 +125,26 @@ def harmless(name: str) -> bool:
 
 
 def layer_sources(
-    own: str, theirs: str, cfg: TransformerConfig, input_norm: bool = True, names: Names = LLAMA
+    prefix: str, theirs: str, cfg: TransformerConfig, input_norm: bool = True, names: Names = LLAMA
 ) -> dict[str, Source]:
-    """Parameters of one `Layer` under the prefix `own` from tensors under `theirs`."""
-    found = {
-        f"{own}{name}.weight": Source(tuple(f"{theirs}{part}.weight" for part in parts))
+    """Parameters of one `Layer` under `prefix` from tensors under `theirs`."""
+    sources = {
+        f"{prefix}{name}.weight": Source(tuple(f"{theirs}{part}.weight" for part in parts))
         for name, parts in names.items()
         if input_norm or name != "attention_norm"
     }
     if cfg.positions == "line":  # published rows of queries and keys are ordered by halves
-        matrices = f"{own}attention.wqkv.weight"
-        found[matrices] = Source(
-            found[matrices].names,
-            lambda given: [*(to_pairs(rows, cfg.heads) for rows in given[:2]), given[2]],
+        matrices = f"{prefix}attention.wqkv.weight"
+        sources[matrices] = Source(
+            sources[matrices].names,
+            lambda tensors: [*(to_pairs(rows, cfg.heads) for rows in tensors[:2]), tensors[2]],
         )
     for kind in ("weight", "bias") if cfg.qk_norm else ():
-        found[f"{own}attention.qk_norm.{kind}"] = Source(
+        sources[f"{prefix}attention.qk_norm.{kind}"] = Source(
             tuple(f"{theirs}self_attn.{name}_norm.{kind}" for name in "qk"),
-            lambda given: [head_values(values, cfg.heads, cfg.head_dim) for values in given],
+            lambda tensors: [head_values(values, cfg.heads, cfg.head_dim) for values in tensors],
         )
-    return found
+    return sources
 
 
 def released_layer(layer: Layer, theirs: str, halves: bool = True) -> dict[str, Tensor]:

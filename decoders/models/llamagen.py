@@ -28,8 +28,8 @@ RELEASED: dict[str, Any] = {"prefix_rope": "zero", "pads": "released"}  # METHOD
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
 
 LAYOUTS = (  # the hub conversion, the original
-    Layout("model.", "lm_head.weight"),
-    Layout("", "output.weight", embedding="tok_embeddings.weight", layer=ORIGINAL),
+    Layout("model.", "model.embed_tokens.weight", "lm_head.weight"),
+    Layout("", "tok_embeddings.weight", "output.weight", layer=ORIGINAL),
 )
 
 
@@ -41,27 +41,24 @@ def config_of(
     grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
     where config.json contradicts it or the tensors.
     """
-    given, first = checkpoint.config, f"{layout.words}layers.0."
+    config, first = checkpoint.config, f"{layout.words}layers.0."
     vocab, width = checkpoint.shape(layout.embedding, 2)
-    key = f"{first}self_attn.k_proj.weight"
-    if key in checkpoint.index and checkpoint.shape(key, 2)[0] != width:
-        raise DecoderError(f"{checkpoint.path}: grouped-query attention is not a LlamaGen layout")
     gate = layout.layer["feed_forward.w13"][0]
-    found: dict[str, Any] = {
+    shape: dict[str, Any] = {
         "vocab": vocab,
         "width": width,
         "layers": numbered(checkpoint, rf"{re.escape(layout.words)}{LAYER}"),
         "heads": heads
-        or int(given.get("num_attention_heads", 0))
+        or int(config.get("num_attention_heads", 0))
         or heads_of(width, checkpoint.path),
         "ffn": checkpoint.shape(f"{first}{gate}.weight", 2)[0],
         "grid": _grid(checkpoint, grid),
-        "norm_eps": float(given.get("rms_norm_eps", given.get("norm_eps", 1e-5))),
-        "rope_base": float(given.get("rope_base", given.get("rope_theta", 10000.0))),
+        "norm_eps": float(config.get("rms_norm_eps", config.get("norm_eps", 1e-5))),
+        "rope_base": float(config.get("rope_base", config.get("rope_theta", 10000.0))),
         **RELEASED,
     }
-    _agree(checkpoint, found)
-    return TransformerConfig(**found, **_conditioning(checkpoint, f"{layout.words}cls_embedding."))
+    _agree(checkpoint, shape)
+    return TransformerConfig(**shape, **_conditioning(checkpoint, f"{layout.words}cls_embedding."))
 
 
 def _conditioning(checkpoint: Checkpoint, at: str) -> dict[str, Any]:
@@ -101,7 +98,7 @@ def _grid(checkpoint: Checkpoint, grid: int | None) -> int:
     return side
 
 
-def _agree(checkpoint: Checkpoint, found: dict[str, Any]) -> None:
+def _agree(checkpoint: Checkpoint, shape: dict[str, Any]) -> None:
     """config.json and the tensors describe one model."""
     pairs = {
         "vocab": "vocab_size",
@@ -109,11 +106,11 @@ def _agree(checkpoint: Checkpoint, found: dict[str, Any]) -> None:
         "layers": "num_hidden_layers",
         "ffn": "intermediate_size",
     }
-    for own, theirs in pairs.items():
-        said = checkpoint.config.get(theirs)
-        if said is not None and int(said) != found[own]:
+    for name, theirs in pairs.items():
+        value = checkpoint.config.get(theirs)
+        if value is not None and int(value) != shape[name]:
             raise DecoderError(
-                f"{checkpoint.path}: config.json says {theirs} {said}, the tensors {found[own]}; "
+                f"{checkpoint.path}: config.json says {theirs} {value}, the tensors {shape[name]}; "
                 "the two files do not belong together: copy both from one release"
             )
 

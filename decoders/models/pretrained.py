@@ -44,8 +44,8 @@ def read_model(
     unexpected = [name for name in report["unexpected_keys"] if not name.startswith(unread)]
     odd = {"missing": report["missing_keys"], "unexpected": unexpected}
     if any(odd.values()):
-        found = "; ".join(f"{name} {some(keys)}" for name, keys in odd.items() if keys)
-        raise DecoderError(f"{opened.path} is no {type(model).__name__}: {found}")
+        wrong = "; ".join(f"{name} {some(keys)}" for name, keys in odd.items() if keys)
+        raise DecoderError(f"{opened.path} is no {type(model).__name__}: {wrong}")
     for name, values in model.named_parameters():
         if name in opened.index:
             opened.read(name)  # transformers would convert another dtype in silence

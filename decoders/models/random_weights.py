@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
-from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Transformer, cast
 from decoders.models.vq.tokenizer import NoTokenizer
@@ -49,7 +49,7 @@ def load(
     (shape, latent), place, kind = SIZES[size], torch.device(device), dtype_of(dtype)
     with initialised(place, kind):
         target = Transformer(shape)
-        drafter = (ChameleonEagleNet if shape.tokens else EagleNet)(replace(shape, layers=1))
+        drafter = EagleNet(replace(shape, layers=1), input_norm=shape.tokens > 0)
         codebook = F.normalize(torch.randn(shape.vocab, latent, dtype=torch.float32), dim=-1)
     for module in (target, drafter):
         cast(module.eval().requires_grad_(False), place, kind)

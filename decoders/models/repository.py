@@ -1,8 +1,7 @@
 """Where the files of a model are: a file, a folder or a repository of the hub, found in one way.
 
-Each reader names the files that it can use, best first. A folder or repository has its weights if
-it has one complete form of them; an index counts with all its shards. Of a repository that file,
-its shards and the files that describe a model are fetched, and nothing else.
+Each reader names the files that it can use, best first. Of a repository that file, its shards and
+the files that describe a model are fetched, and nothing else.
 """
 
 from __future__ import annotations
@@ -24,15 +23,8 @@ DESCRIBING = re.compile(r".*\.json|tokenizer[^/]*|spiece\.model")  # read togeth
 
 
 def first(names: Collection[str], files: Sequence[str] = WEIGHTS) -> str | None:
-    """The first of `files` that is among these names with all its shards, else the first one that
-    is there at all; None where none is."""
-    there = [file for file in files if file in names]
-    return next((file for file in there if _complete(file, names)), there[0] if there else None)
-
-
-def _complete(file: str, names: Iterable[str]) -> bool:
-    parts = shards(file, names)
-    return not file.endswith(INDEX) or any(f"-of-{len(parts):05d}." in part for part in parts)
+    """The first of `files` that is among these names; None where none is."""
+    return next((file for file in files if file in names), None)
 
 
 def shards(file: str, names: Iterable[str]) -> list[str]:
@@ -45,18 +37,18 @@ def shards(file: str, names: Iterable[str]) -> list[str]:
 
 def needed(names: Collection[str], files: Sequence[str] = WEIGHTS) -> list[str]:
     """The names of a repository's files that are read; [] where it has none of `files`."""
-    found = first(names, files)
-    if found is None:
+    chosen = first(names, files)
+    if chosen is None:
         return []
-    weights = shards(found, names)
+    weights = shards(chosen, names)
     return [name for name in names if name in weights or DESCRIBING.fullmatch(name)]
 
 
 def find(folder: Path, files: Sequence[str] = WEIGHTS) -> Path | None:
     """The file of a folder that `first` chooses."""
     nested = [file for file in files if (folder / file).is_file()]
-    found = first({*nested, *(path.name for path in folder.iterdir())}, files)
-    return None if found is None else folder / found
+    chosen = first({*nested, *(path.name for path in folder.iterdir())}, files)
+    return None if chosen is None else folder / chosen
 
 
 def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -> Path:
@@ -92,8 +84,8 @@ def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -
 
 def none_of(place: object, names: Iterable[str], files: Sequence[str], what: str) -> str:
     """The message about a folder or repository without any of the files."""
-    found = ", ".join(sorted(names)[:4])
-    return f"no {what} in {place}: expected {' or '.join(files)}, found {found or 'nothing'}"
+    there = ", ".join(sorted(names)[:4])
+    return f"no {what} in {place}: expected {' or '.join(files)}, found {there or 'nothing'}"
 
 
 def failures() -> tuple[type[Exception], ...]:

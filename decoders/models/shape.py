@@ -104,6 +104,6 @@ def barred_codes(grid: int, vocab: int) -> Tensor:
 
 def tables(cfg: TransformerConfig) -> dict[str, Tensor | None]:
     """The buffers that follow from a configuration: never stored, made at construction."""
-    own = torch.arange(cfg.vocab) if cfg.tokens else None
+    tokens = torch.arange(cfg.vocab) if cfg.tokens else None
     barred = barred_codes(cfg.grid, cfg.vocab) if cfg.row_end else None
-    return {"rope": rope_table(cfg), "barred": barred, "code_tokens": own}
+    return {"rope": rope_table(cfg), "barred": barred, "code_tokens": tokens}

@@ -246,13 +246,13 @@ class Transformer(nn.Module):
     # ---- training -------------------------------------------------------------------------------
 
     def hidden_states(
-        self, text: TextFeatures, codes: Tensor, drop: Tensor, kept: Any = None
+        self, text: TextFeatures, codes: Tensor, drop: Tensor, cache: Any = None
     ) -> Tensor:
         """Teacher-forced states of prefix and codes, [B, P + L - 1, D] (normed, head-ready).
 
         text of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool:
-        rows without their caption. The state at P - 1 + j predicts code j. kept: in the place of a
-        cache, see `decoders.training.states.Kept`.
+        rows without their caption. The state at P - 1 + j predicts code j. cache: one that
+        grows, see `decoders.cache.Growing`.
         """
         prefix = self._prefix(text, drop)  # [B, P, D]
         read, places, turn = self.line(codes)
@@ -260,7 +260,7 @@ class Transformer(nn.Module):
         valid = F.pad(text.valid(drop), (0, read.shape[1]), value=True)  # [B, P + L - 1]
         bias = attention_bias(prefix_mask(valid, self.cfg, turn), x.dtype)
         rope = self.rope[: self.prefix], self.rope[self.prefix + places]
-        return self._run(x, torch.cat(rope), bias, kept, None if kept is None else codes)
+        return self._run(x, torch.cat(rope), bias, cache, None if cache is None else codes)
 
     def line(self, codes: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """What is read of an image's codes [B, L], at which places [L - 1], and the queries' turns,

@@ -28,7 +28,7 @@ from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
-from decoders.models.weights import dtype_of, load_into, read_json, read_tensors
+from decoders.models.weights import dtype_of, load_into, read_json, read_state
 from decoders.propose.drafters.shared import Stored
 from decoders.tiny.targets import TARGETS
 
@@ -88,7 +88,7 @@ def load_part(folder: Path, card: Mapping[str, Any], name: str) -> tuple[Any, st
     part = part_of(card, name, folder / CARD)
     module = kind(config_of(config, part.config, folder / CARD))
     path = folder / (part.file or f"{name}.safetensors")
-    load_into(module, read_tensors(path, part.sha256), str(path))
+    load_into(module, read_state(path, part.sha256), str(path))
     return module.eval().requires_grad_(False), part.sha256
 
 

@@ -77,8 +77,8 @@ class StateData:
 
     def images(self, steps: int) -> int:
         """How many different images so many steps draw from."""
-        seen = -(-steps // self.steps) * self.shard
-        return seen if self.source.train is None else min(seen, self.source.train)
+        count = -(-steps // self.steps) * self.shard
+        return count if self.source.train is None else min(count, self.source.train)
 
     @torch.no_grad()
     def states(self, split: str, indices: Sequence[int]) -> States:

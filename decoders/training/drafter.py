@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -16,63 +16,45 @@ from decoders.training.trainer import TrainConfig, Trainer
 
 
 @dataclass
-class Trained:
-    """What a training leaves. steps and seconds include resumed runs."""
+class TrainingResult:
+    """What a training leaves: its trainer (steps, seconds and the curve, resumed runs included),
+    and the acceptance of held-out drafts."""
 
-    steps: int
-    seconds: float
+    trainer: Trainer
     acceptance: AcceptanceRates
-    history: list[dict[str, float]] = field(default_factory=list)
 
 
-class DrafterTraining:
-    """Trains a learner's net. folder: of checkpoint and curve."""
+def train_drafter(
+    learner: Learner,
+    data: StateData,
+    sampling: Sampling,
+    loss: LossConfig,
+    config: TrainConfig,
+    folder: Path,
+) -> TrainingResult:
+    """Trains a learner's net to the end, from the checkpoint in `folder` if there is one. Writes
+    checkpoint and curve there. Raises NumericalError."""
+    target, rates = data.target, []
+    device = target.output.weight.device
+    trainer = Trainer(learner.net, config, folder, asdict(loss))
 
-    def __init__(
-        self,
-        learner: Learner,
-        data: StateData,
-        sampling: Sampling,
-        loss: LossConfig,
-        config: TrainConfig,
-        folder: Path,
-    ) -> None:
-        self.learner, self.data, self.sampling = learner, data, sampling
-        self.loss, self.config = loss, config
-        self.trainer = Trainer(learner.net, config, folder, asdict(loss))
-        self.held_out: list[States] = []
+    @cache
+    def held_out() -> list[States]:
+        valid, size = data.source.valid, config.batch
+        count = config.held_out if valid is None else min(valid, config.held_out)
+        parts = (range(first, min(first + size, count)) for first in range(0, count, size))
+        return [data.states("valid", part) for part in parts]
 
-    def run(self) -> Trained:
-        """Trains to the end, from the checkpoint if there is one. Raises NumericalError."""
-        evaluated: list[AcceptanceRates] = []
+    def losses(step: int, share: float) -> tuple[Tensor, dict[str, Tensor]]:
+        states = data.at(step)
+        with config.autocast(device):
+            return drafter_loss(learner, target, states, loss.at(share), config.seed, step)
 
-        def evaluate() -> dict[str, float]:
-            evaluated.append(self.evaluate())
-            return {f"held_{name}": value for name, value in evaluated[-1].figures().items()}
+    def evaluate() -> dict[str, float]:
+        states = held_out()
+        with config.autocast(device):
+            rates.append(acceptance(learner, target, states, sampling, config.depth))
+        return {f"held_{name}": value for name, value in rates[-1].figures().items()}
 
-        self.trainer.fit(self.losses, evaluate)
-        return Trained(self.trainer.step, self.trainer.seconds, evaluated[-1], self.trainer.history)
-
-    def losses(self, step: int, share: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a step's images."""
-        states, loss = self.data.at(step), self.loss.at(share)
-        with self._autocast():
-            return drafter_loss(
-                self.learner, self.data.target, states, loss, self.config.seed, step
-            )
-
-    def evaluate(self) -> AcceptanceRates:
-        """Held-out acceptance per depth; the states are computed once and kept."""
-        config = self.config
-        if not self.held_out:
-            valid, size = self.data.source.valid, config.batch
-            count = config.held_out if valid is None else min(valid, config.held_out)
-            parts = (range(first, min(first + size, count)) for first in range(0, count, size))
-            self.held_out = [self.data.states("valid", part) for part in parts]
-        with self._autocast():
-            return acceptance(
-                self.learner, self.data.target, self.held_out, self.sampling, config.depth
-            )
-
-    def _autocast(self) -> Any:
-        return self.config.autocast(self.data.target.output.weight.device)
+    trainer.fit(losses, evaluate)
+    return TrainingResult(trainer, rates[-1])

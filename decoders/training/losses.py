@@ -141,8 +141,8 @@ def aligned(
     """Which roots' chains [B, L] bool still count behind drafts at `depth` (from 0) from `roots`
     [m]: those whose code is among the `top` likeliest. counts: those that did so far; logits
     [B, m, V], codes [B, L]."""
-    told = codes[:, roots + depth + 1, None]  # [B, m, 1]
-    likelier = (logits > logits.gather(-1, told)).sum(-1)  # [B, m]
+    right = codes[:, roots + depth + 1, None]  # [B, m, 1]
+    likelier = (logits > logits.gather(-1, right)).sum(-1)  # [B, m]
     counts = counts.clone()
     counts[:, roots] &= likelier < top
     return counts
@@ -222,5 +222,5 @@ def acceptance(
             sums[d] += torch.minimum(p[:, index], q).sum().cpu()
             agree[d] += (truth[:, index].argmax(-1) == logits.argmax(-1)).sum().cpu()
             count[d] += len(truth) * len(index)
-    seen = count > 0  # a drafter may be shallower than asked
-    return AcceptanceRates((sums / count)[seen].tolist(), (agree / count)[seen].tolist())
+    reached = count > 0  # a drafter may be shallower than asked
+    return AcceptanceRates((sums / count)[reached].tolist(), (agree / count)[reached].tolist())

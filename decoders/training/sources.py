@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
@@ -59,31 +59,24 @@ def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
     return codes
 
 
-def held_out_split(count: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """0..count-1 shuffled and cut: (train, valid), at least one held out."""
-    if count < 2 or not 0 < share < 1:
-        raise DecoderError(
-            f"expected at least 2 images and 0 < held_out < 1, found {count} and {share}"
-        )
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
-    cut = max(1, round(count * share))
-    return order[cut:], order[:cut]
-
-
 class Listed:
-    """A finite source of `count` items, a share of them held out. make: numbers of items -> their
-    images."""
+    """A finite source of `count` items, of which a share, at least one, is held out at random.
+    make: numbers of items -> their images. Raises DecoderError."""
 
     def __init__(
         self, count: int, held_out: float, seed: int, make: Callable[[list[int]], Images]
     ) -> None:
-        train, valid = held_out_split(count, held_out, seed)
-        self.make, self.parts = make, {"train": train, "valid": valid}
-        self.train, self.valid = len(train), len(valid)
+        if count < 2 or not 0 < held_out < 1:
+            raise DecoderError(
+                f"expected at least 2 images and 0 < held_out < 1, found {count} and {held_out}"
+            )
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+        self.make, self.valid = make, max(1, round(count * held_out))
+        self.parts = {"train": order[self.valid :], "valid": order[: self.valid]}
+        self.train = count - self.valid
 
     def images(self, split: str, indices: Sequence[int]) -> Images:
-        part = self.parts[split]
-        return self.make([part[i] for i in indices])
+        return self.make([self.parts[split][i] for i in indices])
 
 
 def pictures(
@@ -111,7 +104,7 @@ def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
     rows = read_items(captions, "caption", (".csv", ".tsv", ".json"), hint)
     if not isinstance(rows, list):
         raise DecoderError(f"{captions} must hold a list of rows, found {type(rows).__name__}")
-    found = []
+    pairs = []
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict) or not row.get("image") or not row.get("caption"):
             raise DecoderError(
@@ -123,15 +116,11 @@ def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
             raise DecoderError(f"{captions}: row {number} names {path}, which is no picture{why}")
         caption = one_line(str(row["caption"]))
         require_readable(caption, f"{captions}: the caption of row {number}")
-        found.append((path, caption))
-    return found
+        pairs.append((path, caption))
+    return pairs
 
 
 def read_picture(path: Path, size: int) -> Tensor:
     """[3, size, size] float32 in [0, 1], centre-cropped to a square."""
-    picture = open_rgb(path)
-    side = min(picture.size)
-    left, top = ((extent - side) // 2 for extent in picture.size)
-    square = picture.crop((left, top, left + side, top + side))
-    resized = square.resize((size, size), Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.asarray(resized, dtype=np.float32) / 255).permute(2, 0, 1)
+    square = ImageOps.fit(open_rgb(path), (size, size), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.asarray(square, dtype=np.float32) / 255).permute(2, 0, 1)

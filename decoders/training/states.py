@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
-from decoders.cache import KEYS, VALUES, Reads
+from decoders.cache import Growing, Reads
 from decoders.models.transformer import Transformer
 
 
@@ -47,7 +47,7 @@ class States:
     images: Images
     hidden: Tensor  # [R, P + L - 1, D] float
     drop: Tensor  # [R] bool, rows without their caption
-    kept: Tensor | None = None  # [R, P + L - 1, n, C], see `Learner.reads`
+    keys_values: Tensor | None = None  # [R, P + L - 1, n, C], see `Learner.reads`
 
     @property
     def copies(self) -> int:
@@ -68,8 +68,8 @@ class States:
         """The states of the images at `index` [n] int64."""
         index = index.to(self.hidden.device)
         every = torch.cat([copy * len(self.images) + index for copy in range(self.copies)])
-        kept = None if self.kept is None else self.kept[every]
-        return States(self.images.rows(index), self.hidden[every], self.drop[every], kept)
+        entries = None if self.keys_values is None else self.keys_values[every]
+        return States(self.images.rows(index), self.hidden[every], self.drop[every], entries)
 
 
 def transformer_of(model: ImageModel) -> Transformer:
@@ -83,45 +83,20 @@ def transformer_of(model: ImageModel) -> Transformer:
     return model.target
 
 
-class Kept:
-    """Stands in for the cache of a forward along known codes: of the keys and values that pass,
-    those of `reads` stay."""
-
-    def __init__(self, reads: Reads) -> None:
-        self.reads = reads
-        self.found: dict[tuple[int, int], Tensor] = {}  # [R, T, H d] each
-        self.last: Any = None
-
-    def write(self, layer: int, index: Tensor, both: Tensor) -> None:
-        del index  # all places, in order
-        self.last = both  # [2, R, H, T, d]
-        for which in (KEYS, VALUES):
-            if (layer, which) in self.reads:
-                self.found[layer, which] = both[which].transpose(1, 2).flatten(2)
-
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        del layer  # the one that wrote last
-        return self.last[0], self.last[1]
-
-    def gathered(self) -> Tensor | None:
-        """Keys and values of all places, [R, T, n, H d], as `KVCache.gathered` gives them."""
-        return torch.stack([self.found[one] for one in self.reads], 2) if self.reads else None
-
-
 def join(parts: Sequence[States]) -> States:
     """States of several groups of images as one, in order."""
 
     def rows(name: str) -> Any:
         """[R, ...], all conditional rows first."""
-        found = [getattr(part, name) for part in parts]
-        if found[0] is None:
+        values = [getattr(part, name) for part in parts]
+        if values[0] is None:
             return None
-        by_copy = zip(*(rows.chunk(parts[0].copies) for rows in found), strict=True)
+        by_copy = zip(*(rows.chunk(parts[0].copies) for rows in values), strict=True)
         return torch.cat([rows for copy in by_copy for rows in copy])
 
     codes = torch.cat([part.images.codes for part in parts])
     images = Images(TextFeatures.joined([part.images.text for part in parts]), codes)
-    return States(images, rows("hidden"), rows("drop"), rows("kept"))
+    return States(images, rows("hidden"), rows("drop"), rows("keys_values"))
 
 
 @torch.no_grad()
@@ -135,9 +110,10 @@ def target_states(
         codes = images.codes.repeat(2, 1)  # [2 B, L]
     else:
         rows, marked, codes = images.text, drop, images.codes
-    kept = Kept(reads)
-    hidden = target.hidden_states(rows, codes, marked, kept if reads else None)
-    return States(images, hidden, marked, kept.gathered())
+    cache = Growing()
+    hidden = target.hidden_states(rows, codes, marked, cache if reads else None)
+    parts = [cache.parts[layer][0][which].transpose(1, 2).flatten(2) for layer, which in reads]
+    return States(images, hidden, marked, torch.stack(parts, 2) if reads else None)
 
 
 def true_states(target: Transformer, states: States, places: Tensor) -> Tensor:
@@ -170,8 +146,8 @@ class Learner(Protocol):
 
     @property
     def reads(self) -> Reads:
-        """The target's keys and values that it reads (`States.kept`); those of a place are of the
-        state there."""
+        """The target's keys and values that it reads (`States.keys_values`); those of a place are
+        of the state there."""
         return ()
 
     def draft(

@@ -91,13 +91,15 @@ def locate(
             raise MetricError(f"there are no weights {key!r}; known: {', '.join(FILES)}")
     paths, missing = {}, []
     for key in keys:
-        own, file = given.get(key), FILES[key]
+        named, file = given.get(key), FILES[key]
         usual = file.places(folder)
-        found = [path for path in ([Path(own).expanduser()] if own else usual) if path.is_file()]
-        if found:
-            paths[key] = found[0]
+        files = [
+            path for path in ([Path(named).expanduser()] if named else usual) if path.is_file()
+        ]
+        if files:
+            paths[key] = files[0]
             continue
-        where = f"; weights.{key}={own} does not exist" if own else ""
+        where = f"; weights.{key}={named} does not exist" if named else ""
         missing.append(
             f"  {key}: {file.about}{where}.\n"
             f"    Download {file.url}\n    to {usual[0]}, or give weights.{key}=FILE"
@@ -116,7 +118,7 @@ def download(keys: Iterable[str], folder: Path | None = None) -> list[Path]:
     MetricError: no network, or another file than the public one."""
     from torch.hub import download_url_to_file
 
-    made = []
+    downloaded = []
     for file in (FILES[key] for key in keys):
         path, *others = file.places(folder)
         if any(one.is_file() for one in (path, *others)):
@@ -128,19 +130,19 @@ def download(keys: Iterable[str], folder: Path | None = None) -> list[Path]:
             raise MetricError(
                 f"{file.about} could not be downloaded ({error}): put {file.url} at {path} by hand"
             ) from error
-        made.append(path)
-    return made
+        downloaded.append(path)
+    return downloaded
 
 
 def _hashed(key: str, path: Path) -> Weights:
-    found, prefix = sha256_of(path), FILES[key].prefix
-    if not found.startswith(prefix):
+    digest, prefix = sha256_of(path), FILES[key].prefix
+    if not digest.startswith(prefix):
         _LOG.warning(
             "%s is not the public file %s (SHA-256 %s..., expected %s...): figures made with it "
             "are not comparable with published ones",
             path,
             FILES[key].path,
-            found[:8],
+            digest[:8],
             prefix,
         )
-    return Weights(path, found)
+    return Weights(path, digest)

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.models.checkpoint import read_state
-from decoders.models.weights import load_into
+from decoders.models.weights import load_into, read_state
 from metrics import MetricError
 from metrics.features import Extractor
 from metrics.official.checkpoint import Weights
@@ -69,8 +68,6 @@ class Vgg16Features(Extractor):
     """uint8 images [n, 3, 224, 224] -> features [n, 4096] float32."""
 
     name, layer = "vgg16 fc2, whole image", "fc2"
-    mean: Tensor
-    std: Tensor
 
     def __init__(self, weights: Weights, device: str = "cpu") -> None:
         """weights: torchvision's file. Raises as `read_state`, and DecoderError where the file is
@@ -84,15 +81,16 @@ class Vgg16Features(Extractor):
         load_into(network, read_state(weights.path), str(weights.path))
         network.classifier = network.classifier[:4]  # Linear, ReLU, Dropout, Linear
         self.network = network.requires_grad_(False).eval()
-        self.register_buffer("mean", torch.tensor(_MEAN).view(3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(_STD).view(3, 1, 1), persistent=False)
         self.to(device).eval()
 
     def preparation(self, size: int | None) -> Preparation:
         return squeezed(VGG_SIDE)
 
     def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.network((images.to(self.mean.device) / 255 - self.mean) / self.std)
+        from torchvision.transforms.functional import normalize
+
+        pixels = images.to(next(self.network.parameters()).device) / 255
+        features: Tensor = self.network(normalize(pixels, _MEAN, _STD))
         return features
 
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from decoders.models.checkpoint import read_state
-from decoders.models.weights import load_into
+from decoders.models.weights import load_into, read_state
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.official.checkpoint import Weights

@@ -8,12 +8,10 @@ embedded CLIP, which needs no download.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -32,7 +30,6 @@ from metrics.scenes_clip import WEIGHTS_DIR, WEIGHTS_FILE, ScenesClip, load
 from metrics.stats import Interval, student_mean
 
 Reference = tuple[Path, ...] | Statistics
-Progress = Callable[[int, str], AbstractContextManager[Any]]
 SIZE = 256
 SHARES = ("precision", "recall")
 
@@ -121,11 +118,10 @@ class Evaluation:
         size: int | None = SIZE,
         batch: int = 64,
         cache_dir: Path = Path("results/runs/.cache"),
-        progress: Progress | None = None,
+        bars: bool = False,
     ) -> None:
         """weights: file by key (``checkpoint.FILES``), else looked for in `folder`; size: side of
-        the centre crop, None where images have the networks' size; progress(total, label): a bar as
-        a context.
+        the centre crop, None where images have the networks' size; bars: of the progress.
 
         Raises MetricError for unknown metrics and, once for all, for missing weight files.
         """
@@ -136,7 +132,7 @@ class Evaluation:
         self.weights = locate([key for key in keys if key], weights or {}, folder)
         self.metrics, self.device, self.size, self.batch = tuple(metrics), device, size, batch
         self._networks: dict[str, Any] = {}
-        self.cache_dir, self.progress = cache_dir, progress or _silent
+        self.cache_dir, self.bars = cache_dir, bars
         self._references: dict[tuple[Any, ...], Statistics] = {}
 
     def figures(
@@ -150,8 +146,8 @@ class Evaluation:
         """
         real = reference.count if isinstance(reference, Statistics) else len(reference)
         check_metrics(self.metrics, reference=bool(real), captions=bool(captions))
-        asked = {part for metric in self.metrics for part in METRICS[metric].parts}
-        least = max(LEAST.get(part, 1) for part in asked)
+        parts = {part for metric in self.metrics for part in METRICS[metric].parts}
+        least = max(LEAST.get(part, 1) for part in parts)
         for name, count in (("images", len(images)), ("reference images", real or least)):
             if count < least:
                 raise MetricError(
@@ -161,14 +157,14 @@ class Evaluation:
         for metric in self.metrics:  # before any image is read
             if METRICS[metric].captions:
                 self._network(metric).check(captions)
-        seen: dict[str, Tensor] = {}  # FID and KID share their features
-        found: list[Figure] = []
+        features: dict[str, Tensor] = {}  # FID and KID share their features
+        figures: list[Figure] = []
         for metric in self.metrics:
             if METRICS[metric].reference:
-                found += self._compared(metric, images, reference, seen)
+                figures += self._compared(metric, images, reference, features)
             if METRICS[metric].captions:
-                found.append(self._scored(metric, images, captions))
-        return found
+                figures.append(self._scored(metric, images, captions))
+        return figures
 
     @cached_property
     def scenes(self) -> ScenesClip:
@@ -196,39 +192,45 @@ class Evaluation:
 
     def _features(self, network: Extractor, images: tuple[Path, ...], label: str = "") -> Tensor:
         """[n, E]."""
-        with self.progress(len(images), label + network.name) as bar:
-            chosen = ImageSet(images, network.preparation(self.size), tick=bar.update)
-            return features_of(network, chosen, self.batch)
+        chosen = ImageSet(images, network.preparation(self.size))
+        return features_of(network, chosen, self.batch, self._label(label + network.name))
+
+    def _label(self, label: str) -> str | None:
+        return label if self.bars else None
 
     def _compared(
-        self, metric: str, images: tuple[Path, ...], reference: Reference, seen: dict[str, Tensor]
+        self,
+        metric: str,
+        images: tuple[Path, ...],
+        reference: Reference,
+        features: dict[str, Tensor],
     ) -> list[Figure]:
-        """The figures of a metric that compares with the reference. seen: features by network."""
+        """The figures of a metric that compares with the reference. features: by network."""
         network = self._network(metric)
         if not isinstance(network, Extractor):
             network = ScenesClipFeatures(network)
-        if network.name not in seen:
-            seen[network.name] = self._features(network, images)
-        rows, weights = seen[network.name], self._weights(metric)
+        if network.name not in features:
+            features[network.name] = self._features(network, images)
+        rows, weights = features[network.name], self._weights(metric)
         real = self._reference(network, weights, reference)
-        found: list[tuple[str, str, Interval, str]] = []
+        values: list[tuple[str, str, Interval, str]] = []
         for part in METRICS[metric].parts:
             if part == "fid":
                 value, debiased = fid_interval(rows, real.moments)
-                found.append(("fid", "FID", value, f"of {len(rows)} images: compare at equal n"))
-                found.append(("fid_debiased", "FID without its bias", debiased, ""))
+                values.append(("fid", "FID", value, f"of {len(rows)} images: compare at equal n"))
+                values.append(("fid_debiased", "FID without its bias", debiased, ""))
             elif part == "kid":
-                found.append(("kid", "KID", kid(rows, real.rows), ""))
+                values.append(("kid", "KID", kid(rows, real.rows), ""))
             elif part == "shares":
                 both = precision_recall(rows, real.rows)
-                found += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
+                values += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
         name, prepared = network.name, network.preparation(self.size).name
         return [
             Figure(
                 metric, key, f"{label} ({name})", name, value, len(rows), real.count, prepared,
                 weights, note,
             )
-            for key, label, value, note in found
+            for key, label, value, note in values
         ]  # fmt: skip
 
     def _reference(self, network: Extractor, weights: Weights, reference: Reference) -> Statistics:
@@ -250,16 +252,11 @@ class Evaluation:
     def _scored(self, metric: str, images: tuple[Path, ...], captions: Sequence[str]) -> Figure:
         clip = self._network(metric)
         prepare = clip.preparation(self.size)
-        with self.progress(len(images), clip.name) as bar:
-            chosen = ImageSet(images, prepare, tick=bar.update)
-            found = clip_score(clip, chosen, captions, batch=self.batch)
+        chosen, label = ImageSet(images, prepare), self._label(clip.name)
+        scores = clip_score(clip, chosen, captions, batch=self.batch, label=label)
         return Figure(
-            metric, "score", clip.name, clip.name, student_mean(found), len(images), 0,
+            metric, "score", clip.name, clip.name, student_mean(scores), len(images), 0,
             prepare.name, self._weights(metric),
             ", ".join(filter(None, [clip.caption, clip.note(captions)])),
-            tuple(found.tolist()),
+            tuple(scores.tolist()),
         )  # fmt: skip
-
-
-def _silent(total: int, label: str) -> AbstractContextManager[Any]:
-    return nullcontext(SimpleNamespace(update=lambda done: None))

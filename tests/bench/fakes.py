@@ -4,6 +4,7 @@ The decoders' codes are a function of the noise alone, as the contract asks; the
 and fail where they are told to.
 """
 
+import gc
 import hashlib
 import json
 import math
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bench.__main__ import main
 from bench.prompts import Prompt
 from bench.records.folder import read_records
 from decoders.api import (
@@ -53,6 +55,14 @@ def forget(folder: Path, **columns: Any) -> int:
         path.write_bytes(b"".join(left))
         count += len(lines) - len(left)
     return count
+
+
+def run_quickly(words: list[str]) -> None:
+    """A command in a process of its own, without looking for garbage in all that is loaded, as in
+    `tests/conftest.py`."""
+    gc.freeze()
+    gc.unfreeze = lambda: None
+    main(words)
 
 
 @dataclass

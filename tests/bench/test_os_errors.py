@@ -14,7 +14,6 @@ from bench import __main__ as program
 from bench.config.compose import compose_study
 from bench.config.words import word_at_home
 from bench.data.errors import explained
-from bench.data.files import ready_file, ready_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,19 +81,6 @@ def test_closed_streams_change_no_status(closed, words, status):
     """A daemon's child may have none of its standard streams."""
     command = f"{shlex.quote(sys.executable)} -m bench {words} {closed}"
     assert subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode == status
-
-
-def test_a_place_is_tried_before_the_work(tmp_path):
-    (tmp_path / "file").write_text("x")
-    ready_folder(tmp_path / "a" / "b")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-    ready_file(tmp_path / "a" / "c.csv")
-    assert not (tmp_path / "a" / "c.csv").exists()
-    for attempt in (ready_folder, ready_file):
-        with pytest.raises(OSError):
-            attempt(tmp_path / "file" / "x")
-    with pytest.raises(IsADirectoryError):
-        ready_file(tmp_path / "a")
 
 
 def test_the_home_folder_is_written_out(monkeypatch):

@@ -72,13 +72,14 @@ def test_the_generator_gives_its_known_answers(counter: str, key: str, answer: s
 
 def test_a_uniform_is_what_whole_numbers_give() -> None:
     noise = Noise.for_prompts(7, ["x", "y z"], LENGTH)
-    place = torch.tensor([[0, 3, 75], [11, 11, 4000]])
-    for slot, turn in ((TARGET_SLOT, 1), (ACCEPT_SLOT + 2, 5), (COUPLE_SLOT, 0), (OWN_SLOT + 9, 2)):
+    place, each = torch.tensor([[0, 3, 75], [11, 11, 4000]]), torch.tensor([[0, 1, 2], [3, 4, 5]])
+    for slot, turn in ((TARGET_SLOT, 1), (ACCEPT_SLOT + 2, 5), (COUPLE_SLOT, 0), (OWN_SLOT, each)):
         found = noise.at(place, slot, 3, turn)
+        turns = torch.as_tensor(turn).expand(2, 3).tolist()
         expected = [
-            [[(plain_word(7, text, i, turn, 0, slot + j) >> 8) / 2**24 for j in range(3)]
-             for i in row]
-            for text, row in zip(("x", "y z"), place.tolist(), strict=True)
+            [[(plain_word(7, text, i, t, 0, slot + j) >> 8) / 2**24 for j in range(3)]
+             for i, t in zip(row, rounds, strict=True)]
+            for text, row, rounds in zip(("x", "y z"), place.tolist(), turns, strict=True)
         ]  # fmt: skip
         assert found.dtype == torch.float32 and found.tolist() == expected
     assert noise.uniform[1, 5, 20].item() == (plain_word(7, "y z", 5, 0, 0, 20) >> 8) / 2**24
@@ -98,11 +99,11 @@ def plain_logarithm(x: float) -> float:
 
 def test_a_gumbel_number_is_what_whole_numbers_give() -> None:
     noise = Noise.for_prompts(7, ["x", "y z"], LENGTH)
-    found = noise.gumbel(torch.tensor([[4], [9]]), 30, DRAFT_SLOT, 3)
+    found = noise.gumbel(torch.tensor([[4], [9]]), 30, DRAFT_SLOT, torch.tensor([[3], [8]]))
     assert found.dtype == torch.float32 and found.shape == (2, 1, 30)
-    for text, place, row in (("x", 4, found[0, 0]), ("y z", 9, found[1, 0])):
+    for text, place, turn, row in (("x", 4, 3, found[0, 0]), ("y z", 9, 8, found[1, 0])):
         for code, g in enumerate(row.tolist()):
-            u = (plain_word(7, text, place, 3, 1 + DRAFT_SLOT, code) + 0.5) / 2**32
+            u = (plain_word(7, text, place, turn, 1 + DRAFT_SLOT, code) + 0.5) / 2**32
             assert g == np.float32(-plain_logarithm(-plain_logarithm(u)))  # every bit of it
             assert g == pytest.approx(-math.log(-math.log(u)), rel=1e-6)
 
@@ -128,18 +129,6 @@ def test_noise_is_a_function_of_seed_and_prompt() -> None:
     shorter = Noise.for_prompts(0, ["y"], 3).uniform
     assert torch.equal(shorter, one.uniform[:, : shorter.shape[1]])  # nor does L matter
     assert not torch.equal(other.uniform, one.uniform)
-
-
-def test_a_round_is_a_number_or_a_tensor_of_every_place() -> None:
-    noise, place = Noise.for_prompts(0, ["x", "y"], LENGTH), torch.tensor([[1, 2], [3, 4]])
-    each = torch.tensor([[0, 1], [2, 3]])
-    u, g = noise.at(place, 1, 2, each), noise.gumbel(place, 9, round=each)
-    for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        turn = int(each[row, column])
-        assert torch.equal(u[row, column], noise.at(place, 1, 2, turn)[row, column])
-        assert torch.equal(g[row, column], noise.gumbel(place, 9, round=turn)[row, column])
-    assert torch.equal(noise.at(place[:, 0], 1, 2, 5), noise.at(place, 1, 2, 5)[:, 0])  # places [B]
-    assert torch.equal(noise.gumbel(place[:, 0], 9), noise.gumbel(place, 9)[:, 0])
 
 
 def cells(u: torch.Tensor, v: torch.Tensor) -> float:

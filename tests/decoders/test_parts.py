@@ -1,7 +1,5 @@
 """Distributions and composition."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -9,7 +7,6 @@ from decoders.api import DecoderError, Sampling, guided
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.distribution import probabilities
 from decoders.models.small import random_model
-from decoders.propose.drafters.eagle import loaded
 
 # ---- distributions ------------------------------------------------------------------------------
 
@@ -109,24 +106,3 @@ def test_a_drafter_of_another_target_is_refused(found, change):
     part = PartSpec("decoders.propose.drafters.eagle.Eagle")
     with pytest.raises(DecoderError, match=f"do not fit: {found}: drafter"):
         build_part(part, target)
-
-
-@pytest.mark.parametrize(
-    ("drafter", "target", "fits"),
-    [("released", "masked", False), ("masked", "released", True), ("released", "released", True)],
-)
-def test_a_drafter_that_reads_pads_needs_a_target_that_defines_them(drafter, target, fits):
-    """Beside a target with masked pads their states are what the kernel leaves of them: zeros on
-    the CPU kernel, a lone query's on operators."""
-    model = random_model(vocab=8)
-    net = model.drafters["eagle"]
-    net.cfg = replace(net.cfg, pads=drafter)
-    model.target.cfg = replace(model.target.cfg, pads=target)
-    part = PartSpec("decoders.propose.drafters.eagle.Eagle")
-    if fits:
-        assert build_part(part, model).net is net
-        return
-    with pytest.raises(DecoderError, match=r'pads="released".*found a target with pads="masked"'):
-        build_part(part, model)
-    with pytest.raises(DecoderError, match="lantern_bench"):
-        loaded(model, "eagle")

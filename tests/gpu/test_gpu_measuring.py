@@ -1,13 +1,13 @@
 """Rates, peers and batch scaling on a GPU: rates that launches do not bound, the same
 model in transformers, a batch that does not fit."""
 
-import csv
-
 import pytest
 import torch
 
 from bench.__main__ import main
 from bench.measure.machine_rates import measure_rates
+from bench.records.load import load
+from bench.report.scaling import lines
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.small import random_model
@@ -42,10 +42,10 @@ def test_a_batch_that_does_not_fit_is_a_row_and_the_next_one_runs(tmp_path):
         assert main(words) == 1
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    rows = list(csv.DictReader((tmp_path / "report" / "scaling.csv").read_text().splitlines()))
-    assert [row["batch"] for row in rows] == ["1", "2048"]
-    assert not rows[0]["error"] and float(rows[0]["peak_memory_mb"]) > 0
-    assert "OutOfMemoryError" in rows[1]["error"]
+    one, many = lines(load(tmp_path))
+    assert (one.batch, many.batch) == (1, 2048)
+    assert not one.error and one.peak_memory_mb > 0
+    assert "OutOfMemoryError" in many.error
 
 
 def test_rates_of_a_gpu_are_within_what_gpus_do():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from decoders.models.checkpoint import read_state
+from decoders.models.weights import read_state
 from metrics import MetricError
 from metrics.official.checkpoint import FILES, locate
 

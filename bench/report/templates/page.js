@@ -1,6 +1,6 @@
 for (const table of document.querySelectorAll("table.grid")) {
   const prompts = table.classList.contains("prompts");
-  const search = prompts || table.classList.contains("main") ? "search" : null;
+  const search = table.rows.length > 13 ? "search" : null;
   new DataTable(table, { order: [], autoWidth: false, paging: prompts && table.rows.length > 26,
     pageLength: 20, info: false, layout: { topStart: search, topEnd: null } });
 }

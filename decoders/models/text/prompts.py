@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,52 +40,47 @@ class Template:
     pad: str = ""
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """Token names of a checkpoint and their ids."""
-
-    names: Mapping[str, int]
-    path: Path
-
-    def id(self, name: str) -> int:
-        """Raises DecoderError where there is no such token."""
-        if name not in self.names:
-            raise DecoderError(
-                f"the vocabulary of {self.path} has no {name}; is it this model's, and does the "
-                "model draw images of this size?"
-            )
-        return self.names[name]
-
-    def code_tokens(self, code: re.Pattern[str], row_end: str | None = None) -> Tensor:
-        """[V] int64: the token of every code, by the number in its name, which is the pattern's
-        first group; the row end's, where there is one, is the last. Raises DecoderError where the
-        numbers are not 0, 1, ..."""
-        matches = ((code.fullmatch(name), token) for name, token in self.names.items())
-        tokens = {int(m[1].translate(LETTERS)): token for m, token in matches if m}
-        if not tokens or sorted(tokens) != list(range(len(tokens))):
-            raise DecoderError(
-                f"the vocabulary of {self.path} must name its codes {code.pattern} from 0 on, "
-                f"found {len(tokens)} of them; is it this model's?"
-            )
-        codes = [tokens[number] for number in range(len(tokens))]
-        return torch.tensor(codes if row_end is None else [*codes, self.id(row_end)])
-
-
-def read_vocabulary(
-    opened: Checkpoint, source: str | None, files: Sequence[str] = (TOKENIZER,)
-) -> Vocabulary:
-    """From config.json's `vocabulary_map`, else from the tokenizer's file."""
-    names = opened.config.get("vocabulary_map")
-    if names:
-        return Vocabulary(names, opened.path)
-    path = tokenizer_file(opened, source, files)
-    content = read_json(path)
-    try:
-        added = {token["content"]: int(token["id"]) for token in content.get("added_tokens", [])}
-        return Vocabulary({**content["model"]["vocab"], **added}, path)
-    except (KeyError, TypeError, ValueError) as error:
+def code_tokens(
+    opened: Checkpoint,
+    source: str | None,
+    code: re.Pattern[str],
+    row_end: str | None = None,
+    files: Sequence[str] = (TOKENIZER,),
+) -> Tensor:
+    """[V] int64: the token of every code, by the number in its name, which is the pattern's first
+    group; the row end's, where there is one, is the last. Names are those of config.json's
+    `vocabulary_map`, else of the tokenizer. Raises DecoderError where the numbers are not 0, 1, ...
+    """
+    names: Mapping[str, int] | None = opened.config.get("vocabulary_map")
+    if not names:
+        names = read_tokenizer(opened, source, files).get_vocab()
+    ends = [] if row_end is None else [row_end]
+    matches = ((code.fullmatch(name), token) for name, token in names.items())
+    tokens = {int(m[1].translate(LETTERS)): token for m, token in matches if m}
+    if not tokens or sorted(tokens) != list(range(len(tokens))) or set(ends) - names.keys():
         raise DecoderError(
-            f"{path} is no tokenizer file: expected model.vocab with a number for every token"
+            f"the vocabulary of {opened.path} must name its codes {code.pattern} from 0 on"
+            f"{''.join(f' and {end}' for end in ends)}, found {len(tokens)} codes; is it this "
+            "model's?"
+        )
+    codes = [tokens[number] for number in range(len(tokens))]
+    return torch.tensor(codes + [names[end] for end in ends])
+
+
+def read_tokenizer(
+    opened: Checkpoint, source: str | None, files: Sequence[str] = (TOKENIZER,)
+) -> Any:
+    """The tokenizer of `tokenizer_file`. Raises DecoderError."""
+    from tokenizers import Tokenizer
+
+    path = tokenizer_file(opened, source, files)
+    read_json(path)  # a clear message where it is no JSON
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise DecoderError(
+            f"{path} is no tokenizer file ({error}); download it again, or set model.text to the "
+            "released model's"
         ) from error
 
 
@@ -95,13 +91,13 @@ def tokenizer_file(
     place = opened.folder if source is None else locate(source, files, "text tokenizer")
     if place.is_file():
         return place
-    found = find(place, files)
-    if found is None:
+    file = find(place, files)
+    if file is None:
         raise DecoderError(
             f"no tokenizer in {place}: expected {' or '.join(files[:2])}; put the released "
             "model's there or set model.text"
         )
-    return found
+    return file
 
 
 class PromptEncoder:
@@ -125,7 +121,10 @@ class PromptEncoder:
         self.opened, self.template, self.source, self.files = opened, template, source, files
         self.length, self.device = length, torch.device(device)
         self.control = frozenset(control)
-        self._tokenizer: Any = None
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return read_tokenizer(self.opened, self.source, self.files)
 
     def check(self, prompts: list[str]) -> None:
         """Raises what `encode` would raise."""
@@ -144,13 +143,13 @@ class PromptEncoder:
 
     def token(self, name: str) -> int:
         """The id of a token. Raises DecoderError where the tokenizer has none of that name."""
-        found = self._load().token_to_id(name)
-        if found is None:
+        token = self.tokenizer.token_to_id(name)
+        if token is None:
             raise DecoderError(
                 f"{tokenizer_file(self.opened, self.source, self.files)} has no token {name!r}; "
-                "is it the tokenizer of this model? Set model.text to its own"
+                "is it this model's (model.text), and does the model draw images of model.grid?"
             )
-        return int(found)
+        return int(token)
 
     def _rows(self, prompts: list[str]) -> list[list[int]]:
         if not prompts:
@@ -161,14 +160,14 @@ class PromptEncoder:
         if not prompt.strip():
             raise DecoderError(f"empty prompt {prompt!r}: expected a description of an image")
         text = self.template.text.replace("{stripped}", prompt.strip()).replace("{prompt}", prompt)
-        made = self._load().encode(text, add_special_tokens=False)
+        encoded = self.tokenizer.encode(text, add_special_tokens=False)
         held = [name for name in self._control_names() if name in prompt]
-        held += [t for i, t in zip(made.ids, made.tokens, strict=True) if i in self.control]
+        held += [t for i, t in zip(encoded.ids, encoded.tokens, strict=True) if i in self.control]
         if held:
             raise DecoderError(
                 f"prompt {prompt!r} holds the control token {held[0]!r}; write it in words"
             )
-        ids = self._around(made.ids)
+        ids = self._around(encoded.ids)
         if len(ids) > self.length:
             raise DecoderError(
                 f"prompt has {len(ids)} tokens with its template, at most {self.length} fit: "
@@ -180,10 +179,10 @@ class PromptEncoder:
         """The template's tokens, and of those that the tokenizer adds the special ones and those in
         angle brackets. Others are text: DeepSeek's tokenizer adds letters, such as ü."""
         template = self.template
-        added = self._load().get_added_tokens_decoder().values()
+        added = self.tokenizer.get_added_tokens_decoder().values()
         names = {t.content for t in added if t.special or re.fullmatch("<.+>", t.content, re.S)}
-        own = (*template.before, *template.after, *template.uncond, template.pad)
-        return {name for name in names.union(own) if name.strip() and name[0] != " "}
+        around = (*template.before, *template.after, *template.uncond, template.pad)
+        return {name for name in names.union(around) if name.strip() and name[0] != " "}
 
     def _blank(self, row: list[int]) -> list[int]:
         """The unconditional row of a prompt's row."""
@@ -206,7 +205,7 @@ class PromptEncoder:
         return ids
 
     def _words(self, text: str) -> list[int]:
-        return list(self._load().encode(text, add_special_tokens=False).ids)
+        return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _padded(self, rows: list[list[int]]) -> tuple[Tensor, Tensor]:
         """Token ids and validity, both [B, P]; ids on the padding are 0 and never read."""
@@ -222,12 +221,3 @@ class PromptEncoder:
             ids[row, -len(tokens) :] = torch.tensor(tokens)
             mask[row, -len(tokens) :] = True
         return ids.to(self.device), mask.to(self.device)
-
-    def _load(self) -> Any:
-        if self._tokenizer is None:
-            from tokenizers import Tokenizer
-
-            path = tokenizer_file(self.opened, self.source, self.files)
-            read_json(path)  # a clear message where it is no JSON
-            self._tokenizer = Tokenizer.from_file(str(path))
-        return self._tokenizer

@@ -8,6 +8,7 @@ on what else is in the batch.
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -42,16 +43,31 @@ class T5Encoder:
         self.checkpoint, self.length = checkpoint, length
         self.device = torch.device(device)
         self.dtype = dtype_of(dtype) if isinstance(dtype, str) else dtype
-        self.truncated: dict[str, int] = {}  # prompt -> its tokens before it was cut
-        self._opened: Checkpoint | None = None
-        self._loaded: tuple[Any, Any] | None = None
 
-    @property
+    @cached_property
     def opened(self) -> Checkpoint:
         """The checkpoint; a hub id is fetched. Raises DecoderError."""
-        if self._opened is None:
-            self._opened = open_checkpoint(self.checkpoint, what="T5 text encoder")
-        return self._opened
+        return open_checkpoint(self.checkpoint, what="T5 text encoder")
+
+    @cached_property
+    def loaded(self) -> tuple[Any, Any]:
+        """The tokenizer and the encoder. Raises DecoderError with what to download."""
+        from transformers import AutoTokenizer, T5EncoderModel
+
+        from decoders.models.pretrained import LOCAL, loading, read_model
+
+        try:
+            with loading(self.opened):
+                tokenizer = AutoTokenizer.from_pretrained(
+                    self.opened.folder, padding_side="right", truncation_side="right", **LOCAL
+                )
+            encoder = read_model(self.opened, self.dtype, self.device, T5EncoderModel, UNREAD)
+        except DecoderError as error:
+            raise DecoderError(
+                f"the T5 text encoder: {error}. Download config.json, tokenizer.json and "
+                f"*.safetensors of {HUB} (11 GB) into one folder and name it (model.text=FOLDER)"
+            ) from error
+        return tokenizer, encoder
 
     def sha256(self) -> dict[str, str]:
         """File name -> SHA-256 of the weights and the tokenizer."""
@@ -60,19 +76,20 @@ class T5Encoder:
 
     def check(self, prompts: list[str]) -> None:
         """Raises what `encode` would raise, without encoding: a prompt that is empty, or of which
-        cleaning leaves nothing; missing weights."""
-        self._load()
-        self._tokens(prompts)
+        cleaning leaves nothing; missing weights. Warns of prompts that will be cut."""
+        for prompt in prompts:
+            if len(self.loaded[0](self._text(prompt), verbose=False)["input_ids"]) > self.length:
+                log.warning("%r is cut at %d tokens, as LlamaGen does", prompt, self.length)
 
     @torch.inference_mode()
     def encode(self, prompts: list[str]) -> TextFeatures:
         """Prompts -> features [B, P, F] float32 on the device, zero on the padding, mask [B, P].
 
-        A prompt of more than P tokens is cut, as the released code does; it is logged once and kept
-        in `truncated`. Raises DecoderError: no or empty prompts, no weights.
+        A prompt of more than P tokens is cut, as the released code does. Raises DecoderError: no or
+        empty prompts, no weights.
         """
-        encoder = self._load()[1]
         ids, mask = self._tokens(prompts)
+        encoder = self.loaded[1]
         rows = [
             encoder(
                 input_ids=ids[row : row + 1].to(self.device),
@@ -88,10 +105,7 @@ class T5Encoder:
         if not prompts:
             raise DecoderError("no prompts given: expected at least one caption")
         texts = [self._text(prompt) for prompt in prompts]
-        tokenizer = self._load()[0]
-        counts = [len(ids) for ids in tokenizer(texts, verbose=False)["input_ids"]]
-        self._note_long(prompts, counts)
-        tokens = tokenizer(
+        tokens = self.loaded[0](
             texts,
             max_length=self.length,
             padding="max_length",
@@ -107,46 +121,6 @@ class T5Encoder:
             why = "nothing is left of it after LlamaGen's cleaning" if prompt.strip() else "empty"
             raise DecoderError(f"prompt {prompt!r}: {why}; expected a caption in words")
         return text
-
-    def _note_long(self, prompts: list[str], counts: list[int]) -> None:
-        found = dict(zip(prompts, counts, strict=True))
-        new = {
-            prompt: count
-            for prompt, count in found.items()
-            if count > self.length and prompt not in self.truncated
-        }
-        if new:
-            first, count = next(iter(new.items()))
-            log.warning(
-                "%d prompts have more than %d tokens and are cut, as LlamaGen does; the first: %r "
-                "(%d tokens)", len(new), self.length, first, count,
-            )  # fmt: skip
-            self.truncated |= new
-
-    def _load(self) -> tuple[Any, Any]:
-        """The tokenizer and the encoder."""
-        if self._loaded is None:
-            self._loaded = _read(self.opened, self.device, self.dtype)
-        return self._loaded
-
-
-def _read(opened: Checkpoint, device: torch.device, dtype: torch.dtype) -> tuple[Any, Any]:
-    """The tokenizer and the encoder. Raises DecoderError with what to download."""
-    from transformers import AutoTokenizer, T5EncoderModel
-
-    from decoders.models.pretrained import LOCAL, loading, read_model
-
-    try:
-        with loading(opened):
-            tokenizer = AutoTokenizer.from_pretrained(
-                opened.folder, padding_side="right", truncation_side="right", **LOCAL
-            )
-        return tokenizer, read_model(opened, dtype, device, T5EncoderModel, UNREAD)
-    except DecoderError as error:
-        raise DecoderError(
-            f"the T5 text encoder: {error}. Download config.json, tokenizer.json and *.safetensors "
-            f"of {HUB} (11 GB) into one folder and name it (model.text=FOLDER)"
-        ) from error
 
 
 def left_padded(features: Tensor, mask: Tensor) -> TextFeatures:

@@ -109,8 +109,8 @@ class WordEncoder(nn.Module):
         place = (mask.long().cumsum(1) - 1).clamp_min(0)  # [B, P]
         x = self.words(ids) + self.positions(place)  # [B, P, F]
         eye = torch.eye(ids.shape[1], dtype=torch.bool, device=ids.device)
-        seen = mask[:, None, None, :] | eye  # [B, 1, P, P]
-        bias = torch.zeros(seen.shape, device=ids.device).masked_fill(~seen, float("-inf"))
+        visible = mask[:, None, None, :] | eye  # [B, 1, P, P]
+        bias = torch.zeros(visible.shape, device=ids.device).masked_fill(~visible, float("-inf"))
         for layer in self.layers:
             x = layer(x, bias)
         return TextFeatures(self.norm(x) * mask[..., None], mask)

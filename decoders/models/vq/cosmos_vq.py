@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import warnings
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.models.checkpoint import locate
-from decoders.models.vq.llamagen_vq import to_unit
-from decoders.models.vq.tokenizer import NoTokenizer, VQTokenizer
+from decoders.models.vq.tokenizer import NoTokenizer, PictureDecoder, VQTokenizer
 from decoders.models.weights import sha256_of
 
 LEVELS = (8, 8, 8, 5, 5, 5)
@@ -36,22 +34,6 @@ def codebook() -> Tensor:
     return (torch.arange(prod(LEVELS))[:, None] // bases % levels - half) / half
 
 
-class CosmosVQ:
-    """net: `decoder.jit`, indices [B, 1, h, w] -> frames [B, 3, 1, H, W]. grid: codes per side. It
-    does not encode."""
-
-    encodes = False
-
-    def __init__(self, net: Any, grid: int, device: torch.device) -> None:
-        self.net, self.grid = net, grid
-        self.codebook = self.raw_codebook = codebook().to(device)
-
-    @torch.no_grad()
-    def decode(self, codes: Tensor) -> Tensor:
-        """Codes [B, L] -> images [B, 3, H, W] float32 in [0, 1]."""
-        return to_unit(self.net(codes.view(len(codes), 1, self.grid, -1))[:, :, 0])
-
-
 def load_cosmos(
     source: str | None, grid: int, device: torch.device
 ) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
@@ -60,8 +42,8 @@ def load_cosmos(
     if source is None:
         why = f"no {FILE} is named; set model.tokenizer to a folder with it, or its hub id"
         return NoTokenizer(why, codebook().to(device)), {}
-    found = locate(source, (FILE,), "Cosmos tokenizer")
-    path = found / FILE if found.is_dir() else found
+    place = locate(source, (FILE,), "Cosmos tokenizer")
+    path = place / FILE if place.is_dir() else place
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that TorchScript is old
@@ -72,4 +54,11 @@ def load_cosmos(
             f"Cosmos tokenizer: {path} cannot be read ({reason}); expected the TorchScript program "
             f"{FILE} of nvidia/Cosmos-1.0-Tokenizer-DV8x16x16"
         ) from error
-    return VQTokenizer(CosmosVQ(net, grid, device)), {path.name: sha256_of(path)}
+
+    def pictures(codes: Tensor) -> Tensor:
+        """[B, h, w] -> [B, 3, H, W], of indices [B, 1, h, w] -> frames [B, 3, 1, H, W]."""
+        frames: Tensor = net(codes[:, None])
+        return frames[:, :, 0]
+
+    vq = PictureDecoder(pictures, grid, codebook().to(device))
+    return VQTokenizer(vq), {path.name: sha256_of(path)}

@@ -207,20 +207,15 @@ class Codebook(nn.Module):
 
 
 class LlamaGenVQ(nn.Module):
-    """Images [B, 3, H, W] in [-1, 1] <-> codes [B, L] int64 in raster order.
+    """Images [B, 3, H, W] in [-1, 1] <-> codes [B, L] int64 in raster order."""
 
-    encodes: False leaves the encoder out, for files that hold a decoder alone.
-    """
-
-    def __init__(self, cfg: VQConfig, encodes: bool = True) -> None:
+    def __init__(self, cfg: VQConfig) -> None:
         super().__init__()
-        self.cfg, self.grid, self.encodes = cfg, cfg.grid, encodes
-        if encodes:
-            self.encoder = Encoder(cfg)
+        self.cfg, self.grid = cfg, cfg.grid
+        self.encoder = Encoder(cfg)
         self.decoder = Decoder(cfg)
         self.quantize = Codebook(cfg)
-        if encodes:
-            self.quant_conv = nn.Conv2d(cfg.z_channels, cfg.dim, 1)
+        self.quant_conv = nn.Conv2d(cfg.z_channels, cfg.dim, 1)
         self.post_quant_conv = nn.Conv2d(cfg.dim, cfg.z_channels, 1)
         for module in self.modules():
             if isinstance(module, nn.GroupNorm):

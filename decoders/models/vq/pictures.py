@@ -2,14 +2,13 @@
 
 LlamaGen's network (2406.06525) serves Chameleon too (2405.09818, 8192 x 256, down 16), which has no
 attention in the coarsest level and a codebook that is not normalised. Chameleon's files have the
-names of taming-transformers (2012.09841); transformers' own Chameleon has no decoder (Anole's
-conversion carries one).
+names of taming-transformers (2012.09841), and so have Janus's in transformers; transformers' own
+Chameleon has no decoder (Anole's conversion carries one).
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -33,31 +32,30 @@ logger = logging.getLogger(__name__)
 class Pictures:
     """A family's VQ tokenizer. released: what model.tokenizer may be set to. files: names of its
     file, best first. roots: prefixes that its names may have in a checkpoint. taming: taming's
-    names, with the decoder's levels counted from the finest. l2_norm: whether codes are looked up
-    by cosine."""
+    names; finest_first: that is how the decoder's levels are counted. l2_norm: whether codes are
+    looked up by cosine."""
 
     what: str
     released: str
     files: tuple[str, ...] = ()
     roots: tuple[str, ...] = ("",)
     taming: bool = False
+    finest_first: bool = False
     l2_norm: bool = True
 
     def root(self, opened: Checkpoint, name: str) -> str | None:
         """The prefix under which a checkpoint has a tensor; None where it has none."""
         return next((at for at in self.roots if f"{at}{name}" in opened.index), None)
 
-    def name(self, own: str, levels: int) -> str:
+    def name(self, parameter: str, levels: int) -> str:
         """A parameter of `LlamaGenVQ` -> its name in this layout."""
         if not self.taming:
-            return own
-        name = re.sub(r"\.mid\.(\d)\.", lambda m: f".mid.{MIDDLE[int(m[1])]}.", own)
+            return parameter
+        name = re.sub(r"\.mid\.(\d)\.", lambda m: f".mid.{MIDDLE[int(m[1])]}.", parameter)
         name = name.replace("encoder.conv_blocks.", "encoder.down.").replace(".res.", ".block.")
-
+        last = levels - 1 if self.finest_first else 0
         return re.sub(
-            r"^decoder\.conv_blocks\.(\d+)\.",
-            lambda m: f"decoder.up.{levels - 1 - int(m[1])}.",
-            name,
+            r"^decoder\.conv_blocks\.(\d+)", lambda m: f"decoder.up.{abs(last - int(m[1]))}", name
         )
 
 
@@ -78,8 +76,10 @@ CHAMELEON = Pictures(
     ),
     roots=("model.vqmodel.", ""),
     taming=True,
+    finest_first=True,
     l2_norm=False,
 )
+JANUS = Pictures("Janus VQ tokenizer", "", roots=("model.vqmodel.", "vqmodel."), taming=True)
 
 
 def load_pictures(
@@ -93,29 +93,24 @@ def load_pictures(
 ) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
     """The image tokenizer in float32, and the SHA-256 of its files where they are not the target's.
 
-    source: folder, file or hub id; None: the target's own decoder, else a file next to it, else its
+    source: folder, file or hub id; None: the target's own, else a file next to it, else its
     codebook alone (no pictures), else nothing. codes: V of the target, the row end included. Raises
     DecoderError where the tokenizer has others.
     """
-    made: VQTokenizer | NoTokenizer
-    opened = target
     if source is None and kind.root(target, DECODER) is None:
         beside = find(target.folder, kind.files)
-        source = None if beside is None else str(beside)
-    if source is None and kind.root(target, DECODER) is None:
-        made = _without(kind, target, device, row_end)
-        if made.table is None:
-            return made, {}
-    else:
-        files = (*kind.files, *WEIGHTS)  # its own, else those of a model that carries it
-        opened = target if source is None else open_checkpoint(source, files, kind.what)
-        made = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
-    if len(made.codebook) != codes:
+        if beside is None:
+            return _without(kind, target, device, row_end), {}
+        source = str(beside)
+    files = (*kind.files, *WEIGHTS)  # its own, else those of a model that carries it
+    opened = target if source is None else open_checkpoint(source, files, kind.what)
+    tokenizer = VQTokenizer(read_vq(kind, opened, grid).to(device), row_end)
+    if len(tokenizer.codebook) != codes:
         raise DecoderError(
             f"{target.path} draws with {codes - row_end} codes, its VQ tokenizer has "
-            f"{len(made.codebook) - row_end}; do they belong together?"
+            f"{len(tokenizer.codebook) - row_end}; do they belong together?"
         )
-    return made, {} if opened is target else opened.sha256()
+    return tokenizer, {} if opened is target else opened.sha256()
 
 
 def _without(
@@ -135,9 +130,8 @@ def _without(
 
 
 def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
-    """The VQ model of a checkpoint, float32 on the CPU; grid: the side of the images it makes. A
-    file with a decoder alone is read too: its tokenizer does not encode. Raises DecoderError where
-    the checkpoint holds none, or one without a decoder."""
+    """The VQ model of a checkpoint, float32 on the CPU; grid: the side of the images it makes.
+    Raises DecoderError where the checkpoint holds none, or one without a decoder."""
     at = kind.root(opened, DECODER)
     needed = (DECODER, CODEBOOK)
     if at is None or any(f"{at}{name}" not in opened.index for name in needed):
@@ -147,13 +141,12 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
             f"{opened.path} holds {only}no {kind.what}: expected {expected}, found "
             f"{some(opened.keys())}; set model.tokenizer to {kind.released}"
         )
-    cfg, encoding = shape_of(kind, opened, at, grid), (f"{at}encoder.", f"{at}quant_conv.")
+    cfg = shape_of(kind, opened, at, grid)
     with torch.device("meta"):
-        # Some tensors of an encoder without the rest are an error of the load.
-        module = LlamaGenVQ(cfg, encodes=any(name.startswith(encoding) for name in opened.index))
+        module = LlamaGenVQ(cfg)
     levels = len(cfg.ch_mult)
     parts = {
-        own: Source((f"{at}{kind.name(own, levels)}",)) for own, _ in module.named_parameters()
+        name: Source((f"{at}{kind.name(name, levels)}",)) for name, _ in module.named_parameters()
     }
 
     def unused(name: str) -> bool:
@@ -171,15 +164,14 @@ def shape_of(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig
     levels = numbered(opened, block.format(r"(\d+)", 0))
     blocks = numbered(opened, block.format(0, r"(\d+)"))
 
-    def shape(own: str) -> tuple[int, ...]:
-        return opened.shape(f"{at}{kind.name(own, levels)}", 4)
+    def shape(parameter: str) -> tuple[int, ...]:
+        return opened.shape(f"{at}{kind.name(parameter, levels)}", 4)
 
     widths = [
         shape(f"decoder.conv_blocks.{level}.res.0.conv1.weight")[0]
         for level in reversed(range(levels))
     ]
-    entry = "encoder.conv_in.weight"
-    channels = shape(entry)[0] if f"{at}{entry}" in opened.index else math.gcd(*widths)
+    channels = shape("encoder.conv_in.weight")[0]
     codes, dim = opened.shape(f"{at}{CODEBOOK}", 2)
     return VQConfig(
         codes=codes,

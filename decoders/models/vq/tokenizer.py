@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import DecoderError
+from decoders.models.vq.llamagen_vq import to_unit
 
 FAR = 100.0  # the row end's distance, in diameters of the codebook
 
 
 class VQTokenizer:
-    """A VQ model kept in float32: decoding costs little, rounding would show. vq: `decode` of codes
-    [B, L], `codebook` and `raw_codebook` [V, C], `grid`, and where it `encodes` also `encode`.
+    """A VQ model kept in float32: decoding costs little, rounding would show. vq: a `LlamaGenVQ`,
+    or a `PictureDecoder`, which does not encode.
 
     row_end: code n of n + 1 follows the codes of every row and carries no picture.
     """
@@ -50,14 +52,7 @@ class VQTokenizer:
         return self.vq.decode(codes)  # [B, side**2] codes
 
     def encode(self, images: Tensor) -> Tensor:
-        """Images [B, 3, H, W] in [0, 1] -> codes [B, L] with their row ends. Raises DecoderError
-        for a tokenizer that only decodes."""
-        if not self.vq.encodes:
-            raise DecoderError(
-                "this VQ tokenizer only turns codes into pictures: set model.tokenizer to a file "
-                "that holds an encoder too, or train on codes from a source of your own, "
-                "data._target_=module.Class (see decoders/training/sources.py)"
-            )
+        """Images [B, 3, H, W] in [0, 1] -> codes [B, L] with their row ends."""
         codes: Tensor = self.vq.encode(images)  # [B, side**2]
         if not self.row_end:
             return codes
@@ -74,6 +69,25 @@ def with_row_end(codebook: Tensor, row_end: bool) -> Tensor:
     far = torch.zeros_like(codebook[:1])
     far[:, 0] = FAR * diameter
     return torch.cat([codebook, far])
+
+
+@dataclass(frozen=True)
+class PictureDecoder:
+    """net: codes [B, h, w] -> pictures [B, 3, H, W] around [-1, 1]. grid: codes per side. codebook
+    [V, C]: in the metric that codes are looked up with, as it is stored."""
+
+    net: Callable[[Tensor], Tensor]
+    grid: int
+    codebook: Tensor
+
+    @property
+    def raw_codebook(self) -> Tensor:
+        return self.codebook
+
+    @torch.no_grad()
+    def decode(self, codes: Tensor) -> Tensor:
+        """Codes [B, L] -> images [B, 3, H, W] float32 in [0, 1]."""
+        return to_unit(self.net(codes.unflatten(1, (self.grid, -1))))
 
 
 @dataclass(frozen=True)

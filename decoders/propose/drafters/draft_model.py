@@ -16,7 +16,7 @@ from decoders.cache import KVCache, additive_mask
 from decoders.errors import unknown
 from decoders.models.checkpoint import Checkpoint
 from decoders.propose.drafters.sessions import CachedSession, NetInput
-from decoders.propose.drafters.shared import NetDrafter
+from decoders.propose.drafters.shared import NetDrafter, require_equal
 
 # How a model names a drafter that is loaded when first used.
 Loading = Callable[[], tuple[Target, Checkpoint]]
@@ -70,7 +70,8 @@ class DraftModel(NetDrafter):
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
         self.name = checkpoint or "copy"
         body = copy.deepcopy(model.target) if checkpoint is None else named(model, checkpoint)
-        fits(body, model.target)
+        names = ("vocab_size", "length", "prefix")
+        require_equal({n: (getattr(body, n), getattr(model.target, n)) for n in names})
         self.net = Whole(body)
 
     def __str__(self) -> str:
@@ -81,30 +82,15 @@ def named(model: ImageModel, name: str) -> Any:
     """A target among the model's drafters, loaded once."""
     if name not in model.drafters:
         raise DecoderError(unknown(f"drafter of {model.name}", name, model.drafters))
-    found = model.drafters[name]
-    if not isinstance(found, nn.Module) and callable(found):
-        found, opened = found()
-        model.drafters[name] = found
+    drafter = model.drafters[name]
+    if not isinstance(drafter, nn.Module) and callable(drafter):
+        drafter, opened = drafter()
+        model.drafters[name] = drafter
         hashes = opened.sha256().items()
         model.weights_sha256.update({f"{name}/{file}": sha for file, sha in hashes})
-    if not hasattr(found, "forward_codes"):
+    if not hasattr(drafter, "forward_codes"):
         raise DecoderError(
-            f"the drafter {name!r} of {model.name} is {type(found).__name__}, expected a target of "
-            "the same codes (decoders.api.Target)"
+            f"the drafter {name!r} of {model.name} is {type(drafter).__name__}, expected a target "
+            "of the same codes (decoders.api.Target)"
         )
-    return completed(found, Target)
-
-
-def fits(body: Target, target: Target) -> None:
-    """Raises DecoderError where the two do not draw the same images from the same prompts."""
-    names = ("vocab_size", "length", "prefix")
-    wrong = [
-        f"{name}: drafter {getattr(body, name)}, target {getattr(target, name)}"
-        for name in names
-        if getattr(body, name) != getattr(target, name)
-    ]
-    if wrong:
-        raise DecoderError(
-            f"drafter and target do not fit: {'; '.join(wrong)}. The drafter must draw the same "
-            "codes on the same grid, from prompts of the same length"
-        )
+    return completed(drafter, Target)

@@ -8,12 +8,13 @@ conditional and on the unconditional row, and its logits are guided like the tar
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.eagle_net import EagleNet
 from decoders.propose.drafters.eagle_checkpoint import load_eagle, save_eagle
-from decoders.propose.drafters.eagle_learner import FeatureLearner, fresh, same_codes
+from decoders.propose.drafters.eagle_learner import FeatureLearner, fresh
 from decoders.propose.drafters.sessions import EagleSession
 from decoders.propose.drafters.shared import NetDrafter, check_match
 
@@ -49,25 +50,16 @@ def net_of(model: ImageModel, checkpoint: str) -> EagleNet:
     return net
 
 
-def loaded(model: ImageModel, checkpoint: str) -> EagleNet:
-    """A drafter's weights as a trainable float32 net of its own. Raises DecoderError where it could
-    not draft for the model's target."""
-    stored = net_of(model, checkpoint)
-    check_match(stored, model.target)
-    net = same_codes(stored, type(stored)(stored.cfg)).to(model.device)
-    net.load_state_dict({name: value.float() for name, value in stored.state_dict().items()})
-    return net
-
-
 class EagleLearner(FeatureLearner):
     """Trains `EagleNet`. checkpoint: a drafter to go on from (a name of the model's drafters, a
     folder or a hub id); None starts from random weights and the target's embedding."""
 
-    def untrained(self, model: ImageModel) -> EagleNet:
-        return fresh(model)
+    untrained = staticmethod(fresh)
 
     def loaded(self, model: ImageModel, checkpoint: str) -> EagleNet:
-        return loaded(model, checkpoint)
+        stored = net_of(model, checkpoint)
+        check_match(stored, model.target)
+        return copy.deepcopy(stored).requires_grad_(True)
 
     def save(self, folder: Path) -> str:
         """Writes the published layout."""

@@ -90,5 +90,5 @@ class Eagle3Learner(FeatureLearner):
         return self.net.reads
 
     def read(self, states: States, noise: Tensor | None) -> Tensor:
-        assert states.kept is not None
-        return self.net.fused(super().read(states, noise), states.kept.float())
+        assert states.keys_values is not None
+        return self.net.fused(super().read(states, noise), states.keys_values.float())

@@ -1,9 +1,8 @@
 """EAGLE drafters in their published layouts: config.json beside pytorch_model.bin or safetensors.
 
-What the files do not say comes from the target: image side, prefix, rotation, padding. LlamaGen's
-released drafters were trained without a padding mask (METHODS 6); ours say in config.json, under
-``lantern_bench``, what they were trained with. How those of Chameleon models differ (Anole,
-Lumina-mGPT; the released code's `cnets` modules):
+What the files do not say comes from the target: image side, prefix, rotation, padding (LlamaGen's
+released drafters were trained without a padding mask, METHODS 6). How those of Chameleon models
+differ (Anole, Lumina-mGPT; the released code's `cnets` modules):
 
 * The layer has an input norm, and normalised queries and keys; still no final norm before the head.
 * The prefix are tokens: state i stands with token i + 1, so the P - 1 prefix places have the ids
@@ -20,6 +19,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,15 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.checkpoint import Checkpoint, Source, assign, fill, open_checkpoint, some
-from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.eagle_net import EagleNet
 from decoders.models.layouts import harmless, layer_sources, released_layer
 from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import Layer, Transformer, cast, empty
+from decoders.models.transformer import Transformer, cast, empty
 from decoders.models.weights import write_tensors
+from decoders.propose.drafters.shared import require_equal
 
 LAYER = "layers.0."
 EMBEDDING, MATRIX, BIAS = "embed_tokens.weight", "fc.weight", "fc.bias"
-OURS = "lantern_bench"  # our section of config.json
-CHOICES = ("pads", "prefix_rope")
 SIDES = {"t2i": 16, "t2i2": 32}  # input_type of the released drafters -> image side
 
 
@@ -54,7 +53,7 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     opened = open_checkpoint(source, what="EAGLE drafter")
     cfg = drafter_config(opened, target.cfg)
     input_norm = f"{LAYER}input_layernorm.weight" in opened.index
-    net: EagleNet = empty(ChameleonEagleNet if input_norm else EagleNet, cfg)
+    net: EagleNet = empty(partial(EagleNet, input_norm=input_norm), cfg)
     if cfg.conditioning == "tokens":
         net.code_tokens = target.code_tokens
     weight = target.tok_embeddings.weight
@@ -64,13 +63,13 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
         assign(net, name, default[name])
     wanted = {name: Source((name,)) for name in (EMBEDDING, MATRIX, BIAS) if name not in absent}
     wanted |= layer_sources(LAYER, LAYER, cfg, input_norm)
-    fill(net, wanted, opened, model.dtype, model.device, harmless, given_elsewhere=absent)
+    fill(net, wanted, opened, model.dtype, model.device, harmless)
     return cast(net, model.device, model.dtype), opened.sha256()
 
 
 def drafter_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
-    """The drafter's shape: one layer on the target's places, as wide as its tensors; heads, and
-    what it was trained with, as config.json has them, else the target's. Raises DecoderError."""
+    """The drafter's shape: one layer on the target's places, as wide as its tensors; heads as
+    config.json has them, else the target's. Raises DecoderError."""
     config, gate = opened.config, f"{LAYER}mlp.gate_proj.weight"
     if gate not in opened.index:
         raise DecoderError(
@@ -85,67 +84,37 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
     ffn, width = opened.shape(gate, 2)
     pairs = {"width": (width, target.width)}
     if EMBEDDING in opened.index:
-        pairs["vocabulary"] = opened.shape(EMBEDDING)[0], rows_of(target)
+        pairs["vocabulary"] = opened.shape(EMBEDDING)[0], target.tokens or target.vocab
     side = SIDES.get(str(config.get("input_type")))
     if side is not None and target.grid in SIDES.values():  # both of a released size
         pairs["codes per side"] = side, target.grid
-    wrong = [f"{name}: drafter {a}, target {b}" for name, (a, b) in pairs.items() if a != b]
-    if wrong:
-        raise DecoderError(
-            f"drafter {opened.path} and target do not fit: {'; '.join(wrong)}. Pick the drafter "
-            "that was trained for this target"
-        )
-    heads = int(config.get("num_attention_heads", target.heads))
+    require_equal(pairs)
     return replace(
         target,
         layers=1,
-        heads=heads,
+        heads=int(config.get("num_attention_heads", target.heads)),
         ffn=ffn,
         norm_eps=float(config.get("rms_norm_eps", target.norm_eps)),
         qk_norm=f"{LAYER}self_attn.q_norm.weight" in opened.index,
-        **{key: value for key, value in config.get(OURS, {}).items() if key in CHOICES},
     )
 
 
-def rows_of(cfg: TransformerConfig) -> int:
-    """Rows of a drafter's embedding."""
-    return cfg.tokens or cfg.vocab
-
-
 def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16) -> str:
-    """Writes a drafter in the published layout, which `load_eagle` reads; returns the file's
-    SHA-256."""
-    cfg, layer = net.cfg, net.layers[0]
-    if not isinstance(layer, Layer):
-        raise DecoderError(f"an EAGLE drafter has one transformer layer, found {type(layer)}")
-    chameleon = cfg.conditioning == "tokens"
+    """Writes a drafter as `load_eagle` reads it, and of config.json what it reads; returns the
+    file's SHA-256."""
+    cfg = net.cfg
+    layer: Any = net.layers[0]
     named: dict[str, Tensor] = {
         EMBEDDING: net.embed_tokens.weight,
         MATRIX: net.fc.weight,
         BIAS: net.fc.bias,
-        **released_layer(layer, LAYER, halves=chameleon),
+        **released_layer(layer, LAYER, halves=cfg.conditioning == "tokens"),
     }
-    family: dict[str, Any] = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        OURS: {key: getattr(cfg, key) for key in CHOICES},
-    }
-    if chameleon:
-        family = {
-            "architectures": ["ChameleonForConditionalGeneration"],
-            "model_type": "chameleon",
-            "rope_theta": cfg.rope_base,
-        }
     config = {
-        "hidden_act": "silu",
-        "hidden_size": cfg.width,
-        "intermediate_size": cfg.ffn,
         "num_attention_heads": cfg.heads,
-        "num_key_value_heads": cfg.heads,
         "num_hidden_layers": 1,
         "rms_norm_eps": cfg.norm_eps,
-        "vocab_size": rows_of(cfg),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config | family, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(config) + "\n")
     return write_tensors(named, folder / "model.safetensors", dtype)

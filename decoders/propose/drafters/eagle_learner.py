@@ -20,7 +20,7 @@ from decoders.api import ImageModel
 from decoders.cache import Growing
 from decoders.distribution import GuidedHead
 from decoders.models.attention import attention_bias
-from decoders.models.eagle_net import ChameleonEagleNet, EagleNet
+from decoders.models.eagle_net import EagleNet
 from decoders.models.transformer import Transformer, prefix_mask
 from decoders.propose.drafters.shared import NetLearner
 from decoders.training.states import Drafted, States, transformer_of
@@ -98,14 +98,8 @@ def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
     """A drafter for the model's target with the target's embedding, float32. kind: None, as the
     target's family has it."""
     target = transformer_of(model)
-    family: Any = ChameleonEagleNet if target.cfg.conditioning == "tokens" else EagleNet
-    net = same_codes(target, (kind or family)(target.cfg))
+    net: Any = EagleNet(target.cfg, target.cfg.tokens > 0) if kind is None else kind(target.cfg)
+    net.code_tokens = target.code_tokens
     with torch.no_grad():
         net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
-    return net
-
-
-def same_codes(owner: Transformer | EagleNet, net: Net) -> Net:
-    """`net` with the codes' token ids of a target or drafter: they are the checkpoint's own."""
-    net.code_tokens = owner.code_tokens
     return net

@@ -131,10 +131,12 @@ class GlideLearner(NetLearner):
     ) -> list[Drafted]:
         del noise  # it reads no states
         net, target, codes = self.net, self.target, states.codes
-        assert states.kept is not None
+        assert states.keys_values is not None
         prefix, length = target.prefix, codes.shape[1]
-        shape = (len(codes), states.kept.shape[1], net.cfg.heads, net.cfg.head_dim)
-        k, v = (part.float().reshape(shape).transpose(1, 2) for part in states.kept.unbind(2))
+        shape = (len(codes), states.keys_values.shape[1], net.cfg.heads, net.cfg.head_dim)
+        k, v = (
+            part.float().reshape(shape).transpose(1, 2) for part in states.keys_values.unbind(2)
+        )
         slots = torch.arange(shape[1], device=codes.device)
         open_ = F.pad(states.text.valid(states.drop), (0, shape[1] - prefix), value=True)  # [R, S]
         entries, drafted = Growing(), []

@@ -10,8 +10,7 @@ This file is also the worked example of docs/adding.md: a net, a session, a part
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -21,13 +20,11 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Prefill
 from decoders.distribution import GuidedHead, code_logits, take
 from decoders.kinds import Within
-from decoders.models.weights import read_json
 from decoders.propose.drafters.sessions import Session
 from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
-CONFIG = "config.json"
-Heads = Annotated[int, Within(most=64)]
+Heads = Annotated[int, Within(1, 64)]
 
 
 class Head(GuidedHead, nn.Module):
@@ -53,8 +50,6 @@ class MedusaNet(nn.Module):
     def __init__(self, model: ImageModel, heads: int) -> None:
         super().__init__()
         target = transformer_of(model)
-        if heads < 1:
-            raise DecoderError(f"drafter.heads must be at least 1, found {heads}")
         each = [Head(target.width, target.vocab_size, target.barred) for _ in range(heads)]
         self.cfg, self.heads = target.cfg, nn.ModuleList(each)
         with torch.no_grad():
@@ -94,17 +89,14 @@ class MedusaSession(Session):
 
 
 class Medusa(Trained):
-    """The drafter as a part. checkpoint: a folder that `bench train drafter=medusa` wrote; null:
-    `heads` untrained heads."""
+    """The drafter as a part. checkpoint: a folder that `bench train drafter=medusa` wrote with as
+    many `heads`; null: untrained heads."""
 
     session, dtype = MedusaSession, None
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 4) -> None:
-        self.heads = heads_of(checkpoint, heads)
+        self.untrained, self.heads = partial(MedusaNet, heads=heads), heads
         super().__init__(model, checkpoint)
-
-    def untrained(self, model: ImageModel) -> MedusaNet:
-        return MedusaNet(model, self.heads)
 
     def __str__(self) -> str:
         return f"medusa({self.heads} heads)"
@@ -115,11 +107,8 @@ class MedusaLearner(NetLearner):
     its logits on the true states, whatever the depth."""
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None, heads: Heads = 4) -> None:
-        self.heads = heads_of(checkpoint, heads)
+        self.untrained, self.heads = partial(MedusaNet, heads=heads), heads
         super().__init__(model, checkpoint)
-
-    def untrained(self, model: ImageModel) -> MedusaNet:
-        return MedusaNet(model, self.heads)
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
@@ -132,16 +121,3 @@ class MedusaLearner(NetLearner):
             hidden = read[:, self.start + at]  # [R, m, D], the states that predicted the roots
             drafted.append(Drafted(at + d + 1, hidden, self.net.heads[d]))
         return drafted
-
-    def save(self, folder: Path) -> str:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).write_text(json.dumps({"heads": self.heads}) + "\n")
-        return super().save(folder)
-
-
-def heads_of(checkpoint: str | None, heads: int) -> int:
-    """How many heads a folder has that `MedusaLearner.save` wrote; `heads` without one."""
-    if checkpoint is None:
-        return heads
-    described = read_json(Path(checkpoint) / CONFIG, {"heads": Annotated[int, Within(1, 64)]})
-    return described.get("heads", 0)

@@ -5,7 +5,7 @@ Weights are the model's, by name, or in a folder that a learner's `save` wrote.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, Drafter, ImageModel, Prefill
 from decoders.cache import Reads
 from decoders.models.checkpoint import assign
-from decoders.models.weights import load_into, read_tensors, write_weights
+from decoders.models.weights import load_into, read_state, write_tensors
 from decoders.propose.drafters.sessions import Session
 from decoders.training.states import States, transformer_of
 
@@ -81,32 +81,27 @@ class NetLearner:
 
     def save(self, folder: Path) -> str:
         """Writes what `trained` reads of a folder; returns the file's SHA-256."""
-        return write_weights(self.net, folder / WEIGHTS)
+        return write_tensors(self.net.state_dict(), folder / WEIGHTS)
 
 
 def check_match(net: Any, target: Any) -> None:
-    """Drafter and target must agree on width, vocabulary, image length and prefix, and a drafter
-    that reads padded places needs a target in which their states are defined (`Target.prefill`)."""
+    """Drafter and target must agree on width, vocabulary, image length and prefix."""
     pairs = {
         "width": (net.cfg.width, target.width),
         "vocab": (net.cfg.vocab, target.vocab_size),
         "length": (net.cfg.length, target.length),
         "prefix": (net.cfg.prefix, target.prefix),
     }
+    require_equal(pairs)
+
+
+def require_equal(pairs: Mapping[str, tuple[Any, Any]]) -> None:
+    """pairs: by name what a drafter has, and its target. Raises DecoderError where they differ."""
     wrong = [f"{name}: drafter {a}, target {b}" for name, (a, b) in pairs.items() if a != b]
     if wrong:
         raise DecoderError(
-            "drafter and target do not fit: "
-            + "; ".join(wrong)
-            + ". Train a drafter for this target, or pick the one it was made for"
-        )
-    if net.cfg.pads == "released" and target.cfg is not None and target.cfg.pads == "masked":
-        raise DecoderError(
-            'drafter and target do not fit: the drafter (pads="released") reads the states of '
-            'padded prefix places, which mean something in a target with pads="released" alone '
-            '(METHODS 6), found a target with pads="masked". Pick the drafter that was made for '
-            "this target, or, if it never saw padded places in training, set "
-            '"lantern_bench": {"pads": "masked"} in its config.json'
+            f"drafter and target do not fit: {'; '.join(wrong)}. Train a drafter for this target, "
+            "or pick the one it was made for"
         )
 
 
@@ -169,4 +164,4 @@ def fill(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
             f"{', '.join(model.drafters) or 'none'}. Train it (`bench train drafter=...`) "
             f"and set drafter.checkpoint to the folder that was written: expected {path}"
         )
-    load_into(net, read_tensors(path, sha256), str(path))
+    load_into(net, read_state(path, sha256), str(path))

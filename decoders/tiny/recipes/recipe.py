@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from decoders.kinds import Amount, Seed, fitted, require
-from decoders.models.weights import read_json, write_weights
+from decoders.models.weights import read_json, write_tensors
 from decoders.tiny.bundle import CARD, TRAINED_WITH, load_part
 from decoders.training.trainer import TrainConfig
 
@@ -65,7 +65,8 @@ class Recipe:
         card = self.card() if path.exists() else {}
         machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
         for name, (module, shape) in parts.items():
-            sha256 = write_weights(module, self.weights / f"{name}.safetensors", dtype)
+            file = self.weights / f"{name}.safetensors"
+            sha256 = write_tensors(module.state_dict(), file, dtype)
             shape = shape if isinstance(shape, dict) else asdict(shape)
             card[name] = {"config": shape, "sha256": sha256, "settings": asdict(config)}
             card[name] |= {"trained_on": machine, **about}

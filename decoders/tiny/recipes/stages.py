@@ -30,7 +30,7 @@ from decoders.tiny.scenes import vocabulary
 from decoders.tiny.scenes.source import Scenes
 from decoders.tiny.targets import TARGETS
 from decoders.training.data import DataConfig, StateData
-from decoders.training.drafter import DrafterTraining
+from decoders.training.drafter import train_drafter
 from decoders.training.losses import LossConfig
 from decoders.training.states import transformer_of
 from decoders.training.trainer import fast_dtype
@@ -108,9 +108,9 @@ def _drafter(name: str, settings: Mapping[str, Any], recipe: Recipe) -> None:
     data = StateData(
         transformer_of(model), source, True, states, config.batch, config.seed, reads=learner.reads
     )
-    training = DrafterTraining(learner, data, Sampling(cfg=CFG), loss, config, recipe.work / name)
-    done, net = training.run(), learner.net.eval()
-    figures = {"images": data.images(done.steps), "steps": done.steps, "seconds": done.seconds}
+    done = train_drafter(learner, data, Sampling(cfg=CFG), loss, config, recipe.work / name)
+    steps, net = done.trainer.step, learner.net.eval()
+    figures = {"images": data.images(steps), "steps": steps, "seconds": done.trainer.seconds}
     figures |= {f"valid_{key}": value for key, value in done.acceptance.figures().items()}
     about = {"data": f"scenes, split train from index {source.offset}", "figures": figures}
     shape = {"parameters": sum(p.numel() for p in net.parameters())} if second else net.cfg

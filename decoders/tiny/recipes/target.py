@@ -121,11 +121,11 @@ def losses(
     with mixed(codes.device):
         if not isinstance(model, Grouped) or not model.cfg.refines:
             return {"next": nats(model.logits(model(text, codes, drop)), codes)}
-        kept = Growing()
-        logits = model.logits(model(text, codes, drop, kept)).float()  # [B, L, V]
+        cache = Growing()
+        logits = model.logits(model(text, codes, drop, cache)).float()  # [B, L, V]
         u = torch.rand(codes[:, 1:].shape, generator=torch.Generator().manual_seed(seed))
         drafts = sample(logits.detach()[:, 1:].softmax(-1), u)  # [B, L - 1]
-        hidden = model.drafted(text, drafts, drop, kept)  # [B, L - 1, D]
+        hidden = model.drafted(text, drafts, drop, cache)  # [B, L - 1, D]
         span = model.cfg.span
         return {
             "next": nats(logits, codes),

@@ -49,13 +49,13 @@ def trained(folder: Path, *words: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("drafter", "words"),
+    ("drafter", "words", "settings"),
     [
-        ("eagle", ["loss=unrolled", "loss.roots=3"]),
-        ("medusa", ["drafter.heads=3", "loss=unrolled"]),
+        ("eagle", ["loss=unrolled", "loss.roots=3"], {}),
+        ("medusa", ["drafter.heads=3", "loss=unrolled"], {"heads": 3}),
     ],
 )
-def test_a_training_leaves_a_drafter_that_loads(drafter, words, tmp_path, capsys):
+def test_a_training_leaves_a_drafter_that_loads(drafter, words, settings, tmp_path, capsys):
     assert trained(tmp_path, f"drafter={drafter}", *words) == 0
     out = capsys.readouterr().out
     assert f"drafter.checkpoint={tmp_path / DRAFTER}" in out
@@ -68,7 +68,7 @@ def test_a_training_leaves_a_drafter_that_loads(drafter, words, tmp_path, capsys
     assert {"step", "loss", "overlap_1", "held_overlap_3", "held_agree_1"} <= curve[0].keys()
     model = random_model(vocab=24, grid=3)
     target = f"decoders.propose.drafters.{drafter}.{drafter.capitalize()}"
-    part = build_part(PartSpec(target, {"checkpoint": str(tmp_path / DRAFTER)}), model)
+    part = build_part(PartSpec(target, {"checkpoint": str(tmp_path / DRAFTER), **settings}), model)
     from decoders.loops.autoregressive import Autoregressive
     from decoders.loops.speculative import Speculative
     from decoders.propose.trees.chain import Chain

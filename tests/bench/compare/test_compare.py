@@ -10,7 +10,7 @@ from bench.compare import published as table
 from bench.compare.compare import cmd_compare
 from bench.compare.pairs import candidates
 from bench.compare.published import load_names
-from bench.compare.verdicts import Reproduction, Result, build
+from bench.compare.verdicts import Comparison, Reproduction, build
 from bench.data.errors import EXPLAINED
 from bench.judge.paired import paired_speedup
 from bench.records.load import load
@@ -49,14 +49,14 @@ def speed(value: float, width: float = 0.02) -> dict[str, float]:
     return {"speedup": value, "speedup_lo": value - width, "speedup_hi": value + width}
 
 
-def compared(tmp_path: Path, published: list[dict], *rows: dict, **options) -> Result:
+def compared(tmp_path: Path, published: list[dict], *rows: dict, **options) -> list[Comparison]:
     file = write(tmp_path / "published.csv", *published)
     run = load(made_run(tmp_path / "run", *rows, **options))
     return build(table.load(file), run, load_names(), 0.1)
 
 
-def one(result: Result):
-    (found,) = result.comparisons
+def one(every: list[Comparison]) -> Comparison:
+    (found,) = every
     return found
 
 
@@ -114,7 +114,7 @@ def test_a_method_is_known_by_its_loop_and_proposer(tmp_path):
         PAPER | {"method": "SJD", "params": "L=64", "speedup": "2.37"},
         PAPER | {"method": "SCD-MC", "params": "L=32", "speedup": "4.18"},
     ]
-    skipping, sjd, scd = compared(tmp_path, papers, AR, *rows).comparisons
+    skipping, sjd, scd = compared(tmp_path, papers, AR, *rows)
     assert skipping.verdict is Reproduction.REPRODUCED
     assert sjd.decoder == "sjd" and sjd.verdict is Reproduction.REPRODUCED
     assert scd.decoder == "scd" and "published L=32, here L=64" in scd.why
@@ -131,9 +131,9 @@ def test_unstated_settings_are_assumed_and_said(tmp_path):
 
 def test_seconds_need_the_same_gpu_ratios_do_not(tmp_path):
     row, rows = PAPER | {"speedup": "1.45", "latency_s": "2.05"}, (AR, LANTERN | speed(1.45))
-    speedup, seconds = compared(tmp_path / "a", [row], *rows).comparisons
+    speedup, seconds = compared(tmp_path / "a", [row], *rows)
     assert seconds.verdict is Reproduction.REPRODUCED and speedup.caveats == ()
-    speedup, seconds = compared(tmp_path / "b", [row], *rows, gpu="NVIDIA H200").comparisons
+    speedup, seconds = compared(tmp_path / "b", [row], *rows, gpu="NVIDIA H200")
     assert seconds.verdict is NOT_COMPARABLE and "other GPU" in seconds.why
     assert (
         speedup.verdict is Reproduction.REPRODUCED and "only ratios compare" in speedup.caveats[0]
@@ -152,7 +152,7 @@ def test_a_ratio_to_eagle2_is_paired_over_shared_prompts(tmp_path):
     rows = AR, EAGLE | speed(0.94), LANTERN | speed(1.5)
     slow, fast = [3.0, 3.4, 3.1, 3.3, 3.2, 3.5] * 2, [2.0, 1.8, 2.1, 1.9, 2.2, 1.7] * 2
     result = compared(tmp_path, [row], *rows, ar=slow, eagle2=slow, lantern=fast)
-    found, (_, eagle, lantern) = one(result), result.run.entries
+    found, (_, eagle, lantern) = one(result), load(tmp_path / "run").entries
     paired = paired_speedup(eagle.records, lantern.records)
     assert paired is not None and found.figure == paired.interval()
     assert found.figure.value == pytest.approx(np.exp(np.mean(np.log(slow) - np.log(fast))))
@@ -162,11 +162,11 @@ def test_a_ratio_to_eagle2_is_paired_over_shared_prompts(tmp_path):
 def test_disagreeing_papers_are_shown_beside_the_verdict(tmp_path):
     rows = [PAPER | {"speedup": "1.45"}, PAPER | {"paper": "Q", "speedup": "1.9"}]
     result = compared(tmp_path, rows, AR, LANTERN | speed(1.45))
-    assert [c.verdict for c in result.comparisons] == [
+    assert [c.verdict for c in result] == [
         Reproduction.REPRODUCED,
         Reproduction.NOT_REPRODUCED,
     ]
-    texts = [found.caveats[-1] for found in result.comparisons]
+    texts = [found.caveats[-1] for found in result]
     assert texts == ["other sources give 1.9 (Q)", "other sources give 1.45 (P)"]
 
 
@@ -175,7 +175,7 @@ def test_an_embedded_run_reproduces_nothing(tmp_path, capsys):
     run = made_run(tmp_path / "run", *rows)
     assert cmd_compare([f"run_dir={run}", f"out={tmp_path / 'out'}"]) == 0
     shown = capsys.readouterr().out
-    assert "0 reproduced, 0 not reproduced" in shown and "No published row is about this" in shown
+    assert "0 reproduced, 0 not reproduced" in shown and "not comparable, " in shown
     text = (tmp_path / "out" / "compare.csv").read_text()
     assert "other model (published LlamaGen-XL stage I, here tiny)" in text
 

@@ -4,7 +4,7 @@ import pytest
 
 from bench.judge.scorers import ScenesScorer
 from bench.prompts import Prompt
-from metrics import MetricError
+from decoders.api import DecoderError
 from metrics.features import ScenesClipFeatures
 from metrics.official import papers
 
@@ -21,5 +21,5 @@ def test_captions_are_read_before_the_images(tmp_path, monkeypatch):
         ScenesClipFeatures, "forward", lambda *_: pytest.fail("features before the captions")
     )
     prompts = [Prompt("one", "a red circle"), Prompt("two", "a zeppelin")]
-    with pytest.raises(MetricError, match="zeppelin"):
+    with pytest.raises(DecoderError, match="zeppelin"):
         ScenesScorer("cpu", 8, str(tmp_path)).score([tmp_path / "none.png"] * 2, prompts)

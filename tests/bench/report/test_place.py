@@ -34,7 +34,7 @@ def test_a_report_elsewhere_leaves_the_run_as_it_was(tmp_path, capsys, finished)
         assert main(["report", *words, f"out={out}", "fairness.factor=9"]) == 0
     there = {path.name for path in out.iterdir()}
     assert there >= {"index.html", "table.txt", "table.md", "table.tex", "plots"}
-    assert "contact_sheet.webp" in there and list((out / "plots").glob("*.pdf"))
+    assert list((out / "plots").glob("*.pdf"))
     page = (out / "index.html").read_text(encoding="utf-8")
     assert "fake_spec" in page and ("partial: 4" in page) != finished
     assert f"report: {out / 'index.html'}" in capsys.readouterr().out

@@ -1,16 +1,15 @@
-"""Figures and sheets of pictures, on small made-up data: what they say, and in which files."""
+"""Figures, on small made-up data: what they say, and in which files."""
 
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from bench.judge.paired import latency_rows
 from bench.records.load import load
 from bench.records.run_data import RunData
-from bench.report import plots, sheets
+from bench.report import plots
 from bench.report.roofline import phase_seconds
 from bench.report.style import FORMATS, Panel, Plot, inline, plot, save
 from tests.bench.report.synthetic import DECODERS, write_run
@@ -105,32 +104,3 @@ def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):
     assert shares.iloc[0].tolist() == pytest.approx([53 / 73, 34 / 53])
     short = replace(few.entries[0], records=rows.assign(accepted=[[2, 0, 1], [1]]))
     assert plots.shares_by_depth(replace(section, entries=[short])).empty, "too few steps"
-
-
-def holds(sheet: Image.Image, tile: np.ndarray) -> bool:
-    """Whether a tile stands in a sheet, pixel by pixel."""
-    pixels, side = np.asarray(sheet), len(tile)
-    corners = np.argwhere((pixels[:-side, :-side] == tile[0, 0]).all(axis=2))
-    return any(np.array_equal(pixels[y : y + side, x : x + side], tile) for y, x in corners)
-
-
-def test_the_contact_sheet_shows_the_kept_images(run):
-    entry = next(e for e in run.entries if e.name == "lantern")
-    row = sheets.image_row(entry, sheets.illustrated_prompts(run, 1)[0][0])
-    assert row is not None
-    with Image.open(run.folder / row["image"]) as image:
-        tile = np.asarray(image.resize((sheets.PIXELS,) * 2, Image.Resampling.NEAREST))
-    contact = sheets.contact_sheet(run)
-    assert contact is not None and holds(contact, tile)
-
-
-def test_lost_and_damaged_images_leave_a_tile_that_says_so(tmp_path):
-    folder = write_run(tmp_path, DECODERS[:2], prompts=2)
-    kept = "images/{}-0/quality/quality-0-0.png".format
-    (folder / kept("ar")).unlink()
-    (folder / kept("sd_chain")).write_bytes(b"\x89PNG broken")
-    run = load(folder)
-    assert sheets.contact_sheet(run) is not None
-    for name, reason in (("ar", "image not kept"), ("sd_chain", "image damaged")):
-        entry = next(e for e in run.entries if e.name == name)
-        assert sheets.tile(run, entry, sheets.image_row(entry, 0)) == reason

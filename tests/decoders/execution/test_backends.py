@@ -18,36 +18,10 @@ from decoders.execution.eager import Execution
 from decoders.execution.state import fill, tensors
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.compositions import (
-    CHAIN,
-    EAGLE,
-    EXACT,
-    LOOP,
-    OWN,
-    SPECS,
-    STATIC,
-    Traced,
-    with_targets,
-)
+from tests.decoders.compositions import CHAIN, EAGLE, EXACT, LOOP, SPECS, Traced
 
 PROMPTS = [["a b"], ["c d e"], ["f"]]
-
-
-def of(path: str, **options: Any) -> PartSpec:
-    return PartSpec(f"decoders.{path}", options)
-
-
-EVERY = SPECS | OWN
-RECORDED = EVERY | {  # of every other kind of loop, proposer and verifier
-    "sjd": DecoderSpec("sjd", LOOP, None, None, EXACT, of("propose.jacobi.Jacobi", window=6)),
-    "pac": DecoderSpec(
-        "pac", LOOP, None, None, EXACT, of("propose.pac.Pac", window=8, candidates=2)
-    ),
-    "block": DecoderSpec("block", LOOP, EAGLE, CHAIN, of("verify.block.Block")),
-    "traversal": DecoderSpec("traversal", LOOP, EAGLE, STATIC, of("verify.traversal.Traversal")),
-    "zipar": DecoderSpec("zipar", of("loops.zipar.ZipAR", window=2)),
-    "coral": DecoderSpec("coral", of("loops.grouped.Grouped", target="coral")),
-}
+SHORT = DecoderSpec("short", LOOP, EAGLE, PartSpec(CHAIN.target, {"depth": 1}), EXACT)
 PAIRS = 6  # verified pairs recorded of an image
 
 
@@ -66,11 +40,11 @@ class Replayed(Graphed):
 
 
 def codes_of(
-    how: Execution, name: str, temperature: float, layers: int = 2
+    how: Execution, spec: str | DecoderSpec, temperature: float, layers: int = 2
 ) -> tuple[list[Any], ImageModel]:
-    model = with_targets(random_model(vocab=16, grid=4, layers=layers))
-    model = dataclasses.replace(model, execution=how)
-    decoder = build_decoder(model, RECORDED[name], Sampling(temperature=temperature, cfg=2.0))
+    model = dataclasses.replace(random_model(vocab=16, grid=4, layers=layers), execution=how)
+    spec = SPECS[spec] if isinstance(spec, str) else spec
+    decoder = build_decoder(model, spec, Sampling(temperature=temperature, cfg=2.0))
     made = []
     for prompts in PROMPTS:
         noise = Noise.for_prompts(3, prompts, model.target.length)
@@ -91,19 +65,6 @@ def assert_same(made: list[Any], wanted: list[Any]) -> None:
         assert (pairs is None) == (others is None)
         if pairs is not None:
             assert torch.allclose(pairs.p, others.p, atol=1e-5)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_step_goes_on_from_its_own_state(name, temperature):
-    """Every image after the first is decoded in the state of the first, without a new recording."""
-    how = Replayed()
-    made, _ = codes_of(how, name, temperature)
-    wanted, _ = codes_of(execution("eager"), name, temperature)
-    assert_same(made, wanted)
-    steps = sum(int(g.trace.target_calls.max()) for g in made)
-    assert how.replays == steps
-    assert set(made[1].trace.seconds) <= {"prefill", "draft", "step"}
 
 
 FIRST, SECOND = ["a b", "c"], ["d", "e f g"]
@@ -197,8 +158,8 @@ def test_a_compiled_step_gives_the_codes_of_an_eager_one_and_has_no_guards(monke
 
     monkeypatch.setattr(torch, "compile", seen)
     how = Compiled()
-    made, _ = codes_of(how, "lantern_pp", 1.0, layers=1)
-    wanted, _ = codes_of(execution("eager"), "lantern_pp", 1.0, layers=1)
+    made, _ = codes_of(how, SHORT, 1.0, layers=1)
+    wanted, _ = codes_of(execution("eager"), SHORT, 1.0, layers=1)
     assert_same(made, wanted)
     assert {one.trace.path["forward"] for one in made} == {"compiled"}
     assert len(filters) >= 3 and set(filters) == {torch.compiler.skip_all_guards_unsafe}

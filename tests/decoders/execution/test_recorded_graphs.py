@@ -1,5 +1,6 @@
-"""What recorded steps must do on a card: on a real one where there is one, else on a pretended
-one."""
+"""What recorded steps must do on a card: on a real one where there is one, else on a pretended one.
+Both refuse to record a step that waits for the device: an `item`, `nonzero`, mask index or implicit
+bool."""
 
 import copy
 import gc
@@ -14,13 +15,46 @@ import torch
 from decoders.api import DecoderError, Sampling
 from decoders.cache import KVCache
 from decoders.choose_execution import execution
-from decoders.compose import build_decoder
+from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.compositions import SPECS
+from tests.decoders.compositions import (
+    CHAIN,
+    DYNAMIC,
+    EAGLE,
+    EXACT,
+    LOOP,
+    OWN,
+    SPECS,
+    STATIC,
+    with_targets,
+)
 from tests.decoders.execution.pretended_card import pretended
 from tests.decoders.execution.test_backends import assert_same
 
+
+def of(path: str, **options: Any) -> PartSpec:
+    return PartSpec(f"decoders.{path}", options)
+
+
+LANTERN = of("verify.lantern.Lantern", k=3, delta=0.3)
+RELEASED = of("verify.lantern.LanternPP", k=3, lam=3.0, residual="released")
+# Of every kind of loop, drafter, tree, proposer and verifier.
+RECORDED = SPECS | OWN | {
+    "lantern": DecoderSpec("lantern", LOOP, EAGLE, CHAIN, LANTERN),
+    "released": DecoderSpec("released", LOOP, EAGLE, STATIC, RELEASED),
+    "released, deterministic": DecoderSpec("released", LOOP, EAGLE, DYNAMIC, RELEASED),
+    "sjd": DecoderSpec("sjd", LOOP, None, None, EXACT, of("propose.jacobi.Jacobi", window=6)),
+    "pac": DecoderSpec(
+        "pac", LOOP, None, None, EXACT, of("propose.pac.Pac", window=8, candidates=2)
+    ),
+    "block": DecoderSpec("block", LOOP, EAGLE, CHAIN, of("verify.block.Block")),
+    "traversal": DecoderSpec("traversal", LOOP, EAGLE, STATIC, of("verify.traversal.Traversal")),
+    "zipar": DecoderSpec("zipar", of("loops.zipar.ZipAR", window=2)),
+    "coral": DecoderSpec("coral", of("loops.grouped.Grouped", target="coral")),
+}  # fmt: skip
+PLAIN = Sampling(cfg=2.0)
+PAIRS = 6  # verified pairs recorded of an image
 REAL = torch.cuda.is_available()
 ONE, OTHER, THIRD = ["a b"], ["c d e"], ["f"]
 THREE, OTHERS = ["a", "b c", "d"], ["e f", "g", "h i j"]
@@ -32,11 +66,13 @@ def card() -> Iterator[Any]:
         yield found
 
 
-def built(mode: str, names: Sequence[str]) -> list[Any]:
-    """Decoders of one model under one execution, so that graphs share a pool."""
-    model = replace(random_model(vocab=16, grid=3, device="cuda"), execution=execution(mode))
-    sampling = Sampling(cfg=2.0)
-    return [build_decoder(model, SPECS[name], sampling) for name in names]
+def built(mode: str, names: Sequence[str], sampling: Sampling = PLAIN) -> list[Any]:
+    """Decoders of one model under one execution, so that graphs share a pool. CORAL decodes an
+    image of nine codes in fewer steps than a recording begins with."""
+    grid = 4 if "coral" in names else 3
+    model = with_targets(random_model(vocab=16, grid=grid, device="cuda"))
+    model = replace(model, execution=execution(mode))
+    return [build_decoder(model, RECORDED[name], sampling) for name in names]
 
 
 def image(decoder: Any, prompts: list[str], pairs: int = 0) -> Any:
@@ -51,6 +87,22 @@ def same(decoders: Sequence[Any], eager: Sequence[Any], images: Sequence[tuple[A
     found = [[image(decoder, *given) for decoder in decoders] for given in images]
     for number, alone in enumerate(eager):
         assert_same([row[number] for row in found], [image(alone, *given) for given in images])
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature"), [(name, float(i % 2)) for i, name in enumerate(RECORDED)]
+)
+def test_a_recorded_step_goes_on_from_its_own_state(name, temperature):
+    """Every image after the first is decoded in the state of the first, without a new recording."""
+    filtered = Sampling(temperature, cfg=2.0, top_k=12, top_p=0.9)
+    (recorded,), (eager,) = (built(mode, [name], filtered) for mode in ("graph", "eager"))
+    found, wanted = (
+        [image(decoder, prompts, PAIRS) for prompts in (ONE, OTHER)]
+        for decoder in (recorded, eager)
+    )
+    assert_same(found, wanted)
+    steps = sum(int(one.trace.target_calls.max()) for one in found)
+    assert recorded.execution.replays == steps and len(recorded.prepared) == 1
 
 
 def test_decoders_in_turns_on_one_pool():

@@ -98,7 +98,7 @@ def test_refilled_images_are_those_of_a_batch_of_one(name: str, how: Any) -> Non
     require_alone(decoder_of(name, how()), 2)
 
 
-@pytest.mark.parametrize("rows", [1, 3, 9])
+@pytest.mark.parametrize("rows", [1, 9])
 @pytest.mark.parametrize("name", ["ar", "sd_chain", "sjd"])
 def test_any_number_of_rows_will_do(name: str, rows: int) -> None:
     greedy = Sampling(temperature=0, cfg=2.0)

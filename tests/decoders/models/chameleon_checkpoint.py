@@ -19,7 +19,6 @@ CODES, WIDTH, HEADS, GRID, PREFIX = 16, 32, 4, 4, 24
 DIM = 8  # of the codebook
 SENTENCE = "a red fox in snow Generate an image of x 64 according to the following prompt :"
 WORDS = SENTENCE.split(" ")
-SPECIAL, CONTROL, letters = made.SPECIAL, made.CONTROL, made.letters
 
 
 def vocabulary() -> dict[str, int]:
@@ -29,7 +28,7 @@ def vocabulary() -> dict[str, int]:
 def token_of(code: int) -> int:
     """The token of a code; of CODES: the row end's."""
     names = vocabulary()
-    return names["<reserved08799>" if code == CODES else f"IMGIMG{letters(code)}Z"]
+    return names["<reserved08799>" if code == CODES else f"IMGIMG{made.letters(code)}Z"]
 
 
 def write_tokenizer(path: Path) -> None:
@@ -114,65 +113,21 @@ def our_states(model: Any, text: Any, codes: torch.Tensor) -> torch.Tensor:
     return torch.cat(states, 1)
 
 
-# ---- LlamaGen's and Chameleon's VQ network in float64 --------------------------------------------
-
-
-def norm(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
-    groups = x.reshape(len(x), 32, -1)
-    mean, spread = groups.mean(-1, keepdim=True), groups.var(-1, unbiased=False, keepdim=True)
-    scaled = ((groups - mean) / (spread + 1e-6).sqrt()).reshape(x.shape)
-    return scaled * w[f"{at}.weight"][:, None, None] + w[f"{at}.bias"][:, None, None]
-
-
-def conv(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
-    weight = w[f"{at}.weight"]
-    return F.conv2d(x, weight, w[f"{at}.bias"], padding=weight.shape[-1] // 2)
-
-
-def res(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
-    h = x
-    for n in (1, 2):
-        h = norm(h, w, f"{at}.norm{n}")
-        h = conv(h * h.sigmoid(), w, f"{at}.conv{n}")
-    return h + (conv(x, w, f"{at}.nin_shortcut") if f"{at}.nin_shortcut.weight" in w else x)
-
-
-def attention(x: torch.Tensor, w: dict[str, torch.Tensor], at: str) -> torch.Tensor:
-    h = norm(x, w, f"{at}.norm")
-    q, k, v = (conv(h, w, f"{at}.{name}").flatten(2) for name in "qkv")  # [B, C, HW]
-    weight = (torch.einsum("bcs,bct->bst", q, k) * q.shape[1] ** -0.5).softmax(-1)
-    mixed = torch.einsum("bst,bct->bcs", weight, v).view(x.shape)
-    return x + conv(mixed, w, f"{at}.proj_out")
-
-
-def level(x: torch.Tensor, w: dict[str, torch.Tensor], at: str, name: str) -> torch.Tensor:
-    """The blocks of a level, `name`.0, `name`.1, ..., with attention behind those that have it."""
-    n = 0
-    while f"{at}.{name}.{n}.conv1.weight" in w:
-        x = res(x, w, f"{at}.{name}.{n}")
-        x = attention(x, w, f"{at}.attn.{n}") if f"{at}.attn.{n}.q.weight" in w else x
-        n += 1
-    return x
-
-
-def decoded(z: torch.Tensor, w: dict, middle: Any, ups: Any, name: str) -> torch.Tensor:
-    """z [B, C, h, w] -> [B, 3, H, W] around [-1, 1]. middle, ups: names in `w` of the middle's
-    blocks, and of the levels, the coarsest first; name: of a level's blocks."""
-    x = conv(conv(z, w, "post_quant_conv"), w, "decoder.conv_in")
-    first, between, last = (f"decoder.mid.{at}" for at in middle)
-    x = res(attention(res(x, w, first), w, between), w, last)
-    for at in ups:
-        x = level(x, w, f"decoder.{at}", name)
-        if f"decoder.{at}.upsample.conv.weight" in w:
-            x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
-            x = conv(x, w, f"decoder.{at}.upsample.conv")
-    x = norm(x, w, "decoder.norm_out")
-    return conv(x * x.sigmoid(), w, "decoder.conv_out")
-
-
 def reference_pictures(model: Any, codes: torch.Tensor) -> torch.Tensor:
-    """codes [B, GRID**2] -> [B, 3, H, W] float64 in [0, 1]."""
-    w = {k: v.double() for k, v in vqgan_tensors(model).items()}
+    """codes [B, GRID**2] -> [B, 3, H, W] in [0, 1], by transformers' decoder of Janus: the same
+    network but for attention in the coarsest level, and it counts levels from the coarsest."""
+    from transformers.models.janus.modeling_janus import JanusVQVAEConfig, JanusVQVAEDecoder
+
+    net = JanusVQVAEDecoder(JanusVQVAEConfig(
+        base_channels=32, channel_multiplier=[1, 2], num_res_blocks=1, latent_channels=12,
+    ))  # fmt: skip
+    for level in net.up:
+        level.attn = torch.nn.ModuleList()
+    w = vqgan_tensors(model)
+    state = {n.removeprefix("decoder."): x for n, x in w.items() if n.startswith("decoder.")}
+    swapped = {"up.0": "up.1", "up.1": "up.0"}
+    net.load_state_dict({swapped.get(n[:4], n[:4]) + n[4:]: x for n, x in state.items()})
     z = w["quantize.embedding.weight"][codes].view(len(codes), GRID, GRID, DIM).permute(0, 3, 1, 2)
-    x = decoded(z, w, ("block_1", "attn_1", "block_2"), ("up.1", "up.0"), "block")
+    with torch.no_grad():
+        x = net(F.conv2d(z, w["post_quant_conv.weight"], w["post_quant_conv.bias"]))
     return (x / 2 + 0.5).clamp(0, 1)

@@ -8,7 +8,7 @@ import torch
 from decoders.models.janus import TEMPLATE
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models.made import simplear as S
-from tests.decoders.models.made.chameleon import randomise
+from tests.decoders.models.made.chameleon import randomise, write_tokenizer
 
 WIDTH, HEADS, PREFIX = 32, 4, 64
 CODES = {"janus": 24, "emu3": 16, "anole": C.CODES, "lumina": C.CODES, "simplear": S.CODES}
@@ -65,14 +65,8 @@ def hf_model(kind: str, **changes: Any) -> Any:
 
 
 def write_checkpoint(folder: Path, model: Any, kind: str) -> Path:
-    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-
     model.save_pretrained(folder)
-    made = Tokenizer(models.WordLevel(vocabulary(kind), unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    names = [n for n in vocabulary(kind) if n not in WORDS]
-    made.add_special_tokens([AddedToken(name, special=True) for name in names])
-    made.save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder / "tokenizer.json", vocabulary(kind))
     return folder
 
 

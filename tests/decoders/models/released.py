@@ -84,17 +84,10 @@ def _layer(
 def _visible(valid: tuple[bool, ...], total: int) -> torch.Tensor:
     """Who sees whom as in the released float32 code: a padded query sees all up to itself and the
     whole caption."""
-    rows = []
-    for t in range(total):
-        row = []
-        for s in range(total):
-            pad_s = s < len(valid) and not valid[s]
-            if t < len(valid) and not valid[t]:
-                row.append(s <= t or (s < len(valid) and valid[s]))
-            else:
-                row.append(s <= t and not pad_s)
-        rows.append(row)
-    return torch.tensor(rows)
+    there = torch.tensor([*valid, *[True] * (total - len(valid))])
+    caption = there & (torch.arange(total) < len(valid))
+    causal = torch.ones(total, total, dtype=torch.bool).tril()
+    return torch.where(there[:, None], causal & there, causal | caption)
 
 
 def reference_states(

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from decoders.api import DecoderError
 from decoders.models.chameleon import CODE, TOKENIZERS, anole_template, lumina_template
 from decoders.models.checkpoint import Checkpoint
 from decoders.models.janus import TEMPLATE
-from decoders.models.text.prompts import PromptEncoder, read_vocabulary
+from decoders.models.text.prompts import PromptEncoder, code_tokens
 from tests.decoders.models import chameleon_checkpoint as C
 
 NAMES = C.vocabulary()
@@ -76,33 +76,14 @@ def test_prompts_it_cannot_read_are_refused(opened, prompts, message):
             read(prompts)
 
 
-def test_letters_that_a_tokenizer_adds_are_text_and_control_tokens_are_not(tmp_path):
-    """DeepSeek's tokenizers, Janus's among them, list single letters among the added tokens."""
-    letters = pre_tokenizers.ByteLevel.alphabet()
-    made = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(letters))}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.add_special_tokens(["<s>", SEP, "[END]"])
-    made.add_tokens([AddedToken(name, special=False) for name in (*"øöúÿõ÷ûýÀùÁþü", "of", BOI)])
-    made.save(str(tmp_path / "tokenizer.json"))
-    read = PromptEncoder(Checkpoint(tmp_path, {}, {}), anole_template(4), 64).encode
-    prompts = ["a street in Zürich", "Málaga", "5 ÷ 2", "a bottle of rosé", "ÿ ø þ"]
-    text = read(prompts)
-    ids = text.features[0][text.mask[0]].tolist()
-    first, *last = map(made.token_to_id, ("<s>", SEP, BOI))
-    assert ids == [first, *made.encode(prompts[0]).ids, *last]
-    for name in (SEP, BOI, "<s>", "[END]"):
-        with pytest.raises(DecoderError, match="holds the control token"):
-            read([f"a {name} fox"])
-
-
 def test_a_missing_tokenizer_is_an_error_when_it_is_needed(tmp_path):
     opened = Checkpoint(tmp_path, {"vocabulary_map": NAMES}, {})
-    codes = read_vocabulary(opened, None).code_tokens(CODE)  # without a prompt
+    codes = code_tokens(opened, None, CODE)  # without a prompt
     assert codes.tolist() == [C.token_of(c) for c in range(C.CODES)]
     with pytest.raises(DecoderError, match=r"no tokenizer in .*set model\.text"):
         encoder(opened).encode(["fox"])
     with pytest.raises(DecoderError, match="no tokenizer in"):
-        read_vocabulary(Checkpoint(tmp_path, {}, {}), None)
+        code_tokens(Checkpoint(tmp_path, {}, {}), None, CODE)
 
 
 @pytest.mark.parametrize("name", ["text_tokenizer.json", "tokenizer/text_tokenizer.json"])
@@ -119,27 +100,29 @@ def test_the_tokenizer_may_be_metas(tmp_path, name):
 
 def byte_tokenizer(folder, template, added=()):
     """A tokenizer of single bytes, with a template's tokens and added ones that are not special."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([*template.before, template.pad or "<pad>", *template.after])
-    made.add_tokens([AddedToken(c, normalized=True, special=False) for c in added])
+    special = ["[END]", *template.before, template.pad or "<pad>", *template.after]
+    made.add_special_tokens([name for name in special if name not in added])
+    made.add_tokens([AddedToken(name, normalized=True, special=False) for name in added])
     made.save(str(folder / "tokenizer.json"))
     return PromptEncoder(Checkpoint(folder, {}, {}), template, 160), made
 
 
-@pytest.mark.parametrize("prompt", ["a street in Zürich", "a piñata in Málaga", "ö"])
-def test_letters_among_the_added_tokens_are_read(tmp_path, prompt):
-    """As DeepSeek's tokenizers have them, with "special": false."""
-    encoder, made = byte_tokenizer(tmp_path, TEMPLATE, "øöúÿõ÷ûýÀùÁþü")
-    text = encoder.encode([prompt])
-    words = " ".join(map(str, made.encode(prompt, add_special_tokens=False).ids))
+@pytest.mark.parametrize("template", [TEMPLATE, anole_template(4)], ids=["janus", "anole"])
+def test_letters_that_a_tokenizer_adds_are_text_and_control_tokens_are_not(tmp_path, template):
+    """DeepSeek's tokenizers, Janus's among them, list single letters among the added tokens, with
+    "special": false; what is in angle brackets is a control token nevertheless."""
+    encoder, made = byte_tokenizer(tmp_path, template, [*"øöúÿõ÷ûýÀùÁþü", "of", BOI])
+    prompts = ["a street in Zürich", "a piñata in Málaga", "5 ÷ 2", "a bottle of rosé", "ÿ ø þ"]
+    text = encoder.encode(prompts)
+    words = " ".join(map(str, made.encode(prompts[0], add_special_tokens=False).ids))
     assert f" {words} " in " ".join(map(str, text.features[0][text.mask[0]].tolist()))
-    with pytest.raises(DecoderError, match="holds the control token"):
-        encoder.encode([f"{prompt} {TEMPLATE.after[0]}"])
+    for name in (*template.before, *template.after, BOI, "[END]"):
+        with pytest.raises(DecoderError, match="holds the control token"):
+            encoder.encode([f"a {name} fox"])
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -14,7 +14,6 @@ from decoders.propose.drafters.eagle import Eagle, net_of
 from tests.decoders.compositions import LOOP, SPECS, TREES, prefilled
 from tests.decoders.models import released as R
 from tests.decoders.models.chameleon_checkpoint import our_states
-from tests.hub import Hub
 
 VALID = [False, False, True, True, True, True]
 CODES = [3, 17, 0, 9, 23, 5, 5]
@@ -153,18 +152,6 @@ def test_without_a_tokenizer_codes_are_had_and_pictures_say_what_is_missing(tmp_
             spec("dynamic", "lantern.Lantern", str(R.write_drafter(tmp_path / "d"))),
             Sampling(cfg=3.0),
         )
-
-
-@pytest.mark.parametrize("both", [True, False])
-def test_of_two_formats_on_the_hub_one_is_fetched(tmp_path, monkeypatch, both):
-    folder = R.write_hub(tmp_path / "hub", pickled=True)
-    if both:
-        R.write_hub(tmp_path / "hub")
-    hub = Hub({"somebody/model": ("0" * 40, folder)})
-    hub.install(monkeypatch, tmp_path / "cache")
-    assert load(checkpoint="somebody/model", dtype="float32").target.width == R.WIDTH
-    weights = "model.safetensors" if both else "pytorch_model.bin"
-    assert sorted(hub.sent) == ["config.json", weights]
 
 
 def test_damaged_and_foreign_files_are_refused(tmp_path):

@@ -32,7 +32,7 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     return name
 
 
-def test_a_random_model_decodes_like_any_other(small: str) -> None:
+def test_a_random_model_decodes_like_any_other_and_draws_no_pictures(small: str) -> None:
     model = load(small, dtype="float32", top_k=48)
     text = model.text.encode(PROMPTS)
     noise = Noise.for_prompts(0, PROMPTS, model.target.length)
@@ -49,10 +49,6 @@ def test_a_random_model_decodes_like_any_other(small: str) -> None:
     again = load(small, dtype="float32")
     for name, value in model.target.state_dict().items():  # type: ignore[attr-defined]
         assert torch.equal(value, again.target.state_dict()[name])  # type: ignore[attr-defined]
-
-
-def test_no_pictures_and_no_unknown_size(small: str) -> None:
-    model = load(small)
     assert not model.draws
     with pytest.raises(DecoderError, match="random weights has none"):
         model.tokenizer.decode(torch.zeros(1, 16, dtype=torch.long))

@@ -17,7 +17,7 @@ from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.training.data import DataConfig, StateData
-from decoders.training.drafter import DrafterTraining
+from decoders.training.drafter import TrainingResult, train_drafter
 from decoders.training.losses import LossConfig
 from decoders.training.sources import Listed
 from decoders.training.states import Images, transformer_of
@@ -37,102 +37,89 @@ def images_of(numbers: list[int]) -> Images:
     return Images(MODEL.text.encode([f"p{n}" for n in numbers]), torch.stack(codes))
 
 
-def training(
-    folder: Path, config: TrainConfig = CONFIG, loss: LossConfig = LOSS
-) -> DrafterTraining:
+def train(
+    folder: Path, config: TrainConfig = CONFIG, loss: LossConfig = LOSS, killed_at: int = -1
+) -> TrainingResult:
     """A fresh learner with the same start every time."""
     torch.manual_seed(0)
     states, source = DataConfig(shard=12, reuse=2, chunk=3), Listed(20, 0.1, 0, images_of)
     data = StateData(transformer_of(MODEL), source, loss.guided, states, config.batch)
-    return DrafterTraining(EagleLearner(MODEL), data, SAMPLING, loss, config, folder)
+    at = data.at
+
+    def killed(step: int) -> Any:
+        if step == killed_at:
+            raise KeyboardInterrupt
+        return at(step)
+
+    data.at = killed  # type: ignore[method-assign]
+    return train_drafter(EagleLearner(MODEL), data, SAMPLING, loss, config, folder)
 
 
-def weights(made: DrafterTraining) -> dict[str, Tensor]:
-    return {k: v.clone() for k, v in made.learner.net.state_dict().items()}
+def weights(done: TrainingResult) -> dict[str, Tensor]:
+    return done.trainer.net.state_dict()
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[DrafterTraining, Path]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingResult, Path]:
     """A training that was never stopped, and its folder."""
     folder = tmp_path_factory.mktemp("whole")
-    made = training(folder)
-    made.run()
-    return made, folder
-
-
-class Killed(Exception):
-    pass
+    return train(folder), folder
 
 
 def test_a_killed_training_goes_on_to_the_same_weights(whole, tmp_path: Path) -> None:
-    cut = training(tmp_path / "cut")
-    losses = cut.losses
-
-    def killed(step: int, share: float) -> Any:
-        if step == 5:
-            raise Killed
-        return losses(step, share)
-
-    cut.losses = killed  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        cut.run()
-    resumed = training(tmp_path / "cut")
-    done = resumed.run()
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, killed_at=5)
+    done = train(tmp_path)
     for name, value in weights(whole[0]).items():
-        assert torch.equal(value, weights(resumed)[name]), name
-    assert [row["step"] for row in done.history] == [0, 1, 2, 3, 4, 5, 6]
-    with (tmp_path / "cut" / "curve.csv").open() as file:
+        assert torch.equal(value, weights(done)[name]), name
+    assert [row["step"] for row in done.trainer.history] == [0, 1, 2, 3, 4, 5, 6]
+    with (tmp_path / "curve.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert float(rows[-1]["held_overlap_2"]) == pytest.approx(done.acceptance.overlap[1])
 
 
-def test_a_finished_training_is_not_repeated(whole) -> None:
-    again = training(whole[1])
-    assert again.run().steps == CONFIG.steps
+def test_a_finished_training_is_not_repeated_and_a_longer_one_goes_on(whole, tmp_path) -> None:
+    shutil.copytree(whole[1], tmp_path / "old")
+    again = train(tmp_path / "old", killed_at=5)
     assert torch.equal(weights(whole[0])["fc.weight"], weights(again)["fc.weight"])
+    longer = train(tmp_path / "old", replace(CONFIG, steps=8), killed_at=5)
+    assert longer.trainer.step == 8
 
 
 def test_what_does_not_go_together_is_refused(whole, tmp_path: Path) -> None:
     shutil.copytree(whole[1], tmp_path / "old")
     with pytest.raises(DecoderError, match=r"lr: 0\.01 there, 0\.02 here.*remove the file"):
-        training(tmp_path / "old", replace(CONFIG, lr=0.02)).run()
+        train(tmp_path / "old", replace(CONFIG, lr=0.02))
     path = tmp_path / "old" / "training.ckpt"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(DecoderError, match=r"training\.ckpt cannot be read.*start the training"):
-        training(tmp_path / "old")
+        train(tmp_path / "old")
 
 
-def test_a_longer_training_goes_on(whole, tmp_path: Path) -> None:
-    shutil.copytree(whole[1], tmp_path / "old")
-    longer = training(tmp_path / "old", replace(CONFIG, steps=8))
-    assert longer.trainer.step == 6 and longer.run().steps == 8
+def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path, monkeypatch) -> None:
+    def loss(learner: Any, *_: Any) -> Any:
+        return torch.nan * next(learner.net.parameters()).sum(), {}
 
-
-def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path) -> None:
-    made = training(tmp_path)
-    with torch.no_grad():
-        next(made.learner.net.parameters()).fill_(float("nan"))
+    monkeypatch.setattr("decoders.training.drafter.drafter_loss", loss)
     with pytest.raises(NumericalError, match="the loss is nan at step 0"):
-        made.run()
+        train(tmp_path)
     assert not (tmp_path / "training.ckpt").exists()
 
 
 def test_deeper_drafts_join_when_they_are_due(tmp_path: Path) -> None:
     """At first each step trains depth 1 alone, so its curve has no deeper overlap."""
-    config = replace(CONFIG, warmup=0)
-    made = training(tmp_path, config, loss=replace(LOSS, unroll_from=0.5))
-    rows = made.run().history[:6]
+    done = train(tmp_path, replace(CONFIG, warmup=0), loss=replace(LOSS, unroll_from=0.5))
+    rows = done.trainer.history[:6]
     assert ["overlap_2" in row for row in rows] == [False, False, False, True, True, True]
 
 
 def test_the_budget_ends_the_schedule(tmp_path: Path, monkeypatch) -> None:
     clock = SimpleNamespace(monotonic=partial(next, itertools.count()))  # a second a look
     monkeypatch.setattr("decoders.training.trainer.time", clock)
-    made = training(tmp_path, replace(CONFIG, steps=100_000, budget_seconds=20))
-    done = made.run()
-    assert 5 <= done.steps <= 20
-    assert made.trainer.optims[0].param_groups[0]["lr"] < 0.5 * CONFIG.lr
-    assert done.history[-1]["step"] == done.steps
+    trainer = train(tmp_path, replace(CONFIG, steps=100_000, budget_seconds=20)).trainer
+    assert 5 <= trainer.step <= 20
+    assert trainer.optims[0].param_groups[0]["lr"] < 0.5 * CONFIG.lr
+    assert trainer.history[-1]["step"] == trainer.step
 
 
 @pytest.mark.parametrize(

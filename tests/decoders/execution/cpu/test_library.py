@@ -1,15 +1,12 @@
 """The CPU kernel's library: compiled once, and a clear word where it cannot be."""
 
-import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 
 from bench.config.compose import choose_layers
 from bench.config.schema import BackendConfig
@@ -101,18 +98,6 @@ def test_a_library_that_cannot_be_loaded_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda place: noexec)
     with pytest.raises(DecoderError, match=r"mounted noexec: set XDG_CACHE_HOME to another"):
         library._open(path)
-
-
-@needs_kernel
-def test_a_second_import_uses_the_operators_of_the_first(built):
-    library.load()
-    spec = importlib.util.spec_from_file_location("again", library.__file__)
-    again: Any = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-    spec.loader.exec_module(again)  # type: ignore[union-attr]
-    again.load()
-    x, weight = torch.randn(2, 32), torch.randn(16, 32)
-    packed = torch.ops.lantern_cpu.packed(weight)
-    torch.testing.assert_close(torch.ops.lantern_cpu.linear(packed, None, 16, x), x @ weight.T)
 
 
 @needs_kernel

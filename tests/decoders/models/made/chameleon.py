@@ -43,7 +43,7 @@ def write_tokenizer(path: Path, names: Mapping[str, int]) -> None:
     made = Tokenizer(models.WordLevel(dict(names), unk_token="<unk>"))
     numbers = pre_tokenizers.Split(Regex(r"\d+"), "isolated")
     made.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), numbers])
-    made.add_special_tokens([n for n in names if n in SPECIAL or n.startswith("<")])
+    made.add_special_tokens([n for n in names if n.startswith("<") and len(n) > 1])
     made.save(str(path))
 
 
