@@ -88,8 +88,8 @@ def _say_if_few(config: StudyConfig) -> None:
     enough = math.ceil((TELLS * SPREAD / margin) ** 2)
     if config.metric is not None and config.metric.name == "scenes" and images < enough:
         say(
-            f"{images} images will hardly tell of a relaxed decoder whether its CLIP score is worse "
-            f"than AR's by more than {margin:g}: quality.images={enough} would"
+            f"{images} images will hardly tell of a relaxed decoder whether its CLIP score is "
+            f"worse than AR's by more than {margin:g}: quality.images={enough} would"
         )
 
 
