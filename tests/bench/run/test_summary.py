@@ -93,7 +93,7 @@ def test_output_tv_is_per_committed_code_and_untested_codes_count_as_zero(done):
     assert line.tv_output_lo < line.tv_output < line.tv_output_hi
 
 
-def test_a_reseed_has_its_own_row(done):
+def test_quality_is_of_quality_images_also_of_a_reseed_and_is_said_where_it_cannot_be(done, caplog):
     _, result = done
     table = summary_of(result, scorer=CountingScorer())
     again = table.loc["fake_ar (reseed)"]
@@ -101,13 +101,8 @@ def test_a_reseed_has_its_own_row(done):
     assert again.fid != table.loc["fake_ar", "fid"], "another seed, other images"
     assert "greedy (reseed)" not in table.index
     assert table.loc["fake_ar", "exactness"] == "exact"
-
-
-def test_quality_uses_quality_images_only_and_says_when_it_cannot(done, caplog):
-    _, result = done
-    rows = result.rows.copy()
-    table = summary_of(result, scorer=CountingScorer())
     assert table["clip"].tolist() == [6, 6, 6, 6]
+    rows = result.rows.copy()
     few = rows[~((rows.decoder == "greedy") & (rows.prompt_index > 3))]
     table = summary_of(result, few, CountingScorer())
     assert np.isnan(table.loc["greedy", "fid"]) and table.loc["greedy", "n_quality"] == 4
