@@ -68,6 +68,7 @@ def test_white_space_of_a_prompt_is_spaces_and_control_characters_are_refused() 
         decode("a red\x07 circle")
 
 
+@pytest.mark.slow
 def test_the_block_of_the_page_and_the_cells_of_the_example_run(run: Path) -> None:
     cells = json.loads((ROOT / "docs/example.ipynb").read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]

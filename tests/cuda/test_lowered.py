@@ -50,6 +50,7 @@ def test_every_kernel_of_a_step_compiles_and_fits(compiler, name, setting, cc):
     require_fits(compiler.step(name, SETTINGS[setting], CARDS[cc]), CARDS[cc])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cc"),
     [

@@ -13,9 +13,8 @@ from pandas.testing import assert_frame_equal
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from tests.bench import fakes
+from tests.bench.run.test_shards import same
 
-# What differs between two runs of the same study: when, how fast, how much memory, which tree.
-VOLATILE = ["started_at", "peak_memory_mb", "config_hash", "git_commit", "git_dirty"]
 TIMES = [f"latency_{kind}_s" for kind in ("mean", "p50", "p95")]
 TIMES += [f"speedup{end}" for end in ("", "_lo", "_hi", "_least", "_greatest")]
 LOADED = [
@@ -25,16 +24,9 @@ LOADED = [
 FEW = "decoders=[fake_ar,fake_spec]", "latency.prompts=3"
 
 
-def stable(rows: pd.DataFrame) -> pd.DataFrame:
-    """The columns that a repeated run must reproduce."""
-    times = [c for c in rows.columns if c.startswith(("seconds_", "cpu_"))]
-    return rows.drop(columns=[*times, *VOLATILE]).reset_index(drop=True)
-
-
-def same(one: Path, other: Path) -> None:
+def require_same(one: Path, other: Path) -> None:
     """Two finished runs hold the same but for times."""
-    rows = [pd.read_parquet(folder / "records.parquet") for folder in (one, other)]
-    assert_frame_equal(*map(stable, rows))
+    assert_frame_equal(*(same(pd.read_parquet(run / "records.parquet")) for run in (one, other)))
     tables = [pd.read_csv(folder / "summary.csv") for folder in (one, other)]
     assert_frame_equal(*(table.drop(columns=[*TIMES, "peak_memory_mb"]) for table in tables))
 
@@ -69,9 +61,10 @@ def test_a_kill_while_a_file_is_written_gives_the_table_of_a_run_without_kills(
         patched.setattr(os, "fsync", kill)
         finish(config, run_study(config))
     finish(config, run_study(config))
-    same(tmp_path / "killed", whole)
+    require_same(tmp_path / "killed", whole)
 
 
+@pytest.mark.slow
 def test_twelve_kills_at_random_moments_lose_at_most_the_call_in_flight(tmp_path, monkeypatch):
     """Processes of a server that has loaded everything and decoded nothing."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -105,4 +98,4 @@ def test_twelve_kills_at_random_moments_lose_at_most_the_call_in_flight(tmp_path
     run(killed)
     assert len(fakes.recorded(folders[0])) == 26, "no image was recorded twice"
     assert not list(tmp_path.rglob(".tmp-*"))
-    same(*folders)
+    require_same(*folders)
