@@ -15,7 +15,6 @@ from decoders.noise import (
     BELOW_ONE,
     COUPLE_SLOT,
     DRAFT_SLOT,
-    OVERRUN,
     OWN_SLOT,
     SLOTS,
     TARGET_SLOT,
@@ -56,10 +55,6 @@ def plain_word(seed: int, prompt: str, place: int, turn: int, domain: int, index
     digest = hashlib.sha256(f"{seed}\n{prompt}".encode()).hexdigest()
     key = [int(digest[:8], 16), int(digest[8:16], 16)]
     return plain_philox([index // 4, place, domain, turn], key)[index % 4]
-
-
-def every_place(batch: int) -> torch.Tensor:
-    return torch.arange(LENGTH + OVERRUN).expand(batch, -1)
 
 
 @pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
@@ -112,23 +107,6 @@ def test_the_logarithm_is_right_everywhere() -> None:
     ends = torch.tensor([2.0**-33, 1 - 2.0**-33, 23.0, 0.5**0.5, 1 - 2.0**-53, 1.0])
     x = torch.cat([torch.logspace(-10.5, 1.5, 20001, dtype=torch.float64), ends.double()])
     torch.testing.assert_close(logarithm(x), x.log(), rtol=1e-11, atol=0)
-
-
-def test_noise_is_a_function_of_seed_and_prompt() -> None:
-    both, one = Noise.for_prompts(0, ["x", "y"], LENGTH), Noise.for_prompts(0, ["y"], LENGTH)
-    other = Noise.for_prompts(1, ["y"], LENGTH)
-    place = every_place(2)
-    assert torch.equal(both.uniform[1], one.uniform[0])
-    for draw in (lambda n, p: n.at(p, 1, 3, 2), lambda n, p: n.gumbel(p, 50)):
-        every, alone = draw(both, place), draw(one, place[:1])
-        assert torch.equal(every[1], alone[0])
-        assert torch.equal(draw(one, place[:1, 5:7]), alone[:, 5:7])  # any part of the places
-        assert torch.equal(draw(one, place[:1].flip(1)), alone.flip(1))  # in any order
-        assert not torch.equal(every[0], every[1])
-        assert not torch.equal(draw(other, place[:1]), alone)
-    shorter = Noise.for_prompts(0, ["y"], 3).uniform
-    assert torch.equal(shorter, one.uniform[:, : shorter.shape[1]])  # nor does L matter
-    assert not torch.equal(other.uniform, one.uniform)
 
 
 def cells(u: torch.Tensor, v: torch.Tensor) -> float:

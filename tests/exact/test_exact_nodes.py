@@ -12,7 +12,7 @@ from decoders.distribution import normalised
 from decoders.models.small import small_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
-from metrics.output_law import ordered_draws, output_law
+from metrics.output_law import output_law
 
 VOCAB = 10
 MODEL = small_model(VOCAB, 2, 3)
@@ -50,19 +50,6 @@ def by_hand(rule, p, q):
     """sum_x (q(x) a(x) - p(x))+ of one draft."""
     accept = rule.test(p.expand(len(p), -1), q.expand(len(p), -1), EVERY).accept
     return float((q * accept - p).clamp_min(0).sum())
-
-
-def test_ordered_draws_are_all_of_them_and_add_up_to_one():
-    q = torch.tensor([0.5, 0.3, 0.2, 0.0])
-    codes, weight = ordered_draws(q, 2)
-    found = {tuple(c): w for c, w in zip(codes.tolist(), weight.tolist(), strict=True)}
-    assert len(found) == 6
-    assert found[0, 1] == pytest.approx(0.5 * 0.3 / 0.5)
-    assert found[2, 0] == pytest.approx(0.2 * 0.5 / 0.8)
-    assert sum(found.values()) == pytest.approx(1.0)
-    codes, weight = ordered_draws(q, 9)  # the support ends first
-    assert codes.shape == (6, 3)
-    assert float(weight.sum()) == pytest.approx(1.0)
 
 
 def test_a_law_by_hand():

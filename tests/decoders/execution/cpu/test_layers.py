@@ -120,17 +120,6 @@ def test_scores_and_gates_far_from_one(scale):
     assert error(out, wanted) < max(CLOSE, 1e-6 * scale)
 
 
-def test_what_no_query_may_see_does_not_matter():
-    net = network()
-    packed_into(net)
-    step = tree(net, 2, 5)
-    wanted, _ = step.run(net)
-    seen = step.mask.any(1)[None, None, :, None, :, None]  # [1, 1, R, 1, S, 1]
-    step.cache.data = torch.where(seen, step.cache.data, 1e6)
-    step.cache = copied(step.cache)
-    assert torch.equal(step.run(net)[0], wanted)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("outputs", [16, 24, 1, 130])
 @pytest.mark.parametrize("rows", [1, 7, 37])
