@@ -20,6 +20,7 @@ from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.records.run_data import RunData
 from bench.report import table
+from bench.report.notes import fairness
 from bench.report.page import write_page
 from bench.report.style import save
 from bench.report.summarise import Report, summarise
@@ -112,6 +113,6 @@ def latex(report: Report) -> str:
     noise = f"Brackets: 95 % intervals; {table.NOISE}: not distinguishable from noise."
     blocks = ["% needs \\usepackage{booktabs,graphicx}"]
     for at, each in enumerate(report.block("table").tables):
-        below = [*([] if at else report.headline), *report.marks]
+        below = [*([] if at else report.headline), *fairness(report.run)]
         blocks.append(table.latex(each, f"{report.study}. {each.title}. {noise}", below))
     return "\n\n".join(blocks) + "\n"

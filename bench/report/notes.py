@@ -7,9 +7,7 @@ templates/notes.j2.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,13 +18,11 @@ from bench.records.load import PROVENANCE
 from bench.records.run_data import RESEED_LABEL, RunData, Section, as_text
 from bench.report.headline import DAGGER, over_declared
 from bench.report.table import ABSENT, NOISE, number, percent
-from metrics.speedup import FEWEST
-from metrics.stats import Interval
 
 if TYPE_CHECKING:
     import jinja2
 
-MANY = 12  # values of one fact from which on they are counted
+MANY = 12  # values of one fact above which they are counted
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -50,10 +46,10 @@ def _notes(name: str, *values: object) -> list[str]:
     return list(filter(None, (" ".join(note.split()) for note in text.split("\n\n"))))
 
 
-def footnotes(run: RunData, fairness: Sequence[str]) -> list[str]:
-    """How to read the main tables; fairness: footnotes of the marks in them."""
+def footnotes(run: RunData) -> list[str]:
+    """How to read the main tables."""
     over = any(over_declared(entry) for entry in run.entries)
-    return _notes("footnotes", NOISE, ABSENT, DAGGER, over, fairness)
+    return _notes("footnotes", NOISE, ABSENT, DAGGER, over, fairness(run))
 
 
 def fairness(run: RunData) -> list[str]:
@@ -82,23 +78,19 @@ def floors(run: RunData) -> list[str]:
 
 
 def facts(run: RunData) -> list[str]:
-    """What the tables do not show of this run: seeds, blocks, code, processor."""
+    """What the tables do not show of this run: seeds, blocks, neighbours, code."""
     lines = []
     for section in run.sections:
-        if max((entry.number("n_latency") for entry in section.decoders), default=0) == 1:
-            lines.append(f"{section.title}: one prompt was timed, and a speed-up needs two.")
-        lines += [*drift(section), reseed_lines(section)]
+        lines += [*drift(section), reseeds(section)]
     return [*lines, *neighbours(run), made_by(run)]
 
 
 def neighbours(run: RunData) -> list[str]:
-    """What other programs took of the cores while images were timed."""
+    """What other programs took of the cores while images were timed, where that is known."""
     timed = timings(run.records)
     taken = (timed.cpu_others + timed.cpu_steal).dropna()
-    if timed.empty:
-        return []
     if taken.empty:
-        return ["What other programs took of the cores while images were timed is not known."]
+        return []
     return [
         f"While images were timed, others took {percent(taken.median(), 0)} of the cores (median; "
         f"at most {percent(taken.max(), 0)}). Of {len(timed)} timings {int(timed.disturbed.sum())} "
@@ -111,42 +103,29 @@ def columns(run: RunData) -> list[str]:
     return _notes("columns", NOISE, any(section.compares_clip for section in run.sections))
 
 
-def reseed_lines(section: Section) -> str:
-    """Where AR's quality lies under other seeds, or why that is not known."""
+def reseeds(section: Section) -> str:
+    """Where AR's quality lies under other seeds, or that this is not known."""
     fid, clip = section.reseeded("fid"), section.reseeded("clip")
-    unknown = math.isnan(fid.value + clip.value)
-    if section.reseeds and unknown:
-        return f"{section.title}: no quality figures of AR, so none is marked."
-    if unknown:
-        unmarked = "FID is not" if section.compares_clip else "neither FID nor CLIP is"
-        return f"{section.title}: no {RESEED_LABEL}, so {unmarked} marked."
+    if math.isnan(fid.value + clip.value):
+        return f"{section.title}: no figures of an {RESEED_LABEL}, so FID has no mark."
     seeds = len(section.reseeds) + 1
     reach = "twice the difference of the two" if seeds == 2 else "in 95 % of cases"
+    ranges = (f"{number(one.value, 2)} ± {number(one.half_width, 2)}" for one in (fid, clip))
     return (
         f"{section.title}: AR was run under {seeds} seeds. Under one more seed its "
-        f"{section.fid_name} would lie within {around(fid)}, its {section.clip_name} within "
-        f"{around(clip)} (prediction intervals: {reach})."
+        f"{section.fid_name} would lie within {next(ranges)}, its {section.clip_name} within "
+        f"{next(ranges)} (prediction intervals: {reach})."
     )
 
 
-def around(reseeded: Interval) -> str:
-    """`17.98 ± 0.87`, with as many decimals as the reach calls for."""
-    reach = number(reseeded.half_width)
-    digits = len(reach.partition(".")[2])
-    return f"{number(reseeded.value, digits)} ± {reach}"
-
-
 def made_by(run: RunData) -> str:
-    """Which code ran which model on which processor: all that the rows name."""
+    """Which code ran which model."""
     rows = run.records
-    code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit")
-    code = code.str.replace(r"^([0-9a-f]{10})[0-9a-f]+$", r"\1", regex=True)
+    code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").str[:10]
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
-    where = rows.gpu.where(rows.gpu.fillna("") != "", rows.cpu)
-    named = {"Code": code.unique(), "model": rows.model.unique(), "on": where.dropna().unique()}
+    text = f"Code {', '.join(code.unique())}; model {', '.join(rows.model.unique())}."
     forced = ", ".join(run.identity.get("forced") or [])
-    note = f" Records of other code were kept (resume=force): {forced}." if forced else ""
-    return f"{'; '.join(f'{key} ' + ', '.join(map(str, v)) for key, v in named.items())}.{note}"
+    return text + f" Records of other code were kept (resume=force): {forced}." * bool(forced)
 
 
 def drift(section: Section) -> list[str]:
@@ -157,31 +136,22 @@ def drift(section: Section) -> list[str]:
     seconds = rows.groupby("block")["seconds_total"].mean()
     if len(seconds) < 2:
         return []
-    few = f" No intervals: {FEWEST} blocks are needed." if len(seconds) < FEWEST else ""
     return [
         f"{section.title}: timed in {len(seconds)} blocks; from block to block "
         f"{section.baseline.name} took {number(seconds.min(), 3)} to {number(seconds.max(), 3)} s "
-        f"per image.{few}"
+        "per image."
     ]
 
 
-def provenance(run: RunData) -> list[tuple[str, list[str]]]:
+def provenance(run: RunData) -> list[tuple[str, str]]:
     """(name, distinct values over all rows): more than one value says the run is a mixture."""
-    kinds = run.records["protocol"].str.cat(run.records["status"], sep=" ")
-    counts = (f"{count} {kind}" for kind, count in kinds.value_counts(sort=False).items())
-    facts = [("rows", [", ".join(counts)])]
+    facts = []
     for column in ("model", "backend", "device", "dtype", "seed", *PROVENANCE):
         values = [text for text in map(as_text, run.records[column].dropna().unique()) if text]
-        if not values:
-            continue
-        if column == "started_at":
-            facts.append(("started", [min(values), max(values)]))
-        elif column == "versions":
-            every = (json.loads(text).items() for text in values)
-            lines = {f"{name} {version}" for packages in every for name, version in packages}
-            facts.append((column, sorted(lines)))
-        elif len(values) > MANY:
-            facts.append((column, [f"{len(values)} different values, {values[0]} the first"]))
-        else:
-            facts.append((column, values))
+        if len(values) > MANY:
+            values = [f"{len(values)} values from {min(values)} to {max(values)}"]
+        if values:
+            facts.append(
+                (column, ", ".join(value.strip("{}").replace('"', "") for value in values))
+            )
     return facts

@@ -14,7 +14,7 @@ import pandas as pd
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import style
 from bench.report.roofline import bounds, forwards, phase_seconds
-from bench.report.scaling import Line
+from bench.report.scaling import Line, lines
 from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out
 from metrics.stats import UNKNOWN, Interval
 from metrics.traces import steps_by_depth
@@ -31,11 +31,11 @@ FEWEST_STEPS, DEEPEST = 20, 12  # of acceptance by depth: steps of a share, dept
 MANY = 8  # decoders of which all are named in a figure of speed
 
 
-def figures(run: RunData, batches: Sequence[Line]) -> list[Plot]:
+def figures(run: RunData) -> list[Plot]:
     """Figures of what the run recorded."""
     if run.all_failed:
         return []
-    plots = [against(run, TV), against(run, CLIP), throughput(run, batches), depth(run),
+    plots = [against(run, TV), against(run, CLIP), throughput(run, lines(run)), depth(run),
              phases(run), verification(run)]  # fmt: skip
     return [plot for plot in plots if plot is not None]
 
@@ -116,9 +116,9 @@ def against(run: RunData, column: str) -> Plot | None:
     return style.plot(f"speedup_{column}", f"Speed-up against {name}", caption, panels, handles)
 
 
-def throughput(run: RunData, lines: Sequence[Line]) -> Plot | None:
+def throughput(run: RunData, timed: Sequence[Line]) -> Plot | None:
     """Images per second and speed-up by batch size; what failed is named in the caption."""
-    ok = [line for line in lines if not line.error]
+    ok = [line for line in timed if not line.error]
     colors, entries = style.colors_of(run), {entry.name: entry for entry in run.entries}
     batches = sorted({line.batch for line in ok})
 
@@ -153,7 +153,7 @@ def throughput(run: RunData, lines: Sequence[Line]) -> Plot | None:
     many = {line.images for line in ok if line.batch > 1 and line.images > line.batch}
     if many:
         caption += f" Offline: {many.pop()} images per call, a place that is done is refilled."
-    failed = [f"{line.decoder} at {line.batch}" for line in lines if line.error]
+    failed = [f"{line.decoder} at {line.batch}" for line in timed if line.error]
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
     return style.plot("throughput", "Throughput and speed-up by batch size", caption,
                       panels if ok else [], style.verdicts(run.entries))  # fmt: skip

@@ -106,7 +106,8 @@ def plot(
         axes.set_title(panel.title if len(panels) > 1 else "")
         names.append(panel.draw(axes))
     if handles:
-        figure.legend(handles=[*handles], loc="outside lower left", ncols=min(len(handles), 3),
+        longest = max(len(handle.get_label()) for handle in handles)
+        figure.legend(handles=[*handles], loc="outside lower left", ncols=2 if longest > 12 else 3,
                       columnspacing=1.2, handletextpad=0.5)  # fmt: skip
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # labels do not move the axes

@@ -39,23 +39,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Report:
-    """What a report says. blocks: `table` (the main tables), `run`, and where there is anything of
-    it `roofline`, `batches`, `details` and `failures`; marks: footnotes of marks in the tables;
-    made_by: which code ran which model on which processor; notices: what could not be shown;
-    provenance: facts and their values in the rows; prompts: those with a page; came_out: how many
-    images did, of how many; prompts_without_page: prompts without a page."""
+    """What a report says. run: its decoders in the order in which they are shown; blocks: `table`
+    (the main tables), `run`, and where there is anything of it `roofline`, `batches`, `details` and
+    `failures`; notices: what could not be shown."""
 
-    run: RunData  # in the order in which it is shown
+    run: RunData
     headline: list[str]
     blocks: list[Block]
-    marks: list[str]
-    made_by: str
     notices: list[str]
-    provenance: list[tuple[str, list[str]]]
-    batches: list[scaling.Line]
-    prompts: list[tuple[int, str]]
-    came_out: tuple[int, int]
-    prompts_without_page: int
 
     @property
     def study(self) -> str:
@@ -64,7 +55,17 @@ class Report:
     @cached_property
     def plots(self) -> list[Plot]:
         """Figures of what the run recorded."""
-        return figures(self.run, self.batches)
+        return figures(self.run)
+
+    @cached_property
+    def prompts(self) -> list[tuple[int, str]]:
+        """Number and text of the prompts that have a page."""
+        return prompts_with_page(self.run)
+
+    @property
+    def provenance(self) -> list[tuple[str, str]]:
+        """Facts and their values in the rows."""
+        return notes.provenance(self.run)
 
     def block(self, name: str) -> Block:
         """One of them; empty where there is nothing of it."""
@@ -74,27 +75,13 @@ class Report:
 def summarise(run: RunData) -> Report:
     """All that is said of a run."""
     run = in_display_order(run)
-    marks, batches, prompts = notes.fairness(run), scaling.lines(run), prompts_with_page(run)
     notices = ["Every decoder of this run failed; there is nothing to plot."] * run.all_failed
     notices += [] if run.roofline else [NO_ROOFLINE]
-    came_out = run.records[run.records["status"] == "ok"]
-    return Report(
-        run=run,
-        headline=headline(run),
-        blocks=_blocks(run, marks, batches),
-        marks=marks,
-        made_by=notes.made_by(run),
-        notices=notices,
-        provenance=notes.provenance(run),
-        batches=batches,
-        prompts=prompts,
-        came_out=(len(came_out), len(run.records)),
-        prompts_without_page=came_out["prompt_index"].nunique() - len(prompts),
-    )
+    return Report(run, headline(run), _blocks(run), notices)
 
 
-def _blocks(run: RunData, marks: Sequence[str], batches: list[scaling.Line]) -> list[Block]:
-    floors = roofline.roofline_tables(run)
+def _blocks(run: RunData) -> list[Block]:
+    floors, batches = roofline.roofline_tables(run), scaling.lines(run)
     details = [
         _table(f"{section.title}: {what}", columns(section), section.entries)
         for section in run.sections
@@ -102,7 +89,7 @@ def _blocks(run: RunData, marks: Sequence[str], batches: list[scaling.Line]) -> 
     ]
     by_batch = [table_of(scaling.COLUMNS, batches, "By batch size")] if batches else []
     every = [
-        Block("table", "Decoders side by side", _main_tables(run), notes.footnotes(run, marks)),
+        Block("table", "Decoders side by side", _main_tables(run), notes.footnotes(run)),
         Block("run", "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
         Block("batches", "By batch size", by_batch, [scaling.LEGEND] if batches else []),
@@ -139,15 +126,8 @@ def _with_interval(entry: Entry, column: str, digits: int, noise: bool) -> str:
 
 def _scored(section: Section, column: str) -> Callable[[Entry], str]:
     """A quality figure as a cell, with its interval and the noise mark."""
-    digits = _digits(section, column)
+    digits = 5 if column == "kid" else 2
     return lambda e: _with_interval(e, column, digits, section.is_noise(e, column))
-
-
-def _digits(section: Section, column: str) -> int:
-    """Decimals for a quality column: the same in every row, from its largest figure."""
-    figures = [abs(e.number(column)) for e in section.entries if not math.isnan(e.number(column))]
-    largest = max(figures, default=1.0)
-    return 2 if largest >= 10 else 3 if largest >= 1 else 4 if largest >= 0.1 else 5
 
 
 def _figure(column: str, heading: str, digits: int) -> Column:
@@ -217,8 +197,7 @@ def _part_columns(section: Section) -> list[Column]:
 def _quality_columns(section: Section) -> list[Column]:
     def less(entry: Entry) -> str:
         """CLIP score less the baseline's, image by image; marked as the score is."""
-        digits = _digits(section, "clip")
-        return _with_interval(entry, paired.CLIP_LESS, digits, section.is_noise(entry, "clip"))
+        return _with_interval(entry, paired.CLIP_LESS, 2, section.is_noise(entry, "clip"))
 
     clip = [Column("", f"{section.clip_name} - AR", less)] if section.compares_clip else []
     return [

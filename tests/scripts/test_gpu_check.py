@@ -89,7 +89,7 @@ def test_the_commands_of_the_page_are_those_of_a_study():
     assert f"whole table, {len(studies[-1].decoders)} rows" in page
 
 
-LACKING = "ftfy itables open_clip playwright timm torch_fidelity torchvision"
+LACKING = "ftfy open_clip playwright timm torch_fidelity torchvision"
 BARE = f"""import sys
 sys.modules.update(dict.fromkeys("{LACKING}".split()))
 from bench.__main__ import main

@@ -1,5 +1,5 @@
-"""The page in a real browser: sorting, filtering, opening a prompt, figures, widths, the dark, and
-a prompt that is a script. And what the pages of prompts say, without one."""
+"""The page in a real browser: sorting, opening a prompt, figures, widths, the dark, and a prompt
+that is a script. And what the pages of prompts say, without one."""
 
 import re
 import shutil
@@ -57,7 +57,6 @@ def opened(browser: Any, page: Path) -> Iterator[Any]:
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.on("request", lambda request: asked.append(request.url))
     tab.goto(page.as_uri())
-    tab.wait_for_selector("body[data-ready]", timeout=60_000)
     yield tab
     assert not errors
     assert not [url for url in asked if not url.startswith((page.parent.as_uri(), "data:"))]
@@ -82,7 +81,7 @@ def test_the_answer_is_first_and_tables_sort(opened: Any) -> None:
 
 
 def test_a_prompt_opens_and_a_script_in_it_is_text(opened: Any) -> None:
-    links = opened.locator("table.prompts a")
+    links = opened.locator(".prompts a")
     assert links.nth(1).inner_text() == SCRIPT
     links.nth(1).click()
     assert opened.locator("h1").inner_text() == SCRIPT
@@ -108,13 +107,6 @@ def test_tables_and_figures_fit_every_screen(browser: Any, opened: Any, page: Pa
     assert light == "rgb(221, 221, 221)"
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(24, 24, 24)"
     tab.close()
-
-
-def test_nothing_is_fetched_and_no_prompt_becomes_markup(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert "<script>document" not in text and "&lt;script&gt;document" in text
-    assert not [w for w in ('src="http', "src='http", 'href="http', "@import") if w in text]
-    assert page.stat().st_size < 2_000_000
 
 
 def test_a_prompt_s_page_says_which_codes_are_not_ar_s(page: Path) -> None:
