@@ -52,7 +52,7 @@ CELLS = {
     ("lantern", "CLIP (scenes)"): "30.98 [30.86, 31.11]",
     ("lantern", "CLIP (scenes) - AR"): "-0.22 [-0.34, -0.10]",
     ("eagle2", "CLIP (scenes)"): "31.19 [31.07, 31.32] ≈",
-    ("eagle2", "CLIP (scenes) - AR"): "-0.01 [-0.13, 0.11] ≈",
+    ("eagle2", "CLIP (scenes) - AR"): "-0.01 [-0.13, 0.11]",
     ("lantern", "output TV"): "0.090 [0.080, 0.100] ≤ 0.140",
     ("lantern", "acceptance"): "lantern(k=100, delta=0.2, residual=paper)",
     ("lantern", "TV, tested codes"): "0.090",
