@@ -1,5 +1,5 @@
-"""The tables of decoders, by section: exact, relaxed and unjudged ones with what a reader needs, then
-the details of all.
+"""The tables of decoders, by section: exact, relaxed and unjudged ones with what a reader needs,
+then the details of all.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ SHADES = {
     "text": "#CC79A7", "prefill": "#56B4E9", "draft": "#E69F00", "forward": "#0072B2",
     "accept": "#D55E00", "other": "#BDBDBD", "VQ decode": "#009E73",
 }  # fmt: skip
+BAND: dict[str, Any] = {"color": MUTED, "alpha": 0.2, "linewidth": 0}
 FEWEST_STEPS, DEEPEST = 20, 12  # of acceptance by depth: steps of a share, depths
 MANY = 8  # decoders of which all are named in a figure of speed
 
@@ -56,7 +57,8 @@ def quality_of(entry: Entry, column: str) -> Interval:
 
 
 def frontier(entries: Sequence[Entry], column: str) -> list[Entry]:
-    """The decoders that no other one beats in speed and in quality; all, where they are few."""
+    """AR and the decoders that no other one beats in speed and in quality; all, where they are
+    few."""
     if len(entries) <= MANY:
         return [*entries]
     sign = -1 if column == TV else 1
@@ -74,77 +76,52 @@ def against(run: RunData, column: str) -> Plot | None:
     so both have a figure."""
     from matplotlib.patches import Patch
 
-    colors, panels, handles = style.colors_of(run), [], style.verdicts(run.entries)
     name, side = ("output TV", "left") if column == TV else ("CLIP score", "right")
     caption = f"Up and to the {side} is better. Bars: 95 % intervals." + style.unfair(run)
-    shade: dict[str, Any] = {"color": MUTED, "alpha": 0.2, "linewidth": 0}
-    bands = [section.reseeded(column) for section in run.sections if column == CLIP]
-    if any(math.isfinite(band.half_width) for band in bands):
-        handles.append(Patch(**shade, label="AR under one more seed"))
+    panels: list[Panel] = []
+    handles, colors = style.verdicts(run.entries), style.colors_of(run)
+    if any(math.isfinite(band(section, column).half_width) for section in run.sections):
+        handles.append(Patch(**BAND, label="AR under one more seed"))
     for section in run.sections:
-        sides = {e.name: (quality_of(e, column), speed_of(e))
-                 for e in section.decoders if not e.failed}  # fmt: skip
-        entries = [e for e in section.decoders if e.name in sides
-                   and math.isfinite(sum(one.value for one in sides[e.name]))]  # fmt: skip
-        if all(e.role is Role.BASELINE or (column == TV and e.exact) for e in entries):
+        ok = [e for e in section.decoders if not e.failed]
+        ok = [e for e in ok if math.isfinite(speed_of(e).value + quality_of(e, column).value)]
+        if all(e.role is Role.BASELINE or (column == TV and e.exact) for e in ok):
             continue  # all lie on one line
-
-        def draw(
-            axes: Axes,
-            section: Section = section,
-            entries: Sequence[Entry] = entries,
-            sides: Mapping[str, tuple[Interval, Interval]] = sides,
-        ) -> Points:
-            band = section.reseeded(column) if column == CLIP else UNKNOWN
-            if math.isfinite(band.half_width):
-                axes.axvspan(band.lo, band.hi, **shade)
-            axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
-            for entry in entries:
-                style.point(axes, entry, colors[entry.name], *sides[entry.name])
-            label = section.clip_name if column == CLIP else name
-            better = "lower" if column == TV else "higher"
-            axes.set(xlabel=f"{label}, {better} is better", ylabel="speed-up over AR")
-            axes.grid(visible=True)
-            axes.margins(0.08, 0.1)
-            shown = [e.name for e in frontier(entries, column)]
-            return {n: (sides[n][0].value, sides[n][1].value) for n in shown}
-
-        panels.append(Panel(section.title, 3.2, draw))
-        caption += left_out(section, [e.name for e in entries])
-        if len(entries) > MANY:
+        panels.append(Panel(section.title, 3.2, partial(_against, section, ok, column, colors)))
+        caption += left_out(section, [e.name for e in ok])
+        if len(ok) > MANY:
             caption += " Named: AR, and the decoders that no other one beats in both."
     return style.plot(f"speedup_{column}", f"Speed-up against {name}", caption, panels, handles)
+
+
+def band(section: Section, column: str) -> Interval:
+    """Where AR's figure would lie under one more seed; AR's output TV is 0 under any."""
+    return UNKNOWN if column == TV else section.reseeded(column)
+
+
+def _against(
+    section: Section, entries: Sequence[Entry], column: str, colors: Mapping[str, str], axes: Axes
+) -> Points:
+    seeds = band(section, column)
+    if math.isfinite(seeds.half_width):
+        axes.axvspan(seeds.lo, seeds.hi, **BAND)
+    axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
+    for entry in entries:
+        style.point(axes, entry, colors[entry.name], quality_of(entry, column), speed_of(entry))
+    label = "output TV, lower" if column == TV else f"{section.clip_name}, higher"
+    axes.set(xlabel=f"{label} is better", ylabel="speed-up over AR")
+    axes.grid(visible=True)
+    axes.margins(0.08, 0.1)
+    named = frontier(entries, column)
+    return {e.name: (quality_of(e, column).value, speed_of(e).value) for e in named}
 
 
 def throughput(run: RunData, timed: Sequence[Line]) -> Plot | None:
     """Images per second and speed-up by batch size; what failed is named in the caption."""
     ok = [line for line in timed if not line.error]
-    colors, entries = style.colors_of(run), {entry.name: entry for entry in run.entries}
-    batches = sorted({line.batch for line in ok})
-
-    def draw(axes: Axes, column: str) -> Points:
-        last = {}
-        for name in dict.fromkeys(line.decoder for line in ok):
-            points = [(line.batch, getattr(line, column)) for line in ok if line.decoder == name
-                      and (column != "speedup" or name != line.baseline)]  # fmt: skip
-            points = [(batch, value) for batch, value in points if math.isfinite(value.value)]
-            axes.plot([x for x, _ in points], [y.value for _, y in points], color=colors[name])
-            for batch, value in points:
-                style.point(axes, entries[name], colors[name], batch, value)
-                last[name] = batch, value.value
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(batches, [f"{batch}" for batch in batches], minor=False)
-        axes.set(xlabel="batch size", xlim=(0.8, 2.5 * batches[-1]))  # names: right
-        axes.grid(visible=True, axis="y")
-        if column == "speedup":
-            axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
-        else:
-            axes.set_ylim(bottom=0)
-        return last
-
     panels = [
-        Panel("images per second", 2.6, lambda axes: draw(axes, "images_s")),
-        Panel("speed-up at the same batch", 2.6, lambda axes: draw(axes, "speedup")),
+        Panel("images per second", 2.6, partial(_by_batch, run, ok, "images_s")),
+        Panel("speed-up at the same batch", 2.6, partial(_by_batch, run, ok, "speedup")),
     ]
     caption = (
         "Prefill and decoding; bars are 95 % intervals over calls, where there are enough. "
@@ -157,6 +134,29 @@ def throughput(run: RunData, timed: Sequence[Line]) -> Plot | None:
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
     return style.plot("throughput", "Throughput and speed-up by batch size", caption,
                       panels if ok else [], style.verdicts(run.entries))  # fmt: skip
+
+
+def _by_batch(run: RunData, timed: Sequence[Line], column: str, axes: Axes) -> Points:
+    colors, entries = style.colors_of(run), {entry.name: entry for entry in run.entries}
+    batches = sorted({line.batch for line in timed})
+    last: dict[str, tuple[float, float]] = {}
+    for name in dict.fromkeys(line.decoder for line in timed):
+        points = [(line.batch, getattr(line, column)) for line in timed if line.decoder == name
+                  and (column != "speedup" or name != line.baseline)]  # fmt: skip
+        points = [(batch, value) for batch, value in points if math.isfinite(value.value)]
+        axes.plot([x for x, _ in points], [y.value for _, y in points], color=colors[name])
+        for batch, value in points:
+            style.point(axes, entries[name], colors[name], batch, value)
+            last[name] = batch, value.value
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, [f"{batch}" for batch in batches], minor=False)
+    axes.set(xlabel="batch size", xlim=(0.8, 2.5 * batches[-1]))  # names: right
+    axes.grid(visible=True, axis="y")
+    if column == "speedup":
+        axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
+    else:
+        axes.set_ylim(bottom=0)
+    return last
 
 
 def phases(run: RunData) -> Plot | None:

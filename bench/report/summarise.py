@@ -96,6 +96,6 @@ def failures(run: RunData) -> list[str]:
     """What went wrong in full, of every entry with a failed image."""
     lines = []
     for entry in (e for e in run.entries if e.failed or e.failures):
-        count = f"{entry.failures} of {len(entry.records)} images failed: "
+        count = f"{entry.failures} of {len(entry.records)} images failed: " * bool(entry.failures)
         lines.append(f"{entry.name}: {count}{entry.error}")
     return lines
