@@ -1,8 +1,7 @@
 """The report of a run as figures and sentences, made once for all its writers.
 
 `summarise(run)` derives the headline, tables with their marks, notes and figures. The writers of
-the terminal's text, Markdown, LaTeX (`bench.report.build`) and of the page
-(`bench.report.page`) only set it.
+texts (`bench.report.texts`) and of the page (`bench.report.page`) only set it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables: columns and rows as terminal text, Markdown, LaTeX and CSV.
+"""Tables: columns and rows as terminal text and CSV, and how figures are written.
 
 Why one writer: every command shows figures with intervals, a dash where nothing is known and a mark
 where something failed, in the terminal and in files. Nothing heavy is imported here.
@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.data.clean import for_markdown as escaped
-from bench.data.clean import on_one_line, shown
+from bench.data.clean import on_one_line
 
 if TYPE_CHECKING:
     from metrics.stats import Interval
 
 ABSENT = "—"
 NOISE = "≈"
-APART = "reseed"  # the kind of row that is set apart: slanted, or below a rule
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """One line. kind: what it is of, see `APART`."""
+    """One line. kind: what it is of, for its look."""
 
     cells: Sequence[str]
     kind: str = ""
@@ -114,57 +112,6 @@ def terminal(table: Table) -> str:
         padded = (cell.ljust(size) for cell, size in zip(cells, widths, strict=True))
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
-
-
-def markdown(table: Table) -> str:
-    """A GitHub table below its title: words to the left (the first column always), figures to the
-    right."""
-    sides = [":--" if c.words or not at else "--:" for at, c in enumerate(table.columns)]
-    lines = [f"**{escaped(table.title)}**", ""] if table.title else []
-    lines += [f"| {' | '.join(map(escaped, table.headings))} |", f"|{'|'.join(sides)}|"]
-    for row in table.rows:
-        cells = [escaped(cell) for cell in row.cells]
-        if row.kind == APART:
-            cells = [f"*{cell}*" if cell else "" for cell in cells]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def bullets(lines: Iterable[str]) -> str:
-    """A Markdown list."""
-    return "\n".join(f"* {escaped(line)}" for line in lines)
-
-
-def latex(table: Table, caption: str, notes: Sequence[str] = ()) -> str:
-    """A booktabs `table*`; needs the packages booktabs and graphicx. notes: set below the rows."""
-    lines = [
-        r"\begin{table*}[t]",
-        r"\centering",
-        rf"\caption{{{tex(caption)}}}",
-        r"\resizebox{\linewidth}{!}{%",
-        rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-        r"\toprule",
-        " & ".join(map(tex, table.headings)) + r" \\",
-        r"\midrule",
-    ]
-    for row in table.rows:
-        if row.kind == APART:
-            lines.append(r"\midrule")
-        lines.append(" & ".join(map(tex, row.cells)) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}}"]
-    lines += [rf"\par\smallskip\raggedright\footnotesize {tex(note)}" for note in notes]
-    lines.append(r"\end{table*}")
-    return "\n".join(lines)
-
-
-def tex(text: str) -> str:
-    """For LaTeX: special characters escaped, on one line."""
-    escapes = {
-        "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-        "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-        NOISE: r"$\approx$", "±": r"$\pm$", ABSENT: "--", "τ": r"$\tau$", "<": r"$<$", ">": r"$>$",
-    }  # fmt: skip
-    return "".join(escapes.get(char, char) for char in " ".join(shown(text).split()))
 
 
 def csv_text(lines: Iterable[Mapping[str, Any]]) -> str:

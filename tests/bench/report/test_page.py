@@ -98,6 +98,8 @@ def test_tables_and_figures_fit_every_screen(browser: Any, opened: Any, page: Pa
         "all => all.map(one => one.getBoundingClientRect().width)"
     )
     assert min(wide) > 400 and opened.evaluate("document.documentElement.scrollWidth") <= 1280
+    cut = "[...document.querySelectorAll('.wide')].some(e => e.scrollWidth > e.clientWidth)"
+    assert not opened.evaluate(cut)
     tab = browser.new_page(viewport={"width": 400, "height": 800})
     for address in (page.parent / "prompts" / "0.html", page):
         tab.goto(address.as_uri())

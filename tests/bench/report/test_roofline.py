@@ -13,7 +13,7 @@ from bench.config.schema import FairnessConfig
 from bench.judge.fairness import judge, write_fairness
 from bench.measure.machine_rates import MACHINE, MachineRates
 from bench.records.load import load
-from bench.report import build, roofline
+from bench.report import roofline, texts
 from bench.report.build import ReportPaths, write_report
 from bench.report.headline import regime_lines
 from bench.report.plots import verification
@@ -89,13 +89,13 @@ def test_an_unfair_baseline_marks_every_speed_up_over_it_in_every_form(built: Re
 
 
 def test_fair_and_unknown_baselines_are_said_to_be_so(tmp_path: Path) -> None:
-    text = build.terminal(summarise(load(made(tmp_path / "fair", limit=20.0))))
+    text = texts.terminal(summarise(load(made(tmp_path / "fair", limit=20.0))))
     assert "unfair" not in text
     assert "Baselines are fair: in a quiet moment a step of ar takes" in text
     note = "no floor known: the target X has no `cfg` that gives its shape"
     unknown = tuple(line(str(one["decoder"]), 2.0, note=note) for one in LINES)
     run = load(made(tmp_path / "unknown", unknown))
-    text = " ".join(build.terminal(summarise(run)).split())
+    text = " ".join(texts.terminal(summarise(run)).split())
     assert "unfair" not in text
     names = "ar, lantern, ar_greedy, eagle2_greedy, lantern_greedy"
     assert f"Fairness of the baseline unknown for {names}: {note}." in text
@@ -130,7 +130,7 @@ def test_the_roofline_is_drawn_where_there_is_one(built: ReportPaths, tmp_path: 
     (folder / "fairness.csv").unlink()
     without = summarise(load(folder))
     assert "verification" not in {plot.name for plot in without.plots}
-    text = build.terminal(without)
+    text = texts.terminal(without)
     assert "Time over floor" not in text and "unfair" not in text
     assert any("No roofline was measured" in line for line in without.notices)
 

@@ -10,7 +10,7 @@ from bench.compare import compare
 from bench.judge.fairness import FAIR, Fairness
 from bench.records.load import load
 from bench.records.run_data import Entry, RunData
-from bench.report import build
+from bench.report import texts
 from bench.report.headline import headline
 from bench.report.page import render
 from bench.report.summarise import Report, summarise
@@ -76,13 +76,13 @@ CELLS = {
 
 def test_figures_are_those_of_the_summary_and_noise_is_marked(said):
     assert {(name, at): cells(said, name)[at] for name, at in CELLS} == CELLS
-    text = " ".join(build.terminal(said).split())
+    text = " ".join(texts.terminal(said).split())
     assert "no figures of an AR reseed" in text, "of the greedy decoders"
     assert "its FID (scenes-clip) would lie within 21.40 ± 0.52" in text
     assert "timed in 2 blocks; from block to block ar took 2." in text
     assert "(prediction intervals: twice the difference of the two)" in text
-    assert "| *AR reseed, seed 1* |" in build.markdown(said)
-    assert "With only one AR seed, its luck shifts every row equally." in build.markdown(said)
+    assert "| *AR reseed, seed 1* |" in texts.markdown(said)
+    assert "With only one AR seed, its luck shifts every row equally." in texts.markdown(said)
 
 
 def test_the_headline_is_made_from_the_figures(said):
@@ -96,7 +96,7 @@ def test_the_headline_is_made_from_the_figures(said):
     )
     assert "no speed-up of lantern_chain counts" in doubts
     assert machine == "Measured on Example CPU, 2 cores (bfloat16, 2 threads), batch 1."
-    for text in (build.terminal(said), build.markdown(said)):
+    for text in (texts.terminal(said), texts.markdown(said)):
         words = " ".join(text.split())
         assert words.index("Fastest exact decoder") < words.index("exact decoders")
     page = render(said)
@@ -149,13 +149,13 @@ def test_a_decoder_with_an_eager_piece_is_marked_and_not_the_fastest(run, said):
 
 
 def test_a_failed_decoder_has_a_row_and_its_error_is_said_once(said):
-    text = build.terminal(said)
+    text = texts.terminal(said)
     line = next(line for line in text.splitlines() if line.startswith("lantern_chain"))
     assert line.split() == ["lantern_chain", "failed"]
     failures = text.partition("\nFailures\n")[2]
     assert "8 of 8 images failed: NumericalError: NaN logits at code 17 | row 3" in failures
-    assert r"NumericalError: NaN logits at code 17 \| row 3" in build.markdown(said)
-    assert r"lantern\_chain & failed & " in build.latex(said)
+    assert r"NumericalError: NaN logits at code 17 \| row 3" in texts.markdown(said)
+    assert r"lantern\_chain & failed & " in texts.latex(said)
 
 
 def test_no_figure_is_minus_zero():
@@ -164,10 +164,10 @@ def test_no_figure_is_minus_zero():
 
 
 def test_markup_is_well_formed(said):
-    lines = [line for line in build.markdown(said).splitlines() if line.startswith("|")]
+    lines = [line for line in texts.markdown(said).splitlines() if line.startswith("|")]
     widths = {line.replace(r"\|", "").count("|") for line in lines}
     assert widths == {7, 8, 9}  # of quality and bounds 6, of exact decoders 7, all others 8
-    latex = build.latex(said)
+    latex = texts.latex(said)
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 10
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
     assert "≈" not in latex and "—" not in latex

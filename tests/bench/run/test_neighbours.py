@@ -11,7 +11,7 @@ from bench.__main__ import main
 from bench.measure import busy
 from bench.measure.busy import Reading
 from bench.records.load import load
-from bench.report import build
+from bench.report import texts
 from bench.report.summarise import summarise
 from bench.run.runner import run_study
 from tests.bench import fakes
@@ -86,7 +86,7 @@ def test_a_machine_that_stays_busy_is_waited_for_once_and_gives_no_figure(
     words = [fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path}", *FEW]
     assert main(["run", *words]) == 0
     assert one.slept <= 60, "a minute at the first image, and not for each of the others"
-    shown = " ".join(build.terminal(summarise(load(tmp_path))).split())
+    shown = " ".join(texts.terminal(summarise(load(tmp_path))).split())
     assert "(1) not measured: the machine was busy (cores 48 % taken by others)." in shown
     assert "Of 8 timings 8 were disturbed, which do not count." in shown
     summary = pd.read_csv(tmp_path / "summary.csv").set_index("decoder")

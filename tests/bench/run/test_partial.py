@@ -12,7 +12,7 @@ from bench.__main__ import main
 from bench.console import terminable
 from bench.data.errors import Interrupted
 from bench.records.load import load
-from bench.report import build
+from bench.report import texts
 from bench.report.summarise import summarise
 from bench.run.finish import interruptible
 from tests.bench import fakes
@@ -56,7 +56,7 @@ def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped,
     flag.unlink()
     assert main(["run", *words()]) == 0
     assert not (folder / "partial").exists()
-    assert "partial" not in build.terminal(summarise(load(folder)))
+    assert "partial" not in texts.terminal(summarise(load(folder)))
     assert set(pd.read_csv(folder / "summary.csv").status) == {"ok"}
 
 

@@ -1,0 +1,107 @@
+"""A report as text: for the terminal, as Markdown, as LaTeX."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from bench.data.clean import for_markdown as escaped
+from bench.data.clean import shown
+from bench.report.notes import fairness
+from bench.report.summarise import Report
+from bench.report.table import ABSENT, NOISE, Table
+from bench.report.table import terminal as terminal_table
+
+WIDTH = 132  # columns of text in the terminal; a table may be wider
+APART = "reseed"  # the kind of row that is set apart: slanted, or below a rule
+
+
+def terminal(report: Report) -> str:
+    """All but the details as plain text."""
+    parts = [f"{report.study}: {report.run.folder}", _filled(report.headline)]
+    for block in report.blocks:
+        if block.name == "details":
+            continue
+        notes = _filled(block.notes)
+        if block.name == "table":
+            parts += [*map(terminal_table, block.tables)]
+            parts.append(f"How to read it\n{notes}")
+        else:
+            parts.append(f"{block.title}\n{notes}")
+            parts += map(terminal_table, block.tables)
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _filled(lines: Sequence[str]) -> str:
+    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
+
+
+def markdown(report: Report) -> str:
+    """All of it but provenance as GitHub Markdown."""
+    parts = [f"# {escaped(report.study)}", bullets(report.headline)]
+    for block in report.blocks:
+        parts += [f"# {block.title}"] if block.name != "table" else []
+        parts += [*map(markdown_table, block.tables), bullets(block.notes)]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def markdown_table(table: Table) -> str:
+    """A GitHub table below its title: words to the left (the first column always), figures to the
+    right."""
+    sides = [":--" if c.words or not at else "--:" for at, c in enumerate(table.columns)]
+    lines = [f"**{escaped(table.title)}**", ""] if table.title else []
+    lines += [f"| {' | '.join(map(escaped, table.headings))} |", f"|{'|'.join(sides)}|"]
+    for row in table.rows:
+        cells = [escaped(cell) for cell in row.cells]
+        if row.kind == APART:
+            cells = [f"*{cell}*" if cell else "" for cell in cells]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """A Markdown list."""
+    return "\n".join(f"* {escaped(line)}" for line in lines)
+
+
+def latex(report: Report) -> str:
+    """A booktabs `table*` for each main table; needs the packages booktabs and graphicx."""
+    noise = f"Brackets: 95 % intervals; {NOISE}: not distinguishable from noise."
+    blocks = ["% needs \\usepackage{booktabs,graphicx}"]
+    for at, each in enumerate(report.block("table").tables):
+        below = [*([] if at else report.headline), *fairness(report.run)]
+        blocks.append(latex_table(each, f"{report.study}. {each.title}. {noise}", below))
+    return "\n\n".join(blocks) + "\n"
+
+
+def latex_table(table: Table, caption: str, notes: Sequence[str] = ()) -> str:
+    """A booktabs `table*`; needs the packages booktabs and graphicx. notes: set below the rows."""
+    lines = [
+        r"\begin{table*}[t]",
+        r"\centering",
+        rf"\caption{{{tex(caption)}}}",
+        r"\resizebox{\linewidth}{!}{%",
+        rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+        r"\toprule",
+        " & ".join(map(tex, table.headings)) + r" \\",
+        r"\midrule",
+    ]
+    for row in table.rows:
+        if row.kind == APART:
+            lines.append(r"\midrule")
+        lines.append(" & ".join(map(tex, row.cells)) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}}"]
+    lines += [rf"\par\smallskip\raggedright\footnotesize {tex(note)}" for note in notes]
+    lines.append(r"\end{table*}")
+    return "\n".join(lines)
+
+
+def tex(text: str) -> str:
+    """For LaTeX: special characters escaped, on one line."""
+    escapes = {
+        "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+        "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+        NOISE: r"$\approx$", "±": r"$\pm$", ABSENT: "--", "τ": r"$\tau$", "<": r"$<$", ">": r"$>$",
+        "≤": r"$\le$", "†": r"\dag{}",
+    }  # fmt: skip
+    return "".join(escapes.get(char, char) for char in " ".join(shown(text).split()))
