@@ -6,10 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import style
@@ -18,9 +21,6 @@ from bench.report.scaling import Line, lines
 from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out
 from metrics.stats import UNKNOWN, Interval
 from metrics.traces import steps_by_depth
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 TV, CLIP = "tv_output", "clip"  # columns that speed is drawn against
 SHADES = {
@@ -74,8 +74,6 @@ def against(run: RunData, column: str) -> Plot | None:
     """Speed-up against output TV or CLIP score: which decoders buy speed, and what they pay for it.
     A relaxed rule may lose no CLIP score and still be far from the target, and the other way round,
     so both have a figure."""
-    from matplotlib.patches import Patch
-
     name, side = ("output TV", "left") if column == TV else ("CLIP score", "right")
     caption = f"Up and to the {side} is better. Bars: 95 % intervals." + style.unfair(run)
     panels: list[Panel] = []
@@ -161,8 +159,6 @@ def _by_batch(run: RunData, timed: Sequence[Line], column: str, axes: Axes) -> P
 
 def phases(run: RunData) -> Plot | None:
     """Where the seconds of an image go: one stacked bar a decoder, mean over the timed images."""
-    from matplotlib.patches import Patch
-
     caption = (
         "Mean over the timed images, batch 1. Other: decoding time outside the four timed parts "
         "(cache, bookkeeping). Text and VQ decoding are not part of the speed-up."
@@ -196,8 +192,6 @@ def _stacked(timed: Mapping[str, Mapping[str, float]], axes: Axes) -> Points:
 def verification(run: RunData) -> Plot | None:
     """What verifying more codes costs: milliseconds of a target forward over its codes per row, and
     the least that reading and arithmetic take."""
-    from matplotlib.lines import Line2D
-
     colors = {"least for reading": style.HUES[0], "least for arithmetic": style.HUES[1]}
     handles = [Line2D([], [], linestyle="--", color=c, label=name) for name, c in colors.items()]
     shown = [section for section in run.sections if forwards(run, section)]

@@ -12,24 +12,22 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any
 
+import matplotlib
 import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
 
 from bench.data.files import write_bytes
 from bench.records.run_data import Entry, Role, RunData, Section
 from metrics.stats import Interval
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-P = ParamSpec("P")
-R = TypeVar("R")
 Points = Mapping[str, tuple[float, float]]  # what to write next to which points
 WIDTH, PIXELS = 5.0, 1280  # of a figure: inches, and pixels of its PNG
 SMALL = 10  # points of words inside axes
@@ -76,26 +74,11 @@ class Panel:
     draw: Callable[[Axes], Points]
 
 
-def with_style(draw: Callable[P, R]) -> Callable[P, R]:
-    """Runs a function with the style of all figures."""
-
-    @wraps(draw)
-    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
-        import matplotlib
-
-        with matplotlib.rc_context(STYLE):
-            return draw(*args, **kwargs)
-
-    return inside
-
-
-@with_style
+@matplotlib.rc_context(STYLE)
 def plot(
     name: str, title: str, caption: str, panels: Sequence[Panel], handles: Sequence[Any] = ()
 ) -> Plot | None:
     """A figure of panels below each other; None without one. handles: of the key below them."""
-    from matplotlib.figure import Figure
-
     if not panels:
         return None
     heights = [max(panel.height, 0.5) for panel in panels]
@@ -118,8 +101,6 @@ def plot(
 
 def label(axes: Axes, points: Points) -> None:
     """Writes names next to points, where they cover each other and other points the least."""
-    from matplotlib.transforms import Bbox
-
     figure: Any = axes.figure
     scale, frame = figure.dpi / 72, axes.get_window_extent()
     spots = {name: axes.transData.transform(place) for name, place in points.items()}
@@ -175,8 +156,6 @@ def error_bar(figure: Interval) -> list[list[float]]:
 
 def verdicts(entries: Iterable[Entry]) -> list[Any]:
     """Handles of a key: which marker is which verdict of these decoders."""
-    from matplotlib.lines import Line2D
-
     return [
         Line2D([], [], marker=MARKERS.get(name, NOT_JUDGED), color=MUTED, linestyle="", label=name)
         for name in dict.fromkeys(kind(e) for e in entries if not e.failed)
@@ -197,7 +176,7 @@ def unfair(run: RunData) -> str:
     return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
 
 
-@with_style
+@matplotlib.rc_context(STYLE)
 def save(plot: Plot, folder: Path) -> dict[str, Path]:
     """Format -> file, of `FORMATS`; the same bytes for the same figure."""
     paths = {}
@@ -210,7 +189,7 @@ def save(plot: Plot, folder: Path) -> dict[str, Path]:
     return paths
 
 
-@with_style
+@matplotlib.rc_context(STYLE)
 def inline(plot: Plot) -> Markup:
     """The figure as an SVG element of a page: as wide as there is room, transparent, its words in
     the colour of the text around it, without ids that another figure has too."""
