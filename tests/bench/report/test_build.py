@@ -23,19 +23,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> ReportPaths:
     return write_report(load(write_run(folder, prompts=13)))
 
 
-def test_every_file_is_written_and_no_picture_is_large(built):
+def test_a_report_is_written_small_self_contained_and_escaped(built):
     assert set(built.plots) == PLOTS
     assert max(files["png"].stat().st_size for files in built.plots.values()) < 300_000
     assert built.terminal == (built.folder / "table.txt").read_text(encoding="utf-8")
-
-
-def test_page_is_self_contained_and_escapes_what_it_shows(built):
     page = built.page.read_text(encoding="utf-8")
     sources = re.findall(r'<img src="([^"]*)"', page)
     assert len(sources) == 3 * 11 and page.count('<svg role="img"') == len(PLOTS)
+    assert all(source.startswith("data:image/webp") for source in sources)
     assert not [w for w in ('src="http', "src='http", 'href="http', "@import") if w in page]
     assert len(page) - sum(map(len, sources)) < 1_000_000
-    assert all(source.startswith("data:image/webp") for source in sources)
     assert "row 3 &lt;cond&gt; of 2" in page and "<cond>" not in page
     assert all(f">{made.name}</td>" in page for made in DECODERS)
     for fact in ("0123456789abcdef", "Example CPU, 2 cores", "torch: 2.9.0", "c0ffee"):
