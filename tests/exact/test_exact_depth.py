@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.judge.gate import check_decoder
-from bench.judge.gate.laws import CLOSE, node_law_check, visited
+from bench.judge.gate.laws import CLOSE, node_law_check, node_trace
 from bench.judge.gate.small import GateCase
 from decoders.api import Sampling
 from decoders.verify.cool_sd import Lenience
@@ -101,6 +101,6 @@ def test_a_rule_that_leaves_the_support_must_say_so():
     silent = here("Outside", k=400, delta=0.6)
     for rule, error in ((silent, True), (verifying("lantern.Lantern", k=400), False)):
         case = GateCase(composed(rule=rule), filtered)
-        found = node_law_check(case, visited(case))
+        found = node_law_check(case, node_trace(case))
         assert ("codes with p(x) = 0 are committed" in found.fault) == error
         assert found.evidence["outside"] > 0.01

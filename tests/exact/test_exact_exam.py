@@ -26,8 +26,8 @@ FILTERED = Sampling(temperature=1.0, cfg=2.0, top_p=0.8)
 Finding = tuple[str, str]
 LAW = "do not follow the AR law"
 WHOLE, SIBLINGS = ("whole law", f"images of 3**3 {LAW}"), ("sibling law", f"4 siblings {LAW}")
-LEVELS = ("place law", f"codes of 36 places (each alone) {LAW}")  # of small images
-PLACES, WIDE = ("place law", f"places (each alone) {LAW}"), ("wide", "images of 1024 codes")
+LEVELS = ("place law", f"codes of 36 places {LAW}")  # of small images
+PLACES, WIDE = ("place law", f"places {LAW}"), ("wide", "images of 1024 codes")
 NODES, IMAGES = ("node law", "where 0.0000 is declared"), ("images", f"images of 5**4 {LAW}")
 ALONE, REFILLED = ("batches", "alone than in a batch"), ("batches", "2 rows that are refilled")
 PLACE_100, LATE = ("place law", "first at place 100"), ("late law", "first at place 15")

@@ -70,9 +70,9 @@ def test_an_alarm_is_looked_at_twice_but_not_a_certain_one():
                                 ([1e-30], 1, 1e-30)]:  # fmt: skip
         seen.clear()
         left = iter(values)
-        _, adjusted = statistics.tested(sample, lambda _, left=left: [next(left)])
+        _, adjusted = statistics.sample_and_test(sample, lambda _, left=left: [next(left)])
         assert (len(seen), adjusted) == (looks, kept)
-    _, adjusted = statistics.tested(sample, lambda _: [0.01, 1.0])
+    _, adjusted = statistics.sample_and_test(sample, lambda _: [0.01, 1.0])
     assert adjusted == pytest.approx(0.02)  # of two tests
 
 

@@ -37,7 +37,9 @@ def batches_check(case: GateCase) -> CheckResult:
             differ = codes != whole  # [B, L]
             if not bool(differ.any()):
                 continue
-            if names := _draws(run):
+            with RandomOperations() as random:
+                run.decoder.generate(run.text, run.noise)
+            if names := ", ".join(sorted(random.names)):
                 reason = f"it draws random numbers of its own ({names}), others in every batch"
                 return CheckResult("batches", evidence={"not enumerated": reason})
             image, place = differ.nonzero()[0].tolist()
@@ -62,15 +64,9 @@ def _in_other_batches(run: Trial) -> dict[str, Tensor]:
     return ways
 
 
-def _draws(run: Trial) -> str:
-    """The operations of torch that draw random numbers while a batch is decoded."""
-    with Drawing() as drawing:
-        run.decoder.generate(run.text, run.noise)
-    return ", ".join(sorted(drawing.names))
-
-
-class Drawing(TorchDispatchMode):
-    """Notes operations that draw random numbers. Those of attention do so for dropout alone."""
+class RandomOperations(TorchDispatchMode):
+    """Notes the operations of torch that draw random numbers, except those of attention, which do
+    so for dropout alone."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,14 +1,18 @@
 """The verdict on one decoder, from a handful of checks on small random models.
 
-At any temperature an image's codes are its own, whatever is decoded with it (`batches`). At
-temperature 0 they are AR's, or those that the rule asks for (`greedy`). Else: (1) the law of the
-committed code at every node of a rule, enumerated; p_A against its definition; whether the loop
-uses the rule's acceptance (`laws`); (2) the law of images, enumerated (`whole_law`); (3) sampled
-codes and drafts, with many codes, and of small images that cannot be enumerated (`sampled`). A
-verifier of whole drafts has no (1). A rule that declares a bound does not follow the AR law, so (2)
-and (3) then run its loop, drafter and tree with the exact rule in its place: the loop must be
-right, and (1) says what the rule does. Nothing passes that is not finite: every comparison fails on
-NaN.
+At any temperature an image's codes do not depend on what is decoded with it (`batches`). At
+temperature 0 they are AR's, or those that the rule allows (`greedy`). At other temperatures:
+
+1. The law of the committed code at every node of a rule, enumerated; p_A against its definition;
+   whether the loop uses the rule's acceptance (`laws`). Not for a verifier, which judges drafts
+   whole.
+2. The law of images, enumerated (`whole_law`).
+3. Sampled codes and drafts, of images with many codes, and of small images that cannot be
+   enumerated (`sampled`).
+
+A rule that declares a bound does not follow the AR law. So 2 and 3 then run its loop, drafter and
+tree with the exact rule in its place: the loop must be right, and 1 says what the rule does.
+Nothing passes that is not finite, because every comparison fails on NaN.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import torch
 from bench.data.errors import Failure, attempt
 from bench.judge.gate.batches import batches_check
 from bench.judge.gate.greedy import greedy_check
-from bench.judge.gate.laws import definition_check, loop_check, node_law_check, relaxes, visited
+from bench.judge.gate.laws import definition_check, loop_check, node_law_check, node_trace, relaxes
 from bench.judge.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
 from bench.judge.gate.sampled import images_check, wide_check
 from bench.judge.gate.small import GateCase, checkpoints
@@ -89,13 +93,6 @@ def _require_small_drafter(case: GateCase) -> None:
         )
 
 
-def _with_exact_rule(case: GateCase) -> GateCase:
-    """The composition with the exact rule, whose images follow the AR law."""
-    if case.spec.acceptance is None:
-        return case
-    return replace(case, spec=replace(case.spec, acceptance=EXACT))
-
-
 def _greedy(case: GateCase) -> GateReport:
     result, codes, exact = greedy_check(case)
     loop = [result, batches_check(case)]
@@ -112,29 +109,29 @@ def _greedy(case: GateCase) -> GateReport:
 
 def _sampling(case: GateCase) -> GateReport:
     """The cheap and the exact checks first; images are drawn if none of them finds a fault."""
-    rule, tested, relaxed = list[CheckResult](), case, ""
-    if _by_rule(case.spec):
-        trace = visited(case)
+    rule, relaxed, acceptance = list[CheckResult](), "", case.spec.acceptance
+    ar_case = case  # the composition whose images must follow AR's law
+    if acceptance is not None and not hasattr(resolve(acceptance.target), "verify"):
+        trace = node_trace(case)
         rule = [node_law_check(case, trace)]
         if rule[0].fault:
             return _report(case, "broken", "", rule)
         if relaxes(rule[0].evidence):
-            tested, relaxed = _with_exact_rule(case), _relaxation(rule[0])
+            ar_case = replace(case, spec=replace(case.spec, acceptance=EXACT))
+            relaxed = _relaxation(rule[0])
         rule += [definition_check(case), loop_check(case, trace)]
     batches = batches_check(case)
-    laws = [] if "not enumerated" in batches.evidence else enumeration_checks(tested)
+    laws = [] if "not enumerated" in batches.evidence else enumeration_checks(ar_case)
     if not _claims_law(case):
         return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
-    results = [*rule, batches, wide_check(tested), *laws]
+    results = [*rule, batches, wide_check(ar_case), *laws]
     unfollowed = [law.evidence.get("not followed", 1.0) for law in laws]
-    resolution = 0.0
     if max(unfollowed, default=1.0) >= ENUMERATED and not any(one.fault for one in results):
-        results.append(images_check(tested))
-        resolution = results[-1].evidence["resolution"]
+        results.append(images_check(ar_case))
     if relaxed:
         statement = f"{relaxed}. With the exact rule images follow the AR law"
         return _report(case, "relaxed", statement, results)
-    return _report(case, "exact", "images follow the AR law", results, resolution)
+    return _report(case, "exact", "images follow the AR law", results)
 
 
 def _claims_law(case: GateCase) -> bool:
@@ -152,11 +149,6 @@ def _unclaimed(
     return _report(case, "relaxed", statement, [*loop, *(replace(one, fault="") for one in ar)])
 
 
-def _by_rule(spec: DecoderSpec) -> bool:
-    """Whether an acceptance rule judges drafts node by node; a verifier judges them whole."""
-    return spec.acceptance is not None and not hasattr(resolve(spec.acceptance.target), "verify")
-
-
 def _relaxation(result: CheckResult) -> str:
     """How far a relaxed rule is away, at enumerated nodes of small random models."""
     worst, beyond = result.evidence["worst"], result.evidence["beyond"]
@@ -169,15 +161,11 @@ def _relaxation(result: CheckResult) -> str:
 
 
 def _report(
-    case: GateCase,
-    verdict: Verdict,
-    statement: str,
-    results: list[CheckResult],
-    resolution: float = 0.0,
+    case: GateCase, verdict: Verdict, statement: str, results: list[CheckResult]
 ) -> GateReport:
     """`verdict` and `statement`, unless a result has a fault; with what was checked."""
     if faults := [result.fault for result in results if result.fault]:
-        verdict, statement, resolution = "broken", _sentences(*faults), 0.0
+        verdict, statement = "broken", _sentences(*faults)
     reasons = [r.evidence["not enumerated"] for r in results if "not enumerated" in r.evidence]
     unknown = f"Not enumerated: {reasons[0]}" if reasons else ""
     checked = [result.summary for result in results if result.summary]
@@ -187,7 +175,8 @@ def _report(
     )
     figure = min(1.0, max(finite_or_inf(result.tv) for result in results))
     evidence = {result.name: result.evidence for result in results if result.evidence}
-    return GateReport(verdict, round(figure, DIGITS), f"{detail}.", evidence, resolution)
+    sampled = evidence.get("images", {}).get("resolution", 0.0)
+    return GateReport(verdict, round(figure, DIGITS), f"{detail}.", evidence, sampled)
 
 
 def _sentences(*parts: str) -> str:

@@ -57,7 +57,7 @@ class NodeResult(NamedTuple):
         return f"{words} ({self.node.words}{where})"
 
 
-def visited(case: GateCase) -> Trace:
+def node_trace(case: GateCase) -> Trace:
     """Traces of long images, with nodes visited all over them."""
     run = case.trial(LONG, IMAGES)
     return run.decoder.generate(run.text, run.noise, pairs=2 * BOUNDS / IMAGES).trace
@@ -160,8 +160,9 @@ def _nodes(pairs: VerifiedPairs | None, codebook: int) -> Iterator[Node]:
 
 def _vocabulary(count: int) -> int:
     """The largest vocabulary on which `count` drawn children are enumerable in time."""
-    sizes = (v for v in (LARGEST, 24, 12, 8) if v > count)
-    return next((v for v in sizes if draw_count(v, count) <= MAX_DRAWS // 3), SMALLEST)
+    most = MAX_DRAWS // 3
+    fits = (v for v in (LARGEST, 24, 12, 8) if v > count and draw_count(v, count) <= most)
+    return next(fits, SMALLEST)
 
 
 def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Tensor]]:
@@ -205,14 +206,10 @@ def definition_check(case: GateCase) -> CheckResult:
     for _, p, _ in random_pairs(24, EACH, seed=5):
         test = rule.test(p.expand(24, -1), None, x)
         moved, _, near_edge = reference.at(p.double().expand(24, -1), x)
-        gaps = [test.tv_shift - moved, test.accept - (p + moved).clamp_max(1.0)]
-        worst = max(worst, *(_largest(gap.abs()[~near_edge]) for gap in gaps))
+        gaps = torch.stack([test.tv_shift - moved, test.accept - (p + moved).clamp_max(1.0)])
+        worst = max(worst, finite_or_inf(float(gaps.abs().masked_fill(near_edge, 0.0).amax())))
     fault = f"p_A differs by {worst:.4f} from its definition" * (worst > SLACK)
     return CheckResult("definition", fault, {"largest_difference": worst})
-
-
-def _largest(values: Tensor) -> float:
-    return finite_or_inf(float(values.amax())) if len(values) else 0.0
 
 
 def loop_check(case: GateCase, trace: Trace) -> CheckResult:

@@ -16,13 +16,7 @@ from torch import Tensor
 from bench.judge.gate.reference import ar_probabilities, teacher_laws
 from bench.judge.gate.report import CheckResult
 from bench.judge.gate.small import GateCase
-from bench.judge.gate.statistics import (
-    alarm,
-    draw_pvalues,
-    pearson,
-    resolution,
-    tested,
-)
+from bench.judge.gate.statistics import alarm, draw_pvalues, pearson, resolution, sample_and_test
 from decoders.api import Generation, ImageModel
 from decoders.models.small import fresh_noise, prompts, same_prompt
 
@@ -48,7 +42,7 @@ def images_check(case: GateCase) -> CheckResult:
         images = pearson(met, law * met.sum()) if possible else 0.0
         return [images, *draw_pvalues(root_drafts(sample))]
 
-    _, adjusted = tested(sampler(case, model, seed, BATCH, -(-DRAWN // BATCH)), pvalues)
+    _, adjusted = sample_and_test(sampler(case, model, seed, BATCH, -(-DRAWN // BATCH)), pvalues)
     evidence = {"resolution": resolution(DRAWN, len(law), 3)}
     what = f"images of {vocab}**{length} do not follow the AR law, or their drafts not q"
     summary = f"{DRAWN} sampled images of {vocab} codes"
@@ -84,7 +78,7 @@ def wide_check(case: GateCase) -> CheckResult:
         codes = draw_pvalues(laws(sample), possible=False)
         return [*codes, *draw_pvalues(root_drafts(sample, 1))]
 
-    drawn, adjusted = tested(sampler(case, model, SEED, rows, batches, 0.5), pvalues)
+    drawn, adjusted = sample_and_test(sampler(case, model, SEED, rows, batches, 0.5), pvalues)
     if apart(drawn):  # its numbers are not the noise's
         return CheckResult("wide")
     kind, images = str(dtype).removeprefix("torch."), batches * rows

@@ -18,7 +18,7 @@ CERTAIN = 1e-9  # a p-value below this needs no second look
 MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
 
-def tested(
+def sample_and_test(
     sample: Callable[[], Any], pvalues: Callable[[Any], Sequence[float]]
 ) -> tuple[Any, float]:
     """Samples and tests; once more with new noise after an alarm that may be chance, so that chance

@@ -51,7 +51,7 @@ class WholeLaw:
     forwards: float
 
     @property
-    def away(self) -> Tensor:
+    def tv_by_block(self) -> Tensor:
         """The total variation of each block, by its first place; the least that it can be if not
         all was followed."""
         above = (self.law - self.ar).clamp_min(0.0)
@@ -59,7 +59,7 @@ class WholeLaw:
 
     @property
     def tv(self) -> float:
-        return float(self.away.max())
+        return float(self.tv_by_block.max())
 
 
 def whole_law(
@@ -121,7 +121,7 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
         ("late law", LATE, Free(late, 1, late % 4 == 0)),  # in turns at a first level and at any
     )
     for name, sizes, free in places:
-        words = f"codes of {len(free.first.unique())} places (each alone)"
+        words = f"codes of {len(free.first.unique())} places"
         checks.append(enumeration_check(name, words, plain, sizes, free))
     return checks
 
@@ -142,7 +142,7 @@ def enumeration_check(
     tv, rest, fault = finite_or_inf(law.tv), law.rest, ""
     if tv > CLOSE:
         least = "at least " if rest > COMPLETE else ""
-        first = int((~(law.away <= CLOSE)).int().argmax())
+        first = int((~(law.tv_by_block <= CLOSE)).int().argmax())
         fault = f"{words} do not follow the AR law: TV {least}{tv:.2g}, by enumeration, "
         fault += f"first at place {first}"
     evidence = {"tv": tv, "not followed": rest, "ways": law.rows}

@@ -7,12 +7,10 @@ import pytest
 
 from bench.config.compose import compose_study
 from bench.config.schema import FairnessConfig
-from bench.data.errors import ConfigError
 from bench.judge.fairness import judge, mixed, roofline
 from bench.measure.machine_rates import MachineRates
 from bench.run.finish import finish, unfinished
 from bench.run.summary import COLUMNS
-from decoders.api import DecoderError
 from tests.bench.measure.test_roofline import MEASURE, REAL
 
 LIMITS = FairnessConfig()
@@ -78,8 +76,8 @@ def test_a_compiled_baseline_on_a_processor_is_fair_below_fewer_floors():
         assert verdict("lantern", compiled, floors(over)).verdict == expected
         assert verdict("lantern", compiled.assign(device="cuda"), floors(over)).verdict == "fair"
         assert verdict("lantern", rows(), floors(over)).verdict == "fair"
-    found = verdict("lantern", compiled, floors(2.6))
-    assert "2.6 times its floor of 0.5 ms, at most 2.5 are fair" in found.reason
+    reason = verdict("lantern", compiled, floors(2.6)).reason
+    assert "2.6 times its floor of 0.5 ms, at most 2.5 are fair" in reason
 
 
 @pytest.mark.parametrize("part", ["step", "forward"])
@@ -137,12 +135,6 @@ def test_the_limit_is_a_setting_and_changes_no_rows():
     assert (plain.fairness, strict.fairness) == (FairnessConfig(4.0), FairnessConfig(2.0))
     assert plain.hash == strict.hash, "the rows of a folder do not depend on it"
     assert plain.baselines == ["ar", "ar_greedy"]
-    for word in ("fairness.factor=abc", "fairness.factr=3"):
-        with pytest.raises((ConfigError, DecoderError), match=r"fairness\.factor"):
-            compose_study(["study=smoke", word])
-    for bad in (1.0, 0.0, -3.0, math.inf):
-        with pytest.raises(DecoderError, match=r"factor must be (above 1|a finite)"):
-            FairnessConfig(bad)
 
 
 @pytest.mark.parametrize("quiet_again", [True, False])
