@@ -57,7 +57,7 @@ class ImageText:
         self.tokens(captions)
 
     def note(self, captions: Sequence[str]) -> str:
-        """What a reader of their scores must know of them; "" for nothing."""
+        """A caution for readers of the scores of these captions; "" where there is none."""
         return ""
 
     def text_features(self, captions: Sequence[str]) -> Tensor:

@@ -35,7 +35,7 @@ class Extractor(nn.Module):
 
 
 class ScenesClipFeatures(Extractor):
-    """Of images of the network's own size."""
+    """Features of images that have the network's size."""
 
     name, layer = NAME, LAYER
 

@@ -41,7 +41,7 @@ class Moments:
 
     @classmethod
     def of(cls, features: Tensor) -> Moments:
-        """Of rows [n >= 1, E]."""
+        """The moments of rows [n >= 1, E]."""
         rows = features.double().cpu().numpy()
         mean = rows.mean(0)  # [E]
         centred = rows - mean
@@ -53,8 +53,9 @@ class Moments:
         return self.scatter / (self.count - 1)
 
     def without(self, part: Moments) -> Moments:
-        """Of this set less a part of it, by the pooled formulas (Chan, Golub and LeVeque 1979),
-        stable where sums of squares are not: M = M_a + M_b + d d^T n_a n_b / n, d = m_b - m_a."""
+        """The moments of this set without a part of it, by the pooled formulas (Chan, Golub and
+        LeVeque 1979), stable where sums of squares are not:
+        M = M_a + M_b + d d^T n_a n_b / n, d = m_b - m_a."""
         count = self.count - part.count
         mean = (self.count * self.mean - part.count * part.mean) / count
         step = part.mean - mean
@@ -152,7 +153,7 @@ def _kernel(products: Tensor, width: int) -> Tensor:
 
 
 def _sums(rows: Tensor, others: Tensor) -> Tensor:
-    """Of every row [n, E], the kernel's sum over the others [m, E]; [n]."""
+    """The kernel's sum over the others [m, E] for each row [n, E]; [n]."""
     width = rows.shape[1]
     return torch.cat([_kernel(part @ others.T, width).sum(1) for part in rows.split(_BLOCK)])
 

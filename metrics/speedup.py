@@ -87,7 +87,7 @@ class Speedup:
         return (float(e.var(ddof=1)) / len(e), len(e) - 1) if len(e) > 1 else (0.0, math.inf)
 
     def interval(self) -> Interval:
-        """Of 95 %, symmetric in the logarithm; NaN where the error is not known."""
+        """The 95 % interval, symmetric in the logarithm; NaN where the error is not known."""
         error, freedom = self.error
         reach = math.exp(float(stdtrit(freedom, SIDE)) * error)
         return Interval(self.value, self.value / reach, self.value * reach)
@@ -135,8 +135,8 @@ def speedup(baseline: Timings, decoder: Timings) -> Speedup | None:
 
 
 def variance_of_mean(y: np.ndarray) -> float:
-    """Of a series [B] in time order whose neighbours may be alike: s^2 / B (1 + r) / (1 - r), r the
-    lag-1 autocorrelation without its bias."""
+    """The variance of the mean of a series [B] in time order whose neighbours may be alike:
+    s^2 / B (1 + r) / (1 - r), r the lag-1 autocorrelation without its bias."""
     count, off = len(y), y - y.mean()
     total = float((off**2).sum())
     if total == 0:

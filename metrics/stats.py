@@ -158,7 +158,8 @@ class NonInferiority:
 
 
 def non_inferiority(mean: float, sd: float, count: int, margin: float) -> NonInferiority:
-    """Of a mean difference over `count` >= 2 prompts with standard deviation `sd`."""
+    """Whether a mean difference over `count` >= 2 prompts with standard deviation `sd` is above
+    -margin, at 95 %."""
     reach = float(stdtrit(count - 1, 0.95)) * sd / math.sqrt(count)
     if mean - reach > -margin:
         return NonInferiority(NOT_WORSE, margin)

@@ -186,7 +186,7 @@ def _changed(spec: SceneSpec, attribute: str, second: bool, rng: np.random.Gener
 
 
 def labels_of(specs: Sequence[SceneSpec]) -> Tensor:
-    """What a viewer could name, as class numbers [n, len(_CLASSES)] int64, -100 where nothing is.
+    """Class numbers of all that a viewer could name, [n, len(_CLASSES)] int64; -100 for nothing.
 
     Arrangement (alone, side by side, stacked), background kind and colour, then size, texture,
     colour and shape of the left or upper object and of the right or lower one. Which object the
