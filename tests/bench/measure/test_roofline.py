@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.judge.fairness import roofline
 from bench.measure.machine_rates import MACHINE, MachineRates, read_rates
-from bench.measure.roofline import TargetCost, measure_machine, target_cost
+from bench.measure.roofline import TargetCost, target_cost
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from decoders.models.small import random_model
@@ -85,45 +85,37 @@ def test_rates_are_kept_and_known_again(tmp_path):
     assert read_rates(tmp_path / "nowhere") is None
 
 
-def test_the_best_rates_of_several_moments_count(model, tmp_path, monkeypatch):
-    moments = iter([(20e9, 120e9), (40e9, 100e9), (10e9, 80e9)])
-    names = ("step_bytes_per_s", "operations_per_s")
-    monkeypatch.setattr(MEASURE, lambda *_: dict(zip(names, next(moments), strict=True)))
-    best = [measure_machine(tmp_path, model, "here") for _ in range(3)][-1]
-    assert best == MachineRates("here", 40e9, 120e9) == read_rates(tmp_path / MACHINE)
-
-
 def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     fake_study, monkeypatch
 ):
-    seen = []
+    timed = []  # prompts of AR that were timed before each moment
 
     def measured(*_) -> dict[str, float]:
-        seen.append(
+        timed.append(
             len({r["prompt_index"] for r in fakes.recorded(folder) if r["decoder"] == "ar"})
         )
-        best = 9e15 if len(seen) == 2 else 3e15  # no step is below its floor
-        return {"step_bytes_per_s": best, "operations_per_s": 1e15}
+        rate = 9e15 if len(timed) == 2 else 3e15  # no step is below its floor
+        return {"step_bytes_per_s": rate, "operations_per_s": 1.2e16 - rate}
 
     monkeypatch.setattr(MEASURE, measured)
     config = fake_study(*REAL, "latency.blocks=2")
     folder = Path(config.run_dir)
     result = run_study(config)
-    assert seen == [0, 1, 2], "before each block, and after the last"
+    assert timed == [0, 1, 2], "before each block, and after the last"
     run_study(config)
-    assert len(seen) == 3, "nothing was timed again"
+    assert len(timed) == 3, "nothing was timed again"
     (folder / "records.parquet").unlink()
     result = run_study(config)
-    assert len(seen) == 4, "as if stopped after its last image, before the moment behind it"
+    assert len(timed) == 4, "as if stopped after its last image, before the moment behind it"
     finish(config, result)
-    assert len(seen) == 4 and read_rates(folder / MACHINE).step_bytes_per_s == 9e15
-    table = pd.read_csv(folder / "roofline.csv")
-    assert (table.bytes_per_s == 9e15).all(), "the best of all sessions"
+    assert len(timed) == 4
+    best = MachineRates(result.rows.cpu.iloc[0], 9e15, 9e15)
+    assert read_rates(folder / MACHINE) == best, "of all moments in all sessions"
+    assert (pd.read_csv(folder / "roofline.csv").bytes_per_s == 9e15).all()
 
 
-def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, monkeypatch):
-    config = fake_study(*REAL)
-    result = run_study(config)
+def test_a_run_leaves_its_roofline(fake_run):
+    config, result = fake_run(*REAL)
     finish(config, result)
     table = pd.read_csv(result.path / "roofline.csv").set_index("decoder")
     rates = read_rates(result.path / MACHINE)
@@ -141,26 +133,17 @@ def test_a_run_leaves_its_roofline_and_measures_the_machine_once(fake_study, mon
     assert tree.step_over_floor > tree.forward_over_floor > 1 and 0 < tree.accept_share < 1
     assert list(pd.read_csv(result.path / "fairness.csv").decoder) == ["ar", "eagle2"]
 
-    def again(*_) -> dict[str, float]:
-        raise AssertionError("the machine was measured a second time")
 
-    monkeypatch.setattr(MEASURE, again)
-    finish(config, result)
-    after = pd.read_csv(result.path / "roofline.csv").set_index("decoder")
-    assert after.loc["ar"].ar_floor_ms == ar.ar_floor_ms
-
-
-def test_a_step_that_is_one_graph_is_timed_as_a_whole(fake_study):
+def test_a_step_that_is_one_graph_is_timed_as_a_whole(fake_run):
     """A backend that records the whole step charges no time to draft, forward and accept."""
-    config = fake_study(*REAL)
-    result = run_study(config)
+    _, result = fake_run(*REAL)
     rows = result.rows.copy()
     for name in ("seconds_draft", "seconds_forward", "seconds_accept"):
         rows[name] = 0.0
     table = roofline(result.path, result.model, result.variants, rows).set_index("decoder")
     ar, tree = table.loc["ar"], table.loc["eagle2"]
-    own = rows[rows.decoder == "ar"]
-    whole = ((own.seconds_total - own.seconds_prefill) / own.nfe).median()
+    steps = rows[rows.decoder == "ar"]
+    whole = ((steps.seconds_total - steps.seconds_prefill) / steps.nfe).median()
     assert ar.ar_ms == ar.step_ms == pytest.approx(1e3 * whole)
     assert ar.ar_over_floor > 1, "the fairness gate judges it all the same"
     assert math.isnan(tree.forward_ms) and math.isnan(tree.draft_ms)
