@@ -78,19 +78,19 @@ class Load:
 
 def read() -> Reading:
     """The counts now. Takes a tenth of a millisecond."""
-    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
     tick = 1 / os.sysconf("SC_CLK_TCK")
     try:
         lines = [line.split() for line in STAT.read_text().splitlines()]
     except FileNotFoundError:  # no Linux
         lines = []
-    mine = [line for line in lines if line[0] in {f"cpu{number}" for number in own}]
-    known = bool(mine) and all(len(line) > STEAL for line in mine)
-    busy = tick * sum(int(line[at]) for line in mine for at in BUSY) if known else math.nan
-    steal = tick * sum(int(line[STEAL]) for line in mine) if known else math.nan
+    cores = [line for line in lines if line[0] in {f"cpu{number}" for number in allowed}]
+    counted = bool(cores) and all(len(line) > STEAL for line in cores)
+    busy = tick * sum(int(line[at]) for line in cores for at in BUSY) if counted else math.nan
+    steal = tick * sum(int(line[STEAL]) for line in cores) if counted else math.nan
     stopped, seconds = quota.held_back()
-    cores = len(mine) or 1
-    return Reading(perf_counter(), process_time(), busy, steal + seconds, cores, tick, stopped)
+    stolen, count = steal + seconds, len(cores) or 1
+    return Reading(perf_counter(), process_time(), busy, stolen, count, tick, stopped)
 
 
 def between(before: Reading, after: Reading) -> Load:

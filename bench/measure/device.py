@@ -87,15 +87,15 @@ def present(name: str, setting: str = "backend.device") -> torch.device:
     """The device of a name: cpu or cuda, with or without `:<number>`. Raises ConfigError where the
     name is unknown, the device is not there, or this process was forked too late."""
     require_unforked()
-    found = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
-    if found is None:
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", name)
+    if match is None:
         raise ConfigError(
             f"{setting}={name!r} is no device that this project runs on; use cpu, cuda, or cuda "
             "with a number, as cuda:1"
         )
     # A ROCm build of torch calls its devices cuda too.
     count = 0 if torch.version.hip else torch.cuda.device_count()
-    if name != "cpu" and int(found[1] or 0) >= count:
+    if name != "cpu" and int(match[1] or 0) >= count:
         raise ConfigError(
             f"{setting}={name} is not there: this torch ({torch.__version__}) sees {count} CUDA "
             f"devices. Use {setting.removesuffix('.device')}=cpu, or install a driver and a CUDA "

@@ -34,9 +34,9 @@ def cores() -> float:
     least = math.inf
     for folder in groups():
         for names in QUOTAS:
-            found = " ".join(_read(folder / name) for name in names).split()
-            if len(found) == 2 and found[0].isdecimal() and int(found[1]):  # not "max", not -1
-                least = min(least, int(found[0]) / int(found[1]))
+            texts = " ".join(_read(folder / name) for name in names).split()
+            if len(texts) == 2 and texts[0].isdecimal() and int(texts[1]):  # not "max", not -1
+                least = min(least, int(texts[0]) / int(texts[1]))
     return least
 
 
