@@ -110,7 +110,7 @@ class CausalLM(nn.Module):
         self.config = model.config.get_text_config(decoder=True)
         self.places = require_positions(self.config, prefix + self.length)
         try:
-            self.compare(own=head is not None)
+            self.compare(separate_head=head is not None)
         except UNFIT as error:
             if isinstance(error, DecoderError):
                 raise
@@ -126,14 +126,14 @@ class CausalLM(nn.Module):
         return int(self.config.hidden_size)
 
     @torch.no_grad()
-    def compare(self, own: bool) -> None:
+    def compare(self, separate_head: bool) -> None:
         """Compares with a forward of the model's own over a few codes: the same codes behind two
-        padded positions must give the same logits here. own: the head is no part of the model's
-        forward. Raises DecoderError where they do not."""
+        padded positions must give the same logits here. separate_head: the head is no part of the
+        model's forward. Raises DecoderError where they do not."""
         ids = self.code_tokens[None, : min(8, self.vocab_size)]  # [1, T]
         codes, pads = torch.arange(ids.shape[1], device=ids.device)[None], 2
         x = self.embed(codes)  # [1, T, D]
-        if own:
+        if separate_head:
             states = self.decoder(inputs_embeds=x, use_cache=False)
             right = self.output(states.last_hidden_state)
         else:
@@ -144,8 +144,8 @@ class CausalLM(nn.Module):
         x = F.pad(x, (0, 0, pads, 0))
         mask, slots = causal_mask(places >= 0), cache.flat_index(places + pads)
         hidden = self._run(x, places.clamp_min(0), mask, SlotCache(cache, slots))
-        found = self.logits(hidden[:, pads:])
-        error = float((found - right).float().abs().max() / right.float().std().clamp_min(1e-6))
+        logits = self.logits(hidden[:, pads:])
+        error = float((logits - right).float().abs().max() / right.float().std().clamp_min(1e-6))
         most = EXACT if right.dtype == torch.float32 else ROUGH
         if not error <= most:
             raise DecoderError(
@@ -213,9 +213,9 @@ class CausalLM(nn.Module):
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
         """The states [B, L, D] that predict the codes [B, L], without a cache: all codes are known.
         drop [B] bool: rows without their caption."""
-        prompt, seen = self.words(text.token_ids(drop)), self.embed(codes[:, :-1])
-        valid = F.pad(text.valid(drop), (0, seen.shape[1]), value=True)  # [B, P + L - 1]
-        hidden = self._run(torch.cat([prompt, seen], 1), positions(valid), causal_mask(valid))
+        prompt, embedded = self.words(text.token_ids(drop)), self.embed(codes[:, :-1])
+        valid = F.pad(text.valid(drop), (0, embedded.shape[1]), value=True)  # [B, P + L - 1]
+        hidden = self._run(torch.cat([prompt, embedded], 1), positions(valid), causal_mask(valid))
         return hidden[:, self.prefix - 1 :]
 
 
@@ -238,19 +238,19 @@ def head_rows(model: Any, tokens: Tensor) -> nn.Linear:
     """The rows of a model's head that predict these tokens [V]; of consecutive tokens no copy."""
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or int(tokens.max()) >= head.out_features:
-        found = f"{head.out_features} rows" if isinstance(head, nn.Linear) else type(head).__name__
+        size = f"{head.out_features} rows" if isinstance(head, nn.Linear) else type(head).__name__
         raise DecoderError(
             f"the head of {type(model).__name__} must be a matrix with a row for each token up to "
-            f"{int(tokens.max())}, found {found}; give the one of the codes as `head`"
+            f"{int(tokens.max())}, found {size}; give the one of the codes as `head`"
         )
     first = int(tokens[0])
     row = torch.arange(first, first + len(tokens), device=tokens.device)
     rows: Any = slice(first, first + len(tokens)) if torch.equal(row, tokens) else tokens
     with torch.device("meta"):
-        made = nn.Linear(head.in_features, len(tokens), bias=head.bias is not None)
+        linear = nn.Linear(head.in_features, len(tokens), bias=head.bias is not None)
     for name, values in head.named_parameters():
-        setattr(made, name, nn.Parameter(values.detach()[rows], requires_grad=False))
-    return made
+        setattr(linear, name, nn.Parameter(values.detach()[rows], requires_grad=False))
+    return linear
 
 
 def require_positions(config: Any, needed: int) -> int:

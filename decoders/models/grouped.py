@@ -88,24 +88,24 @@ class Schedule:
     def forwards(self) -> list[list[tuple[int, int]]]:
         """(source, place) of every query, for each forward behind the prefix; the k-th predicts
         code k of the next group. source: the code at a place, or L + j, learned token j."""
-        size, found = sum(map(len, self.groups)), []
+        size, queries = sum(map(len, self.groups)), []
         for group, later in zip(self.groups, self.groups[1:], strict=False):
             tokens = range(len(later) - len(group))
-            found.append([(size + j, later[j]) for j in tokens] + [(i, i) for i in group])
-        return found
+            queries.append([(size + j, later[j]) for j in tokens] + [(i, i) for i in group])
+        return queries
 
     def line(self, prefix: int) -> dict[str, Tensor]:
         """Tables of all queries of an image in order, see `Grouped`. On the CPU."""
-        queries = [(*query, step) for step, own in enumerate(self.forwards) for query in own]
+        queries = [(*query, step) for step, every in enumerate(self.forwards) for query in every]
         source, place, turn = (list(column) for column in zip(*queries, strict=True))
         predictor = [0] * sum(map(len, self.groups))
         for step, group in enumerate(self.groups[1:]):
             first = 1 + turn.index(step)
             for k, at in enumerate(group):
                 predictor[at] = first + k
-        found = {"source": source, "place": place, "predictor": predictor}
-        found["turn"] = [*range(-prefix, 0), *turn]
-        return {name: torch.tensor(values, device="cpu") for name, values in found.items()}
+        table = {"source": source, "place": place, "predictor": predictor}
+        table["turn"] = [*range(-prefix, 0), *turn]
+        return {name: torch.tensor(values, device="cpu") for name, values in table.items()}
 
 
 class Grouped(Transformer):

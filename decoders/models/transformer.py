@@ -128,12 +128,12 @@ def prefix_mask(valid: Tensor, cfg: TransformerConfig, turn: Tensor | None = Non
     ``pads="released"`` a padded query sees, as in the released float32 code, all positions up to
     itself and the whole caption, all alike, as its query is zero (METHODS 6).
     """
-    seen = causal_mask(valid, turn)
+    visible = causal_mask(valid, turn)
     if cfg.pads != "released":
-        return seen
+        return visible
     caption = valid & (torch.arange(valid.shape[1], device=valid.device) < cfg.prefix)
     before = causal_mask(torch.ones_like(valid), turn)
-    return torch.where(valid[:, :, None], seen, before | caption[:, None, :])
+    return torch.where(valid[:, :, None], visible, before | caption[:, None, :])
 
 
 class Transformer(nn.Module):
@@ -151,8 +151,8 @@ class Transformer(nn.Module):
         self.length, self.prefix = cfg.length, cfg.prefix
         embedders = {"caption": CaptionEmbedder, "class": LabelEmbedder}
         # None where the prefix is tokens of the model's own embedding.
-        made = embedders.get(cfg.conditioning)
-        self.cls_embedding: Any = None if made is None else made(cfg)
+        embedder = embedders.get(cfg.conditioning)
+        self.cls_embedding: Any = None if embedder is None else embedder(cfg)
         self.tok_embeddings = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
         self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.layers))
         self.norm = RMSNorm(cfg.width, cfg.norm_eps)

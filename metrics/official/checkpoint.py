@@ -79,19 +79,19 @@ class Weights:
 
 
 def locate(
-    keys: Iterable[str], given: Mapping[str, str | None], folder: Path | None = None
+    keys: Iterable[str], settings: Mapping[str, str | None], folder: Path | None = None
 ) -> dict[str, Weights]:
-    """The files of these keys: as `given`, else under `folder` by their public names.
+    """The files of these keys: as `settings` name them, else under `folder` by their public names.
 
     folder None: `FOLDER`. Raises MetricError for an unknown key, and one that lists all files that
     are missing. Logs a warning for a file whose SHA-256 is not the one in its public name.
     """
-    for key in given:
+    for key in settings:
         if key not in FILES:
             raise MetricError(f"there are no weights {key!r}; known: {', '.join(FILES)}")
     paths, missing = {}, []
     for key in keys:
-        named, file = given.get(key), FILES[key]
+        named, file = settings.get(key), FILES[key]
         usual = file.places(folder)
         files = [
             path for path in ([Path(named).expanduser()] if named else usual) if path.is_file()

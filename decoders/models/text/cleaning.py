@@ -71,7 +71,7 @@ class _Text(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.found: list[str] = []
+        self.parts: list[str] = []
         self.hidden = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -82,7 +82,7 @@ class _Text(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self.hidden:
-            self.found.append(data)
+            self.parts.append(data)
 
 
 def clean(caption: str) -> str:
@@ -113,4 +113,4 @@ def _without_tags(text: str) -> str:
     parser = _Text()
     parser.feed(text)
     parser.close()
-    return "".join(parser.found)
+    return "".join(parser.parts)

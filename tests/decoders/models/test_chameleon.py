@@ -112,15 +112,6 @@ def test_heads_that_share_one_norm_load_alike(hf, folder, tmp_path):
     assert not torch.equal(other[0], other[1])  # by head, where they are given by head
 
 
-def test_codes_are_the_tokens_transformers_maps_them_to(hf, folder):
-    mapping = hf.model.vocabulary_mapping
-    anole, lumina = load(folder, False).target, load(folder, True).target
-    expected = mapping.img2bpe_mapping_tensor.long()
-    assert torch.equal(anole.code_tokens, expected)
-    assert lumina.code_tokens.tolist() == [*expected.tolist(), C.token_of(C.CODES)]
-    assert torch.equal(lumina.output.weight, hf.lm_head.weight[lumina.code_tokens])
-
-
 def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
     every = torch.zeros(1, 14, 9)
     places = torch.arange(14)[None]

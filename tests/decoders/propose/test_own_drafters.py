@@ -23,6 +23,7 @@ from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.training.losses import LossConfig, acceptance, aligned, drafter_loss, logits_at
 from decoders.training.states import (
+    Drafted,
     Images,
     Learner,
     States,
@@ -125,6 +126,31 @@ def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(state[key], value)
     with pytest.raises(DecoderError, match="has no drafter 'nothing'; it has: eagle"):
         kind(MODEL, "nothing")
+
+
+def test_acceptance_is_one_for_a_drafter_that_knows_the_states() -> None:
+    class Oracle(EagleLearner):
+        def draft(self, states, roots, depth, noise=None):  # type: ignore[no-untyped-def]
+            return [
+                Drafted(d.places, states.hidden[:, TARGET.prefix - 1 + d.places], d.head)
+                for d in super().draft(states, roots, depth, noise)
+            ]
+
+    oracle = Oracle(MODEL)
+    rates = acceptance(oracle, TARGET, [some_states(oracle)], SAMPLING, 4)
+    assert rates.overlap == pytest.approx([1.0] * 4)
+    assert rates.agree == [1.0] * 4
+    assert rates.chain_length() == pytest.approx(5.0)
+    assert rates.chain_length(2) == pytest.approx(3.0)
+
+
+def test_single_rows_are_compared_without_guidance() -> None:
+    learner = EagleLearner(MODEL, "eagle")
+    images = some_states(learner).images
+    single = target_states(TARGET, images, torch.tensor([True, False, False]))
+    rows = learner.draft(single, torch.tensor([0]), 1)[0]
+    assert logits_at(rows, 3, 2.0).shape == (3, LENGTH - 1, 24)
+    torch.testing.assert_close(logits_at(rows, 3, 2.0), TARGET.logits(rows.hidden))
 
 
 # ---- Falcon's blocks, GRIFFIN's mask -------------------------------------------------------------

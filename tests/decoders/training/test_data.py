@@ -15,7 +15,6 @@ from decoders.api import DecoderError, Sampling
 from decoders.models.small import random_model
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
-from decoders.tiny import bundle
 from decoders.tiny.scenes.source import Scenes
 from decoders.training.data import DataConfig, StateData
 from decoders.training.sources import Listed, pictures
@@ -98,13 +97,6 @@ def test_bad_captions_and_pictures_are_refused(tmp_path: Path) -> None:
         Scenes(MODEL).images("train", [0])
     with pytest.raises(DecoderError, match="pictures of 64 pixels are 1024 codes"):
         Scenes(with_vq()).images("train", [0])  # type: ignore[arg-type]
-
-
-def test_scenes_are_a_function_of_their_index() -> None:
-    source = Scenes(bundle.load(dtype="float32", drafters=False))
-    some = source.images("train", [3, 5])
-    assert torch.equal(source.images("train", [5]).codes[0], some.codes[1])
-    assert not torch.equal(source.images("valid", [5]).codes[0], some.codes[1])
 
 
 def test_paired_states_are_those_of_decoding_with_and_without_the_caption() -> None:
