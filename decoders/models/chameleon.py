@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -72,32 +71,17 @@ def lumina_template(grid: int) -> Template:
     return Template(text, (START,), (SEPARATOR, *image), uncond=image)
 
 
-@dataclass(frozen=True)
-class Family:
-    """template: of prompts, by the grid. row_end: the token that closes a row of the grid."""
-
-    name: str
-    template: Callable[[int], Template]
-    row_end: str | None = None
-
-
-ANOLE = Family("Anole", anole_template)
-LUMINA = Family("Lumina-mGPT", lumina_template, "<reserved08799>")
-
-
 def config_of(
-    family: Family, opened: Checkpoint, codes: int, grid: int, prefix: int
+    opened: Checkpoint, codes: int, grid: int, prefix: int, row_end: bool
 ) -> TransformerConfig:
     """The target's shape from config.json; codes: V, the row end included. Raises DecoderError
-    where the checkpoint is another family's, or a variant that is not computed here."""
+    where the checkpoint is another model's, or a variant that is not computed here."""
     config = opened.config
     if missing := [name for name in NEEDED if name not in config]:
         raise DecoderError(
-            f"{opened.path} is no {family.name} checkpoint: its config.json must say "
-            f"{some(missing)}"
+            f"{opened.path} is no Chameleon checkpoint: its config.json must say {some(missing)}"
         )
-    heads = int(config["num_attention_heads"])
-    _refuse(opened, family)
+    _refuse(opened)
     rope = config.get("rope_parameters") or {}
     base = rope.get("rope_theta", config.get("rope_theta", 10000.0))
     cfg = TransformerConfig(
@@ -107,14 +91,14 @@ def config_of(
         prefix=prefix,
         width=int(config["hidden_size"]),
         layers=int(config["num_hidden_layers"]),
-        heads=heads,
+        heads=int(config["num_attention_heads"]),
         ffn=int(config["intermediate_size"]),
         norm_eps=float(config.get("rms_norm_eps", 1e-5)),
         conditioning="tokens",
         positions="line",
         prefix_rope="identity",
         rope_base=fitted(f"{opened.path}: config.json: rope_theta", base, Positive),
-        row_end=family.row_end is not None,
+        row_end=row_end,
         qk_norm=True,
     )
     places = int(config.get("max_position_embeddings", 4096))
@@ -126,7 +110,7 @@ def config_of(
     return cfg
 
 
-def _refuse(opened: Checkpoint, family: Family) -> None:
+def _refuse(opened: Checkpoint) -> None:
     """DecoderError for what this code does not compute."""
     config = opened.config
     heads = config["num_attention_heads"]
@@ -150,7 +134,7 @@ def _refuse(opened: Checkpoint, family: Family) -> None:
     if refused:
         raise DecoderError(
             f"{opened.path}: config.json has {'; '.join(refused)}, which is not computed here; "
-            f"{family.name} has none of it"
+            "Anole and Lumina-mGPT have none of it"
         )
 
 
@@ -167,7 +151,8 @@ def require_grid(opened: Checkpoint, grid: int) -> None:
 
 
 def load_model(
-    family: Family,
+    template_of: Callable[[int], Template],
+    row_end: str | None,
     name: str,
     checkpoint: str,
     grid: int,
@@ -180,18 +165,19 @@ def load_model(
     cfg: float = 3.0,
     top_k: int = 2000,
 ) -> ImageModel:
-    """checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest
+    """template_of: of prompts, by the grid. row_end: the token that closes a row of the grid.
+    checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest
     prompt, its template included. tokenizer: folder, file or hub id of the VQ tokenizer; None: in
     or next to the checkpoint, else no pictures. text: the same of the text tokenizer. drafters:
     names for drafter checkpoints. cfg, top_k: the usual sampling. Raises DecoderError.
     """
     place, kind = torch.device(device), dtype_of(dtype)
-    opened = open_checkpoint(checkpoint, what=f"{family.name} target")
-    layout, template = layout_of(opened, family.name, [LAYOUT]), family.template(grid)
-    if family.row_end is None:
+    opened = open_checkpoint(checkpoint, what="Chameleon target")
+    layout, template = layout_of(opened, "Chameleon", [LAYOUT]), template_of(grid)
+    if row_end is None:
         require_grid(opened, grid)
-    tokens = code_tokens(opened, text, CODE, family.row_end, TOKENIZERS)
-    shape = config_of(family, opened, len(tokens), grid, prefix)
+    tokens = code_tokens(opened, text, CODE, row_end, TOKENIZERS)
+    shape = config_of(opened, len(tokens), grid, prefix, row_end is not None)
     pictures, digests = load_pictures(
         CHAMELEON, opened, tokenizer, len(tokens), grid, place, shape.row_end
     )
@@ -209,11 +195,12 @@ def load_model(
 
 
 load_anole = partial(
-    load_model, ANOLE, name="anole_7b", checkpoint="leloy/Anole-7b-v0.1-hf", grid=32
+    load_model, anole_template, None, name="anole_7b", checkpoint="leloy/Anole-7b-v0.1-hf", grid=32
 )  # 32 x 32 codes are 512 pixels
 load_lumina = partial(
     load_model,
-    LUMINA,
+    lumina_template,
+    "<reserved08799>",
     name="lumina_mgpt_7b_768",
     checkpoint="Alpha-VLLM/Lumina-mGPT-7B-768",
     grid=48,
