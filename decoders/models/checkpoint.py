@@ -47,9 +47,6 @@ class Checkpoint:
     def folder(self) -> Path:
         return self.path if self.path.is_dir() else self.path.parent
 
-    def keys(self) -> set[str]:
-        return set(self.index)
-
     def shape(self, name: str, dims: int | None = None) -> tuple[int, ...]:
         """dims: how many dimensions it must have. Raises DecoderError where there is no such
         tensor, or one of another number of dimensions."""
@@ -194,9 +191,8 @@ def fill(
     known and harmless) or of another shape.
     """
     used = {name for source in sources.values() for name in source.names}
-    have = checkpoint.keys()
-    missing = sorted(used - have)
-    extra = sorted(name for name in have - used if not unused_ok(name))
+    missing = sorted(used - checkpoint.index.keys())
+    extra = sorted(name for name in checkpoint.index.keys() - used if not unused_ok(name))
     if missing or extra:
         parts = [f"missing {some(missing)}"] * bool(missing)
         parts += [f"unexpected {some(extra)}"] * bool(extra)

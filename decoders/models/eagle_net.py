@@ -81,16 +81,3 @@ class EagleNet(nn.Module):
         bias = attention_bias(mask, x.dtype)
         out = self.layers[0](x, rope, bias, 0, cache, cache.flat_index(slots))
         return out if wanted is None else take(out, wanted)
-
-    def run(
-        self,
-        ids: Tensor,
-        features: Tensor,
-        rope: Tensor,
-        bias: Tensor,
-        cache: KVCache | None = None,
-        index: Tensor | None = None,
-    ) -> Tensor:
-        """bias [R, 1, T, S], index from `KVCache.flat_index` -> predicted features [R, T, D];
-        without a cache a query sees these T places alone."""
-        return self.layers[0](self.mix(ids, features), rope, bias, 0, cache, index)

@@ -62,7 +62,7 @@ def layout_of(opened: Checkpoint, name: str, layouts: Sequence[Layout]) -> Layou
             return layout
     expected = " or ".join(layout.embedding for layout in layouts)
     raise DecoderError(
-        f"{opened.path} is no {name} checkpoint: expected {expected}, found {some(opened.keys())}"
+        f"{opened.path} is no {name} checkpoint: expected {expected}, found {some(opened.index)}"
     )
 
 

@@ -62,11 +62,10 @@ def config_of(
 
 
 def _conditioning(checkpoint: Checkpoint, at: str) -> dict[str, Any]:
-    names = checkpoint.keys()
-    if f"{at}uncond_embedding" in names:
+    if f"{at}uncond_embedding" in checkpoint.index:
         prefix, text_width = checkpoint.shape(f"{at}uncond_embedding", 2)
         return {"conditioning": "caption", "prefix": prefix, "text_width": text_width}
-    if f"{at}embedding_table.weight" in names:
+    if f"{at}embedding_table.weight" in checkpoint.index:
         rows = checkpoint.shape(f"{at}embedding_table.weight", 2)[0]
         return {"conditioning": "class", "prefix": 1, "classes": rows - 1}
     raise DecoderError(

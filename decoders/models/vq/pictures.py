@@ -139,7 +139,7 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
         expected = " and ".join(f"{at or kind.roots[0]}{name}" for name in needed)
         raise DecoderError(
             f"{opened.path} holds {only}no {kind.what}: expected {expected}, found "
-            f"{some(opened.keys())}; set model.tokenizer to {kind.released}"
+            f"{some(opened.index)}; set model.tokenizer to {kind.released}"
         )
     cfg = shape_of(kind, opened, at, grid)
     with torch.device("meta"):

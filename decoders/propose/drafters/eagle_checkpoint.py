@@ -73,7 +73,7 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
     config, gate = opened.config, f"{LAYER}mlp.gate_proj.weight"
     if gate not in opened.index:
         raise DecoderError(
-            f"{opened.path} is no EAGLE drafter: expected {gate}, found {some(opened.keys())}"
+            f"{opened.path} is no EAGLE drafter: expected {gate}, found {some(opened.index)}"
         )
     layers = int(config.get("num_hidden_layers", 1))
     if layers != 1:

@@ -90,8 +90,8 @@ class FeatureLearner(NetLearner):
         self, ids: Tensor, features: Tensor, rope: Tensor, mask: Tensor, entries: Any
     ) -> Tensor:
         """ids [R, T], features [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
-        bias = attention_bias(mask, features.dtype)
-        return self.net.run(ids, features, rope, bias, entries, ids)
+        x, bias = self.net.mix(ids, features), attention_bias(mask, features.dtype)
+        return self.net.layers[0](x, rope, bias, 0, entries, ids)
 
 
 def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
