@@ -47,7 +47,7 @@ class SpecDecNet(nn.Module):
         self.joined = nn.Linear(2 * width, width)
         self.masks = nn.Parameter(0.02 * torch.randn(DEPTHS, width))
         self.query = nn.Linear(width, width, bias=False)
-        self.key_value = nn.Linear(width, 2 * width, bias=False)
+        self.known = nn.Linear(width, 2 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.feed_forward = FeedForward(cfg)
         self.input_norm, self.ffn_norm, self.norm = (RMSNorm(width, cfg.norm_eps) for _ in range(3))
@@ -63,7 +63,7 @@ class SpecDecNet(nn.Module):
 
     def keys(self, x: Tensor, rope: Tensor) -> Tensor:
         """Keys and values of entries or masks x [R, ..., D] -> [2, R, H, ..., d]."""
-        both = self.key_value(self.input_norm(x)).unflatten(-1, (2, self.cfg.heads, -1))
+        both = self.known(self.input_norm(x)).unflatten(-1, (2, self.cfg.heads, -1))
         k, v = both.movedim(-2, 1).unbind(-2)  # [R, H, ..., d] each
         return torch.stack([rotate(k, rope).to(v.dtype), v])
 
