@@ -1,7 +1,7 @@
 """The one reader of runs: `load(run)` is what a run folder holds, checked, as a `RunData`; and what
 each of its tables must hold.
 
-Whatever is wrong with a file is said once, as a FolderError with its name and the column; whoever
+Whatever is wrong with a file is said once, as a FolderError with its name; whoever
 gets a table from here may use it as it is.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.data.errors import FolderError
-from bench.judge.fairness import ROOFLINE, Fairness
+from bench.judge.fairness import ROOFLINE, ROOFLINE_COLUMNS, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
 from bench.measure.machine_rates import MACHINE, read_rates
@@ -33,34 +33,15 @@ REMEDY = (
     "run `python -m bench run study=...` again: it resumes and writes what is missing; of a copied "
     "folder, copy it once more"
 )
-
-
-@dataclass(frozen=True)
-class Form:
-    """A table: its columns of words and of numbers."""
-
-    words: Sequence[str]
-    numbers: Sequence[str] = ()
-
-
-SUMMARY_TEXT = tuple(column.name for column in columns.SUMMARY if column.type == "text")
-SUMMARY_NUMBERS = tuple(column.name for column in columns.SUMMARY if column.type == "float")
-SUMMARY = Form(SUMMARY_TEXT, SUMMARY_NUMBERS)
 JUDGED = "judged.json"  # scores by decoder, those of every image too
-FORMS = {
-    FAIRNESS: Form(("decoder", "verdict", "reason", "mixed"), ("factor",)),
-    CLIP_PAIRS: Form(CLIP_COLUMNS[:2], CLIP_COLUMNS[2:]),
-    ROOFLINE: Form(
-        ("decoder", "note"),
-        (
-            "codes", "images", "draft_ms", "accept_share",
-            *(f"{part}_{figure}" for part in ("step", "ar", "forward")
-              for figure in ("ms", "floor_ms", "over_floor")),
-            "ar_bytes", "ar_operations", "bytes_per_s", "operations_per_s",
-        ),
-    ),
-}  # fmt: skip
-
+TABLES: dict[str, Collection[str]] = {  # of a run, besides summary.csv: their columns
+    FAIRNESS: Fairness.__dataclass_fields__,
+    CLIP_PAIRS: CLIP_COLUMNS,
+    ROOFLINE: ROOFLINE_COLUMNS,
+}
+SUMMARY = [column.name for column in columns.SUMMARY]
+TEXTS = {"baseline", "verdict", "reason", "mixed", "note"}  # the other columns hold numbers
+TEXTS |= {column.name for column in columns.SUMMARY if column.type == "text"}
 PHASES = ("text", "prefill", "draft", "forward", "accept", "vq")
 PROVENANCE = (
     "git_commit",
@@ -208,13 +189,9 @@ def _section(entries: list[Entry], margin: float) -> Section:
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table of `FORMS`, of which its form's columns; [] where there is no such
-    file."""
-    form = FORMS[path.name]
-    if not path.is_file():
-        return []
-    table = read_table(path, form)
-    return plain(table[[name for name in table if name in (*form.words, *form.numbers)]])
+    """The rows of one of `TABLES`; [] where there is no such file."""
+    names = TABLES[path.name]
+    return plain(read_table(path, names)[[*names]]) if path.is_file() else []
 
 
 def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -222,26 +199,23 @@ def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(k): v for k, v in line.items()} for line in table.to_dict("records")]
 
 
-def read_table(path: Path, form: Form) -> pd.DataFrame:
-    """A table of a run: texts, and numbers, which are finite, or NaN in empty cells. Raises
-    FolderError: missing, unreadable, without such a column, with something else in it."""
+def read_table(path: Path, names: Collection[str]) -> pd.DataFrame:
+    """A table of a run: texts, and numbers, NaN in empty cells. Raises FolderError: missing,
+    unreadable, without one of these columns, with text in a column of numbers."""
     require_file(path)
+    numbers = [name for name in names if name not in TEXTS]
     try:
-        # Only empty cells are missing: a part may well be called "none" or "null".
-        table = pd.read_csv(path, keep_default_na=False, dtype=str, index_col=False)
-    except ValueError as error:  # empty, no table, no UTF-8
+        # In a column of texts nothing is missing: a part may well be called "none" or "null".
+        table = pd.read_csv(
+            path,
+            dtype=dict.fromkeys(names, str) | dict.fromkeys(numbers, float),
+            na_values={name: ["", "nan"] for name in numbers},
+            keep_default_na=False,
+            index_col=False,
+        )
+    except ValueError as error:  # empty, no table, no UTF-8, text for a number
         raise FolderError(f"{path} is not a readable table ({error}); {REMEDY}") from error
-    require_columns(path, (*form.words, *form.numbers), [*table.columns])
-    for column in form.numbers:
-        blank = table[column].str.strip().str.lower().isin({"", "nan", "none"})
-        try:
-            table[column] = table[column].mask(blank).astype(float)
-        except ValueError as error:
-            raise FolderError(
-                f"{path}: column {column} holds a non-number ({error}); {REMEDY}"
-            ) from error
-        if table[column].abs().max() == math.inf:
-            raise FolderError(f"{path}: column {column} holds a number that is not finite")
+    require_columns(path, names, [*table.columns])
     return table
 
 
@@ -253,7 +227,7 @@ def require_file(path: Path) -> None:
         )
 
 
-def require_columns(path: Path, wanted: Sequence[str], found: list[str]) -> None:
+def require_columns(path: Path, wanted: Collection[str], found: list[str]) -> None:
     lacking = [column for column in wanted if column not in found]
     if lacking:
         raise FolderError(f"{path} lacks the columns {', '.join(lacking)}; {REMEDY}")

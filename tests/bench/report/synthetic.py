@@ -18,7 +18,6 @@ from PIL import Image
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
 from bench.records import columns as records
 from bench.records.folder import write_parquet
-from bench.records.load import SUMMARY_NUMBERS
 
 LENGTH = 256
 COLORS = ("red", "teal", "yellow", "black", "white", "purple", "orange", "blue")
@@ -155,7 +154,8 @@ def ends(column: str, value: float, less: float, more: float) -> dict[str, float
 def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The summary row of a decoder; failed ones have no figures."""
     base = next(d for d in DECODERS if d.temperature == made.temperature)
-    line = dict.fromkeys(SUMMARY_NUMBERS, math.nan) | {key: rows[0][key] for key in SHARED}
+    line: dict[str, Any] = {c.name: math.nan for c in records.SUMMARY if c.type == "float"}
+    line |= {key: rows[0][key] for key in SHARED}
     line |= {"fid_features": "", "exactness": "", "status": "failed"}
     if made.error:
         return line
