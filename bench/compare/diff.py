@@ -20,11 +20,11 @@ from bench.compare.significance import (
     read_sides,
     worse,
 )
-from bench.config.differences import differences
 from bench.config.words import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.data.files import ready_file, write_text
+from bench.records.study import differences
 from bench.report.table import Column, interval, table_of, terminal
 from decoders.kinds import Within
 

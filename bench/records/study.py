@@ -1,7 +1,9 @@
-"""study.json of a run's folder: whose folder it is.
+"""study.json of a run's folder: whose folder it is, and how two configurations differ.
 
 Rows of two configurations, schema versions or machines in one folder would be averaged as if they
-were one experiment. Such a folder is refused and left as it was.
+were one experiment. Such a folder is refused and left as it was. study.json has the names of
+dataclasses; a user wrote `acceptance.k=5` and not `decoders.lantern.spec.acceptance.kwargs.k`, so
+messages name settings as a command line does.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.config.differences import MACHINES, differences
 from bench.config.schema import StudyConfig
 from bench.data.errors import FolderError
 from bench.data.files import write_text
@@ -26,6 +27,8 @@ KNOWN = {
     "config": dict[str, Any], "machine": dict[str, str],
     "code": dict[str, str], "weights": dict[str, str],
 }  # fmt: skip
+MOST, LONGEST = 8, 60  # differences in a message, characters of a value
+GROUPS = ("model", "backend", "prompts")  # chosen by name: another name explains all below it
 
 
 def read_study(path: Path) -> dict[str, Any]:
@@ -83,7 +86,7 @@ def require_same(folder: Path, study: Mapping[str, Any], wanted: Mapping[str, An
             "or ask for the settings that are there to go on with it"
         )
     if "machine" in wanted and study.get("machine") != wanted["machine"]:
-        shown = differences(study.get("machine", {}), wanted["machine"], MACHINES)
+        shown = differences(study.get("machine", {}), wanted["machine"], ("there", "here"))
         raise FolderError(
             f"{folder} was measured on another machine, and times of two machines do not compare: "
             f"{shown}. {advice(folder)}"
@@ -96,3 +99,62 @@ def advice(folder: Path) -> str:
         "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
         f"results/runs/<name>), or delete {folder}"
     )
+
+
+def differences(
+    there: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    sides: tuple[str, str] = ("in the folder", "asked for"),
+) -> str:
+    """`latency.prompts: 54 in the folder, 20 asked for; ...`, at most `MOST` of them with a count
+    of the rest; "" where nothing differs. sides: what the two are called.
+
+    Both are plain containers: two `StudyConfig.measured()`, or any other two mappings.
+    """
+    old, new = dict(there), json.loads(json.dumps(wanted))
+    for group in GROUPS:
+        names = [side.get(group, {}).get("name") for side in (old, new)]
+        if names[0] != names[1]:
+            old[group], new[group] = names
+    one, other = _settings(old, new), _settings(new, old)
+    lines = [
+        f"{key}: {_value(one.get(key))} {sides[0]}, {_value(other.get(key))} {sides[1]}"
+        for key in sorted({**one, **other}, key=lambda key: key not in ("name", "decoders"))
+        if one.get(key) != other.get(key)
+    ]
+    more = len(lines) - MOST
+    return "; ".join(lines[:MOST]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a configuration as one level; of its decoders those that the other has."""
+    entries = {entry["name"]: entry for entry in config.get("decoders") or []}
+    settings = {**_flat(config), "decoders": [*entries]}
+    for name in [entry["name"] for entry in other.get("decoders") or []]:
+        parts = {**entries.get(name, {}), **entries.get(name, {}).get("spec", {})}
+        of_decoder = {key: value for key, value in parts.items() if key not in ("name", "spec")}
+        settings |= {f"{key} ({name})": value for key, value in _flat(of_decoder).items()}
+    return settings
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Nested mappings as one level of dotted names; `target` and `kwargs` of what is imported are
+    `_target_` and its keywords, as in YAML."""
+    out: dict[str, Any] = {}
+    if value.keys() >= {"target", "kwargs"}:
+        value = {**value, "_target_": value["target"], **value["kwargs"]}
+        value = {key: inner for key, inner in value.items() if key not in ("target", "kwargs")}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            out |= _flat(inner, f"{above}{key}.")
+        else:
+            out[f"{above}{key}"] = inner
+    return out
+
+
+def _value(value: Any) -> str:
+    """The value as YAML writes it."""
+    if value is None:
+        return "not set"
+    text = value if isinstance(value, str) and value else json.dumps(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 2] + " …"
