@@ -221,27 +221,24 @@ def cmd_list(words: Sequence[str]) -> int:
     from bench.config.catalogue import groups, option, settings
 
     known = groups()
-    if [*words] == ["columns"]:
-        say(_columns())
-        return 0
-    named = [word for word in map(split, words) if word.key not in ("settings", "setting")]
-    aliases = {"studies": "study"} | {f"{name}s": name for name in known}
-    wanted = [(aliases.get(word.key, word.key), word.value or "") for word in named]
-    for group, name in wanted:
-        if group not in known:
+    for word in words or known:
+        group, _, name = word.partition("=")
+        if group not in known:  # its plural is taken too
+            group = "study" if group == "studies" else group.removesuffix("s")
+        if group == "column":
+            say(_columns())
+        elif group == "setting":
+            say(settings())
+        elif group not in known:
             raise ConfigError(unknown("group", group, [*known, "settings", "columns"]))
-        if name and name not in known[group]:
-            raise ConfigError(unknown(group, name, [*known[group]]))
-    if len(named) < len(words):
-        say(settings())
-    for group, name in wanted or [(group, "") for group in known if not words]:
-        if name:
+        elif not name:
+            width = max(map(len, known[group]))
+            lines = [f"  {one:<{width}}  {about}".rstrip() for one, about in known[group].items()]
+            say("\n".join([f"{group}=", *lines]))
+        elif name in known[group]:
             say(option(group, name).rstrip())
-            continue
-        say(f"{group}=")
-        width = max(len(one) for one in known[group])
-        for one, about in known[group].items():
-            say(f"  {one:<{width}}  {about}".rstrip())
+        else:
+            raise ConfigError(unknown(group, name, known[group]))
     return 0
 
 

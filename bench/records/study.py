@@ -57,12 +57,11 @@ def write_identity(folder: Path, identity: Mapping[str, Any]) -> None:
     write_text(folder / STUDY, json.dumps(identity, indent=1, sort_keys=True))
 
 
-def require_own(folder: Path, config: StudyConfig) -> dict[str, Any]:
-    """study.json of a study's folder. Raises FolderError where there is none, or it is of another
-    schema version or configuration."""
-    study = read_identity(folder)
-    require_same(folder, study, {"config_hash": config.hash, "config": config.measured()})
-    return study
+def require_own(folder: Path, config: StudyConfig) -> None:
+    """Raises FolderError where a folder holds no run, or one of another schema version or
+    configuration."""
+    wanted = {"config_hash": config.hash, "config": config.measured()}
+    require_same(folder, read_identity(folder), wanted)
 
 
 def require_same(folder: Path, study: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
