@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
-from bench.console import CleanFormatter, complain, say
+from bench.console import complain, say
 from bench.data.errors import EXPLAINED, INTERRUPTED, Interrupted, explained, unknown
 
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
@@ -64,9 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(manual(name) if name else usage())
         return 0
     level = logging.INFO if verbose else logging.WARNING
-    handler = logging.StreamHandler()
-    handler.setFormatter(CleanFormatter("%(levelname)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=level, format="%(levelname)s: %(message)s")
     # Its warning that there is no CUDA runtime would stand in the middle of a progress bar.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 

@@ -5,7 +5,6 @@ Why: library code stays silent, so that a study can run in a notebook or a job.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -45,13 +44,6 @@ def _write(stream: TextIO, text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         raise SystemExit(READER_GONE) from None
-
-
-class CleanFormatter(logging.Formatter):
-    """Log lines without what would move the cursor or hide."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return shown(super().format(record))
 
 
 @contextmanager
