@@ -123,13 +123,14 @@ def _require_whole(row: Published) -> None:
         )
 
 
-def others(row: Published, figure: str, rows: Sequence[Published]) -> str:
-    """`other sources give 0.93 (LANTERN)`: of the same setting, where they contradict the row."""
+def others(row: Published, figure: str, rows: Sequence[Published]) -> list[str]:
+    """[`other sources give 0.93 (LANTERN)`]: of the same setting, where they contradict the
+    row."""
     setting, value = (*SETTING, *["gpu"] * (figure == "latency_s")), row.figures[figure]
     same = [o for o in rows if all(getattr(o, name) == getattr(row, name) for name in setting)]
     apart = [o for o in same if o.figures.get(figure, value) != value]
     texts = dict.fromkeys(f"{o.figures[figure]:g} ({o.paper})" for o in apart)
-    return f"other sources give {', '.join(texts)}" if texts else ""
+    return [f"other sources give {', '.join(texts)}"] if texts else []
 
 
 @dataclass(frozen=True)

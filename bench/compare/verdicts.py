@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from bench.compare.pairs import FIGURES, Candidate, Setting, candidates, is_method, nearest
@@ -76,37 +76,28 @@ class Comparison:
 def build(
     rows: Sequence[Published], run: RunData, names: Names, tolerance: float
 ) -> list[Comparison]:
-    """Every published row, in order, compared with the decoders nearest to it; tolerance: a
+    """Every published figure, in order, compared with the decoders nearest to its row; tolerance: a
     ratio."""
-    decoders, comparisons = candidates(run), list[Comparison]()
+    decoders, every = candidates(run), list[Comparison]()
     for row in rows:
-        # Speed-up and codes per forward of AR are 1 by definition.
-        metrics = [
-            m for m in row.figures if row.method != row.baseline or m not in ("speedup", "mal")
-        ]
         near = nearest(row, decoders, names)
-        reason = "was not measured in this run"
-        if row.method not in names.methods:
-            reason = "has no rows that conf/decoder can recognise"
-        for metric in metrics if not near else ():
-            why = f"{row.method} {reason}"
-            published = _our_unit(row, metric)
-            apart = Reproduction.NOT_COMPARABLE
-            comparisons.append(
-                Comparison(row, None, metric, published, UNKNOWN, apart, why, (why,))
-            )
-        comparisons += [
-            compare(row, ours, settings, metric, decoders, names, tolerance)
-            for ours, settings in near
-            for metric in metrics
-        ]
-    return [_with_others(one, rows) for one in comparisons]
+        for metric in row.figures:
+            if row.method == row.baseline and metric in ("speedup", "mal"):
+                continue  # of AR both are 1 by definition
+            every += [
+                compare(row, ours, settings, metric, decoders, names, tolerance, rows)
+                for ours, settings in near
+            ] or [_unmeasured(row, metric, names)]
+    return every
 
 
-def _with_others(one: Comparison, rows: Sequence[Published]) -> Comparison:
-    """The comparison with a caveat where other sources contradict the published figure."""
-    text = others(one.row, one.metric, rows)
-    return replace(one, caveats=(*one.caveats, text)) if text else one
+def _unmeasured(row: Published, metric: str, names: Names) -> Comparison:
+    """A figure of a method that the run has not."""
+    why = f"{row.method} was not measured in this run"
+    if row.method not in names.methods:
+        why = f"{row.method} has no rows that conf/decoder can recognise"
+    apart, published = Reproduction.NOT_COMPARABLE, _our_unit(row, metric)
+    return Comparison(row, None, metric, published, UNKNOWN, apart, why, (why,))
 
 
 def compare(
@@ -114,14 +105,15 @@ def compare(
     ours: Candidate,
     settings: Mapping[str, Setting],
     metric: str,
-    rows: Sequence[Candidate],
+    decoders: Sequence[Candidate],
     names: Names,
     tolerance: float,
+    papers: Sequence[Published],
 ) -> Comparison:
-    """One figure of the published row and a decoder's. rows: the whole run, for the baseline of a
-    speed-up; tolerance: a ratio, see `tolerance_of`."""
+    """One figure of the published row and a decoder's. decoders: the whole run, for the baseline of
+    a speed-up; tolerance: a ratio, see `tolerance_of`; papers: that may contradict the row."""
     published = _our_unit(row, metric)
-    figure, missing = _figure(row, ours, metric, rows, names)
+    figure, missing = _figure(row, ours, metric, decoders, names)
     obstacles = [text for agrees, text in settings.values() if agrees is False]
     obstacles += [missing] if missing else []
     obstacles += obstacles_of(row, ours, metric, names)
@@ -139,7 +131,7 @@ def compare(
         why=why,
         obstacles=tuple(obstacles),
         assumed=() if obstacles else tuple(assumed),
-        caveats=tuple(_caveats(row, ours, metric)),
+        caveats=(*_caveats(row, ours, metric), *others(row, metric, papers)),
     )
 
 
@@ -156,17 +148,13 @@ def tolerance_of(metric: str, published: float, ratio: float) -> float:
     return ABSOLUTE.get(metric, relative)
 
 
-def has_interval(figure: Interval) -> bool:
-    return not (math.isnan(figure.lo) or math.isnan(figure.hi))
-
-
 def judge(published: float, figure: Interval, tolerance: float) -> tuple[Reproduction, str]:
     """The verdict on two comparable figures, and its grounds."""
     off = figure.value - published
     relative = f"{100 * off / published:+.1f} %" if published else f"{off:+.3g}"
     near, inside = abs(off) <= tolerance, figure.contains(published)
     grounds = f"{relative}, {'within' if near else 'beyond'} the tolerance of {tolerance:.3g}"
-    if has_interval(figure):
+    if not math.isnan(figure.lo + figure.hi):
         place = "inside" if inside else "outside"
         grounds += f"; published is {place} our 95 % interval [{figure.lo:.4g}, {figure.hi:.4g}]"
         if inside and not near:
