@@ -34,21 +34,6 @@ def test_help_is_quick_and_imports_nothing_heavy():
     assert "run a study" in done.stdout and "images=DIR" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["rum"], "'run'"),
-        (["run", "study=smoke", "latency.warmup=3"], "latency.warmup_max"),
-        (["list", "acceptance=lantrn"], "'lantern'"),
-    ],
-)
-def test_bad_requests_name_the_nearest_without_a_traceback(words, expected, capsys):
-    assert main(words) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith("error: ") and expected in shown
-    assert "Traceback" not in shown
-
-
 def test_list_shows_options_with_what_they_are(capsys):
     assert main(["list", "decoders", "study"]) == 0
     shown = capsys.readouterr().out

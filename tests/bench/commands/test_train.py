@@ -10,7 +10,6 @@ import torch
 
 from bench.commands.train import DRAFTER, RECORD, cmd_train, compose_train
 from bench.config.hydra_edge import composed
-from bench.data.errors import ConfigError
 from decoders.api import ImageModel, Sampling
 from decoders.compose import PartSpec, build_part
 from decoders.models.small import random_model
@@ -104,16 +103,3 @@ def test_the_embedded_recipe_is_the_default_of_the_embedded_model():
     assert {name: theirs[name] for name in ours} == ours
     assert {name: study.loss[name] for name in part["loss"]} == part["loss"]
     assert asdict(study.data) | part["data"] == asdict(study.data)
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["train.stepz=3"], "did you mean 'train.steps'"),
-        (["drafter=none"], "nothing to train"),
-        (["data=pictures"], "data.path has no value"),
-    ],
-)
-def test_bad_words_are_refused(words, says):
-    with pytest.raises(ConfigError, match=says):
-        compose_train(words)

@@ -1,4 +1,5 @@
-"""`bench compare`: verdicts on made-up runs beside made-up and shipped published numbers."""
+"""`bench compare`: verdicts on made-up runs beside made-up and shipped published numbers, and what
+is refused of a file of them."""
 
 from pathlib import Path
 
@@ -9,9 +10,8 @@ import pytest
 from bench.compare import published as table
 from bench.compare.compare import cmd_compare
 from bench.compare.pairs import candidates
-from bench.compare.published import load_names
+from bench.compare.published import PublishedError, load_names, others
 from bench.compare.verdicts import Comparison, Reproduction, build
-from bench.data.errors import EXPLAINED
 from bench.judge.paired import paired_speedup
 from bench.records.load import load
 from tests.bench.compare.files import a_run, write
@@ -196,22 +196,46 @@ def test_compare_writes_the_table_of_the_shipped_numbers(tmp_path):
     assert table_.evidence.notna().all() and set(table_.paper) >= {"COOL-SD", "PJD", "SCD"}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["studi=main"], "did you mean 'study'"),
-        (["study=main", "run_dir=x"], "keep one of them"),
-        (["tolerance=2", "run_dir=x"], "tolerance must be below 1"),
-        (["study=nosuch"], "Finished here"),
-    ],
-)
-def test_bad_words_are_refused(words, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(EXPLAINED, match=said):
-        cmd_compare(words)
-
-
 def test_failed_decoders_and_reseeds_are_left_out(tmp_path):
     failed = {"status": "failed: NumericalError: NaN"}
     run = load(made_run(tmp_path, AR, AR | {"decoder": "ar (reseed)"}, LANTERN | failed))
     assert [row.entry.name for row in candidates(run)] == ["ar"]
+
+
+# ---- published.csv ------------------------------------------------------------------------------
+
+
+def test_the_shipped_numbers_load_and_keep_their_sources():
+    rows = table.load()
+    assert len(rows) == len(table.DEFAULT.read_text().splitlines()) - 1
+    assert all(row.evidence and row.arxiv for row in rows)
+    (headline,) = [r for r in rows if r.evidence == "abstract v3" and r.temperature == 1]
+    assert (headline.baseline, headline.figures) == ("EAGLE-2", {"speedup": 1.82})
+    vvs = next(r for r in rows if r.paper == "VVS" and r.settings.get("delta") == 0.3)
+    assert vvs.figures["recall"] == 0.6438 and vvs.settings == {"k": 1000, "delta": 0.3}
+    assert headline.cfg is None, "an empty cell is not stated, not zero"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("speedup", "fast", "must be a number, found 'fast'"),
+        ("params", "k=1 delta", "words such as k=1000"),
+        ("baseline", "", "the baseline that it is over"),
+        ("paper", "", "paper is missing"),
+        ("speed_up", "2", "did you mean 'speedup'"),
+    ],
+)
+def test_a_bad_cell_is_named_by_its_line(tmp_path, column, value, said):
+    row = PAPER | {"speedup": "1.5"}
+    columns = tuple(dict.fromkeys((*table.COLUMNS, column)))
+    path = write(tmp_path / "p.csv", row, row | {"paper": "B", column: value}, columns=columns)
+    with pytest.raises(PublishedError) as error:
+        table.load(path)
+    assert "line 3" in str(error.value) and said in str(error.value)
+
+
+def test_a_contradiction_in_the_shipped_numbers_is_said():
+    rows = table.load()
+    vvs = next(r for r in rows if r.paper == "VVS" and r.method == "EAGLE-2")
+    assert others(vvs, "speedup", rows) == ["other sources give 0.93 (LANTERN)"]
