@@ -1,10 +1,14 @@
 """`bench compare`: verdicts on made-up runs beside made-up and shipped published numbers, and what
 is refused of a file of them."""
 
+import csv
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from bench.compare import published as table
@@ -13,9 +17,11 @@ from bench.compare.pairs import candidates
 from bench.compare.published import PublishedError, load_names, others
 from bench.compare.verdicts import Comparison, Reproduction, build
 from bench.judge.paired import paired_speedup
+from bench.records import columns as made
+from bench.records.folder import write_parquet
 from bench.records.load import load
-from tests.bench.compare.files import a_run, write
 
+ALIKE = ("decoder", "model", "backend", "device", "dtype", "temperature", "cfg")
 NOT_COMPARABLE, NOT_REPRODUCED = Reproduction.NOT_COMPARABLE, Reproduction.NOT_REPRODUCED
 DYNAMIC = "dynamic(depth=5, top_k=10, nodes=58)"
 BASE = {
@@ -40,9 +46,39 @@ PAPER = {
 }  # fmt: skip
 
 
-def made_run(folder: Path, *rows: dict, gpu: str = "NVIDIA A40", **seconds: list[float]) -> Path:
-    rows_ = [BASE | row for row in rows]
-    return a_run(folder, *rows_, gpu=gpu, prompts="coco", seconds=seconds)
+def write(path: Path, *rows: dict[str, str], columns: tuple[str, ...] = table.COLUMNS) -> Path:
+    """A published.csv with the rows; cells that a row leaves out are empty."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def made_run(
+    folder: Path, *lines: dict[str, Any], gpu: str = "NVIDIA A40", **seconds: list[float]
+) -> Path:
+    """A run folder with a summary of the lines, and with latency rows of each decoder: these
+    seconds on prompts 0, 1, ..., or its mean twice."""
+    lines = tuple(BASE | line for line in lines)
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = [dict.fromkeys((c.name for c in made.SUMMARY), "") | line for line in lines]
+    pd.DataFrame(summary).to_csv(folder / "summary.csv", index=False)
+    (folder / "study.json").write_text(json.dumps({"config": {"prompts": {"name": "coco"}}}))
+    timed = [
+        {column.name: column.empty for column in made.RECORD}
+        | {key: line[key] for key in ALIKE}
+        | {
+            "schema_version": made.SCHEMA_VERSION, "protocol": "latency", "status": "ok",
+            "prompt_index": i, "block": i, "seconds_total": s, "mal": 2.0 + i / 10, "nfe": 100,
+            "top_k": 1000, "gpu": gpu,
+        }
+        for line in lines
+        for i, s in enumerate(seconds.get(line["decoder"], [line["latency_mean_s"]] * 2))
+    ]  # fmt: skip
+    write_parquet(folder / "records.parquet", pa.Table.from_pylist(timed, schema=made.SCHEMA))
+    return folder
 
 
 def speed(value: float, width: float = 0.02) -> dict[str, float]:
