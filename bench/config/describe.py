@@ -23,23 +23,14 @@ LONG = 8  # items of a list that are written out
 
 def labels(spec: DecoderSpec, built: Decoder | None) -> dict[str, str]:
     """loop, drafter, tree, acceptance as rows hold them; a proposer takes the drafter's place."""
-    parts: dict[str, Any] = dict.fromkeys(("loop", "drafter", "tree", "acceptance"))
+    specs = {"loop": spec.loop, "drafter": spec.proposer or spec.drafter, "tree": spec.tree}
+    texts = {name: label(part) for name, part in (specs | {"acceptance": spec.acceptance}).items()}
     if built is not None:
-        parts = {
-            "loop": built,
-            "drafter": built.drafter,
-            "tree": built.tree,
-            "acceptance": built.rule,
-        }
-    asked = {name: getattr(spec, name) for name in parts}
-    asked["drafter"] = spec.proposer or spec.drafter
-    return {name: own_words(part, label(asked[name])) for name, part in parts.items()}
-
-
-def own_words(built: Any, otherwise: str) -> str:
-    """What a built part says of itself; `otherwise` where it says nothing."""
-    says: Any = type(built).__str__
-    return str(built) if built is not None and says is not object.__str__ else otherwise
+        parts = {"loop": built, "drafter": built.drafter, "tree": built.tree}
+        for name, part in (parts | {"acceptance": built.rule}).items():
+            if part is not None and type(part).__str__ is not object.__str__:
+                texts[name] = str(part)
+    return texts
 
 
 def label(part: PartSpec | None) -> str:
