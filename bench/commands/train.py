@@ -107,20 +107,17 @@ def compose_train(words: Sequence[str]) -> TrainStudy:
     kept = {f.name: data.pop(f.name) for f in dataclasses.fields(DataConfig) if f.name in data}
     cfg = fitted("loss.cfg", loss.get("cfg"), float | None)
     whole = dataclasses.asdict(fitted("loss", loss | {"cfg": cfg or 1.0}, LossConfig))
-    study = TrainStudy(
-        name=name,
-        run_dir=texts["run_dir"] or f"results/train/{name}",
-        model=model,
-        backend=fitted("backend", root["backend"], BackendConfig),
-        learner=PartSpec(
-            fitted("learner", root["learner"], str), {**drafter, "checkpoint": texts["start"]}
-        ),
-        source=LoaderConfig.of(data | {"name": "data"}, "data"),
-        data=fitted("data", kept, DataConfig),
-        loss=whole | {"cfg": cfg},
-        train=fitted("train", root["train"], TrainConfig),
-        sampling=fitted("sampling", root["sampling"], SamplingConfig),
-    )
+    learner = fitted("learner", root["learner"], str)
+    values = {key: root[key] for key in ("backend", "train", "sampling")} | {
+        "name": name,
+        "run_dir": texts["run_dir"] or f"results/train/{name}",
+        "model": model,
+        "learner": PartSpec(learner, {**drafter, "checkpoint": texts["start"]}),
+        "source": LoaderConfig.of(data | {"name": "data"}, "data"),
+        "data": kept,
+        "loss": whole | {"cfg": cfg},
+    }
+    study: TrainStudy = fitted("", values, TrainStudy)
     if study.backend.layers == "native":  # it keeps a copy of the weights, which training changes
         raise ConfigError("backend.layers=native is for decoding; leave it at auto to train")
     return dataclasses.replace(study, backend=dataclasses.replace(study.backend, layers="torch"))
