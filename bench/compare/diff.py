@@ -65,7 +65,8 @@ def cmd_diff(words: Sequence[str]) -> int:
     pairs, notes = _chosen(places, runs, options.decoders)
     every = differences_of(pairs, options.level)
     notes += _settings(runs) + _protocols(pairs) + _unmeasured(pairs) + _failures(pairs)
-    say("\n".join([answer(pairs, every), *heads(pairs), rendered(every, notes)]))
+    table = terminal(table_of(COLUMNS, every)) if every else "nothing of the two can be compared"
+    say("\n".join([answer(pairs, every), *heads(pairs), table, *notes]))
     if options.out:
         text = json.dumps({"findings": [asdict(f) for f in every], "notes": notes}, indent=1)
         write_text(options.out, text)
@@ -89,7 +90,7 @@ COLUMNS = (
 def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> str:
     """One line: whether the images are equal, and what differs beyond chance."""
     # A committed run has left the codes out, to be small; its pictures have digests.
-    whole = all(a.digests("codes") and b.digests("codes") for a, b in pairs)
+    whole = any(a.digests("codes") and b.digests("codes") for a, b in pairs)
     what, column = ("codes", "codes") if whole else ("pictures", "image_hash")
     count, others = 0, []
     for a, b in pairs:
@@ -107,13 +108,6 @@ def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> s
             found.setdefault(f"B is {one.verdict} ({one.figure}): ", []).append(one.b)
     parts += [head + ", ".join(names) for head, names in found.items()]
     return "; ".join(parts if found else [*parts, "no speed or score differs beyond chance"])
-
-
-def rendered(every: Sequence[Difference], notes: Sequence[str]) -> str:
-    """The table in the terminal, and what could not be compared."""
-    nothing = "nothing of the two can be compared"
-    lines = [terminal(table_of(COLUMNS, every)) if every else nothing]
-    return "\n".join([*lines, *notes])
 
 
 def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:

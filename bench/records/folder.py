@@ -38,7 +38,7 @@ from bench.records.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA
 
 log = logging.getLogger(__name__)
 SHARDS = "shards"  # the folder of their locks
-BEFORE = (".lock", "steps.csv", SHARDS)  # what may lie in a folder before its run
+BEFORE = (".lock", SHARDS)  # what may lie in a folder before its run
 Record = dict[str, Any]  # the columns of `bench.records.columns.RECORD`
 
 
