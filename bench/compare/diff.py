@@ -151,10 +151,13 @@ def _chosen(
 
 
 def _settings(runs: Sequence[Mapping[str, Side]]) -> list[str]:
-    """What differs between the configurations of two runs, where both have kept theirs."""
+    """What differs between the configurations of two runs."""
     configs = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs if sides]
-    both = len(configs) == 2 and all(configs)
-    text = differences(configs[0], configs[1], SIDES) if both else ""
+    if len(configs) < 2:
+        return []
+    if not all(configs):
+        return ["settings are not compared: a folder has no study.json with its configuration"]
+    text = differences(configs[0], configs[1], SIDES)
     return [f"settings differ: {text}"] if text else []
 
 
