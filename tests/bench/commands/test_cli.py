@@ -40,8 +40,6 @@ def test_list_shows_options_with_what_they_are(capsys):
     assert "lantern_pp" in shown and "2502.06352" in shown and "smoke" in shown
     assert main(["list", "settings"]) == 0
     assert "warmup_max" in capsys.readouterr().out
-    assert main(["list", "settings=all"]) == 0
-    assert "warmup_max" in capsys.readouterr().out
     assert main(["list", "acceptance=lantern_pp"]) == 0
     shown = capsys.readouterr().out
     assert "lam:" in shown and "delta" not in shown
