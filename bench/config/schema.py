@@ -1,7 +1,8 @@
 """The configuration of a study as frozen dataclasses, and their validation.
 
 Why: Hydra's plain YAML does not catch `seed=abc`; below this file nobody touches a `cfg.` (house
-rule 3). `bench.config.compose` makes these from Hydra; tests make them directly.
+rule 3). `bench.config.compose` makes these from Hydra by `decoders.kinds.fitted`, which checks each
+field by its annotation.
 """
 
 from __future__ import annotations
@@ -13,15 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from bench.data.errors import ConfigError
-from decoders.kinds import (
-    Amount,
-    Count,
-    NotNegative,
-    Seed,
-    Within,
-    fitted,
-    require,
-)
+from decoders.kinds import Amount, Count, NotNegative, Seed, Within, fitted
 from decoders.spec import DecoderSpec
 
 if TYPE_CHECKING:
@@ -67,7 +60,6 @@ class BackendConfig:
     compile: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
-        require(self, "backend.")
         if self.execution == "graph" and not self.device.startswith("cuda"):
             raise ConfigError(
                 "backend.execution=graph records CUDA graphs, which needs backend.device=cuda, "
@@ -106,9 +98,6 @@ class SamplingConfig:
     top_k: Amount | None = None
     top_p: Annotated[float, Within(0, 1, above=True)] | None = None
 
-    def __post_init__(self) -> None:
-        require(self, "sampling.")
-
     def resolve(self, base: T) -> T:
         """A study's settings, or the model's own (`Sampling`), with what is set here over them.
         Raises DecoderError."""
@@ -137,7 +126,6 @@ class LatencyProtocol:
     requests: Count | None = None
 
     def __post_init__(self) -> None:
-        require(self, "latency.")
         if 1 not in self.batch or len({*self.batch}) < len(self.batch):
             raise ConfigError(
                 "latency.batch must hold 1 and any larger sizes, each once, as in "
@@ -180,20 +168,14 @@ class QualityProtocol:
     reseeds: Annotated[int, Within(0, 1000)] = 1
     margin: Annotated[float, Within(0, above=True)] = 1.0
 
-    def __post_init__(self) -> None:
-        require(self, "quality.")
-
 
 @dataclass(frozen=True)
 class FairnessConfig:
-    """When a baseline is too slow to compare with. factor: floors that its step may take; cpu: the
-    same of a compiled step on a processor."""
+    """When a baseline is too slow to compare with. factor: floors that its step may take, above 1,
+    as no step is faster than its floor; cpu: the same of a compiled step on a processor."""
 
     factor: Annotated[float, Within(1, above=True)] = 4.0
     cpu: Annotated[float, Within(1, above=True)] = 2.5
-
-    def __post_init__(self) -> None:
-        require(self, "fairness.")  # a step cannot be faster than its floor
 
 
 @dataclass(frozen=True)
@@ -245,7 +227,6 @@ class StudyConfig:
     decoders: tuple[DecoderEntry, ...] = ()
 
     def __post_init__(self) -> None:
-        require(self, "")
         if not self.run_dir.isprintable():
             raise ConfigError(f"run_dir must be a printable path, found {self.run_dir!r}")
         names = [entry.name for entry in self.decoders]

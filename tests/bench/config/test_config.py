@@ -52,6 +52,7 @@ def test_study_main_composes_the_published_decoders():
         (["latency.prompts=0", "quality.images=0"], "nothing to run"),
         (["decoders=[ar]", "drafter.checkpoint=x"], "has a part `drafter`"),
         (["seed=1,2"], "sweep"),
+        (["backend.execution=compiled"], "'compile'"),
         (["acceptance.delta=interval(0,1)"], "write them, as in acceptance.delta=A,B"),
     ],
 )

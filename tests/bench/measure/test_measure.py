@@ -19,7 +19,6 @@ from bench.measure.clock import Clock, no_collection
 from bench.measure.device import card_state, prepare, provenance
 from bench.measure.memory import MemoryMeter
 from bench.run.decoders import warm_up
-from decoders.api import DecoderError
 from decoders.execution.cpu import processor
 
 
@@ -83,8 +82,6 @@ def test_a_device_that_is_not_there_is_refused_with_what_to_do(name, hip, monkey
 def test_what_a_processor_cannot_do_is_refused():
     with pytest.raises(ConfigError, match=r"needs backend\.device=cuda, found cpu"):
         BackendConfig("mine", "cpu", "float32", 1, "graph")
-    with pytest.raises(DecoderError, match="'compile'"):
-        BackendConfig("mine", "cpu", "float32", 1, "compiled")
     with pytest.raises(ConfigError, match=r"may use \d+ cores.*Set backend\.threads="):
         prepare(BackendConfig("eager", "cpu", "float32", 4000))
     assert card_state(torch.device("cpu")) == {}
