@@ -34,11 +34,8 @@ from bench.config.hydra_edge import (
 from bench.config.schema import (
     BackendConfig,
     DecoderEntry,
-    FairnessConfig,
-    LatencyProtocol,
     LoaderConfig,
     PublishedConfig,
-    QualityProtocol,
     SamplingConfig,
     StudyConfig,
 )
@@ -48,10 +45,6 @@ from decoders.kinds import fitted
 from decoders.spec import DecoderSpec, PartSpec
 
 log = logging.getLogger(__name__)
-GROUPS = {  # settings of a study that have settings of their own
-    "backend": BackendConfig, "latency": LatencyProtocol, "quality": QualityProtocol,
-    "fairness": FairnessConfig,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,8 +85,6 @@ def compose_study(words: Sequence[str]) -> StudyConfig:
 
 def _study(root: dict[str, Any]) -> StudyConfig:
     """The study of a resolved root, without its decoders."""
-    for key, cls in GROUPS.items():
-        root[key] = fitted(key, root.get(key), cls)
     for key in ("model", "prompts", "metric"):
         off = key == "metric" and fitted(key, root.get(key), dict).get("_target_") is None
         root[key] = None if off else LoaderConfig.of(root.get(key), key)
