@@ -155,7 +155,7 @@ def _entries(
         own = [f"decoder={item.decoder}", *item.overrides, *words.searchpath]
         made_of: list[list[str]] = []  # what of the combinations applied to this entry
         for combination in itertools.product(*words.entry):
-            base, options = _with_options(own, combination)
+            base, kept, options = _with_options(own, combination)
             known |= set(dotted(plain(base)))
             settings = [o for o in combination if o.key_or_group not in PARTS and _applies(base, o)]
             fits = [str(o.input_line) for o in (*options, *settings)]
@@ -163,7 +163,7 @@ def _entries(
             if fits in made_of:
                 continue
             made_of.append(fits)
-            config = compose_config("entry", own + fits) if settings else base
+            config = compose_config("entry", kept + fits) if settings else base
             swept = [o for o, either in zip(combination, words.entry, strict=True)
                      if len(either) > 1 and str(o.input_line) in fits]  # fmt: skip
             name = "_".join([item.name, *map(_label, swept)])
@@ -202,14 +202,22 @@ def _label(swept: Override) -> str:
     return re.sub(r"[^\w.+-]+", "-", text)
 
 
-def _with_options(own: list[str], words: Sequence[Override]) -> tuple[DictConfig, list[Override]]:
-    """An entry with the options that the command line chooses for its parts (`tree=static`), and
-    those options. Which settings a part has depends on its option, so these come first."""
+def _with_options(
+    own: list[str], words: Sequence[Override]
+) -> tuple[DictConfig, list[str], list[Override]]:
+    """An entry with the options that the command line chooses for its parts (`tree=static`), its
+    overrides without settings that these options have not, and the options. Which settings a part
+    has depends on its option, so these come first."""
     base = compose_config("entry", own)
     options = [o for o in words if o.key_or_group in PARTS and _applies(base, o)]
     if options:
-        base = compose_config("entry", own + [str(o.input_line) for o in options])
-    return base, options
+        chosen = [str(o.input_line) for o in options]
+        replaced = tuple(f"{o.key_or_group}." for o in options)
+        others = [word for word in own if not split(word).key.startswith(replaced)]
+        bare = compose_config("entry", others + chosen)
+        own = [word for word in own if word in others or _applies(bare, parse_override(word))]
+        base = compose_config("entry", own + chosen)
+    return base, own, options
 
 
 def _same(one: DecoderEntry, other: DecoderEntry) -> bool:

@@ -93,6 +93,8 @@ def test_a_swapped_part_takes_settings_of_its_own_on_the_same_line():
     with pytest.raises(ConfigError, match="choices"):  # a setting of the part that was replaced
         compose_study([*words, "tree.choices=[[0]]"])
     assert entry(compose_study([*words[:2], "tree=none"]), "lantern").spec.tree is None
+    trees = [e.spec.tree for e in compose_study(["study=main", "tree=chain"]).decoders]
+    assert {tree.target for tree in trees if tree} == {"decoders.propose.trees.chain.Chain"}
     static = compose_study([*words[:2], "tree=static_small"])
     assert entry(static, "lantern").spec.tree.target.endswith("Static")
 
