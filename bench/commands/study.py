@@ -180,11 +180,12 @@ def cmd_check(words: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
     from bench.config.schema import variants
+    from bench.judge.gate.report import COLUMNS
     from bench.judge.target import examine
     from bench.measure.device import prepare
     from bench.prompts import load_prompts
     from bench.run.decoders import build
-    from bench.run.finish import VERDICT_COLUMNS, verdicts
+    from bench.run.finish import verdicts
     from bench.run.session import load_model
 
     config = compose_study(words)
@@ -199,8 +200,8 @@ def cmd_check(words: Sequence[str]) -> int:
 
     examine(model, captions, max(variant.sampling.cfg for variant in every))
     found = verdicts(model, every, captions)
-    say(terminal(table_of_texts(VERDICT_COLUMNS, [v.cells() for v in found])))
-    wrong = [v.decoder for v in found if not v.as_expected]
+    say(terminal(table_of_texts(COLUMNS, [report.cells for report in found])))
+    wrong = [report.decoder for report in found if not report.as_expected]
     if wrong:
         complain(f"not as expected: {', '.join(wrong)}")
     return 1 if wrong else 0

@@ -13,9 +13,9 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -32,33 +32,11 @@ from bench.run.runner import RunResult
 from bench.run.summary import make_summary, write_csv
 from decoders.api import ImageModel, Sampling
 
+if TYPE_CHECKING:
+    from bench.judge.gate import GateReport
+
 log = logging.getLogger(__name__)
-VERDICT_COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")
 PARTIAL = "partial"
-
-
-@dataclass(frozen=True)
-class DecoderVerdict:
-    """What the gate says of a decoder. verdict: exact, relaxed, broken or "not checked"; text: the
-    same for a table's cell, with the figure."""
-
-    decoder: str
-    verdict: str
-    figure: float
-    detail: str
-    expect: str | None
-    text: str
-
-    @property
-    def as_expected(self) -> bool:
-        if self.expect is None:
-            return self.verdict in ("exact", "relaxed")
-        return self.verdict == self.expect
-
-    def cells(self) -> tuple[str, ...]:
-        """Cells of a table."""
-        expected = self.expect or "exact or relaxed"
-        return self.decoder, self.verdict, f"{self.figure:.4g}", expected, self.detail
 
 
 def scorer_of(config: StudyConfig) -> Scorer | None:
@@ -76,17 +54,19 @@ def scorer_of(config: StudyConfig) -> Scorer | None:
 
 def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None) -> pd.DataFrame:
     """Judges, scores and summarises the rows of a run; returns the summary."""
+    from bench.judge.gate.report import COLUMNS
+
     path, rows, every = result.path, result.rows, result.variants
     floors = roofline(path, result.model, every, rows)
     fair = judge(rows, config.baselines, floors, config.fairness)
     write_fairness(path, fair)
-    judged = list[DecoderVerdict]()
+    judged: list[GateReport] = []
     if config.gate:
         captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
         judged = verdicts(result.model, every, lambda: captions)
-    cells = pd.DataFrame([v.cells() for v in judged], columns=list(VERDICT_COLUMNS))
+    cells = pd.DataFrame([report.cells for report in judged], columns=list(COLUMNS))
     write_csv(path / "exactness.csv", cells)
-    exactness = {verdict.decoder: verdict.text for verdict in judged}
+    exactness = {report.decoder: report.text for report in judged}
     scorer = scorer if result.model.draws else None
     summary = make_summary(path, rows, every, fair, scorer=scorer, exactness=exactness)
     summary.write(path)
@@ -95,10 +75,10 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
 
 def verdicts(
     model: ImageModel, every: Sequence[DecoderVariant], captions: Callable[[], Sequence[str]]
-) -> list[DecoderVerdict]:
+) -> list[GateReport]:
     """The gate's verdict on every decoder; one it cannot judge is "not checked", with the error.
     captions: prompts of the model, for greedy codes of a target that is not built in."""
-    judged = list[DecoderVerdict]()
+    judged = []
     with progress(len(every), "exactness", unit="decoder") as bar:
         for variant in every:
             bar.set_postfix_str(variant.name)
@@ -109,14 +89,13 @@ def verdicts(
 
 def _verdict(
     variant: DecoderVariant, model: ImageModel, captions: Callable[[], Sequence[str]]
-) -> DecoderVerdict:
+) -> GateReport:
     from bench.judge.code_differences import greedy_difference
-    from bench.judge.gate import check_decoder
+    from bench.judge.gate import GateReport, check_decoder
 
-    name, expect, spec = variant.name, variant.entry.expect, variant.entry.spec
-    sampling = variant.sampling
+    spec, sampling = variant.entry.spec, variant.sampling
 
-    def judge_decoder() -> Any:
+    def judge_decoder() -> GateReport:
         report = check_decoder(spec, sampling, model)
         if report.verdict == "exact":
             fault, compared = greedy_difference(model, spec, sampling, captions)
@@ -127,9 +106,9 @@ def _verdict(
 
     report = attempt(judge_decoder)
     if isinstance(report, Failure):
-        log.warning("the gate could not judge %s: %s", name, report.error)
-        return DecoderVerdict(name, "not checked", math.nan, report.error, expect, "not checked")
-    return DecoderVerdict(name, report.verdict, report.figure, report.detail, expect, report.text)
+        log.warning("the gate could not judge %s: %s", variant.name, report.error)
+        report = GateReport("not checked", math.nan, report.error)
+    return replace(report, decoder=variant.name, expect=variant.entry.expect)
 
 
 @contextmanager

@@ -6,17 +6,20 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["exact", "relaxed", "broken"]
+Verdict = Literal["exact", "relaxed", "broken", "not checked"]
+COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")  # of exactness.csv
 
 
 @dataclass(frozen=True)
 class GateReport:
     """verdict, for one setting of sampling: `exact` (the target's law, or its tokens), `relaxed`
-    (the output law differs, and the rule declares it) or `broken` (a claim is false). figure: the
-    largest output TV measured on small random models, in [0, 1] (greedy: the largest mass moved by
-    an accepted draft). evidence: numbers by check. sampled: the least TV that samples would have
-    shown, where the law was not enumerated to the end; else 0. changed: the loop is made for other
-    targets, and was judged on an ordinary one; the figure is then NaN."""
+    (the output law differs, and the rule declares it), `broken` (a claim is false) or `not checked`
+    (the gate itself failed). figure: the largest output TV measured on small random models, in
+    [0, 1] (greedy: the largest mass moved by an accepted draft). evidence: numbers by check.
+    sampled: the least TV that samples would have shown, where the law was not enumerated to the
+    end; else 0. changed: the loop is made for other targets, and was judged on an ordinary one; the
+    figure is then NaN. decoder: its name; expect: the verdict that it should come to, None: exact
+    or relaxed."""
 
     verdict: Verdict
     figure: float
@@ -24,6 +27,18 @@ class GateReport:
     evidence: dict[str, Any] = field(default_factory=dict)
     sampled: float = 0.0
     changed: bool = False
+    decoder: str = ""
+    expect: str | None = None
+
+    @property
+    def as_expected(self) -> bool:
+        return self.verdict in ([self.expect] if self.expect else ["exact", "relaxed"])
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its line of exactness.csv."""
+        expected = self.expect or "exact or relaxed"
+        return self.decoder, self.verdict, f"{self.figure:.4g}", expected, self.detail
 
     @property
     def text(self) -> str:
