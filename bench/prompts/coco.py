@@ -2,11 +2,10 @@
 
 Images come in the order of their first annotation, and the id of a prompt is the image's. The
 longest caption (the first of equally long ones) of captions_val2017.json is the papers' protocol.
-Six of the 5,000 repeat another; they are kept, because the protocol counts images (their decoded
-images are equal). A list of captions, as the
-papers' code keeps them (captions_val2017_longest.json; for 2014, about 30,000 images in an order of
-their own, each with its first caption where that could be checked), is read too: the id is then the
-place in the list, from 0.
+Six of the 5,000 repeat another; they are kept, because the protocol counts images.
+
+A list of captions, as the papers' code keeps them, is read too: captions_val2017_longest.json, or
+for 2014 about 30,000 images, each with its first caption. The id is then the place in the list.
 """
 
 from __future__ import annotations
