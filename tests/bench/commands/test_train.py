@@ -63,7 +63,7 @@ def test_a_training_leaves_a_drafter_that_loads(drafter, words, settings, tmp_pa
         curve = list(csv.DictReader(file))
     assert {"step", "loss", "overlap_1", "held_overlap_3", "held_agree_1"} <= curve[0].keys()
     target = f"decoders.propose.drafters.{drafter}.{drafter.capitalize()}"
-    spec = PartSpec(target, {"checkpoint": str(tmp_path / DRAFTER)})
+    spec = PartSpec(target, {"checkpoint": str(tmp_path / DRAFTER), **settings})
     net = build_part(spec, random_model(vocab=24, grid=3)).net
     assert all(weights.isfinite().all() for weights in net.parameters())
 
