@@ -219,7 +219,7 @@ def _forwards(run: RunData, section: Section, colors: Sequence[str], axes: Axes)
         fill = "white" if point.whole else INK
         axes.plot(point.codes, point.ms, "o", color=INK, markerfacecolor=fill)
         first, *more = point.names
-        text = f"{first} and {len(more)} more" if len(more) > 1 else ", ".join(point.names)
+        text = f"{first} and {len(more)} more" if more else first
         text += f": {point.ms / ar:.2f} AR steps" if point.codes > 1 and ar > 0 else ""
         names[text] = (float(point.codes), point.ms)
     axes.set(xlim=(0, right), ylabel="ms per target forward")
