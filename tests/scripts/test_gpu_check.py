@@ -111,4 +111,4 @@ def test_a_bare_machine_leaves_the_figures_of_the_costs(tmp_path):
     lines = (tmp_path / "roofline.csv").read_text().splitlines()
     assert {line.partition(",")[0] for line in lines[1:]} == {"ar", "sd_chain", "lantern_pp", "sjd"}
     assert (tmp_path / "report" / "table.txt").exists()
-    assert "the page's tables do not sort" in done.stderr
+    assert (tmp_path / "report" / "index.html").exists()
