@@ -102,12 +102,8 @@ class Untested(TokenVerifier):
         if isinstance(draft, Skipped):
             size = draft.laws.shape[1]
             away = 0.5 * (law.p[:, :size] - draft.laws).abs().sum(-1)  # [B, S], TV(p, q)
-            for name, value in {
-                "accept": 1.0,
-                "strict": 0.0,
-                "tv_shift": away,
-                "bound": away,
-            }.items():
+            values = {"accept": 1.0, "strict": 0.0, "tv_shift": away, "bound": away}
+            for name, value in values.items():
                 first = getattr(verdicts, name)[:, :size, 0]  # of each node's first child
                 first.copy_(torch.where(draft.stands[:, :size], value, first))
         return verdicts

@@ -19,16 +19,16 @@ DRAFTED = (CodeKind.DRAFT, CodeKind.RELAXED)
 
 
 def greedy_check(case: GateCase) -> tuple[CheckResult, CheckResult, bool]:
-    """-> what must hold of any loop (tv: most mass moved onto an accepted draft; evidence "bound":
-    declared there), what AR or the rule asks for, and whether all codes are AR's."""
+    """-> what must hold of any loop (tv: the largest TV shift of an accepted draft; evidence
+    "bound": declared there), what AR or the rule asks for, and whether all codes are AR's."""
     run, fault, differences = case.trial(SIZES, PROMPTS), "", list[str]()
     done = run.decoder.generate(run.text, run.noise)
     ar = plain_decoding(run.model, case.sampling).generate(run.text, run.noise).codes
     logits = teacher_logits(run.model, run.text, ar, case.sampling.cfg)
     equal = equal_images(logits, done.codes, ar)
-    declared, moved, bound = not bool((done.trace.bound == 0).all()), 0.0, 0.0
+    declared, tv_shift, bound = not bool((done.trace.bound == 0).all()), 0.0, 0.0
     if declared:
-        moved, bound, differences = _justified(run, done, case.sampling)
+        tv_shift, bound, differences = _justified(run, done, case.sampling)
     elif equal < PROMPTS:
         differences = [f"{PROMPTS - equal} of {PROMPTS} images differ from greedy AR"]
     if not bool(torch.isfinite(torch.stack([done.trace.bound, done.trace.tv_shift])).all()):
@@ -38,7 +38,7 @@ def greedy_check(case: GateCase) -> tuple[CheckResult, CheckResult, bool]:
         "share_of_drafts": float((done.trace.depth > 0).double().mean()),
         "bound": min(finite_or_inf(bound), 1.0),  # lambda p(x) may be more than a TV can be
     }
-    tv = min(finite_or_inf(moved), 1.0)
+    tv = min(finite_or_inf(tv_shift), 1.0)
     result = CheckResult("greedy", fault, evidence, tv, f"{PROMPTS} images of {SIZES[0]} codes")
     exact = equal == PROMPTS and not declared
     return result, CheckResult("greedy codes", "; ".join(differences)), exact
@@ -56,8 +56,8 @@ def equal_images(logits: Tensor, codes: Tensor, ar: Tensor) -> int:
 
 def _justified(run: Trial, done: Generation, sampling: Sampling) -> tuple[float, float, list[str]]:
     """Recomputes from a teacher-forced forward: every accepted draft has the largest entry of p_A
-    and moved no more mass than its bound, and every other code is the argmax. -> the most mass
-    moved, the bound of that draft, faults."""
+    and a TV shift within its bound, and every other code is the argmax. -> the largest TV shift,
+    the bound of that draft, faults."""
     trace, faults = done.trace, list[str]()
     p = teacher_laws(run.model, run.text, done.codes, sampling)
     at = p.gather(-1, done.codes[..., None])[..., 0]  # [B, L]
@@ -66,15 +66,15 @@ def _justified(run: Trial, done: Generation, sampling: Sampling) -> tuple[float,
     if not bool((missing <= 0)[~drafted].all()):
         faults.append("a code that was not drafted is not the argmax")
     claimed, bound, missing = (t[drafted] for t in (trace.tv_shift, trace.bound, missing))  # [n]
-    moved, reference = claimed, ReferenceRule.of(run.decoder.rule, run.model)
+    tv_shift, reference = claimed, ReferenceRule.of(run.decoder.rule, run.model)
     if reference is not None:
-        moved, bound, near_edge = reference.at(p[drafted], done.codes[drafted])
+        tv_shift, bound, near_edge = reference.at(p[drafted], done.codes[drafted])
         # Others are the argmax itself, or have a bound that rounding decides.
         decisive = ~near_edge & (missing > 0)
-        claimed, moved, bound = (t[decisive] for t in (claimed, moved, bound))
-        if not bool((moved >= missing[decisive]).all()):
+        claimed, tv_shift, bound = (t[decisive] for t in (claimed, tv_shift, bound))
+        if not bool((tv_shift >= missing[decisive]).all()):
             faults.append("an accepted draft's p_A(x) is not the largest entry of p_A")
     if not bool((claimed <= bound + MASS).all()):
         faults.append("an accepted draft moved more mass than its bound")
-    pairs = zip(moved.tolist(), bound.tolist(), strict=True)
+    pairs = zip(tv_shift.tolist(), bound.tolist(), strict=True)
     return *max(pairs, default=(0.0, 0.0)), faults

@@ -205,8 +205,8 @@ def definition_check(case: GateCase) -> CheckResult:
     worst, x = 0.0, torch.arange(24)
     for _, p, _ in random_pairs(24, EACH, seed=5):
         test = rule.test(p.expand(24, -1), None, x)
-        moved, _, near_edge = reference.at(p.double().expand(24, -1), x)
-        gaps = torch.stack([test.tv_shift - moved, test.accept - (p + moved).clamp_max(1.0)])
+        tv_shift, _, near_edge = reference.at(p.double().expand(24, -1), x)
+        gaps = torch.stack([test.tv_shift - tv_shift, test.accept - (p + tv_shift).clamp_max(1.0)])
         worst = max(worst, finite_or_inf(float(gaps.abs().masked_fill(near_edge, 0.0).amax())))
     fault = f"p_A differs by {worst:.4f} from its definition" * (worst > SLACK)
     return CheckResult("definition", fault, {"largest_difference": worst})

@@ -75,11 +75,11 @@ class ReferenceRule:
         return ReferenceRule(book, k, delta, lam)
 
     def at(self, p: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """p [n, V] float64, x [n] -> the mass that is moved onto each x, its bound, and whether the
+        """p [n, V] float64, x [n] -> the TV shift of accepting each x, its bound, and whether the
         bound is so near that rounding in float32 may admit one neighbour more or less, [n]."""
         p_x = p.gather(1, x[:, None])  # [n, 1]
         more = 0.0 if self.lam is None else self.lam - 1.0
         bound = more * p_x if self.delta is None else torch.full_like(p_x, self.delta)
         mass = p.gather(1, self.near[x]).cumsum(1)  # [n, k]
-        moved = torch.where(mass <= bound, mass, 0.0).amax(1)
-        return moved, bound[:, 0], ((mass - bound).abs() < EDGE).any(1)
+        tv_shift = torch.where(mass <= bound, mass, 0.0).amax(1)
+        return tv_shift, bound[:, 0], ((mass - bound).abs() < EDGE).any(1)

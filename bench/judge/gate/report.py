@@ -15,7 +15,7 @@ class GateReport:
     """verdict, for one setting of sampling: `exact` (the target's law, or its tokens), `relaxed`
     (the output law differs, and the rule declares it), `broken` (a claim is false) or `not checked`
     (the gate itself failed). figure: the largest output TV measured on small random models, in
-    [0, 1] (greedy: the largest mass moved by an accepted draft). evidence: numbers by check.
+    [0, 1] (greedy: the largest TV shift of an accepted draft). evidence: numbers by check.
     sampled: the least TV that samples would have shown, where the law was not enumerated to the
     end; else 0. changed: the loop is made for other targets, and was judged on an ordinary one; the
     figure is then NaN. decoder: its name; expect: the verdict that it should come to, None: exact
