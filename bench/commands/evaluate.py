@@ -22,7 +22,7 @@ from bench.console import complain, say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder, write_text
 from bench.prompts.file import OWN_FILE, captions_of
-from bench.report.table import Column, csv_text, table_of, terminal
+from bench.report.table import Column, number, table_of, terminal
 from decoders.kinds import Within
 
 if TYPE_CHECKING:
@@ -93,47 +93,47 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     example:
       python -m bench evaluate DIR reference=REAL metrics=[fid,clip]
     """
+    from metrics.images import image_files
+
     if not words:
         complain(manual("evaluate"))
         return 2
-    asked = parse(words)
-    device = device_of(asked.device)
-    if asked.out is not None:
-        ready_file(asked.out)
-    config = completed(asked)
-    figures = evaluate(config, device)
+    config = parse(words)
+    device = device_of(config.device)
+    if config.out is not None:
+        ready_file(config.out)
+    files, there = image_files(config.images), config.images / OWN_FILE
+    if config.captions is None and there.is_file():
+        config = replace(config, captions=there)
+    captions = captions_of(files, config.captions) if config.captions else []
+    if not config.metrics:
+        config = replace(config, metrics=fitting(config, captions))
+    figures = evaluate(config, files, captions, device)
     of = f"metrics {', '.join(config.metrics)}"
     say(f"{config.images}: {figures[0].images} images on {device}, {of}")
     say(terminal(table_of(COLUMNS, figures)))
     notes = dict.fromkeys(f"{f.name}: {f.note}" for f in figures if f.note)
-    say("\n".join([*notes, *_shared_captions(config)]))
+    say("\n".join([*notes, *_shared_captions(config, captions)]))
     if config.out is not None:
         write_csv(config.out, config, figures, device)
         say(f"written: {config.out}")
     return 0
 
 
-def completed(config: EvaluateConfig) -> EvaluateConfig:
-    """With the captions that lie in the folder and, where none is asked for, the metrics that fit.
-    Raises ConfigError where none does."""
-    from metrics.images import image_files
+def fitting(config: EvaluateConfig, captions: Sequence[str]) -> tuple[str, ...]:
+    """The metrics that fit where none is asked for. Raises ConfigError where none does."""
     from metrics.official.papers import METRICS
 
-    files = image_files(config.images)
-    there = config.images / OWN_FILE
-    config = replace(config, captions=config.captions or (there if there.is_file() else None))
-    if config.metrics:
-        return config
-    if config.captions and _all_scenes(captions_of(files, config.captions)):
-        return replace(config, metrics=("scenes",))
-    fit = [m for m in PAPERS if config.captions or not METRICS[m].captions]
+    if captions and _all_scenes(captions):
+        return ("scenes",)
+    fit = [m for m in PAPERS if captions or not METRICS[m].captions]
     fit = [m for m in fit if config.reference or not METRICS[m].reference]
     if not fit:
         raise ConfigError(
             f"nothing can be measured of {config.images} alone: give captions=FILE (there is no "
             f"{OWN_FILE} in it), reference=DIR with real images, or both"
         )
-    return replace(config, metrics=tuple(fit))
+    return tuple(fit)
 
 
 def _all_scenes(captions: Sequence[str]) -> bool:
@@ -148,25 +148,22 @@ def _all_scenes(captions: Sequence[str]) -> bool:
     return True
 
 
-def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
-    """The figures of a folder. Raises PromptError for captions that do not match, MetricError for
-    missing weights, bad images or too few of them."""
+def evaluate(
+    config: EvaluateConfig, files: tuple[Path, ...], captions: Sequence[str], device: str
+) -> list[Figure]:
+    """The figures of images and their captions. Raises MetricError for missing weights, bad images
+    or too few of them."""
     from metrics.images import image_files
     from metrics.official.papers import Evaluation, check_metrics
 
     real_scenes = config.reference is None and config.metrics == ("scenes",)
     has_reference = config.reference is not None or real_scenes
-    check_metrics(config.metrics, reference=has_reference, captions=config.captions is not None)
-    files = image_files(config.images)
-    captions = captions_of(files, config.captions) if config.captions else []
-    reference: Reference = ()
-    if config.reference is not None:
-        if config.reference.resolve() == config.images.resolve():
-            raise ConfigError(
-                f"reference={config.reference} is the folder of the images themselves; name one of "
-                "real images"
-            )
-        reference = image_files(config.reference)
+    check_metrics(config.metrics, reference=has_reference, captions=bool(captions))
+    if config.reference and config.reference.resolve() == config.images.resolve():
+        raise ConfigError(
+            f"reference={config.reference} is the folder of the images themselves; name one of "
+            "real images"
+        )
     if has_reference:
         ready_folder(config.cache_dir)
     evaluation = Evaluation(
@@ -179,27 +176,27 @@ def evaluate(config: EvaluateConfig, device: str) -> list[Figure]:
         cache_dir=config.cache_dir,
         bars=True,
     )
+    reference: Reference = image_files(config.reference) if config.reference else ()
     if real_scenes:
         reference = evaluation.scenes_reference(SCENES)
     kept = slice(None, config.limit)
     return evaluation.figures(files[kept], captions[kept], reference)
 
 
-def _shared_captions(config: EvaluateConfig) -> list[str]:
+def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[str]:
     """A note where the reference was drawn from the captions of the images."""
     from metrics.images import image_files
 
     theirs = config.reference / OWN_FILE if config.reference else None
-    if config.captions is None or theirs is None or not theirs.is_file():
+    if theirs is None or not theirs.is_file():
         return []
-    folders = (config.images, config.captions), (theirs.parent, theirs)
-    one, other = ({*captions_of(image_files(folder), of)} for folder, of in folders)
-    if not one & other:
+    shared = {*captions} & {*captions_of(image_files(theirs.parent), theirs)}
+    if not shared:
         return []
     return [
-        f"{len(one & other)} captions are also captions of {theirs.parent}. The intervals of FID, "
-        "KID, precision and recall take the two folders for independent, which pictures of the "
-        "same captions are not; `bench diff` pairs decoders by image"
+        f"{len(shared)} captions are also captions of {theirs.parent}. The intervals of FID, KID, "
+        "precision and recall take the two folders for independent, which pictures of the same "
+        "captions are not; `bench diff` pairs decoders by image"
     ]
 
 
@@ -227,21 +224,18 @@ def device_of(name: str) -> str:
     return str(present(name, "device"))
 
 
-def _short(value: float) -> str:
-    return f"{value:z.2f}" if abs(value) >= 10 else f"{value:z.4f}"
-
-
 COLUMNS = (
-    Column("name", "figure"),
-    Column("value", "value", lambda v: _short(v.value)),
-    Column("value", "95 % interval", lambda v: f"{_short(v.lo)} .. {_short(v.hi)}"),
-    Column("images", "images"),
-    Column("reference", "reference", lambda count: str(count or "")),
+    Column("figure", lambda f: f.name),
+    Column("value", lambda f: number(f.value.value)),
+    Column("95 % interval", lambda f: f"{number(f.value.lo)} .. {number(f.value.hi)}"),
+    Column("images", lambda f: f"{f.images}"),
+    Column("reference", lambda f: f"{f.reference or ''}"),
 )
 
 
 def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], device: str) -> None:
     """One row a figure; every row says what it was made with."""
+    import pandas as pd
     import torch
 
     from bench.measure.clock import now
@@ -271,4 +265,4 @@ def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], dev
         }
         for f in figures
     ]  # fmt: skip
-    write_text(path, csv_text(rows))
+    write_text(path, pd.DataFrame(rows).to_csv(index=False))

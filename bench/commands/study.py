@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.config.words import split
+from bench.config.words import divided, split
 from bench.console import complain, say
 from bench.data.errors import ConfigError, unknown
 from bench.report.table import table_of_texts, terminal
@@ -136,10 +136,11 @@ def cmd_report(words: Sequence[str]) -> int:
     from bench.config.compose import compose_study
     from bench.records.load import load
     from bench.records.study import require_own
-    from bench.report.build import check_place, split_out
+    from bench.report.build import PlaceSettings, check_place
     from bench.run.finish import unfinished
 
-    words, out = split_out(words)
+    place, words = divided(PlaceSettings, words)
+    out = place.out
     if (finished := _finished(words)) is not None:
         check_place(out)
         _report(load(finished), out)
@@ -162,9 +163,9 @@ def _finished(words: Sequence[str]) -> Path | None:
 def _report(run: RunData, folder: Path | None = None) -> None:
     from bench.report.build import write_report
 
-    paths = write_report(run, folder)
-    say(paths.terminal)
-    say(f"report: {paths.page}")
+    written = write_report(run, folder)
+    say((written / "table.txt").read_text(encoding="utf-8"))
+    say(f"report: {written / 'index.html'}")
 
 
 def cmd_check(words: Sequence[str]) -> int:

@@ -1,5 +1,5 @@
-"""`python -m bench compare [study=NAME | run_dir=DIR] [published=FILE] [tolerance=0.1] [out=DIR]`:
-a run and the published numbers, as text and CSV.
+"""`python -m bench compare [study=NAME | run_dir=DIR] [tolerance=0.1] [out=DIR]`: a run and the
+published numbers, as text and CSV.
 
 Why no Hydra: a finished run is compared, and its study may need settings (a caption file) that are
 not at hand where it is looked at.
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from bench.compare.published import DEFAULT, load_names
+import pandas as pd
+
 from bench.compare.published import load as load_published
+from bench.compare.published import load_names
 from bench.compare.verdicts import Comparison, Reproduction, build
 from bench.config.words import settings
 from bench.console import say
@@ -40,7 +42,6 @@ class CompareSettings:
 
     study: str | None = None
     run_dir: Path | None = None
-    published: Path = DEFAULT
     tolerance: Annotated[float, Within(0, 1, below=True)] = 0.1
     out: Path | None = None
 
@@ -52,7 +53,6 @@ def cmd_compare(words: Sequence[str]) -> int:
     settings:
       study=NAME      the run in results/runs/NAME (default: main)
       run_dir=DIR     or the run in this folder
-      published=FILE  another table of published numbers
       tolerance=X     how far apart two figures may be, as a fraction (default: 0.1)
       out=DIR         where the files go (default: compare/ in the run's folder)
 
@@ -60,14 +60,14 @@ def cmd_compare(words: Sequence[str]) -> int:
       python -m bench compare run_dir=results/runs/main tolerance=0.05
     """
     options = settings(CompareSettings, words)
-    run = _run(options)
-    rows = load_published(options.published)
-    measured = load(run)
-    every = build(rows, measured, load_names(), options.tolerance)
-    folder = options.out or run / "compare"
-    ready_folder(folder)
-    say(terminal(measured, every))
-    path = write_text(folder / "compare.csv", table.csv_text([_csv_row(one) for one in every]))
+    folder = _run(options)
+    run = load(folder)
+    every = build(load_published(), run, load_names(), options.tolerance)
+    out = options.out or folder / "compare"
+    ready_folder(out)
+    say(terminal(run, every))
+    rows = pd.DataFrame(map(_csv_row, every))
+    path = write_text(out / "compare.csv", rows.to_csv(index=False))
     say(f"grounds and sources: {path}")
     return 0
 
@@ -90,50 +90,41 @@ def _run(options: CompareSettings) -> Path:
     return RUNS / name
 
 
-def number(value: float, metric: str, sign: str = "") -> str:
-    return f"{value:{sign}z.{DIGITS.get(metric, 2)}f}"
-
-
-def measured_text(one: Comparison) -> str:
-    """`1.45 [1.40, 1.51]`, a dash where nothing was measured."""
-    figure, digits = one.figure, DIGITS.get(one.metric, 2)
-    varies = figure.lo != figure.hi
-    return table.interval(figure, digits) if varies else table.number(figure.value, digits)
-
-
-def published_text(one: Comparison) -> str:
-    """`LANTERN, abstract v3: LANTERN, tau 1` and the decoder that it is compared with."""
+def _published_row(one: Comparison) -> str:
+    """`LANTERN, abstract v3: LANTERN, τ 1` and the decoder that it is compared with."""
     row, tau = one.row, one.row.temperature
     text = f"{row.paper}, {row.evidence}: {row.label}"
     text += "" if tau is None else f", τ {tau:g}"
     return f"{text} ↔ {one.decoder}" if one.decoder else text
 
 
+def _digits(one: Comparison) -> int:
+    return DIGITS.get(one.metric, 2)
+
+
+def _measured(one: Comparison) -> str:
+    """`1.45 [1.40, 1.51]`, a dash where nothing was measured."""
+    if one.figure.lo == one.figure.hi:
+        return table.number(one.figure.value, _digits(one))
+    return table.interval(one.figure, _digits(one))
+
+
 COLUMNS = (
-    Column("", "published row", published_text, words=True),
-    Column("label", "figure", words=True),
-    Column("", "published", lambda one: number(one.published, one.metric)),
-    Column("", "measured", measured_text),
-    Column("", "difference", lambda one: (
-        number(one.difference, one.metric, "+") if one.is_measured else table.ABSENT
-    )),
+    Column("published row", _published_row, words=True),
+    Column("figure", lambda one: one.label, words=True),
+    Column("published", lambda one: table.number(one.published, _digits(one))),
+    Column("measured", _measured),
+    Column("difference", lambda one: f"{one.difference:+z.{_digits(one)}f}"),
     # An asterisk marks a verdict that rests on what the source does not state.
-    Column("", "verdict", lambda one: f"{one.verdict}{'*' * bool(one.assumed)}", words=True),
-)  # fmt: skip
-
-
-def grounds(one: Comparison) -> str:
-    """Why, and everything that qualifies it."""
-    assumed = f"assumes {', '.join(one.assumed)}" if one.assumed else ""
-    parts = [one.why, assumed, *one.caveats]
-    return ". ".join(filter(None, parts))
+    Column("verdict", lambda one: f"{one.verdict}{'*' * bool(one.assumed)}", words=True),
+)
 
 
 def terminal(run: RunData, every: Sequence[Comparison]) -> str:
     """The comparable figures as a table, and what keeps the others apart, most frequent first."""
     counts = (f"{sum(c.verdict is verdict for c in every)} {verdict}" for verdict in Reproduction)
     lines = [f"{run.study}: {run.folder}", ", ".join(counts), ""]
-    compared = [c for c in every if c.verdict is not Reproduction.NOT_COMPARABLE]
+    compared = [c for c in every if not c.obstacles]
     if compared:
         lines += [table.terminal(table.table_of(COLUMNS, compared)), LEGEND]
     groups: dict[str, list[Comparison]] = {}
@@ -155,8 +146,10 @@ def _papers(items: Sequence[Comparison]) -> str:
 
 
 def _csv_row(one: Comparison) -> dict[str, object]:
-    """A line of compare.csv, which has every published figure."""
+    """A line of compare.csv, which has every published figure. why: the grounds of the verdict, and
+    everything that qualifies it."""
     row = one.row
+    assumed = f"assumes {', '.join(one.assumed)}" if one.assumed else ""
     return {
         **{name: getattr(row, name) for name in ("paper", "arxiv", "evidence", "model", "gpu")},
         "method": row.label,
@@ -164,7 +157,9 @@ def _csv_row(one: Comparison) -> dict[str, object]:
         "figure": one.label,
         "published": one.published,
         "decoder": one.decoder,
-        "measured": one.figure,
+        "measured": one.figure.value,
+        "measured_lo": one.figure.lo,
+        "measured_hi": one.figure.hi,
         "verdict": str(one.verdict),
-        "why": grounds(one),
+        "why": ". ".join(filter(None, [one.why, assumed, *one.caveats])),
     }

@@ -64,7 +64,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     runs = [read_sides(folder) for folder in places]
     pairs, notes = _chosen(places, runs, options.decoders)
     every = differences_of(pairs, options.level)
-    notes += _settings(runs) + _protocols(pairs) + _unmeasured(pairs) + _failures(pairs)
+    notes += notes_of(runs, pairs)
     table = terminal(table_of(COLUMNS, every)) if every else "nothing of the two can be compared"
     say("\n".join([answer(pairs, every), *heads(pairs), table, *notes]))
     if options.out:
@@ -78,12 +78,12 @@ def _p(p: float | None) -> str:
 
 
 COLUMNS = (
-    Column("", "decoder", lambda f: f.a if f.a == f.b else f"{f.a} -> {f.b}"),
-    Column("figure", "figure"),
-    Column("", "B / A, or B - A", lambda f: interval(f, 3)),
-    Column("pairs", "images (of speed: blocks)", lambda count: str(count or "")),
-    Column("p", "p", _p),
-    Column("verdict", "B is"),
+    Column("decoder", lambda f: f.a if f.a == f.b else f"{f.a} -> {f.b}"),
+    Column("figure", lambda f: f.figure),
+    Column("B / A, or B - A", lambda f: interval(f, 3)),
+    Column("images (of speed: blocks)", lambda f: f"{f.pairs or ''}"),
+    Column("p", lambda f: _p(f.p)),
+    Column("B is", lambda f: f.verdict),
 )
 
 
@@ -102,12 +102,12 @@ def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> s
     parts = [f"A and B are equal in {what} ({len(pairs)} decoders, {count} images)"]
     if others or not count:
         parts = [f"A and B differ in {what}: {', '.join(others) or 'they share no image'}"]
-    found: dict[str, list[str]] = {}
+    beyond: dict[str, list[str]] = {}
     for one in every:
         if one.verdict not in (NOT_APART, EQUAL):
-            found.setdefault(f"B is {one.verdict} ({one.figure}): ", []).append(one.b)
-    parts += [head + ", ".join(names) for head, names in found.items()]
-    return "; ".join(parts if found else [*parts, "no speed or score differs beyond chance"])
+            beyond.setdefault(f"B is {one.verdict} ({one.figure}): ", []).append(one.b)
+    parts += [head + ", ".join(names) for head, names in beyond.items()]
+    return "; ".join(parts if beyond else [*parts, "no speed or score differs beyond chance"])
 
 
 def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
@@ -150,19 +150,14 @@ def _chosen(
     return [(runs[0][pair[0]], runs[0][pair[1]])], []
 
 
-def _settings(runs: Sequence[Mapping[str, Side]]) -> list[str]:
-    """What differs between the configurations of two runs."""
+def notes_of(runs: Sequence[Mapping[str, Side]], pairs: Sequence[tuple[Side, Side]]) -> list[str]:
+    """What differs between two configurations, what is therefore not compared, and what failed."""
+    lines = list[str]()
     configs = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs if sides]
-    if len(configs) < 2:
-        return []
-    if not all(configs):
-        return ["settings are not compared: a folder has no study.json with its configuration"]
-    text = differences(configs[0], configs[1], SIDES)
-    return [f"settings differ: {text}"] if text else []
-
-
-def _protocols(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
-    """Quality figures that were measured in two ways, and are left out."""
+    if len(configs) == 2 and not all(configs):
+        lines.append("settings are not compared: a folder has no study.json with its configuration")
+    elif len(configs) == 2 and (text := differences(*configs, SIDES)):
+        lines.append(f"settings differ: {text}")
     apart: dict[str, list[str]] = {}
     for a, b in pairs:
         for figure in ("CLIP", "FID"):
@@ -170,20 +165,15 @@ def _protocols(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
             if one != other:
                 why = f"{figure} was measured in two ways, {differences(one, other, SIDES)}"
                 apart.setdefault(why, []).append(b.entry.name)
-    return [f"not compared: {why} ({', '.join(names)})" for why, names in apart.items()]
-
-
-def _unmeasured(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
-    """Decoders whose times do not count, and are left out."""
-    sides = dict.fromkeys(
-        (side.entry.name, side.folder, side.unmeasured) for p in pairs for side in p
+    lines += [f"not compared: {why} ({', '.join(names)})" for why, names in apart.items()]
+    sides = [side for pair in pairs for side in pair]
+    lines += dict.fromkeys(
+        f"not compared: times of {side.entry.name} in {side.folder}: {side.unmeasured}"
+        for side in sides
+        if side.unmeasured
     )
-    return [f"not compared: times of {name} in {run}: {why}" for name, run, why in sides if why]
-
-
-def _failures(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
-    failed = [side for pair in pairs for side in pair if side.entry.failures]
-    return [
+    return lines + [
         f"{s.entry.name} in {s.folder}: {s.entry.failures} of {len(s.entry.records)} rows failed"
-        for s in failed
+        for s in sides
+        if s.entry.failures
     ]

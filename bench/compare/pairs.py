@@ -32,17 +32,19 @@ AGREES: Setting = True, ""
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A decoder of a run. parts: by `PARTS`, a proposer in the drafter's place."""
+    """A decoder of a run. parts: by `PARTS`, a proposer in the drafter's place; line: its row of
+    summary.csv, and its scores."""
 
     entry: Entry
     run: RunData = field(repr=False)
     parts: Mapping[str, Described]
+    line: Mapping[str, Any]
 
     @property
     def setting(self) -> tuple[str, float, float]:
         """What its baseline has in common with it: model, temperature, guidance."""
-        numbers = (self.entry.number(name) for name in ("temperature", "cfg"))
-        return self.entry.text("model"), *numbers  # type: ignore[return-value]
+        number = self.entry.number
+        return self.entry.text("model"), number("temperature"), number("cfg")
 
     @property
     def prompts(self) -> str:
@@ -50,38 +52,41 @@ class Candidate:
         return str(self.run.identity.get("config", {}).get("prompts", {}).get("name", ""))
 
     @property
+    def on_cpu(self) -> bool:
+        return self.entry.text("device") == "cpu"
+
+    @property
     def device(self) -> str:
         """The GPU; "cpu" where there is none."""
         return str(self.entry.ok.gpu.iloc[0]) or self.entry.text("device")
 
-    @property
-    def line(self) -> dict[str, Any]:
-        """Its row of summary.csv, and its scores."""
-        return {**self.run.scores.get(self.entry.name, {}), **self.entry.row}
-
     def figure(self, metric: str) -> Interval:
         """One of `FIGURES`; NaN where it was not measured."""
         column = "latency_mean_s" if metric == "latency_s" else metric
-        line = self.line
-        figure = Interval(*(float(line.get(column + end, math.nan)) for end in ("", "_lo", "_hi")))
+        ends = (float(self.line.get(column + end, math.nan)) for end in ("", "_lo", "_hi"))
+        figure = Interval(*ends)
         pooled = mal_interval(self.entry.ok) if metric == "mal" else None
         return Interval(figure.value, pooled.lo, pooled.hi) if pooled else figure
 
     def features(self, metric: str) -> str:
         """What a quality figure was made with; the embedded CLIP is both FID's features and the
         CLIP score's network."""
-        line = self.line
-        fid = as_text(line.get("fid_features", ""))
+        fid = as_text(self.line.get("fid_features", ""))
         if metric in ("precision", "recall"):
-            return as_text(line.get("prc_features", "")) or fid
-        features = as_text(line.get(f"{metric}_features", ""))
+            return as_text(self.line.get("prc_features", "")) or fid
+        features = as_text(self.line.get(f"{metric}_features", ""))
         return features or (fid if metric == "clip" and fid.endswith("-clip") else "")
 
 
 def candidates(run: RunData) -> list[Candidate]:
     """The decoders of a run that have figures. Raises FolderError where none has."""
     rows = [
-        Candidate(entry, run, {name: read(entry.text(name)) for name in PARTS})
+        Candidate(
+            entry,
+            run,
+            {name: read(entry.text(name)) for name in PARTS},
+            run.scores.get(entry.name, {}) | entry.row,
+        )
         for entry in run.entries
         if entry.role is not Role.RESEED and not entry.failed
     ]
@@ -106,11 +111,8 @@ def nearest(
 ) -> list[tuple[Candidate, dict[str, Setting]]]:
     """The decoders that come nearest to a published row, with every setting that decides whether
     two figures are of the same thing."""
-    left = [
-        (row, settings(published, row, names))
-        for row in rows
-        if is_method(row, published.method, names)
-    ]
+    same = [row for row in rows if is_method(row, published.method, names)]
+    left = [(row, settings(published, row, names)) for row in same]
     for name in left[0][1] if left else ():
         left = [one for one in left if one[1][name][0] is not False] or left
     return left
@@ -168,10 +170,10 @@ def _params(wanted: Mapping[str, float], places: Mapping[str, str], row: Candida
         part, _, name = places.get(key, f"acceptance.{key}").partition(".")
         value = row.parts["drafter" if part == "proposer" else part].number(name)
         here |= {} if value is None else {key: value}
-    differing = [key for key in wanted if key in here and not math.isclose(here[key], wanted[key])]
+    differing = {k: v for k, v in wanted.items() if k in here and not math.isclose(here[k], v)}
     if differing:
-        stated, ours = ({key: side[key] for key in differing} for side in (wanted, here))
-        return _other("settings", settings_text(stated), settings_text(ours))
+        ours = {key: here[key] for key in differing}
+        return _other("settings", settings_text(differing), settings_text(ours))
     unstated = {
         key: here[key]
         for key, place in places.items()

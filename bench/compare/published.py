@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,24 +20,18 @@ import pandas as pd
 
 from bench.config.catalogue import groups, option
 from bench.config.schema import PublishedConfig
-from bench.data.errors import BenchError
-from decoders.errors import DecoderError
 from decoders.kinds import Amount, Count, Share, Within, fitted
 
 PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py
 CHECKOUT = Path(__file__).resolve().parents[2] / "results" / "published"
 FOLDER = PACKAGED if PACKAGED.is_dir() else CHECKOUT
-DEFAULT, NAMES = FOLDER / "published.csv", FOLDER / "names.yaml"
+TABLE, NAMES = FOLDER / "published.csv", FOLDER / "names.yaml"
 Guidance = Annotated[float, Within(0, 1e6)]
 LABELS = {  # of the figures
     "speedup": "speed-up", "mal": "MAL", "latency_s": "s/image", "fid": "FID", "clip": "CLIP",
     "precision": "precision", "recall": "recall", "hps": "HPS", "image_reward": "ImageReward",
 }  # fmt: skip
 SETTING = ("method", "params", "baseline", "model", "temperature")  # that a figure is of
-
-
-class PublishedError(BenchError):
-    """A file of published numbers that cannot be used; the message names the row and column."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +68,8 @@ class Published:
 
     @cached_property
     def settings(self) -> dict[str, float]:
-        """`params` as a mapping. Raises PublishedError."""
-        try:
-            return {key: float(value) for key, value in (w.split("=") for w in self.params.split())}
-        except ValueError as error:
-            raise PublishedError(
-                f"params: expected words such as k=1000, found {self.params!r}"
-            ) from error
+        """`params` as a mapping."""
+        return {key: float(value) for key, value in (w.split("=") for w in self.params.split())}
 
     @property
     def label(self) -> str:
@@ -88,39 +77,18 @@ class Published:
         return f"{self.method} ({settings_text(self.settings)})" if self.params else self.method
 
 
-COLUMNS = tuple(field.name for field in fields(Published))
-
-
 def settings_text(values: Mapping[str, float]) -> str:
     """`k=1000, delta=0.3`."""
     return ", ".join(f"{key}={value:g}" for key, value in values.items())
 
 
-def load(path: Path = DEFAULT) -> list[Published]:
-    """The rows of a file. Raises PublishedError naming the line and column of what is wrong."""
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
-    except (OSError, ValueError) as error:
-        raise PublishedError(
-            f"cannot read {path} ({error}); give a table of published numbers with published=FILE"
-        ) from error
-    rows = []
-    for line, cells in enumerate(table.to_dict("records"), 2):
-        given = {str(name): cell for name, cell in cells.items() if cell.strip()}
-        try:
-            row: Published = fitted("", given, Published, text=True)
-            _require_whole(row)
-        except (DecoderError, PublishedError) as error:
-            raise PublishedError(f"{path}, line {line}: {error}") from error
-        rows.append(row)
-    return rows
-
-
-def _require_whole(row: Published) -> None:
-    if "" in row.settings or not row.figures or (row.speedup and not row.baseline):
-        raise PublishedError(
-            f"expected one of {', '.join(LABELS)}, and with a speed-up the baseline that it is over"
-        )
+def load(path: Path = TABLE) -> list[Published]:
+    """The rows of published.csv. Raises DecoderError with the line and column of what is wrong."""
+    table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+    return [
+        fitted(f"{path.name}:{line}", {k: v for k, v in cells.items() if v}, Published, text=True)
+        for line, cells in enumerate(table.to_dict("records"), 2)
+    ]
 
 
 def others(row: Published, figure: str, rows: Sequence[Published]) -> list[str]:
@@ -151,18 +119,15 @@ class Names:
         return all(word in words for word in self.features.get(metric, ()))
 
 
-def load_names(path: Path = NAMES) -> Names:
-    """names.yaml and the methods of conf/decoder. Raises BenchError where they are damaged."""
+def load_names() -> Names:
+    """names.yaml and the methods of conf/decoder."""
     import yaml
 
-    try:
-        text = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise PublishedError(f"cannot read {path} ({error}); restore it from git") from error
     methods: dict[str, PublishedConfig] = {}
     for decoder in groups()["decoder"]:
         written = yaml.safe_load(option("decoder", decoder)).get("published")
         if written is not None:
             one = fitted(f"{decoder}: published", written, PublishedConfig)
             methods[one.name] = one
-    return replace(fitted(str(path), text, Names), methods=methods)
+    names = fitted(str(NAMES), yaml.safe_load(NAMES.read_text(encoding="utf-8")), Names)
+    return replace(names, methods=methods)

@@ -25,7 +25,7 @@ from bench.judge.paired import image_rows, latency_rows, paired_speedup
 from bench.records.load import load
 from bench.records.run_data import Entry, Role, RunData, Section
 from metrics.speedup import Speedup
-from metrics.stats import student_mean
+from metrics.stats import Interval, student_mean
 
 NOT_APART, EQUAL = "not told apart", "equal"
 RATE, SPEEDUP = "images per second", "speed-up over AR"
@@ -100,19 +100,23 @@ def read_sides(folder: Path) -> dict[str, Side]:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """One figure of two decoders. value, lo, hi: B over A for ratios (rates, so that above 1 B is
-    faster), else B less A; p: two-sided, adjusted; None for FID."""
+class Difference(Interval):
+    """One figure of two decoders: B over A for ratios (rates, so that above 1 B is faster), else B
+    less A. p: two-sided, adjusted; None for FID."""
 
     a: str
     b: str
     figure: str
     pairs: int
-    value: float
-    lo: float
-    hi: float
     p: float | None = None
     verdict: str = NOT_APART
+
+
+def _between(
+    a: Side, b: Side, figure: str, pairs: int, value: Interval, p: float | None
+) -> Difference:
+    ends = (value.value, value.lo, value.hi)
+    return Difference(*ends, a.entry.name, b.entry.name, figure, pairs, p)
 
 
 def differences_of(sides: Sequence[tuple[Side, Side]], level: float) -> list[Difference]:
@@ -143,8 +147,7 @@ def _word(one: Difference, differs: bool) -> str:
         return NOT_APART
     if one.figure in RATIOS:
         return "faster" if one.value > 1 else "slower"
-    more_is_better = one.figure != "FID"
-    return "better" if (one.value > 0) == more_is_better else "worse"
+    return "better" if (one.value > 0) == (one.figure != "FID") else "worse"
 
 
 def _speed(a: Side, b: Side) -> list[Difference]:
@@ -157,9 +160,7 @@ def _speed(a: Side, b: Side) -> list[Difference]:
         figure, ratio = RATE, paired_speedup(a.entry.records, b.entry.records)
     if ratio is None or math.isnan(ratio.p):
         return []
-    found = ratio.interval()
-    ends = (found.value, found.lo, found.hi)
-    return [Difference(a.entry.name, b.entry.name, figure, ratio.blocks, *ends, p=ratio.p)]
+    return [_between(a, b, figure, ratio.blocks, ratio.interval(), ratio.p)]
 
 
 def _of_two_runs(a: Side, b: Side) -> Speedup | None:
@@ -180,11 +181,9 @@ def _scores(a: Side, b: Side) -> list[Difference]:
         in_two_ways = figure == "CLIP" and a.protocol("CLIP") != b.protocol("CLIP")
         if len(less) < 2 or in_two_ways:
             continue
-        mean = student_mean(less)
         # Without scatter there is no t: a difference is sure, none is no difference.
         p = float(ttest_1samp(less, 0).pvalue) if less.std() else float(not less.any())
-        ends = (mean.value, mean.lo, mean.hi)
-        out.append(Difference(a.entry.name, b.entry.name, figure, len(less), *ends, p=p))
+        out.append(_between(a, b, figure, len(less), student_mean(less), p))
     return out
 
 
@@ -195,6 +194,5 @@ def _fid(a: Side, b: Side, level: float) -> list[Difference]:
         return []
     if sorted(a.images.prompt) != sorted(b.images.prompt):  # FID depends on how many, and of what
         return []
-    ends = (less, less - reach, less + reach)
-    fid = Difference(a.entry.name, b.entry.name, "FID", 0, *ends)
+    fid = _between(a, b, "FID", 0, Interval(less, less - reach, less + reach), None)
     return [replace(fid, verdict=_word(fid, abs(less) > reach))]

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bench.compare.pairs import FIGURES, Candidate, Setting, candidates, is_method, nearest
+from bench.compare.pairs import FIGURES, Candidate, candidates, is_method, nearest
 from bench.compare.published import LABELS, Names, Published, others
 from bench.judge.paired import paired_speedup
 from bench.records.run_data import RunData
@@ -37,8 +37,8 @@ class Reproduction(StrEnum):
 @dataclass(frozen=True)
 class Comparison:
     """One figure of a published row, and a decoder's (None: the run has no such method). published
-    is in our unit (CLIP times 100). why: the grounds; assumed: what the source does not state;
-    caveats: what else to know."""
+    is in our unit (CLIP times 100). why: the grounds of the verdict; obstacles: why there is none;
+    assumed: what the source does not state; caveats: what else to know."""
 
     row: Published
     measured: Candidate | None
@@ -47,19 +47,14 @@ class Comparison:
     figure: Interval
     verdict: Reproduction
     why: str
-    obstacles: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
-    caveats: tuple[str, ...] = ()
+    obstacles: Sequence[str] = ()
+    assumed: Sequence[str] = ()
+    caveats: Sequence[str] = ()
 
     @property
     def decoder(self) -> str:
         """The measured decoder's name; "" where nothing was measured."""
         return "" if self.measured is None else self.measured.entry.name
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the figure was measured."""
-        return not math.isnan(self.figure.value)
 
     @property
     def difference(self) -> float:
@@ -77,66 +72,34 @@ def build(
     rows: Sequence[Published], run: RunData, names: Names, tolerance: float
 ) -> list[Comparison]:
     """Every published figure, in order, compared with the decoders nearest to its row; tolerance: a
-    ratio."""
+    ratio, see `tolerance_of`."""
     decoders, every = candidates(run), list[Comparison]()
     for row in rows:
         near = nearest(row, decoders, names)
-        for metric in row.figures:
+        for metric, stated in row.figures.items():
             if row.method == row.baseline and metric in ("speedup", "mal"):
                 continue  # of AR both are 1 by definition
-            every += [
-                compare(row, ours, settings, metric, decoders, names, tolerance, rows)
-                for ours, settings in near
-            ] or [_unmeasured(row, metric, names)]
+            published = stated * (100 if metric == "clip" else 1)
+            if not near:
+                why = f"{row.method} was not measured in this run"
+                if row.method not in names.methods:
+                    why = f"{row.method} has no rows that conf/decoder can recognise"
+                apart = Reproduction.NOT_COMPARABLE
+                every.append(Comparison(row, None, metric, published, UNKNOWN, apart, why, [why]))
+            for ours, agreed in near:
+                figure, missing = _figure(row, ours, metric, decoders, names)
+                obstacles = [text for agrees, text in agreed.values() if agrees is False]
+                obstacles += missing + obstacles_of(row, ours, metric, names)
+                verdict, grounds = Reproduction.NOT_COMPARABLE, "; ".join(obstacles)
+                assumed = []
+                if not obstacles:
+                    allowed = tolerance_of(metric, published, tolerance)
+                    verdict, grounds = judge(published, figure, allowed)
+                    assumed = [text for agrees, text in agreed.values() if agrees is None]
+                caveats = [*_caveats(row, ours, metric), *others(row, metric, rows)]
+                every.append(Comparison(row, ours, metric, published, figure, verdict, grounds,
+                                        obstacles, assumed, caveats))  # fmt: skip
     return every
-
-
-def _unmeasured(row: Published, metric: str, names: Names) -> Comparison:
-    """A figure of a method that the run has not."""
-    why = f"{row.method} was not measured in this run"
-    if row.method not in names.methods:
-        why = f"{row.method} has no rows that conf/decoder can recognise"
-    apart, published = Reproduction.NOT_COMPARABLE, _our_unit(row, metric)
-    return Comparison(row, None, metric, published, UNKNOWN, apart, why, (why,))
-
-
-def compare(
-    row: Published,
-    ours: Candidate,
-    settings: Mapping[str, Setting],
-    metric: str,
-    decoders: Sequence[Candidate],
-    names: Names,
-    tolerance: float,
-    papers: Sequence[Published],
-) -> Comparison:
-    """One figure of the published row and a decoder's. decoders: the whole run, for the baseline of
-    a speed-up; tolerance: a ratio, see `tolerance_of`; papers: that may contradict the row."""
-    published = _our_unit(row, metric)
-    figure, missing = _figure(row, ours, metric, decoders, names)
-    obstacles = [text for agrees, text in settings.values() if agrees is False]
-    obstacles += [missing] if missing else []
-    obstacles += obstacles_of(row, ours, metric, names)
-    verdict, why = Reproduction.NOT_COMPARABLE, "; ".join(obstacles)
-    if not obstacles:
-        verdict, why = judge(published, figure, tolerance_of(metric, published, tolerance))
-    assumed = [text for agrees, text in settings.values() if agrees is None]
-    return Comparison(
-        row=row,
-        measured=ours,
-        metric=metric,
-        published=published,
-        figure=figure,
-        verdict=verdict,
-        why=why,
-        obstacles=tuple(obstacles),
-        assumed=() if obstacles else tuple(assumed),
-        caveats=(*_caveats(row, ours, metric), *others(row, metric, papers)),
-    )
-
-
-def _our_unit(row: Published, metric: str) -> float:
-    return row.figures[metric] * (100 if metric == "clip" else 1)
 
 
 def tolerance_of(metric: str, published: float, ratio: float) -> float:
@@ -166,30 +129,30 @@ def judge(published: float, figure: Interval, tolerance: float) -> tuple[Reprodu
 
 def _figure(
     row: Published, ours: Candidate, metric: str, rows: Sequence[Candidate], names: Names
-) -> tuple[Interval, str]:
+) -> tuple[Interval, list[str]]:
     """Our figure, and why there is none. A speed-up over another method than AR is the paired ratio
     of the seconds on the same prompts."""
     if metric not in FIGURES:
-        return UNKNOWN, f"{LABELS[metric]} is not measured here"
+        return UNKNOWN, [f"{LABELS[metric]} is not measured here"]
     figure = ours.figure(metric)
     if metric == "speedup":
         same = [o for o in rows if is_method(o, row.baseline, names) and o.setting == ours.setting]
         if not same:
             _, temperature, cfg = ours.setting
             where = f"temperature {temperature:g} and cfg {cfg:g}"
-            return UNKNOWN, f"other baseline: no {row.baseline} at {where} in this run"
+            return UNKNOWN, [f"other baseline: no {row.baseline} at {where} in this run"]
         base = next((o for o in same if o.parts["tree"] == ours.parts["tree"]), same[0])
         if base.parts["acceptance"].name != "none":
             ratio = paired_speedup(base.entry.ok, ours.entry.ok)
             figure = UNKNOWN if ratio is None else ratio.interval()
-    unknown = f"{LABELS[metric]} was not measured in this run"
-    return figure, unknown if math.isnan(figure.value) else ""
+    unknown = [f"{LABELS[metric]} was not measured in this run"]
+    return figure, unknown if math.isnan(figure.value) else []
 
 
 def obstacles_of(row: Published, ours: Candidate, metric: str, names: Names) -> list[str]:
     """What keeps this figure apart, beyond the settings of the pair."""
     obstacles = list[str]()
-    if metric == "speedup" and ours.entry.text("device") == "cpu":
+    if metric == "speedup" and ours.on_cpu:
         obstacles.append("measured on a CPU, where verifying a tree costs several AR steps")
     if metric == "latency_s" and not row.gpu:
         obstacles.append("the source names no GPU; seconds of two machines do not compare")
@@ -225,12 +188,13 @@ def same_gpu(published: str, ours: str) -> bool:
 
 def _caveats(row: Published, ours: Candidate, metric: str) -> list[str]:
     caveats = list[str]()
-    if metric == "speedup" and ours.entry.text("device") != "cpu":
+    if metric == "speedup" and not ours.on_cpu:
         if not row.gpu:
             caveats.append("GPU not stated: a ratio is compared across GPUs")
         elif not same_gpu(row.gpu, ours.device):
             caveats.append(f"{_other_gpu(row, ours)}: only ratios compare")
     if ours.parts["acceptance"].settings.get("residual") == "paper" and ours.setting[1] > 0:
-        rule = "our rule is the one on paper"
-        caveats.append(f"{rule}, published numbers come from the released code")
+        caveats.append(
+            "our rule is the one on paper, published numbers come from the released code"
+        )
     return caveats

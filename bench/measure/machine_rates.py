@@ -37,9 +37,15 @@ class MachineRates:
     operations_per_s: float = 0.0
 
     def __str__(self) -> str:
-        """`reads 21.3 GB/s, multiplies 982 Gflop/s`."""
-        reads, multiplies = self.step_bytes_per_s / 1e9, self.operations_per_s / 1e9
-        return f"reads {reads:.3g} GB/s, multiplies {multiplies:.3g} Gflop/s"
+        """`reads 21.3 GB/s, multiplies 1,030 Gflop/s`."""
+        rates = (self.step_bytes_per_s / 1e9, self.operations_per_s / 1e9)
+        reads, multiplies = map(three_digits, rates)
+        return f"reads {reads} GB/s, multiplies {multiplies} Gflop/s"
+
+
+def three_digits(value: float) -> str:
+    """`1,030` of 1034.6: three significant digits, without an exponent."""
+    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 def read_rates(path: Path) -> MachineRates | None:

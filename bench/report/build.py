@@ -5,36 +5,28 @@
 <run>/report/table.{txt,md,tex}
 <run>/report/plots/*.png, *.pdf
 
-With `report out=DIR` they lie in DIR, and nothing is written into the run.
+With `report out=DIR` they lie in DIR, and nothing is written into the run. Every image of a page is
+embedded, so that a page can be mailed and opens offline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.config.words import divided
 from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.records.run_data import RunData
-from bench.report.page import write_page
-from bench.report.style import save
-from bench.report.summarise import summarise
+from bench.report.notes import environment
+from bench.report.plots import figures
+from bench.report.prompts import KEY, PromptPage, prompt_pages, prompts_with_page
+from bench.report.style import Plot, inline, save
+from bench.report.summarise import Report, summarise
 from bench.report.texts import latex, markdown, terminal
 
 REPORT = {"index.html", "table.txt"}  # what every report holds
-
-
-@dataclass(frozen=True)
-class ReportPaths:
-    """What was written, next to table.txt, .md and .tex. terminal: the text of table.txt, for
-    the command line to show."""
-
-    folder: Path
-    page: Path
-    terminal: str
-    plots: dict[str, dict[str, Path]]  # name -> format -> file
+OPENING = ("speedup_tv_output", "speedup_clip")  # figures above the tables
+SHEET = 3  # prompts whose images are on the page
 
 
 @dataclass(frozen=True)
@@ -42,12 +34,6 @@ class PlaceSettings:
     """The setting of `report` that no study has."""
 
     out: Path | None = None
-
-
-def split_out(words: Sequence[str]) -> tuple[list[str], Path | None]:
-    """The words without `out=DIR`, and DIR. Raises ConfigError where it names nothing."""
-    place, rest = divided(PlaceSettings, words)
-    return rest, place.out
 
 
 def check_place(out: Path | None) -> None:
@@ -60,17 +46,41 @@ def check_place(out: Path | None) -> None:
         )
 
 
-def write_report(run: RunData, folder: Path | None = None) -> ReportPaths:
-    """The report of a run that was read, in `folder` (None: in report/ of the run). A run whose
-    every decoder failed gets a page that says so."""
+def write_report(run: RunData, folder: Path | None = None) -> Path:
+    """The report of a run that was read, in `folder` (None: in report/ of the run); returns the
+    folder. A run whose every decoder failed gets a page that says so."""
     folder = folder or run.folder / "report"
-    folder.mkdir(parents=True, exist_ok=True)
     report = summarise(run)
-    shown = terminal(report)
-    texts = {"txt": shown, "md": markdown(report), "tex": latex(report)}
+    texts = {"txt": terminal(report), "md": markdown(report), "tex": latex(report)}
     for ending, text in texts.items():
         write_text(folder / f"table.{ending}", text)
-    for old in (folder / "plots").glob("*.*"):
+    for old in (*folder.glob("plots/*.*"), *folder.glob("prompts/*.html")):
         old.unlink()
-    plots = {plot.name: save(plot, folder / "plots") for plot in report.plots}
-    return ReportPaths(folder, write_page(report, folder), shown, plots)
+    plots = figures(report.run)
+    for plot in plots:
+        save(plot, folder / "plots")
+    _write_page(report, plots, folder)
+    return folder
+
+
+def _write_page(report: Report, plots: list[Plot], folder: Path) -> None:
+    """index.html and the pages of its prompts."""
+    prompts = prompts_with_page(report.run)
+    numbers = [None, *(index for index, _ in prompts), None]
+    template = environment(True).get_template("prompt.html.j2")
+    sheet: list[PromptPage] = []  # of the prompts of which most decoders have a picture
+    for at, page in enumerate(prompt_pages(report.run, prompts)):
+        before, after = numbers[at], numbers[at + 2]
+        study = report.run.study
+        text = template.render(study=study, page=page, before=before, after=after, key=KEY)
+        write_text(folder / page.address, text)
+        sheet = sorted([*sheet, page], key=lambda one: -one.pictures)[:SHEET]
+    sheet = [page for page in sheet if page.pictures]
+    text = (
+        environment(True)
+        .get_template("index.html.j2")
+        .render(
+            report=report, plots=plots, prompts=prompts, sheet=sheet, inline=inline, opening=OPENING
+        )
+    )
+    write_text(folder / "index.html", text)

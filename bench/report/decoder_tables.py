@@ -12,40 +12,36 @@ from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.headline import GROUPS, group, output_tv, quality
 from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number
 
-DECODER = Column("label", "decoder", words=True)
-
 
 def main_tables(run: RunData) -> list[Table]:
     """A table a section and group; AR heads each, as what its decoders are compared with."""
     tables = []
     for section in run.sections:
         ar = [e for e in section.entries if e.role is not Role.DECODER]
-        groups = {name: [e for e in section.entries if group(e) == name] for name in GROUPS}
-        for name, members in groups.items():
-            rest = [e for e in members if e.role is Role.DECODER]
+        for name in GROUPS:
+            rest = [e for e in section.entries if e.role is Role.DECODER and group(e) == name]
             first = ar if name == GROUPS[0] else [e for e in ar if e.role is Role.BASELINE]
             if rest or (name == GROUPS[0] and ar):
                 columns = _main_columns(run, section, relaxed=name != GROUPS[0])
-                title = f"{section.title}: {name}"
-                tables.append(_table(title, columns, [*first, *rest]))
+                tables.append(_table(f"{section.title}: {name}", columns, [*first, *rest]))
     return tables
 
 
 def detail_tables(run: RunData) -> list[Table]:
     """A table a section and kind of detail."""
-    kinds = (
-        ("parts and lengths", _part_columns),
-        ("quality", _quality_columns),
-        ("output TV and its bounds", _tv_columns),
-    )
     return [
-        _table(f"{section.title}: {name}", columns(section), section.entries)
+        _table(f"{section.title}: {name}", columns, section.entries)
         for section in run.sections
-        for name, columns in kinds
+        for name, columns in (
+            ("parts and lengths", PARTS),
+            ("quality", _quality_columns(section)),
+            ("output TV and its bounds", BOUNDS),
+        )
     ]
 
 
 def _table(title: str, columns: Sequence[Column], entries: Sequence[Entry]) -> Table:
+    columns = [Column("decoder", lambda entry: entry.label, words=True), *columns]
     rows = []
     for entry in entries:
         if entry.failed:
@@ -71,49 +67,23 @@ def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]
         return ABSENT if entry.role is not Role.DECODER else quality(section, entry)
 
     return [
-        DECODER,
-        Column("", "speed-up", speed),
+        Column("speed-up", speed),
         _figure("latency_mean_s", "s/image", 3),
         _figure("mal", "codes per forward", 2),
-        Column("", section.clip_name, _scored(section, "clip")),
-        *([Column("", "CLIP against AR", judged, words=True)] if relaxed else []),
-        Column("", "output TV", output_tv),
-        Column("", "verdict", lambda entry: entry.word or ABSENT, words=True),
-    ]
-
-
-def _part_columns(section: Section) -> list[Column]:
-    return [
-        DECODER,
-        Column("", "acceptance", lambda entry: entry.text("acceptance") or ABSENT, words=True),
-        Column("", "tree", lambda entry: entry.text("tree") or ABSENT, words=True),
-        Column("", "speed-up over blocks", _over_blocks),
-        _figure("n_latency", "images timed", 0),
-        _figure("nfe", "NFE", 1),
-        _figure("mal_expected", "codes expected", 2),
-        _figure("peak_memory_mb", "peak MB", 0),
+        Column(section.clip_name, _scored(section, "clip")),
+        *([Column("CLIP against AR", judged, words=True)] if relaxed else []),
+        Column("output TV", output_tv),
+        Column("verdict", lambda entry: entry.word or ABSENT, words=True),
     ]
 
 
 def _quality_columns(section: Section) -> list[Column]:
     return [
-        DECODER,
         _figure("n_quality", "images judged", 0),
-        Column("", f"{section.clip_name} - AR", lambda e: interval(e.interval(CLIP_LESS), 2)),
-        Column("", section.fid_name, _scored(section, "fid")),
-        Column("", "FID without bias", _scored(section, "fid_debiased")),
-        Column("", "KID", _scored(section, "kid")),
-    ]
-
-
-def _tv_columns(section: Section) -> list[Column]:
-    return [
-        DECODER,
-        _figure("tv_tested", "TV, tested codes", 3),
-        _figure("tv_declared_bound", "declared bound", 3),
-        _figure("tv_shift_mean", "TV(p, p_A), mean", 4),
-        _figure("tv_shift_max", "TV(p, p_A), max", 3),
-        _figure("tv_bound", "its bound, max", 3),
+        Column(f"{section.clip_name} - AR", lambda e: interval(e.interval(CLIP_LESS), 2)),
+        Column(section.fid_name, _scored(section, "fid")),
+        Column("FID without bias", _scored(section, "fid_debiased")),
+        Column("KID", _scored(section, "kid")),
     ]
 
 
@@ -131,7 +101,7 @@ def _scored(section: Section, column: str) -> Callable[[Entry], str]:
 
 def _figure(column: str, heading: str, digits: int) -> Column:
     """A number of an entry's summary row."""
-    return Column("", heading, lambda entry: number(entry.number(column), digits))
+    return Column(heading, lambda entry: number(entry.number(column), digits))
 
 
 def _over_blocks(entry: Entry) -> str:
@@ -142,3 +112,21 @@ def _over_blocks(entry: Entry) -> str:
     if entry.role is not Role.DECODER or math.isnan(least):
         return ABSENT
     return f"{number(least, 2)} to {number(greatest, 2)} ({count:.0f})"
+
+
+PARTS = (
+    Column("acceptance", lambda entry: entry.text("acceptance") or ABSENT, words=True),
+    Column("tree", lambda entry: entry.text("tree") or ABSENT, words=True),
+    Column("speed-up over blocks", _over_blocks),
+    _figure("n_latency", "images timed", 0),
+    _figure("nfe", "NFE", 1),
+    _figure("mal_expected", "codes expected", 2),
+    _figure("peak_memory_mb", "peak MB", 0),
+)
+BOUNDS = (
+    _figure("tv_tested", "TV, tested codes", 3),
+    _figure("tv_declared_bound", "declared bound", 3),
+    _figure("tv_shift_mean", "TV(p, p_A), mean", 4),
+    _figure("tv_shift_max", "TV(p, p_A), max", 3),
+    _figure("tv_bound", "its bound, max", 3),
+)

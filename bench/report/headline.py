@@ -87,16 +87,12 @@ def headline(run: RunData) -> list[str]:
     return [*lines, *_machine(run)] if lines else []
 
 
-def ranked(run: RunData, section: Section) -> list[Entry]:
-    """The decoders whose speed-up counts, fastest first."""
+def _fastest(run: RunData, section: Section) -> list[str]:
+    """Of the decoders whose speed-up counts."""
     timed = [e for e in section.decoders if e.role is Role.DECODER and not e.failed]
     counted = [e for e in timed if not (run.unmeasured(e) or run.eager(e))]
     counted = [e for e in counted if not math.isnan(e.number("speedup"))]
-    return sorted(counted, key=lambda e: -e.number("speedup"))
-
-
-def _fastest(run: RunData, section: Section) -> list[str]:
-    counted = ranked(run, section)
+    counted.sort(key=lambda e: -e.number("speedup"))
     if not counted:
         return []
     exact = [e for e in counted if e.exact]

@@ -29,7 +29,6 @@ SHADES = {
 }  # fmt: skip
 BAND: dict[str, Any] = {"color": MUTED, "alpha": 0.2, "linewidth": 0}
 FEWEST_STEPS, DEEPEST = 20, 12  # of acceptance by depth: steps of a share, depths
-MANY = 8  # decoders of which all are named in a figure of speed
 
 
 def figures(run: RunData) -> list[Plot]:
@@ -56,18 +55,17 @@ def quality_of(entry: Entry, column: str) -> Interval:
     return entry.interval(column)
 
 
-def frontier(entries: Sequence[Entry], column: str) -> list[Entry]:
-    """AR and the decoders that no other one beats in speed and in quality; all, where they are
-    few."""
-    if len(entries) <= MANY:
-        return [*entries]
+def by_rank(entries: Sequence[Entry], column: str) -> list[Entry]:
+    """First AR and the decoders that no other one beats in speed and in quality."""
     sign = -1 if column == TV else 1
     at = {e.name: (speed_of(e).value, sign * quality_of(e, column).value) for e in entries}
 
-    def beaten(one: tuple[float, float]) -> bool:
-        return any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in at.values())
+    def beaten(entry: Entry) -> bool:
+        one = at[entry.name]
+        better = any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in at.values())
+        return better and entry.role is not Role.BASELINE
 
-    return [e for e in entries if e.role is Role.BASELINE or not beaten(at[e.name])]
+    return sorted(entries, key=beaten)
 
 
 def against(run: RunData, column: str) -> Plot | None:
@@ -87,8 +85,11 @@ def against(run: RunData, column: str) -> Plot | None:
             continue  # all lie on one line
         panels.append(Panel(section.title, 3.2, partial(_against, section, ok, column, colors)))
         caption += left_out(section, [e.name for e in ok])
-        if len(ok) > MANY:
-            caption += " Named: AR, and the decoders that no other one beats in both."
+        if len(ok) > style.MANY:
+            caption += (
+                " Names that find no room are left out; AR and the decoders that no other one "
+                "beats in both come first."
+            )
     return style.plot(f"speedup_{column}", f"Speed-up against {name}", caption, panels, handles)
 
 
@@ -110,8 +111,9 @@ def _against(
     axes.set(xlabel=f"{label} is better", ylabel="speed-up over AR")
     axes.grid(visible=True)
     axes.margins(0.08, 0.1)
-    named = frontier(entries, column)
-    return {e.name: (quality_of(e, column).value, speed_of(e).value) for e in named}
+    return {
+        e.name: (quality_of(e, column).value, speed_of(e).value) for e in by_rank(entries, column)
+    }
 
 
 def throughput(run: RunData, timed: Sequence[Line]) -> Plot | None:

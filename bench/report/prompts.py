@@ -45,12 +45,12 @@ class Card:
     name: str
     verdict: str
     missing: str
-    error: str = ""
     facts: str = ""
     picture: str = ""
     kinds: str = ""
     differs: str = ""
     difference: str = ""
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,21 +115,13 @@ def _card(run: RunData, entry: Entry, line: Line | None, ar: Line | None) -> Car
     if line is None:
         return Card(entry.name, entry.word, "not run")
     if line["status"] != "ok":
-        return Card(entry.name, entry.word, "failed", as_text(line["error"]))
-    kinds, (embedded, missing) = np.asarray(line["kind"], np.uint8), _picture(run, line)
-    differs, difference = _differs(line, ar)
-    if entry.role is Role.BASELINE:
-        differs, difference = "", "the baseline"
-    return Card(
-        entry.name,
-        entry.word,
-        missing,
-        facts=f"seed {line['seed']}, {line['nfe']} forwards, {line['mal']:.2f} codes per forward",
-        picture=embedded,
-        kinds=_code_map(COLORS[kinds]) if len(kinds) else "",
-        differs=differs,
-        difference=difference,
-    )
+        return Card(entry.name, entry.word, "failed", error=as_text(line["error"]))
+    picture, missing = _picture(run, line)
+    facts = f"seed {line['seed']}, {line['nfe']} forwards, {line['mal']:.2f} codes per forward"
+    kinds = _code_map(COLORS[np.asarray(line["kind"], np.uint8)]) if len(line["kind"]) else ""
+    baseline = entry.role is Role.BASELINE
+    differs, difference = ("", "the baseline") if baseline else _differs(line, ar)
+    return Card(entry.name, entry.word, missing, facts, picture, kinds, differs, difference)
 
 
 def is_kept(run: RunData, image: object) -> bool:
@@ -158,16 +150,14 @@ def _embedded(image: Image.Image, kind: str, **how: int) -> str:
 def _differs(line: Line, ar: Line | None) -> tuple[str, str]:
     """The map of codes that are not AR's of the same prompt and seed, and what it shows in words;
     no map where there is nothing to compare."""
-    sides = (line, ar if ar is not None and ar["status"] == "ok" else {"codes": None})
-    mine, theirs = (np.asarray([] if s["codes"] is None else s["codes"], int) for s in sides)
-    if ar is None or len(theirs) != len(mine) or not len(mine):
+    mine = line["codes"]
+    if ar is None or ar["status"] != "ok" or not 0 < len(mine) == len(ar["codes"]):
         return "", "no codes of AR to compare with"
     if ar["seed"] != line["seed"]:
         return "", "AR has no image of this seed"
-    other = mine != theirs
-    count, words = int(other.sum()), "every code is AR's"
-    if count:
-        words = f"{count} of {len(mine)} codes not AR's; first: code {int(other.argmax())}"
+    other = np.asarray(mine) != np.asarray(ar["codes"])
+    words = f"{other.sum()} of {len(mine)} codes not AR's; first: code {other.argmax()}"
+    words = words if other.any() else "every code is AR's"
     return _code_map(np.where(other[:, None], OTHER, SAME)), words
 
 

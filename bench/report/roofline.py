@@ -4,15 +4,17 @@ by the codes that it is over, and where the seconds of an image go."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 
 from bench.judge.paired import latency_rows
+from bench.measure.machine_rates import three_digits
 from bench.records.load import PHASES
 from bench.records.run_data import Entry, RunData, Section, forward_part
-from bench.report.table import ABSENT, Column, Row, Table, figures, number, percent
+from bench.report.table import ABSENT, Column, Row, Table, number, percent
 
 FORWARD = ("ms", "floor_ms", "over_floor")
 INSIDE = ("prefill", "draft", "forward", "accept")  # what seconds_total covers
@@ -22,18 +24,27 @@ def _times(value: float) -> str:
     return ABSENT if math.isnan(value) else f"{value:.1f} x"
 
 
+def _ratio(value: float) -> str:
+    return number(value, 2)
+
+
+def _figure(key: str, heading: str, text: Callable[[float], str] = number) -> Column:
+    """A number of a decoder's line."""
+    return Column(heading, lambda line: text(line[key]))
+
+
 COLUMNS = (
-    Column("decoder", "decoder"),
-    Column("codes", "codes", figures(0)),
-    Column("step_ms", "step ms", number),
-    Column("step_ar_steps", "step in AR steps", figures(2)),
-    Column("step_over_floor", "step over floor", _times),
-    Column("forward_ms", "forward ms", number),
-    Column("forward_ar_steps", "forward in AR steps", figures(2)),
-    Column("forward_floor_ms", "floor ms", number),
-    Column("forward_over_floor", "over floor", _times),
-    Column("draft_ms", "draft call ms", number),
-    Column("accept_share", "accept share", percent),
+    Column("decoder", lambda line: line["decoder"]),
+    Column("codes", lambda line: number(line["codes"], 0)),
+    _figure("step_ms", "step ms"),
+    _figure("step_ar_steps", "step in AR steps", _ratio),
+    _figure("step_over_floor", "step over floor", _times),
+    _figure("forward_ms", "forward ms"),
+    _figure("forward_ar_steps", "forward in AR steps", _ratio),
+    _figure("forward_floor_ms", "floor ms"),
+    _figure("forward_over_floor", "over floor", _times),
+    _figure("draft_ms", "draft call ms"),
+    _figure("accept_share", "accept share", percent),
 )
 
 
@@ -51,7 +62,7 @@ class Bounds:
         return max(1.0, self.reading / self.computing)
 
     def __str__(self) -> str:
-        read, computed = (f"{ms:.3g} ms" for ms in (self.reading, self.computing))
+        read, computed = (f"{three_digits(ms)} ms" for ms in (self.reading, self.computing))
         if self.crossing > 1:
             return (
                 f"AR is bound by memory here: reading takes at least {read}, arithmetic "

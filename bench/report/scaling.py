@@ -17,7 +17,7 @@ import pandas as pd
 from bench.judge.paired import paired_speedup
 from bench.records.columns import BATCHED, LATENCY
 from bench.records.run_data import Entry, RunData
-from bench.report.table import Column, figures, interval, intervals
+from bench.report.table import Column, interval, number
 from metrics.speedup import FEWEST
 from metrics.stats import UNKNOWN, Interval, student_mean
 
@@ -117,15 +117,15 @@ def _over(line: Line) -> str:
 
 
 COLUMNS = (
-    Column("batch", "batch"),
-    Column("decoder", "decoder"),
-    Column("", "images/s", lambda x: "failed" if x.error else interval(x.images_s, 2)),
-    Column("latency_s", "latency, s", intervals(3)),
-    Column("", "speed-up at this batch", _over),
-    Column("mal", "codes per forward", figures(2)),
-    Column("forwards_a_call", "forwards per call", figures(1)),
-    Column("idle", "idle, %", figures(1, 100)),
-    Column("peak_memory_mb", "peak MB", figures(0)),
+    Column("batch", lambda x: f"{x.batch}"),
+    Column("decoder", lambda x: x.decoder),
+    Column("images/s", lambda x: "failed" if x.error else interval(x.images_s, 2)),
+    Column("latency, s", lambda x: interval(x.latency_s, 3)),
+    Column("speed-up at this batch", _over),
+    Column("codes per forward", lambda x: number(x.mal, 2)),
+    Column("forwards per call", lambda x: number(x.forwards_a_call, 1)),
+    Column("idle, %", lambda x: number(100 * x.idle, 1)),
+    Column("peak MB", lambda x: number(x.peak_memory_mb, 0)),
 )
 LEGEND = (
     f"Means over all calls; [a, b] is a 95 % interval, where {FEWEST} calls or more were timed. "

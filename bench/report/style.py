@@ -8,7 +8,6 @@ SVG without a background, and its words have the colour of the page's text, in l
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ Points = Mapping[str, tuple[float, float]]  # what to write next to which points
 WIDTH, PIXELS = 5.0, 1280  # of a figure: inches, and pixels of its PNG
 SMALL = 10  # points of words inside axes
 LINE = 0.28  # inches: height of a decoder's line
-FORMATS = ("png", "pdf")
+MANY, COVERED = 8, 0.05  # points of which all are named; share of a name that may cover others
 INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
 HUES = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6655bb", "#aa4466",
@@ -100,7 +99,8 @@ def plot(
 
 
 def label(axes: Axes, points: Points) -> None:
-    """Writes names next to points, where they cover each other and other points the least."""
+    """Writes names next to points, where they cover each other and other points the least. Of more
+    than `MANY` points, a name that finds no room is left out; earlier names choose first."""
     figure: Any = axes.figure
     scale, frame = figure.dpi / 72, axes.get_window_extent()
     spots = {name: axes.transData.transform(place) for name, place in points.items()}
@@ -120,7 +120,10 @@ def label(axes: Axes, points: Points) -> None:
             outside = max(frame.x0 - box.x0, box.x1 - frame.x1, 0)
             cost = sum(overlap(box, other) for other in taken) + 1e3 * outside
             places.append((cost, at, box))
-        _, best, box = min(places, key=lambda place: place[:2])
+        cost, best, box = min(places, key=lambda place: place[:2])
+        if len(points) > MANY and cost > COVERED * size.width * size.height:
+            text.remove()
+            continue
         taken.append(box)
         dx, dy = PLACES[best]
         text.set(position=(dx, dy), ha="right" if dx < 0 else "left", va="center")
@@ -141,17 +144,14 @@ def kind(entry: Entry) -> str:
 def point(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | Interval) -> None:
     """A decoder's mark, in the shape of its verdict, with its intervals as error bars."""
     at, up = (one.value if isinstance(one, Interval) else one for one in (x, y))
-    errors: dict[str, Any] = {f"{side}err": error_bar(one) for side, one in (("x", x), ("y", y))
-              if isinstance(one, Interval)}  # fmt: skip
+    errors: dict[str, Any] = {}
+    for side, one in (("x", x), ("y", y)):
+        if isinstance(one, Interval):  # an end that is not known has no bar
+            ends = np.nan_to_num([one.value - one.lo, one.hi - one.value])
+            errors[f"{side}err"] = ends.clip(min=0)[:, None]  # [2, 1]
     marker = MARKERS.get(kind(entry), NOT_JUDGED)
     axes.errorbar(at, up, fmt=marker, color=color, elinewidth=1.1, capsize=2,
                   markeredgecolor="white", markeredgewidth=0.8, zorder=3, **errors)  # fmt: skip
-
-
-def error_bar(figure: Interval) -> list[list[float]]:
-    """The two lengths of an error bar; an end that is not known has none."""
-    sides = (figure.value - figure.lo, figure.hi - figure.value)
-    return [[max(side, 0.0) if math.isfinite(side) else 0.0] for side in sides]
 
 
 def verdicts(entries: Iterable[Entry]) -> list[Any]:
@@ -177,16 +177,12 @@ def unfair(run: RunData) -> str:
 
 
 @matplotlib.rc_context(STYLE)
-def save(plot: Plot, folder: Path) -> dict[str, Path]:
-    """Format -> file, of `FORMATS`; the same bytes for the same figure."""
-    paths = {}
-    for ending in FORMATS:
-        file, path = io.BytesIO(), folder / f"{plot.name}.{ending}"
-        undated = {"CreationDate": None} if ending == "pdf" else None
-        plot.figure.savefig(file, format=ending, metadata=undated, dpi=PIXELS / WIDTH)
-        write_bytes(path, file.getvalue())
-        paths[ending] = path
-    return paths
+def save(plot: Plot, folder: Path) -> None:
+    """As PNG and as PDF; the same bytes for the same figure."""
+    for ending, metadata in (("png", None), ("pdf", {"CreationDate": None})):
+        file = io.BytesIO()
+        plot.figure.savefig(file, format=ending, metadata=metadata, dpi=PIXELS / WIDTH)
+        write_bytes(folder / f"{plot.name}.{ending}", file.getvalue())
 
 
 @matplotlib.rc_context(STYLE)

@@ -1,21 +1,17 @@
-"""The report of a run as figures and sentences, made once for all its writers.
+"""The report of a run as tables and sentences, made once for all its writers.
 
-`summarise(run)` derives the headline, tables with their marks, notes and figures. The writers of
-texts (`bench.report.texts`) and of the page (`bench.report.page`) only set it.
+`summarise(run)` derives the headline, tables with their marks, and notes. The writers of texts
+(`bench.report.texts`) and of the page (`bench.report.build`) only set it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from bench.records.run_data import RunData
 from bench.report import notes, roofline, scaling
 from bench.report.decoder_tables import detail_tables, main_tables
 from bench.report.headline import headline, in_display_order
-from bench.report.plots import figures
-from bench.report.prompts import prompts_with_page
-from bench.report.style import Plot
 from bench.report.table import Table, table_of
 
 NO_ROOFLINE = (
@@ -38,35 +34,14 @@ class Block:
 class Report:
     """What a report says. run: its decoders in the order in which they are shown; blocks: `table`
     (the main tables), `run`, and where there is anything of it `roofline`, `batches`, `details` and
-    `failures`; notices: what could not be shown."""
+    `failures`; notices: what could not be shown; provenance: facts and their values in the
+    rows."""
 
     run: RunData
     headline: list[str]
     blocks: list[Block]
     notices: list[str]
-
-    @property
-    def study(self) -> str:
-        return self.run.study
-
-    @cached_property
-    def plots(self) -> list[Plot]:
-        """Figures of what the run recorded."""
-        return figures(self.run)
-
-    @cached_property
-    def prompts(self) -> list[tuple[int, str]]:
-        """Number and text of the prompts that have a page."""
-        return prompts_with_page(self.run)
-
-    @property
-    def provenance(self) -> list[tuple[str, str]]:
-        """Facts and their values in the rows."""
-        return notes.provenance(self.run)
-
-    def block(self, name: str) -> Block:
-        """One of them; empty where there is nothing of it."""
-        return next((b for b in self.blocks if b.name == name), Block(name, "", [], []))
+    provenance: list[tuple[str, str]]
 
 
 def summarise(run: RunData) -> Report:
@@ -74,7 +49,7 @@ def summarise(run: RunData) -> Report:
     run = in_display_order(run)
     notices = ["Every decoder of this run failed; there is nothing to plot."] * run.all_failed
     notices += [] if run.roofline else [NO_ROOFLINE]
-    return Report(run, headline(run), _blocks(run), notices)
+    return Report(run, headline(run), _blocks(run), notices, notes.provenance(run))
 
 
 def _blocks(run: RunData) -> list[Block]:

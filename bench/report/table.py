@@ -1,4 +1,4 @@
-"""Tables: columns and rows as terminal text and CSV, and how figures are written.
+"""Tables: columns and rows as terminal text, and how figures are written.
 
 Why one writer: every command shows figures with intervals, a dash where nothing is known and a mark
 where something failed, in the terminal and in files. Nothing heavy is imported here.
@@ -7,7 +7,7 @@ where something failed, in the terminal and in files. Nothing heavy is imported 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,19 +22,11 @@ NOISE = "≈"
 
 @dataclass(frozen=True)
 class Column:
-    """key: of the value in a row, which is a mapping or an object with attributes ("": the row
-    itself); heading: above it; format: the value as text; words: aligned as words are."""
+    """heading: above it; cell: the text of a row; words: aligned as words are."""
 
-    key: str
     heading: str
-    format: Callable[[Any], str] = str
+    cell: Callable[[Any], str]
     words: bool = False
-
-    def cell(self, row: Any) -> str:
-        """The text of a row's value."""
-        if not self.key:
-            return self.format(row)
-        return self.format(row[self.key] if isinstance(row, Mapping) else getattr(row, self.key))
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ def table_of(columns: Sequence[Column], rows: Iterable[Any], title: str = "") ->
 
 def table_of_texts(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of texts."""
-    return Table("", [Column("", name) for name in headings], [Row(cells) for cells in rows])
+    return Table("", [Column(name, str) for name in headings], [Row(cells) for cells in rows])
 
 
 def number(value: float, digits: int | None = None) -> str:
@@ -87,19 +79,9 @@ def interval(value: Interval, digits: int) -> str:
     return text
 
 
-def percent(value: float, digits: int = 1, sign: str = "") -> str:
-    """A share of one: `12.3 %`. sign="+": always with its sign."""
-    return f"{100 * value:{sign}z.{digits}f} %" if math.isfinite(value) else ABSENT
-
-
-def figures(digits: int | None = None, scale: float = 1) -> Callable[[float], str]:
-    """A column's format: `scale` times its value, with these decimals."""
-    return lambda value: number(scale * value, digits)
-
-
-def intervals(digits: int) -> Callable[[Interval], str]:
-    """A column's format for intervals."""
-    return lambda value: interval(value, digits)
+def percent(value: float, digits: int = 1) -> str:
+    """A share of one: `12.3 %`."""
+    return f"{100 * value:z.{digits}f} %" if math.isfinite(value) else ABSENT
 
 
 def terminal(table: Table) -> str:
@@ -112,23 +94,3 @@ def terminal(table: Table) -> str:
         padded = (cell.ljust(size) for cell, size in zip(cells, widths, strict=True))
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
-
-
-def csv_text(lines: Iterable[Mapping[str, Any]]) -> str:
-    """Lines of one set of keys in full precision, with a header. An interval called x is three
-    columns: x, x_lo and x_hi; what is not known is empty."""
-    import pandas as pd
-
-    return pd.DataFrame(map(_flat, lines)).to_csv(index=False)
-
-
-def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
-    from metrics.stats import Interval
-
-    out: dict[str, Any] = {}
-    for key, value in line.items():
-        if isinstance(value, Interval):
-            out |= {key: value.value, f"{key}_lo": value.lo, f"{key}_hi": value.hi}
-        else:
-            out[key] = value
-    return out

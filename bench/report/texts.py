@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
+import pandas as pd
+
 from bench.data.clean import for_markdown as escaped
 from bench.data.clean import shown
 from bench.report.notes import fairness
@@ -13,12 +15,12 @@ from bench.report.table import ABSENT, NOISE, Table
 from bench.report.table import terminal as terminal_table
 
 WIDTH = 132  # columns of text in the terminal; a table may be wider
-APART = "reseed"  # the kind of row that is set apart: slanted, or below a rule
+APART = "reseed"  # the kind of row that is slanted
 
 
 def terminal(report: Report) -> str:
     """All but the details as plain text."""
-    parts = [f"{report.study}: {report.run.folder}", _filled(report.headline)]
+    parts = [f"{report.run.study}: {report.run.folder}", _filled(report.headline)]
     for block in report.blocks:
         if block.name == "details":
             continue
@@ -38,7 +40,7 @@ def _filled(lines: Sequence[str]) -> str:
 
 def markdown(report: Report) -> str:
     """All of it but provenance as GitHub Markdown."""
-    parts = [f"# {escaped(report.study)}", bullets(report.headline)]
+    parts = [f"# {escaped(report.run.study)}", bullets(report.headline)]
     for block in report.blocks:
         parts += [f"# {block.title}"] if block.name != "table" else []
         parts += [*map(markdown_table, block.tables), bullets(block.notes)]
@@ -67,33 +69,23 @@ def bullets(lines: Iterable[str]) -> str:
 def latex(report: Report) -> str:
     """A booktabs `table*` for each main table; needs the packages booktabs and graphicx."""
     noise = f"Brackets: 95 % intervals; {NOISE}: not distinguishable from noise."
-    blocks = ["% needs \\usepackage{booktabs,graphicx}"]
-    for at, each in enumerate(report.block("table").tables):
+    lines = ["% needs \\usepackage{booktabs,graphicx}"]
+    for at, table in enumerate(report.blocks[0].tables):
+        rows = [[*map(tex, row.cells)] for row in table.rows]
+        cells = pd.DataFrame(rows, columns=[*map(tex, table.headings)])
+        sides = "l" + "r" * (len(table.columns) - 1)
         below = [*([] if at else report.headline), *fairness(report.run)]
-        blocks.append(latex_table(each, f"{report.study}. {each.title}. {noise}", below))
-    return "\n\n".join(blocks) + "\n"
-
-
-def latex_table(table: Table, caption: str, notes: Sequence[str] = ()) -> str:
-    """A booktabs `table*`; needs the packages booktabs and graphicx. notes: set below the rows."""
-    lines = [
-        r"\begin{table*}[t]",
-        r"\centering",
-        rf"\caption{{{tex(caption)}}}",
-        r"\resizebox{\linewidth}{!}{%",
-        rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-        r"\toprule",
-        " & ".join(map(tex, table.headings)) + r" \\",
-        r"\midrule",
-    ]
-    for row in table.rows:
-        if row.kind == APART:
-            lines.append(r"\midrule")
-        lines.append(" & ".join(map(tex, row.cells)) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}}"]
-    lines += [rf"\par\smallskip\raggedright\footnotesize {tex(note)}" for note in notes]
-    lines.append(r"\end{table*}")
-    return "\n".join(lines)
+        lines += [
+            "",
+            r"\begin{table*}[t]",
+            r"\centering",
+            rf"\caption{{{tex(f'{report.run.study}. {table.title}. {noise}')}}}",
+            r"\resizebox{\linewidth}{!}{%",
+            cells.to_latex(index=False, column_format=sides).rstrip() + "}",
+            *(rf"\par\smallskip\raggedright\footnotesize {tex(note)}" for note in below),
+            r"\end{table*}",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def tex(text: str) -> str:
