@@ -7,7 +7,8 @@ keeps the revision (a commit of the repository) that the cache has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,18 +68,18 @@ def sources_of(config: StudyConfig) -> dict[str, str]:
     images, and the model's target, tokenizer, text encoder and drafters."""
     kwargs = config.model.kwargs
     metric = config.metric.kwargs if config.metric else {}
-    found = {
+    named = {
         "prompts.path": config.prompts.kwargs.get("path"),
         "metric.reference": metric.get("reference") if "weights" in metric else None,
     }
     if not embedded(config.model) and kwargs.get("checkpoint"):
-        found |= {f"model.{key}": kwargs.get(key) for key in ("checkpoint", "tokenizer", "text")}
-        named = kwargs.get("drafters") or {}
+        named |= {f"model.{key}": kwargs.get(key) for key in ("checkpoint", "tokenizer", "text")}
+        drafters = kwargs.get("drafters") or {}
         for entry in config.decoders:
             name = entry.spec.drafter and entry.spec.drafter.kwargs.get("checkpoint")
-            found[f"{entry.name}: drafter.checkpoint"] = named.get(name, name)
+            named[f"{entry.name}: drafter.checkpoint"] = drafters.get(name, name)
     sources: dict[str, str] = {}
-    for setting, source in found.items():
+    for setting, source in named.items():
         if source:
             sources.setdefault(str(source), setting)
     return sources
@@ -139,19 +140,17 @@ def look_up(source: str, setting: str, files: Sequence[str]) -> Repository:
     has nothing that is read."""
     from huggingface_hub import HfApi
 
-    from decoders.models.repository import failures, needed, none_of
+    from decoders.models.repository import needed, none_of
 
     main = main_of(source)
     revision = main.read_text().strip() if main.is_file() else None
-    try:
-        found = HfApi().model_info(source, revision=revision, files_metadata=True)
-    except failures() as error:
-        raise _unavailable(source, error) from error
-    sizes = {file.rfilename: file.size or 0 for file in found.siblings or ()}
+    with _explained(source):
+        info = HfApi().model_info(source, revision=revision, files_metadata=True)
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     names = needed(sizes, files)
     if not names:
         raise BenchError(none_of(source, sizes, files, setting))
-    return Repository(source, str(found.sha), names, sum(sizes[name] for name in names))
+    return Repository(source, str(info.sha), names, sum(sizes[name] for name in names))
 
 
 def fetch(one: Repository) -> None:
@@ -159,19 +158,23 @@ def fetch(one: Repository) -> None:
     read. Raises BenchError, which says what to do."""
     from huggingface_hub import snapshot_download
 
-    from decoders.models.repository import failures
-
-    try:
+    with _explained(one.name):
         snapshot_download(one.name, revision=one.revision, allow_patterns=one.files)
-    except failures() as error:
-        raise _unavailable(one.name, error) from error
     write_text(main_of(one.name), one.revision)
 
 
-def _unavailable(source: str, error: Exception) -> BenchError:
-    """What happened, and what to do about it."""
+@contextmanager
+def _explained(source: str) -> Iterator[None]:
+    """Failures of the hub as a BenchError that says what to do."""
     from huggingface_hub import constants, errors
 
+    from decoders.models.repository import failures
+
+    try:
+        yield
+        return
+    except failures() as failure:
+        error = failure
     page = f"{constants.ENDPOINT}/{source}"
     status = getattr(getattr(error, "response", None), "status_code", None)
     if constants.HF_HUB_OFFLINE:
@@ -187,4 +190,5 @@ def _unavailable(source: str, error: Exception) -> BenchError:
             f"{reason}. What came is kept: run this again later, or where the hub can be reached, "
             "with HF_HOME on a disk that all machines see, and it goes on from there"
         )
-    return BenchError(f"{source} could not be fetched from {constants.ENDPOINT}: {advice}")
+    text = f"{source} could not be fetched from {constants.ENDPOINT}: {advice}"
+    raise BenchError(text) from error

@@ -141,8 +141,7 @@ def _by_batch(run: RunData, timed: Sequence[Line], column: str, axes: Axes) -> P
     batches = sorted({line.batch for line in timed})
     last: dict[str, tuple[float, float]] = {}
     for name in dict.fromkeys(line.decoder for line in timed):
-        points = [(line.batch, getattr(line, column)) for line in timed if line.decoder == name
-                  and (column != "speedup" or name != line.baseline)]  # fmt: skip
+        points = [(line.batch, getattr(line, column)) for line in timed if line.decoder == name]
         points = [(batch, value) for batch, value in points if math.isfinite(value.value)]
         axes.plot([x for x, _ in points], [y.value for _, y in points], color=colors[name])
         for batch, value in points:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench.judge.paired import paired_speedup
 from bench.records.columns import BATCHED, LATENCY
-from bench.records.run_data import Entry, RunData
+from bench.records.run_data import Entry, Role, RunData
 from bench.report.table import Column, interval, number
 from metrics.speedup import FEWEST
 from metrics.stats import UNKNOWN, Interval, student_mean
@@ -25,12 +25,12 @@ from metrics.stats import UNKNOWN, Interval, student_mean
 @dataclass(frozen=True)
 class Line:
     """A decoder at a batch size. images: of a call; images_s: images per second; speedup: over the
-    baseline at the same size; forwards_a_call: of its slowest image; idle: the share of row-steps
-    without an image; error: what a call raised, and then there are no figures."""
+    baseline at the same size, whose own is 1; forwards_a_call: of its slowest image; idle: the
+    share of row-steps without an image; error: what a call raised, and then there are no
+    figures."""
 
     batch: int
     decoder: str
-    baseline: str
     error: str
     calls: int = 0
     images_s: Interval = UNKNOWN
@@ -49,10 +49,8 @@ def lines(run: RunData) -> list[Line]:
     for section in run.sections:
         base = _timed(run, section.baseline)
         for entry in section.decoders:
-            rows = _timed(run, entry)
-            name = "" if section.baseline is None else section.baseline.name
-            for batch in rows.batch.unique():
-                out.append(_line(int(batch), entry.name, name, rows, base))
+            for batch, rows in _timed(run, entry).groupby("batch"):
+                out.append(_line(entry, rows, base[base.batch == batch]))
     return sorted(out, key=lambda x: x.batch) if any(x.batch > 1 for x in out) else []
 
 
@@ -66,12 +64,12 @@ def _timed(run: RunData, entry: Entry | None) -> pd.DataFrame:
     return rows.assign(images=images, call=rows.prompt_index // images)
 
 
-def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.DataFrame) -> Line:
-    """rows, base: the timed ones of the decoder and of its baseline, of all batch sizes."""
-    rows = rows[rows.batch == batch]
+def _line(entry: Entry, rows: pd.DataFrame, base: pd.DataFrame) -> Line:
+    """rows, base: the timed ones of the decoder and of its baseline, of one batch size."""
+    batch = int(rows.batch.iloc[0])
     failed = rows[rows.status == "failed"]
     if len(failed):
-        return Line(batch, name, baseline, str(failed.error.iloc[0]))
+        return Line(batch, entry.name, str(failed.error.iloc[0]))
     calls, images = _calls(rows), int(rows.images.iloc[0])
     latency = Interval(calls.seconds_total.mean(), math.nan, math.nan)
     if len(calls) >= FEWEST:
@@ -79,13 +77,12 @@ def _line(batch: int, name: str, baseline: str, rows: pd.DataFrame, base: pd.Dat
     rate = Interval(*(images / x for x in (latency.value, latency.hi, latency.lo)))
     return Line(
         batch,
-        name,
-        baseline,
+        entry.name,
         "",
         calls=len(calls),
         images_s=rate,
         latency_s=latency,
-        speedup=_speedup(base, rows) if baseline else UNKNOWN,
+        speedup=_speedup(entry, base, calls),
         images=images,
         mal=float(rows.mal.mean()),
         forwards_a_call=float(calls.nfe.mean()),
@@ -102,18 +99,14 @@ def _calls(rows: pd.DataFrame) -> pd.DataFrame:
     return calls.assign(protocol=LATENCY, disturbed=False, prompt_index=calls["call"])
 
 
-def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> Interval:
+def _speedup(entry: Entry, base: pd.DataFrame, calls: pd.DataFrame) -> Interval:
     """Seconds of the baseline's calls of the same size over the decoder's."""
-    baseline = baseline[baseline.batch == rows.batch.iloc[0]]
-    if baseline.empty or (baseline.status == "failed").any():
+    if entry.role is Role.BASELINE:
+        return Interval(1.0, math.nan, math.nan)
+    if base.empty or (base.status == "failed").any():
         return UNKNOWN
-    ratio = paired_speedup(_calls(baseline), _calls(rows))
+    ratio = paired_speedup(_calls(base), calls)
     return UNKNOWN if ratio is None else ratio.interval()
-
-
-def _over(line: Line) -> str:
-    base = line.decoder == line.baseline and not line.error
-    return "1.00" if base else interval(line.speedup, 2)
 
 
 COLUMNS = (
@@ -121,7 +114,7 @@ COLUMNS = (
     Column("decoder", lambda x: x.decoder),
     Column("images/s", lambda x: "failed" if x.error else interval(x.images_s, 2)),
     Column("latency, s", lambda x: interval(x.latency_s, 3)),
-    Column("speed-up at this batch", _over),
+    Column("speed-up at this batch", lambda x: interval(x.speedup, 2)),
     Column("codes per forward", lambda x: number(x.mal, 2)),
     Column("forwards per call", lambda x: number(x.forwards_a_call, 1)),
     Column("idle, %", lambda x: number(100 * x.idle, 1)),
