@@ -36,7 +36,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("notebook") / "run"
-    return write_run(made, DECODERS[:4], prompts=3, images=False)
+    return write_run(made, DECODERS[:4], prompts=3)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork")

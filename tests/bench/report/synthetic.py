@@ -1,12 +1,13 @@
-"""A made-up run folder: nine compositions at temperature 1, three at temperature 0, with traces.
+"""A made-up run folder: eight compositions at temperature 1, three at temperature 0, with traces.
 
 Nothing here is a measurement. Accepted lengths are drawn from a geometric law whose rate is the
 decoder's, so that the report has plausible traces to draw; `summary.csv` holds numbers that tests
-look for again.
+look for again. The chain decodes AR's codes but for code 40. Prompt 1 is a script.
 """
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ import pandas as pd
 import pyarrow as pa
 from PIL import Image
 
+from bench.judge.fairness import ROOFLINE, ROOFLINE_COLUMNS
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
+from bench.measure.machine_rates import MACHINE, MachineRates
 from bench.records import columns as records
 from bench.records.folder import write_parquet
 
 LENGTH = 256
-COLORS = ("red", "teal", "yellow", "black", "white", "purple", "orange", "blue")
-SHAPES = ("ring", "cube", "star", "disc")
+SCRIPT = "<script>document.title = 'taken over'</script> & a \"ring\""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,6 @@ DECODERS = (
         21.75, 31.07, bound=0.24, output_tv=0.07, verdict="relaxed",
     ),
     Made(
-        "lantern_pp_released", "lantern_pp(k=100, lam=5, residual=released)", "static(57 nodes)", 5,
-        0.85, 0.88, 22.6, 30.7, bound=0.24, output_tv=0.3, verdict="broken (0.30 > 0.24)",
-    ),
-    Made(
         "lantern_chain", "lantern(k=100, delta=0.2, residual=paper)", "chain(depth=4)", 4, 0.8,
         error="NumericalError: NaN logits at code 17 | row 3 <cond> of 2; check the weights_file",
     ),
@@ -76,15 +74,11 @@ DECODERS = (
     ),
 )  # fmt: skip
 RESEED_FID, RESEED_CLIP = 21.66, 31.11
+RATES = MachineRates("Example CPU", 20e9, 1034.6e9)
 SHARED = (
     "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
     "dtype", "temperature", "cfg",
 )  # fmt: skip
-
-
-def prompt(index: int) -> str:
-    color, other = COLORS[index % 8], COLORS[(index * 3 + 1) % 8]
-    return f"a large striped {color} {SHAPES[index % 4]} on a cloudy {other} background, lit twice"
 
 
 def trace(made: Made, rng: np.random.Generator) -> dict[str, Any]:
@@ -103,7 +97,6 @@ def trace(made: Made, rng: np.random.Generator) -> dict[str, Any]:
         "step": [0] * LENGTH,
         "tv_shift": (made.bound * rng.random(LENGTH)).tolist(),
         "bound": [made.bound] * LENGTH,
-        "codes": rng.integers(0, 1024, LENGTH).tolist(),
         "tv_output": [made.output_tv] * 3 * drafts,
         "tv_declared_bound": [made.bound] * 3 * drafts,
         "tv_output_bound": [made.output_tv + 0.05] * 3 * drafts,
@@ -120,14 +113,15 @@ def trace(made: Made, rng: np.random.Generator) -> dict[str, Any]:
 def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[str, Any]:
     """One record in the schema."""
     rng = np.random.default_rng([seed, index, *made.name.encode()])
-    found = {
+    line = {
         "schema_version": records.SCHEMA_VERSION, "study": "synthetic", "protocol": protocol,
         "model": "tiny", "decoder": made.name, "loop": "speculative" if made.depth else "ar",
         "drafter": "eagle" if made.depth else "none", "tree": made.tree,
         "acceptance": made.acceptance, "backend": "eager", "device": "cpu", "dtype": "bfloat16",
         "temperature": made.temperature, "cfg": 2.0, "top_k": 0, "top_p": 1.0,
-        "prompt_index": index, "prompt_id": f"scene-{index}", "prompt": prompt(index),
-        "category": "two objects", "seed": seed, "batch": 1, "block": index // 2,
+        "prompt_index": index, "prompt_id": f"scene-{index}", "seed": seed,
+        "prompt": SCRIPT if index == 1 else f"ring {index} on a cloudy background, lit twice",
+        "category": "two objects", "batch": 1, "block": index // 2,
         "status": "ok", "error": "",
         "git_commit": "0123456789abcdef", "git_dirty": False, "versions": '{"torch": "2.9.0"}',
         "cpu": "Example CPU, 2 cores", "gpu": "", "threads": 2, "config_hash": "c0ffee",
@@ -135,15 +129,19 @@ def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[st
         "started_at": f"2025-01-01T00:{index:02d}:00Z", **records.empty_measures(),
     }  # fmt: skip
     if made.error:
-        return found | {"status": "failed", "error": made.error}
-    found |= trace(made, rng) | {"path": "", "image": image, "peak_memory_mb": 912.0}
+        return line | {"status": "failed", "error": made.error}
+    line |= trace(made, rng) | {"path": "", "image": image, "peak_memory_mb": 912.0}
+    source = b"ar" if made.name == "sd_chain" else made.name.encode()
+    codes = np.random.default_rng([seed, index, *source]).integers(0, 1024, LENGTH)
+    codes[40] += made.name == "sd_chain"
+    line["codes"] = codes.tolist()
     if protocol == "latency":
         total = made.seconds * rng.normal(1, 0.04)
         shares = (0.01, 0.16, 0.62, 0.13) if made.depth else (0.01, 0.0, 0.88, 0.04)
         names = ("prefill", "draft", "forward", "accept")
-        found |= {f"seconds_{n}": total * s for n, s in zip(names, shares, strict=True)}
-        found |= {"seconds_text": 0.006, "seconds_vq": 0.03, "seconds_total": total}
-    return found
+        line |= {f"seconds_{n}": total * s for n, s in zip(names, shares, strict=True)}
+        line |= {"seconds_text": 0.006, "seconds_vq": 0.03, "seconds_total": total}
+    return line
 
 
 def ends(column: str, value: float, less: float, more: float) -> dict[str, float]:
@@ -199,36 +197,41 @@ def picture(folder: Path, relative: str, rng: np.random.Generator) -> None:
     Image.fromarray(pixels).save(path)
 
 
-def write_run(
-    folder: Path,
-    decoders: tuple[Made, ...] = DECODERS,
-    *,
-    prompts: int = 20,
-    reseed: bool = True,
-    images: bool = True,
-    **summary_columns: object,
-) -> Path:
-    """Writes the run folder; `summary_columns` overwrite columns of every summary row."""
+def roofline_line(made: Made) -> dict[str, Any]:
+    """Its line of roofline.csv: an AR step takes 10 floors, a forward over a draft 1.5."""
+    part, codes, ms, over = ("forward", 59, 3.0, 1.5) if made.depth else ("ar", 1, 8.25, 10.0)
+    line = dict.fromkeys(ROOFLINE_COLUMNS, math.nan) | {
+        "decoder": made.name, "codes": codes, "images": 20, "note": "", "ar_bytes": 16.5e6,
+        "ar_operations": 30e6, "bytes_per_s": 20e9, "operations_per_s": 300e9,
+    }  # fmt: skip
+    for name in (part, "step"):
+        line |= {f"{name}_ms": ms, f"{name}_floor_ms": ms / over, f"{name}_over_floor": over}
+    return line | ({"draft_ms": 0.7, "accept_share": 0.125} if made.depth else {})
+
+
+def write_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int = 20) -> Path:
+    """Writes the run folder."""
     rows, summary = [], []
     for made in decoders:
         mine = []
         for index in range(prompts):
             for protocol in ("latency", "quality"):
                 image = f"images/{made.name}-0/{protocol}/{protocol}-0-{index}.png"
-                mine.append(row(made, protocol, index, 0, image if images else ""))
-                if images and not made.error and protocol == "quality":
+                mine.append(row(made, protocol, index, 0, image))
+                if not made.error and protocol == "quality":
                     picture(folder, image, np.random.default_rng([index, len(summary)]))
         rows += mine
         summary.append(summary_row(made, mine))
-        if reseed and made.name == "ar":
+        if made.name == "ar":
             summary.append(reseed_row(summary[-1]))
             rows += [row(made, "reseed", index, 1, "") for index in range(prompts)]
     folder.mkdir(parents=True, exist_ok=True)
     write_parquet(folder / "records.parquet", pa.Table.from_pylist(rows, schema=records.SCHEMA))
-    table = pd.DataFrame(summary)
-    for column, value in summary_columns.items():
-        table[column] = value
-    table.to_csv(folder / "summary.csv", index=False)
-    differences = [clip_pair(made) for made in decoders if not made.error]
-    pd.DataFrame(differences, columns=CLIP_COLUMNS).to_csv(folder / CLIP_PAIRS, index=False)
+    measured = [made for made in decoders if not made.error]
+    differences = pd.DataFrame([*map(clip_pair, measured)], columns=CLIP_COLUMNS)
+    floors = pd.DataFrame([*map(roofline_line, measured)], columns=ROOFLINE_COLUMNS)
+    tables = {"summary.csv": pd.DataFrame(summary), CLIP_PAIRS: differences, ROOFLINE: floors}
+    for name, table in tables.items():
+        table.to_csv(folder / name, index=False)
+    (folder / MACHINE).write_text(json.dumps(asdict(RATES)))
     return folder

@@ -1,35 +1,40 @@
-"""The whole report of a made-up run: what is written, what it says, and what is refused."""
+"""Which files a report is, where it goes, what it says of a run that has little, and what of a
+run's folder is refused."""
 
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from PIL import Image
 
+from bench.__main__ import main
 from bench.data.errors import FolderError
 from bench.records.load import load
-from bench.report.build import ReportPaths, write_report
+from bench.report.build import write_report
+from tests.bench import fakes
 from tests.bench.report.synthetic import DECODERS, write_run
 
-PLOTS = {"speedup_clip", "speedup_tv_output", "acceptance_depth", "phases"}
+PLOTS = {"speedup_clip", "speedup_tv_output", "acceptance_depth", "phases", "verification"}
+FEW = ["latency.prompts=2", "quality.images=0", "decoders=[fake_ar,fake_spec]"]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> ReportPaths:
-    folder = tmp_path_factory.mktemp("run") / "synthetic"
-    return write_report(load(write_run(folder, prompts=13)))
+def plots_of(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("plots/*")}
 
 
-def test_a_report_is_written_small_self_contained_and_escaped(built):
-    assert set(built.plots) == PLOTS
-    assert max(files["png"].stat().st_size for files in built.plots.values()) < 300_000
-    assert built.terminal == (built.folder / "table.txt").read_text(encoding="utf-8")
-    page = built.page.read_text(encoding="utf-8")
+def test_a_report_is_written_small_self_contained_and_escaped(written, run, tmp_path):
+    assert plots_of(written) == PLOTS
+    again = write_report(run, tmp_path / "again")
+    for name in PLOTS:
+        png, pdf = (written / "plots" / f"{name}.{ending}" for ending in ("png", "pdf"))
+        assert png.stat().st_size < 300_000 and Image.open(png).width == 1280
+        assert pdf.read_bytes() == (again / "plots" / pdf.name).read_bytes(), "the same bytes"
+    page = (written / "index.html").read_text(encoding="utf-8")
     sources = re.findall(r'<img src="([^"]*)"', page)
-    assert len(sources) == 3 * 11 and page.count('<svg role="img"') == len(PLOTS)
+    assert len(sources) == 3 * 10 and page.count('<svg role="img"') == len(PLOTS)
     assert all(source.startswith("data:image/webp") for source in sources)
     assert not [w for w in ('src="http', "src='http", 'href="http', "@import") if w in page]
     assert len(page) - sum(map(len, sources)) < 1_000_000
@@ -40,64 +45,89 @@ def test_a_report_is_written_small_self_contained_and_escaped(built):
 
 
 def test_a_run_without_quality_pictures_and_traces_shows_nothing_empty(tmp_path):
-    nan = float("nan")
-    absent = dict.fromkeys(("fid", "fid_lo", "fid_hi", "clip", "clip_lo", "clip_hi"), nan)
-    folder = write_run(tmp_path, (DECODERS[0], DECODERS[4]), prompts=3, reseed=False, **absent)
+    folder = write_run(tmp_path, (DECODERS[0], DECODERS[4]), prompts=3)
+    old = tmp_path / "report" / "prompts" / "77.html"
+    old.parent.mkdir(parents=True)
+    old.touch()
     shutil.rmtree(folder / "images")  # as a published run: the rows still name them
-    table = pd.read_parquet(folder / "records.parquet")
+    rows, summary = pd.read_parquet(folder / "records.parquet"), pd.read_csv(folder / "summary.csv")
     for column in ("kind", "depth", "step", "accepted", "tv_shift", "bound", "codes", "tv_output"):
-        table[column] = [[] for _ in table.index]
-    table.to_parquet(folder / "records.parquet")
-    paths = write_report(load(folder))
-    assert set(paths.plots) == PLOTS - {"acceptance_depth", "speedup_clip"}
-    page = paths.page.read_text(encoding="utf-8")
+        rows[column] = [[] for _ in rows.index]
+    rows.to_parquet(folder / "records.parquet")
+    absent = [name for name in summary if name.startswith(("fid", "clip"))]
+    summary.assign(**dict.fromkeys(absent)).to_csv(folder / "summary.csv", index=False)
+    (folder / "roofline.csv").unlink()
+    report = write_report(load(folder))
+    assert plots_of(report) == PLOTS - {"acceptance_depth", "speedup_clip", "verification"}
+    page = (report / "index.html").read_text(encoding="utf-8")
     assert 'href="#prompts"' not in page and "<img" not in page
-    assert not [*paths.folder.glob("prompts/*.html")]
-    assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\] +1\.020 +[\d.]+ +— ", paths.terminal)
+    assert "No roofline was measured" in page and "Time over floor" not in page
+    assert not [*report.glob("prompts/*.html")], "those of an earlier report are removed"
+    text = (report / "table.txt").read_text(encoding="utf-8")
+    assert re.search(r"lantern +2\.35 \[2\.27, 2\.44\] +1\.020 +[\d.]+ +— ", text)
 
 
 def test_all_failed_run_gives_a_page_that_says_so(tmp_path):
     broken = tuple(replace(made, error=f"DecoderError: no {made.name}") for made in DECODERS[:3])
-    paths = write_report(load(write_run(tmp_path, broken, prompts=2, reseed=False)))
-    page = paths.page.read_text(encoding="utf-8")
-    assert "Every decoder of this run failed" in page and paths.plots == {}
-    for made in broken:
-        assert f"DecoderError: no {made.name}" in page
-        assert f"DecoderError: no {made.name}" in paths.terminal
+    report = write_report(load(write_run(tmp_path, broken, prompts=2)))
+    page, text = ((report / name).read_text() for name in ("index.html", "table.txt"))
+    assert "Every decoder of this run failed" in page and not plots_of(report)
+    assert all(made.error in page and made.error in text for made in broken)
 
 
-def rewritten(path: Path, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
-    """A table of a run's folder, changed."""
-    if path.suffix == ".csv":
-        change(pd.read_csv(path)).to_csv(path, index=False)
-    else:
-        change(pd.read_parquet(path)).to_parquet(path)
+def state(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    """Every file and folder with its bytes and the time of its last change."""
+    return {
+        path: (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        for path in [folder, *folder.rglob("*")]
+    }
 
 
-HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (Path.unlink, ""),
-    "no table": (lambda path: path.write_bytes(b"\x00\x01 no table"), ""),
-    "no rows": (lambda path: rewritten(path, lambda table: table.iloc[:0]), "has no rows"),
-    "a column less": (
-        lambda path: rewritten(path, lambda table: table.drop(columns="mal")),
-        "lacks the columns mal;",
-    ),
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_report_elsewhere_leaves_the_run_as_it_was(tmp_path, capsys, finished):
+    run, out = tmp_path / "run", tmp_path / "new" / "report"
+    words = [fakes.SEARCHPATH, "study=fake", f"run_dir={run}", *FEW]
+    assert main(["run", *words]) == 0
+    if not finished:
+        (run / "records.parquet").unlink()
+        (run / "summary.csv").unlink()
+    before = state(run)
+    for _ in range(1 + finished):  # the second takes the place of the first
+        assert main(["report", *words, f"out={out}", "fairness.factor=9"]) == 0
+    there = {path.name for path in out.iterdir()}
+    assert there >= {"index.html", "table.txt", "table.md", "table.tex", "plots"}
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "fake_spec" in page and ("partial: 4" in page) != finished
+    assert f"report: {out / 'index.html'}" in capsys.readouterr().out
+    assert state(run) == before
+    if finished:
+        assert main(["report", f"run_dir={run}"]) == 0, "its folder alone says enough"
+        assert (run / "report" / "table.md").is_file()
+
+
+HARMS = {  # to a table -> what is said
+    "": None,
+    "has no rows": lambda table: table.iloc[:0],
+    "lacks the columns mal;": lambda table: table.drop(columns="mal"),
+    "schema version [8]": lambda table: table.assign(schema_version=8),
 }
+FILES = ("records.parquet", "summary.csv")
+CASES = [(name, says) for says in HARMS for name in FILES[: 1 if "schema" in says else 2]]
 
 
-@pytest.mark.parametrize("name", ["records.parquet", "summary.csv"])
-@pytest.mark.parametrize(("harm", "says"), HARMS.values(), ids=HARMS)
-def test_what_cannot_be_read_is_refused(tmp_path, name, harm, says):
-    folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
-    harm(folder / name)
-    with pytest.raises(FolderError, match=f"{re.escape(name)}.*{says}"):
-        load(folder)
+@pytest.mark.parametrize(("name", "says"), CASES)
+def test_what_cannot_be_read_is_refused(tmp_path, name, says):
+    path = write_run(tmp_path, DECODERS[:1], prompts=2) / name
+    if HARMS[says] is None:
+        path.write_bytes(b"\x00\x01 no table")
+    elif name == "summary.csv":
+        HARMS[says](pd.read_csv(path)).to_csv(path, index=False)
+    else:
+        HARMS[says](pd.read_parquet(path)).to_parquet(path)
+    with pytest.raises(FolderError, match=f"{re.escape(name)}.*{re.escape(says)}"):
+        load(tmp_path)
+    path.unlink()
+    with pytest.raises(FolderError, match=re.escape(f"there is no {path}")):
+        load(tmp_path)
     with pytest.raises(FolderError, match="no run folder"):
         load(tmp_path / "nowhere")
-
-
-def test_rows_of_another_schema_version_are_refused(tmp_path):
-    folder = write_run(tmp_path, DECODERS[:1], prompts=2, images=False)
-    rewritten(folder / "records.parquet", lambda rows: rows.assign(schema_version=8))
-    with pytest.raises(FolderError, match=r"schema version \[8\]"):
-        load(folder)
