@@ -107,7 +107,7 @@ def test_a_prompt_s_page_says_which_codes_are_not_ar_s(page: Path) -> None:
 
 def test_lost_and_damaged_pictures_are_said_to_be_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", DECODERS[:3], prompts=1)
-    kept = "images/{}-0/quality/quality-0-0.png".format
+    kept = "images/{}/quality/0.png".format
     (folder / kept("ar")).unlink()
     (folder / kept("sd_chain")).write_bytes(b"\x89PNG broken")
     text = (write_report(load(folder)) / "index.html").read_text()
