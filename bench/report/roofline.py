@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -24,23 +25,20 @@ def _times(value: float) -> str:
     return ABSENT if math.isnan(value) else f"{value:.1f} x"
 
 
-def _ratio(value: float) -> str:
-    return number(value, 2)
-
-
 def _figure(key: str, heading: str, text: Callable[[float], str] = number) -> Column:
     """A number of a decoder's line."""
     return Column(heading, lambda line: text(line[key]))
 
 
+RATIO = partial(number, digits=2)
 COLUMNS = (
     Column("decoder", lambda line: line["decoder"]),
     Column("codes", lambda line: number(line["codes"], 0)),
     _figure("step_ms", "step ms"),
-    _figure("step_ar_steps", "step in AR steps", _ratio),
+    _figure("step_ar_steps", "step in AR steps", RATIO),
     _figure("step_over_floor", "step over floor", _times),
     _figure("forward_ms", "forward ms"),
-    _figure("forward_ar_steps", "forward in AR steps", _ratio),
+    _figure("forward_ar_steps", "forward in AR steps", RATIO),
     _figure("forward_floor_ms", "floor ms"),
     _figure("forward_over_floor", "over floor", _times),
     _figure("draft_ms", "draft call ms"),
@@ -98,10 +96,9 @@ def roofline_tables(run: RunData) -> list[Table]:
                 continue
             line = run.roofline[entry.name]
             part = forward_part(line)
-            own = {f"forward_{n}": line[f"{part}_{n}"] for n in FORWARD}
-            own |= {f"{n}_ar_steps": (line | own)[f"{n}_ms"] / ar for n in ("step", "forward")}
-            values = line | own | {"decoder": entry.label}
-            rows.append(Row([column.cell(values) for column in COLUMNS], entry.role.value))
+            line = line | {f"forward_{name}": line[f"{part}_{name}"] for name in FORWARD}
+            line |= {f"{name}_ar_steps": line[f"{name}_ms"] / ar for name in ("step", "forward")}
+            rows.append(Row([column.cell(line) for column in COLUMNS], entry.role.value))
         if rows:
             tables.append(Table(section.title, COLUMNS, rows))
     return tables
@@ -120,7 +117,7 @@ class Forwards:
 
 def forwards(run: RunData, section: Section) -> list[Forwards]:
     """A section's forwards by their codes, decoders of as many codes together at their mean."""
-    found: dict[tuple[int, bool], list[tuple[str, float]]] = {}
+    timed: dict[tuple[int, bool], list[tuple[str, float]]] = {}
     for entry in section.decoders:
         line = run.roofline.get(entry.name)
         if line is None or entry.failed:
@@ -129,10 +126,10 @@ def forwards(run: RunData, section: Section) -> list[Forwards]:
         whole = math.isnan(line[f"{part}_ms"])
         ms = line["step_ms" if whole else f"{part}_ms"]
         if not math.isnan(ms):
-            found.setdefault((int(line["codes"]), whole), []).append((entry.name, ms))
+            timed.setdefault((int(line["codes"]), whole), []).append((entry.name, ms))
     return [
         Forwards(codes, fmean(ms for _, ms in mine), tuple(name for name, _ in mine), whole)
-        for (codes, whole), mine in sorted(found.items())
+        for (codes, whole), mine in sorted(timed.items())
     ]
 
 

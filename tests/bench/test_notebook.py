@@ -16,8 +16,6 @@ from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from bench.measure.device import present
 from bench.notebook import ONE_AT_A_TIME, _built, decode
-from decoders.api import DecoderError
-from decoders.models.text.words import WordTokenizer
 from tests.bench.report.synthetic import DECODERS, write_run
 from tests.tiny import short
 
@@ -58,14 +56,6 @@ def test_images_decoded_in_several_threads_are_those_decoded_alone() -> None:
         codes = [one.result(100).codes for one in found]
     assert torch.equal(codes[0], codes[2]) and not torch.equal(codes[0], codes[1])
     assert torch.equal(codes[1], decode("a red circle", "sd_chain", seed=2).codes)
-
-
-def test_white_space_of_a_prompt_is_spaces_and_control_characters_are_refused() -> None:
-    words = WordTokenizer(("a", "red", "circle"), 8)
-    assert words.ids("a\xa0red\u200b circle") == words.ids("a red circle") == [1, 2, 3]
-    assert decode("a\xa0red\u200b circle").codes.shape == (256,)
-    with pytest.raises(DecoderError, match="control characters"):
-        decode("a red\x07 circle")
 
 
 @pytest.mark.slow
