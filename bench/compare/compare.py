@@ -32,8 +32,8 @@ NAMED = 3  # papers in a line
 DIGITS = {"clip": 2, "precision": 3, "recall": 3, "image_reward": 4}
 LEGEND = """reproduced: the published figure lies in our 95 % interval, or within the tolerance
 *: the source leaves something unstated, and the verdict assumes it (compare.csv)
-Papers measure speed-ups over an eager AR without warm-up. Here AR is as fast as the machine allows,
-so that a smaller speed-up is expected."""
+Papers measure speed-ups over an eager AR without warm-up, and LANTERN with its released code. Here
+AR is as fast as the machine allows, so that a smaller speed-up is expected."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _papers(items: Sequence[Comparison]) -> str:
 
 def _csv_row(one: Comparison) -> dict[str, object]:
     """A line of compare.csv, which has every published figure. why: the grounds of the verdict, and
-    everything that qualifies it."""
+    what qualifies it."""
     row = one.row
     assumed = f"assumes {', '.join(one.assumed)}" if one.assumed else ""
     return {
@@ -157,9 +157,11 @@ def _csv_row(one: Comparison) -> dict[str, object]:
         "figure": one.label,
         "published": one.published,
         "decoder": one.decoder,
+        "acceptance": one.measured and one.measured.entry.text("acceptance"),
+        "device": one.measured and one.measured.device,
         "measured": one.figure.value,
         "measured_lo": one.figure.lo,
         "measured_hi": one.figure.hi,
         "verdict": str(one.verdict),
-        "why": ". ".join(filter(None, [one.why, assumed, *one.caveats])),
+        "why": ". ".join(filter(None, [one.why, assumed, *one.contradictions])),
     }

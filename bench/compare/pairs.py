@@ -52,13 +52,10 @@ class Candidate:
         return str(self.run.identity.get("config", {}).get("prompts", {}).get("name", ""))
 
     @property
-    def on_cpu(self) -> bool:
-        return self.entry.text("device") == "cpu"
-
-    @property
     def device(self) -> str:
-        """The GPU; "cpu" where there is none."""
-        return str(self.entry.ok.gpu.iloc[0]) or self.entry.text("device")
+        """The GPU; "cpu" where it ran on none."""
+        device = self.entry.text("device")
+        return device if device == "cpu" else str(self.entry.ok.gpu.iloc[0]) or device
 
     def figure(self, metric: str) -> Interval:
         """One of `FIGURES`; NaN where it was not measured."""

@@ -5,8 +5,8 @@ reproduced: in neither. Not comparable: a setting that is known differs, or the 
 another GPU, other features or another number of images changes; the reasons are listed, all of
 them. What the source leaves unstated is assumed, and the verdict says so.
 
-Ratios (speed-ups) survive another GPU, with a caveat: AR is bound by memory, verification less so.
-They do not survive a CPU, where verifying a tree costs several AR steps. Seconds need the same GPU.
+Ratios (speed-ups) are compared across GPUs, which compare.csv names. They do not survive a CPU,
+where verifying a tree costs several AR steps. Seconds need the same GPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Reproduction(StrEnum):
 class Comparison:
     """One figure of a published row, and a decoder's (None: the run has no such method). published
     is in our unit (CLIP times 100). why: the grounds of the verdict; obstacles: why there is none;
-    assumed: what the source does not state; caveats: what else to know."""
+    assumed: what the source does not state; contradictions: what other sources give."""
 
     row: Published
     measured: Candidate | None
@@ -49,7 +49,7 @@ class Comparison:
     why: str
     obstacles: Sequence[str] = ()
     assumed: Sequence[str] = ()
-    caveats: Sequence[str] = ()
+    contradictions: Sequence[str] = ()
 
     @property
     def decoder(self) -> str:
@@ -96,9 +96,8 @@ def build(
                     allowed = tolerance_of(metric, published, tolerance)
                     verdict, grounds = judge(published, figure, allowed)
                     assumed = [text for agrees, text in agreed.values() if agrees is None]
-                caveats = [*_caveats(row, ours, metric), *others(row, metric, rows)]
                 every.append(Comparison(row, ours, metric, published, figure, verdict, grounds,
-                                        obstacles, assumed, caveats))  # fmt: skip
+                                        obstacles, assumed, others(row, metric, rows)))  # fmt: skip
     return every
 
 
@@ -152,12 +151,14 @@ def _figure(
 def obstacles_of(row: Published, ours: Candidate, metric: str, names: Names) -> list[str]:
     """What keeps this figure apart, beyond the settings of the pair."""
     obstacles = list[str]()
-    if metric == "speedup" and ours.on_cpu:
+    if metric == "speedup" and ours.device == "cpu":
         obstacles.append("measured on a CPU, where verifying a tree costs several AR steps")
     if metric == "latency_s" and not row.gpu:
         obstacles.append("the source names no GPU; seconds of two machines do not compare")
     elif metric == "latency_s" and not same_gpu(row.gpu, ours.device):
-        obstacles.append(f"{_other_gpu(row, ours)}; seconds do not compare")
+        obstacles.append(
+            f"other GPU (published {row.gpu}, here {ours.device}); seconds do not compare"
+        )
     if metric in QUALITY and not math.isnan(ours.figure(metric).value):
         features = ours.features(metric)
         if not features:
@@ -171,10 +172,6 @@ def obstacles_of(row: Published, ours: Candidate, metric: str, names: Names) -> 
     return obstacles
 
 
-def _other_gpu(row: Published, ours: Candidate) -> str:
-    return f"other GPU (published {row.gpu}, here {ours.device})"
-
-
 def same_gpu(published: str, ours: str) -> bool:
     """`RTX 3090` is `NVIDIA GeForce RTX 3090`, but not an RTX 3090 Ti."""
 
@@ -184,17 +181,3 @@ def same_gpu(published: str, ours: str) -> bool:
     wanted, here = words(published), words(ours)
     variant = {"ti", "super"}
     return wanted <= here and wanted & variant == here & variant
-
-
-def _caveats(row: Published, ours: Candidate, metric: str) -> list[str]:
-    caveats = list[str]()
-    if metric == "speedup" and not ours.on_cpu:
-        if not row.gpu:
-            caveats.append("GPU not stated: a ratio is compared across GPUs")
-        elif not same_gpu(row.gpu, ours.device):
-            caveats.append(f"{_other_gpu(row, ours)}: only ratios compare")
-    if ours.parts["acceptance"].settings.get("residual") == "paper" and ours.setting[1] > 0:
-        caveats.append(
-            "our rule is the one on paper, published numbers come from the released code"
-        )
-    return caveats
