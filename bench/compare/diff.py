@@ -6,7 +6,7 @@ Exit status 1 where something of B is slower or worse than A, so that CI can sto
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -62,9 +62,8 @@ def cmd_diff(words: Sequence[str]) -> int:
     if options.out:
         ready_file(options.out)
     runs = [read_sides(folder) for folder in places]
-    pairs, notes = _chosen(places, runs, options.decoders)
-    every = differences_of(pairs, options.level)
-    notes += notes_of(runs, pairs)
+    pairs = _chosen(runs, options.decoders)
+    every, notes = differences_of(pairs, options.level), notes_of(places, runs, pairs)
     table = terminal(table_of(COLUMNS, every)) if every else "nothing of the two can be compared"
     say("\n".join([answer(pairs, every), *heads(pairs), table, *notes]))
     if options.out:
@@ -130,33 +129,33 @@ def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
     return lines
 
 
-def _chosen(
-    folders: Sequence[Path], runs: Sequence[dict[str, Side]], names: str | None
-) -> tuple[list[tuple[Side, Side]], list[str]]:
+def _chosen(runs: Sequence[dict[str, Side]], names: str | None) -> list[tuple[Side, Side]]:
+    """The decoders of both runs, or the two of one."""
     if names is None:
         a, b = runs
-        notes = [
-            f"only in {folder}: {', '.join(sorted(mine.keys() - other.keys()))}"
-            for folder, mine, other in ((folders[0], a, b), (folders[1], b, a))
-            if mine.keys() - other.keys()
-        ]
-        return [(a[name], b[name]) for name in a if name in b], notes
+        return [(a[name], b[name]) for name in a if name in b]
     pair = [name.strip() for name in names.strip("[]").split(",")]
     if len(pair) != 2:
         raise ConfigError(f"decoders= takes two names, found {len(pair)}: {names!r}")
     for name in pair:
         if name not in runs[0]:
-            raise ConfigError(unknown(f"decoder of {folders[0]}", name, sorted(runs[0])))
-    return [(runs[0][pair[0]], runs[0][pair[1]])], []
+            raise ConfigError(unknown("decoder of this run", name, sorted(runs[0])))
+    return [(runs[0][pair[0]], runs[0][pair[1]])]
 
 
-def notes_of(runs: Sequence[Mapping[str, Side]], pairs: Sequence[tuple[Side, Side]]) -> list[str]:
-    """What differs between two configurations, what is therefore not compared, and what failed."""
-    lines = list[str]()
+def notes_of(
+    places: Sequence[Path], runs: Sequence[dict[str, Side]], pairs: Sequence[tuple[Side, Side]]
+) -> list[str]:
+    """What differs between two runs, what is therefore not compared, and what failed."""
+    lines = [
+        f"only in {place}: {', '.join(sorted(mine.keys() - other.keys()))}"
+        for place, mine, other in zip(places, runs, reversed(runs), strict=True)
+        if mine.keys() - other.keys()
+    ]
     configs = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs if sides]
     if len(configs) == 2 and not all(configs):
         lines.append("settings are not compared: a folder has no study.json with its configuration")
-    elif len(configs) == 2 and (text := differences(*configs, SIDES)):
+    elif len(configs) == 2 and (text := differences(configs[0], configs[1], SIDES)):
         lines.append(f"settings differ: {text}")
     apart: dict[str, list[str]] = {}
     for a, b in pairs:

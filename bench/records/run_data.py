@@ -143,11 +143,6 @@ class Section:
         """The interval of the speed-up includes 1: faster and slower are both possible."""
         return entry.role is Role.DECODER and entry.interval("speedup").contains(1)
 
-    @property
-    def compares_clip(self) -> bool:
-        """Whether any decoder's CLIP scores were compared with the baseline's, prompt by prompt."""
-        return any(not math.isnan(entry.number(CLIP_LESS)) for entry in self.entries)
-
     def differs_by_chance(self, column: str, level: float) -> float:
         """How far two runs' figures lie apart by their seeds alone (`metrics.stats`)."""
         return differs_by_chance(self._seeds(column), level)

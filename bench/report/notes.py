@@ -98,9 +98,9 @@ def neighbours(run: RunData) -> list[str]:
     ]
 
 
-def columns(run: RunData) -> list[str]:
+def columns() -> list[str]:
     """How columns are defined that no footnote explains."""
-    return _notes("columns", NOISE, any(section.compares_clip for section in run.sections))
+    return _notes("columns", NOISE)
 
 
 def reseeds(section: Section) -> str:

@@ -73,18 +73,14 @@ class PromptPage:
 
 
 def prompts_with_page(run: RunData) -> list[tuple[int, str]]:
-    """(prompt_index, prompt on one line) of up to `PAGES` prompts: first those of which most
-    decoders have a picture. None where neither pictures nor traces were kept, as in a published
-    run: there is nothing to show."""
+    """(prompt_index, prompt on one line) of up to `PAGES` prompts. None where neither pictures nor
+    traces were kept, as in a published run: there is nothing to show."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
-    kept = rows["image"].map(lambda image: is_kept(run, image)).astype(bool)
-    if not kept.any() and not any(len(kinds) for kinds in rows["kind"]):
+    kept = any(is_kept(run, image) for image in rows["image"])
+    if not kept and not any(len(kinds) for kinds in rows["kind"]):
         return []
-    rows = rows.assign(by=rows["decoder"].where(kept))
-    have = rows.groupby("prompt_index").agg({"by": "nunique", "prompt": "first"})
-    most = have.sort_values("by", ascending=False, kind="stable")[:PAGES].sort_index()
-    texts = [" ".join(as_text(text).split()) for text in most["prompt"]]
-    return list(zip(map(int, most.index), texts, strict=True))
+    texts = rows.groupby("prompt_index")["prompt"].first()[:PAGES]
+    return [(int(index), " ".join(as_text(text).split())) for index, text in texts.items()]
 
 
 def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[PromptPage]:

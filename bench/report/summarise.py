@@ -60,7 +60,7 @@ def _blocks(run: RunData) -> list[Block]:
         Block("run", "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
         Block("batches", "By batch size", by_batch, [scaling.LEGEND] if batches else []),
-        Block("details", "Details", detail_tables(run), notes.columns(run)),
+        Block("details", "Details", detail_tables(run), notes.columns()),
         Block("failures", "Failures", [], failures(run)),
     ]
     return [block for block in every if block.tables or block.notes]
