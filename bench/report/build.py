@@ -65,22 +65,18 @@ def write_report(run: RunData, folder: Path | None = None) -> Path:
 
 def _write_page(report: Report, plots: list[Plot], folder: Path) -> None:
     """index.html and the pages of its prompts."""
-    prompts = prompts_with_page(report.run)
+    prompts, study = prompts_with_page(report.run), report.run.study
     numbers = [None, *(index for index, _ in prompts), None]
     template = environment(True).get_template("prompt.html.j2")
     sheet: list[PromptPage] = []  # of the prompts of which most decoders have a picture
     for at, page in enumerate(prompt_pages(report.run, prompts)):
         before, after = numbers[at], numbers[at + 2]
-        study = report.run.study
         text = template.render(study=study, page=page, before=before, after=after, key=KEY)
         write_text(folder / page.address, text)
         sheet = sorted([*sheet, page], key=lambda one: -one.pictures)[:SHEET]
     sheet = [page for page in sheet if page.pictures]
-    text = (
-        environment(True)
-        .get_template("index.html.j2")
-        .render(
-            report=report, plots=plots, prompts=prompts, sheet=sheet, inline=inline, opening=OPENING
-        )
+    index = environment(True).get_template("index.html.j2")
+    text = index.render(
+        report=report, plots=plots, prompts=prompts, sheet=sheet, inline=inline, opening=OPENING
     )
     write_text(folder / "index.html", text)

@@ -89,16 +89,18 @@ def test_what_a_study_needs_is_downloaded_once_and_read_offline(place, made, tmp
 
 
 REFUSED = {
-    errors.GatedRepoError: (403, ["accept its terms", "hf auth login"]),
-    errors.HfHubHTTPError: (500, ["some trouble", "again later"]),
+    403: (errors.GatedRepoError, ["accept its terms", "hf auth login"]),
+    500: (errors.HfHubHTTPError, ["some trouble", "again later"]),
+    0: (errors.HfHubHTTPError, ["HF_HUB_OFFLINE"]),
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
-def test_a_name_that_is_wrong_is_said_before_the_first_download(place, kind, capsys):
-    status, expected = REFUSED[kind]
+@pytest.mark.parametrize("status", REFUSED)
+def test_what_cannot_be_had_is_said_before_the_first_download(place, status, capsys, monkeypatch):
+    kind, expected = REFUSED[status]
     response = SimpleNamespace(status_code=status, headers={}, request=None)
     place.hub.refused[DRAFTER] = kind("some trouble", response=response)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", not status)
     assert place.fetch() == 2
     last = message(capsys)
     assert DRAFTER in last and all(text in last for text in expected)
@@ -111,13 +113,6 @@ def test_a_repository_without_weights_is_said_before_the_first_download(place, c
     last = message(capsys)
     assert f"no model.tokenizer in {TOKENIZER}: expected vq_ds16_t2i.pt or" in last
     assert "found README.md, t2i_XL_stage1_256.pt" in last
-
-
-def test_offline_is_said(place, monkeypatch, capsys):
-    place.hub.refused = dict.fromkeys(place.hub.folders, OSError("no network"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert place.fetch() == 2
-    assert "HF_HUB_OFFLINE" in message(capsys)
 
 
 NO_DRAFTER = "janus", "emu3", "simplear", "lumina_mgpt_7b_512"
