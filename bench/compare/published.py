@@ -129,5 +129,5 @@ def load_names() -> Names:
         if written is not None:
             one = fitted(f"{decoder}: published", written, PublishedConfig)
             methods[one.name] = one
-    names = fitted(str(NAMES), yaml.safe_load(NAMES.read_text(encoding="utf-8")), Names)
+    names: Names = fitted(str(NAMES), yaml.safe_load(NAMES.read_text(encoding="utf-8")), Names)
     return replace(names, methods=methods)

@@ -91,7 +91,7 @@ def build(
                 obstacles = [text for agrees, text in agreed.values() if agrees is False]
                 obstacles += missing + obstacles_of(row, ours, metric, names)
                 verdict, grounds = Reproduction.NOT_COMPARABLE, "; ".join(obstacles)
-                assumed = []
+                assumed = list[str]()
                 if not obstacles:
                     allowed = tolerance_of(metric, published, tolerance)
                     verdict, grounds = judge(published, figure, allowed)
