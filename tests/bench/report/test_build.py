@@ -30,7 +30,8 @@ def test_a_report_is_written_small_self_contained_and_escaped(written, run, tmp_
     again = write_report(run, tmp_path / "again")
     for name in PLOTS:
         png, pdf = (written / "plots" / f"{name}.{ending}" for ending in ("png", "pdf"))
-        assert png.stat().st_size < 300_000 and Image.open(png).width == 1280
+        with Image.open(png) as picture:
+            assert picture.width == 1280 and png.stat().st_size < 300_000
         assert pdf.read_bytes() == (again / "plots" / pdf.name).read_bytes(), "the same bytes"
     page = (written / "index.html").read_text(encoding="utf-8")
     sources = re.findall(r'<img src="([^"]*)"', page)
