@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from decoders.tiny.recipes.reading import ANSWERS, answers
-from decoders.tiny.recipes.recipe import Recipe
+from decoders.tiny.recipes.stages import Recipe
 from decoders.tiny.scenes import (
     ATTRIBUTES,
     SceneSpec,

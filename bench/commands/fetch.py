@@ -90,11 +90,11 @@ def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
     LlamaGen reads weights: to the others text is tokens."""
     from decoders.models.chameleon import TOKENIZERS
     from decoders.models.repository import WEIGHTS
-    from decoders.models.vq import cosmos_vq
+    from decoders.models.simplear import FILE
     from decoders.models.vq.pictures import CHAMELEON, LLAMAGEN
 
     if setting == "model.tokenizer":
-        return (*LLAMAGEN.files, *CHAMELEON.files, cosmos_vq.FILE, *WEIGHTS)
+        return (*LLAMAGEN.files, *CHAMELEON.files, FILE, *WEIGHTS)
     tokens = setting == "model.text" and not model.target.startswith("decoders.models.llamagen.")
     return TOKENIZERS if tokens else WEIGHTS
 

@@ -24,7 +24,6 @@ from decoders.api import DecoderError, TextFeatures
 from decoders.cache import KVCache, bool_mask
 from decoders.models.attention import attend, attention_bias, causal_mask
 from decoders.models.checkpoint import some
-from decoders.models.parts import pad_head
 from decoders.models.pretrained import UNFIT
 from decoders.models.shape import barred_codes
 
@@ -106,7 +105,6 @@ class CausalLM(nn.Module):
         self.words, self.own_codes = model.get_input_embeddings(), embed
         self.output: Any = head_rows(model, codes) if head is None else head
         self.eval().requires_grad_(False)
-        pad_head(self)
         self.config = model.config.get_text_config(decoder=True)
         self.places = require_positions(self.config, prefix + self.length)
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,6 @@ class Checkpoint:
     config: dict[str, Any]
     index: dict[str, Path]  # tensor name -> file
     pickled: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    digests: dict[str, Future[str]] = field(default_factory=dict, repr=False)
 
     @property
     def folder(self) -> Path:
@@ -74,8 +72,8 @@ class Checkpoint:
         return self.index[name]
 
     def sha256(self) -> dict[str, str]:
-        """File name -> SHA-256 of what was read; computed beside the loading."""
-        return {name: digest.result() for name, digest in self.digests.items()}
+        """File name -> SHA-256, of every file with tensors."""
+        return {path.name: sha256_of(path) for path in sorted(set(self.index.values()))}
 
 
 def some(names: Collection[str], count: int = 4) -> str:
@@ -125,10 +123,6 @@ def open_checkpoint(
         else:
             with opened_file(path) as file:
                 opened.index |= dict.fromkeys(file.keys(), path)
-    pool = ThreadPoolExecutor(1)  # hashing leaves the interpreter free, so nobody waits for it
-    paths = sorted(set(opened.index.values()))
-    opened.digests = {path.name: pool.submit(sha256_of, path) for path in paths}
-    pool.shutdown(wait=False)
     return opened
 
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.models.checkpoint import Checkpoint, Source, fill, some
-from decoders.models.parts import pad_head
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Layer, Transformer, cast, empty
 
@@ -92,8 +91,6 @@ def load_target(
         return name.startswith(layout.elsewhere) or harmless(name)
 
     fill(module, sources(cfg, layout, tokens, head), opened, dtype, device, unused)
-    if tokens is not None:
-        pad_head(module)
     return cast(module, device, dtype)
 
 

@@ -1,4 +1,4 @@
-"""What stands around a transformer's layers: norms, embedders of what it is conditioned on, heads.
+"""What stands around a transformer's layers: norms, and embedders of what it is conditioned on.
 
 Each embedder turns the prefix of R rows into its states; rows marked in `drop` get the
 unconditional prefix instead (guidance, METHODS 2). Names follow LlamaGen's original checkpoints.
@@ -6,18 +6,12 @@ unconditional prefix instead (guidance, METHODS 2). Names follow LlamaGen's orig
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.models.shape import TransformerConfig
-
-# A matrix of 8,193 rows (Lumina's codes and the row end) costs a GPU a slower kernel, as its writes
-# are not aligned: tiles are full and rows aligned at a multiple of this.
-ROWS = 64
 
 
 class RMSNorm(nn.Module):
@@ -100,32 +94,3 @@ class LabelEmbedder(nn.Module):
                 f"{tuple(text.features.shape)} {text.features.dtype}"
             )
         return self.embedding_table(torch.where(drop[:, None], self.classes, text.features))
-
-
-class PaddedHead(nn.Module):
-    """A linear head [.., D] -> [.., V] whose matrix has zero rows up to a multiple of `ROWS`."""
-
-    bias = None
-
-    def __init__(self, head: nn.Linear) -> None:
-        super().__init__()
-        weight = head.weight.detach()
-        self.codes = len(weight)
-        extra = -self.codes % ROWS
-        self.rows = nn.Parameter(F.pad(weight, (0, 0, 0, extra)), head.weight.requires_grad)
-
-    @property
-    def weight(self) -> Tensor:
-        """The matrix [V, D] without the zero rows."""
-        return self.rows[: self.codes]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.rows)[..., : self.codes]
-
-
-def pad_head(target: Any) -> None:
-    """Pads the head of a target whose weights are final, where it is one matrix of V rows and V no
-    multiple of `ROWS`."""
-    head = target.output
-    if isinstance(head, nn.Linear) and head.out_features % ROWS:
-        target.output = PaddedHead(head)

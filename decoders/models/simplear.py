@@ -7,24 +7,38 @@ Sources: wdrink/SimpleAR, generate.py (both prompts, guidance 6, temperature 1, 
 1024 pixels; code c is token len(tokenizer) + c) and simpar/train/train.py (151,665 tokens of
 Qwen2.5 and seven of its own stand before the codes; 215,672 rows in all). The release draws from
 all tokens, and what is no code becomes one at the end; here nothing but codes is drawn.
+
+Pictures come from the Cosmos tokenizer (2501.03575; DV8x16x16), 16 pixels per code. Its codes are
+those of finite scalar quantization (2309.15505): a code's number, written in the bases 8, 8, 8, 5,
+5, 5, is its place on a grid of six axes. So the codebook follows from the levels alone. The network
+is read as NVIDIA publishes it, a TorchScript program (`decoder.jit`), in its own precision. Source:
+wdrink/SimpleAR, simpar/model/tokenizer/cosmos_tokenizer: modules/quantizers.py (the order of the
+axes, places in [-1, 1]), video_lib.py (levels; indices [B, 1, h, w] in, frames [B, 3, 1, H, W] in
+[-1, 1] out).
 """
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import Qwen2ForCausalLM
 
-from decoders.api import ImageModel, Sampling
+from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.models.causal_lm import CausalLM
 from decoders.models.checkpoint import Checkpoint, open_checkpoint
 from decoders.models.pretrained import read_model
+from decoders.models.repository import locate
 from decoders.models.text.prompts import PromptEncoder, Template
-from decoders.models.vq.cosmos_vq import load_cosmos
-from decoders.models.weights import dtype_of
+from decoders.models.vq.tokenizer import NoTokenizer, PictureDecoder, VQTokenizer
+from decoders.models.weights import dtype_of, sha256_of
 
+LEVELS = (8, 8, 8, 5, 5, 5)
+FILE = "decoder.jit"
 NEGATIVE = (
     "An image of aerial view, overexposed, low quality, deformation, a poor composition, "
     "bad hands, bad teeth, bad eyes, bad limbs, distortion"
@@ -77,3 +91,40 @@ def load(
         weights_sha256=opened.sha256() | digests,
         drafters=smaller,
     )
+
+
+def codebook() -> Tensor:
+    """[64000, 6] float32, places in [-1, 1]; looked up by plain L2."""
+    levels = torch.tensor(LEVELS)
+    bases, half = levels.cumprod(0) // levels, levels // 2
+    return (torch.arange(prod(LEVELS))[:, None] // bases % levels - half) / half
+
+
+def load_cosmos(
+    source: str | None, grid: int, device: torch.device
+) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
+    """The tokenizer, and the SHA-256 of its file. source: a folder or hub id with `decoder.jit`, or
+    that file; None: codes and neighbours, no pictures. Raises DecoderError."""
+    if source is None:
+        why = f"no {FILE} is named; set model.tokenizer to a folder with it, or its hub id"
+        return NoTokenizer(why, codebook().to(device)), {}
+    place = locate(source, (FILE,), "Cosmos tokenizer")
+    path = place / FILE if place.is_dir() else place
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that TorchScript is old
+            net = torch.jit.load(str(path), map_location=device).eval()
+    except (RuntimeError, ValueError, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DecoderError(
+            f"Cosmos tokenizer: {path} cannot be read ({reason}); expected the TorchScript program "
+            f"{FILE} of nvidia/Cosmos-1.0-Tokenizer-DV8x16x16"
+        ) from error
+
+    def pictures(codes: Tensor) -> Tensor:
+        """[B, h, w] -> [B, 3, H, W], of indices [B, 1, h, w] -> frames [B, 3, 1, H, W]."""
+        frames: Tensor = net(codes[:, None])
+        return frames[:, :, 0]
+
+    vq = PictureDecoder(pictures, grid, codebook().to(device))
+    return VQTokenizer(vq), {path.name: sha256_of(path)}

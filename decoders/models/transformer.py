@@ -156,7 +156,7 @@ class Transformer(nn.Module):
         self.tok_embeddings = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
         self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.layers))
         self.norm = RMSNorm(cfg.width, cfg.norm_eps)
-        self.output: Any = nn.Linear(cfg.width, cfg.vocab, bias=False)
+        self.output = nn.Linear(cfg.width, cfg.vocab, bias=False)
         for name, table in tables(cfg).items():
             self.register_buffer(name, table, persistent=False)
         self.apply(self._init)

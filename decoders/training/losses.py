@@ -179,10 +179,10 @@ class AcceptanceRates:
     overlap: list[float]
     agree: list[float]
 
-    def chain_length(self, depth: int | None = None) -> float:
-        """Expected codes a target forward of a chain of `depth` drafts: 1 + a_1 + a_1 a_2 + ..."""
+    def chain_length(self) -> float:
+        """Expected codes per target forward of a chain of drafts: 1 + a_1 + a_1 a_2 + ..."""
         total, reached = 1.0, 1.0
-        for accepted in self.overlap[:depth]:
+        for accepted in self.overlap:
             reached *= accepted
             total += reached
         return total

@@ -22,12 +22,11 @@ from decoders.execution.state import tensor_slots
 from decoders.models.checkpoint import assign
 from decoders.models.eagle_net import EagleNet
 from decoders.models.grouped import Grouped, GroupedConfig
-from decoders.models.parts import pad_head
 from decoders.models.random_weights import SIZES, RandomText
 from decoders.models.transformer import Transformer, TransformerConfig, empty
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
-from decoders.tiny.targets import TARGETS
+from decoders.tiny.bundle import TARGETS
 
 CUDA = torch.device("cuda")
 (XL, LATENT), DTYPE = SIZES["llamagen_xl_256"], torch.bfloat16
@@ -85,8 +84,6 @@ def fake_model(layers: int = 1) -> ImageModel:
         for name, (_, given) in TARGETS.items()
         if name != "plain"
     }
-    for every in (target, *others.values()):
-        pad_head(every)
     return ImageModel(
         name="fake",
         target=target,

@@ -13,7 +13,7 @@ from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution.compiled import Compiled
 from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.transformer import cast
-from decoders.tiny.targets import TARGETS
+from decoders.tiny.bundle import TARGETS
 
 EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle")
 LOOP = PartSpec("decoders.loops.speculative.Speculative")

@@ -22,7 +22,6 @@ from decoders.propose.drafters.eagle3 import Eagle3
 from decoders.tiny import bundle
 from decoders.tiny.recipes import reading, stages, target, vq
 from decoders.tiny.scenes import ObjectSpec, SceneSpec, vocabulary
-from decoders.tiny.targets import TARGETS
 from decoders.training.trainer import TrainConfig
 
 CONFIG = TrainConfig(steps=6, batch=2, lr=1e-2, muon_lr=1e-2, evaluate_every=0, held_out=4)
@@ -95,15 +94,16 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
 def test_other_targets_are_stages_of_their_own(small: None, tmp_path: Path) -> None:
     work, weights = tmp_path / "work", tmp_path / "weights"
     make(["vq", "target"], 1, work, weights)
-    make(list(TARGETS), 2, work, weights)
+    make(list(bundle.TARGETS), 2, work, weights)
     card = json.loads((weights / bundle.CARD).read_text())
     assert card["coral"]["figures"]["images"] == 2 * 2
     assert card["coral"]["figures"]["valid_nats_refined"] > 0 < card["par"]["figures"]["valid_nats"]
-    others = [name for name in TARGETS if name != "plain"]
+    others = [name for name in bundle.TARGETS if name != "plain"]
     place: dict[str, Any] = {"dtype": "float32", "checkpoint": str(weights), "target": "plain"}
     model = bundle.load(**place, targets=others)
     assert not model.drafters and list(model.targets) == others and model.sampling.cfg == 3
-    assert {name: card[name]["sha256"] for name in TARGETS}.items() <= model.weights_sha256.items()
+    shas = {name: card[name]["sha256"] for name in bundle.TARGETS}
+    assert shas.items() <= model.weights_sha256.items()
     card["par"]["trained_with"]["text"] = "0" * 64
     (weights / bundle.CARD).write_text(json.dumps(card))
     with pytest.raises(DecoderError, match=r"par was trained with text 0+, .*stages=.par."):

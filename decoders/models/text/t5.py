@@ -17,7 +17,7 @@ from torch import Tensor
 from decoders.api import DecoderError, TextFeatures
 from decoders.models.checkpoint import Checkpoint, open_checkpoint
 from decoders.models.text.cleaning import clean
-from decoders.models.weights import dtype_of, sha256_of
+from decoders.models.weights import sha256_of
 
 log = logging.getLogger(__name__)
 HUB = "google/flan-t5-xl"
@@ -38,11 +38,10 @@ class T5Encoder:
         *,
         length: int = 120,
         device: torch.device | str = "cpu",
-        dtype: torch.dtype | str = torch.bfloat16,
+        dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         self.checkpoint, self.length = checkpoint, length
-        self.device = torch.device(device)
-        self.dtype = dtype_of(dtype) if isinstance(dtype, str) else dtype
+        self.device, self.dtype = torch.device(device), dtype
 
     @cached_property
     def opened(self) -> Checkpoint:

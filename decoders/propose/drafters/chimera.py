@@ -43,8 +43,7 @@ class ChimeraNet(GuidedHead, nn.Module):
         self.register_buffer("barred", target.barred, persistent=False)
         with torch.no_grad():
             self.outer.weight.mul_(0.1)
-            if isinstance(target.output, nn.Linear):
-                self.head.weight.copy_(target.output.weight[:vocab].repeat(1, 2))
+            self.head.weight.copy_(target.output.weight.repeat(1, 2))
 
     def older(self, image: Tensor, places: Tensor, last: Tensor) -> Tensor:
         """The codes above and above-left of `places` [B, w] in image [B, >= L], [B, w, 2]; V where

@@ -43,8 +43,7 @@ class HawkNet(GuidedHead, nn.Module):
         self.output = nn.Linear(width, vocab, bias=False)
         self.register_buffer("barred", target.barred, persistent=False)
         with torch.no_grad():
-            if isinstance(target.output, nn.Linear):
-                self.output.weight.copy_(target.output.weight[:vocab])
+            self.output.weight.copy_(target.output.weight)
 
     def ahead(self, state: Tensor, codes: Tensor) -> Tensor:
         """The root's state and its code's embedding [R, m, D] -> [R, m, DEPTHS, D]."""

@@ -1,43 +1,105 @@
 """`train recipe=tiny`: trains the embedded models, stage by stage, and writes weights and card.
 
 Each stage reads the *written* weights of the stages before it (rounded as they ship), resumes from
-its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``. Checkpoint
-and loss curve go to ``<work>/<stage>``.
+its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``: what the
+part was trained on, for how long and how good it is. Checkpoint and loss curve go to
+``<work>/<stage>``.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from decoders.api import DecoderError, Sampling
 from decoders.errors import unknown
-from decoders.kinds import fitted
+from decoders.kinds import Amount, Seed, fitted, require
 from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.transformer import Transformer, cast
+from decoders.models.weights import read_json, write_tensors
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
-from decoders.tiny.bundle import check_together, load
+from decoders.tiny.bundle import CARD, TARGETS, TRAINED_WITH, check_together, load, load_part
 from decoders.tiny.recipes import reading, target, vq
-from decoders.tiny.recipes.recipe import Recipe
 from decoders.tiny.scenes import vocabulary
 from decoders.tiny.scenes.source import Scenes
-from decoders.tiny.targets import TARGETS
 from decoders.training.data import DataConfig, StateData
 from decoders.training.drafter import train_drafter
 from decoders.training.losses import LossConfig
 from decoders.training.states import transformer_of
-from decoders.training.trainer import fast_dtype
+from decoders.training.trainer import TrainConfig, fast_dtype
 
 logger = logging.getLogger(__name__)
 CFG = 3.0  # between fidelity to the caption and variety; also what the drafter is trained under
 SMALL = {"width": 128, "layers": 4, "heads": 4, "ffn": 384}  # of the targets of `TARGETS`
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of conf/recipe_config.yaml, which explains them. train: by name, the fields of
+    `TrainConfig`. Raises DecoderError."""
+
+    work: Path
+    weights: Path
+    train: dict[str, dict[str, Any]]
+    seed: Seed = 0
+    steps: Amount | None = None
+
+    def __post_init__(self) -> None:
+        require(self, "")
+        for name in ("work", "weights"):
+            object.__setattr__(self, name, Path(getattr(self, name)))
+
+    def config(self, name: str) -> TrainConfig:
+        """How a part is trained. `steps` comes before the recipe's own."""
+        given = self.train[name] | {"seed": self.seed}
+        if self.steps is not None:
+            given |= {"steps": self.steps, "budget_seconds": None}
+        config: TrainConfig = fitted(f"train.{name}", given, TrainConfig)
+        return config
+
+    def card(self) -> dict[str, Any]:
+        """The entries of the parts that are written; DecoderError where there are none."""
+        return read_json(self.weights / CARD)
+
+    def part(self, name: str) -> Any:
+        """A written part, frozen."""
+        return load_part(self.weights, self.card(), name)[0]
+
+    def write(
+        self,
+        config: TrainConfig,
+        parts: Mapping[str, tuple[nn.Module, Any]],
+        about: Mapping[str, Any],
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """Writes the weights of the parts that a stage made (module, and its shape: a dataclass or
+        a mapping) and their entries, all at once; other entries stay. about: data and figures."""
+        path = self.weights / CARD
+        card = self.card() if path.exists() else {}
+        machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+        for name, (module, shape) in parts.items():
+            file = self.weights / f"{name}.safetensors"
+            sha256 = write_tensors(module.state_dict(), file, dtype)
+            shape = shape if isinstance(shape, dict) else asdict(shape)
+            card[name] = {"config": shape, "sha256": sha256, "settings": asdict(config)}
+            card[name] |= {"trained_on": machine, **about}
+        for name in parts:
+            card[name]["trained_with"] = {part: card[part]["sha256"] for part in TRAINED_WITH[name]}
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(card, indent=1, sort_keys=True) + "\n")
+        partial.replace(path)
 
 
 def make(stages: Sequence[str], drafters: Mapping[str, Mapping[str, Any]], **settings: Any) -> None:

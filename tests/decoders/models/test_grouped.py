@@ -18,7 +18,7 @@ from decoders.loops.grouped import Grouped as Loop
 from decoders.models.grouped import Schedule
 from decoders.models.small import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
-from decoders.tiny.targets import TARGETS
+from decoders.tiny.bundle import TARGETS
 from tests.decoders.compositions import with_targets
 
 GRID = 6

@@ -8,7 +8,6 @@ import torch
 
 from decoders.api import DecoderError
 from decoders.models import chameleon, emu3, janus, simplear
-from decoders.models.vq import cosmos_vq
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L
 from tests.decoders.models.made import simplear as S
@@ -39,7 +38,7 @@ def folders(theirs, folder, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def few_codes(monkeypatch):
-    monkeypatch.setattr(cosmos_vq, "LEVELS", S.LEVELS)
+    monkeypatch.setattr(simplear, "LEVELS", S.LEVELS)
 
 
 def load(folder, kind: str, **options):

@@ -141,7 +141,6 @@ def test_acceptance_is_one_for_a_drafter_that_knows_the_states() -> None:
     assert rates.overlap == pytest.approx([1.0] * 4)
     assert rates.agree == [1.0] * 4
     assert rates.chain_length() == pytest.approx(5.0)
-    assert rates.chain_length(2) == pytest.approx(3.0)
 
 
 def test_single_rows_are_compared_without_guidance() -> None:
