@@ -11,12 +11,12 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-from decoders.api import DecoderError, ImageModel
+from decoders.api import ImageModel
 from decoders.models.eagle_net import EagleNet
 from decoders.propose.drafters.eagle_checkpoint import load_eagle, save_eagle
 from decoders.propose.drafters.eagle_learner import FeatureLearner, fresh
 from decoders.propose.drafters.sessions import EagleSession
-from decoders.propose.drafters.shared import NetDrafter, check_match
+from decoders.propose.drafters.shared import NetDrafter, check_match, no_drafter
 
 
 class Eagle(NetDrafter):
@@ -40,10 +40,7 @@ def net_of(model: ImageModel, checkpoint: str) -> EagleNet:
         return source
     named = checkpoint in model.drafters
     if not named and "/" not in source and not Path(source).exists():
-        raise DecoderError(
-            f"model {model.name!r} has no drafter {checkpoint!r}; it has: "
-            f"{', '.join(model.drafters) or 'none'}. A folder or a hub id may be given too"
-        )
+        raise no_drafter(model, checkpoint, "A folder or a hub id may be given too")
     net, digests = load_eagle(source, model)
     model.drafters[checkpoint] = net
     model.weights_sha256.update({f"{source}/{name}": value for name, value in digests.items()})

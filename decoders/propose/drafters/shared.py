@@ -151,17 +151,24 @@ def trained(
 
 def fill(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
     """Loads the weights of a checkpoint, as `trained`, into a net. Raises DecoderError."""
-    named = model.drafters.get(checkpoint)
-    if isinstance(named, nn.Module):
-        net.load_state_dict({name: value.float() for name, value in named.state_dict().items()})
+    source = model.drafters.get(checkpoint, checkpoint)
+    if isinstance(source, nn.Module):
+        net.load_state_dict({name: value.float() for name, value in source.state_dict().items()})
         return
-    path, sha256 = Path(checkpoint) / WEIGHTS, None
-    if isinstance(named, Stored):
-        path, sha256 = named.path, named.sha256
-    elif not path.exists():
-        raise DecoderError(
-            f"model {model.name!r} has no drafter {checkpoint!r}; it has: "
-            f"{', '.join(model.drafters) or 'none'}. Train it (`bench train drafter=...`) "
-            f"and set drafter.checkpoint to the folder that was written: expected {path}"
+    if isinstance(source, Stored):
+        load_into(net, read_state(source.path, source.sha256), str(source.path))
+        return
+    path = Path(source) / WEIGHTS
+    if not path.exists():
+        then = (
+            "Train it (`bench train drafter=...`) and set drafter.checkpoint to the folder that "
+            f"was written: expected {path}"
         )
-    load_into(net, read_state(path, sha256), str(path))
+        raise no_drafter(model, checkpoint, then)
+    load_into(net, read_state(path), str(path))
+
+
+def no_drafter(model: ImageModel, name: str, then: str) -> DecoderError:
+    """The error for a drafter that a model does not have; then: what to do."""
+    there = ", ".join(model.drafters) or "none"
+    return DecoderError(f"model {model.name!r} has no drafter {name!r}; it has: {there}. {then}")
