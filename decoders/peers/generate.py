@@ -5,6 +5,13 @@ Everything a call needs is inside `generate`: our caption network, the prefix, t
 what its users do: rows [conditional; unconditional] in one forward, mixed by a logits processor
 that also gives both rows the same code. At temperature 0 it is an argmax; else codes are drawn with
 torch.multinomial, so they differ from ours, from the same law.
+
+The model is transformers' Llama on our weights under other names (`llama_of`). Both are pre-norm
+layers with RMSNorm and SwiGLU, so three things are left to translate. Fused matrices are split. Our
+rotation turns neighbours (2i, 2i + 1) of a head, Llama's the halves' places (i, i + d/2): the rows
+of its query and key matrices are put in that order, which leaves every product q k as it is. And
+its rotary module, which knows a line of positions only, is replaced by a look-up in our table, so
+that grid, zero prefix and all are ours.
 """
 
 from __future__ import annotations
@@ -16,8 +23,8 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
-from transformers import GenerationConfig
+from torch import Tensor, nn
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.generation.configuration_utils import CompileConfig
 from transformers.generation.logits_process import (
     LogitsProcessor,
@@ -39,9 +46,9 @@ from decoders.api import (
 )
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.start import one_at_a_time
+from decoders.models.layouts import released_layer
 from decoders.models.transformer import Transformer
 from decoders.noise import Noise
-from decoders.peers.convert import PeerError, llama_of, prompt_of
 from decoders.training.states import transformer_of
 
 TOLERANCE = 1e-4  # of logits in `prove`
@@ -77,7 +84,7 @@ class GuidedHead(LogitsProcessor):
 class Generate:
     """`generate` of the library. cache: transformers'; compiled: a static one, and the forward is
     compiled. prove: before its first image, it is shown that both libraries run the same model
-    (`prove`). Raises PeerError for a model that transformers' Llama cannot be.
+    (`prove`). Raises DecoderError for a model that transformers' Llama cannot be.
     """
 
     exercised: ClassVar = {"cache": "dynamic", "prove": False}  # on the gate's small models
@@ -117,12 +124,6 @@ class Generate:
     def __str__(self) -> str:
         return f"generate({self.cache} cache)"
 
-    def on(self, model: ImageModel, sampling: Sampling) -> Generate:
-        """The same way to call it, not compiled, on another model."""
-        return Generate(
-            model, sampling, cache="dynamic" if self.cache == "dynamic" else "static", prove=False
-        )
-
     @one_at_a_time
     def generate(self, text: TextFeatures, noise: Noise, *, pairs: float = 0) -> Generation:
         """See `decoders.api.Decoder`. The random numbers are torch's, seeded by the image's."""
@@ -130,18 +131,15 @@ class Generate:
         if self.unproved:
             log.info("%s: logits differ by at most %.1e", self, prove(self, text))
             self.unproved = False
-        prompt, length = prompt_of(self.target, text, self.copies), self.target.length
         with seeded(noise):
             out = self.llama.generate(
-                inputs_embeds=prompt.embeds,
-                attention_mask=prompt.mask,
-                position_ids=prompt.positions,
+                **prompt_of(self.target, text, self.copies),
                 generation_config=self.config,
                 logits_processor=self.processors,
             )  # [R, L]
         if self.cache == "compiled" and not hasattr(self.llama, "_compiled_call"):
-            raise PeerError("generate ran without compiling: its static cache was not taken up")
-        return Generation(out[: text.batch].cpu(), trace_of(text.batch, length))
+            raise DecoderError("generate ran without compiling: its static cache was not taken up")
+        return Generation(out[: text.batch].cpu(), trace_of(text.batch, self.target.length))
 
 
 @contextmanager
@@ -169,45 +167,120 @@ def trace_of(batch: int, length: int) -> Trace:
     )
 
 
+# ---- our target as transformers' model -----------------------------------------------------------
+
+
+class TableRotary(nn.Module):
+    """cos and sin of a position, read from our rotary table [T, d / 2] complex."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, rope: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        twice = torch.cat([rope, rope], -1)  # [T, d], Llama's halves
+        self.register_buffer("cos", twice.real.to(dtype).contiguous(), persistent=False)
+        self.register_buffer("sin", twice.imag.to(dtype).contiguous(), persistent=False)
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """position_ids [R, T] -> cos and sin, [R, T, d] each."""
+        return self.cos[position_ids], self.sin[position_ids]
+
+
+def prompt_of(target: Transformer, text: TextFeatures, copies: int) -> dict[str, Tensor]:
+    """The prefix of B prompts as `generate` takes it, R = copies * B rows: states of our caption
+    network [R, P, D], the mask [R, P], and places of the rotary table, where padding counts."""
+    rows, drop = text.paired(copies)
+    return {
+        "inputs_embeds": target.cls_embedding(rows, drop),
+        "attention_mask": rows.valid(drop).long(),
+        "position_ids": torch.arange(target.prefix, device=drop.device).expand(len(drop), -1),
+    }
+
+
+def llama_of(target: Transformer) -> LlamaForCausalLM:
+    """A `LlamaForCausalLM` on the target's weights, frozen; whatever need not be reordered is
+    shared. Raises DecoderError where Llama has no such part."""
+    cfg, weight = target.cfg, target.output.weight
+    parts = {
+        "normalised queries and keys": cfg.qk_norm,
+        "codes inside a larger vocabulary": cfg.conditioning == "tokens",
+        "structural codes": cfg.row_end,
+    }
+    if lacking := [name for name, there in parts.items() if there]:
+        raise DecoderError(
+            f"the model has {' and '.join(lacking)}, which transformers' Llama has not, so there "
+            "is nothing to compare with on equal weights; use a LlamaGen model or model=tiny"
+        )
+    config = LlamaConfig(  # type: ignore[call-arg]  # the last two are of its base class
+        vocab_size=cfg.vocab,
+        hidden_size=cfg.width,
+        intermediate_size=cfg.ffn,
+        num_hidden_layers=cfg.layers,
+        num_attention_heads=cfg.heads,
+        num_key_value_heads=cfg.heads,
+        rms_norm_eps=cfg.norm_eps,
+        max_position_embeddings=cfg.prefix + cfg.length,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=None,  # an image ends by its length
+        pad_token_id=None,
+        attn_implementation="sdpa",
+        dtype=weight.dtype,
+    )
+    with torch.device("meta"):
+        llama = LlamaForCausalLM(config)
+    llama.model.rotary_emb = TableRotary(target.rope, weight.dtype)
+    named = {
+        "model.embed_tokens.weight": target.tok_embeddings.weight,
+        "model.norm.weight": target.norm.weight,
+        "lm_head.weight": weight,
+    }
+    for i in range(cfg.layers):
+        layer: Any = target.layers[i]
+        named |= released_layer(layer, f"model.layers.{i}.")
+    llama.load_state_dict(named, assign=True)
+    return llama.eval().requires_grad_(False)
+
+
 @torch.inference_mode()
-def prove(made: Generate, text: TextFeatures) -> float:
+def prove(decoder: Generate, text: TextFeatures) -> float:
     """Shows that both libraries run the same model, in float32 and on the first prompt: greedy
-    codes are our AR's to the last one, and logits along them agree place by place. Returns their
-    largest difference. A ratio of two different models would be worth nothing: raises PeerError.
+    codes are our AR's to the last one, and logits along them, without guidance, agree place by
+    place. Returns their largest difference. A ratio of two different models would be worth nothing:
+    raises DecoderError.
     """
-    target = Transformer(made.target.cfg).to(made.model.device).eval().requires_grad_(False)
-    target.load_state_dict(made.target.state_dict())
-    model = replace(made.model, target=target, dtype=torch.float32, execution=None)
+    target = Transformer(decoder.target.cfg).to(decoder.model.device).eval().requires_grad_(False)
+    target.load_state_dict(decoder.target.state_dict())
+    model = replace(decoder.model, target=target, dtype=torch.float32, execution=None)
     first = TextFeatures(text.features[:1].float(), text.mask[:1])
-    greedy = replace(made.sampling, temperature=0.0)
+    greedy = replace(decoder.sampling, temperature=0.0)
     noise = Noise.for_prompts(0, [""], target.length).to(model.device)
-    ours = Autoregressive(model, greedy).generate(first, noise).codes  # [1, L]
-    theirs = made.on(model, greedy).generate(first, noise).codes
-    if not torch.equal(ours, theirs):
-        at = int((ours != theirs).flatten().nonzero()[0])
-        raise PeerError(
-            f"greedy codes differ at place {at} of {ours.numel()} (guidance {greedy.cfg:g}): ours "
-            f"{int(ours[0, at])}, generate {int(theirs[0, at])}: the two libraries do not run the "
+    codes = Autoregressive(model, greedy).generate(first, noise).codes  # [1, L]
+    cache: Any = "dynamic" if decoder.cache == "dynamic" else "static"
+    theirs = Generate(model, greedy, cache=cache, prove=False).generate(first, noise).codes
+    if not torch.equal(codes, theirs):
+        at = int((codes != theirs).flatten().nonzero()[0])
+        raise DecoderError(
+            f"greedy codes differ at place {at} of {codes.numel()} (guidance {greedy.cfg:g}): ours "
+            f"{int(codes[0, at])}, generate {int(theirs[0, at])}: the two libraries do not run the "
             "same model"
         )
-    difference = _difference(target, llama_of(target), first, ours.to(model.device))
+    codes = codes.to(model.device)
+    drop = torch.zeros(1, dtype=torch.bool, device=codes.device)
+    ours = target.logits(target(first, codes, drop)).float()  # [1, L, V]
+    prompt, read = prompt_of(target, first, 1), codes[:, :-1]
+    llama: Any = llama_of(target)
+    logits = llama(
+        inputs_embeds=torch.cat([prompt["inputs_embeds"], target.embed(read)], 1),
+        attention_mask=torch.cat([prompt["attention_mask"], torch.ones_like(read)], 1),
+        position_ids=torch.arange(target.prefix + read.shape[1], device=codes.device)[None],
+        use_cache=False,
+    ).logits[:, target.prefix - 1 :]  # [1, L, V]
+    difference = float((logits.float() - ours).abs().max())
     if not difference <= TOLERANCE:
-        raise PeerError(
+        raise DecoderError(
             f"the converted model's logits differ by up to {difference:.3g} in float32, at most "
             f"{TOLERANCE:g} is allowed: the two libraries do not run the same model"
         )
     return difference
-
-
-def _difference(target: Transformer, llama: Any, text: TextFeatures, codes: Tensor) -> float:
-    """Largest absolute difference of the logits along `codes` [1, L], without guidance."""
-    drop = torch.zeros(1, dtype=torch.bool, device=codes.device)
-    expected = target.logits(target(text, codes, drop)).float()  # [1, L, V]
-    prompt = prompt_of(target, text, 1)
-    found = llama(
-        inputs_embeds=torch.cat([prompt.embeds, target.embed(codes[:, :-1])], 1),
-        attention_mask=torch.cat([prompt.mask, torch.ones_like(codes[:, :-1])], 1),
-        position_ids=torch.arange(target.prefix + target.length - 1, device=codes.device)[None],
-        use_cache=False,
-    ).logits[:, target.prefix - 1 :]  # [1, L, V]
-    return float((found.float() - expected).abs().max())

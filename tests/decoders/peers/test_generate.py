@@ -12,15 +12,14 @@ import torch
 
 from bench.__main__ import main
 from bench.judge.gate import check_decoder
-from decoders.api import Generation, ImageModel, Sampling, TextFeatures
+from decoders.api import DecoderError, Generation, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer
 from decoders.noise import Noise
 from decoders.peers import generate
-from decoders.peers.convert import PeerError, llama_of
-from decoders.peers.generate import TOLERANCE, Generate, prove
+from decoders.peers.generate import TOLERANCE, Generate, llama_of, prove
 from metrics.traces import from_trace
 from tests.bench.fakes import SEARCHPATH
 from tests.tiny import short
@@ -100,7 +99,7 @@ def test_other_weights_are_no_image(model, monkeypatch):
         return llama
 
     monkeypatch.setattr(generate, "llama_of", spoilt)
-    with pytest.raises(PeerError, match="do not run the same model"):
+    with pytest.raises(DecoderError, match="do not run the same model"):
         decoded(Generate(model, Sampling()), model)
     made = Generate(model, Sampling(), prove=False)
     assert decoded(made, model).codes.shape == (1, LENGTH)
