@@ -35,36 +35,26 @@ def write_tokenizer(path: Path) -> None:
     made.write_tokenizer(path, vocabulary())
 
 
-def hf_model(seed: int = 0, **changes: Any) -> Any:
+def hf_model() -> Any:
     """transformers' Chameleon with random weights, distributions far from uniform."""
-    settings = {"vocab_size": 80, "hidden_size": WIDTH, "intermediate_size": 48, **changes}
-    return made.hf_model(vocabulary(), settings, GRID, seed, CODES)
+    settings = {"vocab_size": 80, "hidden_size": WIDTH, "intermediate_size": 48}
+    return made.hf_model(vocabulary(), settings, GRID, CODES)
 
 
-def decoder_tensors(seed: int = 1) -> dict[str, torch.Tensor]:
+def decoder_tensors() -> dict[str, torch.Tensor]:
     """The VQGAN's decoder under taming's names."""
     shape = VQConfig(codes=CODES, dim=DIM, channels=32, ch_mult=(1, 2), res_blocks=1, z_channels=12,
                      grid=GRID, l2_norm=False, group_width=1, attention=False)  # fmt: skip
-    with torch.device("meta"):
-        named = {CHAMELEON.name(name, 2): x for name, x in LlamaGenVQ(shape).state_dict().items()}
-    generator, drawn = torch.Generator().manual_seed(seed), {}
-    for name, x in named.items():
-        if name.startswith("decoder."):
-            noise = torch.randn(x.shape, generator=generator)
-            one = 0.1 * noise if name.endswith("bias") else 1 + 0.3 * noise
-            drawn[name] = noise * noise[0].numel() ** -0.5 if noise.ndim > 1 else one
-    return drawn
+    named = made.randomise(LlamaGenVQ(shape), 1).state_dict().items()
+    return {CHAMELEON.name(name, 2): x for name, x in named if name.startswith("decoder.")}
 
 
-def write_checkpoint(
-    folder: Path, model: Any, decoder: bool = True, tokenizer: bool = True
-) -> Path:
+def write_checkpoint(folder: Path, model: Any, decoder: bool = True) -> Path:
     """A folder in transformers' layout; decoder: with the VQGAN's, as in Anole's conversion."""
     model.save_pretrained(folder)
     if decoder:
         change_tensors(folder, lambda t: t | hub(decoder_tensors()))
-    if tokenizer:
-        write_tokenizer(folder / "tokenizer.json")
+    write_tokenizer(folder / "tokenizer.json")
     return folder
 
 

@@ -34,9 +34,8 @@ def vocabulary(kind: str) -> dict[str, int]:
     return names
 
 
-def hf_model(kind: str, **changes: Any) -> Any:
-    """transformers' model with random weights, distributions far from uniform. changes: of its text
-    model's configuration."""
+def hf_model(kind: str) -> Any:
+    """transformers' model with random weights, distributions far from uniform."""
     import transformers
 
     if kind == "janus":
@@ -49,7 +48,7 @@ def hf_model(kind: str, **changes: Any) -> Any:
             "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
             "image_size": 8, "patch_size": 2, "projection_dim": WIDTH,
         }  # fmt: skip
-        text = TEXT | {"model_type": "llama", "num_key_value_heads": HEADS} | changes
+        text = TEXT | {"model_type": "llama", "num_key_value_heads": HEADS}
         config = transformers.JanusConfig(text_config=text, vision_config=seen, vq_config=vq)
         model: Any = transformers.JanusForConditionalGeneration(config).eval()
     else:
@@ -57,7 +56,7 @@ def hf_model(kind: str, **changes: Any) -> Any:
             "codebook_size": CODES[kind], "base_channels": 32, "channel_multiplier": [1, 2],
             "num_res_blocks": 1, "attn_resolutions": [1], "hidden_size": 64,
         }  # fmt: skip
-        text = TEXT | {"num_key_value_heads": 2} | changes
+        text = TEXT | {"num_key_value_heads": 2}
         names = vocabulary(kind) | {"<image>": 0}
         config = transformers.Emu3Config(text_config=text, vq_config=vq, vocabulary_map=names)
         model = transformers.Emu3ForConditionalGeneration(config).eval()

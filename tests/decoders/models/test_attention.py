@@ -1,9 +1,8 @@
-"""Attention by PyTorch's fused operator, as on a GPU, and by plain products; rotation compiled and
-not."""
+"""Attention by PyTorch's fused operator, as on a GPU, and by plain products."""
 
 import torch
 
-from decoders.models.attention import attend, attention_bias, rope_at, rotate
+from decoders.models.attention import attend, attention_bias
 
 RANDOM = torch.Generator().manual_seed(0)
 
@@ -22,15 +21,3 @@ def test_the_fused_operator_computes_what_plain_products_do():
     scores = query @ keys.transpose(-1, -2) * width**-0.5
     weights = scores.masked_fill(~mask[:, None], float("-inf")).softmax(-1)
     torch.testing.assert_close(plain, weights @ values)
-
-
-def test_rotation_is_the_same_compiled(monkeypatch):
-    x = torch.randn(3, 4, 8, generator=RANDOM)
-    angle = torch.randn(10, 4, generator=RANDOM)
-    table, places = torch.polar(torch.ones_like(angle), angle), torch.tensor([0, 3, 9, 12])
-    right = rotate(x, rope_at(table, places))
-    assert not torch.allclose(right, x)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    rope = rope_at(table, places)
-    assert not rope.is_complex()
-    torch.testing.assert_close(rotate(x, rope), right)

@@ -64,14 +64,13 @@ CONFIG = {"hidden_size": C.WIDTH, "num_attention_heads": C.HEADS, "num_hidden_la
 @pytest.mark.parametrize(("pickled", "config"), [(True, {}), (False, CONFIG)])
 def test_the_drafter_follows_the_released_decoding_code(hf, model, tmp_path, pickled, config):
     layer, file = published(hf)
-    net = load(write(tmp_path, file, pickled, **config), model)
     text = model.text.encode(["a red fox", "snow"])
     codes = torch.tensor([CODES] * 2)
     sampling = Sampling(cfg=3.0)
     with torch.inference_mode():
         states = C.our_states(model, text, codes)  # [4, P + 3, D]
         start = prefilled(model, text, states[:, : C.PREFIX], sampling)
-        session = Eagle(model_with(model, net)).begin(start, 3, 1)
+        session = Eagle(model, write(tmp_path, file, pickled, **config)).begin(start, 3, 1)
         one = torch.ones(2, dtype=torch.long)
         session.advance(states[:, C.PREFIX - 1 : C.PREFIX], codes[:, :1], one, 0 * one)
         got = session.advance(states[:, C.PREFIX : -1], codes[:, 1:], 2 * one, one)  # [2, V]
@@ -86,11 +85,6 @@ def test_the_drafter_follows_the_released_decoding_code(hf, model, tmp_path, pic
         expected = uncond + 3.0 * (cond - uncond)
         torch.testing.assert_close(got[row, :-1], expected, atol=3e-4, rtol=1e-3)
         assert float(got[row, -1]) < -1e29  # no row end here
-
-
-def model_with(model: Any, net: EagleNet) -> Any:
-    model.drafters["eagle"] = net
-    return model
 
 
 def test_round_trip(hf, model, tmp_path):

@@ -133,12 +133,6 @@ def test_class_conditional_checkpoints_decode(tmp_path):
     noise = Noise.for_prompts(0, ["3", "9"], model.target.length)
     codes = build_decoder(model, AR, Sampling(cfg=2.0)).generate(text, noise).codes
     assert codes.shape == (2, R.GRID**2)
-    drafter = str(R.write_drafter(tmp_path / "d", input_type="c2i"))
-    fast = build_decoder(
-        model, spec("dynamic", "exact.Exact", drafter), Sampling(temperature=0, cfg=2.0)
-    )
-    ar = build_decoder(model, AR, Sampling(temperature=0, cfg=2.0))
-    assert torch.equal(fast.generate(text, noise).codes, ar.generate(text, noise).codes)
 
 
 def test_without_a_tokenizer_codes_are_had_and_pictures_say_what_is_missing(tmp_path, caplog):

@@ -1,5 +1,5 @@
-"""Targets that are a YAML each, and a class of transformers that is nobody's: decoded by every kind
-of decoder on small checkpoints of their layouts. What cannot be a target is refused."""
+"""The target of docs/new_target.md, and a class of transformers that is nobody's: decoded by every
+kind of decoder on small checkpoints. What cannot be a target is refused."""
 
 from collections.abc import Container, Iterator
 from dataclasses import replace
@@ -15,11 +15,11 @@ from bench.config.schema import variants
 from bench.run.session import load_model
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import build_decoder
+from decoders.models import simplear
 from decoders.models.causal_lm import CausalLM
 from decoders.models.checkpoint import Checkpoint
 from decoders.models.small import RandomTokenizer
 from decoders.models.text.prompts import PromptEncoder, Template
-from decoders.models.vq import cosmos_vq
 from decoders.noise import Noise
 from tests.decoders.compositions import Traced
 from tests.decoders.models import chameleon_checkpoint as C
@@ -34,14 +34,13 @@ CHAIN = f"{{decoder: sd_chain, name: chain, overrides: [{ON}]}}"
 LANTERN = f'{{decoder: lantern_chain, name: lantern, overrides: [{ON}, "acceptance.k=4"]}}'
 DECODERS = f"decoders=[ar,sjd,{CHAIN},{LANTERN}]"
 STUDY = compose_study(["study=smoke", DECODERS, "proposer.window=4"])
-RELEASED = ["lumina_mgpt_7b_512", "lumina_mgpt_7b_1024", "janus_pro_1b", "simplear_05b"]
 
 
-def gpt2(seed: int = 0, **changes: Any) -> Any:
+def gpt2(**changes: Any) -> Any:
     """A model with learned positions, none of those that this project knows."""
     shape = {"vocab_size": 40, "n_positions": 128, "n_embd": 32, "n_layer": 2, "n_head": 2}
     made = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**shape, **changes}))
-    randomise(made.eval(), seed).lm_head.weight.data *= SHARP
+    randomise(made.eval()).lm_head.weight.data *= SHARP
     return made
 
 
@@ -64,56 +63,38 @@ def own_model(folder: Path) -> ImageModel:
     )
 
 
-def written(name: str, folder: Path, **changes: Any) -> Path:
-    """A small checkpoint of a YAML's layout; changes: of its configuration."""
-    if name.startswith("lumina"):  # its text tokenizer is elsewhere
-        return C.write_checkpoint(folder, C.hf_model(**changes), tokenizer=False)
-    if name == "janus_pro_1b":
-        return L.write_checkpoint(folder, L.hf_model("janus", **changes), "janus")
-    return S.write_checkpoint(folder, S.hf_model(C.WORDS, **changes), C.WORDS)
+def loaded(checkpoint: Path, *words: str) -> ImageModel:
+    """SimpleAR by its YAML; words: settings."""
+    given = ["model=simplear_05b", f"model.checkpoint={checkpoint}", f"model.grid={GRID}", *words]
+    study = compose_study([*given, "backend=cpu_torch", "backend.dtype=float32"])
+    return load_model(study, torch.device("cpu"))
 
 
-def loaded(name: str, checkpoint: Path, *words: str) -> ImageModel:
-    """The model of a YAML; words: its settings."""
-    given = [f"model={name}", f"model.checkpoint={checkpoint}", "backend=cpu_torch"]
-    given += ["model.tokenizer=null"] * name.startswith("lumina")  # the checkpoint's own
-    given += words
-    return load_model(compose_study([*given, "backend.dtype=float32"]), torch.device("cpu"))
+def simplear_model(root: Path) -> ImageModel:
+    """On a small checkpoint, with a smaller one that drafts."""
+    own, less = (
+        S.write_checkpoint(root / name, S.hf_model(C.WORDS, num_hidden_layers=layers), C.WORDS)
+        for name, layers in (("own", 2), ("less", 1))
+    )
+    pictures = f"model.tokenizer={S.write_decoder(root / 'cosmos')}"
+    return loaded(own, pictures, f"model.prefix={PREFIX}", f"+model.drafters.small={less}")
 
 
-def small_model(name: str, root: Path) -> ImageModel:
-    """The target of a YAML on a small checkpoint, and a smaller one that drafts."""
-    words = [f"model.grid={GRID}", f"model.prefix={PREFIX}"]
-    if name.startswith("lumina"):
-        C.write_tokenizer(root / "tokenizer.json")
-        words.append(f"model.text={root}")
-    if name == "simplear_05b":
-        words.append(f"model.tokenizer={S.write_decoder(root / 'cosmos')}")
-    places = [written(name, root / at, num_hidden_layers=n) for at, n in (("own", 2), ("less", 1))]
-    if name == "simplear_05b":
-        return loaded(name, places[0], *words, f"+model.drafters.small={places[1]}")
-    model, less = (loaded(name, place, *words) for place in places)
-    model.drafters["small"] = less.target
-    return model
-
-
-@pytest.fixture(scope="module", params=[*RELEASED, "own"])
+@pytest.fixture(scope="module", params=["simplear", "own"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ImageModel:
-    name, root = str(request.param), tmp_path_factory.mktemp("targets")
-    return own_model(root) if name == "own" else small_model(name, root)
+    make = own_model if request.param == "own" else simplear_model
+    return make(tmp_path_factory.mktemp("targets"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_codes() -> Iterator[None]:
     """SimpleAR's 64,000 codes make 64,000 neighbours each."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cosmos_vq, "LEVELS", S.LEVELS)
+        patch.setattr(simplear, "LEVELS", S.LEVELS)
         yield
 
 
-def codes_of(
-    model: ImageModel, sampling: Sampling, names: Container[str] = ("ar", "sjd", "chain", "lantern")
-) -> dict[str, Any]:
+def codes_of(model: ImageModel, sampling: Sampling, names: Container[str]) -> dict[str, Any]:
     """What the study's decoders of these names make of the prompts."""
     text = model.text.encode(PROMPTS)
     noise = Noise.for_prompts(0, PROMPTS, model.target.length)
@@ -137,19 +118,6 @@ def test_every_kind_of_decoder_runs_and_exact_ones_give_ars_codes(model: ImageMo
     if model.draws:
         pictures = model.tokenizer.decode(drawn.codes)
         assert pictures.shape[:2] == (2, 3) and float(pictures.std()) > 0.01
-
-
-@pytest.mark.parametrize(
-    ("name", "length", "side"), [(RELEASED[0], 32 * 33, 512), (RELEASED[1], 64 * 65, 1024)]
-)
-def test_luminas_sizes_are_in_its_prompts(tmp_path, name, length, side):
-    C.write_tokenizer(tmp_path / "tokenizer.json")
-    folder = written(name, tmp_path / "own", max_position_embeddings=8192)
-    model = loaded(name, folder, f"model.text={tmp_path}")
-    assert model.target.length == length and model.target.grid() == (side // 16, side // 16 + 1)
-    ids, names = model.text.encode(["a red fox"]).features[0, -3:].tolist(), C.vocabulary()
-    size = names[f"<reserved{8800 + side // 32:05d}>"]
-    assert ids == [names["<racm3:break>"], size, size]
 
 
 @pytest.mark.parametrize("model", ["own"], indirect=True)
@@ -220,8 +188,8 @@ def test_what_is_no_causal_model_of_codes_is_refused(make, says):
 
 
 def test_a_code_of_cosmos_is_a_place_on_a_grid(monkeypatch):
-    monkeypatch.setattr(cosmos_vq, "LEVELS", (8, 8, 8, 5, 5, 5))
-    book = cosmos_vq.codebook()
+    monkeypatch.setattr(simplear, "LEVELS", (8, 8, 8, 5, 5, 5))
+    book = simplear.codebook()
     assert book.shape == (64000, 6) and len(book.unique(dim=0)) == 64000
     assert book[0].tolist() == [-1.0] * 6 and book[-1].tolist() == [0.75] * 3 + [1.0] * 3
     rest, digits = 12345, []
@@ -232,18 +200,17 @@ def test_a_code_of_cosmos_is_a_place_on_a_grid(monkeypatch):
 
 
 def test_weights_and_tokenizers_that_do_not_fit_are_refused(tmp_path):
-    name = "simplear_05b"
-    whole = written(name, tmp_path / "whole")
-    bare = loaded(name, whole, "model.tokenizer=null", "model.grid=4")
+    whole = S.write_checkpoint(tmp_path / "whole", S.hf_model(C.WORDS), C.WORDS)
+    bare = loaded(whole, "model.tokenizer=null")
     assert not bare.draws and bare.codebook.shape == (S.CODES, 3)
     (tmp_path / "decoder.jit").write_text("<html>")
     for place, says in ((tmp_path, "the TorchScript program"), (whole / "no", "expected a file")):
         with pytest.raises(DecoderError, match=says):
-            loaded(name, whole, f"model.tokenizer={place}")
+            loaded(whole, f"model.tokenizer={place}")
     lost = "model.layers.1.mlp.up_proj.weight"
     C.change_tensors(whole, lambda t: {key: value for key, value in t.items() if key != lost})
     with pytest.raises(DecoderError, match=f"is no Qwen2ForCausalLM: missing {lost}"):
-        loaded(name, whole, "model.tokenizer=null")
+        loaded(whole, "model.tokenizer=null")
     C.change_config(whole, num_hidden_layers=3)
     with pytest.raises(DecoderError, match="cannot be read"):
-        loaded(name, whole, "model.tokenizer=null")
+        loaded(whole, "model.tokenizer=null")

@@ -1,6 +1,5 @@
 """Data of a training: where codes come from, and the shards of the target's states."""
 
-import csv
 import json
 from collections import Counter
 from dataclasses import replace
@@ -62,16 +61,9 @@ def test_pictures_of_a_folder_become_codes(tmp_path: Path) -> None:
         Image.fromarray(array).save(tmp_path / f"{i}.png")
         rows.append({"image": f"{i}.png", "caption": f"caption {i}"})
     (tmp_path / "captions.json").write_text(json.dumps(rows))
-    with (tmp_path / "captions.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["image", "caption"])
-        writer.writeheader()
-        writer.writerows(rows)
     model = with_vq()
     one = pictures(model, str(tmp_path), str(tmp_path / "captions.json"), 8, 0.3)  # type: ignore
-    two = pictures(model, str(tmp_path), str(tmp_path / "captions.csv"), 8, 0.3)  # type: ignore
-    codes = one.images("train", range(2)).codes
-    assert codes.shape == (2, 16)
-    assert torch.equal(codes, two.images("train", range(2)).codes)
+    assert one.images("train", range(2)).codes.shape == (2, 16)
     exact = next(k for k, n in enumerate(one.parts["train"] + one.parts["valid"]) if n == 0)
     array = np.asarray(Image.open(tmp_path / "0.png"), dtype=np.float32) / 255
     picture = torch.from_numpy(array).permute(2, 0, 1)[None]

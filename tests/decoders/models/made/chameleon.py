@@ -64,7 +64,7 @@ def randomise(module: Any, seed: int = 0) -> Any:
 
 
 def hf_model(
-    names: Mapping[str, int], settings: Mapping[str, Any], grid: int, seed: int = 0, codes: int = 16
+    names: Mapping[str, int], settings: Mapping[str, Any], grid: int, codes: int = 16
 ) -> Any:
     """transformers' Chameleon with random weights, whose pictures have grid x grid codes. settings:
     of its configuration."""
@@ -77,7 +77,7 @@ def hf_model(
     shape = dict.fromkeys(("num_attention_heads", "num_key_value_heads"), 4)
     shape |= {"num_hidden_layers": 2, "vocabulary_map": dict(names), "vq_config": pictures}
     config = ChameleonConfig(**{**shape, **settings})
-    model = randomise(ChameleonForConditionalGeneration(config).eval(), seed)
+    model = randomise(ChameleonForConditionalGeneration(config).eval())
     model.lm_head.weight.data *= SHARP
     return model
 

@@ -130,23 +130,14 @@ def write_target(
 
 def drafter_tensors(sizes: Sizes) -> dict[str, Tensor]:
     """A random EAGLE drafter under its published names, pulled towards the target's features."""
-    width, ffn = sizes.width, sizes.ffn
-    shapes = {
-        "embed_tokens.weight": (sizes.vocab, width),
-        "fc.bias": (width,),
-        "layers.0.self_attn.q_proj.weight": (width, width),
-        "layers.0.self_attn.k_proj.weight": (width, width),
-        "layers.0.self_attn.v_proj.weight": (width, width),
-        "layers.0.self_attn.o_proj.weight": (width, width),
-        "layers.0.mlp.gate_proj.weight": (ffn, width),
-        "layers.0.mlp.up_proj.weight": (ffn, width),
-        "layers.0.mlp.down_proj.weight": (width, ffn),
-        "layers.0.post_attention_layernorm.weight": (width,),
+    named = hub_names(original(sizes), 1).items()
+    layer = {name.removeprefix("model."): x.flip(0) for name, x in named if ".layers.0." in name}
+    del layer["layers.0.input_layernorm.weight"]
+    return layer | {
+        "embed_tokens.weight": random_tensor(sizes.vocab, sizes.width, seed=100),
+        "fc.bias": random_tensor(sizes.width, seed=101) - 1,
+        "fc.weight": torch.cat([torch.eye(sizes.width) * 0.3, torch.eye(sizes.width) * 0.8], 1),
     }
-    made = {n: random_tensor(*shape, seed=100 + i) for i, (n, shape) in enumerate(shapes.items())}
-    made["fc.bias"] = made["fc.bias"] - 1
-    made["fc.weight"] = torch.cat([torch.eye(width) * 0.3, torch.eye(width) * 0.8], 1)
-    return made
 
 
 def write_drafter(

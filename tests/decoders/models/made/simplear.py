@@ -19,7 +19,7 @@ def vocabulary(words: Sequence[str]) -> dict[str, int]:
     return {name: i for i, name in enumerate(dict.fromkeys([*SPECIAL, *words]))}
 
 
-def hf_model(words: Sequence[str], seed: int = 0, **changes: Any) -> Any:
+def hf_model(words: Sequence[str], **changes: Any) -> Any:
     """Qwen2 with keys that heads share, and one matrix for embedding and head."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -28,7 +28,7 @@ def hf_model(words: Sequence[str], seed: int = 0, **changes: Any) -> Any:
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "max_position_embeddings": 8192, "tie_word_embeddings": True, **changes,
     }  # fmt: skip
-    model: Any = randomise(Qwen2ForCausalLM(Qwen2Config(**settings)).eval(), seed)
+    model: Any = randomise(Qwen2ForCausalLM(Qwen2Config(**settings)).eval())
     model.get_input_embeddings().weight.data *= SHARP
     return model
 
