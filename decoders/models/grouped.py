@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,22 +33,18 @@ from decoders.models.attention import attention_bias
 from decoders.models.shape import Size, TransformerConfig
 from decoders.models.transformer import Transformer
 
-ORDERS = ("raster", "regions")
-
 
 @dataclass(frozen=True)
 class GroupedConfig(TransformerConfig):
     """order: raster, groups of the next `span` codes behind the first one; or regions, `span` x
     `span` of them. refines: a forward also predicts again the codes that it reads."""
 
-    order: str = "raster"
+    order: Literal["raster", "regions"] = "raster"
     span: Size = 1
     refines: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.order not in ORDERS:
-            raise DecoderError(f"order is one of {', '.join(ORDERS)}, found {self.order!r}")
         if self.order == "regions" and (self.grid % self.span or self.row_end):
             raise DecoderError(
                 f"{self.span} x {self.span} regions must divide a grid of {self.grid} codes "

@@ -9,9 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from decoders.api import Sampling
-from decoders.training.data import StateData
 from decoders.training.losses import AcceptanceRates, LossConfig, acceptance, drafter_loss
-from decoders.training.states import Learner, States
+from decoders.training.states import Learner, StateData, States
 from decoders.training.trainer import TrainConfig, Trainer
 
 

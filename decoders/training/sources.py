@@ -1,8 +1,8 @@
 """Where captions and codes of training come from: pictures here, embedded scenes in
 `decoders.tiny.scenes.source`.
 
-A source is a pure function of an index, so that a run that resumes, or shares its work among
-processes, sees what an uninterrupted one sees.
+A source (`decoders.training.states.Source`) is a pure function of an index, so that a run that
+resumes, or shares its work among processes, sees what an uninterrupted one sees.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from reprlib import repr as brief
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,21 +22,6 @@ from decoders.image_files import HIDDEN, is_picture, open_rgb
 from decoders.training.states import Images
 
 
-class Source(Protocol):
-    """Images by index: 0..train-1 to learn from, 0..valid-1 held out, without overlap. None: as
-    many as one likes."""
-
-    @property
-    def train(self) -> int | None: ...
-
-    @property
-    def valid(self) -> int | None: ...
-
-    def images(self, split: str, indices: Sequence[int]) -> Images:
-        """Captions and codes of `split` ("train" or "valid"), on the model's device."""
-        ...
-
-
 def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
     """Pictures [B, 3, H, W] float32 in [0, 1] -> codes [B, L] int64, by the model's tokenizer.
 
@@ -48,7 +32,7 @@ def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
         raise DecoderError(
             f"the tokenizer of {model.name!r} cannot encode pictures "
             f"({type(model.tokenizer).__name__}); train on codes from a source of your own: "
-            "data._target_=module.Class (see decoders/training/sources.py)"
+            "data._target_=module.Class (see decoders/training/states.py)"
         )
     codes: Tensor = encode(pictures.to(model.device))
     if codes.shape[1] != model.target.length:

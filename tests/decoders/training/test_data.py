@@ -15,9 +15,8 @@ from decoders.models.small import random_model
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.tiny.scenes.source import Scenes
-from decoders.training.data import DataConfig, StateData
 from decoders.training.sources import Listed, pictures
-from decoders.training.states import Images, target_states, transformer_of
+from decoders.training.states import DataConfig, Images, StateData, target_states, transformer_of
 
 MODEL = random_model(vocab=24, grid=3)
 TARGET = transformer_of(MODEL)

@@ -18,11 +18,10 @@ from decoders.propose.drafters.eagle import Eagle, EagleLearner, net_of
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.training.data import DataConfig, StateData
 from decoders.training.drafter import TrainingResult, train_drafter
 from decoders.training.losses import AcceptanceRates, LossConfig, acceptance, logits_at
 from decoders.training.sources import Listed
-from decoders.training.states import Images, States, transformer_of
+from decoders.training.states import DataConfig, Images, StateData, States, transformer_of
 from decoders.training.trainer import TrainConfig
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier

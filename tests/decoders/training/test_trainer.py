@@ -16,11 +16,10 @@ from torch import Tensor
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import EagleLearner
-from decoders.training.data import DataConfig, StateData
 from decoders.training.drafter import TrainingResult, train_drafter
 from decoders.training.losses import LossConfig
 from decoders.training.sources import Listed
-from decoders.training.states import Images, transformer_of
+from decoders.training.states import DataConfig, Images, StateData, transformer_of
 from decoders.training.trainer import TrainConfig
 
 SAMPLING = Sampling(cfg=2.0)
