@@ -122,10 +122,8 @@ class ChimeraLearner(NetLearner):
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         net, codes, read = self.net, states.codes, self.read(states, noise)  # [R, L]
-        every = torch.arange(codes.shape[1] - 1, device=codes.device)  # roots of depth 1
-        features, drafted = read[:, self.start + every], []
-        for d in range(1, depth + 1):
-            at = every if d == 1 else roots
+        features, drafted = read[:, self.start : -1], []  # of the roots of depth 1
+        for d, at in enumerate(self.levels(states, roots, depth), 1):
             places = at + d  # [m], of what is predicted
             rows = places.expand(len(codes), -1)
             older = net.older(codes, rows, at.expand_as(rows))

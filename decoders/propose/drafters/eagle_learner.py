@@ -90,8 +90,12 @@ class FeatureLearner(NetLearner):
         self, ids: Tensor, features: Tensor, rope: Tensor, mask: Tensor, entries: Any
     ) -> Tensor:
         """ids [R, T], features [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
-        x, bias = self.net.mix(ids, features), attention_bias(mask, features.dtype)
-        return self.net.layers[0](x, rope, bias, 0, entries, ids)
+        return self._layer(self.net.mix(ids, features), rope, mask, entries)
+
+    def _layer(self, x: Tensor, rope: Tensor, mask: Tensor, entries: Any) -> Tensor:
+        """x [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
+        bias = attention_bias(mask, torch.float32)
+        return self.net.layers[0](x, rope, bias, 0, entries, x)
 
 
 def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:

@@ -26,13 +26,12 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Prefill
 from decoders.cache import Growing, additive_mask
 from decoders.distribution import take
-from decoders.models.attention import attention_bias
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import prefix_mask
-from decoders.propose.drafters.eagle_learner import Head
+from decoders.propose.drafters.eagle_learner import FeatureLearner
 from decoders.propose.drafters.sessions import EagleSession
-from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.propose.drafters.shared import Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 
@@ -188,7 +187,7 @@ class Falcon(Trained):
     untrained = staticmethod(untrained)
 
 
-class FalconLearner(NetLearner):
+class FalconLearner(FeatureLearner):
     """Trains the net: every root has a block at the depths 1 and 2, the given ones deeper ones."""
 
     untrained = staticmethod(untrained)
@@ -206,10 +205,10 @@ class FalconLearner(NetLearner):
         valid = F.pad(net.valid(states.text, states.drop), (0, length), value=True)
         mask = prefix_mask(valid, net.cfg)
         every = torch.arange(length, device=codes.device)  # roots
-        second = self._run(x, net.rope[: ids.shape[1]], mask, entries)[:, start:]
+        second = self._layer(x, net.rope[: ids.shape[1]], mask, entries)[:, start:]
         before = (start + every - 1).clamp_min(0)  # the first place of a root's block
         below = F.pad(mask[:, start:], (0, length))  # nobody looks at the keys of these once more
-        first = self._run(x[:, before], net.rope[before], below, entries)
+        first = self._layer(x[:, before], net.rope[before], below, entries)
         drafted = [
             self._drafted(every[1:], first[:, :-1]),
             self._drafted(every[2:], second[:, :-2]),
@@ -224,13 +223,10 @@ class FalconLearner(NetLearner):
                 inputs.append(x)
             below = torch.cat([below, same, same], -1)  # [R, m, S]
             rope = net.rope[start + torch.cat(places)]
-            out = self._run(torch.cat(inputs, 1), rope, below.repeat(1, 2, 1), entries)
+            out = self._layer(torch.cat(inputs, 1), rope, below.repeat(1, 2, 1), entries)
             pair = out[:, : len(roots)], out[:, len(roots) :]
             drafted += [self._drafted(roots + d + i, mine) for i, mine in enumerate(pair)]
         return drafted[:depth]
-
-    def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
-        return Drafted(places, out, Head(self.target), states=out)
 
     def _scanned(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """u of the image's codes [R, L, D] -> x [R, L, D] and memory [R, L, 2 D], rows of the image
@@ -245,8 +241,3 @@ class FalconLearner(NetLearner):
             parts.append(torch.cat([x, memory], -1))
         both = torch.stack(parts, 2).flatten(1, 2)  # [R, L, 3 D]
         return both[..., : u.shape[-1]], both[..., u.shape[-1] :]
-
-    def _run(self, x: Tensor, rope: Tensor, mask: Tensor, entries: Any) -> Tensor:
-        """x [R, T, D], rope [T, d / 2], mask [R, T, S] -> features [R, T, D]."""
-        bias = attention_bias(mask, x.dtype)
-        return self.net.layers[0](x, rope, bias, 0, entries, x)

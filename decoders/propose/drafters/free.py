@@ -106,8 +106,6 @@ class FreeLearner(OfLayers, NetLearner):
         net, codes, drafted = self.net, states.codes, []
         with torch.no_grad():
             read = net.body.hidden_states(states.text, codes, states.drop)[:, self.start :]
-        every = torch.arange(codes.shape[1] - 1, device=codes.device)  # roots of depth 1
-        for d in range(1, depth + 1):
-            at = (every if d == 1 else roots) + d
-            drafted.append(Drafted(at, net(read[:, at]), Head(self.target)))
+        for d, at in enumerate(self.levels(states, roots, depth), 1):
+            drafted.append(Drafted(at + d, net(read[:, at + d]), Head(self.target)))
         return drafted

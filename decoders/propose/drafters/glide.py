@@ -140,9 +140,8 @@ class GlideLearner(NetLearner):
         slots = torch.arange(shape[1], device=codes.device)
         open_ = F.pad(states.text.valid(states.drop), (0, shape[1] - prefix), value=True)  # [R, S]
         entries, drafted = Growing(), []
-        every = torch.arange(length - 1, device=codes.device)  # roots of depth 1
-        for d in range(1, depth + 1):
-            at = every if d == 1 else roots
+        every = torch.arange(length - 1, device=codes.device)  # places of the codes with keys
+        for d, at in enumerate(self.levels(states, roots, depth), 1):
             reads = at + d - 1  # [m], places of the codes that are read
             again = (d - 1) * len(roots)  # keys of codes that are among the first L - 1
             before = F.pad(every <= reads[:, None], (0, again))  # [m, S]

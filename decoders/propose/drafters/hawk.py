@@ -115,9 +115,7 @@ class HawkLearner(NetLearner):
         net, codes = self.net, self.target.embed(states.codes)  # [R, L, D]
         read = self.read(states, noise)[:, self.start :]  # [R, L, D], what predicted the codes
         below, drafted = net.below(read, codes), []
-        every = torch.arange(codes.shape[1] - 1, device=codes.device)  # roots of depth 1
-        for d in range(min(depth, DEPTHS)):
-            at = every if d == 0 else roots
+        for d, at in enumerate(self.levels(states, roots, min(depth, DEPTHS))):
             ahead = net.ahead(read[:, at], codes[:, at])[:, :, d]  # [R, m, D]
             rows = at.expand(len(codes), -1)
             joined = net.joined(ahead, below, rows + d + 1, rows)

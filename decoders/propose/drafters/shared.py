@@ -79,6 +79,12 @@ class NetLearner:
         """What the net is given of the target at every place, [R, P + L - 1, D]."""
         return states.hidden.float() if noise is None else states.hidden + noise
 
+    def levels(self, states: States, roots: Tensor, depth: int) -> list[Tensor]:
+        """The roots of each depth 1..depth: every place but the last, where drafts cost little, and
+        the given ones deeper."""
+        every = torch.arange(states.codes.shape[1] - 1, device=roots.device)
+        return [every, *[roots] * (depth - 1)]
+
     def save(self, folder: Path) -> str:
         """Writes what `trained` reads of a folder; returns the file's SHA-256."""
         return write_tensors(self.net.state_dict(), folder / WEIGHTS)
