@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from bench.commands.train import cmd_train
 from bench.config.hydra_edge import composed
@@ -108,21 +107,6 @@ def test_other_targets_are_stages_of_their_own(small: None, tmp_path: Path) -> N
     (weights / bundle.CARD).write_text(json.dumps(card))
     with pytest.raises(DecoderError, match=r"par was trained with text 0+, .*stages=.par."):
         bundle.load(**place, targets=["par"])
-
-
-def test_an_interrupted_training_equals_an_uninterrupted_one(small: None, tmp_path: Path) -> None:
-    """Of the VQ, whose loss does not depend on how far the training is."""
-
-    def train(folder: str, steps: int) -> torch.nn.Module:
-        config = replace(CONFIG, steps=steps, held_out=64, floor=1.0)
-        return vq.train(config, tmp_path / folder)[0]
-
-    whole = train("whole", 6)
-    train("cut", 4)
-    for a, b in zip(whole.parameters(), train("cut", 6).parameters(), strict=True):
-        torch.testing.assert_close(a, b)
-    rows = (tmp_path / "cut" / "curve.csv").read_text().splitlines()
-    assert float(rows[-1].split(",")[0]) == 6
 
 
 @pytest.mark.parametrize(
