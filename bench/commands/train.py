@@ -29,8 +29,7 @@ from bench.run.session import load_model
 from decoders.api import ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.kinds import fitted
-from decoders.training.drafter import TrainingResult, train_drafter
-from decoders.training.losses import AcceptanceRates, LossConfig
+from decoders.training.drafter import AcceptanceRates, LossConfig, TrainingResult, train_drafter
 from decoders.training.states import DataConfig, Learner, StateData, transformer_of
 from decoders.training.trainer import TrainConfig
 

@@ -1,17 +1,236 @@
-"""Trains a drafter on the states of a target, embedded or official."""
+"""Trains a drafter on the states of a target, embedded or official: loss, training, acceptance.
+
+The loss (METHODS 6) is SmoothL1 on features + soft cross-entropy on distributions. Options, all off
+in the released recipe: compare after guidance (that is where drafts are accepted), add the
+acceptance of the exact rule itself (1 - sum min(p, q), the total variation of DistillSpec,
+2310.08461), and unroll the drafter on its own features (HASS, 2408.15766), since its deeper drafts
+read these and no others.
+
+Held-out acceptance per depth says what a drafter is worth before any decoder is run with it. It is
+run along held-out codes as decoding would run it: at depth d it reads its own features. The mean of
+sum_x min(p, q) at depth d is the probability that the exact rule accepts a draft there, given that
+the d - 1 before it were accepted; top-1 agreement is the same for greedy decoding.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import Sampling
-from decoders.training.losses import AcceptanceRates, LossConfig, acceptance, drafter_loss
-from decoders.training.states import Learner, StateData, States
+from decoders.api import DecoderError, Sampling, Target
+from decoders.distribution import code_logits, probabilities
+from decoders.kinds import Amount, Count, NotNegative, Within, require
+from decoders.models.transformer import Transformer
+from decoders.training.states import Drafted, Learner, StateData, States, true_states
 from decoders.training.trainer import TrainConfig, Trainer
+
+ROOTS = 64  # an image, of which held-out acceptance starts deeper drafts
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights and options of the loss.
+
+    cfg: guidance that distributions are compared under where `guided`. noise: width of the uniform
+    noise on the states that the drafter reads. rollout: depths trained (1: the target's states
+    only), once the share `unroll_from` of the training is done; roots: how many roots per image the
+    deeper ones start from. decay: weight of a depth over that of the depth above. aligned: a deeper
+    draft counts only where at all depths above the code was among the drafter's so many likeliest
+    ones (GRIFFIN, 2502.11018); 0: everywhere.
+    """
+
+    guided: bool = False
+    cfg: NotNegative = 1.0
+    regression: NotNegative = 1.0
+    soft: NotNegative = 0.1
+    overlap: NotNegative = 0.0
+    noise: NotNegative = 0.2
+    rollout: Count = 1
+    unroll_from: Annotated[float, Within(0, 1, below=True)] = 0.0
+    roots: Count = 64
+    decay: Annotated[float, Within(0, 1, above=True)] = 1.0
+    aligned: Amount = 0
+
+    def __post_init__(self) -> None:
+        require(self, "loss.")
+        if not (self.regression or self.soft or self.overlap):
+            raise DecoderError("loss.regression, loss.soft and loss.overlap are all 0")
+
+    def at(self, progress: float) -> LossConfig:
+        """The loss when `progress` (0..1) of the training is done."""
+        return self if progress >= self.unroll_from else replace(self, rollout=1)
+
+
+def logits_at(drafted: Drafted, images: int, cfg: float) -> Tensor:
+    """What is drafted at one depth, [B, m, V] float32: guided where rows are paired; [R, m, V] of
+    the rows where they are single."""
+    return head_logits(drafted.head, drafted.hidden, drafted.places, images, cfg)
+
+
+def head_logits(head: Target, hidden: Tensor, places: Tensor, images: int, cfg: float) -> Tensor:
+    """Logits of a head on hidden [R, m, D] at `places` [m], guided where R = 2 B."""
+    copies = len(hidden) // images
+    return code_logits(head, hidden, cfg if copies == 2 else 1.0, places.expand(images, -1))
+
+
+def soft_cross_entropy(p: Tensor, logits: Tensor) -> Tensor:
+    """-sum_x p(x) log q(x), [...], in nats, from p [..., V] and logits [..., V]."""
+    return -(p * logits.log_softmax(-1)).sum(-1)
+
+
+def overlap(p: Tensor, q: Tensor) -> Tensor:
+    """sum_x min(p, q), [...]: the probability that the exact rule accepts a draft from q."""
+    return torch.minimum(p, q).sum(-1)
+
+
+def drafter_loss(
+    learner: Learner,
+    target: Transformer,
+    states: States,
+    config: LossConfig,
+    seed: int = 0,
+    step: int = 0,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Scalar loss, a mean over images, and its parts (detached): `regression`, `soft`, and the
+    overlap at each depth.
+
+    Roots and noise follow from (seed, step).
+    """
+    length, images = target.length, len(states.images)
+    depth = min(config.rollout, length - 1)
+    device = states.hidden.device
+    random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device
+    roots = torch.randperm(length - depth, generator=random)[: config.roots]
+    noise = uniform_noise(states, config.noise, random) if config.noise else None
+    every = torch.arange(1, length, device=device)
+    hidden = true_states(target, states, every)  # [R, L - 1, D]
+    with torch.no_grad():
+        p = head_logits(target, hidden, every, images, config.cfg).softmax(-1)  # [B, L - 1, V]
+    total, parts = torch.zeros((), device=device), {}
+    drafts = learner.draft(states, roots.sort().values.to(device), depth, noise)
+    whole = sum(config.decay**d for d in range(len(drafts)))
+    counts = torch.ones_like(states.images.codes, dtype=torch.bool)  # [B, L], by root
+    for d, drafted in enumerate(drafts):
+        share = config.decay**d / whole
+        index = drafted.places - 1
+        logits = logits_at(drafted, images, config.cfg)  # [B, m, V]
+        here = counts[:, index - d].float()  # [B, m]
+        figures = _compare(drafted, logits, hidden[:, index], p[:, index], here, config)
+        if config.aligned:
+            counts = aligned(counts, logits, states.images.codes, index - d, d, config.aligned)
+        loss, parts[f"overlap_{d + 1}"] = figures["loss"], figures["overlap"].detach()
+        for name in ("regression", "soft"):
+            parts[name] = parts.get(name, 0.0) + share * figures[name].detach()
+        total = total + share * loss
+    return total, parts
+
+
+def uniform_noise(states: States, width: float, random: torch.Generator) -> Tensor:
+    """Noise on the states, uniform in [-width / 2, width / 2), [R, T, D]."""
+    drawn = torch.rand(states.hidden.shape, generator=random)
+    return (width * (drawn - 0.5)).to(states.hidden.device)
+
+
+@torch.no_grad()
+def aligned(
+    counts: Tensor, logits: Tensor, codes: Tensor, roots: Tensor, depth: int, top: int
+) -> Tensor:
+    """Which roots' chains [B, L] bool still count behind drafts at `depth` (from 0) from `roots`
+    [m]: those whose code is among the `top` likeliest. counts: those that did so far; logits
+    [B, m, V], codes [B, L]."""
+    right = codes[:, roots + depth + 1, None]  # [B, m, 1]
+    likelier = (logits > logits.gather(-1, right)).sum(-1)  # [B, m]
+    counts = counts.clone()
+    counts[:, roots] &= likelier < top
+    return counts
+
+
+def _compare(
+    drafted: Drafted, logits: Tensor, hidden: Tensor, p: Tensor, counts: Tensor, config: LossConfig
+) -> dict[str, Tensor]:
+    """The loss of one depth and its parts. hidden [R, m, D], p [B, m, V] are the truth; counts
+    [B, m], weights."""
+
+    def mean(values: Tensor) -> Tensor:
+        return (values * counts).sum() / counts.sum().clamp_min(1)
+
+    regression = logits.new_zeros(())
+    if drafted.states is not None:
+        errors = F.smooth_l1_loss(drafted.states.float(), hidden.float(), reduction="none")
+        regression = mean(errors.mean(-1).unflatten(0, (-1, len(counts))).mean(0))
+    soft = mean(soft_cross_entropy(p, logits))
+    accepted = overlap(p, logits.softmax(-1))  # [B, m]
+    loss = config.regression * regression + config.soft * soft
+    if config.overlap:
+        loss = loss + config.overlap * mean(1 - accepted)
+    return {"loss": loss, "regression": regression, "soft": soft, "overlap": accepted.mean()}
+
+
+# ---- held-out acceptance ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AcceptanceRates:
+    """overlap[d - 1], agree[d - 1]: acceptance at depth d when sampling, and greedily."""
+
+    overlap: list[float]
+    agree: list[float]
+
+    def chain_length(self) -> float:
+        """Expected codes per target forward of a chain of drafts: 1 + a_1 + a_1 a_2 + ..."""
+        total, reached = 1.0, 1.0
+        for accepted in self.overlap:
+            reached *= accepted
+            total += reached
+        return total
+
+    def figures(self) -> dict[str, float]:
+        """Named for curves and cards: overlap_1, ..., agree_1, ..., chain_length."""
+        named = {f"overlap_{d}": value for d, value in enumerate(self.overlap, 1)}
+        named |= {f"agree_{d}": value for d, value in enumerate(self.agree, 1)}
+        return named | {"chain_length": self.chain_length()}
+
+
+@torch.no_grad()
+def acceptance(
+    learner: Learner, target: Transformer, batches: Iterable[States], sampling: Sampling, depth: int
+) -> AcceptanceRates:
+    """Acceptance at depths 1..depth: at every place for depth 1, behind `ROOTS` evenly spaced roots
+    an image for the deeper ones.
+
+    p and q are processed by `sampling` (temperature 1 where it is greedy); guided where the states
+    are paired, else without guidance.
+    """
+    drawn = sampling if not sampling.greedy else Sampling(1.0, sampling.cfg)
+    depth = min(depth, target.length - 1)
+    sums, agree, count = torch.zeros(depth), torch.zeros(depth), torch.zeros(depth)
+    for states in batches:
+        images, device = len(states.images), states.hidden.device
+        every = torch.arange(1, target.length, device=device)
+        hidden = true_states(target, states, every)
+        truth = head_logits(target, hidden, every, images, sampling.cfg)  # [B, L - 1, V]
+        p = probabilities(truth, drawn)
+        last = target.length - depth - 1
+        roots = torch.linspace(0, last, min(ROOTS, last + 1), device=device).long()
+        for d, drafted in enumerate(learner.draft(states, roots, depth)):
+            index = drafted.places - 1
+            logits = logits_at(drafted, images, sampling.cfg)
+            q = probabilities(logits, drawn)
+            sums[d] += torch.minimum(p[:, index], q).sum().cpu()
+            agree[d] += (truth[:, index].argmax(-1) == logits.argmax(-1)).sum().cpu()
+            count[d] += len(truth) * len(index)
+    reached = count > 0  # a drafter may be shallower than asked
+    return AcceptanceRates((sums / count)[reached].tolist(), (agree / count)[reached].tolist())
+
+
+# ---- training -----------------------------------------------------------------------------------
 
 
 @dataclass

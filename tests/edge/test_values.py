@@ -20,7 +20,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.compose import check_keywords, resolve
 from decoders.documents import CONFIG, read_object
 from decoders.kinds import fitted, hints_of
-from decoders.training.losses import LossConfig
+from decoders.training.drafter import LossConfig
 
 WRONG: dict[type, tuple[Any, ...]] = {
     float: (True, None, math.nan, math.inf, -math.inf, "warm", [1]),

@@ -34,8 +34,7 @@ from decoders.tiny.bundle import CARD, TARGETS, TRAINED_WITH, check_together, lo
 from decoders.tiny.recipes import reading, target, vq
 from decoders.tiny.scenes import vocabulary
 from decoders.tiny.scenes.source import Scenes
-from decoders.training.drafter import train_drafter
-from decoders.training.losses import LossConfig
+from decoders.training.drafter import LossConfig, train_drafter
 from decoders.training.states import DataConfig, StateData, transformer_of
 from decoders.training.trainer import TrainConfig, fast_dtype
 

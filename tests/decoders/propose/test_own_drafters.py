@@ -21,7 +21,7 @@ from decoders.propose.drafters.griffin import GriffinLearner
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
-from decoders.training.losses import LossConfig, acceptance, aligned, drafter_loss, logits_at
+from decoders.training.drafter import LossConfig, acceptance, aligned, drafter_loss, logits_at
 from decoders.training.states import (
     Drafted,
     Images,

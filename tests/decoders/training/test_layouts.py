@@ -18,8 +18,14 @@ from decoders.propose.drafters.eagle import Eagle, EagleLearner, net_of
 from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.dynamic import Dynamic
-from decoders.training.drafter import TrainingResult, train_drafter
-from decoders.training.losses import AcceptanceRates, LossConfig, acceptance, logits_at
+from decoders.training.drafter import (
+    AcceptanceRates,
+    LossConfig,
+    TrainingResult,
+    acceptance,
+    logits_at,
+    train_drafter,
+)
 from decoders.training.sources import Listed
 from decoders.training.states import DataConfig, Images, StateData, States, transformer_of
 from decoders.training.trainer import TrainConfig

@@ -16,8 +16,7 @@ from torch import Tensor
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import EagleLearner
-from decoders.training.drafter import TrainingResult, train_drafter
-from decoders.training.losses import LossConfig
+from decoders.training.drafter import LossConfig, TrainingResult, train_drafter
 from decoders.training.sources import Listed
 from decoders.training.states import DataConfig, Images, StateData, transformer_of
 from decoders.training.trainer import TrainConfig
