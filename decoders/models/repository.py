@@ -22,33 +22,22 @@ WEIGHTS = (
 DESCRIBING = re.compile(r".*\.json|tokenizer[^/]*|spiece\.model")  # read together with weights
 
 
-def first(names: Collection[str], files: Sequence[str] = WEIGHTS) -> str | None:
-    """The first of `files` that is among these names; None where none is."""
-    return next((file for file in files if file in names), None)
-
-
-def shards(file: str, names: Iterable[str]) -> list[str]:
-    """The numbered shards of an index among these names; for another file, the file itself."""
-    if not file.endswith(INDEX):
-        return [file]
-    ending = re.escape(Path(file.removesuffix(INDEX)).suffix)
-    return [name for name in names if re.fullmatch(rf"[^/]+-\d+-of-\d+{ending}", name)]
-
-
 def needed(names: Collection[str], files: Sequence[str] = WEIGHTS) -> list[str]:
-    """The names of a repository's files that are read; [] where it has none of `files`."""
-    chosen = first(names, files)
+    """The names of a repository's files that are read: the first of `files` that it has, of an
+    index its numbered shards too, and what describes the model; [] where it has none."""
+    chosen = next((file for file in files if file in names), None)
     if chosen is None:
         return []
-    weights = shards(chosen, names)
-    return [name for name in names if name in weights or DESCRIBING.fullmatch(name)]
+    weights = re.escape(chosen)
+    if chosen.endswith(INDEX):
+        weights = rf"[^/]+-\d+-of-\d+{re.escape(Path(chosen.removesuffix(INDEX)).suffix)}"
+    return [n for n in names if re.fullmatch(weights, n) or DESCRIBING.fullmatch(n)]
 
 
 def find(folder: Path, files: Sequence[str] = WEIGHTS) -> Path | None:
-    """The file of a folder that `first` chooses."""
-    nested = [file for file in files if (folder / file).is_file()]
-    chosen = first({*nested, *(path.name for path in folder.iterdir())}, files)
-    return None if chosen is None else folder / chosen
+    """The first of `files` that a folder has; a broken link counts, and reading it is an error."""
+    places = (folder / file for file in files)
+    return next((place for place in places if place.is_symlink() or place.exists()), None)
 
 
 def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -> Path:
