@@ -63,14 +63,14 @@ class GuidedHead(LogitsProcessor):
     def __init__(self, sampling: Sampling) -> None:
         self.cfg, self.greedy = sampling.cfg, sampling.greedy
         # transformers' own filters in our order: temperature, top-k, top-p.
-        found: list[LogitsProcessor] = []
+        warpers: list[LogitsProcessor] = []
         if not sampling.greedy and sampling.temperature != 1:
-            found.append(TemperatureLogitsWarper(sampling.temperature))
+            warpers.append(TemperatureLogitsWarper(sampling.temperature))
         if not sampling.greedy and sampling.top_k:
-            found.append(TopKLogitsWarper(sampling.top_k))
+            warpers.append(TopKLogitsWarper(sampling.top_k))
         if not sampling.greedy and sampling.top_p < 1:
-            found.append(TopPLogitsWarper(sampling.top_p))
-        self.warpers: Any = LogitsProcessorList(found)
+            warpers.append(TopPLogitsWarper(sampling.top_p))
+        self.warpers: Any = LogitsProcessorList(warpers)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         mixed = guided(scores, self.cfg)  # [B, V]

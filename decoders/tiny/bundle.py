@@ -140,8 +140,8 @@ def load(
     names = ("vq", "text", target, *targets, *["eagle"] * drafters)
     others = ["eagle3"] if drafters and "eagle3" in card else []  # read where it is used
     check_together(folder, card, (*names, *others))
-    made = {name: load_part(folder, card, name) for name in names}
-    parts = {name: module for name, (module, _) in made.items()}
+    loaded = {name: load_part(folder, card, name) for name in names}
+    parts = {name: module for name, (module, _) in loaded.items()}
     path = folder / CARD
     named: dict[str, Any] = {
         name: Stored(folder / f"{name}.safetensors", part_of(card, name, path).sha256)
@@ -157,7 +157,7 @@ def load(
         sampling=config_of(Sampling, part_of(card, target, path).sampling, path),
         device=place,
         dtype=kind,
-        weights_sha256={name: sha256 for name, (_, sha256) in made.items()},
+        weights_sha256={name: sha256 for name, (_, sha256) in loaded.items()},
         drafters=named,
         targets={name: cast(parts[name], place, kind) for name in targets},
     )

@@ -172,9 +172,9 @@ def train(
     def step_losses(step: int, share: float) -> tuple[Tensor, Figures]:
         batch, drop = encoded(vq, next(batches)), dropped(config, step)
         weights = batch.weights(OBJECTS + (1 - OBJECTS) * share)  # [B, L]
-        found = losses(model, text(*text.tokenizer(batch.captions)), batch.codes, drop, step)
+        every = losses(model, text(*text.tokenizer(batch.captions)), batch.codes, drop, step)
         size = weights.shape[1]
-        means = {k: (each * weights[:, size - each.shape[1] :]).mean() for k, each in found.items()}
+        means = {k: (each * weights[:, size - each.shape[1] :]).mean() for k, each in every.items()}
         naming = named.loss(batch.labels, drop)  # of a target that refines, at its drafts
         figures = {key: mean.detach() for key, mean in (means | {"naming": naming}).items()}
         return torch.stack([*means.values()]).mean() + NAMING * (1 - share) * naming, figures
