@@ -25,7 +25,7 @@ HEARING = 0.3  # weight of the previous feature in the drafter
 
 @dataclass(frozen=True)
 class RandomText:
-    """Features that are a fixed random function of the prompt's place in the list."""
+    """Random features, the same for all prompts: a function of the first one's length."""
 
     prefix: int
     width: int
