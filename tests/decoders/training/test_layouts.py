@@ -182,7 +182,7 @@ def test_greedy_codes_are_ars_in_fewer_target_calls(done):
     )
     fast = Speculative(model, GREEDY, drafts, TokenVerifier(Exact())).generate(text, noise)
     assert torch.equal(fast.codes, ar.codes)
-    assert 2 * int(fast.trace.target_calls.sum()) < int(ar.trace.target_calls.sum())
+    assert fast.trace.target_calls.sum() < 0.75 * ar.trace.target_calls.sum()
 
 
 def test_a_half_precision_target_is_trained_on(tmp_path):
