@@ -22,7 +22,7 @@ WORDS = SENTENCE.split(" ")
 
 
 def vocabulary() -> dict[str, int]:
-    return made.vocabulary(CODES, WORDS, (2, 3, 16, 32))
+    return made.vocabulary(CODES, WORDS, (2,))
 
 
 def token_of(code: int) -> int:
