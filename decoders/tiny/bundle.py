@@ -33,14 +33,13 @@ from decoders.propose.drafters.shared import Stored
 
 WEIGHTS = Path(__file__).parent / "weights"
 CARD = "models.json"
-# The targets that predict several codes per forward, and their control: title in the model card,
-# and fields of `GroupedConfig`. They are trained when they are named (`python -m bench train
-# recipe=tiny stages=[par]`).
-TARGETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain": ("next code, the control", {}),
-    "par": ("PAR: 2 x 2 regions", {"order": "regions", "span": 2}),
-    "saic": ("the next 4 codes at once", {"span": 4}),
-    "coral": ("COrAL: the next 4 codes at once, refined once", {"span": 4, "refines": True}),
+# The targets that predict several codes per forward, and their control: fields of `GroupedConfig`.
+# They are trained when they are named (`python -m bench train recipe=tiny stages=[par]`).
+TARGETS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "par": {"order": "regions", "span": 2},
+    "saic": {"span": 4},
+    "coral": {"span": 4, "refines": True},
 }
 # The parts whose weights a part needs to be the very ones of its own training. A target's codes are
 # the tokenizer's, its captions the text encoder's, which was trained along with it.

@@ -81,7 +81,7 @@ def fake_model(layers: int = 1) -> ImageModel:
     target = _filled(Transformer, config)
     others = {
         name: _filled(Grouped, GroupedConfig(**asdict(config) | given))
-        for name, (_, given) in TARGETS.items()
+        for name, given in TARGETS.items()
         if name != "plain"
     }
     return ImageModel(

@@ -62,7 +62,7 @@ def prefilled(
 def grouped_config(model: ImageModel, name: str) -> GroupedConfig:
     """The shape of the model's own target with the schedule of another; an odd side has no 2 x 2
     regions."""
-    own = TARGETS[name][1] | ({"order": "raster"} if model.target.cfg.grid % 2 else {})
+    own = TARGETS[name] | ({"order": "raster"} if model.target.cfg.grid % 2 else {})
     return GroupedConfig(**asdict(model.target.cfg) | own)
 
 

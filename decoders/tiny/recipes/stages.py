@@ -141,7 +141,7 @@ def _small(name: str, recipe: Recipe) -> None:
     """One of `TARGETS`, behind the written tokenizer and text encoder."""
     config = recipe.config("grouped")
     torch.manual_seed(config.seed)
-    model = Grouped(GroupedConfig(**asdict(target.CONFIG) | SMALL | TARGETS[name][1]))
+    model = Grouped(GroupedConfig(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
     given = recipe.part("text"), recipe.part("vq")
     about = _about(target.train(model, *given, config, recipe.work / name))
     recipe.write(config, {name: (model, model.cfg)}, about)
