@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from decoders.api import DecoderError, Sampling
+from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
@@ -20,7 +20,6 @@ from decoders.training.states import DataConfig, Images, StateData, target_state
 
 MODEL = random_model(vocab=24, grid=3)
 TARGET = transformer_of(MODEL)
-SAMPLING = Sampling(cfg=2.0)
 COMPUTED: list[int] = []
 
 
