@@ -1,13 +1,14 @@
 """`python -m bench <command> [overrides]`, and the console script lantern-bench.
 
 Why so thin: --help must answer in under a second, so nothing heavy (torch, Hydra, pandas) is
-imported before a command runs; `bench.commands.manual` is the help of each. Errors that a user can
-act on are shown as one message, exit status 2; interrupted runs say how far they came and that they
-can be resumed, exit status 130.
+imported before a command runs: the help of each is the docstring of its function, read as text.
+Errors that a user can act on are shown as one message, exit status 2; interrupted runs say how far
+they came and that they can be resumed, exit status 130.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import logging
 import os
@@ -15,11 +16,17 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench.commands.manual import COMMANDS, about, manual
 from bench.config.words import word_at_home
 from bench.console import complain, say
 from bench.data.errors import EXPLAINED, INTERRUPTED, Interrupted, explained, unknown
 
+COMMANDS = {  # name -> module
+    **dict.fromkeys(("run", "sweep", "report", "check"), "bench.commands.study"),
+    "compare": "bench.compare.compare",
+    "diff": "bench.compare.diff",
+    **{name: f"bench.commands.{name}" for name in ("evaluate", "train", "fetch")},
+    "list": "bench.commands.study",
+}
 USAGE = """usage: python -m bench COMMAND [setting=value ...]
 
 commands:
@@ -55,12 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         say(version_line())
         return 0
-    asked = not words or words[0] in HELP
-    name, rest = (*words[asked:], "")[0], words[1:]
+    help_wanted = not words or words[0] in HELP
+    name, rest = (*words[help_wanted:], "")[0], words[1:]
     if name and name not in COMMANDS:
         complain(f"error: {unknown('command', name, COMMANDS)}\n`python -m bench --help` explains.")
         return 2
-    if asked or {*HELP[:2]} & {*rest}:
+    if help_wanted or {*HELP[:2]} & {*rest}:
         say(manual(name) if name else usage())
         return 0
     level = logging.INFO if verbose else logging.WARNING
@@ -70,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def command(words: Sequence[str]) -> int:
         module = importlib.import_module(COMMANDS[name])
-        return int(getattr(module, f"cmd_{name.replace('-', '_')}")(words))
+        return int(getattr(module, f"cmd_{name}")(words))
 
     return answered(command, rest)
 
@@ -90,8 +97,8 @@ def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> i
     try:
         return command([word_at_home(word) for word in words])
     except KeyboardInterrupt as stop:
-        known = "interrupted; what was recorded is safe, the same command resumes"
-        complain(f"\n{stop if isinstance(stop, Interrupted) else known}")
+        resumable = "interrupted; what was recorded is safe, the same command resumes"
+        complain(f"\n{stop if isinstance(stop, Interrupted) else resumable}")
         return INTERRUPTED
     except (*EXPLAINED, OSError) as error:
         message = explained(error) if isinstance(error, OSError) else str(error)
@@ -111,7 +118,17 @@ def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> i
 
 def usage() -> str:
     """The text of --help."""
-    return USAGE.format(commands="\n".join(f"  {k:<15}{about(k)}" for k in COMMANDS))
+    firsts = {name: manual(name).partition("\n")[0].rstrip(".") for name in COMMANDS}
+    lines = [f"  {name:<15}{first[0].lower()}{first[1:]}" for name, first in firsts.items()]
+    return USAGE.format(commands="\n".join(lines))
+
+
+def manual(command: str) -> str:
+    """The help of a command: the docstring of its function."""
+    file = Path(__file__).parents[1] / (COMMANDS[command].replace(".", "/") + ".py")
+    nodes = ast.parse(file.read_text(encoding="utf-8")).body
+    docs = {n.name: ast.get_docstring(n) for n in nodes if isinstance(n, ast.FunctionDef)}
+    return docs[f"cmd_{command}"] or ""
 
 
 if __name__ == "__main__":

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decoders.api import Decoder
+
+PARTS = ("loop", "proposer", "drafter", "tree", "acceptance")  # of a decoder, as in its YAML
+LONG = 8  # items of a list that are written out
 
 
 @dataclass(frozen=True)
@@ -13,6 +20,19 @@ class PartSpec:
 
     target: str
     kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """`lantern(k=100, delta=0.2, residual=paper)`; of a long list (a tree's nodes) the
+        length."""
+        name = re.split(r"[.:]", self.target)[-1]
+        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+        long = {k for k, v in self.kwargs.items() if isinstance(v, list | tuple) and len(v) > LONG}
+        values = {k: f"[{len(v)} items]" if k in long else v for k, v in self.kwargs.items()}
+        text = ", ".join(f"{key}={value}" for key, value in values.items())
+        return f"{snake}({text})" if text else snake
+
+
+EXACT = PartSpec("decoders.verify.exact.Exact")  # the rule that keeps the target's probabilities
 
 
 @dataclass(frozen=True)
@@ -29,5 +49,21 @@ class DecoderSpec:
     @property
     def parts(self) -> list[PartSpec]:
         """Those that it has."""
-        every = (self.loop, self.proposer, self.drafter, self.tree, self.acceptance)
+        every = (getattr(self, name) for name in PARTS)
         return [part for part in every if part is not None]
+
+    def labels(self, built: Decoder | None) -> dict[str, str]:
+        """loop, drafter, tree and acceptance as rows, tables and errors name them. A built part is
+        named in its own words (its `__str__`), one that was not built, or has none, from its
+        configuration. A proposer takes the drafter's place."""
+        labels = {
+            "loop": str(self.loop),
+            "drafter": str(self.proposer or self.drafter or "none"),
+            "tree": str(self.tree or "none"),
+            "acceptance": str(self.acceptance or "none"),
+        }
+        parts = () if built is None else (built, built.drafter, built.tree, built.rule)
+        for name, part in zip(labels, parts, strict=False):
+            if part is not None and type(part).__str__ is not object.__str__:
+                labels[name] = str(part)
+        return labels

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from bench.commands.manual import manual
 from bench.config.words import folders, settings
-from bench.console import complain, say
+from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder, write_text
 from bench.prompts.file import OWN_FILE, captions_of
@@ -95,9 +94,6 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     """
     from metrics.images import image_files
 
-    if not words:
-        complain(manual("evaluate"))
-        return 2
     config = parse(words)
     device = device_of(config.device)
     if config.out is not None:
@@ -201,16 +197,10 @@ def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[st
 
 
 def parse(words: Sequence[str]) -> EvaluateConfig:
-    """The settings, in which one folder without a key is `images`. Raises ConfigError."""
+    """The settings, in which a folder without a key is `images`. Raises ConfigError, DecoderError
+    where there is none."""
     places, rest = folders(words)
-    named = [*rest, *(f"images={place}" for place in places)]
-    count = sum(word.startswith("images=") for word in named)
-    if count != 1:
-        raise ConfigError(
-            "images=DIR is missing, or more than one folder is named: expected one folder of "
-            f"images, found {count}"
-        )
-    return settings(EvaluateConfig, named)
+    return settings(EvaluateConfig, [*rest, *(f"images={place}" for place in places)])
 
 
 def device_of(name: str) -> str:

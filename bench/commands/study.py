@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.config.words import divided, split
+from bench.config.words import divided, key_of
 from bench.console import complain, say
 from bench.data.errors import ConfigError, unknown
 from bench.report.table import table_of_texts, terminal
@@ -116,7 +116,7 @@ def cmd_sweep(words: Sequence[str]) -> int:
             "nothing to sweep: no setting of a decoder has several values; give one, as in "
             "acceptance.delta=0.1,0.2, or use `run`"
         )
-    if not any(split(word).key == "run_dir" for word in words):
+    if not any(key_of(word) == "run_dir" for word in words):
         words = [*words, "run_dir=results/runs/${name}_sweep"]
     return cmd_run(words)
 
@@ -200,9 +200,9 @@ def cmd_check(words: Sequence[str]) -> int:
         return [prompt.text for prompt in load_prompts(config.prompts, 2)]
 
     examine(model, captions, max(variant.sampling.cfg for variant in every))
-    found = verdicts(model, every, captions)
-    say(terminal(table_of_texts(COLUMNS, [report.cells for report in found])))
-    wrong = [report.decoder for report in found if not report.as_expected]
+    reports = verdicts(model, every, captions)
+    say(terminal(table_of_texts(COLUMNS, [report.cells for report in reports])))
+    wrong = [report.decoder for report in reports if not report.as_expected]
     if wrong:
         complain(f"not as expected: {', '.join(wrong)}")
     return 1 if wrong else 0
@@ -220,27 +220,29 @@ def cmd_list(words: Sequence[str]) -> int:
     example:
       python -m bench list acceptance=lantern
     """
-    from bench.config.catalogue import groups, option, settings
+    from bench.config.catalogue import about, groups, settings
 
-    known = groups()
-    for word in words or known:
+    options = groups()
+    for word in words or options:
         group, _, name = word.partition("=")
-        if group not in known:  # its plural is taken too
+        if group not in options:  # its plural is taken too
             group = "study" if group == "studies" else group.removesuffix("s")
         if group == "column":
             say(_columns())
         elif group == "setting":
             say(settings())
-        elif group not in known:
-            raise ConfigError(unknown("group", group, [*known, "settings", "columns"]))
+        elif group not in options:
+            raise ConfigError(unknown("group", group, [*options, "settings", "columns"]))
         elif not name:
-            width = max(map(len, known[group]))
-            lines = [f"  {one:<{width}}  {about}".rstrip() for one, about in known[group].items()]
+            width = max(map(len, options[group]))
+            lines = [
+                f"  {k:<{width}}  {about(text)}".rstrip() for k, text in options[group].items()
+            ]
             say("\n".join([f"{group}=", *lines]))
-        elif name in known[group]:
-            say(option(group, name).rstrip())
+        elif name in options[group]:
+            say(options[group][name].rstrip())
         else:
-            raise ConfigError(unknown(group, name, known[group]))
+            raise ConfigError(unknown(group, name, options[group]))
     return 0
 
 

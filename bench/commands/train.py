@@ -17,9 +17,8 @@ from typing import Any, cast
 import torch
 
 from bench.config.hydra_edge import composed
-from bench.config.plugins import call
 from bench.config.schema import BackendConfig, LoaderConfig, SamplingConfig, StudyConfig
-from bench.config.words import split
+from bench.config.words import key_of
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder
@@ -74,8 +73,8 @@ def cmd_train(words: Sequence[str]) -> int:
     example:
       python -m bench train drafter=medusa model=tiny loss=unrolled train.budget_seconds=600
     """
-    if any(split(word).key == "recipe" for word in words):
-        call(LoaderConfig.of(composed("recipe_config", words), "recipe"))
+    if any(key_of(word) == "recipe" for word in words):
+        LoaderConfig.of(composed("recipe_config", words), "recipe").load()
         return 0
     study = compose_train(words)
     ready_folder(Path(study.run_dir))
@@ -133,7 +132,7 @@ def run_training(study: TrainStudy, device: torch.device) -> TrainingResult:
     target, seed = transformer_of(model), study.train.seed
     wanted = inspect.signature(resolve(study.source.target)).parameters
     given = {"model": model, "sampling": sampling, "seed": seed}
-    source = call(study.source, **{k: v for k, v in given.items() if k in wanted})
+    source = study.source.load(**{k: v for k, v in given.items() if k in wanted})
     data = StateData(
         target, source, loss.guided, study.data, study.train.batch, seed, sampling.cfg != 1,
         learner.reads,

@@ -1,6 +1,6 @@
 """Which measured decoders speak of a published row.
 
-A decoder's YAML says under `published` (`bench.config.schema.PublishedConfig`) what its method is
+A decoder's YAML says under `published` (`bench.compare.published.Method`) what its method is
 called in published.csv and how rows of a run are recognised as it.
 
 Of a published row and the measured ones every setting agrees, differs, or is not stated by the
@@ -12,12 +12,13 @@ obstacle. A setting that is not stated is no obstacle: it is written down as ass
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bench.compare.published import Names, Published, settings_text
-from bench.config.describe import Described, read
+from bench.config.words import pairs
 from bench.data.errors import FolderError
 from bench.judge.paired import mal_interval
 from bench.records.run_data import Entry, Role, RunData, as_text
@@ -30,6 +31,30 @@ Setting = tuple[bool | None, str]
 AGREES: Setting = True, ""
 
 
+@dataclass(frozen=True)
+class Part:
+    """The label of a part (`decoders.spec`) taken apart; a bare word is a setting of itself
+    (`static(naive_extend_57, nodes=57)`)."""
+
+    name: str
+    settings: Mapping[str, str]
+
+    @classmethod
+    def of(cls, label: str) -> Part:
+        """From a cell of summary.csv; "" is the part called none."""
+        match = re.fullmatch(r"([^(]*)(?:\((.*)\))?", label.strip(), re.DOTALL)
+        if match is None:
+            return cls(label, {})
+        return cls(match[1].strip() or "none", pairs(match[2] or ""))
+
+    def number(self, key: str) -> float | None:
+        """A numerical setting, None where it is absent or a word."""
+        try:
+            return float(self.settings[key])
+        except (KeyError, ValueError):
+            return None
+
+
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """A decoder of a run. parts: by `PARTS`, a proposer in the drafter's place; line: its row of
@@ -37,7 +62,7 @@ class Candidate:
 
     entry: Entry
     run: RunData = field(repr=False)
-    parts: Mapping[str, Described]
+    parts: Mapping[str, Part]
     line: Mapping[str, Any]
 
     @property
@@ -81,7 +106,7 @@ def candidates(run: RunData) -> list[Candidate]:
         Candidate(
             entry,
             run,
-            {name: read(entry.text(name)) for name in PARTS},
+            {name: Part.of(entry.text(name)) for name in PARTS},
             run.scores.get(entry.name, {}) | entry.row,
         )
         for entry in run.entries

@@ -18,8 +18,7 @@ from typing import Annotated, Any
 
 import pandas as pd
 
-from bench.config.catalogue import groups, option
-from bench.config.schema import PublishedConfig
+from bench.config.catalogue import groups
 from decoders.kinds import Amount, Count, Share, Within, fitted
 
 PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py
@@ -102,6 +101,21 @@ def others(row: Published, figure: str, rows: Sequence[Published]) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Method:
+    """`published` in a decoder's YAML: its method in the papers.
+
+    name: in published.csv; parts: how rows of summary.csv are recognised as it, by the first words
+    of loop (speculative where it is not said), drafter, acceptance and tree; tree: its settings in
+    the authors' code, as another tree is another method; params: the settings that papers state,
+    and what they are here (k: acceptance.k)."""
+
+    name: str
+    parts: dict[str, str]
+    tree: dict[str, float] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Names:
     """names.yaml. models: by our name, {model: published name, resolution}; families: published
     name -> members; methods: `published` of conf/decoder by their names in published.csv."""
@@ -111,7 +125,7 @@ class Names:
     prompts: Mapping[str, str]
     features: Mapping[str, list[str]]
     images: Annotated[int, Within(1)]
-    methods: Mapping[str, PublishedConfig] = field(default_factory=dict)
+    methods: Mapping[str, Method] = field(default_factory=dict)
 
     def same_features(self, metric: str, name: str) -> bool:
         """Whether features or weights of this name are those of the papers' protocol."""
@@ -123,11 +137,11 @@ def load_names() -> Names:
     """names.yaml and the methods of conf/decoder."""
     import yaml
 
-    methods: dict[str, PublishedConfig] = {}
-    for decoder in groups()["decoder"]:
-        written = yaml.safe_load(option("decoder", decoder)).get("published")
+    methods: dict[str, Method] = {}
+    for decoder, option in groups()["decoder"].items():
+        written = yaml.safe_load(option).get("published")
         if written is not None:
-            one = fitted(f"{decoder}: published", written, PublishedConfig)
+            one = fitted(f"{decoder}: published", written, Method)
             methods[one.name] = one
     names: Names = fitted(str(NAMES), yaml.safe_load(NAMES.read_text(encoding="utf-8")), Names)
     return replace(names, methods=methods)

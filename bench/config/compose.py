@@ -21,7 +21,6 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from bench.config.describe import PARTS
 from bench.config.hydra_edge import (
     alternatives,
     compose_config,
@@ -35,14 +34,13 @@ from bench.config.schema import (
     BackendConfig,
     DecoderEntry,
     LoaderConfig,
-    PublishedConfig,
     SamplingConfig,
     StudyConfig,
 )
-from bench.config.words import split
+from bench.config.words import group_of, key_of
 from bench.data.errors import ConfigError, did_you_mean
 from decoders.kinds import fitted
-from decoders.spec import DecoderSpec, PartSpec
+from decoders.spec import PARTS, DecoderSpec, PartSpec
 
 log = logging.getLogger(__name__)
 
@@ -152,44 +150,44 @@ def _entries(
     entries: list[DecoderEntry] = []
     known: set[str] = set()
     for item in chosen:
-        own = [f"decoder={item.decoder}", *item.overrides, *words.searchpath]
-        made_of: list[list[str]] = []  # what of the combinations applied to this entry
+        first_words = [f"decoder={item.decoder}", *item.overrides, *words.searchpath]
+        done: list[list[str]] = []  # what of the combinations applied to this entry
         for combination in itertools.product(*words.entry):
-            base, kept, options = _with_options(own, combination)
+            base, entry_words, options = _with_options(first_words, combination)
             known |= set(dotted(plain(base)))
             settings = [o for o in combination if o.key_or_group not in PARTS and _applies(base, o)]
             fits = [str(o.input_line) for o in (*options, *settings)]
             unused.difference_update(fits)
-            if fits in made_of:
+            if fits in done:
                 continue
-            made_of.append(fits)
-            config = compose_config("entry", kept + fits) if settings else base
+            done.append(fits)
+            config = compose_config("entry", entry_words + fits) if settings else base
             swept = [o for o, either in zip(combination, words.entry, strict=True)
                      if len(either) > 1 and str(o.input_line) in fits]  # fmt: skip
             name = "_".join([item.name, *map(_label, swept)])
-            settled_words = plain(config)
-            if _other_rule([*item.overrides, *fits]):
-                settled_words["expect"] = None  # it was said of the rule that is replaced
-            made = _decoder_entry(name, settled_words, study)
-            twin = next((e for e in entries if fits and _same(e, made)), None)
+            values = plain(config)
+            if _replaces_rule([*item.overrides, *fits]):
+                values["expect"] = None  # it was said of the rule that is replaced
+            entry = _decoder_entry(name, values, study)
+            twin = next((e for e in entries if fits and _same(e, entry)), None)
             if twin is None:
-                entries.append(made)
+                entries.append(entry)
             else:
-                log.warning("%s is %s under these overrides; it runs once", made.name, twin.name)
+                log.warning("%s is %s under these overrides; it runs once", entry.name, twin.name)
     if unused:
-        first = split(min(unused))
-        keys, part = {split(word).key for word in unused}, first.group
+        first, part = key_of(min(unused)), group_of(min(unused))
+        keys = {key_of(word) for word in unused}
         # Values of a sweep are of one setting, which is named once.
         names = ", ".join(map(repr, sorted(keys if len(keys) < len(unused) else unused)))
         if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
             raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
         near = {key for key in known if key.startswith(f"{part}.") and "_target_" not in key}
-        hint = options_with(first.key) or did_you_mean(first.key, near or known)
+        hint = options_with(first) or did_you_mean(first, near or known)
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
 
 
-def _other_rule(words: Sequence[str]) -> bool:
+def _replaces_rule(words: Sequence[str]) -> bool:
     """Whether an entry has another rule than its decoder, and says nothing of the verdict on it."""
     keys = {parse_override(word).key_or_group for word in words}
     return not keys.isdisjoint({"acceptance", "acceptance._target_"}) and "expect" not in keys
@@ -203,21 +201,21 @@ def _label(swept: Override) -> str:
 
 
 def _with_options(
-    own: list[str], words: Sequence[Override]
+    words: list[str], overrides: Sequence[Override]
 ) -> tuple[DictConfig, list[str], list[Override]]:
     """An entry with the options that the command line chooses for its parts (`tree=static`), its
     overrides without settings that these options have not, and the options. Which settings a part
     has depends on its option, so these come first."""
-    base = compose_config("entry", own)
-    options = [o for o in words if o.key_or_group in PARTS and _applies(base, o)]
+    base = compose_config("entry", words)
+    options = [o for o in overrides if o.key_or_group in PARTS and _applies(base, o)]
     if options:
         chosen = [str(o.input_line) for o in options]
         replaced = tuple(f"{o.key_or_group}." for o in options)
-        others = [word for word in own if not split(word).key.startswith(replaced)]
+        others = [word for word in words if not key_of(word).startswith(replaced)]
         bare = compose_config("entry", others + chosen)
-        own = [word for word in own if word in others or _applies(bare, parse_override(word))]
-        base = compose_config("entry", own + chosen)
-    return base, own, options
+        words = [word for word in words if word in others or _applies(bare, parse_override(word))]
+        base = compose_config("entry", words + chosen)
+    return base, words, options
 
 
 def _same(one: DecoderEntry, other: DecoderEntry) -> bool:
@@ -248,7 +246,7 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
     if parts["loop"] is None:
         raise ConfigError(f"the decoder {name} has no loop; set loop._target_ in its YAML")
     sampling = fitted(f"{name}: sampling", raw.pop("sampling", None), SamplingConfig)
-    fitted(f"{name}: published", raw.pop("published", None), PublishedConfig | None)
+    raw.pop("published", None)  # of `bench.compare.published`
     spec = DecoderSpec(name, **parts)
     given = raw | {"name": name, "spec": spec, "sampling": sampling.resolve(study)}
     entry: DecoderEntry = fitted(name, given, DecoderEntry)
@@ -269,5 +267,5 @@ def choose_layers(backend: BackendConfig) -> BackendConfig:
             "project's CPU kernel: %s",
             reason,
         )
-    own = backend.takes_native and reason is None
-    return dataclasses.replace(backend, layers="native" if own else "torch")
+    native = backend.takes_native and reason is None
+    return dataclasses.replace(backend, layers="native" if native else "torch")

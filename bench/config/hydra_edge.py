@@ -23,10 +23,10 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bench.config import catalogue
-from bench.config.describe import PARTS
-from bench.config.words import split
+from bench.config.catalogue import groups
+from bench.config.words import key_of
 from bench.data.errors import ConfigError, did_you_mean, unknown
+from decoders.spec import PARTS
 
 SEARCH = "hydra.searchpath"
 # Hydra merges its own groups (logging, launcher, ...) into every composition. Nothing here reads
@@ -71,13 +71,13 @@ def alternatives(override: Override) -> list[Override]:
 
 def _quoting(word: str) -> str:
     """How to write a word that Hydra's grammar does not take as it stands."""
-    value = split(word).value
-    if value and "overrides:" in value:
+    key, _, value = word.partition("=")
+    if "overrides:" in value:
         return f"overrides inside an entry stand in quotes of their own: {QUOTED}"
     if not value or value[0] in "[{\"'":
         return "write key=value, for example latency.prompts=8"
     inner = value.replace("\\", "\\\\").replace('"', '\\"')
-    quoted = shlex.quote(f'{word.partition("=")[0]}="{inner}"')
+    quoted = shlex.quote(f'{key}="{inner}"')
     return f"a value with = ( ) , or the like is quoted for Hydra and for the shell: {quoted}"
 
 
@@ -116,7 +116,7 @@ def _require_folders(searchpath: str) -> None:
 def compose_config(name: str, overrides: list[str]) -> DictConfig:
     """`hydra.compose` with its errors as ConfigError and the nearest names in them."""
     for word in overrides:
-        if split(word).key == SEARCH:
+        if key_of(word) == SEARCH:
             _require_folders(word)
     try:
         return compose(name, overrides=[*overrides, *WITHOUT_THEM])
@@ -137,10 +137,10 @@ def compose_config(name: str, overrides: list[str]) -> DictConfig:
 
 def _composition(name: str, message: str) -> str:
     """Hydra's words about a key, with the nearest known keys."""
-    found = re.match(r"Could not override '([^']+)'", message)
-    if not found:
+    match = re.match(r"Could not override '([^']+)'", message)
+    if not match:
         return message
-    key = found.group(1)
+    key = match[1]
     base = ["decoder=ar"] if name == "entry" else []
     known: Any = OmegaConf.to_container(compose(name, overrides=[*base, *WITHOUT_THEM]))
     hint = options_with(key) or did_you_mean(key, [*dotted(known), *PARTS])
@@ -151,9 +151,8 @@ def options_with(key: str) -> str:
     """`; to set it, add prompts=coco or prompts=file`: the options that have a setting of their
     group; "" where none has."""
     group, _, setting = key.partition(".")
-    names = catalogue.groups().get(group, ())
-    texts = {f"{group}={name}": catalogue.option(group, name) for name in names}
-    having = [name for name, text in texts.items() if setting in (yaml.safe_load(text) or ())]
+    options = groups().get(group, {}).items()
+    having = [f"{group}={k}" for k, text in options if setting in (yaml.safe_load(text) or ())]
     return f"; to set it, add {' or '.join(having)}" if having else ""
 
 
@@ -175,10 +174,10 @@ def dotted(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
 def plain(config: DictConfig) -> dict[str, Any]:
     """Resolved plain containers. Raises ConfigError on a value that is still `???`."""
     try:
-        found: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "a setting"
         if "Missing mandatory value" in str(error):
             raise ConfigError(f"{key} has no value; set it with {key}=...") from error
         raise ConfigError(str(error)) from error
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in values.items()}

@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from bench.data.errors import ConfigError
+from bench.data.errors import EXPLAINED, ConfigError, describe_error
 from decoders.kinds import Amount, Count, NotNegative, Seed, Within, fitted
 from decoders.spec import DecoderSpec
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from decoders.api import Sampling
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,33 @@ class LoaderConfig:
             )
         name, target = (fitted(f"{where}.{k}", kwargs.pop(k), str) for k in ("name", "_target_"))
         return cls(name, target, kwargs)
+
+    def load(self, **extra: Any) -> Any:
+        """`target(**extra, **kwargs)`. Raises DecoderError for an unknown target (nearest names
+        shown), for one that cannot be imported, for keywords that it does not take and for values
+        that are not of the kind it is annotated with; whatever the target raises is a ConfigError
+        with its file and line, unless it explains itself or is the system's."""
+        from decoders.compose import check_keywords, resolve
+
+        target = resolve(self.target)
+        if not callable(target):
+            raise ConfigError(f"{self.target} is not callable, so it cannot be a loader")
+        check_keywords(self.name, target, self.kwargs, extra)
+        try:
+            return target(**extra, **self.kwargs)
+        except (*EXPLAINED, OSError):  # they say what to do; the command line explains the system's
+            raise
+        except Exception as error:
+            log.info("%s raised", self.target, exc_info=True)
+            reason = describe_error(error)
+            raise ConfigError(f"{self.name} ({self.target}) failed: {reason}") from error
+
+    def require(self, fits: bool, loaded: Any, wanted: str) -> None:
+        """Raises ConfigError where what was loaded is not `wanted`."""
+        if not fits:
+            raise ConfigError(
+                f"{self.name} ({self.target}) must return {wanted}, found {type(loaded).__name__}"
+            )
 
 
 @dataclass(frozen=True)
@@ -176,21 +205,6 @@ class FairnessConfig:
 
     factor: Annotated[float, Within(1, above=True)] = 4.0
     cpu: Annotated[float, Within(1, above=True)] = 2.5
-
-
-@dataclass(frozen=True)
-class PublishedConfig:
-    """`published` in a decoder's YAML: its method in the papers. It is no part of what a row is.
-
-    name: in published.csv; parts: how rows of summary.csv are recognised as it, by the first words
-    of loop (speculative where it is not said), drafter, acceptance and tree; tree: its settings in
-    the authors' code, as another tree is another method; params: the settings that papers state,
-    and what they are here (k: acceptance.k)."""
-
-    name: str
-    parts: dict[str, str]
-    tree: dict[str, float] = field(default_factory=dict)
-    params: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

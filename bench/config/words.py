@@ -9,29 +9,21 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from bench.data.errors import ConfigError
 
 T = TypeVar("T")
 
 
-class Word(NamedTuple):
-    """key: the name without Hydra's + and ~ in front; value None: there is no `=`."""
-
-    key: str
-    value: str | None
-
-    @property
-    def group(self) -> str:
-        """The first name of the key: `tree` of tree=chain and of ~tree.depth."""
-        return self.key.partition(".")[0]
+def key_of(word: str) -> str:
+    """The name in front of `=`, without Hydra's + and ~."""
+    return word.partition("=")[0].lstrip("+~")
 
 
-def split(text: str) -> Word:
-    """One word taken apart."""
-    key, equals, value = text.partition("=")
-    return Word(key.lstrip("+~"), value if equals else None)
+def group_of(word: str) -> str:
+    """The first name of the key: `tree` of tree=chain and of ~tree.depth."""
+    return key_of(word).partition(".")[0]
 
 
 def settings(cls: type[T], words: Sequence[str]) -> T:
@@ -42,12 +34,10 @@ def settings(cls: type[T], words: Sequence[str]) -> T:
 
     given: dict[str, Any] = {}
     for key, equals, value in (word.partition("=") for word in words):
-        *above, name = key.split(".")
-        inside = given
-        for group in above:
-            inside = inside.setdefault(group, {}) if isinstance(inside, dict) else inside
         if not value:
             raise ConfigError(f"expected {key}=VALUE, found {key + equals!r}")
+        group, _, name = key.rpartition(".")
+        inside = given.setdefault(group, {}) if group else given
         if not isinstance(inside, dict) or name in inside:
             raise ConfigError(f"{key} is given twice")
         inside[name] = value
@@ -58,20 +48,20 @@ def settings(cls: type[T], words: Sequence[str]) -> T:
 def divided(cls: type[T], words: Sequence[str]) -> tuple[T, list[str]]:
     """(the settings of a command that no study has, the words of the study)."""
     names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    mine = [word for word in words if split(word).group in names]
+    mine = [word for word in words if group_of(word) in names]
     return settings(cls, mine), [word for word in words if word not in mine]
 
 
 def folders(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     """(the folders: words without `=`, the other words)."""
-    named = [Path(word) for word in words if split(word).value is None]
-    return named, [word for word in words if split(word).value is not None]
+    named = [Path(word) for word in words if "=" not in word]
+    return named, [word for word in words if "=" in word]
 
 
 def pairs(text: str) -> dict[str, str]:
     """`k=5, residual=paper` as a mapping; a bare word is a setting of itself."""
-    found = (split(word.strip()) for word in text.split(",") if word.strip())
-    return {word.key: word.value or word.key for word in found}
+    parts = (word.strip().partition("=") for word in text.split(",") if word.strip())
+    return {key: value or key for key, _, value in parts}
 
 
 def word_at_home(word: str) -> str:

@@ -20,7 +20,6 @@ from torch import Tensor
 from bench.data.errors import Failure, attempt
 from bench.judge.target import distance, is_builtin, rounding
 from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
-from decoders.baselines import plain_decoding
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops.autoregressive import ARState, Autoregressive
@@ -165,7 +164,7 @@ def greedy_difference(
     codes = attempt(lambda: build_decoder(model, spec, greedy).generate(text, noise).codes)
     if isinstance(codes, Failure):
         return "", f"Its greedy codes on this run's model are not compared: {codes.error}."
-    ar = plain_decoding(model, greedy).generate(text, noise).codes  # [B, L]
+    ar = Autoregressive(model, greedy).generate(text, noise).codes  # [B, L]
     for b, prompt in enumerate(prompts):
         images = codes[b : b + 1], ar[b : b + 1]
         n = first_difference(codes[b], ar[b])

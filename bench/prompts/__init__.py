@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.config.plugins import call, require_returned
 from bench.config.schema import LoaderConfig
 from bench.data.errors import ConfigError, PromptError
 from decoders.documents import one_line, require_readable
@@ -39,9 +38,9 @@ class PromptSet(list[Prompt]):
 def load_prompts(loader: LoaderConfig, count: int | None) -> list[Prompt]:
     """The first `count` prompts of a set; None: all. Raises ConfigError where a loader returns
     something else, PromptError for too few prompts and what `check` refuses."""
-    prompts = call(loader, count=count)
+    prompts = loader.load(count=count)
     listed = isinstance(prompts, Sequence) and not isinstance(prompts, str)
-    require_returned(loader, prompts, listed, "a list of prompts")
+    loader.require(listed, prompts, "a list of prompts")
     source = str(loader.kwargs.get("path") or f"prompts={loader.name}")
     check(prompts[:count], source, repeats=getattr(prompts, "repeats", False))
     if len(prompts) < (count or 1):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from bench.config.describe import labels
 from bench.config.schema import DecoderVariant, LatencyProtocol
 from bench.data.clean import shown
 from bench.data.errors import Failure, attempt, describe_error
@@ -77,8 +76,8 @@ class Decoders:
         """In the words of the built parts, where those can be had."""
         built, spec = self.built[variant.name], variant.entry.spec
         decoder = None if isinstance(built, Failure) else built
-        words = attempt(lambda: labels(spec, decoder))
-        texts = labels(spec, None) if isinstance(words, Failure) else words
+        words = attempt(lambda: spec.labels(decoder))
+        texts = spec.labels(None) if isinstance(words, Failure) else words
         return {name: shown(text) for name, text in texts.items()}
 
     def attempt(self, variant: DecoderVariant, work: Callable[[], T]) -> T | Failure:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from bench.config.plugins import call, require_returned
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress, terminable
 from bench.data.errors import Failure, Interrupted, attempt
@@ -46,9 +45,9 @@ def scorer_of(config: StudyConfig) -> Scorer | None:
     """
     if config.metric is None or not config.quality.images or not config.keep_images:
         return None
-    scorer: Scorer = call(config.metric, device=config.backend.device)
+    scorer: Scorer = config.metric.load(device=config.backend.device)
     fits = callable(getattr(scorer, "score", None))
-    require_returned(config.metric, scorer, fits, "a scorer (bench.judge.scorers.Scorer)")
+    config.metric.require(fits, scorer, "a scorer (bench.judge.scorers.Scorer)")
     return scorer
 
 

@@ -23,14 +23,13 @@ import torch
 from torch import nn
 
 import decoders
-from bench.config.plugins import call, require_returned
 from bench.config.schema import DecoderVariant, StudyConfig, digest
 from bench.data.errors import BenchError
 from bench.data.files import WEIGHTS
 from bench.prompts import Prompt
 from decoders.api import DecoderError, ImageModel
-from decoders.choose_execution import with_execution
 from decoders.compose import DecoderSpec
+from decoders.execution import with_execution
 from decoders.models.weights import sha256_of
 
 CODE = (".py", ".cpp", ".h", ".json")  # files of decoders/ that a digest is of
@@ -41,8 +40,8 @@ NAMED = 3  # names in a message
 def load_model(config: StudyConfig, device: torch.device, timed: Container[int] = ()) -> ImageModel:
     """The image model of a study on its device. timed: sizes of batches that are timed; the CPU
     compiles what its kernel has no call for."""
-    loaded: ImageModel = call(config.model, device=str(device), dtype=config.backend.dtype)
-    require_returned(config.model, loaded, isinstance(loaded, ImageModel), "an ImageModel")
+    loaded: ImageModel = config.model.load(device=str(device), dtype=config.backend.dtype)
+    config.model.require(isinstance(loaded, ImageModel), loaded, "an ImageModel")
     mode = "cpu" if config.backend.layers == "native" else config.backend.execution
     sizes = {"auto": timed, "on": range(1, sys.maxsize), "off": ()}[config.backend.compile]
     return with_execution(dataclasses.replace(loaded, name=config.model.name), mode, sizes)

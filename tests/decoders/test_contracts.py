@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from decoders.api import Draft, Sampling, Target, completed
-from decoders.choose_execution import with_execution
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.execution import with_execution
 from decoders.execution.cpu.library import missing
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample

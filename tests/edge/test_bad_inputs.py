@@ -111,7 +111,7 @@ CHECKPOINTS = [
     card("a word for a part", {"vq": "x"}, "vq must be a mapping"),
     config("cut off", '{"hidden_size": 64', "not valid JSON"),
     config("another kind", '{"hidden_size": "wide"}', "hidden_size must be an integer"),
-    config("nested without end", "[" * 100_000, "nested too deeply"),
+    config("nested without end", "[" * 100_000, "not valid JSON (recursion limit"),
 ]  # fmt: skip
 
 
@@ -231,8 +231,8 @@ WORDS = [
     Bad("evaluate a typo", ["evaluate", "images=a", "imges=a"], "did you mean 'images'"),
     Bad("evaluate a word", ["evaluate", "a", "limit=many"], "must be an integer, found 'many'"),
     Bad("evaluate batches of 0", ["evaluate", "a", "batch=0"], "at least 1"),
-    Bad("evaluate two folders", ["evaluate", "a", "b"], "one folder of images, found 2"),
-    Bad("evaluate nothing", ["evaluate"], "images=DIR"),
+    Bad("evaluate two folders", ["evaluate", "a", "b"], "images is given twice"),
+    Bad("evaluate nothing", ["evaluate"], "images is missing"),
     Bad("compare without a run", ["compare"], "finished here: (none)"),
     Bad("compare a typo", ["compare", "studi=main"], "did you mean 'study'"),
     Bad("compare two runs", ["compare", "study=main", "run_dir=x"], "keep one of them"),

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from bench.commands.train import compose_train
-from bench.config.catalogue import groups, option
+from bench.config.catalogue import groups
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from decoders.api import DecoderError, Sampling
@@ -76,8 +76,8 @@ def test_no_part_takes_another_kind() -> None:
     """Every keyword in the YAML of a drafter, tree, rule, proposer or prompt set."""
     judged = 0
     for group in ("drafter", "tree", "acceptance", "proposer", "prompts"):
-        for name in groups()[group]:
-            part = yaml.safe_load(option(group, name)) or {}
+        for name, option in groups()[group].items():
+            part = yaml.safe_load(option) or {}
             if not part.get("_target_"):
                 continue
             target = resolve(part["_target_"])

@@ -18,8 +18,8 @@ from torch import Tensor
 from bench.judge.gate.small import GateCase
 from decoders.api import ImageModel, Prefill, Sampling, TextFeatures
 from decoders.cache import KVCache, bool_mask
-from decoders.choose_execution import execution
 from decoders.compose import DecoderSpec, PartSpec
+from decoders.execution import execution
 
 DRAFTER = PartSpec(f"{__name__}.TableDrafter")
 BEYOND = 8  # places past the image's end that differ from each other

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from decoders.choose_execution import with_execution
+from decoders.execution import with_execution
 from decoders.execution.cpu.library import missing
 from tests.golden.decoders import ALL, FILE, SAMPLINGS, generated, small
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from decoders.api import Sampling
-from decoders.choose_execution import execution
 from decoders.compose import build_decoder
+from decoders.execution import execution
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.decoders.execution.test_backends import PROMPTS, SPECS, assert_same

@@ -33,8 +33,8 @@ from bench.judge.gate.sampled import images_check, wide_check
 from bench.judge.gate.small import GateCase, checkpoints
 from bench.judge.gate.whole_law import enumeration_checks
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
-from decoders.baselines import EXACT
 from decoders.compose import DecoderSpec, resolve
+from decoders.spec import EXACT
 
 TRIAL, IMAGES = (12, 3, 15), 16  # (V, grid, seed) and images of a first decoding
 DIGITS = 4  # of the figure

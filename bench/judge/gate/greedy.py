@@ -10,7 +10,7 @@ from bench.judge.gate.reference import ReferenceRule, teacher_laws, teacher_logi
 from bench.judge.gate.report import CheckResult, finite_or_inf
 from bench.judge.gate.small import GateCase, Trial
 from decoders.api import CodeKind, Generation, Sampling
-from decoders.baselines import plain_decoding
+from decoders.loops.autoregressive import Autoregressive
 
 SIZES, PROMPTS = (64, 6, 22), 64  # (V, grid, seed)
 TIE = 1e-4  # logits nearer than this may swap between two float32 forwards
@@ -23,7 +23,7 @@ def greedy_check(case: GateCase) -> tuple[CheckResult, CheckResult, bool]:
     "bound": declared there), what AR or the rule asks for, and whether all codes are AR's."""
     run, fault, differences = case.trial(SIZES, PROMPTS), "", list[str]()
     done = run.decoder.generate(run.text, run.noise)
-    ar = plain_decoding(run.model, case.sampling).generate(run.text, run.noise).codes
+    ar = Autoregressive(run.model, case.sampling).generate(run.text, run.noise).codes
     logits = teacher_logits(run.model, run.text, ar, case.sampling.cfg)
     equal = equal_images(logits, done.codes, ar)
     declared, tv_shift, bound = not bool((done.trace.bound == 0).all()), 0.0, 0.0

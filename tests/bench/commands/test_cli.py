@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import main
-from bench.commands.manual import COMMANDS, manual
+from bench.__main__ import COMMANDS, main, manual
 from bench.config.compose import compose_study
 
 AS_HERE = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}

@@ -11,7 +11,6 @@ from bench.__main__ import main
 from bench.commands import evaluate
 from bench.commands.evaluate import cmd_evaluate
 from bench.config.compose import compose_study
-from bench.config.plugins import call
 from bench.data.errors import EXPLAINED, ConfigError
 from bench.judge.scorers import CocoScorer
 from bench.prompts import Prompt
@@ -147,7 +146,7 @@ def test_the_papers_scorer_fills_the_columns_of_the_summary(scenes, tmp_path, mo
     words += ["metric.hps=true", f"metric.reference={reference}"]
     words += [f"metric.cache_dir={tmp_path / 'cache'}"]
     config = compose_study(["study=smoke", "decoders=[ar]", "metric=coco", *words])
-    scorer = call(config.metric, device="cpu")
+    scorer = config.metric.load(device="cpu")
     assert isinstance(scorer, CocoScorer)
     files = image_files(images)
     prompts = [Prompt(str(i), text) for i, text in enumerate(captions_of(files, captions))]

@@ -15,9 +15,9 @@ from bench.judge.gate import GateReport
 from bench.judge.target import TargetError, examine
 from bench.run.finish import verdicts
 from decoders.api import DecoderError, Sampling
-from decoders.baselines import plain_decoding
-from decoders.choose_execution import with_execution
 from decoders.compose import DecoderSpec, PartSpec
+from decoders.execution import with_execution
+from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.judge import targets
@@ -129,7 +129,7 @@ class Shifted:
 
 def compared(fast, plain, sampling=None, change=lambda decoder: decoder):
     """What `compiled_difference` says of AR on two models, as if the first were compiled."""
-    decoders = [plain_decoding(model, sampling or Sampling(cfg=2.0)) for model in (fast, plain)]
+    decoders = [Autoregressive(model, sampling or Sampling(cfg=2.0)) for model in (fast, plain)]
     return compiled_difference((fast, plain), (change(decoders[0]), decoders[1]), PROMPTS[0], 0)
 
 

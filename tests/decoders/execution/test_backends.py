@@ -10,8 +10,8 @@ import torch
 
 from decoders.api import DecoderError, Generation, ImageModel, Sampling
 from decoders.cache import KVCache
-from decoders.choose_execution import execution
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.execution import execution
 from decoders.execution.compiled import CUDA_OPTIONS, Compiled, compiles
 from decoders.execution.cuda_graphs import Graphed
 from decoders.execution.eager import Execution

@@ -8,7 +8,7 @@ from torch._functorch._aot_autograd.autograd_cache import check_cacheable
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch._subclasses import FakeTensorMode
 
-from decoders.choose_execution import execution
+from decoders.execution import execution
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.cuda_graphs import Graphed
 from decoders.models.shape import TransformerConfig

@@ -14,8 +14,8 @@ import torch
 
 from decoders.api import DecoderError, Sampling
 from decoders.cache import KVCache
-from decoders.choose_execution import execution
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.execution import execution
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from tests.decoders.compositions import (

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoders.api import ImageModel
 from decoders.cache import KVCache
-from decoders.choose_execution import with_execution
+from decoders.execution import with_execution
 from decoders.execution.cpu.layers import pack
 from decoders.execution.cpu.library import missing
 from decoders.models.small import random_model

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, Generation, ImageModel, NumericalError, Sampling
-from decoders.choose_execution import with_execution
 from decoders.compose import build_decoder
+from decoders.execution import with_execution
 from decoders.execution.cpu.layers import PackedLayers, pack, reason
 from decoders.models.small import random_model
 from decoders.noise import Noise
