@@ -3,7 +3,6 @@ subclassed."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -112,9 +111,6 @@ def check_keywords(
     with; a default always is. given: keywords that are none of the user's."""
     parameters = inspect.signature(target).parameters
     hints = hints_of(target)
-    if isinstance(target, type) and dataclasses.is_dataclass(target):
-        for base in inspect.getmro(target):  # a field is annotated in the words of its own module
-            hints = (hints_of(base) if "__init__" in vars(base) else {}) | hints
     for key, value in kwargs.items():
         if key in parameters:
             if key in hints and value is not parameters[key].default:

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 from decoders.errors import DecoderError, unknown
 from decoders.kinds import Amount, Positive, Within, entries
@@ -111,31 +109,16 @@ def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str,
 
 
 def parse_json(text: str, source: str) -> Any:
-    """A JSON value. Raises DecoderError: no JSON, NaN, a key that stands twice, numbers of
-    thousands of digits, or lists within lists too deep to be read."""
+    """A JSON value. Raises DecoderError: no JSON, NaN, numbers of thousands of digits, or lists
+    within lists too deep to be read."""
+    from pydantic_core import from_json
+
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_constant)
-    except RecursionError as error:
-        raise DecoderError(f"{source} is nested too deeply to be read; write it again") from error
-    except DecoderError as error:
-        raise DecoderError(f"{source} {error}") from error
-    except ValueError as error:  # Python reads integers of up to 4300 digits
-        reason = str(error).partition(";")[0]
+        return from_json(text, allow_inf_nan=False)
+    except ValueError as error:
         raise DecoderError(
-            f"{source} is not valid JSON ({reason}); restore it, or make or download it again"
+            f"{source} is not valid JSON ({error}); restore it, or make or download it again"
         ) from error
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise DecoderError(f"has the key {twice[:60]!r} twice in an object; keep one")
-    return found
-
-
-def _constant(name: str) -> NoReturn:
-    raise DecoderError(f"holds {name}, which is no JSON; write a finite number there")
 
 
 # ---- prompts and captions -----------------------------------------------------------------------

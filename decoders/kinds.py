@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -44,15 +45,13 @@ NotNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, above=True)]
 Share = Annotated[float, Within(0, 1)]
 
-KINDS = {  # pydantic's word for a wrong kind, without `_type` and `_parsing`
-    "int": "an integer", "float": "a number", "string": "a string", "bool": "true or false",
-    "dict": "a mapping", "mapping": "a mapping", "dataclass": "a mapping",
-    "arguments": "a mapping", "list": "a list", "tuple": "a list", "is_instance_of": "a list",
-    "none_required": "null", "finite_number": "a finite number",
-}  # fmt: skip
-RANGES = {
-    "greater_than": ("above", "gt"), "greater_than_equal": ("at least", "ge"),
-    "less_than": ("below", "lt"), "less_than_equal": ("at most", "le"),
+PLAIN = {  # pydantic's words in those of YAML; the longer ones come first
+    "Arguments must be an array or an object": "a mapping",
+    "greater than or equal to": "at least", "less than or equal to": "at most",
+    "greater than": "above", "less than": "below", "a valid boolean": "true or false",
+    "a valid integer": "an integer", "a valid dictionary": "a mapping", "an object": "a mapping",
+    "a valid array": "a list", "a valid tuple": "a list", "an instance of Sequence": "a list",
+    "a valid ": "a ", "None": "null",
 }  # fmt: skip
 
 
@@ -74,7 +73,7 @@ def fitted(where: str, value: Any, hint: Any, text: bool = False) -> Any:
     held = {where: value}
     try:
         adapter = _adapter(hint, strict=not text)
-    except (PydanticUserError, NameError):
+    except (PydanticUserError, NameError, TypeError):  # TypeError: it cannot be hashed
         return value
     try:
         return (adapter.validate_strings(held) if text else adapter.validate_python(held))[where]
@@ -104,15 +103,8 @@ def _made(where: str, values: Mapping[str, Any], cls: Any, text: bool) -> Any:
     return cls(**{k: fitted(f"{above}{k}", v, hints[k], text) for k, v in values.items()})
 
 
-def _adapter(hint: Any, strict: bool) -> TypeAdapter[dict[str, Any]]:
-    try:
-        return _cached(hint, strict)
-    except TypeError:  # a hint that cannot be hashed
-        return _cached.__wrapped__(hint, strict)
-
-
 @functools.cache
-def _cached(hint: Any, strict: bool) -> TypeAdapter[dict[str, Any]]:
+def _adapter(hint: Any, strict: bool) -> TypeAdapter[dict[str, Any]]:
     """Of a mapping with one such value, whose name is then a part of what pydantic reports."""
     from pydantic import TypeAdapter
 
@@ -140,26 +132,22 @@ def _refusal(value: Any, error: ValidationError) -> str:
     its list is no string."""
     placed = [(*_place(value, one["loc"]), one) for one in error.errors(include_url=False)]
     deepest = max(depth for _, depth, _ in placed)
-    place, _, first = next(one for one in placed if one[1] == deepest)
-    words, found = dict[str, None](), first["input"]
-    for one in (one for _, depth, one in placed if depth == deepest):
-        kind, context = one["type"], one.get("ctx", {})
-        if kind in RANGES:
-            word, bound = RANGES[kind][0], context[RANGES[kind][1]]
-            words = {f"{word} {int(bound) if bound == int(bound) else bound:,}": None}
-            break
-        if kind == "literal_error":
-            names = context["expected"].replace("'", "").replace(" or ", ", ")
-            words[f"one of {names}"] = None
-        else:
-            words[KINDS.get(kind.removesuffix("_type").removesuffix("_parsing"), one["msg"])] = None
-    kinds, shown = " or ".join(words), _short(found)
-    names = [name for word in words if word[:6] == "one of" for name in word[7:].split(", ")]
-    hint = did_you_mean(found, names) if isinstance(found, str) and names else ""
+    inner = [(place, one) for place, depth, one in placed if depth == deepest]
+    place, found = inner[0][0], inner[0][1]["input"]
+    expected = " or ".join(dict.fromkeys(_plain(one["msg"]) for _, one in inner))
+    hint = did_you_mean(found, re.findall("'([^']+)'", expected)) if isinstance(found, str) else ""
     setting = place.replace(".", "").isidentifier()
-    if kinds == "a string" and isinstance(found, int | float) and setting:  # as in run_dir=2026
+    if expected == "a string" and isinstance(found, int | float) and setting:  # as in run_dir=2026
         hint = f"; a text that looks like a number is quoted twice: '{place}=\"{found}\"'"
-    return f"{place} must be {kinds}, found {shown} ({type(found).__name__}){hint}"
+    return f"{place} must be {expected}, found {_short(found)} ({type(found).__name__}){hint}"
+
+
+def _plain(message: str) -> str:
+    """What pydantic expected, in the words of YAML."""
+    text = message.removeprefix("Input should be ").partition(", unable to ")[0]
+    for words, plain in PLAIN.items():
+        text = text.replace(words, plain)
+    return text
 
 
 def _place(value: Any, loc: Sequence[Any]) -> tuple[str, int]:
@@ -183,20 +171,22 @@ def _short(value: Any) -> str:
 
 
 def hints_of(target: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a class's (or function's) parameters. Those that cannot be resolved (a
-    name that is imported for type checkers alone) are left out, so they are not judged."""
-    own = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
-    own = inspect.unwrap(own.func if isinstance(own, functools.partial) else own)
-    raw = getattr(own, "__annotations__", {})
-    scope = getattr(own, "__globals__", {})
-    found: dict[str, Any] = {}
-    for name, hint in raw.items():
-        alone = types.SimpleNamespace(__annotations__={name: hint})
-        try:
-            found |= typing.get_type_hints(alone, scope, include_extras=True)
-        except (NameError, AttributeError, TypeError, SyntaxError):
-            continue
-    return found
+    """The annotations of a class's (or function's) parameters, those of a base class too: each is
+    in the words of its own module. Those that cannot be resolved (a name that is imported for type
+    checkers alone) are left out, so they are not judged."""
+    owners = reversed(inspect.getmro(target)) if isinstance(target, type) else (target,)
+    hints: dict[str, Any] = {}
+    for owner in owners:
+        call = owner.__init__ if isinstance(owner, type) else owner  # type: ignore[misc]
+        call = inspect.unwrap(call.func if isinstance(call, functools.partial) else call)
+        for name, hint in getattr(call, "__annotations__", {}).items():
+            alone = types.SimpleNamespace(__annotations__={name: hint})
+            try:
+                scope = getattr(call, "__globals__", {})
+                hints |= typing.get_type_hints(alone, scope, include_extras=True)
+            except (NameError, AttributeError, TypeError, SyntaxError):
+                hints.pop(name, None)
+    return hints
 
 
 def require(config: Any, where: str) -> None:

@@ -74,7 +74,7 @@ def test_what_fits_is_taken(value: Any, hint: Any, found: Any) -> None:
         ([[0], [True]], str | Sequence[Sequence[int]], r"x\[1\]\[0\] must be an integer"),
         (3, str | Sequence[int], "a string or a list, found 3"),
         ({"a": "b"}, dict[str, int], "x.a must be an integer"),
-        ("c", Literal["a", "b"], "one of a, b"),
+        ("c", Literal["a", "b"], "must be 'a' or 'b', found 'c'"),
         (0.0, Annotated[float, Within(0, 1, above=True)], "above 0, found 0.0"),
         (11, Annotated[int, Within(1, 10)] | None, "at most 10, found 11"),
         (7, Path, "a string, found 7"),
