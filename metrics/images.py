@@ -75,11 +75,9 @@ def features_of(
     """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S]. label: of the
     bar that shows its progress; None: no bar.
 
-    Raises MetricError for no images, a bad batch size, an image that cannot be read (where it is
-    met) and features that are not finite.
+    Raises MetricError for no images, an image that cannot be read (where it is met) and features
+    that are not finite.
     """
-    if batch < 1:
-        raise MetricError(f"the batch size must be at least 1, found {batch}")
     if not len(images):
         raise MetricError("a metric needs images, found none")
     with torch.no_grad():

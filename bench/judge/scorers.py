@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.data.errors import ConfigError
 from bench.prompts import Prompt
+from decoders.kinds import Count
 
 if TYPE_CHECKING:
     from metrics.official.papers import Evaluation, Figure
@@ -145,8 +146,8 @@ class CocoScorer:
         reference: str | None,
         cache_dir: str,
         weights: Mapping[str, str | None],
-        size: int = 256,
-        batch: int = 64,
+        size: Count = 256,
+        batch: Count = 64,
         hps: bool = False,
     ) -> None:
         """reference: folder; cache_dir: where its features are kept; weights: files by name, and

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bench.data.errors import ConfigError, unknown
 from bench.prompts import Prompt
-from decoders.tiny.scenes import SPLITS, scene_captions
+from decoders.tiny.scenes import scene_captions
 
 
 def load(count: int, split: str = "bench", seed: int = 0) -> list[Prompt]:
@@ -12,8 +11,6 @@ def load(count: int, split: str = "bench", seed: int = 0) -> list[Prompt]:
 
     Two scenes may have the same caption; the later one is skipped, as it would be the same image.
     """
-    if split not in SPLITS:
-        raise ConfigError(unknown("prompts.split", split, SPLITS))
     found: dict[str, Prompt] = {}
     start = 0
     while len(found) < count:

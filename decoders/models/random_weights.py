@@ -10,11 +10,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 
-from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
+from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
 from decoders.models.transformer import Transformer, cast
@@ -36,16 +37,13 @@ SIZES = {
 
 
 def load(
-    size: str = "llamagen_xl_256",
+    size: Literal["llamagen_xl_256", "anole_7b"] = "llamagen_xl_256",
     device: str = "cpu",
     dtype: str = "bfloat16",
     cfg: float = 7.5,
     top_k: int = 1000,
 ) -> ImageModel:
-    """Target, EAGLE drafter and codebook. cfg, top_k: the usual sampling of the released model.
-    Raises DecoderError for a size that is not in SIZES."""
-    if size not in SIZES:
-        raise DecoderError(f"model.size is one of {', '.join(SIZES)}, found {size!r}")
+    """Target, EAGLE drafter and codebook. cfg, top_k: the usual sampling of the released model."""
     (shape, latent), place, kind = SIZES[size], torch.device(device), dtype_of(dtype)
     with initialised(place, kind):
         target = Transformer(shape)

@@ -14,13 +14,14 @@ trees). LlamaGen's and Anole's, "released", takes x's neighbours out of the draf
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from decoders.api import Acceptance, AcceptRule, DecoderError, ImageModel
 from decoders.distribution import normalised, pick, ratio, without
+from decoders.kinds import Within
 
 Residual = Literal["paper", "released", "released_lumina"]
 Metric = Literal["tokenizer", "raw"]
@@ -183,14 +184,7 @@ class LanternPP(RelaxedRule):
     ran (10, 2) and (10, 10)."""
 
     k: int = 10
-    lam: float = 2.0
-
-    def __post_init__(self, model: ImageModel) -> None:
-        if not self.lam >= 1:
-            raise DecoderError(
-                f"acceptance.lam (lambda) must be >= 1, found {self.lam}; 1 is the exact rule"
-            )
-        super().__post_init__(model)
+    lam: Annotated[float, Within(1)] = 2.0  # 1 is the exact rule
 
     def __str__(self) -> str:
         return f"lantern_pp(k={self.k}, lambda={self.lam:g}, residual={self.residual})"

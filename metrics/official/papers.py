@@ -126,8 +126,6 @@ class Evaluation:
         Raises MetricError for unknown metrics and, once for all, for missing weight files.
         """
         check_metrics(metrics, reference=True, captions=True)
-        if size is not None and size < 1:
-            raise MetricError(f"the images' side must be at least 1 pixel, found {size}")
         keys = dict.fromkeys(METRICS[m].weights for m in metrics)
         self.weights = locate([key for key in keys if key], weights or {}, folder)
         self.metrics, self.device, self.size, self.batch = tuple(metrics), device, size, batch

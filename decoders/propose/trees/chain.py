@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from decoders.api import DecoderError
 from decoders.kinds import Within
 from decoders.propose.trees.static import Static
 
@@ -12,9 +11,7 @@ from decoders.propose.trees.static import Static
 class Chain(Static):
     """``depth`` drafts in a row."""
 
-    def __init__(self, model: Any = None, depth: Annotated[int, Within(most=4096)] = 4) -> None:
-        if depth < 1:
-            raise DecoderError(f"tree.depth must be at least 1, found {depth}")
+    def __init__(self, model: Any = None, depth: Annotated[int, Within(1, 4096)] = 4) -> None:
         super().__init__(model, [[0] * d for d in range(1, depth + 1)])
 
     def __str__(self) -> str:

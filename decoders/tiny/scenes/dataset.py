@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from decoders.errors import unknown
+from decoders.errors import DecoderError, unknown
 from decoders.tiny.scenes import attributes as at
 from decoders.tiny.scenes.render import render
 
@@ -145,9 +145,9 @@ def _choose(rng: np.random.Generator, values: Sequence[str]) -> str:
 
 
 def _key(split: str, seed: int) -> np.ndarray:
-    """The Philox key uint64 [2] of a split, or ValueError for an unknown one."""
+    """The Philox key uint64 [2] of a split, or DecoderError for an unknown one."""
     if split not in SPLITS:
-        raise ValueError(unknown("split", split, SPLITS))
+        raise DecoderError(unknown("split", split, SPLITS))
     return np.frombuffer(hashlib.sha256(f"scenes:{seed}:{split}".encode()).digest()[:16], "<u8")
 
 
