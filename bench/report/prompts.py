@@ -80,7 +80,8 @@ def prompts_with_page(run: RunData) -> list[tuple[int, str]]:
     if not kept and not any(len(kinds) for kinds in rows["kind"]):
         return []
     texts = rows.groupby("prompt_index")["prompt"].first()[:PAGES]
-    return [(int(index), " ".join(as_text(text).split())) for index, text in texts.items()]
+    lines = (" ".join(as_text(text).split()) for text in texts)
+    return list(zip(map(int, texts.index), lines, strict=True))
 
 
 def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[PromptPage]:

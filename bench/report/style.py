@@ -31,7 +31,7 @@ Points = Mapping[str, tuple[float, float]]  # what to write next to which points
 WIDTH, PIXELS = 5.0, 1280  # of a figure: inches, and pixels of its PNG
 SMALL = 10  # points of words inside axes
 LINE = 0.28  # inches: height of a decoder's line
-MANY, COVERED = 8, 0.05  # points of which all are named; share of a name that may cover others
+MANY, COVERED = 8, 0.2  # points of which all are named; share of a name that may be near others
 INK, MUTED = "#222222", "#808080"  # MUTED can be read on white and on black
 HUES = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6655bb", "#aa4466",
@@ -49,9 +49,11 @@ STYLE: Any = {
     "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "lantern-bench",
     "pdf.fonttype": 42, "figure.constrained_layout.h_pad": 0.08,
 }  # fmt: skip
-PLACES = [  # of a label, in points from its mark; the first ones are the best
-    (dx, dy) for dy in (8, -8, 17, -17, 26, -26) for dx in (6, -6)
+CLOSE = 8  # points from a mark to its name, up or down
+PLACES = [  # of a name, in points from its mark; the first ones are the best
+    (dx, dy) for dy in (CLOSE, -CLOSE, 17, -17, 26, -26) for dx in (6, -6)
 ]  # fmt: skip
+LEADER = {"arrowstyle": "-", "color": MUTED, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
 
 
 @dataclass(frozen=True)
@@ -99,34 +101,40 @@ def plot(
 
 
 def label(axes: Axes, points: Points) -> None:
-    """Writes names next to points, where they cover each other and other points the least. Of more
-    than `MANY` points, a name that finds no room is left out; earlier names choose first."""
+    """Writes names next to points, where they cover each other and other points the least; a line
+    leads to one that is not close. Of more than `MANY` points, a name that finds no room is left
+    out; earlier names choose first."""
     figure: Any = axes.figure
     scale, frame = figure.dpi / 72, axes.get_window_extent()
     spots = {name: axes.transData.transform(place) for name, place in points.items()}
-    taken = [Bbox([spot - 4 * scale, spot + 4 * scale]) for spot in spots.values()]
+    marks = {name: Bbox([at - CLOSE * scale, at + CLOSE * scale]) for name, at in spots.items()}
+    taken: list[Bbox] = []
 
     def overlap(box: Bbox, other: Bbox) -> float:
         shared = Bbox.intersection(box, other)
         return 0.0 if shared is None else float(shared.width * shared.height)
 
     for name, point in points.items():
-        text = axes.annotate(name, point, (0, 0), textcoords="offset points", fontsize=SMALL)
-        size, places = text.get_window_extent(), []
+        probe = axes.annotate(name, point, fontsize=SMALL)
+        size, places = probe.get_window_extent(), []
+        probe.remove()
         for at, (dx, dy) in enumerate(PLACES):
             left, middle = spots[name] + np.array([dx, dy]) * scale
             left -= size.width if dx < 0 else 0
             box = Bbox.from_bounds(left, middle - size.height / 2, size.width, size.height)
             outside = max(frame.x0 - box.x0, box.x1 - frame.x1, 0)
-            cost = sum(overlap(box, other) for other in taken) + 1e3 * outside
+            others = [*taken, *(mark for other, mark in marks.items() if other != name)]
+            cost = sum(overlap(box, other) for other in others) + 1e3 * outside
             places.append((cost, at, box))
         cost, best, box = min(places, key=lambda place: place[:2])
         if len(points) > MANY and cost > COVERED * size.width * size.height:
-            text.remove()
             continue
         taken.append(box)
         dx, dy = PLACES[best]
-        text.set(position=(dx, dy), ha="right" if dx < 0 else "left", va="center")
+        axes.annotate(
+            name, point, (dx, dy), textcoords="offset points", fontsize=SMALL, va="center",
+            ha="right" if dx < 0 else "left", arrowprops=LEADER if abs(dy) > CLOSE else None,
+        )  # fmt: skip
 
 
 def colors_of(run: RunData) -> dict[str, str]:
