@@ -14,7 +14,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft
+from decoders.api import Draft
 
 ALIGNED = 8  # slots: attention kernels of GPUs pad a mask of another width in every layer
 HUGE = 2 * 2**20  # bytes of a huge page
@@ -110,11 +110,6 @@ class KVCache:
 
         source, destination [R, T] int64. Reads happen before writes, so the two may overlap.
         """
-        if source.shape != destination.shape:
-            raise DecoderError(
-                f"cache.commit: source {tuple(source.shape)} and destination "
-                f"{tuple(destination.shape)} must have one shape [R, T]"
-            )
         moved = self._all.index_select(1, self.flat_index(source))  # [2 layers, R H T, d]
         self._all.index_copy_(1, self.flat_index(destination), moved)
 

@@ -75,10 +75,10 @@ def _import(name: str, path: str) -> ModuleType:
 
 def _broken(name: str, path: str, error: Exception) -> BrokenModule:
     """What importing a module raised, with the line of a file of one's own."""
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
     where = place(error)
     return BrokenModule(
-        f"cannot import {name!r} (for {path!r}): {type(error).__name__}: {said}"
+        f"cannot import {name!r} (for {path!r}): {type(error).__name__}: {message}"
         + (f", at {where}" if where else "")
         + "; mend the file or install what it needs"
     )
@@ -122,28 +122,25 @@ def check_keywords(
 def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> Decoder:
     """The decoder of a specification on a model. Raises DecoderError before any work starts."""
     proposer, verifier = proposer_of(model, spec), verifier_of(model, spec)
-    made = build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
-    decoder: Decoder = completed(made, Decoder)
+    loop = build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
+    decoder: Decoder = completed(loop, Decoder)
     return decoder
 
 
 def proposer_of(model: ImageModel, spec: DecoderSpec) -> Proposer | None:
     """The proposer that a specification names, or its drafter on its tree; None for neither."""
-    named = [part for part in (spec.drafter, spec.tree) if part is not None]
+    both = spec.drafter, spec.tree
     if spec.proposer is not None:
-        if named:
+        if any(both):
             raise DecoderError(
                 f"{spec.name} has a proposer ({spec.proposer.target}) and a drafter or tree as "
                 "well: a proposer drafts alone; set drafter=none tree=none, or proposer=none"
             )
-        made: Proposer = completed(build_part(spec.proposer, model), Proposer)
-        return made
-    if not named:
+        proposer: Proposer = completed(build_part(spec.proposer, model), Proposer)
+        return proposer
+    if not any(both):
         return None
-    built = [
-        None if part is None else build_part(part, model) for part in (spec.drafter, spec.tree)
-    ]
-    return TreeProposer(*built)
+    return TreeProposer(*(None if part is None else build_part(part, model) for part in both))
 
 
 def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
@@ -151,5 +148,6 @@ def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
     if spec.acceptance is None:
         return None
     part = build_part(spec.acceptance, model)
-    made: Verifier = completed(part, Verifier) if hasattr(part, "verify") else TokenVerifier(part)
-    return made
+    has_verify = hasattr(part, "verify")  # else it is a rule
+    verifier: Verifier = completed(part, Verifier) if has_verify else TokenVerifier(part)
+    return verifier

@@ -6,6 +6,8 @@ would create ties that change which codes top-k keeps; everything here is float3
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -19,10 +21,7 @@ class GuidedHead:
     """Makes the guided logits of a head: of what has `logits` and `barred` as a target has."""
 
     barred: Tensor | None
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[..., D] -> [..., V]."""
-        raise NotImplementedError("a head says what its logits are")
+    logits: Callable[[Tensor], Tensor]  # [..., D] -> [..., V]
 
     def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
         """See `decoders.api.Target`."""

@@ -16,10 +16,10 @@ class NumericalError(DecoderError):
     """NaN or infinity where logits or probabilities were expected."""
 
 
-def did_you_mean(name: str, known: Iterable[Any]) -> str:
+def did_you_mean(name: str, options: Iterable[Any]) -> str:
     """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near. Of dotted
     names the last parts must be near: settings of one group begin alike."""
-    near = [k for k in map(str, known) if difflib.get_close_matches(_last(name), [_last(k)])]
+    near = [k for k in map(str, options) if difflib.get_close_matches(_last(name), [_last(k)])]
     close = difflib.get_close_matches(str(name), near, n=3, cutoff=0)
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
@@ -29,8 +29,8 @@ def _last(name: str) -> str:
     return part if part.isidentifier() else str(name)
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
+def unknown(what: str, name: str, options: Iterable[str]) -> str:
     """A message about an unknown name: the nearest ones first, then all of them."""
-    names = sorted(known)
+    names = sorted(options)
     hint = did_you_mean(name, names) or "."
     return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"

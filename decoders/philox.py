@@ -47,8 +47,8 @@ def words(key: Tensor, place: Tensor, turn: Tensor, blocks: Tensor, domain: int)
     ]
     arrays = place.device.type == "cpu" and not torch.compiler.is_compiling()
     a, b, c, d, first, second = [t.numpy() for t in given] if arrays else given
-    made = philox((a, b, c, d), (first, second))
-    whole = [torch.from_numpy(w) for w in made] if arrays else [*made]
+    output = philox((a, b, c, d), (first, second))
+    whole = [torch.from_numpy(w) for w in output] if arrays else [*output]
     return torch.stack(whole, -1).flatten(2)  # [B, n, m, 4] -> [B, n, 4 m]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -42,8 +41,8 @@ def compiled_folder() -> Path:
     """Where torch keeps what it compiles. Asked for before anything is compiled, as then torch
     settles on a folder. It keeps which kernels were the fastest there, and codes in half precision
     depend on them."""
-    own = str(folder() / "compiled")
-    return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", own))
+    default = str(folder() / "compiled")
+    return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", default))
 
 
 def installed_folders() -> list[Path]:
@@ -56,17 +55,12 @@ def place(error: BaseException) -> str:
     """`FILE:LINE` of the plug-in line that raised an error last; "" where no plug-in's file is
     among its frames. A syntax error has the place that Python could not read."""
     others = (*OURS, *installed_folders())
-    for file, line in reversed(list(_lines(error))):
+    frames = traceback.walk_tb(error.__traceback__)  # outermost first
+    lines = [(frame.f_code.co_filename, line) for frame, line in frames]
+    if isinstance(error, SyntaxError) and error.filename:
+        lines.append((error.filename, error.lineno or 0))
+    for file, line in reversed(lines):  # Python's own have no file: <frozen importlib._bootstrap>
         path = Path(file)
         if path.is_absolute() and not any(path.is_relative_to(folder) for folder in others):
             return f"{file}:{line}"
     return ""
-
-
-def _lines(error: BaseException) -> Iterator[tuple[str, int]]:
-    """(file, line) of every frame, outermost first; those of Python's own machinery have no file
-    (`<frozen importlib._bootstrap>`)."""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        yield frame.f_code.co_filename, line
-    if isinstance(error, SyntaxError) and error.filename:
-        yield error.filename, error.lineno or 0

@@ -70,10 +70,8 @@ class Spot:
     levels: int
 
 
-def spot_of(pairs: VerifiedPairs, row: int) -> Spot | None:
-    """Where a recorded node stood; None where nobody noted it."""
-    if pairs.depth is None or pairs.place is None:
-        return None
+def spot_of(pairs: VerifiedPairs, row: int) -> Spot:
+    """Where a recorded node stood."""
     return Spot(int(pairs.depth[row]), int(pairs.place[row]), pairs.levels)
 
 

@@ -203,8 +203,7 @@ def output(
     rows: list[dict[str, list[float]]] = [{name: [] for name in names} for _ in range(batch)]
     if rule is None or pairs is None:
         return rows
-    images = torch.zeros(len(pairs.p)) if pairs.image is None else pairs.image
     for name, values in zip(names, output_tv(rule, pairs), strict=True):
-        for image, value in zip(images.int().tolist(), values.tolist(), strict=True):
+        for image, value in zip(pairs.image.tolist(), values.tolist(), strict=True):
             rows[image][name].append(value)
     return rows

@@ -25,7 +25,6 @@ from decoders.api.data import VerifiedPairs as VerifiedPairs
 from decoders.api.data import guided as guided
 from decoders.api.model import ImageModel as ImageModel
 from decoders.api.model import ImageTokenizer as ImageTokenizer
-from decoders.api.model import Packed as Packed
 from decoders.api.model import Target as Target
 from decoders.api.model import TextEncoder as TextEncoder
 from decoders.api.model import completed as completed
@@ -46,6 +45,5 @@ from decoders.api.running import Decoder as Decoder
 from decoders.api.running import Execution as Execution
 from decoders.api.running import Loop as Loop
 from decoders.api.running import Piece as Piece
-from decoders.api.running import Run as Run
 from decoders.errors import DecoderError as DecoderError
 from decoders.errors import NumericalError as NumericalError

@@ -146,18 +146,17 @@ class VerifiedPairs:
     M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are
     the codes that were tested, in order; ``valid`` marks the real ones. Where a node stood, for
     rules that ask (`AcceptRule.at`): its depth in a draft of so many ``levels``, and the place of
-    the root's children; None where nobody noted it. ``image``: the row of the batch that visited
-    it; None: all are the first one's.
+    the root's children. ``image``: the row of the batch that visited it.
     """
 
     p: Tensor  # [M, V] float32, processed target distribution (raw softmax at temperature 0)
     q: Tensor | None  # [M, V] float32, processed drafter distribution
     children: Tensor  # [M, K] int64
     valid: Tensor  # [M, K] bool
-    depth: Tensor | None = None  # [M] int64
-    place: Tensor | None = None  # [M] int64
-    levels: int = 0
-    image: Tensor | None = None  # [M] int64
+    depth: Tensor  # [M] int64
+    place: Tensor  # [M] int64
+    levels: int
+    image: Tensor  # [M] int64
 
 
 @dataclass

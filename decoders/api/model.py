@@ -54,14 +54,6 @@ class ImageTokenizer(Protocol):
         """[B, L] int64 -> images [B, 3, H, W] float32 in [0, 1]."""
 
 
-class Packed(Protocol):
-    """A net's layers, and its one matrix (a target's head, what a drafter reads), as an execution
-    runs them: `decoders.models.transformer.Transformer.stack` and a linear layer."""
-
-    layers: Any
-    project: Any
-
-
 class Target(Protocol):
     """A decoder-only model over VQ codes with a text prefix; rows and caches are the caller's."""
 
@@ -74,7 +66,7 @@ class Target(Protocol):
     layers: Any = None  # its layers, a module
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
-    packed: Packed | None = None  # its layers and head as an execution's own kernel runs them
+    packed: Any = None  # a decoders.execution.cpu.layers.PackedNet: as the CPU kernel runs it
     # A decoders.models.grouped.Schedule, of a target that does not predict the next code alone.
     schedule: Any = None
 

@@ -34,14 +34,11 @@ class Draft:
     depth: Tensor  # [B, N + 1] int64; the root has 0
     children: Tensor  # [B, N + 1, K] int64
     q: Tensor | None  # [B, N + 1, V] float32
+    levels: int  # D, the deepest that a node can be
     ancestry: Tensor | None = None  # [B, N + 1, N + 1] bool, row n: n and what is above it
-    levels: int = 0  # D, the deepest that a node can be; 0: N
     by_leaf: bool = False
     expected: Tensor | None = None  # [B] float32, see `Trace.expected`
-    inner: tuple[Tensor, ...] = ()  # [n] int64 each, root first; nothing where it is not known
-
-    def __post_init__(self) -> None:
-        self.levels = self.levels or self.codes.shape[1] - 1
+    inner: tuple[Tensor, ...] = ()  # [n] int64 each, root first; nothing where they vary
 
 
 @dataclass(frozen=True)

@@ -17,23 +17,10 @@ from decoders.api.parts import AcceptRule, Drafter, Proposer, Tree, Verifier
 Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is charged to, function)
 
 
-class Run(Protocol):
-    """What an execution asks of the moving state of B images. Beyond it, it finds the tensors that
-    hang on it."""
-
-    record: Any  # whose ``codes`` say on which device the run is
-    watch: Any  # a decoders.loops.recording.Stopwatch
-    path: dict[str, str]  # phase -> "compiled" or "eager": written by the execution
-    pieces: Any  # what the execution runs in place of the loop's pieces; None: those
-
-    @property
-    def shape(self) -> Any:
-        """What decides the shapes of a step."""
-
-
 class Loop(Protocol):
-    """What an execution runs. Its step is a chain of *pieces*, functions of the run's state, each
-    given what the one before returned. Pieces have static shapes and never wait for the device."""
+    """What an execution runs. Its step is a chain of *pieces*, functions of the run's state
+    (`decoders.loops.start.DecodeState`), each given what the one before returned. Pieces have
+    static shapes and never wait for the device."""
 
     prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape
     # Names of pieces that are not compiled: what decides without tensors how a step goes on, as a

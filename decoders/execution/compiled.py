@@ -15,7 +15,7 @@ import subprocess
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,15 +25,12 @@ from torch import Tensor
 from decoders.api import Execution, Loop, Piece, Target, TextFeatures
 from decoders.cache import round_up
 from decoders.execution.eager import Eager, chain
-from decoders.execution.state import device_of, fill, signature_of, snapshot, step_in_place, tensors
+from decoders.execution.state import fill, signature_of, snapshot, step_in_place, tensors
 from decoders.places import compiled_folder, no_programs
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
 Outputs = Callable[..., Sequence[Any]]  # of a graph, for its inputs
-# (phase, piece, run, what the piece before returned) -> the piece compiled, or None where it is
-# not; and what it returned.
-Make = Callable[[str, Call, Any, tuple[Any, ...]], tuple[Call | None, tuple[Any, ...]]]
 # Products are operators of the kernel. What is left has none worth a second thread, which costs
 # more than it gains in the short loops, and twenty times a piece where the core is taken.
 CPU_OPTIONS: dict[str, Any] = {"cpp_wrapper": True, "cpp.threads": 1, "size_asserts": False}
@@ -108,7 +105,7 @@ class Compiled(Execution):
         return hidden
 
     def begin(self, loop: Loop, run: Any) -> Any:
-        if not compiles(device_of(run)):
+        if not compiles(run.record.codes.device):
             return Eager().begin(loop, run)
         run.path = {}
         if run.shape not in loop.prepared and not loop.uncompiled_pieces:
@@ -130,21 +127,31 @@ class Compiled(Execution):
         for phase, piece in loop.pieces():
             if piece.__name__ not in loop.uncompiled_pieces:
                 graphs = by_piece.setdefault((piece.__name__, state), {})
-                how = "eager" if None in graphs.values() else "compiled"
-                run.path[phase] = slower(run.path.get(phase), how)
-                piece = PieceBySignature(phase, piece, graphs, self.compiled)
+                if run.path.get(phase) != "eager":
+                    run.path[phase] = "eager" if None in graphs.values() else "compiled"
+                piece = partial(self.run_piece, phase, piece, graphs)
             pieces.append((phase, piece))
         return pieces
+
+    def run_piece(
+        self, phase: str, plain: Call, graphs: dict[Any, Call | None], run: Any, *carry: Any
+    ) -> tuple[Any, ...]:
+        """A piece, compiled for each signature of its input (`graphs`); None where it cannot be."""
+        key = signature_of(carry)
+        if key in graphs:
+            return (graphs[key] or plain)(run, *carry)
+        graphs[key], out = self.compiled(phase, plain, run, carry)
+        return out
 
     def compiled(
         self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
     ) -> tuple[Call | None, tuple[Any, ...]]:
         """A piece compiled by running it, or None where that fails, and what it returned. The run's
         path says how it runs."""
-        before = snapshot(run)
+        before, device = snapshot(run), run.record.codes.device
         try:
-            piece = self.piece(plain, device_of(run))
-            with compiling(device_of(run)):
+            piece = self.piece(plain, device)
+            with compiling(device):
                 return piece, piece(run, *carry)
         except FAILURES as error:
             warn(phase, error)
@@ -193,25 +200,6 @@ def warn(phase: str, error: Exception) -> None:
         phase,
         str(error).strip().partition("\n")[0],
     )
-
-
-def slower(one: str | None, other: str) -> str:
-    """The slower of two ways to run pieces of a phase."""
-    return other if one is None else min(one, other, key=("eager", "compiled").index)
-
-
-class PieceBySignature:
-    """A piece, compiled for each signature of its input (`graphs`); None where it cannot be."""
-
-    def __init__(self, phase: str, plain: Call, graphs: dict[Any, Call | None], make: Make) -> None:
-        self.phase, self.plain, self.graphs, self.make = phase, plain, graphs, make
-
-    def __call__(self, run: Any, *carry: Any) -> tuple[Any, ...]:
-        key = signature_of(carry)
-        if key in self.graphs:
-            return (self.graphs[key] or self.plain)(run, *carry)
-        self.graphs[key], out = self.make(self.phase, self.plain, run, carry)
-        return out
 
 
 def compiling(device: torch.device) -> Any:

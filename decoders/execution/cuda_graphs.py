@@ -8,9 +8,10 @@ A recorded step reads and writes fixed addresses. So the state of the first imag
 size) stays. Later images are prefilled into its caches; the rest of their state is copied into it
 before their first step. What a piece binds anew is copied back to where the next step reads it
 (`state.rebind`). Recording is done on the first image before its first timed step; its state, but
-for the caches, is copied before and put back after (`state.snapshot`). All graphs
-of a study share one memory pool (only one of them runs at a time) and one stream, whose libraries'
-workspaces then exist before the first recording, once.
+for the caches, is copied before (`state.snapshot`) and put back after every step that a recording
+takes, so that each of them is the image's first. All graphs of a study share one memory pool (only
+one of them runs at a time) and one stream, whose libraries' workspaces then exist before the first
+recording, once.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Execution, Loop, Piece, Target, TextFeatures
 from decoders.execution.compiled import Compiled, compiles
-from decoders.execution.state import device_of, fill, rebind, snapshot, step_in_place, tensors
+from decoders.execution.state import fill, rebind, snapshot, step_in_place, tensors
 
 WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
 
@@ -113,11 +114,14 @@ class Graphed(Execution):
         return recorded.carry
 
     def _record(self, loop: Loop, run: Any) -> Recorded:
-        before = snapshot(run)
+        before, device = snapshot(run), run.record.codes.device
         step_in_place(loop.pieces(), run)  # chooses and allocates what a trace must find
-        pieces = self._compiled(loop, run) if self._compiles(device_of(run)) else loop.pieces()
         fill(run, before)
-        replay, carry = self._capture(lambda: step_in_place(pieces, run), device_of(run))
+        pieces = self._compiled(loop, run) if self._compiles(device) else loop.pieces()
+        fill(run, before)
+        replay, carry = self._capture(
+            lambda: step_in_place(pieces, run), lambda: fill(run, before), device
+        )
         fill(run, before)
         run.watch.restart()
         return Recorded(replay, run, carry)
@@ -138,9 +142,10 @@ class Graphed(Execution):
         return pieces
 
     def _capture(
-        self, step: Callable[[], tuple[Any, ...]], device: torch.device
+        self, step: Callable[[], tuple[Any, ...]], undo: Callable[[], None], device: torch.device
     ) -> tuple[Callable[[], None], tuple[Any, ...]]:
-        """Records `step`: (what replays it, what it returned: rewritten by every replay)."""
+        """Records `step`, which `undo` takes back: (what replays it, what it returned: rewritten by
+        every replay)."""
         if device.type != "cuda":
             raise DecoderError(
                 f"a CUDA graph was asked for on {device}: use backend=cuda_graph on a CUDA device, "
@@ -153,6 +158,7 @@ class Graphed(Execution):
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
                 step()
+                undo()
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with capturing(graph, pool=self._pool.handle, stream=stream):

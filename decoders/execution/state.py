@@ -145,12 +145,6 @@ def signature_of(value: Any) -> Any:
     return tuple([(name, signature_of(one)) for name, one in members.items()])
 
 
-def device_of(run: Any) -> torch.device:
-    """The device that a run is on."""
-    codes: Tensor = run.record.codes
-    return codes.device
-
-
 def snapshot(root: Any) -> dict[str, Tensor]:
     """The tensors below `root` with those that `fill` reads copied, but for a cache's, the largest
     of all: nothing sees its slots before they are written again once the rest is put back."""
@@ -198,7 +192,8 @@ def fill(root: Any, values: dict[str, Tensor]) -> None:
 
 def rebind(root: Any, before: dict[str, Tensor]) -> None:
     """After a step: what it bound anew is copied into the tensor that stood there before, and that
-    one is put back, so that the next step finds its input where this one did.
+    one is put back, so that the next step finds its input where this one did. Raises DecoderError
+    for a tensor of another shape, and for one in a tuple.
 
     All are read before any is written: a new tensor may be a view of an old one.
     """
@@ -217,7 +212,14 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
     copies = [(slot, old, new.clone()) for slot, old, new in changed]
     for (owner, name), old, new in copies:
         old.copy_(new)
-        put(owner, name, old)
+        if isinstance(owner, tuple):
+            raise DecoderError(
+                "a step of static shape may not replace a tensor inside a tuple; keep it in a list"
+            )
+        if isinstance(owner, dict | list):
+            owner[name] = old  # type: ignore[index, call-overload]
+        else:
+            setattr(owner, str(name), old)
 
 
 def step_in_place(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
@@ -228,17 +230,3 @@ def step_in_place(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
         carry = piece(run, *carry)
     rebind(run, before)
     return carry
-
-
-def put(owner: Any, name: str | int, tensor: Tensor) -> None:
-    """Binds a tensor to a slot. Raises DecoderError for one in a tuple."""
-    if isinstance(owner, dict):
-        owner[name] = tensor
-    elif isinstance(owner, list):
-        owner[int(name)] = tensor
-    elif isinstance(owner, tuple):
-        raise DecoderError(
-            "a step of static shape may not replace a tensor inside a tuple; keep it in a list"
-        )
-    else:
-        setattr(owner, str(name), tensor)

@@ -135,6 +135,7 @@ class LookaheadSession(TreeSession):
             whole.depth[:, :size],
             whole.children[:, :size] * (whole.children[:, :size] < size),
             None if q is None else q[:, :size],
+            size - 1,
             above[:, :size, :size],
             inner=whole.inner[:-1],
         )

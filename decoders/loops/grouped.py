@@ -25,10 +25,10 @@ from torch import Tensor
 
 from decoders.api import CodeKind, DecoderError, Piece, TextFeatures
 from decoders.cache import CLOSED, additive_mask, cache_mask, round_up
-from decoders.distribution import code_logits, draw_distinct, probabilities
+from decoders.distribution import code_logits
 from decoders.loops.start import BatchLoop, DecodeState
 from decoders.models.grouped import Schedule
-from decoders.noise import TARGET_SLOT, Noise
+from decoders.noise import Noise
 
 NEVER = 2**31  # the turn of a slot that no query of an image sees
 
@@ -156,13 +156,7 @@ class Grouped(BatchLoop):
     def verify_and_commit(self, run: GroupState, drawn: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Draws and records the codes."""
         places = drawn.expand(len(logits), -1)  # [B, W]
-        p = probabilities(logits, self.sampling)
-        if self.sampling.greedy:
-            codes = logits.argmax(-1)
-        else:
-            u = run.noise.at(places.clamp_max(self.model.target.length), TARGET_SLOT)
-            codes = draw_distinct(p, u)[..., 0]
-        run.record.check(p[..., 0])
+        codes, _ = self.draw(run, logits, places.clamp_max(self.model.target.length))
         first = torch.arange(codes.shape[1], device=codes.device) >= len(drawn) - self.schedule.wide
         step = run.record.steps[:, None] + first  # [B, W], in which a code was drawn first
         run.record.put(places, codes, step=step)

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Generation, TextFeatures, Trace, VerifiedPairs
+from decoders.api import DecoderError, Draft, Generation, Trace, VerifiedPairs
 from decoders.cache import ancestry_of
 from decoders.noise import PAIR_SLOT, Noise
 
@@ -77,11 +76,6 @@ class Recorder:
         self.span = torch.arange(width, device=device)
         self.depths = (self.span + 1).to(torch.uint8)  # of a step's drafts
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
-
-    def write(self, start: Tensor, codes: Tensor, **fields: Tensor) -> None:
-        """codes and fields [B, width] at places start..start + width - 1, start [B]."""
-        span = self.span[: codes.shape[1]]
-        self.put(start[:, None] + span, codes, **fields)
 
     def put(self, places: Tensor, codes: Tensor, **fields: Tensor) -> None:
         """codes and fields [B, n] at any places [B, n] of the image, at most one code a place; what
@@ -165,34 +159,6 @@ def rows_at_once(images: int, rows: int | None, pairs: float = 0) -> int:
     return min(rows or images, images)
 
 
-def batch_by_batch(
-    text: TextFeatures,
-    noise: Noise,
-    rows: int | None,
-    pairs: float,
-    decode: Callable[[TextFeatures, Noise], Any],
-) -> Generation:
-    """All images, one batch of `rows` after the other, the last one filled up with copies: for
-    loops whose images are done in the same step, or wait for the slowest. decode: the finished run
-    of a batch. Raises DecoderError as `rows_at_once`."""
-    rows = rows_at_once(text.batch, rows, pairs)
-    images = [*range(text.batch)]
-    done, seconds, run = Finished(text.batch, rows), Counter[str](), None
-    for first in images[::rows]:
-        batch = images[first : first + rows]
-        filled = [*batch, *([batch[-1]] * (rows - len(batch)))]
-        whole = rows == text.batch
-        run = decode(text, noise) if whole else decode(text.rows(filled), noise.rows(filled))
-        done.take(batch, run.record, range(len(batch)))
-        done.steps += int(run.record.steps.max())
-        seconds.update(run.watch.seconds())
-    assert run is not None, "a batch has an image"
-    generation = done.generation(dict(seconds), run.path)
-    if run.pairs is not None:
-        generation.trace.pairs = run.pairs.pairs()
-    return generation
-
-
 class PairSampler:
     """Keeps (p, q, children) of visited nodes, about `pairs` of an image of `length` codes.
 
@@ -232,8 +198,8 @@ class PairSampler:
             None if column[0] is None else torch.cat(column)
             for column in zip(*self.parts, strict=True)
         ]
-        p, q, children, valid, depth, place, image = columns
-        return VerifiedPairs(p, q, children, valid, depth, place, self.levels, image)
+        *nodes, image = columns
+        return VerifiedPairs(*nodes, self.levels, image)
 
 
 def expected_codes(draft: Draft) -> Tensor | None:

@@ -53,13 +53,11 @@ class Speculative(BaseLoop):
     verifier: Verifier
 
     def __post_init__(self) -> None:
-        if self.proposer is None or self.verifier is None:
-            parts = {
-                "drafter and tree, or a proposer": self.proposer, "acceptance rule": self.verifier,
-            }  # fmt: skip
+        parts = {"drafter and tree, or a proposer": self.proposer, "acceptance rule": self.verifier}
+        if missing := [name for name, part in parts.items() if part is None]:
             raise DecoderError(
                 "speculative decoding needs a drafter, a tree and an acceptance rule; "
-                f"missing: {', '.join(k for k, v in parts.items() if v is None)}"
+                f"missing: {', '.join(missing)}"
             )
         self.proposer = completed(self.proposer, Proposer)
         self.verifier = completed(self.verifier, Verifier)
@@ -205,8 +203,8 @@ class Speculative(BaseLoop):
         relaxed = verified.relaxed.to(torch.uint8)  # [B, D], or also of a last code that is a draft
         drafts = F.pad(relaxed, (0, drafted.shape[1] - relaxed.shape[1])) + int(CodeKind.DRAFT)
         last = verified.bonus.to(torch.uint8) + int(CodeKind.CORRECTED)  # [B]
-        record.write(
-            run.length,
+        record.put(
+            run.length[:, None] + record.span,
             committed,
             kind=torch.where(drafted, drafts, last[:, None]),
             tv_shift=verified.tv_shift,
@@ -242,7 +240,7 @@ class Speculative(BaseLoop):
         are done. Places of images that are done are taken by the next ones; as long as some wait, a
         look comes as soon as another may be done."""
         lengths, size = run.length.tolist(), self.model.target.length
-        ended = [row for row, length in enumerate(lengths) if length == size and queue.holds(row)]
+        ended = [row for row, n in enumerate(lengths) if n == size and queue.on[row] is not None]
         if ended:
             self._require_finite(run)
             queue.take(run, ended)

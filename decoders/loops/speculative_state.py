@@ -46,17 +46,13 @@ class Queue:
 
     def __init__(self, text: TextFeatures, noise: Noise, rows: int) -> None:
         self.text, self.noise, self.done = text, noise, Finished(text.batch, rows)
-        self.on: list[int | None] = [*range(rows)]  # by row
+        self.on: list[int | None] = [*range(rows)]  # by row; None: it was taken off
         self.next = rows  # the first image that waits
         self.spare: Any = None  # a run of one image, in whose cache the next may begin
 
     @property
     def waiting(self) -> int:
         return self.text.batch - self.next
-
-    def holds(self, row: int) -> bool:
-        """Whether a row has an image that was not taken off it yet."""
-        return self.on[row] is not None
 
     def take(self, run: SpecState, rows: Sequence[int]) -> None:
         """The images on these rows are done."""

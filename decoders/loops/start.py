@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +27,7 @@ from decoders.api import (
 from decoders.cache import KVCache
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.execution.eager import Eager
-from decoders.loops.recording import PairSampler, Recorder, Stopwatch, batch_by_batch
+from decoders.loops.recording import Finished, PairSampler, Recorder, Stopwatch, rows_at_once
 from decoders.noise import TARGET_SLOT, Noise
 
 DECODING = threading.RLock()
@@ -46,16 +47,16 @@ def one_at_a_time(generate: Callable[..., Generation]) -> Callable[..., Generati
 
 @dataclass(kw_only=True)
 class DecodeState:
-    """The moving state of B images, of any loop. Its tensors are changed in place: an execution may
-    hold their addresses."""
+    """The moving state of B images, of any loop: a *run*. Its tensors are changed in place, and an
+    execution may hold the addresses of all that hang on it."""
 
     noise: Noise
     cache: KVCache
     record: Recorder
     watch: Stopwatch
     pairs: PairSampler | None = None  # None: no verified pairs are recorded
-    path: dict[str, str] = field(default_factory=dict)  # see `decoders.api.Trace`
-    pieces: Any = None  # see `decoders.api.Run`
+    path: dict[str, str] = field(default_factory=dict)  # `decoders.api.Trace`, by the execution
+    pieces: Any = None  # what the execution runs in place of the loop's pieces; None: those
 
     @property
     def shape(self) -> int:
@@ -122,9 +123,24 @@ class BatchLoop(BaseLoop):
     def generate(
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:
-        """See `decoders.api.Decoder`; a batch is decoded as a whole before the next one."""
-        decode = partial(self._decoded, pairs=pairs)
-        return batch_by_batch(text, noise.to(self.model.device), rows, pairs, decode)
+        """See `decoders.api.Decoder`: one batch of `rows` after the other, the last one filled up
+        with copies. Raises DecoderError for pairs of images that are not all decoded at once."""
+        rows, noise = rows_at_once(text.batch, rows, pairs), noise.to(self.model.device)
+        done, seconds, run = Finished(text.batch, rows), Counter[str](), None
+        for first in range(0, text.batch, rows):
+            batch = range(first, min(first + rows, text.batch))
+            filled: Any = slice(first, first + rows)
+            if len(batch) < rows:
+                filled = [*batch, *([batch[-1]] * (rows - len(batch)))]
+            run = self._decoded(text.rows(filled), noise.rows(filled), pairs)
+            done.take(batch, run.record, range(len(batch)))
+            done.steps += int(run.record.steps.max())
+            seconds.update(run.watch.seconds())
+        assert run is not None, "there is an image"
+        generation = done.generation(dict(seconds), run.path)
+        if run.pairs is not None:
+            generation.trace.pairs = run.pairs.pairs()
+        return generation
 
     def _decoded(self, text: TextFeatures, noise: Noise, pairs: float) -> Any:
         """The run of one batch, all of its codes chosen."""
@@ -135,6 +151,15 @@ class BatchLoop(BaseLoop):
                 run.pairs.offer(*visited)
         require_finite(run.record, self.title)
         return run
+
+    def draw(self, run: Any, logits: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Guided logits [B, n, V] -> the codes [B, n] at places [B, n], each by the number of its
+        place, and the laws that they came from."""
+        p = probabilities(logits, self.sampling)
+        run.record.check(p[..., 0])
+        if self.sampling.greedy:
+            return logits.argmax(-1), p
+        return draw_distinct(p, run.noise.at(places, TARGET_SLOT))[..., 0], p
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Any:
         """Prefill and the first code."""

@@ -23,7 +23,7 @@ from decoders.distribution import take
 from decoders.kinds import Within
 from decoders.loops.speculative import Speculative
 from decoders.loops.speculative_state import SpecState
-from decoders.noise import OWN_SLOT, sample
+from decoders.noise import PLUGIN_SLOT, sample
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
 from decoders.verify.token_verifier import TokenVerifier, Verdicts, at_node, children_of, path_to
 
@@ -78,7 +78,7 @@ class SkippingSession(TreeSession):
         """A path at random and the root behind it: codes [B, S], how many are taken [B], and the
         laws [B, S, V]: of a code the shares of leaves below its siblings, of the root the last."""
         (code, valid), above = children_of(tree), ancestry_of(tree)  # [B, N + 1, K], [.., N + 1]
-        u, leaf = noise.at(place, OWN_SLOT, 2), ~valid.any(-1)  # [B, 2], [B, N + 1]
+        u, leaf = noise.at(place, PLUGIN_SLOT, 2), ~valid.any(-1)  # [B, 2], [B, N + 1]
         rank = (u[:, :1] * leaf.sum(-1, keepdim=True)).long()
         path = path_to(tree, above, (leaf.cumsum(-1) <= rank).sum(-1), tree.levels)  # [B, D + 1]
         below = (leaf[..., None] & above).sum(1)  # [B, N + 1], leaves at or below

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from decoders.api import CodeKind, Piece, TextFeatures
 from decoders.cache import CLOSED, additive_mask, cache_mask, round_up
-from decoders.distribution import code_logits, draw_distinct, probabilities
+from decoders.distribution import code_logits
 from decoders.kinds import Within
 from decoders.loops.recording import PairSampler
 from decoders.loops.start import BatchLoop, DecodeState
-from decoders.noise import TARGET_SLOT, Noise
+from decoders.noise import Noise
 
 POLL = 8  # steps between looks at the images, at most, on an asynchronous device
 
@@ -159,13 +159,7 @@ class ZipAR(BatchLoop):
 
     def verify_and_commit(self, run: ZipState, opened: Tensor, logits: Tensor) -> tuple[Any, ...]:
         """Draws a code for each open lane, records and commits; what `PairSampler.offer` needs."""
-        p = probabilities(logits, self.sampling)
-        if self.sampling.greedy:
-            codes = logits.argmax(-1)
-        else:
-            u = run.noise.at(run.place, TARGET_SLOT)  # [B, K, 1]
-            codes = draw_distinct(p, u)[..., 0]
-        run.record.check(p[..., 0])
+        codes, p = self.draw(run, logits, run.place)
         return self.commit(run, codes, opened, p)
 
     def commit(self, run: ZipState, codes: Tensor, new: Tensor, p: Tensor) -> tuple[Any, ...]:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from decoders.api import Packed, TextFeatures
+from decoders.api import TextFeatures
 from decoders.cache import KVCache
 from decoders.distribution import take
 from decoders.models.attention import attention_bias, rope_at
@@ -23,7 +25,7 @@ class EagleNet(nn.Module):
 
     rope: Tensor
     code_tokens: Tensor | None
-    packed: Packed | None = None  # the layers and the matrix as an execution runs them
+    packed: Any = None  # see `decoders.api.Target`
 
     def __init__(self, cfg: TransformerConfig, input_norm: bool = False) -> None:
         super().__init__()

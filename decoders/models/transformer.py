@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.api import Packed, TextFeatures, guided
+from decoders.api import TextFeatures, guided
 from decoders.cache import KVCache
 from decoders.models.attention import attend, attention_bias, causal_mask, rope_at, rotate
 from decoders.models.parts import CaptionEmbedder, HeadNorm, LabelEmbedder, RMSNorm
@@ -142,7 +142,7 @@ class Transformer(nn.Module):
     rope: Tensor
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
     barred: Tensor | None  # see `barred_codes`
-    packed: Packed | None = None  # the layers and the matrix as an execution runs them
+    packed: Any = None  # see `decoders.api.Target`
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__()

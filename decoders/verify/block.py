@@ -20,7 +20,7 @@ from decoders.api import DecoderError, Draft, Verified
 from decoders.distribution import normalised, pick
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
 from decoders.verify.token_verifier import at_node
-from decoders.verify.whole_draft import WholeDraft, drawn_from, exactly_verified
+from decoders.verify.traversal import WholeDraft, drawn_from, exactly_verified
 
 
 class Block(WholeDraft):

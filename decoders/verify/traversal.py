@@ -20,12 +20,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import Draft, Verified
+from decoders.api import DecoderError, Draft, TargetProbs, Verified, Verifier
 from decoders.cache import ancestry_of
 from decoders.distribution import drop_sibling, normalised, pick
 from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
-from decoders.verify.token_verifier import at_node, children_of, path_to
-from decoders.verify.whole_draft import WholeDraft, drawn_from, exactly_verified
+from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier, at_node, children_of, path_to
+
+AT_TEMPERATURE_ZERO = TokenVerifier(Exact())
+
+
+class WholeDraft(Verifier):
+    """Judges a draft by the laws that it was drawn from, all nodes at once, so that drafts behind a
+    rejected one still count. That is how a subclass judges while sampling. Greedy decoding has
+    nothing to gain: the longest path of argmax codes is committed, as with the exact rule."""
+
+    resamples_noise = True
+
+    def __init__(self, model: Any = None) -> None:
+        del model  # it needs nothing from it
+
+    def verify(
+        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+    ) -> Verified:
+        """See `decoders.api.Verifier`. Raises DecoderError for deterministic children."""
+        if law.greedy:
+            return AT_TEMPERATURE_ZERO.verify(law, draft, noise, place, state)
+        return self.judge(law.p, draft, noise, place)
+
+    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Verified:
+        """As `verify`; p [B, N + 1, V]."""
+        raise NotImplementedError("a verifier of whole drafts says how it judges them")
 
 
 class Traversal(WholeDraft):
@@ -101,3 +126,20 @@ def turn(draft: Draft, above: Tensor) -> Tensor:
     earlier = siblings & (rank[:, :, None] > rank[:, None])
     ahead = (earlier * size[:, None]).sum(-1)  # [B, N + 1], nodes below earlier siblings
     return (above * ahead[:, None]).sum(-1) + size - 1
+
+
+def drawn_from(draft: Draft, name: str) -> Tensor:
+    """q [B, N + 1, V]. Raises DecoderError where the children are deterministic."""
+    if draft.q is None:
+        raise DecoderError(
+            f"{name} judges drafts by the law q that they were drawn from; these are deterministic "
+            "(a dynamic tree takes the likeliest codes) and have none; use a tree that draws its "
+            "children (tree=chain, tree=static), or acceptance=exact"
+        )
+    return draft.q
+
+
+def exactly_verified(nodes: Tensor, count: Tensor, last: Tensor, bonus: Tensor) -> Verified:
+    """Of an exact verifier: the TV shift is 0, no draft is accepted by a relaxed rule alone."""
+    none = torch.zeros(nodes.shape, device=nodes.device)  # [B, D + 1]
+    return Verified(nodes, count, last, bonus, none, none, none[:, 1:].bool())

@@ -258,7 +258,7 @@ def _pairs(each: int, batch: int) -> VerifiedPairs:
     children = torch.arange(2).repeat(len(p), 1)
     image = torch.arange(batch).repeat_interleave(each)
     valid = torch.ones_like(children, dtype=torch.bool)
-    return VerifiedPairs(p, None, children, valid, image=image)
+    return VerifiedPairs(p, None, children, valid, 0 * image, 0 * image, 1, image)
 
 
 def _hash(text: str) -> int:

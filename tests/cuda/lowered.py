@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -62,34 +63,17 @@ class Binary:
 Kernel = Binary | str  # or why there is none
 
 
-class Driver:
-    """What Triton asks of a driver before it compiles."""
-
-    def __init__(self, target: GPUTarget) -> None:
-        self.target = target
-
-    def get_current_target(self) -> GPUTarget:
-        return self.target
-
-    def get_current_device(self) -> int:
-        return hash(self.target)  # by which Triton keeps what it has compiled
-
-    def get_current_stream(self, *_: Any) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> torch.device:
-        return torch.device("cuda", 0)
-
-    def map_python_to_cpp_type(self, kind: str) -> str:
-        return kind
-
-    def is_active(self) -> bool:
-        return True
-
-
 def targeting(target: GPUTarget) -> Any:
-    """A context in which Triton finds a device."""
-    return mock.patch.object(triton.runtime.driver, "_active", Driver(target))
+    """A context in which Triton finds a device: what it asks of a driver before it compiles."""
+    driver = SimpleNamespace(
+        get_current_target=lambda: target,
+        get_current_device=lambda: hash(target),  # by which Triton keeps what it has compiled
+        get_current_stream=lambda *_: 0,
+        get_active_torch_device=lambda: torch.device("cuda", 0),
+        map_python_to_cpp_type=lambda kind: kind,
+        is_active=lambda: True,
+    )
+    return mock.patch.object(triton.runtime.driver, "_active", driver)
 
 
 def binary(kernel: Any, name: str) -> Binary:
@@ -99,11 +83,11 @@ def binary(kernel: Any, name: str) -> Binary:
         file.write(kernel.asm["cubin"])
         file.flush()
         run = [tool, "--dump-resource-usage", file.name]
-        said = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    found = USED.search(said)
-    if found is None:
-        raise ValueError(f"expected REG, STACK and LOCAL of {name} from cuobjdump, found {said!r}")
-    registers, stack, local = map(int, found.groups())
+        text = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    hits = USED.search(text)
+    if hits is None:
+        raise ValueError(f"expected REG, STACK and LOCAL of {name} from cuobjdump, found {text!r}")
+    registers, stack, local = map(int, hits.groups())
     return Binary(name, registers, stack + local, kernel.metadata.shared)
 
 
@@ -196,7 +180,7 @@ def _copies(node: Any, lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
         for name, x in lowered.graph_inputs.items()
         if hasattr(x, "get_size") and tuple(map(int, x.get_size())) in caches
     }
-    found = []
+    copies = []
     for one in node.get_nodes():
         used = one.read_writes.reads | one.read_writes.writes
         names = {lowered.scheduler.mutation_real_name.get(dep.name, dep.name) for dep in used}
@@ -204,40 +188,40 @@ def _copies(node: Any, lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
         if isinstance(one, ExternKernelSchedulerNode):
             kernel = str(getattr(one.node, "python_kernel_name", None) or type(one.node).__name__)
             if touched and ATTENTION not in kernel:
-                found.append(f"{kernel} of {touched}")
+                copies.append(f"{kernel} of {touched}")
         elif not isinstance(one, NopKernelSchedulerNode):
             size = math.prod(int(each) for part in one.get_ranges() for each in part)
-            found += [f"{one.get_name()} of {x}" for x in touched if 2 * size >= inputs[x]]
-    return found
+            copies += [f"{one.get_name()} of {x}" for x in touched if 2 * size >= inputs[x]]
+    return copies
 
 
 @dataclass
 class Compiler:
     """Lowers a graph once and compiles a kernel once, whichever steps they are part of.
 
-    pieces: by graph and card, what `Lowered` found; known: by source and card.
+    pieces: by graph and card, what `Lowered` gives; binaries: by source and card.
     """
 
     pieces: dict[str, tuple[list[Kernel], list[str]]] = field(default_factory=dict)
-    known: dict[tuple[str, int], Kernel] = field(default_factory=dict)
+    binaries: dict[tuple[str, int], Kernel] = field(default_factory=dict)
 
     def step(self, name: str, sampling: Sampling, card: Card = HOPPER, layers: int = 1) -> Step:
         """A step of the decoder `name` of conf/decoder, at LlamaGen-XL's sizes with so many layers,
         in bfloat16 at batch 1 with guidance."""
         with fake(), targeting(GPUTarget("cuda", card.cc, 32)):
-            found = step(fake_model(layers), spec_of(name), sampling, partial(Lowered, self, card))
+            pieces = step(fake_model(layers), spec_of(name), sampling, partial(Lowered, self, card))
         return Step(
-            [kernel for piece in found for kernel in piece.kernels],
-            [copy for piece in found for copy in piece.copies],
+            [kernel for piece in pieces for kernel in piece.kernels],
+            [copy for piece in pieces for copy in piece.copies],
         )
 
     def generated(self, name: str, source: str, card: Card) -> Kernel:
         """A kernel that Inductor wrote, in the first of its configurations that fits the card and
         spills nothing, as Inductor would choose among them."""
         key = source.replace(name, "triton_"), card.cc
-        if key not in self.known:
-            self.known[key] = self._compiled(name, source, card)
-        return self.known[key]
+        if key not in self.binaries:
+            self.binaries[key] = self._compiled(name, source, card)
+        return self.binaries[key]
 
     def _compiled(self, name: str, source: str, card: Card) -> Kernel:
         import torch._inductor.runtime.triton_heuristics as heuristics
@@ -249,28 +233,23 @@ class Compiler:
             for what in ("set_driver_to_gpu", "set_driver_to_cpu"):
                 stack.enter_context(mock.patch.object(helpers, what, lambda *_: None))
             stack.enter_context(mock.patch.object(heuristics.log, "exception"))  # returned instead
-            compiled = stack.enter_context(mock.patch("triton.compile", Kept(triton.compile)))
+            compiled, compile = [], triton.compile
+
+            def noting(*given: Any, **options: Any) -> Any:
+                compiled.append(compile(*given, **options))
+                return compiled[-1]
+
+            stack.enter_context(mock.patch("triton.compile", noting))
             tuner = getattr(PyCodeCache.load(source), name)
             for configuration in tuner.configs:
                 try:
                     tuner._precompile_config(configuration)
                 except FAILURES as error:
                     return f"{name}: {_line(error)}"
-                made = binary(compiled.last, name)
-                if made.reason(card) is None:
+                result = binary(compiled[-1], name)
+                if result.reason(card) is None:
                     break
-        return made
-
-
-class Kept:
-    """A function that remembers what it returned last."""
-
-    def __init__(self, function: Any) -> None:
-        self.function, self.last = function, None
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        self.last = self.function(*args, **options)
-        return self.last
+        return result
 
 
 def _line(error: Exception) -> str:

@@ -124,13 +124,13 @@ def step(
     calls = [(PrefillPiece(target, copies).hidden, (_text(model), small))]
     steps = zip(loop.pieces(), carries[:-1], strict=True)
     calls += [(piece, (run, *carry)) for (_, piece), carry in steps]
-    found = []  # behind an eager step, as in a recorded one: what is chosen once is chosen
+    backends = []  # behind an eager step, as in a recorded one: what is chosen once is chosen
     for piece, given in calls:
         torch._dynamo.reset()
-        found.append(backend(caches))
-        torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=found[-1])(*given)
+        backends.append(backend(caches))
+        torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=backends[-1])(*given)
     torch._dynamo.reset()
-    return found
+    return backends
 
 
 def _text(model: ImageModel) -> TextFeatures:
@@ -183,8 +183,8 @@ def pretend(stack: ExitStack, card: Card = HOPPER) -> None:
     }
     for name, answer in answers.items():
         stack.enter_context(mock.patch(f"torch.cuda.{name}", answer))
-    made = classmethod(lambda *_: properties)
-    stack.enter_context(mock.patch.object(DeviceProperties, "create", made))
+    create = classmethod(lambda *_: properties)
+    stack.enter_context(mock.patch.object(DeviceProperties, "create", create))
     given = staticmethod(lambda *_: device)
     stack.enter_context(mock.patch.object(CudaInterface, "get_device_properties", given))
     stack.enter_context(config.patch(compile_threads=1, pattern_matcher=False, **CUDA_OPTIONS))
@@ -198,7 +198,7 @@ def _chosen() -> Callable[..., Any]:
     select = AlgorithmSelectorCache.__call__
 
     def chosen(self: Any, name: str, choices: list[Any], *args: Any, **options: Any) -> Any:
-        own = [choice for choice in choices if isinstance(choice, TritonTemplateCaller)]
-        return select(self, name, (own or choices)[:1], *args, **options)
+        triton = [choice for choice in choices if isinstance(choice, TritonTemplateCaller)]
+        return select(self, name, (triton or choices)[:1], *args, **options)
 
     return chosen

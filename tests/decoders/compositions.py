@@ -8,12 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import ImageModel, Prefill, Sampling, TextFeatures
+from decoders.api import Generation, ImageModel, Prefill, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution.compiled import Compiled
+from decoders.loops.speculative import Speculative
 from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.transformer import cast
+from decoders.noise import Noise
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.tiny.bundle import TARGETS
+from decoders.verify.exact import Exact
+from decoders.verify.token_verifier import TokenVerifier
 
 EAGLE = PartSpec("decoders.propose.drafters.eagle.Eagle")
 LOOP = PartSpec("decoders.loops.speculative.Speculative")
@@ -35,12 +40,41 @@ SPECS = {
 # Drafters with a class and weights of their own, here untrained; in conf/drafter by these names.
 CLASSES = ("Eagle3", "Hawk", "Chimera", "Glide", "Falcon", "Griffin", "SpecDec", "Free", "Medusa")
 PATHS = {name: f"decoders.propose.drafters.{name.lower()}.{name}" for name in CLASSES}
-OWN = {
+DRAFTER_SPECS = {
     name.lower(): DecoderSpec(name.lower(), LOOP, PartSpec(PATHS[name]), STATIC, EXACT)
     for name in CLASSES[:-1]
 }
 SMALLER = {"free": ', "drafter.layers=1"'}  # for targets of one layer
-WITH = [f"{name} with {drafter}" for drafter in OWN for name in ("sd_chain", "lantern_pp")]
+WITH = [
+    f"{name} with {drafter}" for drafter in DRAFTER_SPECS for name in ("sd_chain", "lantern_pp")
+]
+
+
+def part(path: str, **options: Any) -> PartSpec:
+    """A class of `decoders` and its settings."""
+    return PartSpec(f"decoders.{path}", options)
+
+
+def drafting(
+    model: ImageModel, drafter: Any, tree: Any, rule: Any = None, sampling: Sampling | None = None
+) -> Speculative:
+    """A drafter on a tree under a rule, the exact one where none is given."""
+    verifier = TokenVerifier(rule or Exact())
+    return Speculative(model, sampling or Sampling(cfg=2.0), TreeProposer(drafter, tree), verifier)
+
+
+def images(decoder: Any, prompts: list[str], seed: int = 3, **given: Any) -> Generation:
+    """What a decoder makes of prompts, whose noise they name."""
+    model = decoder.model
+    noise = Noise.for_prompts(seed, prompts, model.target.length)
+    return decoder.generate(model.text.encode(prompts), noise, **given)
+
+
+def require_same(one: Any, other: Any, *fields: str) -> None:
+    """Two generations have the same codes and these fields of their traces."""
+    assert torch.equal(one.codes, other.codes)
+    for name in fields:
+        assert torch.equal(getattr(one.trace, name), getattr(other.trace, name)), name
 
 
 class Traced(Compiled):
@@ -60,32 +94,32 @@ def prefilled(
 
 
 def grouped_config(model: ImageModel, name: str) -> GroupedConfig:
-    """The shape of the model's own target with the schedule of another; an odd side has no 2 x 2
+    """The shape of the model's target with the schedule of another; an odd side has no 2 x 2
     regions."""
-    own = TARGETS[name] | ({"order": "raster"} if model.target.cfg.grid % 2 else {})
-    return GroupedConfig(**asdict(model.target.cfg) | own)
+    schedule = TARGETS[name] | ({"order": "raster"} if model.target.cfg.grid % 2 else {})
+    return GroupedConfig(**asdict(model.target.cfg) | schedule)
 
 
 def with_targets(model: ImageModel) -> ImageModel:
-    """A random model with the other targets beside its own, which share its weights."""
-    found, own = {}, model.target
+    """A random model with the other targets beside its usual one, whose weights they share."""
+    targets, usual = {}, model.target
     for name in TARGETS:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             target: Any = Grouped(grouped_config(model, name))
-        weights = target.state_dict() | own.state_dict()
+        weights = target.state_dict() | usual.state_dict()
         weights["tok_embeddings.weight"] = torch.cat(
-            [own.tok_embeddings.weight, target.tok_embeddings.weight[own.vocab_size :]]
+            [usual.tok_embeddings.weight, target.tok_embeddings.weight[usual.vocab_size :]]
         )
         target.load_state_dict(weights)
-        found[name] = cast(target.eval().requires_grad_(False), model.device, model.dtype)
-    return replace(model, targets=found)
+        targets[name] = cast(target.eval().requires_grad_(False), model.device, model.dtype)
+    return replace(model, targets=targets)
 
 
 def entry(name: str) -> str:
     """A study's entry: a decoder of conf/decoder, or as `sd_chain with hawk` one with a drafter of
     conf/drafter, untrained."""
     name, _, drafter = name.partition(" with ")
-    drafter = drafter or (name if name in OWN else "")  # a decoder on a drafter of its name
+    drafter = drafter or (name if name in DRAFTER_SPECS else "")  # on a drafter of its name
     words = f'["drafter={drafter}", "drafter.checkpoint=null"{SMALLER.get(drafter, "")}]'
     return f"{{decoder: {name}, overrides: {words}}}" if drafter else name

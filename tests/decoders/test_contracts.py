@@ -53,7 +53,9 @@ class Watching:
         here = torch.arange(self.nodes + 1).expand(rows, -1)  # [B, W + 1]
         below = F.pad(here[:, 1:], (0, 1))[..., None]  # [B, W + 1, 1]
         every = torch.cat([root, codes], 1)
-        return Draft(every, (here - 1).clamp_min(0), here, below, F.pad(q, (0, 0, 0, 1)))
+        return Draft(
+            every, (here - 1).clamp_min(0), here, below, F.pad(q, (0, 0, 0, 1)), self.depth
+        )
 
 
 class Noting(Exact):
@@ -78,19 +80,19 @@ def test_a_proposer_is_shown_the_image_so_far_and_a_rule_its_place(how):
     begins = loop.proposer.begin
     loop.proposer.begin = lambda start: sessions.append(begins(start)) or sessions[-1]
     names = [f"image {i}" for i in range(16)]
-    made = loop.generate(model.text.encode(names), Noise.for_prompts(1, names, size))
+    generation = loop.generate(model.text.encode(names), Noise.for_prompts(1, names, size))
     met = max((s.met for s in sessions), key=len)
-    assert len(met) == made.trace.target_calls.max()
+    assert len(met) == generation.trace.target_calls.max()
     places = loop.verifier.rule.places
     for (image, start, count), place in zip(met, places, strict=True):
         ends = (start + count).clamp_max(size)
         assert torch.equal(place, ends)
-        known = torch.arange(size) < ends[:, None]
-        assert torch.equal(image[:, :size][known], made.codes[known])
+        committed = torch.arange(size) < ends[:, None]
+        assert torch.equal(image[:, :size][committed], generation.codes[committed])
     last_start, last_count = met[-1][1:]
     done = last_start + last_count >= size
     assert done.any() and not done.all()
-    assert (last_start[made.trace.target_calls < len(met) - 1] == size).all()
+    assert (last_start[generation.trace.target_calls < len(met) - 1] == size).all()
 
 
 @pytest.mark.parametrize(

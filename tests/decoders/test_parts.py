@@ -13,9 +13,9 @@ from decoders.models.small import random_model
 
 def test_guidance():
     logits = torch.tensor([[[1.0, 2.0]], [[3.0, 1.0]]], dtype=torch.bfloat16)
-    found = guided(logits, 3.0)
-    assert found.dtype == torch.float32
-    assert found.tolist() == [[[3 + 3 * (1 - 3), 1 + 3 * (2 - 1)]]]
+    result = guided(logits, 3.0)
+    assert result.dtype == torch.float32
+    assert result.tolist() == [[[3 + 3 * (1 - 3), 1 + 3 * (2 - 1)]]]
     assert torch.equal(guided(logits, 1.0), logits.float())
 
 
@@ -75,11 +75,11 @@ def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, mo
     (tmp_path / "a_drafter_of_mine.py").write_text("import nothing_of_the_kind\n")
     with pytest.raises(DecoderError) as error:
         resolve("a_drafter_of_mind.Marginal")
-    said = str(error.value)
-    assert "cannot import 'a_drafter_of_mind'" in said
-    assert "did you mean 'a_drafter_of_mine'" in said
-    assert f"Looked in {tmp_path}" in said and "site-packages" not in said
-    assert "a folder with a_drafter_of_mind.py is looked in too with PYTHONPATH=DIR" in said
+    message = str(error.value)
+    assert "cannot import 'a_drafter_of_mind'" in message
+    assert "did you mean 'a_drafter_of_mine'" in message
+    assert f"Looked in {tmp_path}" in message and "site-packages" not in message
+    assert "a folder with a_drafter_of_mind.py is looked in too with PYTHONPATH=DIR" in message
     with pytest.raises(
         DecoderError, match=r"a_drafter_of_mine.*nothing_of_the_kind.*mend the file"
     ):
@@ -97,12 +97,12 @@ def test_an_unknown_option_names_its_nearest_and_all():
 
 
 @pytest.mark.parametrize(
-    ("found", "change"),
+    ("name", "change"),
     [("width", {"width": 16}), ("vocab", {"vocab": 9}), ("length", {"grid": 3})],
 )
-def test_a_drafter_of_another_target_is_refused(found, change):
+def test_a_drafter_of_another_target_is_refused(name, change):
     target, other = random_model(vocab=8), random_model(**{"vocab": 8, **change})
     target.drafters["eagle"] = other.drafters["eagle"]
     part = PartSpec("decoders.propose.drafters.eagle.Eagle")
-    with pytest.raises(DecoderError, match=f"do not fit: {found}: drafter"):
+    with pytest.raises(DecoderError, match=f"do not fit: {name}: drafter"):
         build_part(part, target)

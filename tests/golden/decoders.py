@@ -58,14 +58,14 @@ def generated(model: ImageModel, name: str, sampling: str) -> dict[str, list[lis
     generator = torch.Generator().manual_seed(5)
     size = (len(PROMPTS), model.target.length + OVERRUN, SLOTS)
     noise = Noise(torch.rand(size, generator=generator))
-    made = decoder.generate(model.text.encode(PROMPTS), noise)
-    return {"codes": made.codes.tolist(), "accepted": made.trace.accepted.tolist()}
+    generation = decoder.generate(model.text.encode(PROMPTS), noise)
+    return {"codes": generation.codes.tolist(), "accepted": generation.trace.accepted.tolist()}
 
 
 def write() -> None:
     model = small()
-    found = {f"{n} | {s}": generated(model, n, s) for n in ALL for s in SAMPLINGS}
-    lines = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in found.items()]
+    entries = {f"{n} | {s}": generated(model, n, s) for n in ALL for s in SAMPLINGS}
+    lines = [f" {json.dumps(k)}: {json.dumps(v)}" for k, v in entries.items()]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -1,6 +1,6 @@
-"""A step as a CUDA graph: the codes of an eager one, one launch, no synchronisation."""
+"""A step as a CUDA graph: the cases of recorded steps on a real card, one launch, no
+synchronisation."""
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from decoders.api import Sampling
-from decoders.compose import build_decoder
 from decoders.execution import execution
-from decoders.models.small import random_model
 from decoders.noise import Noise
-from tests.decoders.execution.test_backends import PROMPTS, SPECS, assert_same
+from tests.decoders.compositions import SPECS, images
+from tests.decoders.execution import test_backends as backends
+from tests.decoders.execution.test_recorded_graphs import *  # noqa: F403
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -29,32 +28,21 @@ def without_waits() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def made(name: str, mode: str, temperature: float) -> tuple[Any, list[Any]]:
-    model = random_model(vocab=16, grid=4, device="cuda")
-    model = dataclasses.replace(model, execution=execution(mode))
-    decoder = build_decoder(model, SPECS[name], Sampling(temperature=temperature, cfg=2.0))
-    out = []
-    for prompts in PROMPTS:
-        noise = Noise.for_prompts(3, prompts, model.target.length)
-        out.append(decoder.generate(model.text.encode(prompts), noise))
-    return decoder, out
-
-
-@pytest.mark.parametrize("mode", ["graph", "compile"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", SPECS)
-def test_codes_are_those_of_the_eager_step(name: str, temperature: float, mode: str) -> None:
-    assert_same(made(name, mode, temperature)[1], made(name, "eager", temperature)[1])
+def test_codes_of_compiled_steps_are_those_of_eager_ones(name: str, temperature: float) -> None:
+    """Those of recorded ones: `tests.decoders.execution.test_recorded_graphs`, on this card."""
+    backends.require_eager(execution("compile"), SPECS[name], temperature, device="cuda")
 
 
 def standing(name: str, mode: str) -> tuple[Any, Any]:
     """A decoder that has run, and a run of an image that has begun."""
-    decoder, _ = made(name, mode, 1.0)
+    decoder = backends.built(execution(mode), SPECS[name], device="cuda")
+    images(decoder, ["a b"])
     model = decoder.model
     noise = Noise.for_prompts(4, ["x"], model.target.length).to(model.device)
-    with torch.inference_mode():
-        run = decoder.begin(model.text.encode(["x"]), noise, *([0] if name != "ar" else []))
-        run = decoder.execution.begin(decoder, run)
+    run = decoder.begin(model.text.encode(["x"]), noise, *([0] if name != "ar" else []))
+    run = decoder.execution.begin(decoder, run)
     torch.cuda.synchronize()
     return decoder, run
 

@@ -26,9 +26,9 @@ def test_generate_compiles_with_its_static_cache():
     greedy = Sampling(temperature=0.0, cfg=2.0)
     text, noise = model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 16)
     expected = build_decoder(model, AR, greedy).generate(text, noise).codes
-    made = Generate(model, greedy, cache="compiled")
+    decoder = Generate(model, greedy, cache="compiled")
     for _ in range(3):  # compiling, recording, replaying
-        assert torch.equal(made.generate(text, noise).codes, expected)
+        assert torch.equal(decoder.generate(text, noise).codes, expected)
 
 
 def test_a_batch_that_does_not_fit_is_a_row_and_the_next_one_runs(tmp_path):

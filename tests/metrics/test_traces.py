@@ -70,6 +70,9 @@ class PairRule(ExactRule):
     greedy = test
 
 
+STOOD = torch.zeros(5).long(), torch.zeros(5).long(), 1, torch.zeros(5).long()  # no rule asks
+
+
 def pairs(stochastic: bool, count: int = 5, children: int = 3, seed: int = 0) -> VerifiedPairs:
     g = torch.Generator().manual_seed(seed)
     p = torch.rand(count, V, generator=g).softmax(-1)
@@ -81,7 +84,7 @@ def pairs(stochastic: bool, count: int = 5, children: int = 3, seed: int = 0) ->
     valid = torch.ones(count, children, dtype=torch.bool)
     valid[0, 1:] = False
     valid[1:2] = False
-    return VerifiedPairs(p, q, tested, valid)
+    return VerifiedPairs(p, q, tested, valid, *STOOD)
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
@@ -121,7 +124,7 @@ class NoNumber(ExactRule):
 def test_no_pairs_give_no_figures_and_what_is_no_number_an_error(stochastic):
     made = pairs(stochastic)
     q = None if made.q is None else made.q[:0]
-    empty = VerifiedPairs(made.p[:0], q, made.children[:0], made.valid[:0])
+    empty = VerifiedPairs(made.p[:0], q, made.children[:0], made.valid[:0], *STOOD)
     assert [figures.shape for figures in output_tv(ExactRule(), empty)] == [(0,)] * 3
     with pytest.raises(MetricError, match="answers NaN"):
         output_tv(NoNumber(), made)

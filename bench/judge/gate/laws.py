@@ -216,7 +216,7 @@ def loop_check(case: GateCase, trace: Trace) -> CheckResult:
     """The bound that the loop recorded at a node is the rule's for one of its drafts, at that depth
     and place."""
     pairs, rule, gap = trace.pairs, case.rule(case.model(LONG)), 0.0
-    if pairs is None or pairs.image is None or pairs.place is None or pairs.depth is None:
+    if pairs is None:
         return CheckResult("loop")
     compared = range(0, len(pairs.p), -(-len(pairs.p) // BOUNDS))
     for i in compared:

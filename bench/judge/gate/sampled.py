@@ -123,9 +123,9 @@ def root_drafts(
     """(q [m, V], codes [m]) of the first draft under every root, or of those at one place. Its
     number has decided nothing before, so it is drawn from q whatever came earlier."""
     for pairs in (one.trace.pairs for one in sample):
-        if pairs is not None and pairs.q is not None and pairs.depth is not None:
+        if pairs is not None and pairs.q is not None:
             root = pairs.depth == 0
-            if place is not None and pairs.place is not None:
+            if place is not None:
                 root &= pairs.place == place
             q = pairs.q[root].double()
             yield q / q.sum(-1, keepdim=True), pairs.children[root, 0]

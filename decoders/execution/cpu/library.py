@@ -43,8 +43,8 @@ def compiler() -> tuple[str, ...] | None:
     except ValueError:  # a quote that is not closed
         return None
     for program, *words in (named,) if named else ([name] for name in COMPILERS):
-        if found := shutil.which(program):
-            return found, *words
+        if path := shutil.which(program):
+            return path, *words
     return None
 
 

@@ -113,7 +113,7 @@ class Shape:
         parent, depth = self.parent.expand(batch, -1), self.depth.expand(batch, -1)
         above = self.ancestry.expand(batch, -1, -1)
         inner = tuple(level.parents for level in self.levels)
-        return Draft(codes, parent, depth, children, q, above, len(self.levels), inner=inner)
+        return Draft(codes, parent, depth, children, q, len(self.levels), above, inner=inner)
 
 
 class Static(Tree):
@@ -132,8 +132,6 @@ class Static(Tree):
         self.depth = max(len(path) for path in self.paths)
         self.branching = 1 + max(path[-1] for path in self.paths)
         self.session_nodes = self.nodes
-        levels = [sum(len(p) == d for p in {q[:-1] for q in self.paths}) for d in range(self.depth)]
-        self.wide = max(levels) > 1  # several nodes of one level have children
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
         self._shape: Shape | None = None

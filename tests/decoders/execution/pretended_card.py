@@ -43,7 +43,7 @@ class Graph:
         self.held: dict[int, Any] = {}  # storages that the operators read or write, by address
         self.aliases: list[Tensor] = []  # of the operators' tensors
         self.mine: Counter[int] = Counter()  # aliases on each
-        self.made: set[int] = set()  # those allocated while recording
+        self.new: set[int] = set()  # those allocated while recording
         self.before: dict[int, Any] = {}  # what those of others held before they were written
         self.broken = False
 
@@ -54,17 +54,17 @@ class Graph:
         if func._schema.is_mutable:
             for x in given:
                 storage = x.untyped_storage()
-                if storage._cdata not in self.made and storage._cdata not in self.before:
+                if storage._cdata not in self.new and storage._cdata not in self.before:
                     self.before[storage._cdata] = storage.clone()
-        kept = tree_map(self._alias, (args, kwargs))
+        aliased = tree_map(self._alias, (args, kwargs))
         out = func(*args, **kwargs)
         fresh = []
         for place, x in enumerate(tree_flatten(out)[0]):
             if isinstance(x, Tensor) and x.untyped_storage()._cdata not in inputs:
-                self.made.add(x.untyped_storage()._cdata)
+                self.new.add(x.untyped_storage()._cdata)
                 fresh.append((place, self._alias(x)))
         if "empty" not in func._schema.name:  # that only allocates, which replays do not
-            self.calls.append((func, *kept, fresh))
+            self.calls.append((func, *aliased, fresh))
         return out
 
     def _alias(self, x: Any) -> Any:
@@ -81,23 +81,23 @@ class Graph:
         for where, storage in self.before.items():
             self.held[where].copy_(storage)
         self.before.clear()
-        for where in self.made:
+        for where in self.new:
             self.held[where].fill_(0xFF)
 
     def _used(self, where: int) -> bool:
         """Whether anything but this object holds the storage."""
-        own = self.mine[where] + 1  # and the one in `held`
-        return torch._C._storage_Use_Count(where) > own
+        uses = self.mine[where] + 1  # and the one in `held`
+        return torch._C._storage_Use_Count(where) > uses
 
     def replay(self) -> None:
         with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-            for where in self.held.keys() - self.made:
+            for where in self.held.keys() - self.new:
                 assert self._used(where), "a replay reads memory that was freed"
             for func, args, kwargs, fresh in self.calls:
                 out = tree_flatten(func(*args, **kwargs))[0]
                 for place, x in fresh:
                     x.copy_(out[place])
-            for where in self.made:
+            for where in self.new:
                 if not self._used(where):
                     self.held[where].fill_(0xFF)
 

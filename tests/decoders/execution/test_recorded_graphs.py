@@ -14,47 +14,42 @@ import torch
 
 from decoders.api import DecoderError, Sampling
 from decoders.cache import KVCache
-from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution import execution
 from decoders.models.small import random_model
-from decoders.noise import Noise
 from tests.decoders.compositions import (
     CHAIN,
+    DRAFTER_SPECS,
     DYNAMIC,
     EAGLE,
     EXACT,
     LOOP,
-    OWN,
     SPECS,
     STATIC,
+    images,
+    part,
     with_targets,
 )
 from tests.decoders.execution.pretended_card import pretended
-from tests.decoders.execution.test_backends import assert_same
+from tests.decoders.execution.test_backends import PAIRS, assert_same
 
-
-def of(path: str, **options: Any) -> PartSpec:
-    return PartSpec(f"decoders.{path}", options)
-
-
-LANTERN = of("verify.lantern.Lantern", k=3, delta=0.3)
-RELEASED = of("verify.lantern.LanternPP", k=3, lam=3.0, residual="released")
+LANTERN = part("verify.lantern.Lantern", k=3, delta=0.3)
+RELEASED = part("verify.lantern.LanternPP", k=3, lam=3.0, residual="released")
+BLOCK, TRAVERSAL = part("verify.block.Block"), part("verify.traversal.Traversal")
+JACOBI = part("propose.jacobi.Jacobi", window=6)
+PAC = part("propose.pac.Pac", window=8, candidates=2)
 # Of every kind of loop, drafter, tree, proposer and verifier.
-RECORDED = SPECS | OWN | {
+RECORDED = SPECS | DRAFTER_SPECS | {
     "lantern": DecoderSpec("lantern", LOOP, EAGLE, CHAIN, LANTERN),
     "released": DecoderSpec("released", LOOP, EAGLE, STATIC, RELEASED),
     "released, deterministic": DecoderSpec("released", LOOP, EAGLE, DYNAMIC, RELEASED),
-    "sjd": DecoderSpec("sjd", LOOP, None, None, EXACT, of("propose.jacobi.Jacobi", window=6)),
-    "pac": DecoderSpec(
-        "pac", LOOP, None, None, EXACT, of("propose.pac.Pac", window=8, candidates=2)
-    ),
-    "block": DecoderSpec("block", LOOP, EAGLE, CHAIN, of("verify.block.Block")),
-    "traversal": DecoderSpec("traversal", LOOP, EAGLE, STATIC, of("verify.traversal.Traversal")),
-    "zipar": DecoderSpec("zipar", of("loops.zipar.ZipAR", window=2)),
-    "coral": DecoderSpec("coral", of("loops.grouped.Grouped", target="coral")),
+    "sjd": DecoderSpec("sjd", LOOP, acceptance=EXACT, proposer=JACOBI),
+    "pac": DecoderSpec("pac", LOOP, acceptance=EXACT, proposer=PAC),
+    "block": DecoderSpec("block", LOOP, EAGLE, CHAIN, BLOCK),
+    "traversal": DecoderSpec("traversal", LOOP, EAGLE, STATIC, TRAVERSAL),
+    "zipar": DecoderSpec("zipar", part("loops.zipar.ZipAR", window=2)),
+    "coral": DecoderSpec("coral", part("loops.grouped.Grouped", target="coral")),
 }  # fmt: skip
-PLAIN = Sampling(cfg=2.0)
-PAIRS = 6  # verified pairs recorded of an image
 REAL = torch.cuda.is_available()
 ONE, OTHER, THIRD = ["a b"], ["c d e"], ["f"]
 THREE, OTHERS = ["a", "b c", "d"], ["e f", "g", "h i j"]
@@ -62,31 +57,28 @@ THREE, OTHERS = ["a", "b c", "d"], ["e f", "g", "h i j"]
 
 @pytest.fixture(autouse=True)
 def card() -> Iterator[Any]:
-    with nullcontext() if REAL else pretended() as found:
-        yield found
+    with nullcontext() if REAL else pretended() as device:
+        yield device
 
 
-def built(mode: str, names: Sequence[str], sampling: Sampling = PLAIN) -> list[Any]:
-    """Decoders of one model under one execution, so that graphs share a pool. CORAL decodes an
-    image of nine codes in fewer steps than a recording begins with."""
-    grid = 4 if "coral" in names else 3
-    model = with_targets(random_model(vocab=16, grid=grid, device="cuda"))
-    model = replace(model, execution=execution(mode))
+def built(mode: str, names: Sequence[str], sampling: Sampling | None = None) -> list[Any]:
+    """Decoders of one model under one execution, so that graphs share a pool. COrAL decodes nine
+    codes in as few steps as a recording takes."""
+    model = with_targets(random_model(vocab=16, grid=3, device="cuda"))
+    model, sampling = replace(model, execution=execution(mode)), sampling or Sampling(cfg=2.0)
     return [build_decoder(model, RECORDED[name], sampling) for name in names]
 
 
-def image(decoder: Any, prompts: list[str], pairs: int = 0) -> Any:
+def image(decoder: Any, prompts: list[str], **given: Any) -> Any:
     """A copy: a later image may be decoded in the same memory."""
-    model = decoder.model
-    noise = Noise.for_prompts(3, prompts, model.target.length)
-    return copy.deepcopy(decoder.generate(model.text.encode(prompts), noise, pairs=pairs))
+    return copy.deepcopy(images(decoder, prompts, **given))
 
 
-def same(decoders: Sequence[Any], eager: Sequence[Any], images: Sequence[tuple[Any, ...]]) -> None:
-    """Decoders in turns, image by image, as each would by itself."""
-    found = [[image(decoder, *given) for decoder in decoders] for given in images]
+def same(decoders: Sequence[Any], eager: Sequence[Any], batches: Sequence[list[str]]) -> None:
+    """Decoders in turns, batch by batch, as each would by itself."""
+    every = [[image(decoder, prompts) for decoder in decoders] for prompts in batches]
     for number, alone in enumerate(eager):
-        assert_same([row[number] for row in found], [image(alone, *given) for given in images])
+        assert_same([row[number] for row in every], [image(alone, each) for each in batches])
 
 
 @pytest.mark.parametrize(
@@ -96,28 +88,27 @@ def test_a_recorded_step_goes_on_from_its_own_state(name, temperature):
     """Every image after the first is decoded in the state of the first, without a new recording."""
     filtered = Sampling(temperature, cfg=2.0, top_k=12, top_p=0.9)
     (recorded,), (eager,) = (built(mode, [name], filtered) for mode in ("graph", "eager"))
-    found, wanted = (
-        [image(decoder, prompts, PAIRS) for prompts in (ONE, OTHER)]
+    replayed, wanted = (
+        [image(decoder, prompts, pairs=PAIRS) for prompts in (ONE, OTHER)]
         for decoder in (recorded, eager)
     )
-    assert_same(found, wanted)
-    steps = sum(int(one.trace.target_calls.max()) for one in found)
+    assert_same(replayed, wanted)
+    steps = sum(int(one.trace.target_calls.max()) for one in replayed)
     assert recorded.execution.replays == steps and len(recorded.prepared) == 1
 
 
 def test_decoders_in_turns_on_one_pool():
-    images = [(ONE,), (OTHER,), (THIRD,)]
-    same(built("graph", [*SPECS]), built("eager", [*SPECS]), images)
+    same(built("graph", [*SPECS]), built("eager", [*SPECS]), [ONE, OTHER, THIRD])
 
 
 @pytest.mark.parametrize("name", ["ar", "eagle2", "lantern_pp"])
 def test_batches_of_three_in_turns_with_single_images(name):
     """Rows advance by different lengths; each batch size is a recording of its own."""
-    (recorded,), (eager,) = (built(mode, [name]) for mode in ("graph", "eager"))
-    same([recorded], [eager], [(THREE,), (ONE,), (OTHERS,), (OTHER,)])
-    assert len(recorded.prepared) == 2
+    recorded, eager = (built(mode, [name]) for mode in ("graph", "eager"))
+    same(recorded, eager, [THREE, ONE, OTHERS, OTHER])
+    assert len(recorded[0].prepared) == 2
     if name != "ar":
-        assert len(set(image(eager, THREE).trace.target_calls.tolist())) > 1
+        assert len(set(image(eager[0], THREE).trace.target_calls.tolist())) > 1
 
 
 def caches() -> int:
@@ -126,9 +117,7 @@ def caches() -> int:
 
 
 def test_images_after_a_release_are_recorded_anew_and_others_are_left_alone():
-    names = ["ar", "eagle2"]
-    first, second = built("graph", names)
-    eager = built("eager", names)
+    (first, second), eager = (built(mode, ["ar", "eagle2"]) for mode in ("graph", "eager"))
     wanted = [[image(decoder, given) for decoder in eager] for given in (ONE, OTHER)]
     before = caches()
     for _ in range(2):  # the second time, the pool has been without a graph
@@ -156,7 +145,7 @@ class Peeks:
 
 def test_a_step_that_waits_cannot_be_recorded_and_the_next_decoder_can():
     bad, good = built("graph", ["lantern_pp", "eagle2"])
-    (eager,) = built("eager", ["eagle2"])
+    eager = built("eager", ["eagle2"])
     stream = torch.cuda.current_stream()
     *others, (phase, last) = bad.pieces()
     bad.pieces = lambda: [*others, (phase, Peeks(last).verify_and_commit)]
@@ -164,4 +153,4 @@ def test_a_step_that_waits_cannot_be_recorded_and_the_next_decoder_can():
         with pytest.raises((RuntimeError, DecoderError)):
             image(bad, ONE)
         assert torch.cuda.current_stream() == stream
-        same([good], [eager], [(ONE,)])
+        same([good], eager, [ONE])

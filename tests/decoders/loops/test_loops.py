@@ -3,13 +3,15 @@ an error, and no composition is silently wrong."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from decoders.api import CodeKind, DecoderError, Generation, NumericalError, Sampling
-from decoders.compose import resolve
+from decoders.api import CodeKind, DecoderError, NumericalError, Sampling, TextFeatures
+from decoders.compose import DecoderSpec, PartSpec, build_decoder, resolve
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
@@ -21,14 +23,29 @@ from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
+from decoders.verify.block import Block
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
 from decoders.verify.token_verifier import TokenVerifier
-from tests.decoders.compositions import PATHS
+from decoders.verify.traversal import Traversal
+from tests.decoders.compositions import (
+    CHAIN,
+    DRAFTER_SPECS,
+    DYNAMIC,
+    EAGLE,
+    EXACT,
+    LOOP,
+    PATHS,
+    STATIC,
+    drafting,
+    images,
+    part,
+)
+from tests.decoders.propose.test_jacobi import WINDOWS
 
-GRID = 5
-LENGTH = GRID * GRID
-MODEL = random_model(vocab=24, grid=GRID, seed=1)
+LENGTH = 25
+MODEL = random_model(vocab=24, grid=5, seed=1)
+PROMPTS = [f"p{i}" for i in range(24)]
 TREES: dict[str, Any] = {
     "chain": Chain(depth=3), "static": Static(choices="mc_sim_7b_63"),
     "wide": Static(choices=[[0], [1], [2], [0, 0], [1, 0], [1, 1]]),
@@ -48,22 +65,17 @@ MIXED = [
 ]
 
 
-def run(
-    tree: str, rule: str, temperature: float, prompts: list[str], cfg: float = 2.0, pairs: int = 0
-) -> Generation:
-    sampling = Sampling(temperature=temperature, cfg=cfg)
-    decoder = Speculative(
-        MODEL, sampling, TreeProposer(Eagle(MODEL), TREES[tree]), TokenVerifier(RULES[rule])
-    )
-    text = MODEL.text.encode(["x"] * len(prompts))
-    return decoder.generate(text, Noise.for_prompts(0, prompts, LENGTH), pairs=pairs)
+def run(tree: str, rule: str, count: int, sampling: Sampling | None = None, **given: Any) -> Any:
+    decoder = drafting(MODEL, Eagle(MODEL), TREES[tree], RULES[rule], sampling)
+    noise = Noise.for_prompts(0, PROMPTS[:count], LENGTH)
+    return decoder.generate(MODEL.text.encode(["x"] * count), noise, **given)
 
 
 @pytest.mark.parametrize(("tree", "rule", "temperature", "cfg"), MIXED)
 def test_the_trace_adds_up(tree: str, rule: str, temperature: float, cfg: float) -> None:
-    made = run(tree, rule, temperature, [f"p{i}" for i in range(6)], cfg)
-    trace = made.trace
-    assert int(made.codes.min()) >= 0 and int(made.codes.max()) < 24
+    generation = run(tree, rule, 6, Sampling(temperature=temperature, cfg=cfg))
+    trace = generation.trace
+    assert int(generation.codes.min()) >= 0 and int(generation.codes.max()) < 24
     for row in range(6):
         steps = int(trace.target_calls[row])
         accepted = trace.accepted[row]
@@ -75,14 +87,12 @@ def test_the_trace_adds_up(tree: str, rule: str, temperature: float, cfg: float)
         assert kinds[0] == CodeKind.TARGET
         for step in range(1, steps + 1):
             mine = (trace.step[row] == step).nonzero().flatten()
-            assert len(mine) in (int(accepted[step - 1]), int(accepted[step - 1]) + 1)
-            depths = trace.depth[row, mine]
-            assert depths[: int(accepted[step - 1])].tolist() == list(
-                range(1, int(accepted[step - 1]) + 1)
-            )
+            count = int(accepted[step - 1])
+            assert len(mine) in (count, count + 1)
+            assert trace.depth[row, mine][:count].tolist() == [*range(1, count + 1)]
     assert (trace.tv_shift <= trace.bound + 1e-6).all()
     assert set(trace.seconds) == {"prefill", "draft", "forward", "accept"}
-    if RULES[rule].__class__ is Exact:
+    if rule == "exact":
         assert not (trace.kind == CodeKind.RELAXED).any() and not trace.tv_shift.any()
     calls = trace.drafter_calls - 1  # the prefix
     assert torch.equal(calls, trace.target_calls * TREES[tree].depth)
@@ -92,76 +102,116 @@ DRAFTERS: dict[str, Any] = {
     **{name: resolve(path) for name, path in PATHS.items()},
     "eagle": Eagle, "Free": lambda model: Free(model, layers=1),
 }  # fmt: skip
-DRAFTED = [
-    (drafter, tree)
+# (drafter and tree, or a window, and the verifier)
+GREEDY = [
+    ((drafter, tree), TokenVerifier(Exact()))
     for drafter in DRAFTERS
     for tree in (TREES if drafter == "eagle" else ("wide", "dynamic"))
 ]
+GREEDY += [(("eagle", "chain"), Block()), (("eagle", "wide"), Traversal())]
+GREEDY += [((window, ""), TokenVerifier(Exact())) for window in WINDOWS]
 
 
-@pytest.mark.parametrize(("drafter", "tree"), DRAFTED)
-def test_greedy_exact_equals_greedy_ar(drafter: str, tree: str) -> None:
+@pytest.mark.parametrize(("parts", "verifier"), GREEDY, ids=[f"{p} {v}" for p, v in GREEDY])
+def test_greedy_exact_equals_greedy_ar(parts: tuple[str, str], verifier: Any) -> None:
     """Whatever drafts, trained or not."""
-    prompts = [f"p{i}" for i in range(24)]
-    sampling = Sampling(temperature=0, cfg=2.0)
-    noise = Noise.for_prompts(0, prompts, LENGTH)
+    drafter, tree = parts
+    proposer = WINDOWS.get(drafter) or TreeProposer(DRAFTERS[drafter](MODEL), TREES[tree])
+    sampling, noise = Sampling(temperature=0, cfg=2.0), Noise.for_prompts(0, PROMPTS, LENGTH)
     features = torch.randn(24, 4, 8, generator=torch.Generator().manual_seed(3))
-    text = type(MODEL.text.encode(["x"]))(features, torch.ones(24, 4, dtype=torch.bool))
+    text = TextFeatures(features, torch.ones(24, 4, dtype=torch.bool))
     ar = Autoregressive(MODEL, sampling).generate(text, noise)
-    proposer = TreeProposer(DRAFTERS[drafter](MODEL), TREES[tree])
-    fast = Speculative(MODEL, sampling, proposer, TokenVerifier(Exact())).generate(text, noise)
+    fast = Speculative(MODEL, sampling, proposer, verifier).generate(text, noise)
     assert torch.equal(ar.codes, fast.codes)
     assert len(ar.codes.unique(dim=0)) > 12  # the prompts do differ
-    assert (fast.trace.drafter_calls > 0).all()
-    if drafter == "eagle":
+    assert (fast.trace.drafter_calls > 0).all() == (drafter not in WINDOWS)
+    if drafter == "eagle" or drafter in WINDOWS:
         assert float(fast.trace.target_calls.float().mean()) < LENGTH - 1
 
 
 def test_relaxed_rules_accept_more() -> None:
-    prompts = [f"p{i}" for i in range(16)]
-    exact = run("chain", "exact", 1.0, prompts).trace.target_calls.float().mean()
-    relaxed = run("chain", "lantern", 1.0, prompts).trace
-    assert relaxed.target_calls.float().mean() < exact
+    exact, relaxed = (run("chain", rule, 16).trace for rule in ("exact", "lantern"))
+    assert relaxed.target_calls.float().mean() < exact.target_calls.float().mean()
     assert (relaxed.kind == CodeKind.RELAXED).any()
 
 
 def test_pairs_are_those_of_visited_nodes() -> None:
-    made = run("chain", "lantern", 1.0, [f"p{i}" for i in range(8)], pairs=LENGTH)
-    pairs = made.trace.pairs
-    assert pairs is not None and pairs.q is not None
-    torch.testing.assert_close(pairs.p.sum(-1), torch.ones(len(pairs.p)))
-    torch.testing.assert_close(pairs.q.sum(-1), torch.ones(len(pairs.p)))
+    generation = run("chain", "lantern", 8, pairs=LENGTH)
+    pairs = generation.trace.pairs
+    for law in (pairs.p, pairs.q):
+        torch.testing.assert_close(law.sum(-1), torch.ones(len(pairs.p)))
     assert pairs.valid.any(-1).all()
-    assert pairs.place is not None and pairs.depth is not None and pairs.image is not None
-    found = set(zip(pairs.image.tolist(), (pairs.place + pairs.depth).tolist(), strict=True))
-    tested = (made.trace.kind != CodeKind.TARGET) & (made.trace.kind != CodeKind.BONUS)
-    assert found == {(b, i) for b, i in tested.nonzero().tolist()}, "each tested code's node, once"
-    assert len(found) == len(pairs.p)
-    assert run("dynamic", "lantern", 1.0, ["a"], pairs=4).trace.pairs.q is None  # type: ignore
+    places = zip(pairs.image.tolist(), (pairs.place + pairs.depth).tolist(), strict=True)
+    kind = generation.trace.kind
+    tested = ((kind != CodeKind.TARGET) & (kind != CodeKind.BONUS)).nonzero().tolist()
+    assert sorted(places) == sorted(map(tuple, tested)), "each tested code's node, once"
+    assert run("dynamic", "lantern", 1, pairs=4).trace.pairs.q is None
 
 
 @pytest.mark.parametrize("speculative", [False, True])
 def test_nan_logits_are_an_error(speculative: bool) -> None:
     broken = random_model(vocab=24, grid=3, seed=2)
-    broken.target.output.weight[0, 0] = float("nan")  # type: ignore[attr-defined]
-    sampling = Sampling(cfg=2.0)
-    decoder: Any = Autoregressive(broken, sampling)
+    broken.target.output.weight[0, 0] = float("nan")
+    decoder: Any = Autoregressive(broken, Sampling(cfg=2.0))
     if speculative:
-        decoder = Speculative(
-            broken, sampling, TreeProposer(Eagle(broken), Chain(depth=2)), TokenVerifier(Exact())
-        )
+        decoder = drafting(broken, Eagle(broken), Chain(depth=2))
     with pytest.raises(NumericalError, match="expected finite logits, found NaN"):
-        decoder.generate(broken.text.encode(["x"]), Noise.for_prompts(0, ["x"], 9))
+        images(decoder, ["x"])
 
 
-def test_incomplete_compositions_are_refused() -> None:
-    with pytest.raises(DecoderError, match="missing: tree"):
-        TreeProposer(Eagle(MODEL), None)
-    with pytest.raises(DecoderError, match=r"missing: drafter and tree, .* acceptance rule"):
-        Speculative(MODEL, Sampling())
-    with pytest.raises(DecoderError, match="missing: acceptance rule"):
-        Speculative(MODEL, Sampling(), TreeProposer(Eagle(MODEL), Chain(depth=2)))
-    with pytest.raises(DecoderError, match="autoregressive loop has no drafter"):
-        Autoregressive(MODEL, Sampling(), TreeProposer(Eagle(MODEL), Chain(depth=2)))
-    with pytest.raises(DecoderError, match="no drafter 'medusa'; it has: eagle"):
-        Eagle(MODEL, checkpoint="medusa")
+# ---- what cannot be composed, or decoded ---------------------------------------------------------
+
+AR, DUO = part("loops.autoregressive.Autoregressive"), part("loops.duo.Duo")
+BLOCK, TRAVERSAL = part("verify.block.Block"), part("verify.traversal.Traversal")
+WIDE = part("propose.trees.static.Static", choices=[[0], [1], [0, 0], [1, 0]])
+ONE = part("propose.trees.chain.Chain", depth=1)
+MEDUSA = part("propose.drafters.medusa.Medusa", heads=2)
+NO_SUCH = PartSpec(EAGLE.target, {"checkpoint": "medusa"})
+LAW = "these are deterministic"
+
+
+def vvs(interval: int = 4) -> PartSpec:
+    return part("loops.vvs.Vvs", interval=interval)
+
+
+def window(name: str, **options: Any) -> dict[str, Any]:
+    return {"drafter": None, "tree": None, "proposer": part(f"propose.{name}", **options)}
+
+
+@pytest.mark.parametrize(("loop", "parts", "message"), [
+    (LOOP, {"drafter": None, "tree": None, "acceptance": None},
+     r"missing: drafter and tree, .* acceptance rule"),
+    (LOOP, {"tree": None}, "missing: tree"),
+    (LOOP, {"acceptance": None}, "missing: acceptance rule"),
+    (LOOP, {"drafter": NO_SUCH}, "no drafter 'medusa'; it has: eagle"),
+    (LOOP, {"drafter": MEDUSA}, "deeper than the drafter's 2 heads"),
+    (LOOP, {"acceptance": BLOCK, "tree": DYNAMIC}, LAW),
+    (LOOP, {"acceptance": TRAVERSAL, "tree": DYNAMIC}, LAW),
+    (LOOP, {"acceptance": BLOCK, "tree": WIDE}, "judges a chain, found a tree of 4 nodes"),
+    *((LOOP, {"acceptance": BLOCK} | window(name), "looks ahead has selected them by then")
+      for name in ("maximal.Maximal", "plus.Plus", "gumbel.Gumbel", "pac.Pac")),
+    (AR, {}, "autoregressive loop has no drafter"),
+    (part("loops.zipar.ZipAR"), {"drafter": None, "tree": None}, "set all to none"),
+    (DUO, {"tree": DYNAMIC}, "expected tree=chain, found dynamic"),
+    (DUO, {"tree": ONE}, "2 to 31 drafts in a step, found 1"),
+    (DUO, {"drafter": DRAFTER_SPECS["glide"].drafter}, "reads the target's cache"),
+    (vvs(1), {"tree": DYNAMIC}, "at least 2, found 1"),
+    (vvs(2), {"tree": STATIC}, "a tree that is not drawn"),
+    (vvs(), window("jacobi.Jacobi"), "needs a rule on a draft tree"),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused(loop: PartSpec, parts: Any, message: str) -> None:
+    spec = DecoderSpec(
+        "x", loop, **({"drafter": EAGLE, "tree": CHAIN, "acceptance": EXACT} | parts)
+    )
+    with pytest.raises(DecoderError, match=message):
+        images(build_decoder(MODEL, spec, Sampling()), ["a"])
+
+
+@pytest.mark.parametrize(("loop", "message"), [
+    (DUO, "two threads, which execution 'graph' cannot repeat"),
+    (vvs(), r"needs backend\.execution=eager, found 'graph'"),
+])  # fmt: skip
+def test_loops_that_cannot_be_recorded_say_so(loop: PartSpec, message: str) -> None:
+    model = replace(MODEL, execution=SimpleNamespace(name="graph"))
+    with pytest.raises(DecoderError, match=message):
+        build_decoder(model, DecoderSpec("x", loop, EAGLE, CHAIN, EXACT), Sampling())

@@ -3,7 +3,6 @@ gate enumerates ZipAR's law (`tests.exact.test_exact_verdicts`)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,87 +11,67 @@ import torch
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.models.small import random_model
-from decoders.noise import Noise
 from metrics.traces import from_trace
-from tests.decoders.compositions import EXACT, with_targets
+from tests.decoders.compositions import SPECS, images, part, require_same, with_targets
 
 GRID = 6
 MODEL = with_targets(random_model(vocab=24, grid=GRID, seed=1))
 PROMPTS = [f"p{i}" for i in range(5)]
 SETTINGS = {"sampled": Sampling(cfg=2.0), "greedy": Sampling(temperature=0.0, cfg=2.0)}
-
-
-def loop(name: str, **options: Any) -> DecoderSpec:
-    return DecoderSpec("x", PartSpec(f"decoders.loops.{name}", options))
-
-
-AR = loop("autoregressive.Autoregressive")
 ROWS = {
-    "zipar": loop("zipar.ZipAR", window=2),
-    **{name: loop("grouped.Grouped", target=name) for name in ("par", "saic", "coral")},
+    "zipar": part("loops.zipar.ZipAR", window=2),
+    **{name: part("loops.grouped.Grouped", target=name) for name in ("par", "saic", "coral")},
 }
 
 
-def made(
-    spec: DecoderSpec, how: str = "sampled", prompts: list[str] = PROMPTS, model: Any = MODEL
-) -> Any:
-    noise = Noise.for_prompts(3, prompts, GRID * GRID)
-    text = MODEL.text.encode(["x"] * len(prompts))
-    return build_decoder(model, spec, SETTINGS[how]).generate(text, noise)
+def decoder_of(loop: PartSpec, how: str = "sampled") -> Any:
+    return build_decoder(MODEL, DecoderSpec("x", loop), SETTINGS[how])
 
 
 @pytest.mark.parametrize("how", SETTINGS)
 @pytest.mark.parametrize(
-    "spec",
+    "loop",
     [
-        loop("zipar.ZipAR", window=GRID),
-        loop("grouped.Grouped"),
-        loop("grouped.Grouped", target="plain"),
+        part("loops.zipar.ZipAR", window=GRID),
+        part("loops.grouped.Grouped"),
+        part("loops.grouped.Grouped", target="plain"),
     ],
     ids=["zipar", "grouped", "grouped, plain"],
 )
-def test_one_row_or_groups_of_one_are_ar_code_by_code(spec: DecoderSpec, how: str) -> None:
-    found, wanted = made(spec, how), made(AR, how)
-    assert torch.equal(found.codes, wanted.codes)
-    assert torch.equal(found.trace.target_calls, wanted.trace.target_calls)
-    assert torch.equal(found.trace.step, wanted.trace.step)
+def test_one_row_or_groups_of_one_are_ar_code_by_code(loop: PartSpec, how: str) -> None:
+    one, ar = (images(decoder_of(each, how), PROMPTS) for each in (loop, SPECS["ar"].loop))
+    require_same(one, ar, "target_calls", "step")
 
 
 @pytest.mark.parametrize("how", SETTINGS)
 @pytest.mark.parametrize("name", ROWS)
 def test_the_trace_adds_up(name: str, how: str) -> None:
-    whole = made(ROWS[name], how)
-    for one in from_trace(whole.trace):
+    trace = images(decoder_of(ROWS[name], how), PROMPTS).trace
+    for one in from_trace(trace):
         assert int(one.committed.sum()) == GRID * GRID - 1 and one.mal > 1
-    assert not whole.trace.accepted.clamp_min(0).any()
+    assert not trace.accepted.clamp_min(0).any()
 
 
 def test_rows_take_the_forwards_that_the_paper_counts() -> None:
-    for window in (1, 2, 3):
-        trace = made(loop("zipar.ZipAR", window=window)).trace
-        assert trace.target_calls.tolist() == [GRID + (GRID - 1) * window - 1] * 5
-    for name, forwards in (("par", 3 + 8), ("saic", 9), ("coral", 9)):  # of 36 codes, 4 at once
-        assert made(ROWS[name]).trace.target_calls.tolist() == [forwards] * 5
+    counts = [
+        (part("loops.zipar.ZipAR", window=w), GRID + (GRID - 1) * w - 1) for w in (1, 2, 3)
+    ]  # of 36 codes the others draw 4 at once
+    for loop, forwards in (*counts, (ROWS["par"], 3 + 8), (ROWS["saic"], 9), (ROWS["coral"], 9)):
+        assert images(decoder_of(loop), PROMPTS).trace.target_calls.tolist() == [forwards] * 5
 
 
 @pytest.mark.parametrize("name", ["zipar", "par", "coral"])
 def test_slots_that_are_not_decoded_are_not_seen(name: str) -> None:
     """Released ZipAR sees them, as keys of zeros. What a slot held before changes nothing."""
-    decoder: Any = build_decoder(MODEL, ROWS[name], SETTINGS["sampled"])
+    decoder = decoder_of(ROWS[name])
     begin, codes = decoder.begin, []
-    for noise in (0.0, 3.0):
+    for content in (0.0, 3.0):
 
-        def begun(*args: Any, scale: float = noise) -> Any:
+        def filled(*args: Any, content: float = content) -> Any:
             run = begin(*args)
-            run.cache.data[..., MODEL.target.prefix :, :] = scale
+            run.cache.data[..., MODEL.target.prefix :, :] = content
             return run
 
-        decoder.begin = begun
-        text = MODEL.text.encode(["x"] * 5)
-        codes.append(decoder.generate(text, Noise.for_prompts(3, PROMPTS, GRID * GRID)).codes)
+        decoder.begin = filled
+        codes.append(images(decoder, PROMPTS).codes)
     assert torch.equal(codes[0], codes[1])
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="set all to none"):
-        build_decoder(MODEL, replace(loop("zipar.ZipAR"), acceptance=EXACT), Sampling())

@@ -1,21 +1,28 @@
-"""Draft trees: shapes, pruning, what they expect to be accepted, and refusals."""
+"""Draft trees: shapes, pruning, what they expect to be accepted, refusals. The released ones have
+the authors' paths under the authors' names, in studies and rows."""
+
+import hashlib
+import json
+from pathlib import Path
 
 import pytest
 import torch
 
+import conf
+from bench.config.compose import compose_study
 from decoders.api import DecoderError, Sampling
-from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.compose import DecoderSpec, build_decoder
 from decoders.loops.recording import expected_codes
 from decoders.models.small import random_model, same_prompt
 from decoders.noise import Noise
+from decoders.propose.drafters.free import Free
 from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.opt import Opt
 from decoders.propose.trees.static import Static, parse_choices
 from metrics.traces import from_trace
-from tests.decoders.compositions import CHAIN, EXACT, LOOP
-from tests.exact.specs import EAGLE
+from tests.decoders.compositions import CHAIN, EAGLE, EXACT, LOOP, drafting, images, part
 
 VOCAB = 20
 PLAIN = Sampling()
@@ -46,18 +53,16 @@ def grown(tree, sampling=PLAIN, vocab_support=VOCAB):
 def consistent(draft, tree):
     """Parents, depths and children say the same; parents come before children."""
     batch, size = draft.codes.shape
+    number = torch.arange(size)
     assert size == tree.nodes + 1
+    assert (draft.parents[:, 1:] < number[1:]).all()
+    above = draft.depth.gather(1, draft.parents[:, 1:])
+    assert torch.equal(draft.depth[:, 1:], above + 1) and int(draft.depth.max()) <= tree.depth
     for b in range(batch):
-        for n in range(1, size):
-            parent = int(draft.parents[b, n])
-            assert parent < n
-            assert int(draft.depth[b, n]) == int(draft.depth[b, parent]) + 1
-        listed = draft.children[b][draft.children[b] > 0].tolist()
-        assert len(set(listed)) == len(listed)
-        for n in range(size):
-            for child in draft.children[b, n][draft.children[b, n] > 0].tolist():
-                assert int(draft.parents[b, child]) == n
-    assert int(draft.depth.max()) <= tree.depth
+        node, rank = draft.children[b].nonzero().unbind(1)
+        children = draft.children[b, node, rank]
+        assert len(children.unique()) == len(children)
+        assert torch.equal(draft.parents[b, children], node)
 
 
 TREES = [Chain(depth=4), Static(choices="mc_sim_7b_63"), Static(choices="naive_extend_57"),
@@ -92,8 +97,8 @@ def test_cape_has_the_more_siblings_the_less_sure_the_drafter_is():
     assert few[0].tolist() == [[1, 4, 5, 6, 7, 0, 0, 0], [2] + 7 * [0], [3] + 7 * [0]]
     assert few[1].tolist()[:2] == [[1, 4, 5, 6, 0, 0, 0, 0], [2, 7, 0, 0, 0, 0, 0, 0]]
     _, draft = grown(Cape(), sampling=Sampling(temperature=0.2))
-    kept = (10 * draft.q[:, :4].amax(-1)).long()
-    assert ((draft.children[:, :4] > 0).sum(-1) <= 8 - 2 * (kept >= 3).long()).all()
+    tenths = (10 * draft.q[:, :4].amax(-1)).long()
+    assert ((draft.children[:, :4] > 0).sum(-1) <= 8 - 2 * (tenths >= 3).long()).all()
     assert not draft.children[:, 4:].any()
 
 
@@ -148,13 +153,10 @@ def by_hand(session, root: int, n: int, depth: int, theta: float) -> tuple[set, 
 
 
 def paths(draft, row: int) -> set:
-    found = set()
+    every = [()]
     for node in range(1, draft.codes.shape[1]):
-        path, here = (), node
-        while here:
-            path, here = (int(draft.codes[row, here]), *path), int(draft.parents[row, here])
-        found.add(path)
-    return found
+        every.append((*every[int(draft.parents[row, node])], int(draft.codes[row, node])))
+    return {*every[1:]}
 
 
 @pytest.mark.parametrize("theta", [0.0, 0.05, 0.2, 0.5, 5.0])
@@ -179,18 +181,16 @@ def test_without_a_threshold_it_is_the_dynamic_tree_s_best():
     assert torch.equal(opt.codes, dynamic.codes) and torch.equal(opt.parents, dynamic.parents)
 
 
-@pytest.mark.parametrize("tree", ["opt.Opt", "dynamic.Dynamic"])
+@pytest.mark.parametrize("tree", [Opt, Dynamic])
 def test_a_drafter_that_is_the_target_expects_what_it_gets(tree):
     """q = p: predicted codes per forward are the mean accepted length."""
     model = random_model(vocab=8, grid=6, seed=2)
-    own = PartSpec("decoders.propose.drafters.free.Free", {"layers": 2})
-    part = PartSpec(f"decoders.propose.trees.{tree}", {"depth": 3, "top_k": 5, "nodes": 5})
     rows = same_prompt(model.text.encode(["x"]), 128)
     noise = Noise.for_prompts(0, [f"p{i}" for i in range(128)], 36)
-    spec = DecoderSpec("self", LOOP, own, part, EXACT)
-    trace = build_decoder(model, spec, Sampling(cfg=2.0)).generate(rows, noise).trace
-    images = from_trace(trace)
-    mal = sum(int(i.committed.sum()) for i in images) / sum(i.nfe for i in images)
+    decoder = drafting(model, Free(model, layers=2), tree(depth=3, top_k=5, nodes=5))
+    trace = decoder.generate(rows, noise).trace
+    every = from_trace(trace)
+    mal = sum(int(i.committed.sum()) for i in every) / sum(i.nfe for i in every)
     weights = trace.target_calls.float()
     predicted = float((trace.expected * weights).sum() / weights.sum())
     assert predicted == pytest.approx(mal, rel=0.05)  # the last step is cut off by the image's end
@@ -200,36 +200,63 @@ def test_a_drafter_that_is_the_target_expects_what_it_gets(tree):
 def test_of_drawn_children_it_is_the_sum_of_their_paths_probabilities():
     session, draft = grown(Static(choices=[[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]))
     law = session.table.double().softmax(-1)
-    for row, found in enumerate(expected_codes(draft).tolist()):
+    for row, expected in enumerate(expected_codes(draft).tolist()):
         weights = []
         for path in paths(draft, row):
             steps = zip((int(session.root_code[row]), *path), path, strict=False)
             weights.append(float(torch.stack([law[a, b] for a, b in steps]).prod()))
         assert len(weights) == draft.codes.shape[1] - 1
-        assert found == pytest.approx(1 + sum(weights), abs=1e-5)
-
-
-PARTS = "decoders.propose"
+        assert expected == pytest.approx(1 + sum(weights), abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("parts", "temperature", "says"),
+    ("parts", "temperature"),
     [
-        ({"drafter": EAGLE, "tree": CHAIN}, 1, True),
-        ({"drafter": EAGLE, "tree": CHAIN}, 0, False),
-        ({"proposer": PartSpec(f"{PARTS}.jacobi.Jacobi", {"window": 4})}, 1, True),
-        ({"proposer": PartSpec(f"{PARTS}.pac.Pac", {"window": 8, "candidates": 2})}, 1, True),
+        ({"drafter": EAGLE, "tree": CHAIN}, 1),
+        ({"drafter": EAGLE, "tree": CHAIN}, 0),
+        ({"proposer": part("propose.pac.Pac", window=8, candidates=2)}, 1),
     ],
 )
-def test_every_drafter_with_a_law_is_measured(parts, temperature, says):
+def test_every_drafter_with_a_law_is_measured(parts, temperature):
     """Rows that advance alone each have their own mean; certain drafts have none."""
-    model = random_model(vocab=8, grid=4, seed=2)
-    noise = Noise.for_prompts(0, ["a", "b", "c"], 16)
     spec = DecoderSpec("one", LOOP, acceptance=EXACT, **parts)
-    decoder = build_decoder(model, spec, Sampling(temperature=temperature, cfg=2.0))
-    trace = decoder.generate(same_prompt(model.text.encode(["x"]), 3), noise).trace
-    assert bool(trace.expected.isfinite().all()) == says
-    if says:
-        assert trace.expected.shape == (3,)
+    sampling = Sampling(temperature=temperature, cfg=2.0)
+    decoder = build_decoder(random_model(vocab=8, grid=4, seed=2), spec, sampling)
+    trace = images(decoder, ["a", "b", "c"]).trace
+    assert bool(trace.expected.isfinite().all()) == (temperature > 0)
+    if temperature > 0:
         assert bool(((trace.expected > 1) & (trace.expected <= trace.tree_nodes + 1)).all())
         assert len(set(trace.expected.tolist())) == 3
+
+
+# ---- released trees ------------------------------------------------------------------------------
+
+# Level widths, and the hash of the paths as JSON, by length and then by ranks.
+RELEASED = {
+    "chain": ([1, 1, 1, 1, 1], "822d17625509e222"),
+    "mc_sim_7b_63": ([4, 8, 8, 3, 2], "523717d6431e7672"),
+    "mc_sim_7b_63_balanced": ([3, 8, 9, 3, 2], "6315eba67ab756e8"),
+    "medusa_2_7b_63": ([10, 23, 23, 7], "ac1b77303fb35bfe"),
+    "naive_extend_57": ([5, 13, 16, 14, 9], "b790ccdf7aff677c"),
+    "reverse_balanced_25": ([3, 4, 6, 5, 7], "ea4558de8f7ddb4a"),
+}
+STUDIES = sorted(p.stem for p in (Path(conf.__file__).parent / "study").glob("*_table*.yaml"))
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_a_released_tree_has_the_authors_paths(name: str) -> None:
+    widths, digest = RELEASED[name]
+    tree = Static(choices=name)
+    paths = json.dumps([list(path) for path in tree.paths])
+    assert hashlib.sha256(paths.encode()).hexdigest()[:16] == digest
+    assert [tree.level_of.count(d) for d in range(1, tree.depth + 1)] == widths
+    assert str(tree) == f"static({name}, depth={len(widths)}, nodes={sum(widths)})"
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_tables_run_the_released_trees(study: str) -> None:
+    trees = [entry.spec.tree for entry in compose_study([f"study={study}"]).decoders]
+    static = [tree for tree in trees if tree is not None and tree.target.endswith("Static")]
+    assert {str(tree.kwargs["choices"]) for tree in static} <= RELEASED.keys()
+    dynamic = [tree.kwargs for tree in trees if tree is not None and tree not in static]
+    assert all(tree == {"depth": 5, "top_k": 10, "nodes": 58} for tree in dynamic)

@@ -9,16 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Sampling
-from decoders.loops.speculative import Speculative
+from decoders.api import DecoderError
 from decoders.models.small import random_model
-from decoders.noise import Noise
-from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
-from decoders.verify.exact import Exact
-from decoders.verify.token_verifier import TokenVerifier
+from tests.decoders.compositions import drafting, images
 
 V = 24
 MODEL = random_model(vocab=V, grid=4, seed=1)
@@ -50,14 +46,6 @@ class Answers:
         return self.next(*codes.shape)
 
 
-def decode(drafter: Any, tree: str, batch: int = 2) -> Tensor:
-    loop = Speculative(
-        MODEL, Sampling(cfg=2.0), TreeProposer(drafter, TREES[tree]), TokenVerifier(Exact())
-    )
-    prompts = [f"p{i}" for i in range(batch)]
-    return loop.generate(MODEL.text.encode(prompts), Noise.for_prompts(0, prompts, 16)).codes
-
-
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize(
     ("wrong", "says"),
@@ -74,4 +62,4 @@ def decode(drafter: Any, tree: str, batch: int = 2) -> Tensor:
 )
 def test_an_answer_that_no_tree_can_read_is_refused(tree: str, wrong: Any, says: str) -> None:
     with pytest.raises(DecoderError, match=rf"the drafter \S+\.Answers: .*{says}"):
-        decode(Answers(**wrong), tree)
+        images(drafting(MODEL, Answers(**wrong), TREES[tree]), ["a", "b"])

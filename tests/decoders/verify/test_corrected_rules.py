@@ -108,11 +108,11 @@ def test_omega_falls_with_the_depth_as_published():
     assert rule.omega[0, :4, 0].tolist() == pytest.approx([2.358, 1.171, 0.582, 0.289], abs=1e-3)
     p, q = PAIRS[0]
     x = torch.tensor([[0] * 5])
-    found = rule.test(p.expand(1, 5, -1), q.expand(1, 5, -1), x)
+    test = rule.test(p.expand(1, 5, -1), q.expand(1, 5, -1), x)
     wanted = [min(1.0, float(w * p[0] / q[0])) for w in rule.omega[0, :, 0]]
-    assert found.accept[0].tolist() == pytest.approx(wanted, abs=1e-6)
+    assert test.accept[0].tolist() == pytest.approx(wanted, abs=1e-6)
     for level, omega in enumerate(rule.omega[0, :4, 0]):
-        bound = found.bound[0, level]
+        bound = test.bound[0, level]
         assert float(bound) <= max(0.0, 1 - 1 / float(omega)) + 1e-6
 
 
@@ -137,13 +137,13 @@ def test_rules_that_relax_nothing_are_exact():
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_greedy_decoding_accepts_the_argmax(rule):
     p = torch.tensor([[0.5, 0.1, 0.1, 0.2, 0.1]]).expand(V, -1)
-    found = rule.greedy(p, torch.arange(V))
-    assert found.accept[0] == 1
+    test = rule.greedy(p, torch.arange(V))
+    assert test.accept[0] == 1
     if isinstance(rule, SpecDec):
-        assert found.accept.tolist() == [1, 0, 0, 1, 0] == (found.strict + found.bound).tolist()
+        assert test.accept.tolist() == [1, 0, 0, 1, 0] == (test.strict + test.bound).tolist()
     else:
-        assert found.accept.tolist() == [1, 0, 0, 0, 0]
-        assert not found.bound.any()
+        assert test.accept.tolist() == [1, 0, 0, 0, 0]
+        assert not test.bound.any()
 
 
 def test_typical_s_two_thresholds() -> None:

@@ -51,22 +51,18 @@ def test_the_paper_rule_is_its_definition(seed: int, drawn: bool, name: str) -> 
     for x in range(V):
         bound = {"lantern": 0.15, "lantern_pp": 2.0 * float(p[x]), "exact": -1.0}[name]
         admitted, moved = by_hand(p, x, rule.table, 5, bound)
-        tested: Any = Exact() if name == "exact" else rule
-        found = tested.test(p, q if drawn else None, torch.tensor(x))
+        judge: Any = Exact() if name == "exact" else rule
+        test = judge.test(p, q if drawn else None, torch.tensor(x))
         point = torch.nn.functional.one_hot(torch.tensor(x), V).float()
         against = q if drawn else point
         left = (moved - against).clamp_min(0)
-        assert float(found.accept) == pytest.approx(
-            float(min(1.0, moved[x] / against[x])), abs=1e-6
-        )
-        assert float(found.strict) == pytest.approx(float(min(1.0, p[x] / against[x])), abs=1e-6)
-        assert float(found.tv_shift) == pytest.approx(float(p[admitted].sum()), abs=1e-6)
-        assert float(found.tv_shift) <= max(bound, 0) + 1e-6
-        assert float(0.5 * (p - moved).abs().sum()) == pytest.approx(
-            float(found.tv_shift), abs=1e-6
-        )
+        assert float(test.accept) == pytest.approx(float(min(1.0, moved[x] / against[x])), abs=1e-6)
+        assert float(test.strict) == pytest.approx(float(min(1.0, p[x] / against[x])), abs=1e-6)
+        assert float(test.tv_shift) == pytest.approx(float(p[admitted].sum()), abs=1e-6)
+        assert float(test.tv_shift) <= max(bound, 0) + 1e-6
+        assert float(0.5 * (p - moved).abs().sum()) == pytest.approx(float(test.tv_shift), abs=1e-6)
         if float(left.sum()) > 1e-6:
-            torch.testing.assert_close(found.residual, left / left.sum(), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(test.residual, left / left.sum(), atol=1e-5, rtol=1e-4)
 
 
 def test_the_neighbour_table_against_brute_force() -> None:
@@ -94,8 +90,7 @@ Q = torch.tensor([0.25, 0.05, 0.30, 0.10, 0.20, 0.10])
 
 def left_of(rule: Any, q: Tensor | None = None, p: Tensor = P) -> Tensor:
     """What is gone on with where code 2 was rejected."""
-    found: Tensor = rule.test(p, q, torch.tensor(2)).residual
-    return found
+    return rule.test(p, q, torch.tensor(2)).residual
 
 
 def test_the_released_corrections() -> None:
@@ -120,11 +115,11 @@ def test_the_released_corrections() -> None:
 def test_greedy_accepts_where_p_a_peaks() -> None:
     """k = 2, delta = 0.26: code 4 admits nothing, as its nearest, 3, has 0.30; the peak is 0.30."""
     rule, every = Lantern(LINE, k=2, delta=0.26), torch.arange(6)
-    found = rule.greedy(P.expand(6, -1), every)
-    raised = (P + found.tv_shift).tolist()
+    test = rule.greedy(P.expand(6, -1), every)
+    raised = (P + test.tv_shift).tolist()
     assert raised == pytest.approx([0.35, 0.35, 0.25, 0.50, 0.15, 0.35])
-    assert found.accept.tolist() == [float(r >= 0.3) for r in raised]
-    assert (found.tv_shift <= found.bound).all()
+    assert test.accept.tolist() == [float(r >= 0.3) for r in raised]
+    assert (test.tv_shift <= test.bound).all()
     assert Exact().greedy(P.expand(6, -1), every).accept.tolist() == [0, 0, 0, 1, 0, 0]
     tied = torch.tensor([0.4, 0.4, 0.2]).expand(3, -1)  # the lowest index
     assert Exact().greedy(tied, torch.arange(3)).accept.tolist() == [1, 0, 0]

@@ -15,7 +15,6 @@ from torch import Tensor
 from decoders.api import ImageModel
 from decoders.cache import KVCache
 from decoders.execution import with_execution
-from decoders.execution.cpu.layers import pack
 from decoders.execution.cpu.library import missing
 from decoders.models.small import random_model
 from decoders.models.transformer import Transformer, TransformerConfig, cast, prefix_mask
@@ -50,9 +49,9 @@ def network(
 def copied(cache: KVCache) -> KVCache:
     """Another cache of the same content."""
     layers, _, rows, heads, capacity, size = cache.data.shape
-    own = KVCache(layers, rows, capacity, heads, size, cache.data.dtype, cache.data.device)
-    own.data.copy_(cache.data)
-    return own
+    other = KVCache(layers, rows, capacity, heads, size, cache.data.dtype, cache.data.device)
+    other.data.copy_(cache.data)
+    return other
 
 
 @dataclass
@@ -77,9 +76,9 @@ class Step:
         """One query of one row; `written`: a cache in which all others have left their keys."""
         r, t = slice(row, row + 1), slice(query, query + 1)
         layers, _, _, heads, capacity, size = written.shape
-        own = KVCache(layers, 1, capacity, heads, size, written.dtype, written.device)
-        own.data.copy_(written[:, :, r])
-        return Step(self.x[r, t], self.places[r, t], self.slots[r, t], self.mask[r, t], own)
+        other = KVCache(layers, 1, capacity, heads, size, written.dtype, written.device)
+        other.data.copy_(written[:, :, r])
+        return Step(self.x[r, t], self.places[r, t], self.slots[r, t], self.mask[r, t], other)
 
 
 def prefill(net: Any, rows: int = 3, capacity: int = 9) -> Step:
@@ -139,11 +138,6 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def packed_into(net: Any) -> None:
-    """A net whose layers and matrix run in the kernel."""
-    net.packed = pack(net)
 
 
 def model_of(kernel: bool, **shape: Any) -> ImageModel:

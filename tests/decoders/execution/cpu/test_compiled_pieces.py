@@ -14,16 +14,21 @@ from decoders.api import Acceptance, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.execution.compiled import Compiled
 from decoders.execution.cpu.execution import Cpu
-from decoders.loops.speculative import Speculative
 from decoders.models.small import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.sessions import EagleSession
-from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.verify.exact import Exact
-from decoders.verify.token_verifier import TokenVerifier
-from tests.decoders.compositions import WITH, Traced, entry, with_targets
+from tests.decoders.compositions import (
+    WITH,
+    Traced,
+    drafting,
+    entry,
+    images,
+    require_same,
+    with_targets,
+)
 from tests.decoders.execution.cpu.cases import needs_kernel
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("one_thread")]
@@ -33,6 +38,7 @@ DECODERS = sorted(  # without transformers' loops
 OF_SAME_PARTS = ("eagle1", "lantern_chain", "sd_chain")  # as other ones
 DRAFTERS = [*WITH[0::4], *WITH[3::4]]  # each on a chain or on a tree
 SAMPLING = Sampling(cfg=2.0, top_k=40)
+ONE = ["a b"]
 
 
 def model_of(sizes: Any = (), compiler: type[Compiled] = Traced) -> ImageModel:
@@ -43,10 +49,11 @@ def model_of(sizes: Any = (), compiler: type[Compiled] = Traced) -> ImageModel:
     return replace(model, execution=how)
 
 
-def generation(loop: Any, seed: int = 3, prompts: tuple[str, ...] = ("a b",)) -> Any:
-    model = loop.model
-    noise = Noise.for_prompts(seed, list(prompts), model.target.length)
-    return loop.generate(model.text.encode(list(prompts)), noise)
+def require_compiled(eager: Any, compiled: Any) -> None:
+    """Two generations are the same, the second with all pieces compiled."""
+    require_same(eager, compiled, "accepted")
+    assert {*eager.trace.path.values()} == {"eager"}
+    assert {*compiled.trace.path.values()} == {"compiled"}
 
 
 @pytest.mark.parametrize("name", [*DRAFTERS, *(n for n in DECODERS if n not in OF_SAME_PARTS)])
@@ -54,21 +61,17 @@ def test_every_piece_of_every_decoder_is_one_graph(name: str) -> None:
     torch._dynamo.reset()
     words = [f"decoders=[{entry(name)}]", "model=tiny"]
     spec = variants(compose_study(words), SAMPLING)[-1].entry.spec
-    plain, own = (build_decoder(model_of(sizes), spec, SAMPLING) for sizes in ((), range(1, 2)))
+    decoders = [build_decoder(model_of(sizes), spec, SAMPLING) for sizes in ((), range(1, 2))]
     for seed in (3, 4):  # the second image goes on with what was compiled for the first
-        have, want = generation(own, seed), generation(plain, seed)
-        assert torch.equal(have.codes, want.codes)
-        assert torch.equal(have.trace.accepted, want.trace.accepted)
-    assert {*want.trace.path.values()} == {"eager"}
-    assert {*have.trace.path.values()} == {"compiled"}
+        require_compiled(*(images(decoder, ONE, seed) for decoder in decoders))
 
 
 class Wary(Exact):
     """A rule of one's own: accepts half as often as it may."""
 
     def test(self, p: torch.Tensor, q: torch.Tensor | None, x: torch.Tensor) -> Acceptance:
-        found = super().test(p, q, x)
-        return replace(found, accept=found.accept / 2)
+        test = super().test(p, q, x)
+        return replace(test, accept=test.accept / 2)
 
 
 class Printing(Wary):
@@ -78,19 +81,15 @@ class Printing(Wary):
         return super().test(p if p.data_ptr() else p * 0, q, x)
 
 
-def loop_of(model: ImageModel, rule: Any) -> Speculative:
-    return Speculative(
-        model, SAMPLING, TreeProposer(Eagle(model), Chain(depth=2)), TokenVerifier(rule)
-    )
+def loop_of(model: ImageModel, rule: Any = None, drafter: type[Eagle] = Eagle) -> Any:
+    return drafting(model, drafter(model), Chain(depth=2), rule, SAMPLING)
 
 
 def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for() -> None:
     loop = loop_of(model_of(range(1, 2), Compiled), Wary())
-    wanted = generation(loop_of(model_of(), Wary()))
-    made = generation(loop)
-    assert torch.equal(made.codes, wanted.codes)
-    assert {*made.trace.path.values()} == {"compiled"}
-    two = generation(loop, prompts=("a b", "c"))
+    wanted = images(loop_of(model_of(), Wary()), ONE)
+    require_compiled(wanted, images(loop, ONE))
+    two = images(loop, [*ONE, "c"])
     assert two.trace.path["accept"] == "eager" and torch.equal(two.codes[:1], wanted.codes)
 
 
@@ -108,20 +107,8 @@ class Rebinder(Eagle):
 
 
 def test_a_step_may_bind_a_tensor_anew() -> None:
-    compiled, eager = (
-        generation(
-            Speculative(
-                model,
-                SAMPLING,
-                TreeProposer(Rebinder(model), Chain(depth=2)),
-                TokenVerifier(Exact()),
-            )
-        )
-        for model in (model_of(range(1, 2)), model_of())
-    )
-    assert torch.equal(compiled.codes, eager.codes)
-    assert torch.equal(compiled.trace.accepted, eager.trace.accepted)
-    assert {*compiled.trace.path.values()} == {"compiled"}
+    models = model_of(), model_of(range(1, 2))
+    require_compiled(*(images(loop_of(model, drafter=Rebinder), ONE) for model in models))
 
 
 def test_state_of_another_form_never_meets_the_code_of_the_first() -> None:
@@ -138,9 +125,9 @@ def test_what_cannot_be_traced_runs_as_it_is_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     loop = loop_of(model_of(range(1, 2)), Printing())
-    wanted = generation(loop_of(model_of(), Printing()))
+    wanted = images(loop_of(model_of(), Printing()), ONE)
     for _ in range(2):
-        made = generation(loop)
-        assert torch.equal(made.codes, wanted.codes)
-        assert made.trace.path["accept"] == "eager"
+        generation = images(loop, ONE)
+        require_same(generation, wanted)
+        assert generation.trace.path["accept"] == "eager"
     assert caplog.text.count("'accept' runs operator by operator") == 1

@@ -18,7 +18,6 @@ from tests.decoders.execution.cpu.cases import (
     error,
     needs_kernel,
     network,
-    packed_into,
     prefill,
     threads,
     tree,
@@ -46,7 +45,7 @@ for _nodes in (1, 5, 9):
 def both(net, step):
     """(kernel's, PyTorch's) states and caches."""
     wanted = step.run(net)
-    packed_into(net)
+    net.packed = pack(net)
     return *step.run(net), *wanted
 
 
@@ -65,12 +64,12 @@ def test_masks_of_both_kinds_and_wanted_queries_give_the_same_bits(rows, dtype):
     net = network(dim=16, heads=2, dtype=dtype)
     step, layers = tree(net, rows, 5), pack(net).layers
     wanted = torch.arange(rows)[:, None] % 5  # [R, 1]
-    made = []
+    results = []
     for mask, queries in ((step.mask, None), (additive_mask(step.mask), None), (step.mask, wanted)):
         cache = copied(step.cache)
         out = layers(step.x, step.places, step.slots, mask, cache, queries)
-        made.append((out, cache.data))
-    (whole, cache), (masked, masked_cache), (few, few_cache) = made
+        results.append((out, cache.data))
+    (whole, cache), (masked, masked_cache), (few, few_cache) = results
     assert torch.equal(masked, whole) and torch.equal(masked_cache, cache)
     assert torch.equal(few, take(whole, wanted)) and torch.equal(few_cache, cache)
     with pytest.raises(RuntimeError, match="wanted queries that there are"):
@@ -84,7 +83,7 @@ def test_threads_share_the_work_without_a_trace(rows, count, heads, ffn):
     """Halves of the inputs are one's own, or nobody's; from 8 rows a thread on every thread has
     rows of its own."""
     net = network(32, heads, ffn=ffn)
-    packed_into(net)
+    net.packed = pack(net)
     step = tree(net, rows, 5)
     with threads(1):
         wanted, wanted_cache = step.run(net)
@@ -98,7 +97,7 @@ def test_threads_share_the_work_without_a_trace(rows, count, heads, ffn):
 def test_a_row_alone_has_the_bits_it_has_in_a_batch(dtype, rows, nodes):
     """So a code verified alone and in a tree meets one distribution."""
     net = network(32, dtype=dtype)
-    packed_into(net)
+    net.packed = pack(net)
     step = tree(net, rows, nodes, capacity=61)
     out, written = step.run(net)
     for row in range(rows):
@@ -130,10 +129,10 @@ def test_a_product_alone(rows, outputs, dtype):
         for shape in ((rows, 2, 34), (outputs, 34), (outputs,))
     )
     for given in (bias, None):
-        made = PackedLinear(weight, given)(x)
-        assert made.shape == (rows, 2, outputs) and made.dtype == dtype
+        product = PackedLinear(weight, given)(x)
+        assert product.shape == (rows, 2, outputs) and product.dtype == dtype
         exact = F.linear(x.double(), weight.double(), None if given is None else given.double())
-        assert error(made, exact) < (CLOSE if dtype == torch.float32 else 0.01)
+        assert error(product, exact) < (CLOSE if dtype == torch.float32 else 0.01)
     with pytest.raises(DecoderError, match=r"even number of inputs, found weights \[16, 15\]"):
         PackedLinear(torch.zeros(16, 15))
 
@@ -147,11 +146,11 @@ def test_the_matrices_of_a_drafters_net_are_the_kernels(dtype, close, bias):
     x = torch.randn(3, 4, 24)
     wanted = net(x)
     pack_matrices(net, dtype)
-    kept = [getattr(module, "packed", None) for module in net]
+    packed = [getattr(module, "packed", None) for module in net]
     pack_matrices(net, dtype)  # as a second decoder does
     assert [type(module) for module in net] == [Matrix, Matrix, torch.nn.Linear]
-    assert [getattr(module, "packed", None) for module in net] == kept
-    found = net(x)
-    assert found.dtype == torch.float32 and found.shape == wanted.shape
-    assert error(found, wanted) < close
+    assert [getattr(module, "packed", None) for module in net] == packed
+    out = net(x)
+    assert out.dtype == torch.float32 and out.shape == wanted.shape
+    assert error(out, wanted) < close
     assert torch.equal(net[:2](x)[:1, :1], net[:2](x[:1, :1]))  # alone as in company

@@ -29,11 +29,11 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An empty cache folder, and nothing remembered of another test's library or compiler."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CXX", raising=False)
-    for kept in (library.load, library.version):
-        kept.cache_clear()
+    for cached in (library.load, library.version):
+        cached.cache_clear()
     yield
-    for kept in (library.load, library.version):
-        kept.cache_clear()
+    for cached in (library.load, library.version):
+        cached.cache_clear()
 
 
 def script(path: Path, text: str) -> str:
@@ -116,8 +116,8 @@ def test_it_is_compiled_once_for_a_source_and_a_machine(built, tmp_path, monkeyp
     assert compiled() == 1
     last = built.read_text().splitlines()[-1]
     assert "-shared" in last and "-fopenmp" not in last
-    (kept,) = library.folder().iterdir()
-    assert kept.suffix == ".so" and os.environ["XDG_CACHE_HOME"] in str(kept)
+    (file,) = library.folder().iterdir()
+    assert file.suffix == ".so" and os.environ["XDG_CACHE_HOME"] in str(file)
     assert compiled() == 1
     monkeypatch.setattr(library, "_processor", lambda: "another one")
     assert compiled() == 2  # a home folder on several machines
