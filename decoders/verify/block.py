@@ -30,8 +30,13 @@ class Block(WholeDraft):
         return "block"
 
     def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Verified:
-        """Raises DecoderError for a tree."""
-        size, q = draft.levels, chain_law(draft)
+        """Raises DecoderError for a tree, and for deterministic drafts."""
+        size, q = draft.levels, drawn_from(draft, "block verification")
+        if draft.children.shape[-1] != 1 or draft.codes.shape[1] != size + 1:
+            raise DecoderError(
+                f"block verification judges a chain, found a tree of {draft.codes.shape[1] - 1} "
+                f"nodes on {size} levels; use tree=chain, or acceptance=traversal"
+            )
         share, left = self.shares(p, q, draft.codes[:, 1:])  # [B, g + 1], [B, g + 1, V]
         level = torch.arange(size + 1, device=p.device)
         u = noise.at(place[:, None] + level[:-1], ACCEPT_SLOT)[..., 0]  # [B, g]
@@ -57,14 +62,3 @@ class Block(WholeDraft):
         open_ = mass + 1 - share[:, 1:-1]
         inner = torch.where(open_ > 0, mass / open_.clamp_min(1e-30), 1.0)
         return torch.cat([inner, share[:, -1:]], 1)
-
-
-def chain_law(draft: Draft) -> Tensor:
-    """q [B, N + 1, V] of a chain. Raises DecoderError for a tree, and for deterministic drafts."""
-    size, q = draft.levels, drawn_from(draft, "block verification")
-    if draft.children.shape[-1] != 1 or draft.codes.shape[1] != size + 1:
-        raise DecoderError(
-            f"block verification judges a chain, found a tree of {draft.codes.shape[1] - 1} "
-            f"nodes on {size} levels; use tree=chain, or acceptance=traversal"
-        )
-    return q

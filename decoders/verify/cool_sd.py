@@ -21,12 +21,6 @@ from decoders.kinds import NotNegative, Positive, Within
 from decoders.verify.corrected import Corrected, scaled
 
 
-def scale_of(delta: float, decay: float, levels: int) -> float:
-    """omega_1 of a draft of L levels; omega_i is exp(-nu (i - 1)) of it, and their mean delta."""
-    weights = [math.exp(-decay * i) for i in range(levels)]
-    return delta * levels / sum(weights)
-
-
 class CoolSD(Corrected):
     """delta: mean of omega. decay: how fast it falls with the depth (nu; 0: it does not)."""
 
@@ -47,7 +41,8 @@ class CoolSD(Corrected):
         """The rule of this draft: children of a node at depth d are drafts of level d + 1."""
         del place
         rule = type(self)(None, self.delta, self.decay)  # no copy(): torch 2.11 cannot trace it
-        first = scale_of(self.delta, self.decay, draft.levels)
+        weights = [math.exp(-self.decay * i) for i in range(draft.levels)]
+        first = self.delta * draft.levels / sum(weights)  # omega_1, so that their mean is delta
         rule.omega = (first * torch.exp(-self.decay * draft.depth))[..., None]  # [B, N + 1, 1]
         return rule
 
