@@ -216,8 +216,9 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
             raise DecoderError(
                 "a step of static shape may not replace a tensor inside a tuple; keep it in a list"
             )
+        items: Any = owner
         if isinstance(owner, dict | list):
-            owner[name] = old  # type: ignore[index, call-overload]
+            items[name] = old
         else:
             setattr(owner, str(name), old)
 

@@ -125,7 +125,8 @@ class BatchLoop(BaseLoop):
     ) -> Generation:
         """See `decoders.api.Decoder`: one batch of `rows` after the other, the last one filled up
         with copies. Raises DecoderError for pairs of images that are not all decoded at once."""
-        rows, noise = rows_at_once(text.batch, rows, pairs), noise.to(self.model.device)
+        rows = rows_at_once(text.batch, rows, pairs)
+        noise = noise.to(self.model.device)
         done, seconds, run = Finished(text.batch, rows), Counter[str](), None
         for first in range(0, text.batch, rows):
             batch = range(first, min(first + rows, text.batch))
