@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.cache import Growing
-from decoders.models.attention import attention_bias
+from decoders.models.layers import attention_bias
 from decoders.models.shape import Size, TransformerConfig
 from decoders.models.transformer import Transformer
 

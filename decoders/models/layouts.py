@@ -18,8 +18,9 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.models.checkpoint import Checkpoint, Source, fill, some
+from decoders.models.layers import Layer
 from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import Layer, Transformer, cast, empty
+from decoders.models.transformer import Transformer, cast, empty
 
 # Of a prefix that is no tokens the parameters, under the names of LlamaGen's release.
 CONDITIONING = {

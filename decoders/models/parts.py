@@ -14,18 +14,6 @@ from decoders.api import DecoderError, TextFeatures
 from decoders.models.shape import TransformerConfig
 
 
-class RMSNorm(nn.Module):
-    """x / rms(x) * weight, in float32 inside, the dtype of x outside."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
-
-
 class HeadNorm(nn.Module):
     """LayerNorm of every head's query or key, with its own scale and shift (Chameleon); heads:
     2 H."""

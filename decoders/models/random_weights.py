@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import Transformer, cast
+from decoders.models.transformer import EagleNet, Transformer, cast
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.models.weights import dtype_of
 

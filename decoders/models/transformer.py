@@ -2,10 +2,10 @@
 
 LlamaGen (2406.06525) and Chameleon (2405.09818: Anole, Lumina-mGPT) differ in a few choices that
 are fields of `TransformerConfig`: how the prefix is made, rotation over the grid or along the line,
-normalised queries and keys. Everything else is one module: RMSNorm,
-SwiGLU, a preallocated cache. Parameter names follow LlamaGen's original checkpoint, except that w1
-and w3 of the feed-forward are one matrix ``w13``; `decoders.models.layouts` reads the released ones
-into it.
+normalised queries and keys. Everything else is the same: the layers (`decoders.models.layers`) and
+a preallocated cache. Parameter names follow LlamaGen's original checkpoint, except that w1 and w3
+of the feed-forward are one matrix ``w13``; `decoders.models.layouts` reads the released ones into
+it.
 
 The rotary table of LlamaGen's prefix is **zero** in the released models (METHODS 6), so prefix keys
 and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotated instead.
@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures, guided
 from decoders.cache import KVCache
-from decoders.models.attention import attend, attention_bias, causal_mask, rope_at, rotate
-from decoders.models.parts import CaptionEmbedder, HeadNorm, LabelEmbedder, RMSNorm
+from decoders.distribution import take
+from decoders.models.layers import Layer, attention_bias, causal_mask, rope_at
+from decoders.models.parts import CaptionEmbedder, LabelEmbedder
 from decoders.models.shape import TransformerConfig, tables
 
 
@@ -44,83 +45,6 @@ def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
     module.to(device=device, dtype=dtype)
     module.rope = rope.to(device)
     return module
-
-
-class Attention(nn.Module):
-    """H heads of queries, of keys and of values in one matrix."""
-
-    def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__()
-        self.heads, self.head_dim = cfg.heads, cfg.head_dim
-        self.wqkv = nn.Linear(cfg.width, 3 * cfg.width, bias=False)
-        self.wo = nn.Linear(cfg.width, cfg.width, bias=False)
-        self.qk_norm = HeadNorm(2 * cfg.heads, cfg.head_dim) if cfg.qk_norm else None
-
-    def forward(
-        self,
-        x: Tensor,
-        rope: Tensor,
-        bias: Tensor,
-        layer: int,
-        cache: KVCache | None,
-        index: Tensor | None,
-    ) -> Tensor:
-        rows, length, width = x.shape
-        qkv = self.wqkv(x).view(rows, length, -1, self.head_dim)  # [R, T, 3 H, d]
-        qkv = qkv.transpose(1, 2)
-        turning, v = qkv.split((2 * self.heads, self.heads), 1)
-        if self.qk_norm is not None:
-            turning = self.qk_norm(turning)
-        query, k = rotate(turning, rope).split(self.heads, 1)
-        if cache is not None and index is not None:
-            cache.write(layer, index, torch.stack([k, v]))  # [R, H, T, d] each
-            k, v = cache.read(layer)  # [R, H, S, d]
-        out = attend(query, k, v, bias)  # [R, H, T, d]
-        return self.wo(out.transpose(1, 2).reshape(rows, length, width))
-
-
-def swiglu(both: Tensor) -> Tensor:
-    """[..., 2 F], gate and then up -> silu(gate) * up [..., F]."""
-    gate, up = both.chunk(2, -1)
-    return F.silu(gate) * up
-
-
-class FeedForward(nn.Module):
-    """SwiGLU: w2(silu(w1 x) * w3 x), w1 and w3 stacked in one matrix."""
-
-    def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__()
-        self.w13 = nn.Linear(cfg.width, 2 * cfg.ffn, bias=False)
-        self.w2 = nn.Linear(cfg.ffn, cfg.width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w2(swiglu(self.w13(x)))
-
-
-class Layer(nn.Module):
-    """A transformer layer. ``input_norm=False`` is the EAGLE drafter's layer (METHODS 6). bias: of
-    `attention_bias`."""
-
-    def __init__(self, cfg: TransformerConfig, input_norm: bool = True) -> None:
-        super().__init__()
-        self.attention = Attention(cfg)
-        self.feed_forward = FeedForward(cfg)
-        self.attention_norm: nn.Module = (
-            RMSNorm(cfg.width, cfg.norm_eps) if input_norm else nn.Identity()
-        )
-        self.ffn_norm = RMSNorm(cfg.width, cfg.norm_eps)
-
-    def forward(
-        self,
-        x: Tensor,
-        rope: Tensor,
-        bias: Tensor,
-        layer: int = 0,
-        cache: KVCache | None = None,
-        index: Tensor | None = None,
-    ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rope, bias, layer, cache, index)
-        return x + self.feed_forward(self.ffn_norm(x))
 
 
 def prefix_mask(valid: Tensor, cfg: TransformerConfig, turn: Tensor | None = None) -> Tensor:
@@ -155,7 +79,7 @@ class Transformer(nn.Module):
         self.cls_embedding: Any = None if embedder is None else embedder(cfg)
         self.tok_embeddings = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
         self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.layers))
-        self.norm = RMSNorm(cfg.width, cfg.norm_eps)
+        self.norm = nn.RMSNorm(cfg.width, cfg.norm_eps)
         self.output = nn.Linear(cfg.width, cfg.vocab, bias=False)
         for name, table in tables(cfg).items():
             self.register_buffer(name, table, persistent=False)
@@ -270,3 +194,73 @@ class Transformer(nn.Module):
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
         """The states [B, L, D] that predict codes 0..L-1; see `hidden_states`."""
         return self.hidden_states(text, codes, drop)[:, self.prefix - 1 :]
+
+
+class EagleNet(nn.Module):
+    """An EAGLE drafter's one layer, which predicts the target's next feature (2401.15077). How it
+    drafts is `decoders.propose.drafters.eagle`. ``cfg`` is the target's: width, heads, grid match.
+    input_norm: whether the layer normalises its input, as the released Chameleon drafters' does.
+
+    Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
+    """
+
+    rope: Tensor
+    code_tokens: Tensor | None
+    packed: Any = None  # see `decoders.api.Target`
+
+    def __init__(self, cfg: TransformerConfig, input_norm: bool = False) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.embed_tokens = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
+        self.fc = nn.Linear(2 * cfg.width, cfg.width, bias=True)
+        self.layers = nn.ModuleList([Layer(cfg, input_norm=input_norm)])
+        for name, table in self.tables().items():
+            self.register_buffer(name, table, persistent=False)
+
+    def tables(self) -> dict[str, Tensor | None]:
+        """The target's tables, the rotary one shifted by a place."""
+        every = tables(self.cfg)
+        rope = every["rope"]
+        return {"rope": None if rope is None else rope[1:], "code_tokens": every["code_tokens"]}
+
+    def token_ids(self, codes: Tensor) -> Tensor:
+        """Codes -> rows of the embedding, same shape."""
+        return codes if self.code_tokens is None else self.code_tokens[codes]
+
+    def prefix_ids(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """Rows of the embedding at the P - 1 prefix places of the rows of `text`, [R, P - 1]: the
+        token after each state, as in EAGLE; zeros where the prefix is no tokens."""
+        if self.cfg.conditioning == "tokens":
+            return text.token_ids(drop)[:, 1:]
+        return torch.zeros_like(text.mask[:, 1:], dtype=torch.long)
+
+    def valid(self, text: TextFeatures, drop: Tensor) -> Tensor:
+        """Which of the P - 1 prefix places a query may see, [R, P - 1] bool: the released drafters
+        have no padding mask (METHODS 6)."""
+        valid = text.valid(drop)[:, : self.cfg.prefix - 1]
+        return torch.ones_like(valid) if self.cfg.pads == "released" else valid
+
+    def mix(self, ids: Tensor, features: Tensor) -> Tensor:
+        """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
+        embedded = self.embed_tokens(ids).to(features.dtype)
+        both = torch.cat([embedded, features], -1)
+        return self.fc(both) if self.packed is None else self.packed.project(both)
+
+    def layer(
+        self,
+        x: Tensor,
+        places: Tensor,
+        slots: Tensor,
+        mask: Tensor,
+        cache: KVCache,
+        wanted: Tensor | None = None,
+    ) -> Tensor:
+        """Decoding: x [R, T, D] of `mix` at places [R, T] of the rotary table; keys and values go
+        to slots [R, T]; mask [R, T, S], see `decoders.cache`; wanted [R, W]: of which queries the
+        result is read -> predicted features [R, W or T, D]."""
+        if self.packed is not None:
+            return self.packed.layers(x, places, slots, mask, cache, wanted)
+        rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]
+        bias = attention_bias(mask, x.dtype)
+        out = self.layers[0](x, rope, bias, 0, cache, cache.flat_index(slots))
+        return out if wanted is None else take(out, wanted)

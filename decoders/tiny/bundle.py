@@ -21,11 +21,10 @@ from torch import nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.kinds import fitted
-from decoders.models.eagle_net import EagleNet
 from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.shape import TransformerConfig
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
-from decoders.models.transformer import Transformer, cast
+from decoders.models.transformer import EagleNet, Transformer, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
 from decoders.models.weights import dtype_of, load_into, read_json, read_state

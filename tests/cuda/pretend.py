@@ -20,10 +20,9 @@ from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, fresh
 from decoders.execution.state import tensor_slots
 from decoders.models.checkpoint import assign
-from decoders.models.eagle_net import EagleNet
 from decoders.models.grouped import Grouped, GroupedConfig
 from decoders.models.random_weights import SIZES, RandomText
-from decoders.models.transformer import Transformer, TransformerConfig, empty
+from decoders.models.transformer import EagleNet, Transformer, TransformerConfig, empty
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
 from decoders.tiny.bundle import TARGETS

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from decoders.api import Prefill
 from decoders.cache import VALUES, Reads
-from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
+from decoders.models.transformer import EagleNet
 from decoders.propose.drafters.eagle_learner import FeatureLearner, fresh
 from decoders.propose.drafters.sessions import EagleSession
 from decoders.propose.drafters.shared import Trained

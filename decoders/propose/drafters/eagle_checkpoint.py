@@ -28,10 +28,9 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
 from decoders.models.checkpoint import Checkpoint, Source, assign, fill, open_checkpoint, some
-from decoders.models.eagle_net import EagleNet
 from decoders.models.layouts import harmless, layer_sources, released_layer
 from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import Transformer, cast, empty
+from decoders.models.transformer import EagleNet, Transformer, cast, empty
 from decoders.models.weights import write_tensors
 from decoders.propose.drafters.shared import require_equal
 

@@ -19,9 +19,8 @@ from torch import Tensor
 from decoders.api import ImageModel
 from decoders.cache import Growing
 from decoders.distribution import GuidedHead
-from decoders.models.attention import attention_bias
-from decoders.models.eagle_net import EagleNet
-from decoders.models.transformer import Transformer, prefix_mask
+from decoders.models.layers import attention_bias
+from decoders.models.transformer import EagleNet, Transformer, prefix_mask
 from decoders.propose.drafters.shared import NetLearner
 from decoders.training.states import Drafted, States, transformer_of
 

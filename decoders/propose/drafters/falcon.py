@@ -26,9 +26,8 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Prefill
 from decoders.cache import Growing, additive_mask
 from decoders.distribution import take
-from decoders.models.eagle_net import EagleNet
 from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import prefix_mask
+from decoders.models.transformer import EagleNet, prefix_mask
 from decoders.propose.drafters.eagle_learner import FeatureLearner
 from decoders.propose.drafters.sessions import EagleSession
 from decoders.propose.drafters.shared import Trained

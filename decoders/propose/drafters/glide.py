@@ -17,10 +17,8 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
 from decoders.cache import KEYS, VALUES, Growing, KVCache, Reads, additive_mask
-from decoders.models.attention import attend, attention_bias, rope_at, rotate
-from decoders.models.parts import RMSNorm
+from decoders.models.layers import Layer, attend, attention_bias, rope_at, rotate
 from decoders.models.shape import rope_table
-from decoders.models.transformer import Layer
 from decoders.propose.drafters.eagle_learner import Head
 from decoders.propose.drafters.sessions import CachedSession, NetInput
 from decoders.propose.drafters.shared import NetLearner, Trained
@@ -38,7 +36,7 @@ class GlideNet(nn.Module):
         self.cfg = cfg = target.cfg
         self.reads: Reads = (cfg.layers - 1, KEYS), (cfg.layers - 1, VALUES)
         self.layer = Layer(cfg)
-        self.glimpse_norm, self.norm = (RMSNorm(cfg.width, cfg.norm_eps) for _ in range(2))
+        self.glimpse_norm, self.norm = (nn.RMSNorm(cfg.width, cfg.norm_eps) for _ in range(2))
         self.query = nn.Linear(cfg.width, cfg.width, bias=False)
         self.out = nn.Linear(cfg.width, cfg.width, bias=False)
         self.register_buffer("rope", rope_table(cfg), persistent=False)

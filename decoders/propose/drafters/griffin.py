@@ -22,10 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import Prefill
-from decoders.models.eagle_net import EagleNet
-from decoders.models.parts import RMSNorm
+from decoders.models.layers import swiglu
 from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import swiglu
+from decoders.models.transformer import EagleNet
 from decoders.propose.drafters.eagle_learner import FeatureLearner, Head, fresh
 from decoders.propose.drafters.sessions import EagleSession, NetInput
 from decoders.propose.drafters.shared import Trained
@@ -38,7 +37,7 @@ class GriffinNet(EagleNet):
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
         width, inner = cfg.width, 2 * cfg.width // 3
-        self.norm = RMSNorm(2 * width, cfg.norm_eps)
+        self.norm = nn.RMSNorm(2 * width, cfg.norm_eps)
         self.inner = nn.Linear(2 * width, 2 * inner, bias=False)
         self.outer = nn.Linear(inner, width, bias=False)
         self.parts = nn.Linear(width, 2 * width, bias=False)

@@ -21,10 +21,8 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Prefill
 from decoders.cache import KVCache
 from decoders.distribution import code_logits, take
-from decoders.models.attention import rope_at, rotate
-from decoders.models.parts import RMSNorm
+from decoders.models.layers import FeedForward, rope_at, rotate
 from decoders.models.shape import rope_table
-from decoders.models.transformer import FeedForward
 from decoders.propose.drafters.eagle_learner import Head
 from decoders.propose.drafters.sessions import DepthSession
 from decoders.propose.drafters.shared import NetLearner, Trained
@@ -50,7 +48,9 @@ class SpecDecNet(nn.Module):
         self.known = nn.Linear(width, 2 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.feed_forward = FeedForward(cfg)
-        self.input_norm, self.ffn_norm, self.norm = (RMSNorm(width, cfg.norm_eps) for _ in range(3))
+        self.input_norm, self.ffn_norm, self.norm = (
+            nn.RMSNorm(width, cfg.norm_eps) for _ in range(3)
+        )
         self.register_buffer("rope", rope_table(cfg), persistent=False)
         with torch.no_grad():
             self.norm.weight.copy_(target.norm.weight)
