@@ -117,10 +117,6 @@ class LookaheadSession(TreeSession):
             q = torch.where(stands[..., None], self.q, q)  # type: ignore[arg-type]
         return self.ahead(codes, q)
 
-    def standing_drafts(self) -> LookaheadDraft:
-        """The drafts of the last step, where they stand in all rows."""
-        return self.ahead(self.codes.clone(), None if self.q is None else self.q.clone())
-
     def ahead(self, codes: Tensor, q: Tensor | None) -> LookaheadDraft:
         """codes [B, g + 1], root first; q [B, g + 1, V]."""
         size, chain = self.tree.depth, self.tree
@@ -213,9 +209,8 @@ class Duo(Speculative):
     """parallel: the drafter in a thread of its own; false: the same steps one after the other, with
     the same codes."""
 
-    uncompiled_pieces = frozenset(
-        {"draft", "start_drafting", "join_drafting"}
-    )  # as the drafter's thread runs what it drafts
+    # As the drafter's thread runs what it drafts.
+    uncompiled_pieces = frozenset({"draft", "start_drafting", "join_drafting"})
     # The gate looks at drafts as they are proposed; both schedules have the same codes.
     exercised: ClassVar = {"parallel": False}
 
@@ -260,9 +255,11 @@ class Duo(Speculative):
         """What the forward reads; the drafter is on its way with what comes behind."""
         session: Any = run.session
         ready = bool(session.stands.all())  # in all rows: nothing need be drafted now
-        draft = (
-            session.standing_drafts() if ready else session.read(run.output, run.noise, run.length)
-        )
+        if ready:
+            q = None if session.q is None else session.q.clone()
+            draft = session.ahead(session.codes.clone(), q)
+        else:
+            draft = session.read(run.output, run.noise, run.length)
         if self.model.device.type == "cuda":
             self.side = self.side or torch.cuda.Stream(self.model.device)
             self.side.wait_stream(torch.cuda.current_stream(self.side.device))
