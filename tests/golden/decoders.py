@@ -15,18 +15,16 @@ from pathlib import Path
 import torch
 
 from decoders.api import ImageModel, Sampling
-from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.compose import DecoderSpec, build_decoder
 from decoders.models.small import random_model
 from decoders.noise import OVERRUN, SLOTS, Noise
-from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LANTERN_PP, LOOP, SPECS, STATIC
+from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LANTERN_PP, LOOP, SPECS, STATIC, part
 
 FILE = Path(__file__).parent / "decoders.json"
-CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
-LANTERN = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "delta": 0.4})
-RELEASED = PartSpec("decoders.verify.lantern.Lantern", {"k": 20, "residual": "released"})
-PP_RELEASED = PartSpec(
-    "decoders.verify.lantern.LanternPP", {"k": 3, "lam": 3.0, "residual": "released"}
-)
+CHAIN = part("propose.trees.chain.Chain", depth=3)
+LANTERN = part("verify.lantern.Lantern", k=20, delta=0.4)
+RELEASED = part("verify.lantern.Lantern", k=20, residual="released")
+PP_RELEASED = part("verify.lantern.LanternPP", k=3, lam=3.0, residual="released")
 ALL = {
     **SPECS,
     "eagle1": DecoderSpec("eagle1", LOOP, EAGLE, STATIC, EXACT),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,14 +47,6 @@ def network(
     return cast(net, torch.device("cpu"), dtype)
 
 
-def copied(cache: KVCache) -> KVCache:
-    """Another cache of the same content."""
-    layers, _, rows, heads, capacity, size = cache.data.shape
-    other = KVCache(layers, rows, capacity, heads, size, cache.data.dtype, cache.data.device)
-    other.data.copy_(cache.data)
-    return other
-
-
 @dataclass
 class Step:
     """A forward's arguments: x [R, T, D], places and slots [R, T], mask [R, T, S], and the cache
@@ -67,7 +60,7 @@ class Step:
 
     def run(self, net: Any) -> tuple[Tensor, Tensor]:
         """The result [R, T, D] and the cache's content afterwards; `cache` stays as it was."""
-        cache = copied(self.cache)
+        cache = copy.deepcopy(self.cache)
         with torch.inference_mode():
             out = net.stack(self.x, self.places, self.slots, self.mask, cache)
         return out, cache.data

@@ -1,5 +1,6 @@
 """The CPU kernel computes what PyTorch's operators compute, and a row the same in any company."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,6 @@ from decoders.distribution import take
 from decoders.execution.cpu.layers import Matrix, PackedLinear, pack, pack_matrices
 from tests.decoders.execution.cpu.cases import (
     Step,
-    copied,
     error,
     needs_kernel,
     network,
@@ -66,7 +66,7 @@ def test_masks_of_both_kinds_and_wanted_queries_give_the_same_bits(rows, dtype):
     wanted = torch.arange(rows)[:, None] % 5  # [R, 1]
     results = []
     for mask, queries in ((step.mask, None), (additive_mask(step.mask), None), (step.mask, wanted)):
-        cache = copied(step.cache)
+        cache = copy.deepcopy(step.cache)
         out = layers(step.x, step.places, step.slots, mask, cache, queries)
         results.append((out, cache.data))
     (whole, cache), (masked, masked_cache), (few, few_cache) = results
