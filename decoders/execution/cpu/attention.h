@@ -162,7 +162,7 @@ inline void mix(const uint16_t* shares, long apart, const float* sums, const uin
 template <int N, class S, class T>
 inline void mix_some(long count, const S* shares, long apart, const float* sums, const T* values,
                      const T* ask, long d, long slots, T* out, long stride) {
-  known<TOGETHER>(count, [&](auto queries) SMALL_LAMBDA {
+  dispatch<TOGETHER>(count, [&](auto queries) SMALL_LAMBDA {
     mix<queries, N>(shares, apart, sums, values, ask, d, slots, out, stride);
   });
 }

@@ -25,7 +25,7 @@ void require(bool right, const char* what) {
 }
 
 // OpenMP's threads stay behind in the parent of a fork; its child would wait for them for ever.
-void require_own_process() {
+void require_same_process() {
   static const pid_t loaded = getpid();
   STD_TORCH_CHECK(getpid() == loaded,
                   "this process was forked after its parent had used the CPU kernel, whose threads a fork does not "
@@ -36,7 +36,7 @@ void require_own_process() {
 bool is_half(const Tensor& x) { return x.scalar_type() == ScalarType::BFloat16; }
 
 void require_weights(const Tensor& weights, const Tensor& x, const char* what) {
-  require_own_process();
+  require_same_process();
   const auto type = x.scalar_type();
   require((type == ScalarType::BFloat16 || type == ScalarType::Float) && type == weights.scalar_type() &&
               x.is_contiguous(),
@@ -51,9 +51,9 @@ const T* data(const Tensor& x) {
 // A thread's own memory, kept from call to call and zeros at first.
 template <int number>
 float* scratch(long floats) {
-  thread_local std::vector<float> kept;
-  if (static_cast<long>(kept.size()) < floats) kept.resize(floats);
-  return kept.data();
+  thread_local std::vector<float> buffer;
+  if (static_cast<long>(buffer.size()) < floats) buffer.resize(floats);
+  return buffer.data();
 }
 
 Tensor run_layers(Tensor weights, Tensor norms, Tensor rope, int64_t count, int64_t heads, int64_t ffn, double eps,

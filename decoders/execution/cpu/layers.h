@@ -92,7 +92,7 @@ inline long apart(const Forward& f) { return (f.slots + LANES - 1) / LANES * LAN
 // and of w2's, [2, M, D] each; closed, the mask as it is added, [R, T, apart]; per thread a normed and x
 // [M, D], and queries and scores of one head.
 struct Scratch {
-  long qkv, attended, active, wo_sums, w2_sums, closed, used, shared, normed, x, query, scores, own;
+  long qkv, attended, active, wo_sums, w2_sums, closed, used, shared, normed, x, query, scores, local;
   explicit Scratch(const Forward& f) {
     const long m = f.rows * f.queries;
     qkv = MEETING;
@@ -107,9 +107,9 @@ struct Scratch {
     x = normed + m * f.width;
     query = x + m * f.width;
     scores = query + f.queries * (f.width / f.heads);
-    own = scores + GROUP * apart(f) + 2 * LANES;
+    local = scores + GROUP * apart(f) + 2 * LANES;
   }
-  long floats(int threads) const { return shared + threads * own; }
+  long floats(int threads) const { return shared + threads * local; }
 };
 
 inline bool is_open(uint8_t mask) { return mask; }
@@ -156,9 +156,9 @@ T* keys_of(const Forward& f, long layer, long r, long h) {
 // [outputs] of the row (null: with all). `next` (or null): keys that this thread reads afterwards.
 template <class T>
 void head(const Forward& f, const Scratch& at, long layer, long r, long h, const int64_t* wanted, const T* next,
-          float* own) {
+          float* local) {
   const long d = f.width / f.heads, m0 = r * f.queries;
-  T* query = reinterpret_cast<T*>(own + at.query);
+  T* query = reinterpret_cast<T*>(local + at.query);
   T* keys = keys_of<T>(f, layer, r, h);
   T* values = keys + f.rows * f.heads * f.slots * d;
   for (long t = 0; t < f.queries; ++t) {
@@ -177,7 +177,7 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, const
     for (long w = 0; w < f.outputs; ++w) {
       const long t = wanted[r * f.outputs + w];
       attend_width(d, query + t * d, 1, keys, values, w + 1 == f.outputs ? next : nullptr, closed + t * step,
-                   step, used, f.slots, own + at.scores, attended + (r * f.outputs + w) * f.width, f.width);
+                   step, used, f.slots, local + at.scores, attended + (r * f.outputs + w) * f.width, f.width);
     }
     return;
   }
@@ -185,7 +185,7 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, const
   for (long t = 0; t < f.queries; t += GROUP) {
     const long left = f.queries - t;
     attend_width(d, query + t * d, left < GROUP ? left : GROUP, keys, values, left <= GROUP ? next : nullptr,
-                 closed + t * step, step, used, f.slots, own + at.scores, attended + t * f.width, f.width);
+                 closed + t * step, step, used, f.slots, local + at.scores, attended + t * f.width, f.width);
   }
 }
 
@@ -201,11 +201,11 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   long first = r0 * f.queries, last = r1 * f.queries, M = f.rows * f.queries;
   const long D = f.width, F = f.ffn;
   float* qkv = f.scratch + at.qkv;
-  float* own = f.scratch + at.shared + self * at.own;
-  float* x = own + at.x;
+  float* local = f.scratch + at.shared + self * at.local;
+  float* x = local + at.x;
   T* attended = reinterpret_cast<T*>(f.scratch + at.attended);
   T* active = reinterpret_cast<T*>(f.scratch + at.active);
-  T* normed = reinterpret_cast<T*>(own + at.normed);
+  T* normed = reinterpret_cast<T*>(local + at.normed);
   const auto meet = [&] { ::meet(f, parts); };
   for (long r = r0 + share(r1 - r0, part, parts); r < r0 + share(r1 - r0, part + 1, parts); ++r)
     if (f.added) open_row<float>(f, at, r);
@@ -228,14 +228,14 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   const long up = 2 * share(F / LANES, part, parts), up_end = 2 * share(F / LANES, part + 1, parts);
   // Panels of this thread in wo and w2, whose halves lie behind one another.
   const long stack = share(2 * outputs, part, parts), stack_end = share(2 * outputs, part + 1, parts);
-  const bool own_heads = f.heads % parts == 0;  // threads own heads, from the projections on
-  const long qkv_begin = own_heads ? begin : share(3 * outputs, part, parts);
-  const long heads = own_heads ? f.heads / parts : f.heads, h0 = own_heads ? part * heads : 0;
+  const bool whole_heads = f.heads % parts == 0;  // threads own heads, from the projections on
+  const long qkv_begin = whole_heads ? begin : share(3 * outputs, part, parts);
+  const long heads = whole_heads ? f.heads / parts : f.heads, h0 = whole_heads ? part * heads : 0;
   const long items = (r1 - r0) * heads;  // heads h0 and on of all rows: all are this thread's, or a share
-  const long item = own_heads ? 0 : share(items, part, parts);
-  const long item_end = own_heads ? items : share(items, part + 1, parts);
+  const long item = whole_heads ? 0 : share(items, part, parts);
+  const long item_end = whole_heads ? items : share(items, part + 1, parts);
   // Whether the inputs of a thread's half of wo, or of w2, are what it has made itself.
-  const bool mixes_own = parts <= 2 && own_heads, feeds_own = parts <= 2 && F / LANES % parts == 0;
+  const bool mixes_own = parts <= 2 && whole_heads, feeds_own = parts <= 2 && F / LANES % parts == 0;
   // sums [2, M, D] = this thread's panels of the halves of a's inputs times theirs of the weights.
   const auto multiply = [&](const T* a, const void* weights, long inputs, float* sums, const T* next) {
     const long half = inputs / 2;
@@ -257,7 +257,7 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
     const auto project = [&](long from, long till, const T* next) {
       product(normed, D, of(w.wqkv, 0, D), D, first, last, from, till, to(qkv, 3 * D), next);
     };
-    if (own_heads) {
+    if (whole_heads) {
       const long keys = outputs + begin, values = keys + outputs, size = end - begin;
       project(begin, end, of(w.wqkv, keys, D));
       project(keys, keys + size, of(w.wqkv, values, D));
@@ -270,7 +270,7 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
     const auto keys_at = [&](long i) { return keys_of<T>(f, layer, r0 + i / heads, h0 + i % heads); };
     for (long i = item; i < item_end; ++i)
       head<T>(f, at, layer, r0 + i / heads, h0 + i % heads, few ? f.wanted : nullptr,
-              i + 1 < item_end ? keys_at(i + 1) : nullptr, own);
+              i + 1 < item_end ? keys_at(i + 1) : nullptr, local);
     if (few) {  // from here on there are W rows of x per row, closed up
       for (long r = r0; r < r1; ++r)
         for (long w = 0; w < f.outputs; ++w)

@@ -116,7 +116,7 @@ void tile_product(const uint16_t* a, long stride, const uint16_t* w, long inputs
           factors[b] = a + row(b) * stride;
           out[b] = sums + b * TILE_ROWS * count + n;
         }
-        known<BLOCKS>(blocks, [&](auto all) SMALL_LAMBDA {
+        dispatch<BLOCKS>(blocks, [&](auto all) SMALL_LAMBDA {
           tile_panel<all>(factors, stride, w + (p + n) * LANES * inputs, inputs, out, count * 64);
         });
       }

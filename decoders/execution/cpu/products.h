@@ -78,14 +78,14 @@ inline void tile(const float* a, long stride, const T* w, const T* ask, long inp
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
   // One row takes all that memory gives; where rows are many, memory waits for them.
-  constexpr bool asked = NATIVE < LANES && (M_ == 2 || M_ == 3);
+  constexpr bool prefetches = NATIVE < LANES && (M_ == 2 || M_ == 3);
 #pragma GCC unroll 2
   for (long k = 0; k < inputs; k += 2)
     each<2>([&](auto later) SMALL_LAMBDA {
       again();
       each<N_>([&](auto n) SMALL_LAMBDA {
         const T* both = w + n * panel + k * LANES;  // weights k and k + 1 of every output
-        if (asked && !later)
+        if (prefetches && !later)
           for (size_t i = 0; i < sizeof(T) / 2; ++i)
             __builtin_prefetch(ask + n * panel + (k + i) * LANES, 0, 2);
         const V b = later ? second(both) : first(both);
@@ -107,7 +107,7 @@ inline void tiles(const A* a, long stride, const T* w, const T* next, long input
 
 template <int N_, class A, class T>
 inline void rows_tile(int rows, const A* a, long stride, const T* w, const T* next, long inputs, V* out) {
-  known<ROWS>(rows, [&](auto m) SMALL_LAMBDA { tiles<m, N_>(a, stride, w, next, inputs, out); });
+  dispatch<ROWS>(rows, [&](auto m) SMALL_LAMBDA { tiles<m, N_>(a, stride, w, next, inputs, out); });
 }
 
 // Rows [first, last) of a [., inputs] as factors, row `first` first, with their stride: as they are, or a
@@ -117,17 +117,17 @@ const Factor<T>* factors(const T* a, long inputs, long first, long last, long* s
   if constexpr (std::is_same_v<T, Factor<T>>) {
     return a + first * *stride;
   } else {
-    thread_local std::vector<float> kept;
-    if (kept.size() < static_cast<size_t>((last - first) * inputs)) kept.resize((last - first) * inputs);
+    thread_local std::vector<float> buffer;
+    if (buffer.size() < static_cast<size_t>((last - first) * inputs)) buffer.resize((last - first) * inputs);
     const long whole = inputs / LANES * LANES;
     for (long m = first; m < last; ++m) {
       const T* row = a + m * *stride;
-      float* to = kept.data() + (m - first) * inputs;
+      float* to = buffer.data() + (m - first) * inputs;
       for (long i = 0; i < whole; i += LANES) store(to + i, load(row + i));
       for (long i = whole; i < inputs; ++i) to[i] = scalar(row[i]);
     }
     *stride = inputs;
-    return kept.data();
+    return buffer.data();
   }
 }
 

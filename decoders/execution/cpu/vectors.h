@@ -31,9 +31,9 @@ SMALL void each(F f) {
 
 // f(count) of a count from 1 to `most`, as a number that the compiler knows.
 template <int most, class F>
-SMALL void known(long count, F f) {
+SMALL void dispatch(long count, F f) {
   if constexpr (most > 1) {
-    if (count != most) return known<most - 1>(count, f);
+    if (count != most) return dispatch<most - 1>(count, f);
   }
   f(std::integral_constant<int, most>());
 }
