@@ -198,8 +198,8 @@ class PairSampler:
             None if column[0] is None else torch.cat(column)
             for column in zip(*self.parts, strict=True)
         ]
-        *nodes, image = columns
-        return VerifiedPairs(*nodes, self.levels, image)
+        p, q, children, valid, depth, place, image = columns
+        return VerifiedPairs(p, q, children, valid, depth, place, self.levels, image)
 
 
 def expected_codes(draft: Draft) -> Tensor | None:
