@@ -27,14 +27,12 @@ from torch import Tensor
 from bench.config.compose import compose_study
 from bench.config.schema import variants
 from bench.data.errors import ConfigError, Failure
-from bench.measure.clock import Clock
 from bench.measure.device import prepare, require_unforked
-from bench.measure.memory import MemoryMeter
+from bench.measure.meter import Meter
 from bench.prompts import Prompt, check
 from bench.records.load import load
-from bench.run.decoders import build
+from bench.run.decoders import build, load_model
 from bench.run.generate import generate, picture_of
-from bench.run.session import load_model
 
 if TYPE_CHECKING:
     from decoders.api import Decoder, ImageModel, Trace
@@ -91,11 +89,10 @@ def decode(
     words = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
     with ONE_AT_A_TIME:
         loaded, built, name = _built(f"decoders=[{decoder}]", *words)
-        clock, meter = Clock(loaded.device), MemoryMeter(loaded.device)
-        made = generate(loaded, built, [asked.text], seed, clock=clock, meter=meter)
+        made = generate(loaded, built, [asked.text], seed, Meter(loaded.device))
     image = None if made.images is None else picture_of(made.images[0])
     codes, trace = made.generation.codes[0], made.generation.trace
-    return Decoded(name, prompt, codes, image, trace, made.seconds_total)
+    return Decoded(name, prompt, codes, image, trace, made.seconds["total"])
 
 
 @lru_cache(maxsize=8)

@@ -228,8 +228,8 @@ def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], dev
     import pandas as pd
     import torch
 
-    from bench.measure.clock import now
     from bench.measure.device import provenance
+    from bench.measure.meter import now
     from decoders.models.weights import sha256_of
 
     made = provenance(torch.device(device))

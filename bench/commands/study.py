@@ -185,9 +185,8 @@ def cmd_check(words: Sequence[str]) -> int:
     from bench.judge.target import examine
     from bench.measure.device import prepare
     from bench.prompts import load_prompts
-    from bench.run.decoders import build
+    from bench.run.decoders import build, load_model
     from bench.run.finish import verdicts
-    from bench.run.session import load_model
 
     config = compose_study(words)
     model = load_model(config, prepare(config.backend))

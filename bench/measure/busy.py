@@ -1,36 +1,39 @@
 """What else runs on this machine: readings of the processors, the load between two of them, and
-what a run does about it.
+waiting until the machine is quiet.
 
 Why: a neighbour adds time to whatever it meets, unevenly, and the figures of such an hour look as
 clean as any. Linux counts what every processor does (proc(5), /proc/stat); what this process has
 not used of the busy time, others have. Steal is what a hypervisor gave to other guests, and what a
-container's quota kept from this one (`bench.measure.quota`). The counts come in ticks, so a span of
-a few milliseconds says little: `Load.blur`.
+container's quota kept from this one. The counts come in ticks, so a span of a few milliseconds says
+little.
 
 An image during which others take more than `latency.busy` of the cores, or a quota stopped this
 process at all, is *disturbed*. The run waits for quiet and times it again. What stays disturbed
 counts for no figure of time (`bench.judge.paired`). On a GPU the host's part is one thread that
 launches the work: it suffers where no core is left.
+
+A quota (`docker run --cpus N`) is no affinity: the process sees all cores, and the kernel stops its
+threads for the rest of each period (100 ms) once they have used their time. Version 2 of control
+groups says `quota period` in cpu.max, version 1 in two files; both count in cpu.stat what they held
+back. A limit of a group holds for all groups below it.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any
 
-from bench.config.schema import LatencyProtocol
-from bench.measure import quota
-
-log = logging.getLogger(__name__)
 LOOK = 1.0  # seconds: a quiet machine is one that is quiet for so long
 STAT = Path("/proc/stat")
 BUSY, STEAL = (1, 2, 3, 6, 7), 8  # words of a line: user, nice, system, irq, softirq; steal
+MEMBER, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+QUOTAS = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+HELD_BACK = {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # counts of cpu.stat -> seconds of one
 
 
 @dataclass(frozen=True)
@@ -44,42 +47,25 @@ class Reading:
     busy: float
     steal: float
     cores: int
-    tick: float
     stopped: int = 0
 
 
 @dataclass(frozen=True)
 class Load:
     """Between two readings. own: processor seconds of this process per second; others, steal:
-    shares of its cores, 0 to 1, NaN where they are not known; blur: the share that a tick is;
-    stopped: whether a quota stopped this process."""
+    shares of its cores, 0 to 1, NaN where they are not known; disturbed: whether they took more
+    than they may, or a quota stopped this process."""
 
     own: float
     others: float
     steal: float
-    blur: float
-    cores: int
-    stopped: bool = False
-
-    @property
-    def taken(self) -> float:
-        """What others and the hypervisor have taken, a share of the cores."""
-        return self.others + self.steal
-
-    def disturbs(self, limit: float, needed: int) -> bool:
-        """Whether others leave less than 1 - limit of each of the `needed` cores, or a quota
-        stopped this process. False where it cannot be told, and for a limit of 1."""
-        if limit == 1:
-            return False
-        if self.stopped:
-            return True
-        return self.taken - self.blur > 1 - (1 - limit) * min(needed, self.cores) / self.cores
+    disturbed: bool
 
 
 def read() -> Reading:
     """The counts now. Takes a tenth of a millisecond."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
-    tick = 1 / os.sysconf("SC_CLK_TCK")
+    tick = _tick()
     try:
         lines = [line.split() for line in STAT.read_text().splitlines()]
     except FileNotFoundError:  # no Linux
@@ -88,25 +74,31 @@ def read() -> Reading:
     counted = bool(cores) and all(len(line) > STEAL for line in cores)
     busy = tick * sum(int(line[at]) for line in cores for at in BUSY) if counted else math.nan
     steal = tick * sum(int(line[STEAL]) for line in cores) if counted else math.nan
-    stopped, seconds = quota.held_back()
-    stolen, count = steal + seconds, len(cores) or 1
-    return Reading(perf_counter(), process_time(), busy, stolen, count, tick, stopped)
+    stopped, seconds = held_back()
+    return Reading(perf_counter(), process_time(), busy, steal + seconds, len(cores) or 1, stopped)
 
 
-def between(before: Reading, after: Reading) -> Load:
-    """The load from one reading to a later one."""
+def between(before: Reading, after: Reading, limit: float = 1.0, one_core: bool = False) -> Load:
+    """The load from one reading to a later one.
+
+    limit: the share of the cores that others may take, 1: any; one_core: this process needs no more
+    than one of them. A tick that others may have had is not held against them, nor is what cannot
+    be known.
+    """
     seconds = after.at - before.at
     room = seconds * after.cores  # processor seconds that there were
     own = after.own - before.own
     others = max(after.busy - before.busy - own, 0.0) if after.busy == after.busy else math.nan
-    return Load(
-        own=own / seconds,
-        others=others / room,
-        steal=(after.steal - before.steal) / room,
-        blur=after.tick / seconds,
-        cores=after.cores,
-        stopped=after.stopped > before.stopped,
-    )
+    steal = after.steal - before.steal
+    most = 1 - (1 - limit) / (after.cores if one_core else 1)
+    crowded = (others + steal) / room - _tick() / seconds > most
+    disturbed = limit < 1 and (crowded or after.stopped > before.stopped)
+    return Load(own / seconds, others / room, steal / room, disturbed)
+
+
+def _tick() -> float:
+    """The seconds of one count."""
+    return 1 / os.sysconf("SC_CLK_TCK")
 
 
 def words(share: float) -> str:
@@ -114,42 +106,59 @@ def words(share: float) -> str:
     return f"cores {100 * share:.0f} % taken by others"
 
 
-class Neighbours:
-    """What others do to the images of a run on this device."""
+def wait_for_quiet(patience: float, limit: float, one_core: bool) -> bool:
+    """Waits until nothing has disturbed for `LOOK` seconds; whether that came within `patience`
+    seconds. limit, one_core: as in `between`."""
+    until, before = time.monotonic() + patience, read()
+    while time.monotonic() + LOOK <= until:
+        time.sleep(LOOK)
+        after = read()
+        if not between(before, after, limit, one_core).disturbed:
+            return True
+        before = after
+    return False
 
-    def __init__(self, latency: LatencyProtocol, device: str) -> None:
-        self.limit, self.patience = latency.busy, latency.wait_for_quiet
-        self.on_cpu = device.startswith("cpu")
-        self.given_up = False  # until an image is not disturbed
 
-    def is_disturbed(self, load: Load) -> bool:
-        return load.disturbs(self.limit, load.cores if self.on_cpu else 1)
+# ---- a container's quota ------------------------------------------------------------------------
 
-    def time_again(self, row: dict[str, Any]) -> bool:
-        """Whether an image that was just timed is to be timed again: it was disturbed, and now the
-        machine is quiet, which is waited for. After a wait in vain no image waits, until one is not
-        disturbed."""
-        if not row["disturbed"]:
-            self.given_up = False
-            return False
-        if self.given_up:
-            return False
-        log.warning(
-            "%s, image %d: the machine is busy (%s; more than %.0f %% count as disturbed); "
-            "waiting for quiet, %g s at most (latency.wait_for_quiet)",
-            row["decoder"], row["prompt_index"],
-            words(row["cpu_others"] + row["cpu_steal"]), 100 * self.limit, self.patience,
-        )  # fmt: skip
-        self.given_up = not self.quiet()
-        return not self.given_up
 
-    def quiet(self) -> bool:
-        """Waits until nothing has disturbed for `LOOK` seconds; whether that came in time."""
-        until, before = time.monotonic() + self.patience, read()
-        while time.monotonic() + LOOK <= until:
-            time.sleep(LOOK)
-            after = read()
-            if not self.is_disturbed(between(before, after)):
-                return True
-            before = after
-        return False
+def groups() -> Iterator[Path]:
+    """Folders of the control groups that this process is in, and of those above them. In a
+    container the path may be the host's: then its root is what there is."""
+    for line in _text(MEMBER).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = GROUPS / "cpu" if controllers else GROUPS
+        place = root / path.strip("/")
+        yield from (place, *place.parents[: len(place.parts) - len(root.parts)])
+
+
+def quota() -> float:
+    """Cores' worth of time that the quota allows; infinite where there is none."""
+    least = math.inf
+    for folder in groups():
+        for names in QUOTAS:
+            texts = " ".join(_text(folder / name) for name in names).split()
+            if len(texts) == 2 and texts[0].isdecimal() and int(texts[1]):  # not "max", not -1
+                least = min(least, int(texts[0]) / int(texts[1]))
+    return least
+
+
+def held_back() -> tuple[int, float]:
+    """So far: periods in which a quota stopped this process's group, and for how many seconds."""
+    periods, seconds = 0, 0.0
+    for folder in groups():
+        counted = _text(folder / "cpu.stat").split()
+        counts = dict(zip(counted[::2], map(int, counted[1::2]), strict=True))
+        periods += counts.get("nr_throttled", 0)
+        seconds += sum(counts.get(name, 0) * unit for name, unit in HELD_BACK.items())
+    return periods, seconds
+
+
+def _text(path: Path) -> str:
+    """Of a file; "" where there is none, or none that may be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

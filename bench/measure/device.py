@@ -17,7 +17,7 @@ import torch
 from bench.config.schema import BackendConfig
 from bench.data.errors import ConfigError
 from bench.data.version import checkout
-from bench.measure import quota
+from bench.measure.busy import quota
 from decoders.execution.cpu.processor import cpuinfo, vectors
 
 NO_CHECKOUT = "not a checkout"  # in place of a commit
@@ -109,7 +109,7 @@ def available_cores() -> int:
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    return max(1, math.floor(min(cores, quota.cores())))
+    return max(1, math.floor(min(cores, quota())))
 
 
 def provenance(device: torch.device) -> Provenance:

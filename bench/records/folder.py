@@ -93,7 +93,7 @@ class RunFolder:
         decoded, and with `force` those of others too, which marks the run. Warnings say which do
         not count.
 
-        code: of each decoder (`bench.run.session`). retry: failed records do not count.
+        code: of each decoder (`bench.run.decoders`). retry: failed records do not count.
         """
         refused: dict[Key, str] = {}
 
@@ -143,21 +143,23 @@ class RunFolder:
                     self.records[key_of(record)] = _light(record)
 
     def append(self, records: Sequence[Record]) -> None:
-        """Appends the records of one call. Raises DiskFullError."""
-        ending = f".{self.shard}.jsonl" if self.shard else ".jsonl"
-        first = key_of(records[0])
-        lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in records]
-        name = f"{first.decoder}.{first.protocol}{ending}"
+        """Appends those records of one call that are not there yet. Their pictures (`picture`, a
+        PIL image) are written first: a record's picture always exists. Raises DiskFullError."""
+        fresh = {key_of(r): r for r in records if key_of(r) not in self.records}
+        for key, record in fresh.items():
+            if (picture := record.pop("picture", None)) is not None:
+                file = io.BytesIO()
+                picture.save(file, format="PNG")
+                write_bytes(self.path / key.picture, file.getvalue(), sync=False)
+                digest = hashlib.sha256(file.getvalue()).hexdigest()[:16]
+                record |= {"image": key.picture, "image_hash": digest}
+        if not fresh:
+            return
+        lines = [json.dumps(record, separators=(",", ":")) + "\n" for record in fresh.values()]
+        name = f"{records[0]['decoder']}.{records[0]['protocol']}"
+        name += f".{self.shard}.jsonl" if self.shard else ".jsonl"
         append(self.path / "rows" / name, "".join(lines).encode())
-        self.records |= {key_of(record): _light(record) for record in records}
-
-    def add_picture(self, key: Key, image: Any) -> Record:
-        """Writes a picture (a PIL image); returns the columns of its record that say so."""
-        file = io.BytesIO()
-        image.save(file, format="PNG")
-        write_bytes(self.path / key.picture, file.getvalue(), sync=False)
-        digest = hashlib.sha256(file.getvalue()).hexdigest()[:16]
-        return {"image": key.picture, "image_hash": digest}
+        self.records |= {key: _light(record) for key, record in fresh.items()}
 
     def table(self, keys: Sequence[Key]) -> pa.Table:
         """The records of these keys, in this order."""

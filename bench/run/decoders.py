@@ -1,38 +1,60 @@
-"""The decoders of a run: built, described, warmed up, released when done.
+"""The decoders of a run: the model that they share, built and described, released when done.
 
-Why the comparison with uncompiled pieces: a compiler may be wrong, and a table of compiled decoders
-would compare them with what nobody wrote.
+A plug-in that changes the model would change the rows of the other decoders: after each call of a
+decoder with a plug-in the model's weights, and torch's defaults, are compared with what they were.
+
+Folders stay for days while drafters are edited and trained again. A record therefore names the code
+and weights that decoded it by a digest (`digest_of`), and a resumed run keeps those that are equal.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import importlib.util
 import logging
-import re
-from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeVar
+import sys
+from collections.abc import Collection, Container, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from bench.config.schema import DecoderVariant, LatencyProtocol
-from bench.data.clean import shown
-from bench.data.errors import Failure, attempt, describe_error
+import torch
+from torch import nn
+
+import decoders
+from bench.config.schema import DecoderVariant, StudyConfig, digest
+from bench.data.errors import BenchError, Failure, attempt, describe_error
+from bench.data.files import WEIGHTS
 from bench.judge.code_differences import compiled_difference
-from bench.records.columns import LATENCY
-from bench.run.generate import Outcome
-from bench.run.schedule import Job
-from bench.run.session import Guard, digest_of, plug_ins
 from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.compose import BrokenModule, DecoderSpec, build_decoder
+from decoders.execution import with_execution
 from decoders.execution.eager import release
+from decoders.models.weights import sha256_of
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
+CODE = (".py", ".cpp", ".h", ".json")  # files of decoders/ that a digest is of
+DTYPE, DEVICE = "torch's default dtype", "torch's default device"
+NAMED = 3  # names in a message
 DIFFER = (
     "its compiled pieces give other codes than the same pieces without a compiler ({}); set "
     "backend.compile=off, and report it with this decoder"
 )
+
+
+class SharedStateError(BenchError):
+    """A decoder has changed what all decoders of a run share."""
+
+
+def load_model(config: StudyConfig, device: torch.device, timed: Container[int] = ()) -> ImageModel:
+    """The image model of a study on its device. timed: sizes of batches that are timed; the CPU
+    compiles what its kernel has no call for."""
+    loaded: ImageModel = config.model.load(device=str(device), dtype=config.backend.dtype)
+    config.model.require(isinstance(loaded, ImageModel), loaded, "an ImageModel")
+    mode = "cpu" if config.backend.layers == "native" else config.backend.execution
+    sizes = {"auto": timed, "on": range(1, sys.maxsize), "off": ()}[config.backend.compile]
+    return with_execution(dataclasses.replace(loaded, name=config.model.name), mode, sizes)
 
 
 def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
@@ -51,22 +73,20 @@ def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
 class Decoders:
     """The decoders of a run.
 
-    By a decoder's name: built: the decoder, or why there is none; labels: loop, drafter, tree and
-    acceptance of its records; digests: what a resumed run compares. jobs_left: jobs to come, by
-    their shape; current: the name of the decoder that is called; warm: shapes that were warmed up.
+    By a decoder's name: built: the decoder, or why it cannot be run; labels: loop, drafter, tree
+    and acceptance of its records; digests: what a resumed run compares.
     """
 
     def __init__(self, model: ImageModel, variants: Sequence[DecoderVariant]) -> None:
-        self.model, self.current = model, ""
+        self.model = model
+        guarded = any(plug_ins(variant.entry.spec) for variant in variants)
+        self.shared = shared_state(model) if guarded else {}
         # Before any is built: loading a drafter takes its name away from the model.
         weights, places = dict(model.weights_sha256), dict(model.drafters)
-        self.jobs_left: Counter[tuple[str, int]] = Counter()
-        self.warm: set[tuple[str, int]] = set()
-        self.guard = Guard(model, variants)
         self.built: dict[str, Decoder | Failure] = {}
         for variant in variants:
             self.built[variant.name] = built = build(model, variant)
-            self.guard.check(variant)
+            self.require_unchanged(variant)
             if isinstance(built, Failure):
                 log.warning("%s cannot be built: %s", variant.name, built.error)
         self.labels = {v.name: self._labels(v) for v in variants}
@@ -77,110 +97,113 @@ class Decoders:
         built, spec = self.built[variant.name], variant.entry.spec
         decoder = None if isinstance(built, Failure) else built
         words = attempt(lambda: spec.labels(decoder))
-        texts = spec.labels(None) if isinstance(words, Failure) else words
-        return {name: shown(text) for name, text in texts.items()}
+        return spec.labels(None) if isinstance(words, Failure) else words
 
-    def attempt(self, variant: DecoderVariant, work: Callable[[], T]) -> T | Failure:
-        """What a decoder does, or what it raised. Raises SharedStateError where it has changed what
-        all share, and DeviceLostError."""
-        result = attempt(work)
-        self.guard.check(variant)
-        return result
+    def require_unchanged(self, variant: DecoderVariant) -> None:
+        """Raises SharedStateError where a plug-in of the decoder has changed what all share."""
+        names = plug_ins(variant.entry.spec)
+        after = shared_state(self.model) if names else self.shared
+        if changed := [name for name, value in self.shared.items() if after.get(name) != value]:
+            torch.set_default_dtype(self.shared[DTYPE])
+            device = self.shared[DEVICE]
+            torch.set_default_device(None if device.type == "cpu" else device)
+            raise SharedStateError(
+                f"{variant.name} ({', '.join(names)}) has changed {', '.join(changed[:NAMED])}, "
+                "which all decoders share. The run ends here, and no row that came after it is "
+                "kept; leave that decoder out, or have it put back what it changes and work on a "
+                "copy of the model"
+            )
 
-    def decoder_of(self, job: Job) -> Decoder:
-        """The decoder of a job, which is called next. Raises DecoderError where it cannot be
-        run."""
-        self.current = job.variant.name
-        decoder = self.built[self.current]
-        if isinstance(decoder, Failure):
-            raise DecoderError(f"it cannot be run: {decoder.error}")
-        return decoder
+    def require_uncompiled_codes(self, variant: DecoderVariant, prompt: str, seed: int) -> None:
+        """A compiled decoder whose codes are others than those of the same pieces without a
+        compiler, beyond rounding, cannot be run: a table of it would compare what nobody wrote."""
+        fast, how = self.built[variant.name], self.model.execution.uncompiled()
+        models = self.model, dataclasses.replace(self.model, execution=how)
+        plain = how and build(models[1], variant)
+        if plain is None or isinstance(plain, Failure) or isinstance(fast, Failure):
+            return
+        difference = attempt(lambda: compiled_difference(models, (fast, plain), prompt, seed))
+        if isinstance(difference, str) and difference:
+            self.built[variant.name] = Failure(DIFFER.format(difference))
 
-    def expect(self, jobs: Sequence[Job]) -> None:
-        """Says which jobs are to come; each is counted until it is `done`."""
-        self.jobs_left = Counter(job.shape for job in jobs)
-
-    def done(self, job: Job) -> None:
-        """Counts a job that was decoded. Drops what the decoder's execution keeps for calls that do
-        not come again: a recorded step keeps its caches."""
-        name = job.variant.name
-        self.jobs_left[job.shape] -= 1
-        left = {
-            size for (owner, size), count in self.jobs_left.items() if owner == name and count > 0
-        }
-        if release(self.built[name], left):
-            collect()
-
-    def free(self) -> bool:
-        """Drops what the executions of all decoders keep, which make it again with their next call;
-        returns whether there was any."""
-        dropped = [release(one) for one in self.built.values()]
+    def release(self, shapes: Collection[tuple[str, int]] = ()) -> bool:
+        """Drops what executions keep for calls of other shapes (`Job.shape`) than these: a recorded
+        step keeps its caches. They make it again where it is needed. Whether there was any."""
+        dropped = [
+            release(decoder, {size for owner, size in shapes if owner == name})
+            for name, decoder in self.built.items()
+        ]
         if any(dropped):
-            collect()
+            gc.unfreeze()  # it may refer to itself, as a state that a compiler has seen
+            freeze_heap()
         return any(dropped)
 
-    def warm_up(
-        self, job: Job, image: Callable[[], Outcome], prompt: str, latency: LatencyProtocol
-    ) -> None:
-        """Before images are timed: decodes whole ones until their times are stable, and one before
-        each block after that; one call in batches. A decoder that fails fails on its records
-        again. A compiled one whose codes are others than those of uncompiled pieces cannot be run.
 
-        image: decodes the job; prompt: its first.
-        """
-        name, new = job.variant.name, job.shape not in self.warm and job.protocol == LATENCY
-        if isinstance(self.built[name], Failure):
-            return
-        most = latency.warmup_max if new else 1
-        work = partial(warm_up, image, most, latency.warmup_tolerance)
-        outcomes = self.attempt(job.variant, work)
-        if isinstance(outcomes, Failure):
-            log.info("warm-up of %s: %s", name, outcomes)
-            return
-        log.info("warm-up of %s: %s", name, [outcome.seconds_total for outcome in outcomes])
-        self.warm.add(job.shape)
-        if new and any("compiled" in o.generation.trace.path.values() for o in outcomes):
-            difference = attempt(lambda: self.compiled_differs(job, prompt))
-            if isinstance(difference, str) and difference:
-                self.built[name] = Failure(DIFFER.format(difference))
-
-    def compiled_differs(self, job: Job, prompt: str) -> str:
-        """What a compiled decoder does otherwise than the same pieces without a compiler, but for
-        rounding; "" where nothing."""
-        model, how = self.model, self.model.execution.uncompiled()
-        models = model, dataclasses.replace(model, execution=how)
-        plain = how and build(models[1], job.variant)
-        if plain is None or isinstance(plain, Failure):
-            return ""
-        return compiled_difference(models, (self.decoder_of(job), plain), prompt, job.seed)
-
-
-def warm_up(image: Callable[[], Outcome], most: int, tolerance: float) -> list[Outcome]:
-    """Decodes whole images until the seconds of the last two differ by less than `tolerance` of the
-    longer, at most `most` of them; returns them.
-
-    Why whole images: caches, thread pools, allocator and compiled graphs settle only over a
-    complete decoding, and the released timing code had all of that inside its first image.
-    """
-    outcomes: list[Outcome] = []
-    while len(outcomes) < most:
-        outcomes.append(image())
-        last = [outcome.seconds_total for outcome in outcomes[-2:]]
-        if len(last) > 1 and max(last) - min(last) < tolerance * max(last):
-            break
-    return outcomes
-
-
-def name_plug_ins(error: str, spec: DecoderSpec) -> str:
-    """An error with the decoder's plug-ins, where it names none of them: what is raised inside a
-    loop may be a drafter's doing."""
-    names = plug_ins(spec)
-    named = any(name in error for target in names for name in re.split("[.:]", target)[-2:])
-    return error if named or not names else f"{error} (with {', '.join(names)})"
-
-
-def collect() -> None:
-    """Frees what was dropped, though it may refer to itself: a state that a compiler has seen."""
-    gc.unfreeze()
+def freeze_heap() -> None:
+    """Moves all objects out of the garbage collector's sight: collecting before each call then
+    costs no more than what the last one left."""
     gc.collect()
     gc.freeze()
+
+
+def plug_ins(spec: DecoderSpec) -> list[str]:
+    """The parts that are not the project's own."""
+    return [part.target for part in spec.parts if not part.target.startswith("decoders.")]
+
+
+@torch.inference_mode()
+def shared_state(model: ImageModel) -> dict[str, Any]:
+    """torch's defaults, and the sum of the bytes of each weight and buffer of the model's modules,
+    by name."""
+    state: dict[str, Any] = {DTYPE: torch.get_default_dtype(), DEVICE: torch.get_default_device()}
+    for part in ("target", "text", "tokenizer"):
+        owner = getattr(model, part)
+        members = {"": owner} if isinstance(owner, nn.Module) else vars(owner)
+        modules = {name: one for name, one in members.items() if isinstance(one, nn.Module)}
+        for member, module in modules.items():
+            for name, tensor in module.state_dict().items():
+                data = tensor.contiguous().reshape(-1).view(torch.uint8)
+                state[f"{part}.{member}.{name}".replace("..", ".")] = int(data.sum())
+    return state
+
+
+# ---- what decodes the images of a decoder -------------------------------------------------------
+
+
+def digest_of(
+    variant: DecoderVariant,
+    model: ImageModel,
+    weights: Mapping[str, str],
+    places: Mapping[str, Any],
+) -> str:
+    """The 12 hex digits that a resumed run compares: a digest of decoders/, of the files of its
+    plug-ins, of the model's weights, and of those that its settings name.
+
+    weights, places: `weights_sha256` and `drafters` of the model before any decoder was built.
+    """
+    hashes = []
+    for target in plug_ins(variant.entry.spec):
+        module = importlib.util.find_spec(target.replace(":", ".").rpartition(".")[0])
+        hashes.append(sha256_of(Path(module.origin)) if module and module.origin else "")
+    named = dict(weights)
+    for word in (w for part in variant.entry.spec.parts for w in part.kwargs.values()):
+        place = places.get(word, word) if isinstance(word, str) else None
+        if isinstance(place, str):
+            loaded = model.weights_sha256.items()
+            mine = {k: v for k, v in loaded if place in (k, k.rpartition("/")[0])}
+            named |= mine or {str(path): sha256_of(path) for path in _weight_files(Path(place))}
+    return digest([project_digest(), hashes, named])[:12]
+
+
+@cache
+def project_digest() -> str:
+    """The digest of the code in decoders/."""
+    folder = Path(decoders.__file__).parent
+    files = sorted(p for p in folder.rglob("*") if p.suffix in CODE and "weights" not in p.parts)
+    return digest([sha256_of(path) for path in files])
+
+
+def _weight_files(place: Path) -> list[Path]:
+    """A file of weights, or those in a folder; none where there is no such place."""
+    inside = sorted(place.iterdir()) if place.is_dir() else [place]
+    return [path for path in inside if path.suffix in WEIGHTS and path.is_file()]

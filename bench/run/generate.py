@@ -1,4 +1,4 @@
-"""One call of a decoder: timed and checked; and the records of its images.
+"""A job is decoded by one call, timed and checked, and becomes a record for each of its images.
 
 Why the checks: a plug-in that returns a code outside the codebook, a trace of another shape or a
 NaN image must become a failed record that says so, not a figure in a table.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from bench.config.schema import StudyConfig
 from bench.measure.busy import Load, between, read
-from bench.measure.clock import Clock, no_collection
-from bench.measure.memory import MemoryMeter
-from bench.records.columns import empty_measures
+from bench.measure.meter import Meter
+from bench.records.columns import BATCHED, QUALITY, empty_measures
+from bench.run.schedule import Job
 from decoders.api import (
     AcceptRule,
     CodeKind,
@@ -37,18 +39,48 @@ from metrics.traces import from_trace, output_tv
 class Outcome:
     """B images as codes and pixels, and what they cost.
 
-    images: [B, 3, H, W] uint8, CPU; None where none were drawn. seconds_text / total /
-    vq: of the whole call, total is prefill and decoding. load: of the processors during `total`.
-    peak_mb: megabytes during the call.
+    images: [B, 3, H, W] uint8, CPU; None where none were drawn. started: when the call began;
+    seconds: of its parts text, total (prefill and decoding) and vq; load: of the processors during
+    `total`; peak_mb: megabytes during the call.
     """
 
     generation: Generation
     images: Tensor | None
-    seconds_text: float
-    seconds_total: float
-    seconds_vq: float
+    started: str
+    seconds: dict[str, float]
     load: Load
     peak_mb: float
+
+
+def decode_job(
+    config: StudyConfig,
+    model: ImageModel,
+    decoder: Decoder,
+    job: Job,
+    prompts: Sequence[str],
+    meter: Meter,
+) -> list[dict[str, Any]]:
+    """Decodes a job; returns what the records of its images hold of the call, with the `picture` of
+    those that are kept. Raises what the decoder raises, and as `generate` does."""
+    quality, count = config.quality, len(prompts)
+    # Verified pairs of an image. At temperature 0 there is no output law.
+    paired = job.protocol == QUALITY and not job.variant.sampling.greedy
+    outcome = generate(
+        model,
+        decoder,
+        [*prompts, *prompts[-1:] * (job.size - count)],  # filled up where that size is compiled
+        job.seed,
+        meter,
+        busy=config.latency.busy,
+        pairs=quality.pairs / quality.images if paired else 0,
+        rows=job.size,
+        draw=job.protocol != BATCHED,
+    )
+    records = to_records(outcome, job.timed, getattr(decoder, "rule", None))[:count]
+    if outcome.images is not None and config.keep_images:
+        for record, image in zip(records, outcome.images, strict=False):
+            record["picture"] = picture_of(image)
+    return records
 
 
 @torch.inference_mode()
@@ -57,9 +89,9 @@ def generate(
     decoder: Decoder,
     prompts: list[str],
     seed: int,
+    meter: Meter,
     *,
-    clock: Clock,
-    meter: MemoryMeter,
+    busy: float = 1.0,
     pairs: float = 0,
     rows: int | None = None,
     draw: bool = True,
@@ -68,8 +100,9 @@ def generate(
     the clock starts: they stand for the random numbers of a (seed, prompt) and are the same for
     every decoder.
 
-    pairs: verified (p, q) pairs to record per image, on average; draw: whether pictures are made.
-    Raises DecoderError where the decoder's answer is not what the contract says.
+    busy: `latency.busy`; pairs: verified (p, q) pairs to record per image, on average; draw:
+    whether pictures are made. Raises DecoderError where the decoder's answer is not what the
+    contract says.
     """
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
     more = {} if rows is None or rows >= len(prompts) else {"rows": rows}
@@ -78,21 +111,19 @@ def generate(
             f"{type(decoder).__name__}.generate has no `rows`: it cannot go on with the next image "
             "where one is done (`decoders.api.Decoder`); time it with latency.requests=null"
         )
-    meter.reset()
-    with no_collection():
-        with clock.time("text"):
+    with meter.call():
+        with meter.time("text"):
             text = model.text.encode(prompts)
         before = read()
-        with clock.time("total"):
+        with meter.time("total"):
             generation = decoder.generate(text, noise, pairs=pairs, **more)
-        load = between(before, read())
+        load = between(before, read(), busy, one_core=model.device.type != "cpu")
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
-        with clock.time("vq"):
+        with meter.time("vq"):
             pixels = decoded(model, codes) if draw and model.draws else None  # [B, 3, H, W]
-    images = None if pixels is None else quantised(pixels)
-    text_s, total_s, vq_s = (clock.seconds[name] for name in ("text", "total", "vq"))
-    return Outcome(generation, images, text_s, total_s, vq_s, load, meter.peak_mb())
+        images = None if pixels is None else quantised(pixels)
+    return Outcome(generation, images, meter.started, {**meter.seconds}, load, meter.peak_mb)
 
 
 # ---- what a decoder returned: pictures, checks, records -----------------------------------------
@@ -164,9 +195,9 @@ def to_records(outcome: Outcome, timed: bool, rule: AcceptRule | None) -> list[d
     unknown = math.nan if "step" in trace.seconds else 0.0
     seconds = {"prefill": 0.0, **dict.fromkeys(("draft", "forward", "accept"), unknown)}
     seconds |= {name: trace.seconds[name] for name in seconds if name in trace.seconds}
-    seconds |= {name: getattr(outcome, f"seconds_{name}") for name in ("text", "vq", "total")}
-    alone = {f"seconds_{name}": value for name, value in seconds.items()} | {"idle": trace.idle}
+    alone = {f"seconds_{name}": value for name, value in (seconds | outcome.seconds).items()}
     alone |= {f"cpu_{name}": getattr(outcome.load, name) for name in ("own", "others", "steal")}
+    alone |= {"disturbed": outcome.load.disturbed, "idle": trace.idle}
     at_nodes = output(rule, trace.pairs, len(outcome.generation.codes))
     rows = []
     for b, accepted in enumerate(from_trace(trace)):
@@ -175,7 +206,8 @@ def to_records(outcome: Outcome, timed: bool, rule: AcceptRule | None) -> list[d
             **empty_measures(),
             **(alone if timed else {}),
             **at_nodes[b],
-            "seconds_batch": outcome.seconds_total,
+            "started_at": outcome.started,
+            "seconds_batch": outcome.seconds["total"],
             "mal": accepted.mal,
             "mal_no_bonus": accepted.mal_no_bonus,
             "mal_expected": math.nan if trace.expected is None else float(trace.expected[b]),

@@ -1,4 +1,4 @@
-"""Runs a study: each job is generated, its images become records, and these are appended.
+"""Runs a study: each job is decoded, its images become records, and these are appended.
 
 Latency: every decoder warmed up, then interleaved prompt by prompt, in blocks spread over the run.
 Quality: in batches, the same seed for every decoder, and the baseline again under other seeds (the
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,21 +23,19 @@ import pandas as pd
 
 from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.console import progress
-from bench.data.errors import DeviceLostError, Failure
+from bench.data.errors import DeviceLostError, Failure, attempt
 from bench.judge.target import examine
-from bench.measure.busy import Neighbours
-from bench.measure.clock import Clock, now
+from bench.measure.busy import wait_for_quiet, words
 from bench.measure.device import Provenance, prepare, provenance
-from bench.measure.memory import MemoryMeter
+from bench.measure.meter import Meter, now
 from bench.measure.roofline import measure_machine
 from bench.prompts import Prompt, load_prompts
-from bench.records.columns import BATCHED, MERGED, QUALITY, SCHEMA_VERSION, empty_measures
+from bench.records.columns import LATENCY, MERGED, SCHEMA_VERSION, empty_measures
 from bench.records.folder import Record, RunFolder, open_folder
-from bench.run.decoders import Decoders, name_plug_ins
-from bench.run.generate import Outcome, generate, picture_of, to_records
+from bench.run.decoders import Decoders, freeze_heap, load_model
+from bench.run.generate import decode_job
 from bench.run.schedule import Job, all_jobs, parts
-from bench.run.session import check_prompts, frozen_heap, load_model
-from decoders.api import ImageModel
+from decoders.api import DecoderError, ImageModel
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +73,13 @@ def opened(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
     identity = dict(config=config.measured(), config_hash=config.hash, machine=origin.machine())
     with open_folder(Path(config.run_dir), identity, shard) as folder:
         model = load_model(config, device, config.latency.sizes)
-        check_prompts(model, prompts)
+        hashes = {**model.weights_sha256, **model.text.sha256()}  # some encoders are loaded apart
+        model = replace(model, weights_sha256=hashes)
+        for prompt in prompts:  # one that the model cannot read stops the run before it starts
+            try:
+                model.text.check([prompt.text])
+            except DecoderError as error:
+                raise DecoderError(f"the model cannot read prompt {prompt.id}: {error}") from error
         runner = Runner(config, folder, model, origin, prompts)
         cfg = max(variant.sampling.cfg for variant in runner.variants)
         examine(model, lambda: [prompt.text for prompt in prompts[:2]], cfg)
@@ -82,7 +87,9 @@ def opened(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
 
 
 class Runner:
-    """The state of a run in progress."""
+    """The state of a run in progress. current: the name of the decoder that is called; jobs_left:
+    how many jobs are to come, by their shape; warm: shapes that were warmed up; gave_up: whether
+    the last wait for a quiet machine was in vain."""
 
     def __init__(
         self,
@@ -92,18 +99,34 @@ class Runner:
         origin: Provenance,
         prompts: Sequence[Prompt],
     ) -> None:
-        # Of an encoder that is loaded apart from the model.
-        hashes = {**model.weights_sha256, **model.text.sha256()}
-        model = replace(model, weights_sha256=hashes)
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
-        self.origin, self.hash = origin, config.hash
+        self.machine = origin.gpu or origin.cpu
         self.variants = variants(config, model.sampling)
         self.decoders = Decoders(model, self.variants)
-        self.clock = Clock(model.device)
-        self.meter = MemoryMeter(model.device, recorded=model.mode == "graph")
-        self.neighbours = Neighbours(config.latency, config.backend.device)
-        if not self.meter.exact:
-            log.warning("peak memory is that of the whole process so far: it cannot be reset here")
+        self.columns = {v.name: self._columns(v, origin) for v in self.variants}
+        self.meter = Meter(model.device, recorded=model.mode == "graph")
+        self.jobs_left: Counter[tuple[str, int]] = Counter()
+        self.warm: set[tuple[str, int]] = set()
+        self.current, self.gave_up = "", False
+
+    def _columns(self, variant: DecoderVariant, origin: Provenance) -> Record:
+        """The columns that all records of a decoder share."""
+        config = self.config
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "study": config.name,
+            "config_hash": config.hash,
+            "model": config.model.name,
+            "backend": config.backend.name,
+            "device": config.backend.device,
+            "dtype": config.backend.dtype,
+            "decoder": variant.name,
+            **vars(variant.sampling),
+            **self.decoders.labels[variant.name],
+            "code": self.decoders.digests[variant.name],
+            **vars(origin),
+            "versions": json.dumps(origin.versions, sort_keys=True),
+        }
 
     def run(self, parts: Sequence[Sequence[Job]], name: str) -> None:
         """Runs the jobs that are not recorded yet, in order. name: what the terminal shows."""
@@ -116,15 +139,18 @@ class Runner:
         measure = timed and not (self.folder.path / MERGED).exists()
         if not (left or measure):
             return
-        with frozen_heap(), progress(total, name, total - left) as bar:
-            self.decoders.expect([job for part in todo for job in part])
-            try:
+        self.jobs_left.update(job.shape for part in todo for job in part)
+        freeze_heap()
+        try:
+            with progress(total, name, total - left) as bar:
                 for part in filter(None, todo):
                     self.run_part(part, bar)
-            except DeviceLostError as error:
-                self._lose_device([job for part in todo for job in part], error)
-            if measure:
-                self._measure_machine(bar)
+                if measure:
+                    self._measure_machine(bar)
+        except DeviceLostError as error:
+            self._lose_device([job for part in todo for job in part], error)
+        finally:
+            gc.unfreeze()
 
     def resume(self, jobs: Sequence[Job]) -> None:
         """Takes the records of these jobs that count."""
@@ -142,120 +168,105 @@ class Runner:
     def run_part(self, part: Sequence[Job], bar: Any) -> None:
         """Runs a block of timed jobs, behind its warm-up, or a share of the quality jobs."""
         if part[0].timed:
-            # Measuring takes memory: where the peak cannot be reset, it comes last.
-            if self.meter.exact:
-                self._measure_machine(bar)
+            self._measure_machine(bar)
             self.warm_up(part, bar)
-        gc.collect()
-        gc.freeze()  # what the warm-up has left to stay
+        freeze_heap()  # what the warm-up has left stays
         for job in part:
             bar.set_postfix_str(f"{job.variant.name} ({job.protocol})", False)
             self.run_job(job)
-            self.decoders.done(job)
             bar.update(len(job.indices))
 
     def run_job(self, job: Job) -> None:
         """Decodes one job and appends its records, those of a failure too."""
-        started = now()
-        work = partial(self.records_of, job)
-        records = self.decoders.attempt(job.variant, work)
+        records = self.decode(job)
         full = isinstance(records, Failure) and "out of memory" in records.error
-        if full and not job.timed and self.decoders.free():
+        if full and not job.timed and self.decoders.release():
             log.warning(
                 "%d images at once are too many for %s while the decoders keep caches for their "
                 "next timed block: these are dropped, and made again then. quality.batch=%d needs "
                 "less", job.size, job.variant.name, -(-job.size // 2),
             )  # fmt: skip
-            records = self.decoders.attempt(job.variant, work)
+            records = self.decode(job)
         if isinstance(records, Failure):
-            self._fail(job, records.error, started)
-            return
-        if job.timed and self.neighbours.time_again(records[0]):
-            started, again = now(), self.decoders.attempt(job.variant, work)
-            records = records if isinstance(again, Failure) else again
-        self.append(job, records, started)
+            self._fail(job, records.error)
+        else:
+            if job.timed and self.time_again(records[0]):
+                again = self.decode(job)
+                records = records if isinstance(again, Failure) else again
+            self.append(job, records, "ok")
+        self.jobs_left[job.shape] -= 1
+        if not self.jobs_left[job.shape]:
+            self.decoders.release(+self.jobs_left)
 
-    def records_of(self, job: Job) -> list[Record]:
-        """Decodes a job: a record per image, with its `picture`, where it is to be kept."""
-        outcome = self.generate(job)
-        rule = getattr(self.decoders.built[job.variant.name], "rule", None)
-        disturbed = job.timed and self.neighbours.is_disturbed(outcome.load)
-        state = {"disturbed": disturbed, "status": "ok", "error": ""}
-        records = to_records(outcome, job.timed, rule)[: len(job.indices)]  # the others are copies
-        for b, (index, record) in enumerate(zip(job.indices, records, strict=True)):
-            record |= self.identity(job, index) | state
-            if outcome.images is not None and self.draws(job):
-                record["picture"] = picture_of(outcome.images[b])
+    def decode(self, job: Job) -> list[Record] | Failure:
+        """What the records of a job hold of its call, or what the decoder raised. Raises
+        SharedStateError where it has changed what all share, and DeviceLostError."""
+        self.current = job.variant.name
+        decoder = self.decoders.built[self.current]
+        if isinstance(decoder, Failure):
+            return Failure(f"DecoderError: it cannot be run: {decoder.error}")
+        prompts = [self.prompts[index].text for index in job.indices]
+        call = partial(decode_job, self.config, self.model, decoder, job, prompts, self.meter)
+        records = attempt(call)
+        self.decoders.require_unchanged(job.variant)
         return records
 
-    def generate(self, job: Job) -> Outcome:
-        """The images of a job."""
-        quality, decoder = self.config.quality, self.decoders.decoder_of(job)
-        # Verified pairs of an image. At temperature 0 there is no output law.
-        paired = job.protocol == QUALITY and not job.variant.sampling.greedy
-        return generate(
-            self.model,
-            decoder,
-            [self.prompts[i].text for i in job.padded],
-            job.seed,
-            clock=self.clock,
-            meter=self.meter,
-            pairs=quality.pairs / quality.images if paired else 0,
-            rows=job.size,
-            draw=job.protocol != BATCHED,
-        )
+    def append(self, job: Job, measured: Sequence[Record], status: str, error: str = "") -> None:
+        """Appends a job's records. measured: what they hold of its call."""
+        records = []
+        for index, columns in zip(job.indices, measured, strict=True):
+            prompt = self.prompts[index]
+            records.append(
+                self.columns[job.variant.name]
+                | {
+                    "protocol": job.protocol,
+                    "prompt_index": index,
+                    "prompt_id": prompt.id,
+                    "prompt": prompt.text,
+                    "category": prompt.category,
+                    "seed": job.seed,
+                    "batch": job.size,
+                    "block": job.block,
+                    "status": status,
+                    "error": error,
+                }
+                | columns
+            )
+        self.folder.append(records)
 
-    def identity(self, job: Job, index: int) -> Record:
-        """The columns of a record that are known before anything runs."""
-        config, prompt = self.config, self.prompts[index]
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "study": config.name,
-            "config_hash": self.hash,
-            "model": config.model.name,
-            "backend": config.backend.name,
-            "device": config.backend.device,
-            "dtype": config.backend.dtype,
-            **job.columns(index),
-            **self.decoders.labels[job.variant.name],
-            "code": self.decoders.digests[job.variant.name],
-            "prompt_id": prompt.id,
-            "prompt": prompt.text,
-            "category": prompt.category,
-            **vars(self.origin),
-            "versions": json.dumps(self.origin.versions, sort_keys=True),
-        }
+    def time_again(self, record: Record) -> bool:
+        """Whether an image that was just timed is to be timed again: it was disturbed, and now the
+        machine is quiet, which is waited for. After a wait in vain no image waits, until one is not
+        disturbed."""
+        latency = self.config.latency
+        if not record["disturbed"]:
+            self.gave_up = False
+        if not record["disturbed"] or self.gave_up:
+            return False
+        log.warning(
+            "%s: the machine is busy (%s; more than %.0f %% count as disturbed); waiting for "
+            "quiet, %g s at most (latency.wait_for_quiet)",
+            self.current, words(record["cpu_others"] + record["cpu_steal"]), 100 * latency.busy,
+            latency.wait_for_quiet,
+        )  # fmt: skip
+        one_core = self.model.device.type != "cpu"
+        self.gave_up = not wait_for_quiet(latency.wait_for_quiet, latency.busy, one_core)
+        return not self.gave_up
 
-    def draws(self, job: Job) -> bool:
-        """Whether a job has pictures to keep."""
-        return self.config.keep_images and self.model.draws and job.protocol != BATCHED
-
-    def append(self, job: Job, records: list[Record], started: str) -> None:
-        """Writes the pictures, then the records: a record's picture always exists."""
-        fresh = []
-        for key, record in zip(job.keys, records, strict=True):
-            picture = record.pop("picture", None)
-            if key not in self.folder.records:
-                named = {} if picture is None else self.folder.add_picture(key, picture)
-                fresh.append(record | named | {"started_at": started})
-        if fresh:
-            self.folder.append(fresh)
-
-    def _fail(self, job: Job, error: str, started: str) -> None:
+    def _fail(self, job: Job, error: str) -> None:
         """Appends the records of a job that failed."""
-        error = name_plug_ins(error, job.variant.entry.spec)
         log.warning("%s failed (%s): %s", job.variant.name, job.protocol, error)
-        state = {**empty_measures(), "status": "failed", "error": error}
-        self.append(job, [self.identity(job, index) | state for index in job.indices], started)
+        nothing = {**empty_measures(), "started_at": now()}
+        self.append(job, [nothing] * len(job.indices), "failed", error)
 
     def _lose_device(self, todo: Sequence[Job], error: DeviceLostError) -> None:
         """Records what is left of the decoder that has lost the GPU as failed, so that a resume
         goes on without it. Raises DeviceLostError."""
-        name = self.decoders.current
+        name = self.current
         for job in todo:
             left = any(key not in self.folder.records for key in job.keys)
             if left and job.variant.name == name:
-                self._fail(job, str(error), now())
+                self._fail(job, str(error))
         raise DeviceLostError(
             f"{name} has stopped the GPU ({error}), and nothing more can run in this "
             "process. Its images to come are recorded as failed; the same command goes on "
@@ -263,20 +274,45 @@ class Runner:
         ) from error
 
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
-        """Warms up every decoder that has something to time."""
+        """Before images are timed: each decoder decodes whole ones until their times are stable,
+        and one before each block after that; one call in batches. A decoder that fails fails on
+        its records again.
+
+        Why whole images: caches, thread pools, allocator and compiled graphs settle only over a
+        complete decoding, and the released timing code had all of that inside its first image.
+        """
+        latency = self.config.latency
         first: dict[tuple[str, int], Job] = {}
         for job in todo:
             first.setdefault(job.shape, job)
-        for job in first.values():
+        for shape, job in first.items():
             bar.set_postfix_str(f"warming up {job.variant.name}")
             # One of each kind of work: a batch, and a place refilled.
             few = replace(job, indices=job.indices[: job.size + 1])
-            prompt, image = self.prompts[job.indices[0]].text, partial(self.generate, few)
-            self.decoders.warm_up(few, image, prompt, self.config.latency)
+            new = shape not in self.warm and job.protocol == LATENCY
+            records: list[Record] | Failure = []
+            seconds, most = list[float](), latency.warmup_max if new else 1
+            while len(seconds) < most and not stable(seconds, latency.warmup_tolerance):
+                records = self.decode(few)
+                if isinstance(records, Failure):
+                    break
+                seconds.append(records[0]["seconds_batch"])
+            log.info("warm-up of %s: %s", self.current, seconds)
+            if isinstance(records, Failure):
+                continue
+            self.warm.add(shape)
+            if new and "=compiled" in records[0]["path"]:
+                prompt = self.prompts[job.indices[0]].text
+                self.decoders.require_uncompiled_codes(job.variant, prompt, job.seed)
 
     def _measure_machine(self, bar: Any) -> None:
         """Measures the machine, where the floor of a step needs its rates."""
         bar.set_postfix_str("measuring the machine")
-        name = self.origin.gpu or self.origin.cpu
-        if rates := measure_machine(self.folder.path, self.model, name):
+        if rates := measure_machine(self.folder.path, self.model, self.machine):
             log.info("the machine: %s", rates)
+
+
+def stable(seconds: Sequence[float], tolerance: float) -> bool:
+    """Whether the last two times differ by less than `tolerance` of the longer."""
+    last = seconds[-2:]
+    return len(last) > 1 and max(last) - min(last) < tolerance * max(last)

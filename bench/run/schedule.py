@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.records.columns import BATCHED, LATENCY, QUALITY, RESEED
@@ -20,51 +20,29 @@ from bench.records.folder import Key
 
 @dataclass(frozen=True)
 class Job:
-    """Prompts that one decoder decodes in one call, `at_once` at a time (0: all; more than there
-    are: see `padded`). A timed job (latency, batched) belongs to a block of prompts; others have
-    0."""
+    """Prompts, by their places in the set, that one decoder decodes in one call. size: images
+    decoded at once; where it is more than there are prompts, the last one is decoded again. A timed
+    job (latency, batched) belongs to a block of prompts; others have 0."""
 
     variant: DecoderVariant
     protocol: str
     seed: int
     indices: tuple[int, ...]
+    size: int
     block: int = 0
-    at_once: int = 0
 
-    @property
-    def size(self) -> int:
-        """Images decoded at once."""
-        return self.at_once or len(self.indices)
-
-    @property
-    def padded(self) -> tuple[int, ...]:
-        """The prompts with the last one again and again, as many as are decoded at once."""
-        return self.indices + self.indices[-1:] * (self.size - len(self.indices))
-
-    @property
+    @cached_property
     def timed(self) -> bool:
         return self.protocol in (LATENCY, BATCHED)
 
-    @property
+    @cached_property
     def keys(self) -> list[Key]:
         """The key of each record, in the order of `indices`."""
         size = self.size if self.protocol == BATCHED else 0
         head = self.variant.name, self.protocol, size, self.seed
         return [Key(*head, index) for index in self.indices]
 
-    def columns(self, index: int) -> dict[str, Any]:
-        """The columns of a prompt's record that the job decides."""
-        return {
-            "decoder": self.variant.name,
-            "protocol": self.protocol,
-            **vars(self.variant.sampling),
-            "prompt_index": index,
-            "seed": self.seed,
-            "batch": self.size,
-            "block": self.block,
-        }
-
-    @property
+    @cached_property
     def shape(self) -> tuple[str, int]:
         """What decides the shapes of the call: the decoder, and how many images it decodes."""
         return self.variant.name, self.size
@@ -83,7 +61,7 @@ def latency_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[J
             images = latency.images(size)
             indices = tuple(range(call * images, (call + 1) * images))
             for variant in [*every[turn:], *every[:turn]]:
-                out.append(Job(variant, protocol, config.seed, indices, block, size))
+                out.append(Job(variant, protocol, config.seed, indices, size, block))
     return out
 
 
@@ -98,16 +76,17 @@ def quality_jobs(
     the images whose index is i modulo n.
     """
     first, step = shard
-    indices, size = range(first, config.quality.images, step), config.quality.batch
-    at_once = min(size, len(indices)) if config.backend.compiles_pictures else 0
+    images, size = range(first, config.quality.images, step), config.quality.batch
+    batches = [tuple(images[start : start + size]) for start in range(0, len(images), size)]
+    fill = config.backend.compiles_pictures
     runs = []
     for variant in every:
         reseeds = config.reseeds if variant.entry.baseline and not variant.sampling.greedy else ()
         runs += [(variant, QUALITY, config.seed), *((variant, RESEED, s) for s in reseeds)]
     return [
-        Job(variant, protocol, seed, tuple(indices[start : start + size]), at_once=at_once)
+        Job(variant, protocol, seed, batch, len(batches[0] if fill else batch))
         for variant, protocol, seed in runs
-        for start in range(0, len(indices), size)
+        for batch in batches
     ]
 
 

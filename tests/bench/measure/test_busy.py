@@ -1,4 +1,5 @@
-"""What others take of the processors, from a made /proc/stat and a made clock."""
+"""What others take of the processors, from a made /proc/stat, a made clock and made control groups
+of both versions."""
 
 import math
 import os
@@ -8,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from bench.measure import busy
-from bench.measure.busy import between, read
+from bench.measure.busy import Reading, between, held_back, quota, read
+from bench.measure.device import available_cores
 
 IDLE = "0 0 0 1000 50 0 0 0 0 0"
 
 
 def machine(
     monkeypatch: pytest.MonkeyPatch, stat: Path, at: float, own: float, *cores: str
-) -> busy.Reading:
+) -> Reading:
     """A reading where the cores 1 and 3 are ours, at a time and processor time of this process."""
     lines = [f"cpu{number} {words}" for number, words in enumerate(cores)]
     stat.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "ctxt 99"]) + "\n")
@@ -36,28 +38,28 @@ def test_what_this_process_has_not_used_others_have(monkeypatch, tmp_path: Path)
         "9999 " + IDLE, "0 0 400 1300 50 50 50 200 0 0",
     )  # fmt: skip
     load = between(before, after)
-    assert load.own == pytest.approx(0.4) and load.cores == 2
+    assert load.own == pytest.approx(0.4)
     assert load.others == pytest.approx((12 - 4) / 20), "cores of others are theirs"
-    assert load.steal == pytest.approx(2 / 20) and load.taken == pytest.approx(0.5)
-    assert load.disturbs(0.1, 2) and not load.disturbs(0.6, 2)
-    assert not load.disturbs(1, 2), "1 allows any"
+    assert load.steal == pytest.approx(2 / 20)
+    limits = {limit: between(before, after, limit).disturbed for limit in (0.1, 0.6, 1)}
+    assert limits == {0.1: True, 0.6: False, 1: False}, "1 allows any"
 
 
-def test_the_launching_thread_of_a_gpu_needs_one_core_of_many() -> None:
-    half = busy.Load(own=1.0, others=0.5, steal=0.0, blur=0.0, cores=16)
-    assert half.disturbs(0.1, 16) and not half.disturbs(0.1, 1)
-    full = busy.Load(own=1.0, others=0.97, steal=0.0, blur=0.0, cores=16)
-    assert full.disturbs(0.1, 1)
+@pytest.mark.parametrize(("taken", "disturbed"), [(0.5, False), (0.97, True)])
+def test_the_launching_thread_of_a_gpu_needs_one_core_of_many(taken, disturbed) -> None:
+    before, after = Reading(0.0, 0.0, 0.0, 0.0, 16), Reading(10.0, 0.0, 160 * taken, 0.0, 16)
+    assert between(before, after, 0.1).disturbed
+    assert between(before, after, 0.1, one_core=True).disturbed == disturbed
 
 
 def test_a_tick_of_a_short_span_is_no_neighbour(monkeypatch, tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     before = machine(monkeypatch, stat, 0.0, 0.0, *[IDLE] * 4)
     tick = IDLE.replace("0", "1", 1)
-    short = between(before, machine(monkeypatch, stat, 0.02, 0.0, IDLE, tick, IDLE, tick))
-    assert short.others == pytest.approx(0.5) and not short.disturbs(0.1, 2)
-    spun = between(before, machine(monkeypatch, stat, 0.5, 0.0, IDLE, "25 " + IDLE[2:], IDLE, IDLE))
-    assert spun.disturbs(0.1, 2), "a quarter of the cores"
+    short = between(before, machine(monkeypatch, stat, 0.02, 0.0, IDLE, tick, IDLE, tick), 0.1)
+    assert short.others == pytest.approx(0.5) and not short.disturbed
+    after = machine(monkeypatch, stat, 0.5, 0.0, IDLE, "25 " + IDLE[2:], IDLE, IDLE)
+    assert between(before, after, 0.1).disturbed, "a quarter of the cores"
 
 
 @pytest.mark.parametrize("text", [None, "cpu 1 2 3\ncpu1 1 2 3\ncpu3 1 2 3\n"])
@@ -66,9 +68,9 @@ def test_where_linux_does_not_say_nothing_is_known(monkeypatch, tmp_path: Path, 
     if text:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3})
         (tmp_path / "stat").write_text(text)
-    load = between(read(), read())
+    load = between(read(), read(), 0.1)
     assert math.isnan(load.others) and math.isnan(load.steal)
-    assert not load.disturbs(0.1, 2)
+    assert not load.disturbed
 
 
 def test_work_of_this_process_is_its_own() -> None:
@@ -78,3 +80,56 @@ def test_work_of_this_process_is_its_own() -> None:
     load = between(before, read())
     assert 0 < load.own <= 1.1
     assert math.isnan(load.others) or 0 <= load.others < 1.1
+
+
+# ---- a container's quota ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(busy, "MEMBER", tmp_path / "member")
+    monkeypatch.setattr(busy, "GROUPS", tmp_path / "cgroup")
+    (tmp_path / "cgroup").mkdir()
+    return tmp_path / "cgroup"
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / f"cpu.{name}").write_text(text + "\n")
+
+
+def test_without_control_groups_there_is_no_quota(groups: Path) -> None:
+    assert quota() == math.inf and held_back() == (0, 0)
+
+
+def test_the_least_quota_of_a_group_and_those_above_it_holds(groups: Path, monkeypatch) -> None:
+    (groups.parent / "member").write_text("0::/a/b\n")
+    write(groups / "a" / "b", max="max 100000", stat="usage_usec 5\nnr_throttled 3\n"
+          "throttled_usec 1500000")  # fmt: skip
+    write(groups / "a", max="250000 100000", stat="nr_throttled 1\nthrottled_usec 500000")
+    assert quota() == 2.5
+    assert held_back() == (4, 2.0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    assert available_cores() == 2
+    write(groups / "a", max="30000 100000")
+    assert available_cores() == 1, "less than one core is one thread"
+
+
+def test_version_1_says_it_in_other_files_and_a_container_sees_its_root(groups: Path) -> None:
+    (groups.parent / "member").write_text("7:cpuset:/\n4:cpu,cpuacct:/docker/0123\n")
+    write(groups / "cpu", cfs_quota_us="150000", cfs_period_us="100000",
+          stat="nr_periods 9\nnr_throttled 2\nthrottled_time 3000000000")  # fmt: skip
+    assert quota() == 1.5 and held_back() == (2, 3.0)
+    write(groups / "cpu", cfs_quota_us="-1")
+    assert quota() == math.inf
+
+
+def test_an_image_during_which_the_quota_stopped_the_process_is_disturbed(groups: Path) -> None:
+    (groups.parent / "member").write_text("0::/\n")
+    write(groups, stat="nr_throttled 3\nthrottled_usec 0")
+    before, again = read(), read()
+    assert before.stopped == again.stopped == 3
+    write(groups, stat="nr_throttled 4\nthrottled_usec 60000")
+    stopped = read()
+    assert between(before, stopped, 0.1).disturbed and not between(before, stopped).disturbed

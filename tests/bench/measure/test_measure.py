@@ -1,11 +1,13 @@
-"""Clock, memory, warm-up and the state of the machine."""
+"""Times, memory, warm-up and the state of the machine."""
 
 import gc
+import math
 import mmap
 import runpy
 import shutil
 import subprocess
 import time
+from itertools import takewhile
 from types import SimpleNamespace
 
 import pytest
@@ -15,55 +17,48 @@ from bench.config.schema import BackendConfig
 from bench.data import version
 from bench.data.errors import ConfigError
 from bench.measure import device
-from bench.measure.clock import Clock, no_collection
 from bench.measure.device import card_state, prepare, provenance
-from bench.measure.memory import MemoryMeter
-from bench.run.decoders import warm_up
+from bench.measure.meter import Meter
+from bench.run.runner import stable
 from decoders.execution.cpu import processor
 
 
-def test_the_clock_times_a_region_and_forgets_a_failed_one():
-    clock = Clock(torch.device("cpu"))
-    with clock.time("nap"):
-        time.sleep(0.02)
-    assert 0.02 <= clock.seconds["nap"] < 0.5
-    with pytest.raises(ValueError, match="x"), clock.time("failed"):
-        raise ValueError("x")
-    assert "failed" not in clock.seconds
-
-
-def test_the_collector_is_off_in_a_timed_region_and_on_afterwards():
-    with no_collection():
+def test_a_call_is_timed_without_the_garbage_collector_and_a_failed_part_is_forgotten():
+    meter = Meter(torch.device("cpu"))
+    with meter.call():
         assert not gc.isenabled()
-    assert gc.isenabled()
-    with pytest.raises(ValueError, match="x"), no_collection():
+        with meter.time("nap"):
+            time.sleep(0.02)
+    assert 0.02 <= meter.seconds["nap"] < 0.5 and gc.isenabled()
+    with pytest.raises(ValueError, match="x"), meter.call(), meter.time("failed"):
         raise ValueError("x")
-    assert gc.isenabled()
+    assert "failed" not in meter.seconds and gc.isenabled()
 
 
-def test_peak_memory_sees_a_large_array_and_forgets_it_after_a_reset():
+def test_peak_memory_sees_a_large_array_and_forgets_it_with_the_next_call():
     """The array is pages of its own, fresh from the kernel: an allocator may hand out memory that
     tests before this one have made resident, and give none of it back."""
-    meter = MemoryMeter(torch.device("cpu"))
-    if not meter.exact:
+    meter, peaks, own = Meter(torch.device("cpu")), [], mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    for size in (1, 100_000_000, 1):
+        with meter.call(), mmap.mmap(-1, size, flags=own) as pages:
+            torch.frombuffer(pages, dtype=torch.uint8).fill_(1)
+        peaks.append(meter.peak_mb)
+    if math.isnan(peaks[0]):
         pytest.skip("this kernel does not reset the high-water mark")
-    meter.reset()
-    before = meter.peak_mb()
-    with mmap.mmap(-1, 100_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
-        torch.frombuffer(pages, dtype=torch.uint8).fill_(1)
-    assert 90 < meter.peak_mb() - before < 150
-    meter.reset()
-    assert meter.peak_mb() - before < 50
+    before, during, after = peaks
+    assert 90 < during - before < 150 and after - before < 50
+    recorded = Meter(torch.device("cpu"), recorded=True)
+    with recorded.call():
+        pass
+    assert math.isnan(recorded.peak_mb), "a recorded step allocates nothing"
 
 
 @pytest.mark.parametrize(
-    ("seconds", "runs"),
-    [([1.0, 1.05, 9.0], 2), ([3.0, 2.0, 1.0, 1.0], 4), ([4.0, 3.0, 2.0, 1.0, 1.0], 4), ([5.0], 1)],
+    ("seconds", "runs"), [([1.0, 1.05, 9.0], 2), ([3.0, 2.0, 1.0, 1.0], 4), ([5.0], 2)]
 )
-def test_warm_up_stops_when_stable_or_at_most(seconds, runs):
-    images = (SimpleNamespace(seconds_total=s) for s in seconds)
-    most = min(4, len(seconds))
-    assert len(warm_up(images.__next__, most, 0.1)) == runs
+def test_a_warm_up_ends_when_two_times_are_alike(seconds, runs):
+    unstable = takewhile(lambda n: not stable(seconds[:n], 0.1), range(1, len(seconds) + 1))
+    assert len([*unstable]) == runs - 1
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "rocm", "mps", "gpuu", "cuda:", "cpu:1"])

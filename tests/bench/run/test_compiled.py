@@ -4,8 +4,7 @@ behind its last call."""
 import gc
 import weakref
 
-from bench.run.decoders import Decoders
-from bench.run.runner import run_study
+from bench.run.runner import Runner, run_study
 from tests.bench import fakes
 
 KEY = ["decoder", "protocol", "prompt_index"]
@@ -50,7 +49,7 @@ class Cyclic:
 
 def test_a_state_is_freed_behind_the_last_call_of_its_size(fake_study, monkeypatch):
     """Though it refers to itself, and was frozen when the warm-up made it."""
-    generate, done = fakes.FakeLoop.generate, Decoders.done
+    generate, run_job = fakes.FakeLoop.generate, Runner.run_job
     states, alive = {}, []
 
     def recording(self, text, noise, *, pairs=0):
@@ -62,11 +61,11 @@ def test_a_state_is_freed_behind_the_last_call_of_its_size(fake_study, monkeypat
         return generation
 
     def watched(self, job):
-        done(self, job)
+        run_job(self, job)
         alive.append({key for key, state in states.items() if state() is not None})
 
     monkeypatch.setattr(fakes.FakeLoop, "generate", recording)
-    monkeypatch.setattr(Decoders, "done", watched)
+    monkeypatch.setattr(Runner, "run_job", watched)
     monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
     try:
         run_study(fake_study("decoders=[fake_ar,fake_spec]", "latency.blocks=1"))

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from bench.data.errors import ConfigError, DeviceLostError
+from bench.run.decoders import SharedStateError
 from bench.run.finish import finish
 from bench.run.runner import run_study
-from bench.run.session import SharedStateError
 from decoders.api import DecoderError
 from tests.bench import fakes
 

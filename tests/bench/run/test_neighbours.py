@@ -44,7 +44,7 @@ class Machine:
     def read(self) -> Reading:
         """Between two of these of an image lies a second."""
         self.passes(1.0)
-        return Reading(self.at, 0.0, self.busy, 0.0, 2, 0.01)
+        return Reading(self.at, 0.0, self.busy, 0.0, 2)
 
 
 @pytest.fixture
