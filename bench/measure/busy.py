@@ -123,8 +123,8 @@ def wait_for_quiet(patience: float, limit: float, one_core: bool) -> bool:
 
 
 def groups() -> Iterator[Path]:
-    """Folders of the control groups that this process is in, and of those above them. In a
-    container the path may be the host's: then its root is what there is."""
+    """Folders of the control groups (cgroups) of this process, and of all groups above them. In a
+    container the path may be the host's; then only the root exists."""
     for line in _text(MEMBER).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):

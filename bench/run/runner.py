@@ -193,7 +193,7 @@ class Runner:
             if job.timed and self.time_again(records[0]):
                 again = self.decode(job)
                 records = records if isinstance(again, Failure) else again
-            self.append(job, records, "ok")
+            self.append(job, records)
         self.jobs_left[job.shape] -= 1
         if not self.jobs_left[job.shape]:
             self.decoders.release(+self.jobs_left)
@@ -211,8 +211,8 @@ class Runner:
         self.decoders.require_unchanged(job.variant)
         return records
 
-    def append(self, job: Job, measured: Sequence[Record], status: str, error: str = "") -> None:
-        """Appends a job's records. measured: what they hold of its call."""
+    def append(self, job: Job, measured: Sequence[Record], error: str = "") -> None:
+        """Appends a job's records. measured: what they hold of its call; error: why it failed."""
         records = []
         for index, columns in zip(job.indices, measured, strict=True):
             prompt = self.prompts[index]
@@ -227,7 +227,7 @@ class Runner:
                     "seed": job.seed,
                     "batch": job.size,
                     "block": job.block,
-                    "status": status,
+                    "status": "failed" if error else "ok",
                     "error": error,
                 }
                 | columns
@@ -257,7 +257,7 @@ class Runner:
         """Appends the records of a job that failed."""
         log.warning("%s failed (%s): %s", job.variant.name, job.protocol, error)
         nothing = {**empty_measures(), "started_at": now()}
-        self.append(job, [nothing] * len(job.indices), "failed", error)
+        self.append(job, [nothing] * len(job.indices), error)
 
     def _lose_device(self, todo: Sequence[Job], error: DeviceLostError) -> None:
         """Records what is left of the decoder that has lost the GPU as failed, so that a resume
@@ -297,7 +297,7 @@ class Runner:
                 if isinstance(records, Failure):
                     break
                 seconds.append(records[0]["seconds_batch"])
-            log.info("warm-up of %s: %s", self.current, seconds)
+            log.info("warm-up of %s: %s s", self.current, seconds)
             if isinstance(records, Failure):
                 continue
             self.warm.add(shape)
