@@ -78,8 +78,7 @@ class RunFolder:
     @property
     def total(self) -> int:
         """How many records there will be."""
-        identity = study.read_identity(self.path) if self.records else {}
-        return int(identity.get("rows", len(self.records)))
+        return int(study.read_study(self.path).get("rows", len(self.records)))
 
     @property
     def progress(self) -> str:
@@ -87,13 +86,20 @@ class RunFolder:
         return f"{len(self.records):,} of {self.total:,} images"
 
     def resume(
-        self, prompts: Mapping[Key, str], code: Mapping[str, str], *, force: bool, retry: bool
+        self,
+        prompts: Mapping[Key, str],
+        code: Mapping[str, str],
+        entries: Mapping[str, Any],
+        *,
+        force: bool,
+        retry: bool,
     ) -> None:
         """Takes the records of these keys (of each its prompt) that the same code and weights have
         decoded, and with `force` those of others too, which marks the run. Warnings say which do
         not count.
 
-        code: of each decoder (`bench.run.decoders`). retry: failed records do not count.
+        code: of each decoder (`bench.run.decoders`). entries: of study.json. retry: failed records
+        do not count.
         """
         refused: dict[Key, str] = {}
 
@@ -129,7 +135,8 @@ class RunFolder:
                 decoder, count, next(e for k, e in failed.items() if k.decoder == decoder),
             )  # fmt: skip
         forced = {k.decoder for k, r in self.records.items() if r["code"] != code[k.decoder]}
-        self.note(code=dict(code), forced=sorted(forced))
+        noted = {"code": dict(code), "forced": sorted(forced), **entries}
+        study.write_study(self.path, noted)
         if len(self.records) < len(prompts):  # nothing may take them for those of a finished run
             for name in (MERGED, "summary.csv"):
                 (self.path / name).unlink(missing_ok=True)
@@ -182,19 +189,13 @@ class RunFolder:
     def _files(self) -> list[Path]:
         return sorted(self.path.glob("rows/*.jsonl"))
 
-    def note(self, **entries: Any) -> None:
-        """Makes entries of study.json. Shards of a run note the same."""
-        study.write_identity(self.path, study.read_identity(self.path) | entries)
-
 
 def recorded(path: Path) -> RunFolder:
     """The folder of a run with the records that count by its study.json; none of them where there
     is no run. Nothing is locked or written."""
-    folder = RunFolder(path)
-    if any(path.glob("rows/*.jsonl")):
-        identity = study.read_identity(path)
-        code, forced = identity.get("code", {}), identity.get("forced", [])
-        folder.read(lambda r: r["code"] == code.get(r["decoder"]) or r["decoder"] in forced)
+    folder, identity = RunFolder(path), study.read_study(path)
+    code, forced = identity.get("code", {}), identity.get("forced", [])
+    folder.read(lambda r: r["code"] == code.get(r["decoder"]) or r["decoder"] in forced)
     return folder
 
 
@@ -249,11 +250,9 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
     with ExitStack() as locks:
         _lock(locks, path, shard)
         if any(path.glob("rows/*.jsonl")):
-            study.require_same(path, study.read_identity(path), identity)
+            study.require_same(path, identity)
         else:  # a run that stopped before its first record binds nobody
-            written = path / study.STUDY
-            notes = study.read_study(written) if written.exists() else {}  # of another shard
-            study.write_identity(path, notes | identity)
+            study.write_study(path, identity)
         _sweep(path, shard)
         try:
             yield RunFolder(path, shard)

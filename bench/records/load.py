@@ -25,7 +25,7 @@ from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differe
 from bench.measure.machine_rates import MACHINE, read_rates
 from bench.records import columns
 from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text
-from bench.records.study import STUDY, read_study
+from bench.records.study import read_study
 
 SECTION_KEYS = ("temperature", "cfg")  # by which decoders of a run differ and do not compare
 NO_PART = {"", "none", "null", "-", "nan"}
@@ -91,7 +91,7 @@ def run_of(
 ) -> RunData:
     """A run of these rows and this summary. tables: as `RunData` has them."""
     summary = with_differences(summary, pd.DataFrame(clip_pairs, columns=CLIP_COLUMNS))
-    study = read_study(folder / STUDY) if (folder / STUDY).is_file() else {}
+    study = read_study(folder)
     margin = float(study.get("config", {}).get("quality", {}).get("margin", MARGIN))
     sections = _sections([_entry(line, records) for line in plain(summary)], margin)
     name = as_text(summary["study"].iloc[0]) or folder.name

@@ -31,42 +31,37 @@ MOST, LONGEST = 8, 60  # differences in a message, characters of a value
 GROUPS = ("model", "backend", "prompts")  # chosen by name: another name explains all below it
 
 
-def read_study(path: Path) -> dict[str, Any]:
-    """A study.json. Raises FolderError."""
-    try:
-        return read_object(path, KNOWN)
-    except DecoderError as error:
-        raise FolderError(f"{path} is damaged: {error}; choose another run_dir=") from error
-
-
-def read_identity(folder: Path) -> dict[str, Any]:
-    """study.json of a run. Raises FolderError where the folder holds no run."""
-    if folder.is_file():
-        raise FolderError(f"{folder} is a file, where the folder of a run is expected")
+def read_study(folder: Path) -> dict[str, Any]:
+    """study.json of a run's folder; {} where there is none. Raises FolderError on a damaged one."""
     # A listing, since a shared file system may know a new file there before `exists` does.
     if not folder.is_dir() or STUDY not in {path.name for path in folder.iterdir()}:
-        what = "holds no run" if folder.exists() else "does not exist"
-        raise FolderError(f"{folder} {what}; `python -m bench run` with the same words makes one")
-    study = read_study(folder / STUDY)
-    if not {"config_hash", "config", "machine"} <= set(study):
-        raise FolderError(f"{folder / STUDY} is no study.json of a run; choose another run_dir=")
-    return study
+        return {}
+    try:
+        return read_object(folder / STUDY, KNOWN)
+    except DecoderError as error:
+        raise FolderError(f"{folder / STUDY} is damaged: {error}; choose another run_dir=") from error
 
 
-def write_identity(folder: Path, identity: Mapping[str, Any]) -> None:
-    write_text(folder / STUDY, json.dumps(identity, indent=1, sort_keys=True))
+def write_study(folder: Path, entries: Mapping[str, Any]) -> None:
+    """Makes entries of study.json. Shards of a run make the same."""
+    study = read_study(folder) | dict(entries)
+    write_text(folder / STUDY, json.dumps(study, indent=1, sort_keys=True))
 
 
 def require_own(folder: Path, config: StudyConfig) -> None:
     """Raises FolderError where a folder holds no run, or one of another schema version or
     configuration."""
-    wanted = {"config_hash": config.hash, "config": config.measured()}
-    require_same(folder, read_identity(folder), wanted)
+    if not read_study(folder):
+        raise FolderError(
+            f"{folder} holds no run; `python -m bench run` with the same words makes one"
+        )
+    require_same(folder, {"config_hash": config.hash, "config": config.measured()})
 
 
-def require_same(folder: Path, study: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
     """Raises FolderError where study.json is of another schema version or configuration,
     or of another machine than `wanted` names."""
+    study = read_study(folder)
     if study.get("schema_version") != SCHEMA_VERSION:
         raise FolderError(
             f"{folder} holds rows of schema version {study.get('schema_version')}, this code "

@@ -156,14 +156,14 @@ class Runner:
         """Takes the records of these jobs that count."""
         config = self.config
         prompts = {key: self.prompts[key.prompt_index].text for job in jobs for key in job.keys}
+        total = sum(len(job.indices) for job in all_jobs(config, self.variants))
         self.folder.resume(
             prompts,
             self.decoders.digests,
+            {"rows": total, "weights": self.model.weights_sha256},
             force=config.resume == "force",
             retry=config.retry_failed,
         )
-        total = sum(len(job.indices) for job in all_jobs(config, self.variants))
-        self.folder.note(rows=total, weights=self.model.weights_sha256)
 
     def run_part(self, part: Sequence[Job], bar: Any) -> None:
         """Runs a block of timed jobs, behind its warm-up, or a share of the quality jobs."""

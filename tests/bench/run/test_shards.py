@@ -12,7 +12,7 @@ from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError, FolderError, InUseError
 from bench.records.folder import open_folder
-from bench.records.study import read_identity
+from bench.records.study import read_study
 from bench.run.runner import run_study
 from bench.run.shards import Shard, part_of, run_shard
 from tests.bench import fakes
@@ -75,7 +75,7 @@ def test_the_last_shard_ends_the_run(tmp_path, capsys):
     assert main([*words, "shard=1/2"]) == 0
     assert len(pd.read_csv(tmp_path / "summary.csv")) == 4
     (tmp_path / "summary.csv").unlink()
-    said = read_identity(tmp_path)
+    said = read_study(tmp_path)
     identity = {key: said[key] for key in ("config", "config_hash", "machine")}
     with open_folder(tmp_path, identity, shard="2-of-3"):
         assert main([*words, "shard=1/2"]) == 0, "a shard that ends later finishes the run"
