@@ -27,7 +27,7 @@ CLIP_TEST = [CLIP_LESS, f"{CLIP_LESS}_sd", "clip_images"]  # what a verdict on i
 CLIP_FIGURES = [CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi", *CLIP_TEST[1:]]
 CLIP_COLUMNS = ["decoder", "baseline", "seeds", *CLIP_FIGURES]
 Scored = Mapping[int, float]  # prompt index -> 100 cos
-_RESEED = re.compile(r"(.*) \(reseed(?: (\d+))?\)")
+_RESEED = re.compile(r" \(reseed( \d+)?\)$")
 
 
 def timings(rows: pd.DataFrame) -> pd.DataFrame:
@@ -135,7 +135,15 @@ def reseed_name(baseline: str, number: int) -> str:
     return f"{baseline} (reseed{'' if number == 1 else f' {number}'})"
 
 
-def reseed_of(name: str) -> tuple[str, int] | None:
-    """(baseline, n) of such a name; None for a decoder's."""
-    match = _RESEED.fullmatch(name)
-    return (match[1], int(match[2] or 1)) if match else None
+def is_reseed(name: str) -> bool:
+    return bool(_RESEED.search(name))
+
+
+def rows_by_line(name: str, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each line of summary.csv about a decoder: of its own, and of those under each
+    other seed."""
+    mine = rows[rows["decoder"] == name]
+    reseeds = mine[mine["protocol"] == "reseed"]
+    seeds = enumerate(reseeds.groupby("seed"), 1)
+    others = {reseed_name(name, number): part for number, (_, part) in seeds}
+    return {name: mine.drop(reseeds.index), **others}

@@ -21,14 +21,19 @@ import pyarrow.parquet as pq
 from bench.data.errors import FolderError
 from bench.judge.fairness import ROOFLINE, ROOFLINE_COLUMNS, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
-from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS, reseed_of, with_differences
+from bench.judge.paired import (
+    CLIP_COLUMNS,
+    CLIP_PAIRS,
+    is_reseed,
+    rows_by_line,
+    with_differences,
+)
 from bench.measure.machine_rates import MACHINE, read_rates
 from bench.records import columns
 from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text
 from bench.records.study import read_study
 
 SECTION_KEYS = ("temperature", "cfg")  # by which decoders of a run differ and do not compare
-NO_PART = {"", "none", "null", "-", "nan"}
 REMEDY = (
     "run `python -m bench run study=...` again: it resumes and writes what is missing; of a copied "
     "folder, copy it once more"
@@ -93,7 +98,12 @@ def run_of(
     summary = with_differences(summary, pd.DataFrame(clip_pairs, columns=CLIP_COLUMNS))
     study = read_study(folder)
     margin = float(study.get("config", {}).get("quality", {}).get("margin", MARGIN))
-    sections = _sections([_entry(line, records) for line in plain(summary)], margin)
+    rows: dict[str, pd.DataFrame] = {}
+    for decoder in records["decoder"].unique():
+        rows |= rows_by_line(decoder, records)
+    none = records.iloc[:0]
+    entries = [_entry(line, rows.get(line["decoder"], none)) for line in plain(summary)]
+    sections = _sections(entries, margin)
     name = as_text(summary["study"].iloc[0]) or folder.name
     return RunData(folder, name, sections, records, study, **tables)
 
@@ -138,21 +148,11 @@ def scores_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
+    """records: of the row's decoder under its seed."""
     name = as_text(row["decoder"])
-    reseed = reseed_of(name)
-    mask = records["decoder"] == (reseed[0] if reseed else name)
-    mask &= (records["protocol"] == "reseed") == (reseed is not None)
-    if reseed:
-        seeds = sorted(records[mask]["seed"].unique())
-        mask &= records["seed"].isin(seeds[reseed[1] - 1 : reseed[1]])
-    mine = records[mask]
-    failed = mine[mine["status"] == "failed"]
-    errors = [text for text in map(as_text, failed["error"]) if text]
-    error = errors[0] if errors else ""
-    status = str(row["status"])
-    if not error and status.startswith("fail"):
-        error = status.partition(":")[2].strip() or "no error was recorded"
-    return Entry(name, Role.RESEED if reseed else Role.DECODER, row, mine, error, len(failed))
+    errors = records[records["status"] == "failed"]["error"].to_list()
+    role = Role.RESEED if is_reseed(name) else Role.DECODER
+    return Entry(name, role, row, records, next(iter(errors), ""), len(errors))
 
 
 def _sections(entries: list[Entry], margin: float) -> list[Section]:
@@ -164,9 +164,7 @@ def _sections(entries: list[Entry], margin: float) -> list[Section]:
 
 
 def _section(entries: list[Entry], margin: float) -> Section:
-    partless = [
-        e for e in entries if e.role is Role.DECODER and e.text("acceptance").lower() in NO_PART
-    ]
+    partless = [e for e in entries if e.role is Role.DECODER and e.text("acceptance") == "none"]
     exact_one = [e for e in partless if e.number("speedup") == 1]
     baseline = next(iter(exact_one or partless), None)
     entries = [replace(e, role=Role.BASELINE) if e is baseline else e for e in entries]

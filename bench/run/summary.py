@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ def make_summary(
     clip = dict[str, list[paired.Scored]]()
     for name, baseline in baselines.items():
         clip[name] = []
-        for label, part in _parts(name, rows[rows.decoder == name]):
+        for label, part in paired.rows_by_line(name, rows).items():
             drawn = part[part.protocol.isin(("quality", "reseed")) & (part.status == "ok")]
             drawn = drawn.sort_values("prompt_index")
             pictures = drawn[drawn.image != ""]
@@ -105,14 +105,6 @@ def make_summary(
             scores |= {} if score is UNSCORED else {label: score}
     every = pd.DataFrame(lines)
     return Summary(every[COLUMNS], paired.clip_differences(baselines, clip), scores)
-
-
-def _parts(name: str, rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """A decoder's rows, and behind them those under each other seed, with their labels."""
-    reseeds = rows[rows.protocol == "reseed"]
-    yield name, rows.drop(reseeds.index)
-    for number, (_, part) in enumerate(reseeds.groupby("seed"), 1):
-        yield paired.reseed_name(name, number), part
 
 
 def _line(rows: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, Any]:
