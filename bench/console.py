@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bench.data.clean import shown
+from bench.data.errors import shown
 
 if TYPE_CHECKING:
     from tqdm import tqdm

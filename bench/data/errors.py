@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from bench.data.clean import shown
 from decoders.errors import DecoderError
 from decoders.errors import did_you_mean as did_you_mean
 from decoders.errors import unknown as unknown
@@ -24,6 +24,12 @@ from decoders.places import is_cache, place
 from metrics import MetricError
 
 T = TypeVar("T")
+# Controls but tab and newline, line separators, what sets the direction of writing or cannot be
+# seen, and lone surrogates, which no file can hold.
+HIDDEN = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 class BenchError(Exception):
@@ -94,6 +100,12 @@ def loses_device(error: Exception) -> bool:
     torch = sys.modules.get("torch")
     lost = torch is not None and isinstance(error, torch.AcceleratorError)
     return lost and "out of memory" not in str(error)
+
+
+def shown(text: str) -> str:
+    """For a terminal or a file: characters that move the cursor or cannot be seen as escapes
+    (`\\x1b`, `\\u202e`)."""
+    return HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def describe_error(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.data.clean import on_one_line
+from bench.data.errors import shown
 
 if TYPE_CHECKING:
     from metrics.stats import Interval
@@ -86,7 +86,11 @@ def percent(value: float, digits: int = 1) -> str:
 
 def terminal(table: Table) -> str:
     """Plain text, left-aligned."""
-    grid = [table.headings, *([on_one_line(cell) for cell in row.cells] for row in table.rows)]
+    escaped = (
+        [shown(cell).replace("\n", "\\n").replace("\t", "\\t") for cell in row.cells]
+        for row in table.rows
+    )
+    grid = [table.headings, *escaped]
     widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
     grid.insert(1, ["-" * size for size in widths])
     lines = [table.title] if table.title else []

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from bench.data.clean import for_markdown as escaped
-from bench.data.clean import shown
+from bench.data.errors import shown
 from bench.report.notes import fairness
 from bench.report.summarise import Report
 from bench.report.table import ABSENT, NOISE, Table
 from bench.report.table import terminal as terminal_table
 
 WIDTH = 132  # columns of text in the terminal; a table may be wider
+MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
 APART = "reseed"  # the kind of row that is slanted
 
 
@@ -86,6 +87,12 @@ def latex(report: Report) -> str:
             r"\end{table*}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def escaped(text: str) -> str:
+    """For Markdown: without what would end a cell or start markup, a link or a picture, on one
+    line."""
+    return " ".join(MARKUP.sub(lambda match: "\\" + match[0], shown(text)).split())
 
 
 def tex(text: str) -> str:

@@ -24,7 +24,7 @@ from torch import nn
 
 import decoders
 from bench.config.schema import DecoderVariant, StudyConfig, digest
-from bench.data.errors import BenchError, Failure, attempt, describe_error
+from bench.data.errors import BenchError, Failure, attempt, describe_error, shown
 from bench.data.files import WEIGHTS
 from bench.judge.code_differences import compiled_difference
 from decoders.api import Decoder, DecoderError, ImageModel
@@ -97,7 +97,8 @@ class Decoders:
         built, spec = self.built[variant.name], variant.entry.spec
         decoder = None if isinstance(built, Failure) else built
         words = attempt(lambda: spec.labels(decoder))
-        return spec.labels(None) if isinstance(words, Failure) else words
+        texts = spec.labels(None) if isinstance(words, Failure) else words
+        return {name: shown(text) for name, text in texts.items()}
 
     def require_unchanged(self, variant: DecoderVariant) -> None:
         """Raises SharedStateError where a plug-in of the decoder has changed what all share."""
