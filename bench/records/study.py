@@ -36,10 +36,11 @@ def read_study(folder: Path) -> dict[str, Any]:
     # A listing, since a shared file system may know a new file there before `exists` does.
     if not folder.is_dir() or STUDY not in {path.name for path in folder.iterdir()}:
         return {}
+    path = folder / STUDY
     try:
-        return read_object(folder / STUDY, KNOWN)
+        return read_object(path, KNOWN)
     except DecoderError as error:
-        raise FolderError(f"{folder / STUDY} is damaged: {error}; choose another run_dir=") from error
+        raise FolderError(f"{path} is damaged: {error}; choose another run_dir=") from error
 
 
 def write_study(folder: Path, entries: Mapping[str, Any]) -> None:
