@@ -106,10 +106,7 @@ def present(name: str, setting: str = "backend.device") -> torch.device:
 
 def available_cores() -> int:
     """Cores that this process may run on, and has time for by a container's quota; at least 1."""
-    cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    return max(1, math.floor(min(cores, quota())))
+    return max(1, math.floor(min(len(os.sched_getaffinity(0)), quota())))
 
 
 def provenance(device: torch.device) -> Provenance:

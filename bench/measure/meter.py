@@ -78,7 +78,7 @@ class Meter:
             _CLEAR.write_text("5")
         except OSError:
             return False
-        return _STATUS.exists()
+        return True
 
     def _read_peak(self) -> float:
         if self.on_gpu:
