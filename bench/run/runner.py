@@ -30,7 +30,7 @@ from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.meter import Meter, now
 from bench.measure.roofline import measure_machine
 from bench.prompts import Prompt, load_prompts
-from bench.records.columns import LATENCY, MERGED, SCHEMA_VERSION, empty_measures
+from bench.records.columns import LATENCY, SCHEMA_VERSION, empty_measures
 from bench.records.folder import Record, RunFolder, open_folder
 from bench.run.decoders import Decoders, freeze_heap, load_model
 from bench.run.generate import decode_job
@@ -134,10 +134,7 @@ class Runner:
         have = self.folder.records
         todo = [[job for job in part if not all(key in have for key in job.keys)] for part in parts]
         total, left = (sum(len(job.indices) for p in some for job in p) for some in (parts, todo))
-        timed = any(job.timed for part in parts for job in part)
-        # A session stopped behind the last timed image has left the moment after it to this one.
-        measure = timed and not (self.folder.path / MERGED).exists()
-        if not (left or measure):
+        if not left:
             return
         self.jobs_left.update(job.shape for part in todo for job in part)
         freeze_heap()
@@ -145,8 +142,6 @@ class Runner:
             with progress(total, name, total - left) as bar:
                 for part in filter(None, todo):
                     self.run_part(part, bar)
-                if measure:
-                    self._measure_machine(bar)
         except DeviceLostError as error:
             self._lose_device([job for part in todo for job in part], error)
         finally:
@@ -166,9 +161,12 @@ class Runner:
         )
 
     def run_part(self, part: Sequence[Job], bar: Any) -> None:
-        """Runs a block of timed jobs, behind its warm-up, or a share of the quality jobs."""
+        """Runs a block of timed jobs or a share of the quality jobs. Before a block the machine is
+        measured, whose rates the floor of a step needs, and the decoders are warmed up."""
         if part[0].timed:
-            self._measure_machine(bar)
+            bar.set_postfix_str("measuring the machine")
+            if rates := measure_machine(self.folder.path, self.model, self.machine):
+                log.info("the machine: %s", rates)
             self.warm_up(part, bar)
         freeze_heap()  # what the warm-up has left stays
         for job in part:
@@ -304,12 +302,6 @@ class Runner:
             if new and "=compiled" in records[0]["path"]:
                 prompt = self.prompts[job.indices[0]].text
                 self.decoders.require_uncompiled_codes(job.variant, prompt, job.seed)
-
-    def _measure_machine(self, bar: Any) -> None:
-        """Measures the machine, where the floor of a step needs its rates."""
-        bar.set_postfix_str("measuring the machine")
-        if rates := measure_machine(self.folder.path, self.model, self.machine):
-            log.info("the machine: %s", rates)
 
 
 def stable(seconds: Sequence[float], tolerance: float) -> bool:
