@@ -89,10 +89,11 @@ def decode(
     words = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
     with ONE_AT_A_TIME:
         loaded, built, name = _built(f"decoders=[{decoder}]", *words)
-        made = generate(loaded, built, [asked.text], seed, Meter(loaded.device))
-    image = None if made.images is None else picture_of(made.images[0])
-    codes, trace = made.generation.codes[0], made.generation.trace
-    return Decoded(name, prompt, codes, image, trace, made.seconds["total"])
+        meter = Meter(loaded.device)
+        generation, images = generate(loaded, built, [asked.text], seed, meter)
+    image = None if images is None else picture_of(images[0])
+    codes, seconds = generation.codes[0], meter.seconds["total"]
+    return Decoded(name, prompt, codes, image, generation.trace, seconds)
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,5 @@
-"""What a call of a decoder costs: the seconds of its parts, and its peak memory.
+"""What a call of a decoder costs: the seconds of its parts, the load of the processors meanwhile,
+and its peak memory.
 
 Seconds: a CUDA call returns before its work is done, so the device is synchronised before and after
 each part; without that the time is that of the launch (a fault of the released timing code). The
@@ -22,6 +23,8 @@ from time import perf_counter
 
 import torch
 
+from bench.measure.busy import Load, between, read
+
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 MB = 1e6
 
@@ -32,14 +35,18 @@ def now() -> str:
 
 
 class Meter:
-    """Measures calls on one device. started: when the last call began; seconds: of its parts, by
-    name; peak_mb: its peak memory in megabytes (1e6 bytes)."""
+    """Measures calls on one device. Of the last call: started: when it began; seconds, loads: of
+    its parts, by name; peak_mb: its peak memory in megabytes (1e6 bytes).
 
-    def __init__(self, device: torch.device, recorded: bool = False) -> None:
-        self.device, self.recorded = device, recorded
+    busy: `latency.busy`; recorded: whether steps are recorded.
+    """
+
+    def __init__(self, device: torch.device, busy: float = 1.0, recorded: bool = False) -> None:
+        self.device, self.busy, self.recorded = device, busy, recorded
         self.on_gpu = device.type == "cuda"
         self.started, self.peak_mb = "", math.nan
         self.seconds: dict[str, float] = {}
+        self.loads: dict[str, Load] = {}
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -59,10 +66,11 @@ class Meter:
     def time(self, part: str) -> Iterator[None]:
         """Times a part of a call. Where it raises, nothing is recorded."""
         self._synchronise()
-        began = perf_counter()
+        before, began = read(), perf_counter()
         yield
         self._synchronise()
         self.seconds[part] = perf_counter() - began
+        self.loads[part] = between(before, read(), self.busy, one_core=self.on_gpu)
 
     def _synchronise(self) -> None:
         """Waits for the device's queued work; a CPU has none."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from PIL import Image
 from torch import Tensor
 
 from bench.config.schema import StudyConfig
-from bench.measure.busy import Load, between, read
 from bench.measure.meter import Meter
 from bench.records.columns import BATCHED, QUALITY, empty_measures
 from bench.run.schedule import Job
@@ -35,23 +33,6 @@ from decoders.noise import Noise
 from metrics.traces import from_trace, output_tv
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """B images as codes and pixels, and what they cost.
-
-    images: [B, 3, H, W] uint8, CPU; None where none were drawn. started: when the call began;
-    seconds: of its parts text, total (prefill and decoding) and vq; load: of the processors during
-    `total`; peak_mb: megabytes during the call.
-    """
-
-    generation: Generation
-    images: Tensor | None
-    started: str
-    seconds: dict[str, float]
-    load: Load
-    peak_mb: float
-
-
 def decode_job(
     config: StudyConfig,
     model: ImageModel,
@@ -65,20 +46,20 @@ def decode_job(
     quality, count = config.quality, len(prompts)
     # Verified pairs of an image. At temperature 0 there is no output law.
     paired = job.protocol == QUALITY and not job.variant.sampling.greedy
-    outcome = generate(
+    generation, images = generate(
         model,
         decoder,
         [*prompts, *prompts[-1:] * (job.size - count)],  # filled up where that size is compiled
         job.seed,
         meter,
-        busy=config.latency.busy,
         pairs=quality.pairs / quality.images if paired else 0,
         rows=job.size,
         draw=job.protocol != BATCHED,
     )
-    records = to_records(outcome, job.timed, getattr(decoder, "rule", None))[:count]
-    if outcome.images is not None and config.keep_images:
-        for record, image in zip(records, outcome.images, strict=False):
+    rule = getattr(decoder, "rule", None)
+    records = to_records(generation, meter, job.timed, rule)[:count]
+    if images is not None and config.keep_images:
+        for record, image in zip(records, images, strict=False):
             record["picture"] = picture_of(image)
     return records
 
@@ -91,18 +72,18 @@ def generate(
     seed: int,
     meter: Meter,
     *,
-    busy: float = 1.0,
     pairs: float = 0,
     rows: int | None = None,
     draw: bool = True,
-) -> Outcome:
-    """Decodes one image per prompt, `rows` at once (None: all). The noise tables are made before
-    the clock starts: they stand for the random numbers of a (seed, prompt) and are the same for
-    every decoder.
+) -> tuple[Generation, Tensor | None]:
+    """Decodes one image per prompt, `rows` at once (None: all); returns the codes with their trace,
+    and the pictures, [B, 3, H, W] uint8 on the CPU. The noise tables are made before the clock
+    starts: they stand for the random numbers of a (seed, prompt) and are the same for every
+    decoder.
 
-    busy: `latency.busy`; pairs: verified (p, q) pairs to record per image, on average; draw:
-    whether pictures are made. Raises DecoderError where the decoder's answer is not what the
-    contract says.
+    meter: measures the call and its parts, text, total (prefill and decoding) and vq; pairs:
+    verified (p, q) pairs to record per image, on average; draw: whether pictures are made. Raises
+    DecoderError where the decoder's answer is not what the contract says.
     """
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
     more = {} if rows is None or rows >= len(prompts) else {"rows": rows}
@@ -114,16 +95,14 @@ def generate(
     with meter.call():
         with meter.time("text"):
             text = model.text.encode(prompts)
-        before = read()
         with meter.time("total"):
             generation = decoder.generate(text, noise, pairs=pairs, **more)
-        load = between(before, read(), busy, one_core=model.device.type != "cpu")
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with meter.time("vq"):
             pixels = decoded(model, codes) if draw and model.draws else None  # [B, 3, H, W]
         images = None if pixels is None else quantised(pixels)
-    return Outcome(generation, images, meter.started, {**meter.seconds}, load, meter.peak_mb)
+    return generation, images
 
 
 # ---- what a decoder returned: pictures, checks, records -----------------------------------------
@@ -184,21 +163,24 @@ def _require(name: str, values: Tensor, shape: tuple[int, ...], most: int | None
         raise DecoderError(f"{name} must lie in 0..{most}, found {low}..{high}")
 
 
-def to_records(outcome: Outcome, timed: bool, rule: AcceptRule | None) -> list[dict[str, Any]]:
+def to_records(
+    generation: Generation, meter: Meter, timed: bool, rule: AcceptRule | None
+) -> list[dict[str, Any]]:
     """The measured columns of the record of each image of a call.
 
-    timed: whether times of phases are recorded; else only seconds_batch says how long the call
-    took. Raises MetricError where the trace contradicts itself.
+    meter: has measured the call; timed: whether times of phases are recorded; else only
+    seconds_batch says how long the call took. Raises MetricError where the trace contradicts
+    itself.
     """
-    trace = outcome.generation.trace
+    trace, load = generation.trace, meter.loads["total"]
     # A recorded step is one launch: its phases are not known, only `step`.
     unknown = math.nan if "step" in trace.seconds else 0.0
     seconds = {"prefill": 0.0, **dict.fromkeys(("draft", "forward", "accept"), unknown)}
     seconds |= {name: trace.seconds[name] for name in seconds if name in trace.seconds}
-    alone = {f"seconds_{name}": value for name, value in (seconds | outcome.seconds).items()}
-    alone |= {f"cpu_{name}": getattr(outcome.load, name) for name in ("own", "others", "steal")}
-    alone |= {"disturbed": outcome.load.disturbed, "idle": trace.idle}
-    at_nodes = output(rule, trace.pairs, len(outcome.generation.codes))
+    alone = {f"seconds_{name}": value for name, value in (seconds | meter.seconds).items()}
+    alone |= {f"cpu_{name}": getattr(load, name) for name in ("own", "others", "steal")}
+    alone |= {"disturbed": load.disturbed, "idle": trace.idle}
+    at_nodes = output(rule, trace.pairs, len(generation.codes))
     rows = []
     for b, accepted in enumerate(from_trace(trace)):
         steps = trace.accepted[b]  # [S]
@@ -206,8 +188,8 @@ def to_records(outcome: Outcome, timed: bool, rule: AcceptRule | None) -> list[d
             **empty_measures(),
             **(alone if timed else {}),
             **at_nodes[b],
-            "started_at": outcome.started,
-            "seconds_batch": outcome.seconds["total"],
+            "started_at": meter.started,
+            "seconds_batch": meter.seconds["total"],
             "mal": accepted.mal,
             "mal_no_bonus": accepted.mal_no_bonus,
             "mal_expected": math.nan if trace.expected is None else float(trace.expected[b]),
@@ -216,9 +198,9 @@ def to_records(outcome: Outcome, timed: bool, rule: AcceptRule | None) -> list[d
             "tree_depth": trace.tree_depth,
             "tree_nodes": trace.tree_nodes,
             "accepted": steps[steps >= 0].tolist(),
-            "peak_memory_mb": outcome.peak_mb,
+            "peak_memory_mb": meter.peak_mb,
             "path": ", ".join(f"{phase}={ran}" for phase, ran in trace.path.items()),
-            "codes": outcome.generation.codes[b].tolist(),
+            "codes": generation.codes[b].tolist(),
         }
         for column in ("kind", "depth", "step", "tv_shift", "bound"):
             row[column] = getattr(trace, column)[b].tolist()

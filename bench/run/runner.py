@@ -104,7 +104,7 @@ class Runner:
         self.variants = variants(config, model.sampling)
         self.decoders = Decoders(model, self.variants)
         self.columns = {v.name: self._columns(v, origin) for v in self.variants}
-        self.meter = Meter(model.device, recorded=model.mode == "graph")
+        self.meter = Meter(model.device, config.latency.busy, recorded=model.mode == "graph")
         self.jobs_left: Counter[tuple[str, int]] = Counter()
         self.warm: set[tuple[str, int]] = set()
         self.current, self.gave_up = "", False
@@ -247,8 +247,8 @@ class Runner:
             self.current, words(record["cpu_others"] + record["cpu_steal"]), 100 * latency.busy,
             latency.wait_for_quiet,
         )  # fmt: skip
-        one_core = self.model.device.type != "cpu"
-        self.gave_up = not wait_for_quiet(latency.wait_for_quiet, latency.busy, one_core)
+        on_gpu = self.meter.on_gpu
+        self.gave_up = not wait_for_quiet(latency.wait_for_quiet, latency.busy, one_core=on_gpu)
         return not self.gave_up
 
     def _fail(self, job: Job, error: str) -> None:

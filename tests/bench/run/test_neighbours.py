@@ -21,8 +21,8 @@ FEW = ("quality.images=0", "decoders=[fake_ar,fake_spec]", "latency.busy=0.1")
 
 @dataclass
 class Machine:
-    """Two cores. share: what others take of them at an hour; every image takes a second, and so
-    does every look at the machine."""
+    """Two cores. share: what others take of them at an hour; every look at the machine takes a
+    second."""
 
     share: Callable[[float], float]
     at: float = 0.0
@@ -42,7 +42,7 @@ class Machine:
         return self.at
 
     def read(self) -> Reading:
-        """Between two of these of an image lies a second."""
+        """Between two of these, before and after a part of a call, lies a second."""
         self.passes(1.0)
         return Reading(self.at, 0.0, self.busy, 0.0, 2)
 
@@ -51,7 +51,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], float]], Machine]:
     def made(share: Callable[[float], float]) -> Machine:
         one = Machine(share)
-        monkeypatch.setattr("bench.run.generate.read", one.read)
+        monkeypatch.setattr("bench.measure.meter.read", one.read)
         monkeypatch.setattr(busy, "read", one.read)
         monkeypatch.setattr(busy, "time", one)
         return one
