@@ -19,15 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.data.errors import FolderError
+from bench.judge import paired
 from bench.judge.fairness import ROOFLINE, ROOFLINE_COLUMNS, Fairness
 from bench.judge.fairness import TABLE as FAIRNESS
-from bench.judge.paired import (
-    CLIP_COLUMNS,
-    CLIP_PAIRS,
-    is_reseed,
-    rows_by_line,
-    with_differences,
-)
+from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
 from bench.measure.machine_rates import MACHINE, read_rates
 from bench.records import columns
 from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text
@@ -49,15 +44,8 @@ TEXTS = {"baseline", "verdict", "reason", "mixed", "note"}  # the other columns 
 TEXTS |= {column.name for column in columns.SUMMARY if column.type == "text"}
 PHASES = ("text", "prefill", "draft", "forward", "accept", "vq")
 PROVENANCE = (
-    "git_commit",
-    "git_dirty",
-    "versions",
-    "cpu",
-    "gpu",
-    "threads",
-    "config_hash",
-    "started_at",
-)
+    "git_commit", "git_dirty", "versions", "cpu", "gpu", "threads", "config_hash", "started_at",
+)  # fmt: skip
 RECORD_COLUMNS = tuple(name for name in columns.SCHEMA.names if name != "depth")  # of no figure
 
 
@@ -65,11 +53,6 @@ def load(folder: Path) -> RunData:
     """A finished run, and what there is of roofline.csv, fairness.csv, judged.json, machine.json
     and clip_pairs.csv (runs that timed or scored nothing lack them). Raises FolderError on a
     missing, unreadable, empty or incomplete file."""
-    if not folder.is_dir():
-        what = f"{folder} is a file" if folder.is_file() else f"no run folder {folder}"
-        raise FolderError(
-            f"{what}: expected the folder of a run (`python -m bench run study=...` makes one)"
-        )
     records = read_rows(folder / columns.MERGED)
     path = folder / "summary.csv"
     summary = read_table(path, SUMMARY)
@@ -95,12 +78,12 @@ def run_of(
     **tables: Any,
 ) -> RunData:
     """A run of these rows and this summary. tables: as `RunData` has them."""
-    summary = with_differences(summary, pd.DataFrame(clip_pairs, columns=CLIP_COLUMNS))
+    summary = paired.with_differences(summary, pd.DataFrame(clip_pairs, columns=CLIP_COLUMNS))
     study = read_study(folder)
     margin = float(study.get("config", {}).get("quality", {}).get("margin", MARGIN))
     rows: dict[str, pd.DataFrame] = {}
     for decoder in records["decoder"].unique():
-        rows |= rows_by_line(decoder, records)
+        rows |= paired.rows_by_line(decoder, records)
     none = records.iloc[:0]
     entries = [_entry(line, rows.get(line["decoder"], none)) for line in plain(summary)]
     sections = _sections(entries, margin)
@@ -151,7 +134,7 @@ def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
     """records: of the row's decoder under its seed."""
     name = as_text(row["decoder"])
     errors = records[records["status"] == "failed"]["error"].to_list()
-    role = Role.RESEED if is_reseed(name) else Role.DECODER
+    role = Role.RESEED if paired.is_reseed(name) else Role.DECODER
     return Entry(name, role, row, records, next(iter(errors), ""), len(errors))
 
 

@@ -238,7 +238,7 @@ WORDS = [
     Bad("compare two runs", ["compare", "study=main", "run_dir=x"], "keep one of them"),
     Bad("compare within 200 %", ["compare", "tolerance=2", "run_dir=x"], "must be below 1"),
     Bad("diff of nothing", ["diff"], "expected 2 run folders, found 0"),
-    Bad("diff of no folders", ["diff", "a", "b"], "no run folder a"),
+    Bad("diff of no folders", ["diff", "a", "b"], "so a holds no finished run"),
     Bad("diff of no runs", ["diff", "{tmp}", "{tmp}"], "holds no finished run"),
     Bad("diff of a typo", ["diff", "a", "b", "lvel=2"], "did you mean 'level'"),
 ]  # fmt: skip

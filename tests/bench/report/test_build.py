@@ -130,5 +130,5 @@ def test_what_cannot_be_read_is_refused(tmp_path, name, says):
     path.unlink()
     with pytest.raises(FolderError, match=re.escape(f"there is no {path}")):
         load(tmp_path)
-    with pytest.raises(FolderError, match="no run folder"):
+    with pytest.raises(FolderError, match="nowhere holds no finished run"):
         load(tmp_path / "nowhere")
