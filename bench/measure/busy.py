@@ -29,7 +29,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 LOOK = 1.0  # seconds: a quiet machine is one that is quiet for so long
-STAT = Path("/proc/stat")
+STAT, TICK = Path("/proc/stat"), 1 / os.sysconf("SC_CLK_TCK")  # seconds of one count
 BUSY, STEAL = (1, 2, 3, 6, 7), 8  # words of a line: user, nice, system, irq, softirq; steal
 MEMBER, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 QUOTAS = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
@@ -65,11 +65,11 @@ class Load:
 def read() -> Reading:
     """The counts now. Takes a tenth of a millisecond."""
     allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    lines, tick = [line.split() for line in STAT.read_text().splitlines()], _tick()
+    lines = [line.split() for line in STAT.read_text().splitlines()]
     cores = [line for line in lines if line[0] in allowed]
     counted = bool(cores) and all(len(line) > STEAL for line in cores)
-    busy = tick * sum(int(line[at]) for line in cores for at in BUSY) if counted else math.nan
-    steal = tick * sum(int(line[STEAL]) for line in cores) if counted else math.nan
+    busy = TICK * sum(int(line[at]) for line in cores for at in BUSY) if counted else math.nan
+    steal = TICK * sum(int(line[STEAL]) for line in cores) if counted else math.nan
     stopped, seconds = held_back()
     return Reading(perf_counter(), process_time(), busy, steal + seconds, len(cores) or 1, stopped)
 
@@ -87,14 +87,9 @@ def between(before: Reading, after: Reading, limit: float = 1.0, one_core: bool 
     others = max(after.busy - before.busy - own, 0.0) if after.busy == after.busy else math.nan
     steal = after.steal - before.steal
     most = 1 - (1 - limit) / (after.cores if one_core else 1)
-    crowded = (others + steal) / room - _tick() / seconds > most
+    crowded = (others + steal) / room - TICK / seconds > most
     disturbed = limit < 1 and (crowded or after.stopped > before.stopped)
     return Load(own / seconds, others / room, steal / room, disturbed)
-
-
-def _tick() -> float:
-    """The seconds of one count."""
-    return 1 / os.sysconf("SC_CLK_TCK")
 
 
 def words(share: float) -> str:

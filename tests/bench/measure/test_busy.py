@@ -23,7 +23,7 @@ def machine(
     stat.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "ctxt 99"]) + "\n")
     monkeypatch.setattr(busy, "STAT", stat)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3})
-    monkeypatch.setattr(os, "sysconf", lambda _: 100)
+    monkeypatch.setattr(busy, "TICK", 0.01)
     monkeypatch.setattr(busy, "perf_counter", lambda: at)
     monkeypatch.setattr(busy, "process_time", lambda: own)
     return read()
