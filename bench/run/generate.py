@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ def decode_job(
     model: ImageModel,
     decoder: Decoder,
     job: Job,
-    prompts: Sequence[str],
+    prompts: list[str],
     meter: Meter,
 ) -> list[dict[str, Any]]:
     """Decodes a job; returns what the records of its images hold of the call, with the `picture` of
