@@ -21,7 +21,7 @@ def test_the_code_and_the_yaml_of_the_page_are_those_of_the_model():
     source = (ROOT / "decoders" / "models" / "simplear.py").read_text()
     assert all(block in source for block in CODE)
     (block,) = [text for kind, text in BLOCKS if kind == "yaml"]
-    assert block == (ROOT / "conf" / "model" / "simplear_05b.yaml").read_text()
+    assert block in (ROOT / "conf" / "model" / "simplear_05b.yaml").read_text()
 
 
 def test_the_first_block_makes_a_target():
