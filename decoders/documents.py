@@ -59,7 +59,7 @@ def read_text(path: Path, hint: str = "correct the path") -> str:
         content = path.read_bytes()
     except FileNotFoundError as error:
         raise DecoderError(f"the file {path} does not exist; {hint}") from error
-    if kind := stand_in(content[:HEAD], len(content)):
+    if kind := placeholder(content[:HEAD], len(content)):
         raise DecoderError(f"{path} cannot be read: it is {kind}")
     try:
         return content.decode("utf-8-sig")
@@ -74,8 +74,9 @@ def no_file(path: Path) -> str:
     return "a folder" if path.is_dir() else "a named pipe or a device"
 
 
-def stand_in(head: bytes, size: int) -> str:
-    """What a file is that holds nothing of its own, by its first bytes; "" where it may."""
+def placeholder(head: bytes, size: int) -> str:
+    """What stands in a file's place (nothing, a Git LFS pointer, a web page, ...), by its first
+    bytes; "" for a file that may be real."""
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not head:
         return f"empty (0 bytes); {FETCH}"

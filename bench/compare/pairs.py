@@ -186,7 +186,8 @@ def _tree(wanted: Mapping[str, float], row: Candidate) -> Setting:
 
 
 def _params(wanted: Mapping[str, float], places: Mapping[str, str], row: Candidate) -> Setting:
-    """places: where ours are, as `acceptance.k` or `proposer.window`."""
+    """Compares the settings that the paper states with ours. places: where each of ours is set, as
+    `acceptance.k` or `proposer.window`."""
     here: dict[str, float] = {}
     for key in {**places, **wanted}:
         part, _, name = places.get(key, f"acceptance.{key}").partition(".")

@@ -36,8 +36,8 @@ def timings(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def latency_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The timings that count: without disturbed ones, and without any of a decoder that has more
-    than the share `MOST` of them."""
+    """The timings that count. Disturbed ones do not, and none of a decoder of whose timings more
+    than the share `MOST` is disturbed."""
     timed = timings(rows)
     share = timed.groupby("decoder")["disturbed"].transform("mean")
     return timed[~timed["disturbed"].astype(bool) & (share <= MOST)]

@@ -22,14 +22,14 @@ from decoders.documents import parse_json, read_text
 def load(
     count: int | None, path: str, caption: Literal["longest", "first"] = "longest"
 ) -> PromptSet:
-    """The prompts of captions_*.json, or of a list of captions. caption: which one of an image.
-    Raises PromptError, DecoderError."""
+    """The prompts of captions_*.json, or of a list of captions. caption: which caption of an image
+    is its prompt. Raises PromptError, DecoderError."""
     source = Path(path)
-    found = parse_json(read_text(source, HINT), path)
-    if isinstance(found, list) and found and all(isinstance(text, str) for text in found):
-        captions = {str(place): text for place, text in enumerate(found)}
+    content = parse_json(read_text(source, HINT), path)
+    if isinstance(content, list) and content and all(isinstance(text, str) for text in content):
+        captions = {str(place): text for place, text in enumerate(content)}
     else:
-        captions = _one_an_image(_annotations(source, found), caption)
+        captions = _one_an_image(_annotations(source, content), caption)
     prompts = [Prompt(image, text) for image, text in captions.items()]
     return PromptSet(prompts, repeats=True)
 

@@ -82,7 +82,7 @@ def facts(run: RunData) -> list[str]:
     lines = []
     for section in run.sections:
         lines += [*drift(section), reseeds(section)]
-    return [*lines, *neighbours(run), made_by(run)]
+    return [*lines, *neighbours(run), code_and_model(run)]
 
 
 def neighbours(run: RunData) -> list[str]:
@@ -118,7 +118,7 @@ def reseeds(section: Section) -> str:
     )
 
 
-def made_by(run: RunData) -> str:
+def code_and_model(run: RunData) -> str:
     """Which code ran which model."""
     rows = run.records
     code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").str[:10]

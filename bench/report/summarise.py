@@ -45,7 +45,7 @@ class Report:
 
 
 def summarise(run: RunData) -> Report:
-    """All that is said of a run."""
+    """The report of a run."""
     run = in_display_order(run)
     notices = ["Every decoder of this run failed; there is nothing to plot."] * run.all_failed
     notices += [] if run.roofline else [NO_ROOFLINE]

@@ -20,7 +20,7 @@ APART = "reseed"  # the kind of row that is slanted
 
 
 def terminal(report: Report) -> str:
-    """All but the details as plain text."""
+    """The report without its details, as plain text."""
     parts = [f"{report.run.study}: {report.run.folder}", _filled(report.headline)]
     for block in report.blocks:
         if block.name == "details":
@@ -40,7 +40,7 @@ def _filled(lines: Sequence[str]) -> str:
 
 
 def markdown(report: Report) -> str:
-    """All of it but provenance as GitHub Markdown."""
+    """The report without provenance, as GitHub Markdown."""
     parts = [f"# {escaped(report.run.study)}", bullets(report.headline)]
     for block in report.blocks:
         parts += [f"# {block.title}"] if block.name != "table" else []

@@ -112,8 +112,8 @@ class Decoder(Protocol):
         """Decodes one image per row of `text`.
 
         noise: a `decoders.noise.Noise` of the same batch. pairs: verified (p, q) pairs to record of
-        an image, on average (0: none); which ones is up to its noise, not to its batch. rows: how
-        many images are decoded at once (None: all). The place of one that is done is taken by the
-        next, whose codes are those of a batch of one. A decoder may do without: it is then given
-        no `rows`, and is not timed so.
+        an image, on average (0: none); its noise decides which, not its batch. rows: how many
+        images are decoded at once (None: all). The next image takes the place of a finished one;
+        its codes are those of a batch of one. A decoder may leave out this parameter; batches that
+        are refilled are then not timed.
         """

@@ -132,9 +132,9 @@ def _unrefillable(why: str) -> DecoderError:
 
 
 def signature_of(value: Any) -> Any:
-    """What code that was compiled for one value depends on, and must find in another: shapes,
-    strides and dtypes of its tensors, and its numbers. Of tensors, tuples, lists, dicts and plain
-    objects such as a draft."""
+    """What compiled code depends on: the shapes, strides and dtypes of tensors, and Python numbers.
+    value: tensors, tuples, lists, dicts and plain objects such as a draft. Code compiled for one
+    value runs another of the same signature."""
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype
     if value is None or isinstance(value, bool | int | float | str):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
-from decoders.documents import HEAD, no_file, read_object, stand_in
+from decoders.documents import HEAD, no_file, placeholder, read_object
 
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
@@ -91,7 +91,7 @@ def require_weights(path: Path) -> None:
         raise DecoderError(f"{path} is {no_file(path) or 'not there'}: expected a file of weights")
     with path.open("rb") as file:
         head = file.read(HEAD)
-    if kind := stand_in(head, path.stat().st_size):
+    if kind := placeholder(head, path.stat().st_size):
         raise DecoderError(f"{path} cannot be read: it is {kind}")
 
 

@@ -46,8 +46,8 @@ def check_decoder(
 ) -> GateReport:
     """Builds the composition of `spec` on small random models and judges it under `sampling`.
 
-    model: the real one, of whose codebook (1024 codes without a model) k and top-k keep their
-    share. Takes seconds. Raises DecoderError if the composition cannot be built.
+    model: the real one; k and top-k are scaled from its codebook (without a model: 1024 codes) to
+    that of the small ones. Takes seconds. Raises DecoderError if the composition cannot be built.
     """
     case = GateCase(spec, sampling)
     if model is not None:

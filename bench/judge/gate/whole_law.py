@@ -103,15 +103,15 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     """Every enumeration of the composition."""
     decoder, first = case.decoder(case.model(SIBLINGS)), torch.tensor([1])
     verifier, proposer = decoder.verifier, decoder.proposer
-    looks_ahead = verifier is not None and verifier.resamples_noise
+    resamples = verifier is not None and verifier.resamples_noise
     images = f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - 1}"
     checks = [enumeration_check("whole law", images, case, WHOLE, Free(first))]
     siblings = 0 if proposer is None else proposer.branching
     if siblings > 2:
-        shallow = replace(case, levels=1) if looks_ahead else case  # no numbers of later places
+        shallow = replace(case, levels=1) if resamples else case  # no numbers of later places
         nodes = f"nodes of {siblings} siblings"
         checks.append(enumeration_check("sibling law", nodes, shallow, SIBLINGS, Free(first, 1)))
-    if looks_ahead:
+    if resamples:
         return checks
     plain = replace(case, sampling=replace(case.sampling, cfg=1.0))  # guidance doubles the rows
     every, late = torch.arange(LONG[1] ** 2), torch.arange(LONG[1] ** 2, LATE[1] ** 2, 2)
