@@ -156,8 +156,8 @@ class Hub:
     def _sizes(files: Path | dict[str, float]) -> dict[str, float]:
         if isinstance(files, dict):
             return files
-        found = [path for path in files.rglob("*") if path.is_file()]
-        return {str(path.relative_to(files)): path.stat().st_size / 1e6 for path in found}
+        paths = [path for path in files.rglob("*") if path.is_file()]
+        return {str(path.relative_to(files)): path.stat().st_size / 1e6 for path in paths}
 
 
 def hub_of(*sources: str) -> Hub:

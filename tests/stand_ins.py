@@ -54,8 +54,8 @@ def make(config: StudyConfig, folder: Path) -> list[str]:
     family = importlib.import_module(target)
     words = sorted({word for text in captions for word in _words(text)})
     settings = family.stand_in(folder, config.model.kwargs, words)
-    made = [f"model.{key}={value}" for key, value in settings.items()]
-    return [*FEW, *made, *_prompts(config, folder, captions), *_metrics(config, folder)]
+    model = [f"model.{key}={value}" for key, value in settings.items()]
+    return [*FEW, *model, *_prompts(config, folder, captions), *_metrics(config, folder)]
 
 
 def _captions() -> list[str]:

@@ -1,7 +1,7 @@
 """A toy image model and toy decoders with valid traces: what the harness is tested on.
 
 The decoders' codes are a function of the noise alone, as the contract asks; they take a chosen time
-and fail where they are told to.
+and fail where a setting says so.
 """
 
 import gc

@@ -60,17 +60,17 @@ def test_the_parts_of_the_page_are_short():
 
 @pytest.mark.parametrize("name, verdict", ROWS)
 def test_a_part_gets_the_verdict_that_the_page_states(name, verdict, study, model, small_images):
-    (found,) = verdicts(model, [variant_of(study, model, name)], lambda: ["a red ball"])
-    assert found.verdict == verdict, found.detail
-    assert found.as_expected
+    (report,) = verdicts(model, [variant_of(study, model, name)], lambda: ["a red ball"])
+    assert report.verdict == verdict, report.detail
+    assert report.as_expected
 
 
 @pytest.mark.parametrize("name", [name for name, _ in ROWS])
 def test_a_part_needs_fewer_forwards_than_ar(name, study, model):
     size = model.target.length
-    made = decoded(variant_of(study, model, name).entry.spec, model)
-    assert made.codes.shape == (len(PROMPTS), size)
-    assert made.trace.target_calls.float().mean() < size - 1
+    generation = decoded(variant_of(study, model, name).entry.spec, model)
+    assert generation.codes.shape == (len(PROMPTS), size)
+    assert generation.trace.target_calls.float().mean() < size - 1
 
 
 @pytest.mark.parametrize("words", MEDUSA, ids=lambda words: " ".join(words[3:5]))

@@ -56,5 +56,5 @@ def test_the_drafter_of_the_readme_decodes_exactly(tmp_path, monkeypatch, small_
     config = compose_study([*words[4:], f"hydra.searchpath=[file://{tmp_path}/conf]"])
     model = random_model(vocab=40, grid=4)
     (mine,) = [one for one in variants(config, model.sampling) if one.name == "mine"]
-    (found,) = verdicts(model, [mine], lambda: ["a red ball"])
-    assert found.verdict == "exact", found.detail
+    (report,) = verdicts(model, [mine], lambda: ["a red ball"])
+    assert report.verdict == "exact", report.detail

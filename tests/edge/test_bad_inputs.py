@@ -123,10 +123,10 @@ REPORT = ("report", "study=smoke", "run_dir={tmp}/run")
 
 def study(**changed: Any) -> Change:
     """A finished run of other settings."""
-    said = {"schema_version": SCHEMA_VERSION, "config_hash": "0", "config": {"seed": 0}}
+    identity = {"schema_version": SCHEMA_VERSION, "config_hash": "0", "config": {"seed": 0}}
 
     def prepare(folder: Path) -> None:
-        file("run/study.json", json.dumps(said | {"machine": {}} | changed))(folder)
+        file("run/study.json", json.dumps(identity | {"machine": {}} | changed))(folder)
         file("run/summary.csv", "")(folder)
         file("run/records.parquet", "")(folder)
 
@@ -134,7 +134,7 @@ def study(**changed: Any) -> Change:
 
 
 def option(about: str, group: str, text: str, says: str) -> Bad:
-    """A YAML of the user's own."""
+    """A YAML that a user wrote."""
     words = [*LOAD, OWN, f"{group}=mine"]
     return Bad(f"{group}: {about}", words, says, file(f"conf/{group}/mine.yaml", text))
 
@@ -178,7 +178,7 @@ def plug(group: str, name: str, code: str) -> Change:
 
 
 def loader(group: str, about: str, code: str, says: str) -> Bad:
-    """A prompt set, model or metric of one's own."""
+    """A prompt set, model or metric that a user wrote."""
     name = f"broken_{group}_{about}"
     words = ["run", "study=fake", "run_dir={tmp}/run", OWN, f"{group}={name}", "decoders=[fake_ar]"]
     return Bad(f"{group}: {about}", words, says, plug(group, name, code))
@@ -186,9 +186,9 @@ def loader(group: str, about: str, code: str, says: str) -> Bad:
 
 def drafter(about: str, code: str, says: str, status: int = 1) -> Bad:
     name = f"broken_drafter_{about}"
-    own = f"{{decoder: eagle2, name: mine, overrides: ['drafter={name}', '~drafter.name']}}"
+    entry = f"{{decoder: eagle2, name: mine, overrides: ['drafter={name}', '~drafter.name']}}"
     words = [
-        "run", "study=fake", "run_dir={tmp}/run", OWN, f"decoders=[ar,{own}]", "model=random24",
+        "run", "study=fake", "run_dir={tmp}/run", OWN, f"decoders=[ar,{entry}]", "model=random24",
         "latency.prompts=0", "quality.images=1", "quality.reseeds=0", "backend.layers=torch",
     ]  # fmt: skip
     return Bad(f"drafter: {about}", words, says, plug("drafter", name, code), status)
@@ -256,7 +256,7 @@ def test_a_bad_input_is_answered_with_a_message(case, tmp_path, capsys, monkeypa
     status = main([word.replace("{tmp}", str(tmp_path)) for word in case.words])
     spent = time.process_time() - began
     out, err = capsys.readouterr()
-    assert status == case.status, f"exit status {status}, said: {err or out}"
+    assert status == case.status, f"exit status {status}: {err or out}"
     assert "Traceback" not in err + out
     assert case.says.lower() in (err + out).lower(), f"{case.says!r} is not in: {err or out}"
     assert spent < MOST_SECONDS, f"{spent:.0f} s"

@@ -47,8 +47,8 @@ def wrong(allowed: set[Any], beyond: bool = True) -> list[Any]:
     kind = next((kind for kind in WRONG if kind in allowed), None)
     if kind is None:
         return []
-    found = [*WRONG[kind], *(BEYOND.get(kind, ()) if beyond else ())]
-    return [v for v in found if v is not None or type(None) not in allowed]
+    values = [*WRONG[kind], *(BEYOND.get(kind, ()) if beyond else ())]
+    return [v for v in values if v is not None or type(None) not in allowed]
 
 
 def settings() -> list[Any]:
