@@ -80,9 +80,9 @@ def cmd_train(words: Sequence[str]) -> int:
     ready_folder(Path(study.run_dir))
     ready_file(Path(study.run_dir) / RECORD)
     ready_folder(Path(study.run_dir) / DRAFTER)
-    found = run_training(study, prepare(study.backend)).acceptance
-    say(terminal(table_of_texts(["depth", "accepted", "top-1 agrees"], _rows(found))))
-    say(f"chain of {len(found.overlap)}: {found.chain_length():.2f} codes per step")
+    acceptance = run_training(study, prepare(study.backend)).acceptance
+    say(terminal(table_of_texts(["depth", "accepted", "top-1 agrees"], _rows(acceptance))))
+    say(f"chain of {len(acceptance.overlap)}: {acceptance.chain_length():.2f} codes per step")
     say(f"drafter.checkpoint={Path(study.run_dir) / DRAFTER}")
     return 0
 
@@ -101,7 +101,8 @@ def compose_train(words: Sequence[str]) -> TrainStudy:
     model = LoaderConfig.of(root["model"], "model")
     texts = {k: fitted(k, root[k], str | None) for k in ("name", "start", "run_dir")}
     name = texts["name"] or f"{str(target).rpartition('.')[2].lower()}_{model.name}"
-    kept = {f.name: data.pop(f.name) for f in dataclasses.fields(DataConfig) if f.name in data}
+    fields = [f.name for f in dataclasses.fields(DataConfig) if f.name in data]
+    data_settings = {key: data.pop(key) for key in fields}
     cfg = fitted("loss.cfg", loss.get("cfg"), float | None)
     whole = dataclasses.asdict(fitted("loss", loss | {"cfg": cfg or 1.0}, LossConfig))
     learner = fitted("learner", root["learner"], str)
@@ -111,7 +112,7 @@ def compose_train(words: Sequence[str]) -> TrainStudy:
         "model": model,
         "learner": PartSpec(learner, {**drafter, "checkpoint": texts["start"]}),
         "source": LoaderConfig.of(data | {"name": "data"}, "data"),
-        "data": kept,
+        "data": data_settings,
         "loss": whole | {"cfg": cfg},
     }
     study: TrainStudy = fitted("", values, TrainStudy)
@@ -142,8 +143,8 @@ def run_training(study: TrainStudy, device: torch.device) -> TrainingResult:
     return done
 
 
-def _rows(found: AcceptanceRates) -> list[list[str]]:
-    pairs = zip(found.overlap, found.agree, strict=True)
+def _rows(rates: AcceptanceRates) -> list[list[str]]:
+    pairs = zip(rates.overlap, rates.agree, strict=True)
     return [[str(d), f"{a:.4f}", f"{b:.4f}"] for d, (a, b) in enumerate(pairs, 1)]
 
 

@@ -23,8 +23,8 @@ def version_line() -> str:
     except PackageNotFoundError:
         number = "(not installed)"
     commit, changed = checkout()
-    known = f"commit {commit[:12]}" if commit else "commit not known"
-    return f"{NAME} {number}, {known}{', with uncommitted changes' if changed else ''}"
+    source = f"commit {commit[:12]}" if commit else "commit not known"
+    return f"{NAME} {number}, {source}{', with uncommitted changes' if changed else ''}"
 
 
 def checkout(root: Path = ROOT) -> tuple[str, bool]:

@@ -44,9 +44,9 @@ def _one_an_image(annotations: list[dict[str, Any]], pick: str) -> dict[str, str
     return captions
 
 
-def _annotations(source: Path, found: Any) -> list[dict[str, Any]]:
+def _annotations(source: Path, content: Any) -> list[dict[str, Any]]:
     """The annotations of an official file, or PromptError."""
-    rows = found.get("annotations") if isinstance(found, dict) else None
+    rows = content.get("annotations") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not all(map(_is_annotation, rows)):
         raise PromptError(
             f"{source} is not an official COCO caption file: expected a key `annotations` with "

@@ -58,11 +58,11 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
             "annotation file has several captions an image: choose one for each"
         )
     if all(isinstance(item, str) for item in items):
-        found = [one_line(item) for item in items]
-        if len(found) != len(files):
+        captions = [one_line(item) for item in items]
+        if len(captions) != len(files):
             raise PromptError(
-                f"{path} has {len(found)} captions for {len(files)} images; captions without names "
-                f"must be one an image, in the order {files[0].name}, {files[1].name}, ..."
+                f"{path} has {len(captions)} captions for {len(files)} images; captions without "
+                f"names must be one an image, in the order {files[0].name}, {files[1].name}, ..."
             )
     else:
         rows = [_row(path, i, item, "like the others") for i, item in enumerate(items, 1)]
@@ -70,23 +70,23 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
         pairs = [
             [one_line(_text(path, i, row, c)) for c in wanted] for i, row in enumerate(rows, 1)
         ]
-        found = _by_name(files, pairs, path)
-    for file, caption in zip(files, found, strict=True):
+        captions = _by_name(files, pairs, path)
+    for file, caption in zip(files, captions, strict=True):
         if not caption:
             raise PromptError(f"{path}: the caption of {file.name} is empty")
         require_readable(caption, f"{path}: the caption of {file.name}")
-    return found
+    return captions
 
 
 def write_captions(folder: Path, rows: Iterable[Mapping[str, str]]) -> None:
     """captions.json, {picture's name: prompt}, in every folder of pictures. rows: `image`, a path
     below `folder` or "", and `prompt`."""
-    found: dict[Path, dict[str, str]] = {}
+    by_folder: dict[Path, dict[str, str]] = {}
     for row in rows:
         if row["image"]:
             picture = folder / row["image"]
-            found.setdefault(picture.parent, {})[picture.name] = row["prompt"]
-    for place, captions in found.items():
+            by_folder.setdefault(picture.parent, {})[picture.name] = row["prompt"]
+    for place, captions in by_folder.items():
         write_text(place / OWN_FILE, json.dumps(captions, indent=0, ensure_ascii=False))
 
 
@@ -129,17 +129,17 @@ def _by_name(files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path) 
     times = Counter(stems)  # 2: of a.png and a.jpg
     places = {stem: at for at, stem in enumerate(stems) if times[stem] == 1}
     places |= {one_line(file.name): at for at, file in enumerate(files)}
-    found: dict[int, str] = {}
+    captions: dict[int, str] = {}
     strange = []
     for name, caption in pairs:
         place = places.get(name)
         if place is None:
             strange.append(name)
-        elif place in found:
+        elif place in captions:
             raise PromptError(f"{path} names {files[place].name} twice; keep one caption an image")
         else:
-            found[place] = caption
-    left = [file.name for at, file in enumerate(files) if at not in found]
+            captions[place] = caption
+    left = [file.name for at, file in enumerate(files) if at not in captions]
     if strange or left:
         raise PromptError(
             f"{path} and {files[0].parent} do not match: "
@@ -148,7 +148,7 @@ def _by_name(files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path) 
             + f" ({HIDDEN})"
             * any(name.startswith(".") for name in strange)
         )
-    return [found[at] for at in range(len(files))]
+    return [captions[at] for at in range(len(files))]
 
 
 def _some(names: list[str], what: str) -> str:

@@ -70,8 +70,8 @@ class Naming(nn.Module):
 
     def forward(self, states: Tensor) -> list[Tensor]:
         """States [..., D] -> float32 logits [..., values] of each attribute of `ANSWERS`."""
-        seen = SHARPNESS * F.rms_norm(states.float(), states.shape[-1:])
-        return [seen @ F.normalize(table, dim=-1).T for table in self.directions]
+        scaled = SHARPNESS * F.rms_norm(states.float(), states.shape[-1:])
+        return [scaled @ F.normalize(table, dim=-1).T for table in self.directions]
 
     def named(self, states: Tensor) -> Tensor:
         """States [..., D] -> the index in `ANSWERS` of every attribute, int64 [..., attributes]."""

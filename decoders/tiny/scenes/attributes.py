@@ -181,8 +181,8 @@ def _background_phrase(spec: SceneSpec, pick: Pick) -> str:
 
 def words(caption: str) -> list[str]:
     """The word-level tokens of a caption: lower case, a comma is its own token."""
-    kept = "".join(c if c.isalnum() or c in ", " else " " for c in caption.lower())
-    return kept.replace(",", " , ").split()
+    letters = "".join(c if c.isalnum() or c in ", " else " " for c in caption.lower())
+    return letters.replace(",", " , ").split()
 
 
 def vocabulary() -> list[str]:

@@ -65,8 +65,8 @@ def counterfactual(
     ((right, spec),) = scene_captions(split, [index], seed)
     rng = _rng(key, _ALTER, index)
     if attribute is None:
-        known = [a for a in at.ATTRIBUTES if a != "relation" or spec.relation is not None]
-        attribute = _choose(rng, known)
+        possible = [a for a in at.ATTRIBUTES if a != "relation" or spec.relation is not None]
+        attribute = _choose(rng, possible)
     wrong = at.describe(alter(spec, attribute, rng), _rng(key, _CAPTION, index))
     return right, wrong, attribute
 

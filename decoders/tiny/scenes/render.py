@@ -89,8 +89,8 @@ def _render_chunk(
         rows = np.array([i for i, s in enumerate(specs) if len(s.objects) > k], int)
         if rows.size:
             things = [specs[i].objects[k] for i in rows]
-            own = surfaces[k].of(rows)
-            image[rows], more = _draw(image[rows], things, places[rows, k], own)
+            surface = surfaces[k].of(rows)
+            image[rows], more = _draw(image[rows], things, places[rows, k], surface)
             cover[rows] = np.maximum(cover[rows], more)
     return np.clip(image + _GRAIN * grain[:, None], 0, 1), cover
 
@@ -147,11 +147,11 @@ def _background(specs: Sequence[at.SceneSpec], ground: Surface) -> Array:
 
 
 def _draw(
-    image: Array, things: Sequence[at.ObjectSpec], place: Array, own: Surface
+    image: Array, things: Sequence[at.ObjectSpec], place: Array, surface: Surface
 ) -> tuple[Array, Array]:
     """The images [n, 3, S, S] with one more object each, and its cover [n, S, S]; place [n, 4], see
     `_place`."""
-    x, y, light = own.x, own.y, own.light
+    x, y, light = surface.x, surface.y, surface.light
     scale = x.shape[-1] / 64
     cx, cy, r, turn = (place[:, j, None, None] for j in range(4))  # [n, 1, 1] each
     lx, ly = light[:, 0, None, None], light[:, 1, None, None]
@@ -165,10 +165,10 @@ def _draw(
             shape, px[rows] + shift * lx[rows], py[rows] + shift * ly[rows], r[rows], turn[rows]
         )
     for kind, rows in _by_kind([t.texture for t in things]):
-        change[rows] = object_texture(kind, own.of(rows))
+        change[rows] = object_texture(kind, surface.of(rows))
     cover = np.clip(0.5 - inside * scale, 0, 1)[:, None]
     dark = np.clip(0.5 - shadow / 5, 0, 1)[:, None]
-    colour = np.array([at.COLOURS[t.colour] for t in things], np.float32) + own.tint
+    colour = np.array([at.COLOURS[t.colour] for t in things], np.float32) + surface.tint
     facing = np.clip((px * lx + py * ly) / r, -1, 1)
     surface = _tone(colour, change, 0.55, 0.35) * (1 + 0.18 * facing)[:, None]
     smooth = np.array([t.texture == "smooth" for t in things], np.float32)[:, None, None]
@@ -243,48 +243,48 @@ def noise_fields(normals: Array) -> tuple[Array, Array]:
     return coarse, fine
 
 
-def _wave(own: Surface, turn: float, period: float) -> Array:
+def _wave(surface: Surface, turn: float, period: float) -> Array:
     """The argument of a wave with random direction, phase and period, [n, S, S] radians."""
-    x, y, uniforms = own.x, own.y, own.uniforms
+    x, y, uniforms = surface.x, surface.y, surface.uniforms
     angle = (uniforms[:, 0] * np.pi + turn)[:, None, None]
     phase = (uniforms[:, 1] * 2 * np.pi)[:, None, None]
     number = (2 * np.pi / (period * (0.85 + 0.3 * uniforms[:, 2])))[:, None, None]
     return number * (x * np.cos(angle) + y * np.sin(angle)) + phase
 
 
-def object_texture(kind: str, own: Surface) -> Array:
+def object_texture(kind: str, surface: Surface) -> Array:
     """Brightness change of an object's surface, float32 [n, S, S] in [-1, 1]; kind: a value of
     TEXTURES."""
     if kind == "smooth":
-        return np.zeros_like(own.x)
+        return np.zeros_like(surface.x)
     if kind == "striped":
-        return np.clip(1.8 * np.sin(_wave(own, 0.0, 9.0)), -1, 1)
+        return np.clip(1.8 * np.sin(_wave(surface, 0.0, 9.0)), -1, 1)
     if kind == "checkered":
         return np.clip(
-            5 * np.sin(_wave(own, 0.0, 15.0)) * np.sin(_wave(own, np.pi / 2, 15.0)), -1, 1
+            5 * np.sin(_wave(surface, 0.0, 15.0)) * np.sin(_wave(surface, np.pi / 2, 15.0)), -1, 1
         )
-    coarse, fine = noise_fields(own.normals)
+    coarse, fine = noise_fields(surface.normals)
     if kind == "cloudy":
         return np.clip(1.1 * coarse, -1, 1)
     if kind == "grainy":
         return np.clip(fine, -1, 1)
     if kind == "marbled":
-        vein = np.abs(np.sin(0.5 * _wave(own, 0.0, 14.0) + 1.5 * coarse))
+        vein = np.abs(np.sin(0.5 * _wave(surface, 0.0, 14.0) + 1.5 * coarse))
         return np.clip(0.6 - 3.5 * np.clip(0.60 - vein, 0, 1), -1, 1)
     raise ValueError(f"unknown texture {kind!r}")
 
 
-def background_texture(kind: str, own: Surface) -> Array:
+def background_texture(kind: str, surface: Surface) -> Array:
     """Brightness change of a background, as `object_texture`, for a value of BACKGROUND_KINDS."""
     if kind == "plain":
-        return np.zeros_like(own.x)
+        return np.zeros_like(surface.x)
     if kind == "gradient":
-        angle = (own.uniforms[:, 0] * 2 * np.pi)[:, None, None]
-        slope = (own.x - 32) * np.cos(angle) + (own.y - 32) * np.sin(angle)
+        angle = (surface.uniforms[:, 0] * 2 * np.pi)[:, None, None]
+        slope = (surface.x - 32) * np.cos(angle) + (surface.y - 32) * np.sin(angle)
         return np.clip(slope / 32, -1.2, 1.2)
     if kind == "woven":
-        return 0.35 * (np.sin(_wave(own, 0.0, 5.5)) + np.sin(_wave(own, np.pi / 2, 5.5)))
-    coarse, fine = noise_fields(own.normals)
+        return 0.35 * (np.sin(_wave(surface, 0.0, 5.5)) + np.sin(_wave(surface, np.pi / 2, 5.5)))
+    coarse, fine = noise_fields(surface.normals)
     if kind == "cloudy":
         return np.clip(0.60 * coarse, -0.7, 1)
     if kind == "sandy":

@@ -41,6 +41,6 @@ class Scenes:
     def images(self, split: str, indices: Sequence[int]) -> Images:
         first = self.offset if split == "train" else 0
         batch = scene_batch(split, [first + i for i in indices])
-        made = torch.from_numpy(batch.images)  # [B, 3, 64, 64]
-        codes = encode_pictures(self.model, made)
+        pictures = torch.from_numpy(batch.images)  # [B, 3, 64, 64]
+        codes = encode_pictures(self.model, pictures)
         return Images(self.model.text.encode(batch.captions).to(self.model.device), codes)
