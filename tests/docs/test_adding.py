@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bench.commands.train import compose_train
 from bench.config.compose import compose_study
 from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.run.finish import verdicts
@@ -19,7 +18,7 @@ from decoders.noise import Noise
 DOC = (Path(__file__).parents[2] / "docs" / "adding.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", DOC, re.MULTILINE | re.DOTALL)
 COMMANDS = [shlex.split(line) for kind, text in BLOCKS if not kind for line in text.splitlines()]
-*MEDUSA, WORDS = COMMANDS
+WORDS = COMMANDS[-1]
 ROWS = re.findall(r"^\| `(\w+)` \|.*\| (\w+) \|$", DOC, re.MULTILINE)
 PROMPTS = ["a", "b", "c"]
 
@@ -71,14 +70,3 @@ def test_a_part_needs_fewer_forwards_than_ar(name, study, model):
     generation = decoded(variant_of(study, model, name).entry.spec, model)
     assert generation.codes.shape == (len(PROMPTS), size)
     assert generation.trace.target_calls.float().mean() < size - 1
-
-
-@pytest.mark.parametrize("words", MEDUSA, ids=lambda words: " ".join(words[3:5]))
-def test_the_commands_of_the_trained_drafter_are_understood(words):
-    assert words[:3] == ["python", "-m", "bench"]
-    name = "decoders.propose.drafters.medusa.Medusa"
-    if words[3] == "train":
-        assert compose_train(words[4:]).learner.target == f"{name}Learner"
-    else:
-        entry = compose_study(words[4:]).decoders[-1]
-        assert entry.spec.drafter is not None and entry.spec.drafter.target == name
