@@ -18,7 +18,7 @@ IMPOSSIBLE = -1e30  # a logit of probability zero; finite, so that infinity stil
 
 
 class GuidedHead:
-    """Makes the guided logits of a head: of what has `logits` and `barred` as a target has."""
+    """Guided logits, for a class that has `logits` and `barred` as a target has."""
 
     barred: Tensor | None
     logits: Callable[[Tensor], Tensor]  # [..., D] -> [..., V]

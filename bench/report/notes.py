@@ -41,7 +41,7 @@ def environment(escape: bool) -> jinja2.Environment:
 
 
 def _notes(name: str, *values: object) -> list[str]:
-    """A list of templates/notes.j2."""
+    """The paragraphs that a macro of templates/notes.j2 makes of values."""
     text = getattr(environment(False).get_template("notes.j2").module, name)(*values)
     return list(filter(None, (" ".join(note.split()) for note in text.split("\n\n"))))
 

@@ -44,7 +44,7 @@ class Line:
 
 
 def lines(run: RunData) -> list[Line]:
-    """Size by size; [] of a run that timed single images alone."""
+    """A line per batch size and decoder; [] for a run that timed only single images."""
     out = []
     for section in run.sections:
         base = _timed(run, section.baseline)
