@@ -170,12 +170,12 @@ def _draw(
     dark = np.clip(0.5 - shadow / 5, 0, 1)[:, None]
     colour = np.array([at.COLOURS[t.colour] for t in things], np.float32) + surface.tint
     facing = np.clip((px * lx + py * ly) / r, -1, 1)
-    surface = _tone(colour, change, 0.55, 0.35) * (1 + 0.18 * facing)[:, None]
+    painted = _tone(colour, change, 0.55, 0.35) * (1 + 0.18 * facing)[:, None]
     smooth = np.array([t.texture == "smooth" for t in things], np.float32)[:, None, None]
     away = ((px - 0.6 * r * lx) ** 2 + (py - 0.6 * r * ly) ** 2) / (0.30 * r) ** 2
     shine = (0.45 * smooth * np.exp(-np.minimum(away, 30)))[:, None]
-    surface = np.clip(surface + (1 - surface) * shine, 0, 1)
-    return image * (1 - 0.5 * dark) * (1 - cover) + surface * cover, cover[:, 0]
+    painted = np.clip(painted + (1 - painted) * shine, 0, 1)
+    return image * (1 - 0.5 * dark) * (1 - cover) + painted * cover, cover[:, 0]
 
 
 def _distance(shape: str, px: Array, py: Array, r: Array, turn: Array) -> Array:
