@@ -175,8 +175,8 @@ def evaluate(
     reference: Reference = image_files(config.reference) if config.reference else ()
     if real_scenes:
         reference = evaluation.scenes_reference(SCENES)
-    kept = slice(None, config.limit)
-    return evaluation.figures(files[kept], captions[kept], reference)
+    first = slice(None, config.limit)
+    return evaluation.figures(files[first], captions[first], reference)
 
 
 def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[str]:
@@ -232,17 +232,17 @@ def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], dev
     from bench.measure.meter import now
     from decoders.models.weights import sha256_of
 
-    made = provenance(torch.device(device))
-    versions = made.versions | {name: version(name) for name in ("pillow", "torchvision")}
+    origin = provenance(torch.device(device))
+    versions = origin.versions | {name: version(name) for name in ("pillow", "torchvision")}
     common = {
         "image_folder": str(config.images),
         "captions": str(config.captions or ""),
         "captions_sha256": sha256_of(config.captions) if config.captions else "",
         "reference_folder": str(config.reference or ""),
         "device": device,
-        "gpu": made.gpu,
-        "git_commit": made.git_commit,
-        "git_dirty": made.git_dirty,
+        "gpu": origin.gpu,
+        "git_commit": origin.git_commit,
+        "git_dirty": origin.git_dirty,
         "versions": json.dumps(versions, sort_keys=True),
         "made_at": now(),
     }
