@@ -14,8 +14,8 @@ from bench.compare.compare import CompareSettings
 from bench.compare.diff import DiffSettings
 from bench.config.compose import compose_study
 from bench.config.hydra_edge import composed
-from bench.config.words import folders, settings
-from bench.report.build import split_out
+from bench.config.words import divided, folders, settings
+from bench.report.build import PlaceSettings
 from bench.run.shards import part_of
 
 ROOT = Path(__file__).parents[2]
@@ -53,4 +53,4 @@ def test_a_command_of_the_docs_is_understood(command):
         recipe = any(word.startswith("recipe=") for word in words)
         composed("recipe_config", words) if recipe else compose_train(words)
     else:
-        compose_study(part_of(split_out(words)[0])[1])
+        compose_study(part_of(divided(PlaceSettings, words)[1])[1])
