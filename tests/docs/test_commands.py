@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import main
+from bench.__main__ import COMMANDS, main
 from bench.commands import evaluate
-from bench.commands.manual import COMMANDS
 from bench.commands.train import compose_train
 from bench.compare.compare import CompareSettings
 from bench.compare.diff import DiffSettings
