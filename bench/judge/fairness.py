@@ -2,11 +2,8 @@
 speed-up is as fast as it could be (fairness.csv).
 
 Why: a speed-up over a slow baseline says nothing about a method. It is *unfair* where the
-baseline's step takes more than a stated factor of its floor (`bench.measure.roofline`). It is *not
-measured* where the machine was busy, or where a step took less than its floor: no step can, so the
-floor is wrong. Where no floor is known the verdict is *unknown*, and says why. A decoder of which a
-part ran operator by operator, where others run it compiled, is marked and stands in no ranking by
-seconds. All rows of a run are of one machine and one backend (`bench.records.study`).
+baseline's step takes more than a stated factor of its floor (`bench.measure.roofline`), *not
+measured* where the machine was busy or a step took less than its floor, and *unknown* without one.
 
 The floor of a step is that of its target forward: drafting and acceptance have none. Milliseconds
 are medians over timed images; a time over its floor is of the 10 % quantile, which is a quiet
@@ -16,83 +13,65 @@ moment and not the best of a few.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from bench.config.schema import DecoderVariant, FairnessConfig
-from bench.config.words import pairs
-from bench.data.files import write_text
 from bench.judge.paired import busy, latency_rows
-from bench.measure.machine_rates import MACHINE, MachineRates, read_rates
+from bench.measure import roofline as floors
 
 if TYPE_CHECKING:
-    from bench.measure.roofline import TargetCost
     from decoders.api import ImageModel
 
-NAN = math.nan
 QUIET = 0.1  # quantile over timings
-TABLE, ROOFLINE = "fairness.csv", "roofline.csv"
+FAIRNESS, ROOFLINE = "fairness.csv", "roofline.csv"
 FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
-COMPILED, EAGER = "compiled", "eager"  # see `decoders.api.Trace.path`
+Lines = Mapping[str, Mapping[str, Any]]  # of roofline.csv, by decoder
 PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
-PARTS = ("step", "ar", "forward")
+OVER_FLOOR = ["step_over_floor", "ar_over_floor", "forward_over_floor"]
 ROOFLINE_COLUMNS = [
-    "decoder", "codes", "images",
-    *(f"{part}_{figure}" for part in PARTS for figure in ("ms", "floor_ms", "over_floor")),
-    "draft_ms", "accept_share", "ar_bytes", "ar_operations", "bytes_per_s", "operations_per_s",
-    "note",
+    "decoder", "codes", "step_ms", "ar_ms", "ar_floor_ms", "forward_ms", "forward_floor_ms",
+    *OVER_FLOOR, "draft_ms", "accept_share", "ar_bytes", "ar_operations", "bytes_per_s",
+    "operations_per_s", "note",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Fairness:
-    """The verdict on a decoder's speed-up. factor: its baseline's step over the floor of that step,
-    NaN where it is not known; mixed: which of its parts ran operator by operator where others' ran
-    compiled."""
+    """The verdict on a decoder's speed-up. mixed: which of its parts ran operator by operator where
+    others' ran compiled; such a decoder stands in no ranking by seconds."""
 
     decoder: str
     verdict: str
     reason: str
-    factor: float
     mixed: str = ""
 
 
 def roofline(
     folder: Path, model: ImageModel, variants: Sequence[DecoderVariant], rows: pd.DataFrame
-) -> pd.DataFrame | None:
-    """Writes roofline.csv (and machine.json where a floor is known); returns the table. Where a
-    step takes less than its floor the rates are too low: then the machine is measured again.
+) -> pd.DataFrame:
+    """roofline.csv of a run folder with these rows (records.parquet). Where a step takes less than
+    its floor the rates are too low: then the machine is measured again."""
+    timed, (_, note) = latency_rows(rows), floors.target_weights(model.target)
+    parts = [(one, timed[timed.decoder == one.name]) for one in variants]
 
-    rows: records.parquet. None, and nothing written, where no image was timed.
-    """
-    from bench.measure.roofline import measure_machine, target_cost
+    def table_with(rates: floors.MachineRates | None) -> pd.DataFrame:
+        lines = [_line(one, part, model.target, rates) for one, part in parts if len(part)]
+        return pd.DataFrame(lines, columns=ROOFLINE_COLUMNS).assign(note=note)
 
-    timed = latency_rows(rows)
-    if timed.empty:
-        return None
-    cost, machine = target_cost(model), str(timed.gpu.iloc[0] or timed.cpu.iloc[0])
-    measure = partial(measure_machine, folder, model, machine)
-
-    def table_with(rates: MachineRates | None) -> pd.DataFrame:
-        parts = [(one, timed[timed.decoder == one.name]) for one in variants]
-        lines = [_line(one, part, cost, rates) for one, part in parts if len(part)]
-        return pd.DataFrame(lines, columns=ROOFLINE_COLUMNS)
-
-    table = table_with(read_rates(folder / MACHINE) or measure())
-    if any(below_floor(name, table) for name in table.decoder):
-        table = table_with(measure())
-    write_text(folder / ROOFLINE, table.to_csv(index=False))
+    table = table_with(floors.read_rates(folder / floors.MACHINE))
+    if (table[OVER_FLOOR] < 1).any(axis=None):
+        name = str(rows.gpu.iloc[0] or rows.cpu.iloc[0])
+        table = table_with(floors.measure_machine(folder, model, name))
     return table
 
 
 def _line(
-    variant: DecoderVariant, timed: pd.DataFrame, cost: TargetCost | str, rates: MachineRates | None
+    variant: DecoderVariant, timed: pd.DataFrame, target: Any, rates: floors.MachineRates | None
 ) -> dict[str, Any]:
     """A decoder's line, from its timed images; what is not known is left out. Where a backend runs
     a step as one graph only the whole step is known, which for AR is its forward."""
@@ -101,26 +80,23 @@ def _line(
     part = "ar" if is_ar else "forward"
     names = ("nfe", "drafter_calls", "seconds_draft", "seconds_forward", "seconds_accept")
     nfe, calls, draft, forward, accept = (timed[n].where(timed[n] > 0) for n in names)
-    times = {"step": (timed.seconds_total - timed.seconds_prefill) / nfe, part: forward / nfe}
-    line: dict[str, Any] = {"decoder": variant.name, "codes": codes, "images": len(timed)}
-    if is_ar:
-        times["ar"] = times["step"] if forward.isna().all() else times["ar"]
-    else:
+    step = (timed.seconds_total - timed.seconds_prefill) / nfe
+    each = step if is_ar and forward.isna().all() else forward / nfe
+    line: dict[str, Any] = {"decoder": variant.name, "codes": codes}
+    line |= {"step_ms": 1e3 * step.median(), f"{part}_ms": 1e3 * each.median()}
+    if not is_ar:
         phases = timed.seconds_draft + timed.seconds_forward + timed.seconds_accept
         line["draft_ms"] = 1e3 * (draft / calls).median()
         line["accept_share"] = (accept / phases).median()
-    line |= {f"{name}_ms": 1e3 * seconds.median() for name, seconds in times.items()}
-    if isinstance(cost, str) or rates is None:
-        return line | {"note": cost if isinstance(cost, str) else cost.note}
-    floors = {part: cost.floor_ms(rates, rows, codes), "ar": cost.floor_ms(rates, rows)}
-    for name, floor in (floors | {"step": floors[part]}).items():
-        line[f"{name}_floor_ms"] = floor
-        if name in times:
-            line[f"{name}_over_floor"] = 1e3 * times[name].quantile(QUIET) / floor
-    size, operations = cost.work(rows)
-    line |= {"ar_bytes": size, "ar_operations": operations, "note": cost.note}
-    speeds = {"bytes_per_s": rates.step_bytes_per_s, "operations_per_s": rates.operations_per_s}
-    return line | speeds
+    if rates is None:
+        return line
+    size, operations = floors.forward_work(target, rows)
+    floor = rates.floor_ms(*floors.forward_work(target, rows, codes))
+    line |= {f"{part}_floor_ms": floor, "ar_floor_ms": rates.floor_ms(size, operations)}
+    for name, seconds in (("step", step), (part, each)):
+        line[f"{name}_over_floor"] = 1e3 * seconds.quantile(QUIET) / floor
+    line |= {"bytes_per_s": rates.step_bytes_per_s, "operations_per_s": rates.operations_per_s}
+    return line | {"ar_bytes": size, "ar_operations": operations}
 
 
 def judge(
@@ -132,87 +108,66 @@ def judge(
     """A verdict on every decoder of `rows` (records.parquet), in their order.
 
     baselines: decoders that speed-ups may refer to; a decoder's is the first of them with its
-    temperature and guidance. roofline: roofline.csv. limits: floors that a baseline's step may
-    take.
+    temperature and guidance. roofline: roofline.csv; None while a run goes on. limits: floors that
+    a baseline's step may take.
     """
-    timed, first = latency_rows(rows), rows.drop_duplicates("decoder")
+    first = rows.drop_duplicates("decoder")
     each = zip(first.temperature.astype(float), first.cfg.astype(float), strict=True)
     settings = dict(zip(first.decoder, each, strict=True))
-    verdicts = []
+    lines = None if roofline is None else roofline.set_index("decoder").to_dict("index")
+    timed, verdicts = latency_rows(rows), []
     for name, setting in settings.items():
         base = next((b for b in baselines if settings.get(b) == setting), "")
-        verdict = _verdict(name, base, rows, timed, roofline, limits)
+        verdict = _verdict(name, base, rows, lines, limits)
         verdicts.append(Fairness(name, *verdict, mixed(timed, name)))
     return verdicts
 
 
 def _verdict(
-    name: str,
-    base: str,
-    rows: pd.DataFrame,
-    timed: pd.DataFrame,
-    roofline: pd.DataFrame | None,
-    limits: FairnessConfig,
-) -> tuple[str, str, float]:
-    """Verdict, reason and factor of a decoder with this baseline."""
+    name: str, base: str, rows: pd.DataFrame, lines: Lines | None, limits: FairnessConfig
+) -> tuple[str, str]:
+    """Verdict and reason of a decoder with this baseline."""
     if not base:
-        return UNKNOWN, "no baseline at its temperature and guidance", NAN
+        return UNKNOWN, "no baseline at its temperature and guidance"
     for decoder in (name, base):
-        why = busy(rows[rows.decoder == decoder]) or below_floor(decoder, roofline)
-        if why:
-            return UNMEASURED, why, NAN
-        if not (timed.decoder == decoder).any():
-            return UNKNOWN, f"no image of {decoder} was timed", NAN
-    if roofline is None:
-        return UNKNOWN, "floors come at the end of a run, and there is no roofline.csv yet", NAN
-    line = next(iter(roofline[roofline.decoder == base].to_dict("records")), {"note": ""})
-    factor = float(line.get("ar_over_floor", NAN))
-    if math.isnan(factor):
-        note = line["note"] if isinstance(line["note"], str) else ""
-        return UNKNOWN, note or f"{base} was not timed step by step", NAN
-    steps = timed[timed.decoder == base]
-    quick = (steps.device == "cpu").all() and ("forward", COMPILED) in _ways(steps)
+        own = rows[rows.decoder == decoder]
+        if why := busy(own) or below_floor(decoder, lines or {}):
+            return UNMEASURED, why
+        if (steps := latency_rows(own)).empty:
+            return UNKNOWN, f"no image of {decoder} was timed"
+    if lines is None:
+        return UNKNOWN, "floors come at the end of a run, and there is no roofline.csv yet"
+    over, floor = (float(lines[base].get(f"ar_{n}", math.nan)) for n in ("over_floor", "floor_ms"))
+    if math.isnan(over):
+        return UNKNOWN, lines[base]["note"] or f"{base} was not timed step by step"
+    quick = (steps.device == "cpu").all() and _ran(steps, "forward", "compiled")
     limit = min(limits.factor, limits.cpu) if quick else limits.factor
-    reason = (
-        f"in a quiet moment a step of {base} takes {factor:.1f} times its floor of "
-        f"{line['ar_floor_ms']:.3g} ms"
-    )
-    if factor > limit:
-        return UNFAIR, f"{reason}, at most {limit:g} are fair", factor
-    return FAIR, reason, factor
+    times = f"{over:.1f} times its floor of {floor:.3g} ms"
+    reason = f"in a quiet moment a step of {base} takes {times}"
+    return (UNFAIR, f"{reason}, at most {limit:g} are fair") if over > limit else (FAIR, reason)
 
 
-def below_floor(name: str, roofline: pd.DataFrame | None) -> str:
+def below_floor(name: str, lines: Lines) -> str:
     """A sentence where a step of a decoder took less than its floor, which no step can; else ""."""
-    lines = [] if roofline is None else roofline[roofline.decoder == name].to_dict("records")
-    for line, part in product(lines, PARTS):
-        if (over := line.get(f"{part}_over_floor", NAN)) < 1:
-            floor = line[f"{part}_floor_ms"]
-            what = "target forward" if part == "forward" else "step"
-            return (
-                f"a {what} of {name} takes {over * floor:.3g} ms, less than its floor of "
-                f"{floor:.3g} ms, so the machine was busy when its rates were measured, the "
-                "decoder's clock is wrong, or a step does not read all that its floor counts"
-            )
-    return ""
+    below = [over for over in map(lines.get(name, {}).get, OVER_FLOOR) if over and over < 1]
+    if not below:
+        return ""
+    return (
+        f"a step of {name} takes {min(below):.2g} times its floor: the machine was busy when its "
+        "rates were measured, the clock is wrong, or a step reads less than its floor counts"
+    )
 
 
 def mixed(timed: pd.DataFrame, decoder: str) -> str:
     """`Fairness.mixed` of a decoder of these timed rows; "" where all of its parts ran as others
     do."""
-    ways, anybody = _ways(timed[timed.decoder == decoder]), _ways(timed)
-    slow = [words for phase, words in PHASES.items() if (phase, EAGER) in ways]
-    if not slow or not any((phase, COMPILED) in anybody for phase in PHASES):
+    mine = timed[timed.decoder == decoder]
+    slow = [words for phase, words in PHASES.items() if _ran(mine, phase, "eager")]
+    if not slow or not any(_ran(timed, phase, "compiled") for phase in PHASES):
         return ""
     return f"its {' and '.join(slow)} ran eagerly, where others' ran compiled"
 
 
-def _ways(rows: pd.DataFrame) -> set[tuple[str, str]]:
-    """The ways in which phases ran: (phase, COMPILED or EAGER)."""
-    return {way for path in rows.path.unique() for way in pairs(str(path)).items()}
-
-
-def write_fairness(folder: Path, verdicts: Sequence[Fairness]) -> None:
-    """fairness.csv of a run folder."""
-    table = pd.DataFrame(list(verdicts), columns=[*Fairness.__dataclass_fields__])
-    write_text(folder / TABLE, table.to_csv(index=False))
+def _ran(rows: pd.DataFrame, phase: str, way: str) -> bool:
+    """Whether a phase ran in this way in any of these images (`decoders.api.Trace.path`)."""
+    return bool(rows.path.str.contains(f"{phase}={way}", regex=False).any())

@@ -7,53 +7,66 @@ head, n layers and width D:
     bytes      = weights + R S (keys and values of a slot)
     operations = 2 R T W + 4 n R T S D             products; attention
 
-Activations are left out, and so is everything but matrix products: a floor is a lower bound. Of a
-target that does not name its `layers` and its head, `output`, all parameters count but embeddings.
+Activations are left out, and so is everything but matrix products: a floor is a lower bound.
+
+machine.json keeps the best rates of a run: other programs only lower them, and a floor from a
+lowered rate is too high, so that a slow baseline passes as fair. Reading is measured over as many
+bytes as an AR step reads, because they stay in a cache where they do so in the step.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from bench.data.files import write_text
-from bench.measure.machine_rates import MACHINE, MachineRates, measure_rates, read_rates
-from decoders.api import ImageModel
-from decoders.cache import ALIGNED
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decoders.api import ImageModel
+
+MACHINE = "machine.json"
+LEAST_BYTES, MOST_BYTES = 2**20, 2**30  # of the array that is read
+BUDGET = 0.04  # seconds that a kernel is repeated for
+CALLS = 4  # of a kernel in a row, so that waiting for a GPU counts little
+CPU_PRODUCTS = ((128, 512, 512), (256, 1024, 1024), (512,) * 3, (1024,) * 3)  # rows, in, out
+GPU_PRODUCTS = ((4096,) * 3, (8192,) * 3)
 
 
 @dataclass(frozen=True)
-class TargetCost:
-    """The cost of a target's forwards. weights: their bytes; numbers: in them (W); slot: bytes of a
-    cache slot of a row; attention: 4 n D; slots: S half-way through an image, the mean over its
-    steps; note: what makes the floor uncertain."""
+class MachineRates:
+    """name: the processor or GPU. A multiplication and an addition are two operations."""
 
-    weights: int
-    numbers: int
-    slot: float
-    attention: int
-    slots: float
-    note: str = ""
+    name: str
+    step_bytes_per_s: float = 0.0
+    operations_per_s: float = 0.0
 
-    def work(self, rows: int, codes: int = 1) -> tuple[float, float]:
-        """The bytes and the operations of a forward over R `rows` of T `codes`."""
-        slots = self.slots + codes
-        operations = rows * codes * (2 * self.numbers + self.attention * slots)
-        return self.weights + rows * slots * self.slot, operations
-
-    def floor_ms(self, rates: MachineRates, rows: int, codes: int = 1) -> float:
+    def floor_ms(self, size: float, operations: float) -> float:
         """The longer of what reading and computing take, in milliseconds."""
-        size, operations = self.work(rows, codes)
-        return 1e3 * max(size / rates.step_bytes_per_s, operations / rates.operations_per_s)
+        return 1e3 * max(size / self.step_bytes_per_s, operations / self.operations_per_s)
+
+    def __str__(self) -> str:
+        """`reads 21.3 GB/s, multiplies 1,030 Gflop/s`."""
+        rates = (self.step_bytes_per_s / 1e9, self.operations_per_s / 1e9)
+        reads, multiplies = map(three_digits, rates)
+        return f"reads {reads} GB/s, multiplies {multiplies} Gflop/s"
 
 
-def target_cost(model: ImageModel) -> TargetCost | str:
-    """The cost of a model's target; why it is not known, where the target has no parameters."""
-    target: Any = model.target
+def three_digits(value: float) -> str:
+    """`1,030` of 1034.6: three significant digits, without an exponent."""
+    return f"{float(f'{value:.3g}'):,.10g}"
+
+
+def target_weights(target: Any) -> tuple[set[Tensor], str]:
+    """What every forward of a target reads, and a note where that is uncertain or not known."""
+    from torch import nn
+
     name, note = type(target).__name__, ""
     parts = [target.layers, target.output]
     if not all(isinstance(part, nn.Module) for part in parts):
@@ -63,38 +76,78 @@ def target_cost(model: ImageModel) -> TargetCost | str:
             f"the floor counts all parameters of {name} but embeddings; for a closer one it names "
             "its `layers` and its head `output` (decoders.api.Target)"
         )
-    modules = dict.fromkeys(module for part in parts for module in part.modules())
-    weights = {
-        id(weight): weight
-        for module in modules
-        if not isinstance(module, nn.Embedding)
-        for weight in module.parameters(recurse=False)
-    }.values()
+    modules = [m for m in nn.ModuleList(parts).modules() if not isinstance(m, nn.Embedding)]
+    weights = {weight for module in modules for weight in module.parameters(recurse=False)}
     if not weights:
-        return f"no floor known: the target {name} has no parameters (torch.nn.Module)"
+        note = f"no floor known: the target {name} has no parameters (torch.nn.Module)"
+    return weights, note
+
+
+def forward_work(target: Any, rows: int, codes: int = 1) -> tuple[float, float]:
+    """The bytes and the operations of a forward over R `rows` of T `codes` with half of the image
+    before them, the mean over its steps."""
+    from decoders.cache import ALIGNED
+
+    weights, _ = target_weights(target)
     cache = target.new_cache(1, ALIGNED).data  # [layers, 2, R, H, S, d]
-    return TargetCost(
-        weights=sum(weight.nbytes for weight in weights),
-        numbers=sum(weight.numel() for weight in weights),
-        slot=cache.nbytes / ALIGNED,
-        attention=4 * cache.shape[0] * target.width,
-        slots=target.prefix + target.length / 2,
-        note=note,
-    )
+    slots = target.prefix + target.length / 2 + codes
+    size = sum(weight.nbytes for weight in weights) + rows * slots * cache.nbytes / ALIGNED
+    products = 2 * sum(weight.numel() for weight in weights)
+    return size, rows * codes * (products + 4 * cache.shape[0] * target.width * slots)
+
+
+def read_rates(path: Path) -> MachineRates | None:
+    """The rates of machine.json; None where there is no such file, or one of other fields."""
+    try:
+        values: Any = json.loads(path.read_text(encoding="utf-8"))
+        return MachineRates(**{field.name: values[field.name] for field in fields(MachineRates)})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def measure_machine(folder: Path, model: ImageModel, name: str) -> MachineRates | None:
-    """Measures the machine now; returns the best rates of the run so far, which machine.json keeps.
-    None for a model whose floor is not known: nothing needs the rates then.
-
-    name: the processor or GPU. A run folder belongs to one machine, model and backend
-    (`bench.records.study`), so the rates in it are comparable.
-    """
-    cost, path = target_cost(model), folder / MACHINE
-    if isinstance(cost, str):
+    """Measures the machine now; returns the best rates of the run so far, which machine.json keeps;
+    None for a model whose floor is not known. A run folder belongs to one machine, model and
+    backend (`bench.records.study`), so the rates in it are comparable."""
+    if not target_weights(model.target)[0]:
         return None
-    size, _ = cost.work(model.sampling.guidance_rows)
+    path, (size, _) = folder / MACHINE, forward_work(model.target, model.sampling.guidance_rows)
     best = asdict(read_rates(path) or MachineRates(name))
     best |= {rate: max(best[rate], now) for rate, now in measure_rates(model, round(size)).items()}
     write_text(path, json.dumps(best, indent=1) + "\n")
     return MachineRates(**best)
+
+
+def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
+    """The rates of this moment, with the threads that torch is set to; a second on a CPU.
+
+    Products of float32 count on a processor too: one without instructions for the model's dtype is
+    faster when it multiplies its numbers as float32.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    device, dtype = model.device, model.dtype
+    with torch.inference_mode():
+        size = min(max(step_bytes, LEAST_BYTES), MOST_BYTES) // 8 * 8
+        array = torch.ones(size // 4, device=device)
+        kernels = array.view(torch.int64).sum, array.sum, array.amax
+        reading = max(rate(kernel, size) for kernel in kernels)
+        on_cpu, computing = device.type == "cpu", list[float]()
+        shapes = CPU_PRODUCTS if on_cpu else GPU_PRODUCTS
+        kinds = {torch.float32, dtype} if on_cpu else {dtype}
+        for kind, (rows, inputs, outputs) in itertools.product(kinds, shapes):
+            x = torch.randn(rows, inputs, device=device).to(kind)
+            weight = torch.randn(outputs, inputs, device=device).to(kind)
+            computing.append(rate(partial(F.linear, x, weight), 2 * rows * inputs * outputs))
+    return {"step_bytes_per_s": reading, "operations_per_s": max(computing)}
+
+
+def rate(kernel: Callable[[], Any], amount: int) -> float:
+    """How much a kernel does per second in its fastest repeat; amount: how much one call does."""
+    import torch
+    from torch.utils.benchmark import Timer
+
+    threads = torch.get_num_threads()
+    calls = Timer("\n".join(["call()"] * CALLS), globals={"call": kernel}, num_threads=threads)
+    return CALLS * amount / min(calls.blocked_autorange(min_run_time=BUDGET).times)

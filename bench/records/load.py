@@ -20,10 +20,9 @@ import pyarrow.parquet as pq
 
 from bench.data.errors import FolderError
 from bench.judge import paired
-from bench.judge.fairness import ROOFLINE, ROOFLINE_COLUMNS, Fairness
-from bench.judge.fairness import TABLE as FAIRNESS
+from bench.judge.fairness import FAIRNESS, ROOFLINE, ROOFLINE_COLUMNS, Fairness
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
-from bench.measure.machine_rates import MACHINE, read_rates
+from bench.measure.roofline import MACHINE, read_rates
 from bench.records import columns
 from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text
 from bench.records.study import read_study

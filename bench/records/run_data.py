@@ -17,7 +17,7 @@ import pandas as pd
 
 from bench.judge.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.judge.paired import CLIP_LESS, CLIP_TEST, image_rows
-from bench.measure.machine_rates import MachineRates
+from bench.measure.roofline import MachineRates
 from metrics.stats import (
     UNKNOWN,
     Interval,

@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 
 from bench.judge.paired import latency_rows
-from bench.measure.machine_rates import three_digits
+from bench.measure.roofline import three_digits
 from bench.records.load import PHASES
 from bench.records.run_data import Entry, RunData, Section, forward_part
 from bench.report.table import ABSENT, Column, Row, Table, number, percent

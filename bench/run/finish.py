@@ -22,7 +22,7 @@ import pandas as pd
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress, terminable
 from bench.data.errors import Failure, Interrupted, attempt
-from bench.judge.fairness import judge, roofline, write_fairness
+from bench.judge.fairness import FAIRNESS, ROOFLINE, judge, roofline
 from bench.judge.scorers import Scorer
 from bench.records.folder import recorded
 from bench.records.load import run_of
@@ -58,7 +58,8 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     path, rows, every = result.path, result.rows, result.variants
     floors = roofline(path, result.model, every, rows)
     fair = judge(rows, config.baselines, floors, config.fairness)
-    write_fairness(path, fair)
+    write_csv(path / ROOFLINE, floors)
+    write_csv(path / FAIRNESS, pd.DataFrame(fair))
     judged: list[GateReport] = []
     if config.gate:
         captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))

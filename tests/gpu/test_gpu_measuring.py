@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bench.__main__ import main
-from bench.measure.machine_rates import measure_rates
+from bench.measure.roofline import measure_rates
 from bench.records.load import load
 from bench.report.scaling import lines
 from decoders.api import Sampling

@@ -8,7 +8,7 @@ import pytest
 from bench.config.compose import compose_study
 from bench.config.schema import FairnessConfig
 from bench.judge.fairness import judge, mixed, roofline
-from bench.measure.machine_rates import MachineRates
+from bench.measure.roofline import MachineRates
 from bench.run.finish import finish, unfinished
 from bench.run.summary import COLUMNS
 from tests.bench.measure.test_roofline import MEASURE, REAL

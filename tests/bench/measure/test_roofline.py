@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.judge.fairness import roofline
-from bench.measure.machine_rates import MACHINE, MachineRates, read_rates
+from bench.measure.roofline import MACHINE, MachineRates, read_rates
 from bench.measure.roofline import TargetCost, target_cost
 from bench.run.finish import finish
 from bench.run.runner import run_study

@@ -18,7 +18,7 @@ from PIL import Image
 
 from bench.judge.fairness import ROOFLINE, ROOFLINE_COLUMNS
 from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
-from bench.measure.machine_rates import MACHINE, MachineRates
+from bench.measure.roofline import MACHINE, MachineRates
 from bench.records import columns as records
 from bench.records.folder import write_parquet
 
