@@ -156,7 +156,7 @@ def test_markup_is_well_formed(said):
 def with_fairness(run: RunData, verdict: str, reason: str, mixed: str = "") -> RunData:
     """The run with this verdict on the decoders of its first section."""
     names = [entry.name for entry in run.sections[0].decoders]
-    return replace(run, fairness={n: Fairness(n, verdict, reason, 9.0, mixed) for n in names})
+    return replace(run, fairness={n: Fairness(n, verdict, reason, mixed) for n in names})
 
 
 def test_an_unfair_baseline_marks_every_speed_up_over_it_in_every_form(run):
