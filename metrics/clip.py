@@ -93,7 +93,10 @@ def clip_score(
     features = features_of(clip.image_features, images, batch, label)
     if len(features) != len(captions):
         raise MetricError(f"{len(features)} images but {len(captions)} captions; give one an image")
-    cosines = (features * text_embeddings(clip, captions, batch=batch)).sum(1)
+    starts = range(0, len(captions), batch)
+    with torch.no_grad():
+        texts = [clip.text_features(captions[at : at + batch]).cpu() for at in starts]
+    cosines = (features * torch.cat(texts)).sum(1)
     scores: np.ndarray = 100 * cosines.double().numpy()
     return scores
 
@@ -109,13 +112,3 @@ def attribute_preference(
     """
     right, wrong = (clip_score(clip, images, [pair[side] for pair in pairs]) for side in (0, 1))
     return float((right > wrong).mean())
-
-
-def text_embeddings(clip: ImageText, captions: Sequence[str], *, batch: int = 256) -> Tensor:
-    """Unit text features [n, E] float32 on the CPU."""
-    with torch.no_grad():
-        parts = [
-            clip.text_features(captions[i : i + batch]).cpu()
-            for i in range(0, len(captions), batch)
-        ]
-    return torch.cat(parts)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -67,35 +68,34 @@ def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Inter
     """FID of features [n, E] with its interval (not below 0), and the same without its bias: the
     jackknife's K t - (K - 1) mean t_k, about what more images would give. It scatters as FID does.
 
-    Logs a warning where n <= E: the generated covariance is singular and FID mostly bias. Raises
-    MetricError for fewer than 3 rows, NaN, or different E.
+    Logs a warning where n <= E. Raises MetricError for fewer than 3 rows, NaN, or different E.
     """
-    values = fid_jackknife_values(generated, reference)
-    count, width = generated.shape
-    if count <= width:
-        _LOG.warning(
-            "%d generated images for %d features: the covariance is singular and FID is mostly "
-            "bias; generate more than %d",
-            count,
-            width,
-            2 * width,
-        )
-    found, groups = jackknife(values, wide=FID_WIDE), len(values) - 1
-    bias = (groups - 1) * (float(values[1:].mean()) - found.value)
-    free = Interval(*(end - bias for end in (found.value, found.lo, found.hi)))
-    return Interval(found.value, max(found.lo, 0.0), found.hi), free
-
-
-def fid_jackknife_values(generated: Tensor, reference: Moments) -> np.ndarray:
-    """FID of features [n, E], and without each of the jackknife's groups, [1 + K]."""
-    _require_rows("generated", generated, 2)
+    _require_rows("generated", generated, 2, len(reference.mean))
+    if len(generated) <= generated.shape[1]:
+        _warn_of_bias(*generated.shape)
     every, distance = Moments.of(generated), distance_to(reference)
 
     def without(gone: np.ndarray) -> float:
         left = every.without(Moments.of(generated[torch.from_numpy(gone)])) if len(gone) else every
         return distance(left)
 
-    return jackknife_values(len(generated), without)
+    values = jackknife_values(len(generated), without)
+    fid, groups = jackknife(values, wide=FID_WIDE), len(values) - 1
+    bias = (groups - 1) * (float(values[1:].mean()) - fid.value)
+    free = Interval(*(end - bias for end in (fid.value, fid.lo, fid.hi)))
+    return Interval(fid.value, max(fid.lo, 0.0), fid.hi), free
+
+
+@cache
+def _warn_of_bias(count: int, width: int) -> None:
+    """Said once, as all decoders of a run have as many images."""
+    _LOG.warning(
+        "%d generated images for %d features: the covariance is singular and FID is mostly bias; "
+        "generate more than %d",
+        count,
+        width,
+        2 * width,
+    )
 
 
 def distance_to(reference: Moments) -> Callable[[Moments], float]:
@@ -109,13 +109,12 @@ def distance_to(reference: Moments) -> Callable[[Moments], float]:
     root = (vectors * np.sqrt(values.clip(0))) @ vectors.T  # [E, E]
 
     def distance(other: Moments) -> float:
-        _require_width(len(other.mean), len(reference.mean))
         spread = other.covariance
         product = root @ spread @ root  # [E, E]
         overlap = np.sqrt(np.linalg.eigvalsh((product + product.T) / 2).clip(0)).sum()
         step = other.mean - reference.mean
-        found = float(step @ step + np.trace(spread) + np.trace(fixed) - 2 * overlap)
-        return max(found, 0.0)  # of equal sets rounding leaves a little below 0
+        squared = float(step @ step + np.trace(spread) + np.trace(fixed) - 2 * overlap)
+        return max(squared, 0.0)  # of equal sets rounding leaves a little below 0
 
     return distance
 
@@ -195,12 +194,12 @@ def _radius(distances: Tensor) -> Tensor:
 
 def _require(generated: Tensor, reference: Tensor, least: int) -> None:
     """MetricError unless both are finite [>= least, E]."""
-    _require_rows("generated", generated, least)
-    _require_rows("reference", reference, least)
-    _require_width(generated.shape[1], reference.shape[1])
+    _require_rows("reference", reference, least, reference.shape[-1])
+    _require_rows("generated", generated, least, reference.shape[1])
 
 
-def _require_rows(name: str, rows: Tensor, least: int) -> None:
+def _require_rows(name: str, rows: Tensor, least: int, width: int) -> None:
+    """MetricError unless they are finite [>= least, width]."""
     if rows.ndim != 2:
         raise MetricError(f"{name} features must be [n, E], found {list(rows.shape)}")
     if len(rows) < least:
@@ -208,11 +207,8 @@ def _require_rows(name: str, rows: Tensor, least: int) -> None:
     if not torch.isfinite(rows).all():
         bad = int((~torch.isfinite(rows).all(1)).sum())
         raise MetricError(f"the features of {bad} {name} images hold NaN or infinity")
-
-
-def _require_width(generated: int, reference: int) -> None:
-    if generated != reference:
+    if rows.shape[1] != width:
         raise MetricError(
-            f"generated features have {generated} entries, the reference {reference}: they come "
-            "from different extractors"
+            f"{name} features have {rows.shape[1]} entries, the reference {width}: they come from "
+            "different extractors"
         )

@@ -1,4 +1,5 @@
-"""Images of a metric, prepared batch by batch: from files or from a tensor of bytes.
+"""Images of a metric, prepared batch by batch: from files or from a tensor of bytes; and their
+features.
 
 Why: a folder of thousands of images must not be held in memory at once, and every metric should
 refuse the same bad input in the same words.
@@ -7,6 +8,7 @@ refuse the same bad input in the same words.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from safetensors.torch import save_file
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from decoders.image_files import HIDDEN, SUFFIXES, is_picture, open_rgb
-from decoders.models.weights import sha256_of
+from decoders.models.weights import opened_file, sha256_of
 from metrics import MetricError
 from metrics.preparations import Preparation, as_is, to_pil
 
@@ -69,6 +72,18 @@ def byte_images(pixels: Tensor) -> ImageSet:
     return ImageSet((as_unit_float(pixels) * 255).round().to(torch.uint8), as_is())
 
 
+class Extractor(nn.Module):
+    """The network that gives images the features of FID, KID, precision and recall: prepared images
+    [n, 3, S, S] -> [n, E] float32. name: as tables have it; layer: of the network."""
+
+    name: str
+    layer: str
+
+    def preparation(self, size: int | None) -> Preparation:
+        """size: side of the protocol's centre crop; None: images have the network's size."""
+        raise NotImplementedError
+
+
 def features_of(
     network: Callable[[Tensor], Tensor], images: ImageSet, batch: int = 64, label: str | None = None
 ) -> Tensor:
@@ -92,6 +107,28 @@ def features_of(
             f"{int(bad.sum())} of {len(features)} images have features that are not finite, first "
             f"image {int(bad.nonzero()[0])}; the network's weights may be damaged"
         )
+    return features
+
+
+def cached_features(
+    folder: Path, extractor: Extractor, key: str, compute: Callable[[], Tensor]
+) -> Tensor:
+    """Features [n, E] of a reference, computed once and kept in a file. key: all that they depend
+    on (weights, crop, pictures) but for the network. Raises DecoderError for a damaged file."""
+    digest = hashlib.sha256(f"{extractor.layer} {key}".encode()).hexdigest()[:16]
+    path = folder / f"{extractor.name}-{digest}.safetensors"
+    if path.exists():
+        with opened_file(path, "delete it") as file:
+            features: Tensor = file.get_tensor("features")
+            return features
+    features = compute()
+    folder.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        save_file({"features": features}, part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
     return features
 
 

@@ -12,7 +12,9 @@ mean and deviation, SHA-256 of the weights, held-out figures).
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,12 +27,21 @@ from decoders.models.text.words import WordTokenizer
 from decoders.models.weights import load_into, read_json, read_state, write_tensors
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
-from metrics.images import as_unit_float
+from metrics.images import (
+    MIN_IMAGES,
+    Extractor,
+    as_unit_float,
+    byte_images,
+    cached_features,
+    features_of,
+)
 from metrics.preparations import Preparation, as_is, centre_crop
 
 WEIGHTS_DIR = Path(__file__).resolve().parents[1] / "decoders" / "tiny" / "weights"
 WEIGHTS_FILE, CONFIG_FILE = "clip.safetensors", "clip.json"
 FORMAT = 1
+SPLIT = "reference"  # of the scenes that pictures are compared with
+_LOG = logging.getLogger(__name__)
 _SPECIALS = 3  # pad (0), start (V + 1), end (V + 2); the end is the largest id: open_clip's pooling
 
 
@@ -87,6 +98,55 @@ class ScenesClip(ImageText):
             line = [start, *self.words.ids(caption), start + 1]  # the end: see `_SPECIALS`
             ids[row, : len(line)] = torch.tensor(line)
         return ids
+
+
+class ScenesClipFeatures(Extractor):
+    """Image embeddings on the sphere of radius sqrt(E): 64 numbers of order 1 per image, so that a
+    few hundred images make a covariance of full rank, and KID's kernel (x.y / E + 1)^3 is
+    (cos + 1)^3. An embedding's length is dropped: the contrastive loss never sees it, and it made
+    KID a figure about its outliers."""
+
+    name, layer = "scenes-clip", "sphere"
+
+    def __init__(self, clip: ScenesClip) -> None:
+        super().__init__()
+        self.clip = clip
+
+    def preparation(self, size: int | None) -> Preparation:
+        return self.clip.preparation(size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.clip.config.embed_dim**0.5 * self.clip.image_features(images)
+
+
+def scenes_features(
+    extractor: ScenesClipFeatures, count: int, cache_dir: Path, *, batch: int = 64
+) -> Tensor:
+    """Features [count, E] of the first scenes of the reference split, kept in cache_dir."""
+    from decoders.tiny.scenes import scene_batch
+
+    if count < MIN_IMAGES:
+        raise MetricError(f"a reference needs at least {MIN_IMAGES} scenes, found {count}")
+
+    def compute() -> Tensor:
+        _LOG.info("extracting %s features of %d %s scenes", extractor.name, count, SPLIT)
+        parts = [range(count)[start : start + batch] for start in range(0, count, batch)]
+        scenes = (byte_images(torch.from_numpy(scene_batch(SPLIT, p).images)) for p in parts)
+        return torch.cat([features_of(extractor, images, batch) for images in scenes])
+
+    key = f"{extractor.clip.sha256} {scenes_hash(count)}"
+    return cached_features(cache_dir, extractor, key, compute)
+
+
+def scenes_hash(count: int) -> str:
+    """SHA-256 that names the first `count` scenes of the reference split: their number, and the
+    bytes of the first ones (a changed renderer gives another). The same on every machine."""
+    from decoders.tiny.scenes import scene_batch
+
+    probe = torch.from_numpy(scene_batch(SPLIT, range(min(count, 8)), 0).images)
+    key = hashlib.sha256(f"{SPLIT} {count} 0".encode())
+    key.update((probe * 255).round().to(torch.uint8).numpy().tobytes())
+    return key.hexdigest()
 
 
 def load(folder: Path | None = None, device: str | torch.device = "cpu") -> ScenesClip:

@@ -16,7 +16,6 @@ is a finite sum, so it is computed, not sampled (`metrics.output_law`, METHODS s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -32,23 +31,21 @@ _SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 cod
 _TESTED = (CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.CORRECTED)
 
 
-@dataclass(frozen=True)
-class ImageAcceptance:
-    """One image. accepted [S] int: drafts accepted in each step; committed [S] int: codes."""
+class ImageAcceptance(NamedTuple):
+    """One image: accepted drafts, committed codes and target forwards of its steps. mal,
+    mal_no_bonus: NaN without a forward (an image of one code)."""
 
-    accepted: np.ndarray
-    committed: np.ndarray
+    accepted: int
+    committed: int
     nfe: int
 
     @property
     def mal(self) -> float:
-        """Codes per target forward; NaN without a forward (an image of one code)."""
-        return float(self.committed.sum()) / self.nfe if self.nfe else float("nan")
+        return self.committed / self.nfe if self.nfe else float("nan")
 
     @property
     def mal_no_bonus(self) -> float:
-        """Accepted drafts per target forward; NaN without a forward."""
-        return float(self.accepted.sum()) / self.nfe if self.nfe else float("nan")
+        return self.accepted / self.nfe if self.nfe else float("nan")
 
 
 def from_trace(trace: Trace) -> list[ImageAcceptance]:
@@ -78,7 +75,7 @@ def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcc
         )
     if (committed < np.maximum(drafts, 1)).any():
         raise MetricError("a step committed fewer codes than it accepted drafts, or none")
-    return ImageAcceptance(drafts, committed, int(nfe))
+    return ImageAcceptance(int(drafts.sum()), int(committed.sum()), int(nfe))
 
 
 def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:
@@ -88,8 +85,8 @@ def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:
     accepted: per image the drafts accepted in each step, -1 past the last."""
     rows = [np.asarray(row, np.int64) for row in accepted]
     steps = np.concatenate([np.empty(0, np.int64), *(row[row >= 0][:-1] for row in rows)])
-    found: np.ndarray = (steps[:, None] >= np.arange(levels + 1)).sum(0)
-    return found
+    counts: np.ndarray = (steps[:, None] >= np.arange(levels + 1)).sum(0)
+    return counts
 
 
 class TvShift(NamedTuple):
@@ -138,14 +135,14 @@ def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
     """
     _check(pairs)
     figures = [_at(rule, pairs, row) for row in range(len(pairs.p))]
-    found = torch.tensor(figures, dtype=torch.float64).view(-1, 3)  # [M, 3]
-    if not bool(torch.isfinite(found).all()):
-        row = int((~torch.isfinite(found)).any(-1).nonzero()[0])
+    every = torch.tensor(figures, dtype=torch.float64).view(-1, 3)  # [M, 3]
+    if not bool(torch.isfinite(every).all()):
+        row = int((~torch.isfinite(every)).any(-1).nonzero()[0])
         raise MetricError(
             f"the rule answers NaN at recorded node {row} (TV, declared bound, output bound: "
-            f"{found[row].tolist()}); its accept, residual and bound must be finite"
+            f"{every[row].tolist()}); its accept, residual and bound must be finite"
         )
-    return OutputTV(*found.float().unbind(-1))
+    return OutputTV(*every.float().unbind(-1))
 
 
 def _at(rule: AcceptRule, pairs: VerifiedPairs, row: int) -> tuple[float, float, float]:

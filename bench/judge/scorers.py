@@ -18,8 +18,9 @@ from bench.prompts import Prompt
 from decoders.kinds import Count
 
 if TYPE_CHECKING:
-    from metrics.official.papers import Evaluation, Figure
-    from metrics.reference import Statistics
+    from torch import Tensor
+
+    from metrics.official.papers import Evaluation, Figure, Reference
     from metrics.scenes_clip import ScenesClip
 
 NAN = math.nan
@@ -69,7 +70,7 @@ def scores_of(
     evaluation: Evaluation,
     images: Sequence[Path],
     prompts: Sequence[Prompt],
-    reference: Statistics | tuple[Path, ...],
+    reference: Reference,
 ) -> tuple[Scores, Figure, Figure]:
     """All columns but `protocol`, and the figures of FID and of the CLIP score."""
     figures = evaluation.figures(tuple(images), [prompt.text for prompt in prompts], reference)
@@ -111,7 +112,7 @@ class ScenesScorer:
         return self.evaluation.scenes
 
     @cached_property
-    def reference(self) -> Statistics:
+    def reference(self) -> Tensor:
         return self.evaluation.scenes_reference(self.count)
 
     def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
@@ -122,16 +123,16 @@ class ScenesScorer:
     @cached_property
     def protocol(self) -> dict[str, str]:
         """What a record says of how these figures were made."""
-        from metrics.features import LAYER, NAME
-        from metrics.reference import SPLIT, scenes_hash
+        from metrics.scenes_clip import SPLIT, ScenesClipFeatures, scenes_hash
 
+        name, layer = ScenesClipFeatures.name, ScenesClipFeatures.layer
         return {
             **dict.fromkeys(("crop", "resize", "antialias"), "none"),
-            "network": f"{NAME} ({LAYER})",
+            "network": f"{name} ({layer})",
             "network_sha256": self.clip.sha256,
             "reference": f"{self.count} scenes of the split {SPLIT}",
             "reference_sha256": scenes_hash(self.count),
-            "clip_network": NAME,
+            "clip_network": name,
             "clip_sha256": self.clip.sha256,
             "clip_caption": "alone",
         }

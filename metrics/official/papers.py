@@ -20,16 +20,21 @@ from decoders.errors import unknown
 from decoders.models.weights import sha256_of
 from metrics import MetricError
 from metrics.clip import clip_score
-from metrics.features import Extractor, ScenesClipFeatures
-from metrics.fid import fid_interval, kid, precision_recall
-from metrics.images import ImageSet, features_of
+from metrics.fid import Moments, fid_interval, kid, precision_recall
+from metrics.images import Extractor, ImageSet, cached_features, features_of
 from metrics.official.checkpoint import Weights, locate
 from metrics.official.networks import NETWORKS
-from metrics.reference import Statistics, cached_features, scenes_statistics
-from metrics.scenes_clip import WEIGHTS_DIR, WEIGHTS_FILE, ScenesClip, load
+from metrics.scenes_clip import (
+    WEIGHTS_DIR,
+    WEIGHTS_FILE,
+    ScenesClip,
+    ScenesClipFeatures,
+    load,
+    scenes_features,
+)
 from metrics.stats import Interval, student_mean
 
-Reference = tuple[Path, ...] | Statistics
+Reference = tuple[Path, ...] | Tensor  # image files, or their features [m, E]
 SIZE = 256
 SHARES = ("precision", "recall")
 
@@ -131,18 +136,17 @@ class Evaluation:
         self.metrics, self.device, self.size, self.batch = tuple(metrics), device, size, batch
         self._networks: dict[str, Any] = {}
         self.cache_dir, self.bars = cache_dir, bars
-        self._references: dict[tuple[Any, ...], Statistics] = {}
+        self._references: dict[tuple[Any, ...], Tensor] = {}
 
     def figures(
         self, images: tuple[Path, ...], captions: Sequence[str], reference: Reference
     ) -> list[Figure]:
         """Every figure of n images (files in order), in the metrics' order.
 
-        captions: one an image, for the metrics that need them; reference: image files, likewise,
-        or statistics that were made of some. Raises MetricError (see `check_metrics`, ``images``,
-        ``fid``, ``clip``).
+        captions: one an image, for the metrics that need them; reference: likewise. Raises
+        MetricError (see `check_metrics`, ``images``, ``fid``, ``clip``).
         """
-        real = reference.count if isinstance(reference, Statistics) else len(reference)
+        real = len(reference)
         check_metrics(self.metrics, reference=bool(real), captions=bool(captions))
         parts = {part for metric in self.metrics for part in METRICS[metric].parts}
         least = max(LEAST.get(part, 1) for part in parts)
@@ -169,9 +173,9 @@ class Evaluation:
         """The embedded CLIP."""
         return load(device=self.device)
 
-    def scenes_reference(self, count: int) -> Statistics:
-        """The first `count` real scenes, as the embedded CLIP sees them."""
-        return scenes_statistics(ScenesClipFeatures(self.scenes).eval(), count, self.cache_dir)
+    def scenes_reference(self, count: int) -> Tensor:
+        """Features of the first `count` real scenes, as the embedded CLIP sees them."""
+        return scenes_features(ScenesClipFeatures(self.scenes).eval(), count, self.cache_dir)
 
     def _network(self, metric: str) -> Any:
         """The network of a metric: an ``ImageText`` for a score, else an ``Extractor``."""
@@ -214,37 +218,36 @@ class Evaluation:
         values: list[tuple[str, str, Interval, str]] = []
         for part in METRICS[metric].parts:
             if part == "fid":
-                value, debiased = fid_interval(rows, real.moments)
+                value, debiased = fid_interval(rows, Moments.of(real))
                 values.append(("fid", "FID", value, f"of {len(rows)} images: compare at equal n"))
                 values.append(("fid_debiased", "FID without its bias", debiased, ""))
             elif part == "kid":
-                values.append(("kid", "KID", kid(rows, real.rows), ""))
+                values.append(("kid", "KID", kid(rows, real), ""))
             elif part == "shares":
-                both = precision_recall(rows, real.rows)
+                both = precision_recall(rows, real)
                 values += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
         name, prepared = network.name, network.preparation(self.size).name
         return [
             Figure(
-                metric, key, f"{label} ({name})", name, value, len(rows), real.count, prepared,
+                metric, key, f"{label} ({name})", name, value, len(rows), len(real), prepared,
                 weights, note,
             )
             for key, label, value, note in values
         ]  # fmt: skip
 
-    def _reference(self, network: Extractor, weights: Weights, reference: Reference) -> Statistics:
-        """Statistics of the reference, read once."""
-        if isinstance(reference, Statistics):
+    def _reference(self, network: Extractor, weights: Weights, reference: Reference) -> Tensor:
+        """Features of the reference, read once."""
+        if isinstance(reference, Tensor):
             return reference
         key = (network.name, reference)
         if key not in self._references:
             pictures = " ".join(map(sha256_of, reference))
-            rows = cached_features(
+            self._references[key] = cached_features(
                 self.cache_dir,
                 network,
                 f"{weights.sha256} {network.preparation(self.size).name} {pictures}",
                 lambda: self._features(network, reference, "reference, "),
             )
-            self._references[key] = Statistics(rows)
         return self._references[key]
 
     def _scored(self, metric: str, images: tuple[Path, ...], captions: Sequence[str]) -> Figure:

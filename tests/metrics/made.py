@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from metrics.clip import build_clip
-from metrics.features import Extractor
 from metrics.fid import Moments, distance_to
+from metrics.images import Extractor
 from metrics.official.checkpoint import FILES, Weights
-from metrics.official.networks import NETWORKS
-from metrics.official.open_clip_model import KINDS, ClipKind, OpenClip
+from metrics.official.networks import KINDS, NETWORKS, ClipKind, OpenClip
 from metrics.preparations import Preparation, centre_crop
 
 STEPS = (13, 7, 3, 1)  # from one entry to the next, along up to four dimensions

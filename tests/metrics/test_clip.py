@@ -11,10 +11,17 @@ from decoders.api import DecoderError
 from decoders.tiny.scenes import counterfactual, scene_batch, scene_captions, vocabulary
 from metrics import MetricError
 from metrics.clip import attribute_preference, clip_score
-from metrics.features import ScenesClipFeatures
 from metrics.images import as_unit_float, byte_images, features_of
-from metrics.reference import scenes_statistics
-from metrics.scenes_clip import CONFIG_FILE, WEIGHTS_DIR, WEIGHTS_FILE, ScenesClip, load, save
+from metrics.scenes_clip import (
+    CONFIG_FILE,
+    WEIGHTS_DIR,
+    WEIGHTS_FILE,
+    ScenesClip,
+    ScenesClipFeatures,
+    load,
+    save,
+    scenes_features,
+)
 
 from .conftest import small_config
 
@@ -106,7 +113,7 @@ def test_features_do_not_depend_on_batching_and_lie_on_a_sphere(clip, images):
 
 def test_bad_features_are_refused(clip, images, tmp_path):
     with pytest.raises(MetricError, match="at least 2"):
-        scenes_statistics(ScenesClipFeatures(clip=clip), 1, tmp_path)
+        scenes_features(ScenesClipFeatures(clip=clip), 1, tmp_path)
     broken = ScenesClip(small_config())
     with torch.no_grad():
         broken.model.visual.proj.fill_(float("nan"))

@@ -10,8 +10,7 @@ from torchvision.transforms import functional as F
 from decoders.models.weights import read_state
 from metrics.clip import clip_score
 from metrics.images import ImageSet, image_files, to_pil
-from metrics.official.networks import InceptionFeatures, Vgg16Features
-from metrics.official.open_clip_model import OpenClip
+from metrics.official.networks import InceptionFeatures, OpenClip, Vgg16Features
 
 from .made import clip_file, of, small_kind, write
 

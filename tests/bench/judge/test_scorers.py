@@ -5,8 +5,8 @@ import pytest
 from bench.judge.scorers import ScenesScorer
 from bench.prompts import Prompt
 from decoders.api import DecoderError
-from metrics.features import ScenesClipFeatures
 from metrics.official import papers
+from metrics.scenes_clip import ScenesClipFeatures
 
 
 def test_a_scorer_loads_nothing_before_the_first_images(tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ def test_one_row_or_groups_of_one_are_ar_code_by_code(loop: PartSpec, how: str) 
 def test_the_trace_adds_up(name: str, how: str) -> None:
     trace = images(decoder_of(ROWS[name], how), PROMPTS).trace
     for one in from_trace(trace):
-        assert int(one.committed.sum()) == GRID * GRID - 1 and one.mal > 1
+        assert one.committed == GRID * GRID - 1 and one.mal > 1
     assert not trace.accepted.clamp_min(0).any()
 
 
