@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from bench.judge.gate import statistics
 from bench.judge.gate.reference import ar_probabilities
+from bench.judge.gate.sampled import draw_pvalues, pearson, resolution, sample_and_test
 from bench.judge.gate.small import GateCase
-from bench.judge.gate.statistics import draw_pvalues, pearson, resolution
 from decoders.api import Sampling
 from decoders.models.small import prompts, small_model
 from tests.exact.specs import TAU_1, composed, lantern, verifying
@@ -70,9 +69,9 @@ def test_an_alarm_is_looked_at_twice_but_not_a_certain_one():
                                 ([1e-30], 1, 1e-30)]:  # fmt: skip
         seen.clear()
         left = iter(values)
-        _, adjusted = statistics.sample_and_test(sample, lambda _, left=left: [next(left)])
+        _, adjusted = sample_and_test(sample, lambda _, left=left: [next(left)])
         assert (len(seen), adjusted) == (looks, kept)
-    _, adjusted = statistics.sample_and_test(sample, lambda _: [0.01, 1.0])
+    _, adjusted = sample_and_test(sample, lambda _: [0.01, 1.0])
     assert adjusted == pytest.approx(0.02)  # of two tests
 
 

@@ -105,7 +105,7 @@ def test_the_law_of_ar_is_a_law_and_its_filters_are_those_of_sampling() -> None:
         law = ar_probabilities(model, text, images, sampling).prod(-1)
         assert float(law.sum()) == pytest.approx(1) and int((law > 0).sum()) == possible
     made = whole_law(build_decoder(model, DecoderSpec("ar", AR), PLAIN), model, PLAIN)
-    assert made.tv < 1e-12 and made.rows == 27 and made.forwards == pytest.approx(2)
+    assert made.tv < 1e-12 and made.forwards == pytest.approx(2)
 
 
 BLOCK, TRAVERSAL = verifying("block.Block"), verifying("traversal.Traversal")

@@ -29,8 +29,8 @@ def batches_check(case: GateCase) -> CheckResult:
     fault, differing = "", 0
     for seed in SEEDS:
         run = case.trial((*SIZES, seed), IMAGES)
-        whole = run.decoder.generate(run.text, run.noise).codes
-        if not torch.equal(whole, run.decoder.generate(run.text, run.noise).codes):
+        whole = run.generate().codes
+        if not torch.equal(whole, run.generate().codes):
             reason = "its codes change with a second run of the same noise"
             return CheckResult("batches", evidence={"not enumerated": reason})
         for way, codes in _in_other_batches(run).items():
@@ -38,7 +38,7 @@ def batches_check(case: GateCase) -> CheckResult:
             if not bool(differ.any()):
                 continue
             with RandomOperations() as random:
-                run.decoder.generate(run.text, run.noise)
+                run.generate()
             if names := ", ".join(sorted(random.names)):
                 reason = f"it draws random numbers of its own ({names}), others in every batch"
                 return CheckResult("batches", evidence={"not enumerated": reason})
@@ -59,8 +59,7 @@ def _in_other_batches(run: Trial) -> dict[str, Tensor]:
     ways = {"alone": torch.cat(each)}
     if "rows" in signature(generate).parameters:
         with suppress(DecoderError):  # a loop may say that it goes on with no other image
-            refilled = generate(run.text, run.noise, rows=ROWS).codes
-            ways[f"on {ROWS} rows that are refilled"] = refilled
+            ways[f"on {ROWS} rows that are refilled"] = run.generate(rows=ROWS).codes
     return ways
 
 

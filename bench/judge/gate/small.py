@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from decoders.api import AcceptRule, Decoder, ImageModel, Sampling, TextFeatures, completed
+from decoders.api import (
+    AcceptRule,
+    Decoder,
+    Generation,
+    ImageModel,
+    Sampling,
+    TextFeatures,
+    completed,
+)
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
 from decoders.models.small import LAYERS, fresh_noise, prompts, small_model
 from decoders.noise import Noise
@@ -100,6 +108,9 @@ class Trial(NamedTuple):
     decoder: Decoder
     text: TextFeatures
     noise: Noise
+
+    def generate(self, **options: Any) -> Generation:
+        return self.decoder.generate(self.text, self.noise, **options)
 
 
 def options_of(part: PartSpec) -> Mapping[str, Any]:

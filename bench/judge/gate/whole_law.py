@@ -39,15 +39,13 @@ DEEP = 7  # of so many places one is met with all drafts before it accepted, at 
 @dataclass(frozen=True)
 class WholeLaw:
     """law, ar [M] float64: the decoder's and AR's, of all codes of the free places that were met;
-    first [M]: where their block begins. rest: the probability of what was not followed; rows: ways
-    to an image; forwards: mean target forwards of an image that was followed, prefill not counted.
-    """
+    first [M]: where their block begins. rest: the probability of what was not followed; forwards:
+    mean target forwards of an image that was followed, prefill not counted."""
 
     law: Tensor
     ar: Tensor
     first: Tensor
     rest: float
-    rows: int
     forwards: float
 
     @property
@@ -96,7 +94,7 @@ def whole_law(
     _, every, which = mass(first[:, None], law)
     ar = p * begun[index] / every[which]
     forwards = float(images.weight @ images.value[:, -1].double() / images.weight.sum())
-    return WholeLaw(law, ar, first, images.rest, len(images.weight), forwards)
+    return WholeLaw(law, ar, first, images.rest, forwards)
 
 
 def enumeration_checks(case: GateCase) -> list[CheckResult]:
@@ -129,8 +127,8 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
 def enumeration_check(
     name: str, words: str, case: GateCase, sizes: Sizes, free: Free
 ) -> CheckResult:
-    """Fault: a total variation beyond rounding. Evidence: how many ways were followed, and the
-    probability of those that were not; or why none could be. words: what is enumerated."""
+    """Fault: a total variation beyond rounding. Evidence: the probability of the ways that were not
+    followed; or why none could be. words: what is enumerated."""
 
     def enumerated() -> WholeLaw:
         model = case.model(sizes)
@@ -145,5 +143,5 @@ def enumeration_check(
         first = int((~(law.tv_by_block <= CLOSE)).int().argmax())
         fault = f"{words} do not follow the AR law: TV {least}{tv:.2g}, by enumeration, "
         fault += f"first at place {first}"
-    evidence = {"tv": tv, "not followed": rest, "ways": law.rows}
+    evidence = {"tv": tv, "not followed": rest}
     return CheckResult(name, fault, evidence, tv, words + f" but for {rest:.1g}" * (rest > 0))
