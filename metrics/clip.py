@@ -52,10 +52,6 @@ class ImageText:
         pixels = self.pixels(images).to(self.device)
         return normalize(self.model.encode_image((pixels - self.mean) / self.std).float(), dim=-1)
 
-    def check(self, captions: Sequence[str]) -> None:
-        """Raises the MetricError that `text_features` would, before anything is computed."""
-        self.tokens(captions)
-
     def note(self, captions: Sequence[str]) -> str:
         """A caution for readers of the scores of these captions; "" where there is none."""
         return ""

@@ -120,13 +120,8 @@ def distance_to(reference: Moments) -> Callable[[Moments], float]:
 
 
 def kid(generated: Tensor, reference: Tensor) -> Interval:
-    """Unbiased squared MMD of features [n, E] and [m, E], its interval over generated images."""
-    return jackknife(kid_jackknife_values(generated, reference))
-
-
-def kid_jackknife_values(generated: Tensor, reference: Tensor) -> np.ndarray:
-    """KID, and without each generated image in turn, [1 + n]. With kernel sums over other rows a_i,
-    over the reference b_i and within the reference c:
+    """Unbiased squared MMD of features [n, E] and [m, E], its interval over generated images. With
+    kernel sums over other rows a_i, over the reference b_i and within the reference c:
 
         KID = sum a / (n (n - 1)) + c / (m (m - 1)) - 2 sum b / (n m)
 
@@ -143,7 +138,7 @@ def kid_jackknife_values(generated: Tensor, reference: Tensor) -> np.ndarray:
     pairs = torch.cat([own.sum()[None], own.sum() - 2 * own]).numpy()  # [1 + n]
     mixed = torch.cat([across.sum()[None], across.sum() - across]).numpy()
     left = np.append(float(n), np.full(n, n - 1.0))
-    return pairs / (left * (left - 1)) + rest - 2 * mixed / (left * m)
+    return jackknife(pairs / (left * (left - 1)) + rest - 2 * mixed / (left * m))
 
 
 def _kernel(products: Tensor, width: int) -> Tensor:

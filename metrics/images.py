@@ -135,7 +135,7 @@ def cached_features(
 def as_unit_float(images: Tensor, size: int | None = None) -> Tensor:
     """uint8 or float images [n, 3, size, size] -> float32 in [0, 1]; size None: any square.
 
-    Raises MetricError for another shape or dtype, NaN or infinity, and values outside [0, 1].
+    Raises MetricError for another shape, and for values outside [0, 1].
     """
     side = images.shape[-1] if size is None else size
     if images.ndim != 4 or tuple(images.shape[1:]) != (3, side, side):
@@ -144,14 +144,8 @@ def as_unit_float(images: Tensor, size: int | None = None) -> Tensor:
         )
     if images.dtype == torch.uint8:
         return images.float() / 255
-    if not images.is_floating_point():
-        raise MetricError(f"expected uint8 or floating-point images, found {images.dtype}")
     images = images.float()
-    bad = ~torch.isfinite(images).flatten(1).all(1)
-    if bad.any():
-        rows = bad.nonzero().flatten().tolist()
-        raise MetricError(f"images {rows[:8]} hold NaN or infinity ({len(rows)} of {len(images)})")
-    if images.numel() and (images.min() < -1e-3 or images.max() > 1 + 1e-3):
+    if not ((images > -1e-3) & (images < 1 + 1e-3)).all():  # NaN lies nowhere
         raise MetricError(
             f"float images must lie in [0, 1], found {float(images.min()):.3g} to "
             f"{float(images.max()):.3g}; divide bytes by 255 or pass uint8"

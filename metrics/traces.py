@@ -49,8 +49,7 @@ class ImageAcceptance(NamedTuple):
 
 
 def from_trace(trace: Trace) -> list[ImageAcceptance]:
-    """One `ImageAcceptance` for each of the B images of a trace. Raises MetricError as
-    `image_acceptance`."""
+    """Of each of the B images of a trace. Raises MetricError as `image_acceptance`."""
     rows = zip(trace.accepted, trace.step, trace.target_calls.tolist(), strict=True)
     return [image_acceptance(a.numpy(), s.numpy(), n) for a, s, n in rows]
 

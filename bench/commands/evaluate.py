@@ -138,7 +138,7 @@ def _all_scenes(captions: Sequence[str]) -> bool:
     from metrics.scenes_clip import load
 
     try:
-        load().check(captions)
+        load().tokens(captions)
     except DecoderError:
         return False
     return True

@@ -255,11 +255,6 @@ class StudyConfig:
             fitted("the last reseed", seed, Seed)
 
     @property
-    def baselines(self) -> list[str]:
-        """Names of the entries that speed-ups may refer to, in the study's order."""
-        return [entry.name for entry in self.decoders if entry.baseline]
-
-    @property
     def reseeds(self) -> range:
         """The other seeds of the baseline."""
         return range(self.seed + 1, self.seed + 1 + self.quality.reseeds)

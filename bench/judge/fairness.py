@@ -101,33 +101,25 @@ def _line(
 
 def judge(
     rows: pd.DataFrame,
-    baselines: Sequence[str],
+    baselines: Mapping[str, str | None],
     roofline: pd.DataFrame | None,
     limits: FairnessConfig,
 ) -> list[Fairness]:
-    """A verdict on every decoder of `rows` (records.parquet), in their order.
-
-    baselines: decoders that speed-ups may refer to; a decoder's is the first of them with its
-    temperature and guidance. roofline: roofline.csv; None while a run goes on. limits: floors that
-    a baseline's step may take.
-    """
-    first = rows.drop_duplicates("decoder")
-    each = zip(first.temperature.astype(float), first.cfg.astype(float), strict=True)
-    settings = dict(zip(first.decoder, each, strict=True))
+    """A verdict on every decoder, from records.parquet and roofline.csv (None while a run goes on).
+    baselines: see `paired.baselines_of`."""
     lines = None if roofline is None else roofline.set_index("decoder").to_dict("index")
-    timed, verdicts = latency_rows(rows), []
-    for name, setting in settings.items():
-        base = next((b for b in baselines if settings.get(b) == setting), "")
-        verdict = _verdict(name, base, rows, lines, limits)
-        verdicts.append(Fairness(name, *verdict, mixed(timed, name)))
-    return verdicts
+    timed = latency_rows(rows)
+    return [
+        Fairness(name, *_verdict(name, base, rows, lines, limits), mixed(timed, name))
+        for name, base in baselines.items()
+    ]
 
 
 def _verdict(
-    name: str, base: str, rows: pd.DataFrame, lines: Lines | None, limits: FairnessConfig
+    name: str, base: str | None, rows: pd.DataFrame, lines: Lines | None, limits: FairnessConfig
 ) -> tuple[str, str]:
     """Verdict and reason of a decoder with this baseline."""
-    if not base:
+    if base is None:
         return UNKNOWN, "no baseline at its temperature and guidance"
     for decoder in (name, base):
         own = rows[rows.decoder == decoder]

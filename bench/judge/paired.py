@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from bench.config.schema import DecoderVariant
 from metrics.speedup import Speedup, Timings, speedup
 from metrics.stats import Interval, student_mean, student_ratio
 
@@ -28,6 +29,13 @@ CLIP_FIGURES = [CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi", *CLIP_TEST[1:]]
 CLIP_COLUMNS = ["decoder", "baseline", "seeds", *CLIP_FIGURES]
 Scored = Mapping[int, float]  # prompt index -> 100 cos
 _RESEED = re.compile(r" \(reseed( \d+)?\)$")
+
+
+def baselines_of(variants: Sequence[DecoderVariant]) -> dict[str, str | None]:
+    """The first baseline with a decoder's temperature and guidance; None: it has none."""
+    setting = {one.name: (one.sampling.temperature, one.sampling.cfg) for one in variants}
+    first = {setting[one.name]: one.name for one in reversed(variants) if one.entry.baseline}
+    return {name: first.get(own) for name, own in setting.items()}
 
 
 def timings(rows: pd.DataFrame) -> pd.DataFrame:

@@ -116,7 +116,7 @@ class ScenesScorer:
         return self.evaluation.scenes_reference(self.count)
 
     def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
-        self.clip.check([p.text for p in prompts])  # before the features, which take the time
+        self.clip.tokens([p.text for p in prompts])  # before the features, which take the time
         scores, _, _ = scores_of(self.evaluation, images, prompts, self.reference)
         return replace(scores, prc_features="", clip_features="", protocol=self.protocol)
 

@@ -23,6 +23,7 @@ from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import progress, terminable
 from bench.data.errors import Failure, Interrupted, attempt
 from bench.judge.fairness import FAIRNESS, ROOFLINE, judge, roofline
+from bench.judge.paired import baselines_of
 from bench.judge.scorers import Scorer
 from bench.records.folder import recorded
 from bench.records.load import run_of
@@ -57,7 +58,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
 
     path, rows, every = result.path, result.rows, result.variants
     floors = roofline(path, result.model, every, rows)
-    fair = judge(rows, config.baselines, floors, config.fairness)
+    fair = judge(rows, baselines_of(every), floors, config.fairness)
     write_csv(path / ROOFLINE, floors)
     write_csv(path / FAIRNESS, pd.DataFrame(fair))
     judged: list[GateReport] = []
@@ -140,7 +141,7 @@ def unfinished(config: StudyConfig) -> RunData | None:
         return None
     rows = folder.table(sorted(folder.records)).to_pandas()
     every = _variants(config, rows)
-    fair = judge(rows, config.baselines, None, config.fairness)
+    fair = judge(rows, baselines_of(every), None, config.fairness)
     table = make_summary(folder.path, rows, every, fair, scorer=None, exactness={}).table
     table = table.assign(status=table.status.replace("ok", PARTIAL))
     run = run_of(folder.path, rows, table, fairness={one.decoder: one for one in fair})

@@ -86,7 +86,7 @@ def make_summary(
     """The tables of a run. folder: of its pictures; rows: records.parquet; fair: which speed-ups do
     not count; exactness: the gate's verdict by decoder name."""
     unmeasured = {one.decoder for one in fair if one.verdict == UNMEASURED}
-    baselines = {one.name: _baseline(variants, one) for one in variants}
+    baselines = paired.baselines_of(variants)
     lines, scores = list[dict[str, Any]](), dict[str, Scores]()
     clip = dict[str, list[paired.Scored]]()
     for name, baseline in baselines.items():
@@ -140,13 +140,6 @@ def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[str, float]:
     interval = ratio.interval()
     values = (ratio.value, interval.lo, interval.hi, ratio.blocks, ratio.least, ratio.greatest)
     return dict(zip(SPEEDUP, values, strict=True))
-
-
-def _baseline(variants: Sequence[DecoderVariant], one: DecoderVariant) -> str | None:
-    """The first baseline with the temperature and guidance of `one`."""
-    mine = one.sampling.temperature, one.sampling.cfg
-    same = (v for v in variants if (v.sampling.temperature, v.sampling.cfg) == mine)
-    return next((other.name for other in same if other.entry.baseline), None)
 
 
 def _acceptance(used: pd.DataFrame) -> dict[str, float]:

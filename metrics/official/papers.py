@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +106,6 @@ def check_metrics(metrics: Sequence[str], *, reference: bool, captions: bool) ->
         raise MetricError(f"a metric is named twice: {', '.join(metrics)}")
 
 
-LEAST = {"fid": 4, "kid": 2, "shares": 5}  # images that a figure needs, to refuse fewer at once
-
-
 class Evaluation:
     """The metrics of one protocol; networks and references are loaded once and kept."""
 
@@ -134,7 +130,7 @@ class Evaluation:
         keys = dict.fromkeys(METRICS[m].weights for m in metrics)
         self.weights = locate([key for key in keys if key], weights or {}, folder)
         self.metrics, self.device, self.size, self.batch = tuple(metrics), device, size, batch
-        self._networks: dict[str, Any] = {}
+        self._networks: dict[str | None, Any] = {}
         self.cache_dir, self.bars = cache_dir, bars
         self._references: dict[tuple[Any, ...], Tensor] = {}
 
@@ -146,19 +142,10 @@ class Evaluation:
         captions: one an image, for the metrics that need them; reference: likewise. Raises
         MetricError (see `check_metrics`, ``images``, ``fid``, ``clip``).
         """
-        real = len(reference)
-        check_metrics(self.metrics, reference=bool(real), captions=bool(captions))
-        parts = {part for metric in self.metrics for part in METRICS[metric].parts}
-        least = max(LEAST.get(part, 1) for part in parts)
-        for name, count in (("images", len(images)), ("reference images", real or least)):
-            if count < least:
-                raise MetricError(
-                    f"{count} {name} are too few for {', '.join(self.metrics)}: at least {least} "
-                    "are needed"
-                )
+        check_metrics(self.metrics, reference=len(reference) > 0, captions=len(captions) > 0)
         for metric in self.metrics:  # before any image is read
             if METRICS[metric].captions:
-                self._network(metric).check(captions)
+                self._network(metric).tokens(captions)
         features: dict[str, Tensor] = {}  # FID and KID share their features
         figures: list[Figure] = []
         for metric in self.metrics:
@@ -168,10 +155,11 @@ class Evaluation:
                 figures.append(self._scored(metric, images, captions))
         return figures
 
-    @cached_property
+    @property
     def scenes(self) -> ScenesClip:
         """The embedded CLIP."""
-        return load(device=self.device)
+        clip: ScenesClip = self._network("scenes")
+        return clip
 
     def scenes_reference(self, count: int) -> Tensor:
         """Features of the first `count` real scenes, as the embedded CLIP sees them."""
@@ -179,18 +167,16 @@ class Evaluation:
 
     def _network(self, metric: str) -> Any:
         """The network of a metric: an ``ImageText`` for a score, else an ``Extractor``."""
-        key = METRICS[metric].weights
-        if key is None:
-            return self.scenes
+        key, device = METRICS[metric].weights, self.device
         if key not in self._networks:
-            self._networks[key] = NETWORKS[key](self.weights[key], self.device)
+            network = NETWORKS[key](self.weights[key], device) if key else load(device=device)
+            self._networks[key] = network
         return self._networks[key]
 
     def _weights(self, metric: str) -> Weights:
         key = METRICS[metric].weights
-        if key is None:
-            return Weights(WEIGHTS_DIR / WEIGHTS_FILE, self.scenes.sha256)
-        return self.weights[key]
+        scenes = WEIGHTS_DIR / WEIGHTS_FILE
+        return self.weights[key] if key else Weights(scenes, self.scenes.sha256)
 
     def _features(self, network: Extractor, images: tuple[Path, ...], label: str = "") -> Tensor:
         """[n, E]."""

@@ -9,7 +9,7 @@ from torch_fidelity import metric_fid, metric_kid, metric_prc
 
 import metrics.fid as module
 from metrics import MetricError
-from metrics.fid import Moments, fid_interval, kid, kid_jackknife_values, precision_recall
+from metrics.fid import Moments, fid_interval, kid, precision_recall
 
 from .made import fid
 
@@ -34,8 +34,6 @@ def test_fid_is_torch_fidelitys(count, other, tight):
 
 def test_kid_is_torch_fidelitys_of_all_rows():
     a, b = draw(60, 3, 0.5), draw(60, 4)
-    found = kid_jackknife_values(a, b)
-    assert found[1 + 7] == pytest.approx(kid(torch.cat([a[:7], a[8:]]), b).value, rel=1e-9)
     one = metric_kid.kid_features_to_metric(
         a.double(), b.double(), kid_subsets=1, kid_subset_size=60, rng_seed=0, verbose=False
     )  # a subset of all rows
@@ -91,10 +89,11 @@ def test_without_its_bias_fid_is_that_of_many_images():
     assert np.mean([debiased.value for _, debiased in few]) == pytest.approx(many, rel=0.3)
 
 
-def test_singular_covariance_is_warned_about(caplog):
+def test_singular_covariance_is_warned_about_once(caplog):
     with caplog.at_level(logging.WARNING):
-        fid_interval(draw(10, 12), Moments.of(draw(50, 13)))
-    assert "singular" in caplog.text
+        for seed in (12, 14):
+            fid_interval(draw(10, seed), Moments.of(draw(50, 13)))
+    assert caplog.text.count("singular") == 1
 
 
 def test_too_few_nan_or_foreign_features_are_errors():

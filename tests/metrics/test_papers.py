@@ -102,7 +102,7 @@ def test_bad_requests_are_refused(evaluation, drawn, real, tmp_path):
         evaluation("clip", "kid").figures(drawn, ["a cat"] * 20, ())
     with pytest.raises(MetricError, match=r"clip needs the images' captions"):
         evaluation("clip").figures(drawn, [], real)
-    with pytest.raises(MetricError, match="4 images are too few for precision_recall: at least 5"):
+    with pytest.raises(MetricError, match="4 generated images are too few: at least 5"):
         evaluation("precision_recall").figures(drawn[:4], [], real)
     with pytest.raises(MetricError, match="are missing, and nothing is downloaded"):
         Evaluation([name for name in METRICS], folder=tmp_path / "none")

@@ -1,18 +1,14 @@
 """The verdict on one decoder, from a handful of checks on small random models.
 
 At any temperature an image's codes do not depend on what is decoded with it (`batches`). At
-temperature 0 they are AR's, or those that the rule allows (`greedy`). At other temperatures:
+temperature 0 they are AR's, or those that the rule allows (`greedy`). At others: the law of the
+committed code at every node of a rule (`laws`; none of a verifier, which judges drafts whole), the
+law of images, enumerated (`whole_law`), and sampled codes and drafts, of images with many codes and
+of small ones that cannot be enumerated (`sampled`).
 
-1. The law of the committed code at every node of a rule, enumerated; p_A against its definition;
-   whether the loop uses the rule's acceptance (`laws`). Not for a verifier, which judges drafts
-   whole.
-2. The law of images, enumerated (`whole_law`).
-3. Sampled codes and drafts, of images with many codes, and of small images that cannot be
-   enumerated (`sampled`).
-
-A rule that declares a bound does not follow the AR law. So 2 and 3 then run its loop, drafter and
-tree with the exact rule in its place: the loop must be right, and 1 says what the rule does.
-Nothing passes that is not finite, because every comparison fails on NaN.
+A rule that declares a bound does not follow the AR law. So images are then decoded with the exact
+rule in its place: the loop must be right, and `laws` says what the rule does. Nothing passes that
+is not finite, because every comparison fails on NaN.
 """
 
 from __future__ import annotations

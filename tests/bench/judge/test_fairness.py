@@ -8,11 +8,13 @@ import pandas as pd
 import pytest
 
 from bench.config.compose import compose_study
-from bench.config.schema import FairnessConfig
+from bench.config.schema import FairnessConfig, variants
 from bench.judge.fairness import judge, mixed, roofline
+from bench.judge.paired import baselines_of
 from bench.measure.roofline import MACHINE, MachineRates
 from bench.run.finish import finish, unfinished
 from bench.run.summary import COLUMNS
+from decoders.api import Sampling
 from tests.bench.measure.test_roofline import MEASURE, REAL
 
 LIMITS = FairnessConfig()
@@ -38,8 +40,9 @@ def floors(over: float, note: str = "", **lantern: float) -> pd.DataFrame:
 
 
 def verdict(name: str, rows: pd.DataFrame, roofline: pd.DataFrame | None) -> tuple[str, str]:
-    found = {f.decoder: (f.verdict, f.reason) for f in judge(rows, ["ar"], roofline, LIMITS)}
-    return found[name]
+    baselines = {"ar": "ar", "lantern": "ar", "lantern_greedy": None}
+    found = judge(rows, baselines, roofline, LIMITS)
+    return next((f.verdict, f.reason) for f in found if f.decoder == name)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypa
         times = [column for column in planted if column.startswith("seconds_")]
         planted.loc[~ar, times] *= 100
         table = roofline(result.path, result.model, result.variants, planted)
-        found = {f.decoder: f for f in judge(planted, config.baselines, table, LIMITS)}
+        found = {f.decoder: f for f in judge(planted, baselines_of(result.variants), table, LIMITS)}
         assert found["eagle2"].verdict == found["ar"].verdict == expected, found
         assert f"takes {2 * slower:.1f} times its floor" in found["eagle2"].reason
 
@@ -127,7 +130,8 @@ def test_the_limit_is_a_setting_and_changes_no_rows():
     plain, strict = (compose_study(["study=smoke", *w]) for w in ([], ["fairness.factor=2"]))
     assert (plain.fairness, strict.fairness) == (FairnessConfig(4.0), FairnessConfig(2.0))
     assert plain.hash == strict.hash, "the rows of a folder do not depend on it"
-    assert plain.baselines == ["ar", "ar_greedy"]
+    every = baselines_of(variants(plain, Sampling()))
+    assert {*every.values()} == {"ar", "ar_greedy"} and every["lantern_greedy"] == "ar_greedy"
 
 
 @pytest.mark.parametrize("quiet_again", [True, False])
