@@ -16,7 +16,6 @@ better; over siblings it bounds the TV of every rule that corrects so.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -103,11 +102,6 @@ def ordered_draws(q: Tensor, count: int) -> tuple[Tensor, Tensor]:
     mass = q.double()[codes]  # [T, size]
     taken = mass.cumsum(-1) - mass  # mass of the earlier siblings
     return codes, (mass / (q.double().sum() - taken).clamp_min(1e-300)).prod(-1)
-
-
-def draw_count(support: int, count: int) -> int:
-    """Ordered draws of `count` codes out of `support`."""
-    return math.prod(support - i for i in range(min(count, support)))
 
 
 def output_law(

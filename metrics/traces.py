@@ -15,6 +15,7 @@ is a finite sum, so it is computed, not sampled (`metrics.output_law`, METHODS s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from decoders.api import AcceptRule, CodeKind, Trace, VerifiedPairs
 from metrics import MetricError
-from metrics.output_law import MAX_DRAWS, along, draw_count, output_law, spot_of
+from metrics.output_law import MAX_DRAWS, along, output_law, spot_of
 
 _SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 codes stays far below
 _TESTED = (CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.CORRECTED)
@@ -151,8 +152,8 @@ def _at(rule: AcceptRule, pairs: VerifiedPairs, row: int) -> tuple[float, float,
     if not len(children):
         return 0.0, 0.0, 0.0
     support = 0 if q is None else int((q > 0).sum())
-    spot = spot_of(pairs, row)
-    if q is None or len(children) == 1 or draw_count(support, len(children)) <= MAX_DRAWS:
+    draws, spot = math.perm(support, min(support, len(children))), spot_of(pairs, row)
+    if q is None or len(children) == 1 or draws <= MAX_DRAWS:
         law = output_law(rule, p, q, children, spot=spot)
         return law.tv, law.declared, law.limit
     return along(rule, p, q, children, spot)

@@ -192,7 +192,7 @@ class Uniform(Tensor):
 
 @dataclass(frozen=True)
 class Scaled:
-    """A number times a factor, to be compared or looked up in sums."""
+    """A number times a factor, to be looked up in sums."""
 
     number: Uniform
     factor: Tensor
@@ -205,12 +205,6 @@ class Scaled:
         number = scaled.number.squeeze(-1)
         cell = number.script.decide(number, sums[..., :-1] / scaled.factor)
         return cell.view(*sums.shape[:-1], 1)
-
-    def __lt__(self, other: Tensor) -> Tensor:
-        return _below(self.number, other / self.factor)
-
-    def __ge__(self, other: Tensor) -> Tensor:
-        return ~(self < other)
 
 
 def _below(number: Uniform, limit: Tensor) -> Tensor:

@@ -15,12 +15,13 @@ from bench.judge.gate.reference import ReferenceRule
 from bench.judge.gate.report import CheckResult, finite_or_inf
 from bench.judge.gate.small import GateCase
 from decoders.api import AcceptRule, Trace, VerifiedPairs
-from metrics.output_law import MAX_DRAWS, OutputLaw, Spot, draw_count, judge_at, output_law, spot_of
+from metrics.output_law import OutputLaw, Spot, judge_at, output_law, spot_of
 
 LONG, IMAGES = (12, 16, 18), 6  # (V, grid, seed) of images whose nodes are visited; images
 BOUNDS = 96  # visited nodes whose bounds are compared
 SLACK, OUTSIDE = 1e-5, 1e-6  # float32 rounding of a TV; of mass on codes with p(x) = 0
 LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
+DRAWABLE = {1: LARGEST, 2: 24, 3: 12, 4: 8}  # by drawn children, whose draws are enumerated in time
 REAL = 2048  # codes of nodes as large as the real model's, at most
 EACH, COUNTS = 3, (1, 2, 3, 4)  # random nodes of each kind; their children, and the most there are
 STRIDE = 97  # between the places of random nodes, which so get all over the image
@@ -28,20 +29,10 @@ DECLARES, CLOSE = 1e-6, 1e-6  # a smaller bound declares nothing; rounding of a 
 
 
 class Node(NamedTuple):
-    """p, q [V] float32 (q None: deterministic children); children: codes [K], or how many are drawn
-    from q; siblings: K; words: what it is."""
+    """What it is, its children K, where it stands for a rule that asks, and its enumerated law."""
 
-    p: Tensor
-    q: Tensor | None
-    children: Any
-    siblings: int
     words: str
-
-
-class NodeResult(NamedTuple):
-    """A node, where it stands for a rule that asks, and its enumerated law."""
-
-    node: Node
+    siblings: int
     spot: Spot | None
     law: OutputLaw
 
@@ -54,7 +45,7 @@ class NodeResult(NamedTuple):
         law, spot = self.law, self.spot
         where = "" if spot is None else f" at depth {spot.depth}, place {spot.place + spot.depth}"
         words = f"output TV {law.tv:.4f} where {law.declared:.4f} is declared"
-        return f"{words} ({self.node.words}{where})"
+        return f"{words} ({self.words}{where})"
 
 
 def node_trace(case: GateCase) -> Trace:
@@ -73,14 +64,14 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
         rule: AcceptRule = case.rule(case.model((vocab, LONG[1], 0)))
         return rule
 
-    results, outside = list[NodeResult](), 0.0
+    results, outside = list[Node](), 0.0
     levels = 0 if trace.pairs is None else trace.pairs.levels
-    for turn, node in enumerate(_nodes(trace.pairs, case.codebook)):
-        rule = rule_for(len(node.p))
+    for turn, (words, p, q, children) in enumerate(_nodes(trace.pairs, case.codebook)):
+        rule, siblings = rule_for(len(p)), children if q is not None else len(children)
         for spot in [None] if rule.at is None else _spots(levels, turn):
-            law = output_law(rule, node.p, node.q, node.children, spot)
-            results.append(NodeResult(node, spot, law))
-            outside = max(outside, float(law.out[node.p == 0].sum()))
+            law = output_law(rule, p, q, children, spot)
+            results.append(Node(words, siblings, spot, law))
+            outside = max(outside, float(law.out[p == 0].sum()))
     if not results:
         return CheckResult("node law", evidence={"nodes": 0, "max_bound": 0.0})
     worst = max(results, key=lambda r: finite_or_inf(r.law.tv))
@@ -97,16 +88,14 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
     return CheckResult("node law", fault, evidence, tv, f"{len(results)} nodes of the rule")
 
 
-def _law_faults(
-    rule: AcceptRule, results: list[NodeResult], evidence: dict[str, Any]
-) -> Iterator[str]:
+def _law_faults(rule: AcceptRule, results: list[Node], evidence: dict[str, Any]) -> Iterator[str]:
     """The faults of a rule, from the laws at its nodes."""
     beyond, relaxed = evidence["beyond"], relaxes(evidence)
     if beyond is not None and beyond.excess == math.inf:
         yield f"no finite law or bound: {beyond}; accept, residual, bound and q must be finite"
     elif beyond is not None and (not relaxed or rule.bounds_output):
         yield str(beyond)
-    single = [r.law for r in results if r.node.siblings == 1] if rule.bounds_output else []
+    single = [r.law for r in results if r.siblings == 1] if rule.bounds_output else []
     if any(abs(law.declared - law.limit) > SLACK for law in single):
         yield "the rule declares another output bound than sum (q a - p)+"
     law = max((r.law for r in results), key=lambda law: finite_or_inf(law.tv - law.limit))
@@ -133,35 +122,29 @@ def _spots(levels: int, turn: int) -> list[Spot]:
     return [Spot(depth, place, levels) for depth, place in enumerate(places)]
 
 
-def _nodes(pairs: VerifiedPairs | None, codebook: int) -> Iterator[Node]:
+def _nodes(
+    pairs: VerifiedPairs | None, codebook: int
+) -> Iterator[tuple[str, Tensor, Tensor | None, Any]]:
     """Random nodes with as many children as those that were visited, and some with as many codes as
-    the real model has."""
+    the real model has: words, p and q [V] float32 (q None: deterministic children), and how many
+    children are drawn from q, or their codes [K]."""
     if pairs is None:
         return
     most = int(pairs.valid.sum(-1).max())
     counts = sorted({min(count, most) for count in (*COUNTS, most)})
     drawn = pairs.q is not None
 
-    def node(kind: str, p: Tensor, q: Tensor, count: int) -> Node:
+    def node(kind: str, p: Tensor, q: Tensor, count: int) -> tuple[str, Tensor, Any, Any]:
         words = f"{count} {'drawn' if drawn else 'deterministic'} children, V={len(p)}, {kind} p, q"
-        if drawn:
-            return Node(p, q, count, count, words)
-        return Node(p, None, q.topk(count).indices, count, words)
+        return (words, p, q, count) if drawn else (words, p, None, q.topk(count).indices)
 
     for count in counts:
-        vocab = _vocabulary(count) if drawn else LARGEST
+        vocab = DRAWABLE.get(count, SMALLEST) if drawn else LARGEST
         for pair in random_pairs(vocab, EACH, seed=count):
             yield node(*pair, min(count, vocab))
     for kind, p, q in random_pairs(min(codebook, REAL), 1, seed=0):
         if kind in ("independent", "flat"):
             yield node(kind, p, q, 1 if drawn else most)
-
-
-def _vocabulary(count: int) -> int:
-    """The largest vocabulary on which `count` drawn children are enumerable in time."""
-    most = MAX_DRAWS // 3
-    fits = (v for v in (LARGEST, 24, 12, 8) if v > count and draw_count(v, count) <= most)
-    return next(fits, SMALLEST)
 
 
 def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Tensor]]:

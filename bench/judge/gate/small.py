@@ -15,16 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from decoders.api import (
-    AcceptRule,
-    Decoder,
-    Generation,
-    ImageModel,
-    Sampling,
-    TextFeatures,
-    completed,
-)
-from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve
+from decoders.api import Decoder, Generation, ImageModel, Sampling, TextFeatures
+from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve, verifier_of
 from decoders.models.small import LAYERS, fresh_noise, prompts, small_model
 from decoders.noise import Noise
 
@@ -65,8 +57,8 @@ class GateCase:
 
     def rule(self, model: ImageModel) -> Any:
         """The composition's acceptance rule alone; None if it has none."""
-        part = self.small_spec(model).acceptance
-        return None if part is None else completed(build_part(part, model), AcceptRule)
+        verifier = verifier_of(model, self.small_spec(model))
+        return None if verifier is None else verifier.rule
 
     def small_spec(self, model: ImageModel) -> DecoderSpec:
         """The composition with its draft cut to what fits a small model, and k of its rule scaled
