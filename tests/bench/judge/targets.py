@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
 from decoders.models.small import RandomText, RandomTokenizer
+from tests.exact.planted import changed
 
 VOCAB, SIDE, WIDTH, HEADS, PREFIX, BEYOND = 24, 4, 32, 2, 4, 16
 
@@ -77,71 +78,41 @@ class Gpt(nn.Module):
         return self.head(hidden)
 
 
-class OnePlaceOff(Gpt):
-    """A forward of several codes stands one place off; AR is right."""
-
-    def forward_codes(self, codes, grid_index, slots, mask, cache):
-        off = int(codes.shape[1] > 1)
-        return super().forward_codes(codes, grid_index + off, slots, mask, cache)
+def given(change):
+    """A target whose `forward_codes` is given what `change` makes of its arguments."""
+    return changed(Gpt, forward_codes=lambda usual, *args: usual(*change(*args)))
 
 
-class PlacesOfSlots(Gpt):
-    """A code stands where its slot says: right for chains, wrong for trees."""
-
-    def forward_codes(self, codes, grid_index, slots, mask, cache):
-        return super().forward_codes(codes, slots - PREFIX, slots, mask, cache)
-
-
-class OneRow(Gpt):
-    """Codes of a forward stay in the row of its first one: wrong where a row ends."""
-
-    def forward_codes(self, codes, grid_index, slots, mask, cache):
-        first = grid_index[:, :1] // SIDE * SIDE
-        return super().forward_codes(codes, first + grid_index % SIDE, slots, mask, cache)
+def causal(codes, places, slots, mask, cache):
+    order = torch.arange(cache.capacity, device=slots.device)
+    # The prompt's first place is padding.
+    return codes, places, slots, (order <= slots[..., None]) & (order > 0), cache
 
 
-class OwnMask(Gpt):
-    """Sees all codes in earlier slots, whatever the mask says."""
-
-    def forward_codes(self, codes, grid_index, slots, mask, cache):
-        order = torch.arange(cache.capacity, device=slots.device)
-        causal = (order <= slots[..., None]) & (order > 0)  # the prompt's first place is padding
-        return super().forward_codes(codes, grid_index, slots, causal, cache)
+def unmoved(usual, rows, capacity):
+    cache = usual(rows, capacity)
+    cache.commit = lambda source, destination: None
+    return cache
 
 
-class BoolMask(Gpt):
-    """Takes a mask of floats, where 0 is open, for one of bools."""
-
-    def forward_codes(self, codes, grid_index, slots, mask, cache):
-        return super().forward_codes(codes, grid_index, slots, mask.bool(), cache)
-
-
-class PlacesOfFirstRow(Gpt):
-    """All rows stand where the first one does."""
-
-    def forward_codes(self, codes, grid_index, slots, mask, cache):
-        grid_index = grid_index[:1].expand_as(grid_index)
-        return super().forward_codes(codes, grid_index, slots, mask, cache)
-
-
-class MixedRows(Gpt):
-    """Normalises over the batch."""
-
-    def logits(self, hidden):
-        return super().logits(hidden - 0.5 * hidden.mean(0, keepdim=True))
-
-
-class Unmoved(KVCache):
-    """Forgets to move what is committed."""
-
-    def commit(self, source, destination):
-        pass
-
-
-class StaleCache(Gpt):
-    def new_cache(self, rows, capacity):
-        weight = self.head.weight
-        return Unmoved(2, rows, capacity, HEADS, WIDTH // HEADS, weight.dtype, weight.device)
+# A forward of several codes stands one place off; AR is right.
+OnePlaceOff = given(lambda codes, places, *rest: (codes, places + int(codes.shape[1] > 1), *rest))
+# A code stands where its slot says: right for chains, wrong for trees.
+PlacesOfSlots = given(lambda codes, _, slots, *rest: (codes, slots - PREFIX, slots, *rest))
+# Codes of a forward stay in the row of its first one: wrong where a row ends.
+OneRow = given(
+    lambda codes, places, *rest: (codes, places[:, :1] // SIDE * SIDE + places % SIDE, *rest)
+)
+# All rows stand where the first one does.
+PlacesOfFirstRow = given(lambda codes, at, *rest: (codes, at[:1].expand_as(at), *rest))
+# Sees all codes in earlier slots, whatever the mask says.
+OwnMask = given(causal)
+# Takes a mask of floats, where 0 is open, for one of bools.
+BoolMask = given(lambda codes, at, slots, mask, cache: (codes, at, slots, mask.bool(), cache))
+# Normalises over the batch.
+MixedRows = changed(Gpt, logits=lambda usual, h: usual(h - 0.5 * h.mean(0, keepdim=True)))
+# Forgets to move what is committed.
+StaleCache = changed(Gpt, new_cache=unmoved)
 
 
 class BarredApart(Gpt):

@@ -40,14 +40,15 @@ WRONG = {
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_target_is_refused_with_what_differs_and_where_to_look(name, dtype):
-    model = gpt_model(getattr(targets, name), dtype)
-    with pytest.raises(TargetError, match=f"target {name} fails .* {WRONG[name]}: .*`Target"):
-        examine(model, lambda: PROMPTS, 2.0)
+    kind = getattr(targets, name)
+    message = f"target {kind.__name__} fails .* {WRONG[name]}: .*`Target"
+    with pytest.raises(TargetError, match=message):
+        examine(gpt_model(kind, dtype), lambda: PROMPTS, 2.0)
 
 
 def test_a_whole_row_is_looked_at_however_long_it_is(monkeypatch):
     monkeypatch.setattr("bench.judge.target.CODES", targets.SIDE - 1)
-    with pytest.raises(TargetError, match=r"OneRow fails .* places"):
+    with pytest.raises(TargetError, match=r"Gpt fails .* places"):
         examine(gpt_model(targets.OneRow), lambda: PROMPTS, 2.0)
 
 
@@ -77,7 +78,7 @@ def test_a_target_that_raises_is_refused_with_its_error():
 def test_the_study_stops_before_its_first_image(command, tmp_path, capsys):
     words = ["study=fake", "model=gpt_wrong", "decoders=[ar,sjd]", f"run_dir={tmp_path / 'run'}"]
     assert main([command, SEARCHPATH, *words]) == 2
-    assert "OnePlaceOff fails a check of this run's own model, places" in capsys.readouterr().err
+    assert "Gpt fails a check of this run's own model, places" in capsys.readouterr().err
     assert not [*Path(tmp_path).glob("run/rows/*")]
 
 
