@@ -126,8 +126,15 @@ def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
     """
     import torch
     import torch.nn.functional as F
+    from torch.utils.benchmark import Timer
 
-    device, dtype = model.device, model.dtype
+    device, dtype, threads = model.device, model.dtype, torch.get_num_threads()
+
+    def rate(kernel: Callable[[], Any], amount: int) -> float:
+        """How much a kernel does per second in its fastest repeat; amount: of one call."""
+        calls = Timer("\n".join(["call()"] * CALLS), globals={"call": kernel}, num_threads=threads)
+        return CALLS * amount / min(calls.blocked_autorange(min_run_time=BUDGET).times)
+
     with torch.inference_mode():
         size = min(max(step_bytes, LEAST_BYTES), MOST_BYTES) // 8 * 8
         array = torch.ones(size // 4, device=device)
@@ -141,13 +148,3 @@ def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
             weight = torch.randn(outputs, inputs, device=device).to(kind)
             computing.append(rate(partial(F.linear, x, weight), 2 * rows * inputs * outputs))
     return {"step_bytes_per_s": reading, "operations_per_s": max(computing)}
-
-
-def rate(kernel: Callable[[], Any], amount: int) -> float:
-    """How much a kernel does per second in its fastest repeat; amount: how much one call does."""
-    import torch
-    from torch.utils.benchmark import Timer
-
-    threads = torch.get_num_threads()
-    calls = Timer("\n".join(["call()"] * CALLS), globals={"call": kernel}, num_threads=threads)
-    return CALLS * amount / min(calls.blocked_autorange(min_run_time=BUDGET).times)

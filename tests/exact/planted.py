@@ -280,13 +280,6 @@ class Last96(Speculative):
         return draft, torch.minimum(mask, additive_mask(seen)[:, None])
 
 
-class Rewritten(Speculative):
-    """(right) Drafts in its own way: the mask is made a second time."""
-
-    def draft(self, run):
-        return self.masked(run, super().draft(run)[0])
-
-
 class KeptOn(Duo):
     """(24) What the drafter went on with is kept after a rejection, where it stands."""
 

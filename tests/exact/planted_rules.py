@@ -128,14 +128,6 @@ class NoBound(Lantern):
         return replace(found, accept=torch.ones_like(found.accept), bound=nan, tv_shift=nan)
 
 
-def in_logs(found, p, q, x):
-    """The ratio as a difference of logarithms."""
-    if q is None:
-        return found.accept
-    ratio = (pick(p, x).clamp_min(1e-30).log() - pick(q, x).clamp_min(1e-30).log()).exp()
-    return torch.where(pick(q, x) > 0, ratio.clamp_max(1), 0.0)
-
-
 # (3) The residual (p - q)+ as it is: harmless for the last draw, not for the next child.
 Unnormalised = finds(
     residual=lambda found, p, q, x: (
@@ -150,6 +142,5 @@ HiddenBound = finds(Lantern, bound=lambda found, *_: torch.zeros_like(found.boun
 Outside = finds(accept=lambda found, p, q, x: torch.where(pick(p, x) == 0, 0.2, found.accept))
 # (w2) The residual is cut to its 64 largest codes.
 LargestLeft = finds(residual=lambda found, p, q, x: normalised(largest(found.residual), p))
-InLogs = finds(accept=in_logs, strict=in_logs)  # right
 # Right: min(1, p / q)^1, which is exact but for the rounding of its bound.
 Power = finds(bound=lambda found, *_: torch.full_like(found.bound, 5e-9))

@@ -100,7 +100,6 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "a NaN logit, greedy": (composed("dynamic", drafter=NAN), TAU_0, ("greedy", "NaN")),
 }  # fmt: skip
 RIGHT = {
-    "loop: its own mask": (loop("Rewritten"), "exact"),
     "loop: kept behind a rejected draft": (loop("KeptBehind", DUO), "exact"),
     "drafter: its memory used again": (drafter("Reusing"), "exact"),
     "drafter: adaptive": (drafter("Adaptive"), "exact"),
@@ -111,7 +110,6 @@ RIGHT = {
     "drafter: its own seed": (drafter("OwnSeed"), "exact as far as sampled", "(randn)"),
     "tree: Gumbel rows": (tree("Rows"), "exact as far as sampled"),
     "verifier: its own numbers": (verifier("OwnNumbers"), "exact"),
-    "rule: in logarithms": (composed(rule=ruling("InLogs")), "exact"),
     "rule: rounding of a bound": (composed(rule=ruling("Power")), "exact"),
     # The loop samples in proportion: a chain with this rule is exact.
     "rule: not normalised": (composed(rule=ruling("Unnormalised")), "exact"),
