@@ -21,7 +21,7 @@ import torch
 from bench.data.errors import Failure, attempt
 from bench.judge.gate.batches import batches_check
 from bench.judge.gate.greedy import greedy_check
-from bench.judge.gate.laws import definition_check, loop_check, node_law_check, node_trace, relaxes
+from bench.judge.gate.laws import definition_check, loop_check, node_law_check, node_trace
 from bench.judge.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
 from bench.judge.gate.sampled import images_check, wide_check
 from bench.judge.gate.small import GateCase, checkpoints
@@ -99,9 +99,8 @@ def _sampling(case: GateCase) -> GateReport:
         rule = [node_law_check(case, trace)]
         if rule[0].fault:
             return _report(case, "broken", "", rule)
-        if relaxes(rule[0].evidence):
+        if relaxed := rule[0].evidence["relaxation"]:
             ar_case = replace(case, spec=replace(case.spec, acceptance=EXACT))
-            relaxed = _relaxation(rule[0])
         rule += [definition_check(case), loop_check(case, trace)]
     batches = batches_check(case)
     laws = [] if "not enumerated" in batches.evidence else enumeration_checks(ar_case)
@@ -130,17 +129,6 @@ def _unclaimed(
     faults = [result.fault for result in ar]
     statement = _sentences("the loop claims nothing of its codes' law", relaxed, *faults)
     return _report(case, "relaxed", statement, [*loop, *(replace(one, fault="") for one in ar)])
-
-
-def _relaxation(result: CheckResult) -> str:
-    """How far a relaxed rule is away, at enumerated nodes of small random models."""
-    worst, beyond = result.evidence["worst"], result.evidence["beyond"]
-    words = f"output TV up to {worst.law.tv:.4f}, within lemma R's bound"
-    if result.evidence["bounds output"]:
-        return f"{words}, which the rule declares"
-    law = (beyond or worst).law
-    words += f". TV(p, p_A) is declared to be at most {law.declared:.4f}"
-    return words if beyond is None else f"{words}, where the output is {law.tv:.4f} away"
 
 
 def _report(

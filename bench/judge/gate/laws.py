@@ -73,24 +73,39 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
             results.append(Node(words, siblings, spot, law))
             outside = max(outside, float(law.out[p == 0].sum()))
     if not results:
-        return CheckResult("node law", evidence={"nodes": 0, "max_bound": 0.0})
+        return CheckResult("node law", evidence={"nodes": 0, "relaxation": ""})
     worst = max(results, key=lambda r: finite_or_inf(r.law.tv))
-    beyond = max(results, key=lambda r: r.excess)
+    furthest = max(results, key=lambda r: r.excess)
+    beyond = furthest if furthest.excess > SLACK else None
+    max_bound = max(finite_or_inf(r.law.declared) for r in results)
+    relaxed = max_bound > DECLARES
+    fault = "; ".join(_law_faults(rule, results, beyond, relaxed, outside))
     evidence = {
         "nodes": len(results),
         "worst": worst,
         "outside": outside,
-        "max_bound": max(finite_or_inf(r.law.declared) for r in results),
-        "bounds output": rule.bounds_output,
-        "beyond": beyond if beyond.excess > SLACK else None,
+        "max_bound": max_bound,
+        "beyond": beyond,
+        "relaxation": _relaxation(rule, worst, beyond) if relaxed else "",
     }
-    fault, tv = "; ".join(_law_faults(rule, results, evidence)), finite_or_inf(worst.law.tv)
+    tv = finite_or_inf(worst.law.tv)
     return CheckResult("node law", fault, evidence, tv, f"{len(results)} nodes of the rule")
 
 
-def _law_faults(rule: AcceptRule, results: list[Node], evidence: dict[str, Any]) -> Iterator[str]:
+def _relaxation(rule: AcceptRule, worst: Node, beyond: Node | None) -> str:
+    """How far a relaxed rule is away, at enumerated nodes of small random models."""
+    words = f"output TV up to {worst.law.tv:.4f}, within lemma R's bound"
+    if rule.bounds_output:
+        return f"{words}, which the rule declares"
+    law = (beyond or worst).law
+    words += f". TV(p, p_A) is declared to be at most {law.declared:.4f}"
+    return words if beyond is None else f"{words}, where the output is {law.tv:.4f} away"
+
+
+def _law_faults(
+    rule: AcceptRule, results: list[Node], beyond: Node | None, relaxed: bool, outside: float
+) -> Iterator[str]:
     """The faults of a rule, from the laws at its nodes."""
-    beyond, relaxed = evidence["beyond"], relaxes(evidence)
     if beyond is not None and beyond.excess == math.inf:
         yield f"no finite law or bound: {beyond}; accept, residual, bound and q must be finite"
     elif beyond is not None and (not relaxed or rule.bounds_output):
@@ -104,16 +119,11 @@ def _law_faults(rule: AcceptRule, results: list[Node], evidence: dict[str, Any])
             f"the output bound, sum (q a - p)+, is exceeded ({law.tv:.4f} where it is "
             f"{law.limit:.4f}): after a rejection the rule does not go on with norm((p - q a)+)"
         )
-    if evidence["outside"] > OUTSIDE and not getattr(rule, "beyond_support", False):
+    if outside > OUTSIDE and not getattr(rule, "beyond_support", False):
         yield (
-            f"codes with p(x) = 0 are committed (up to {evidence['outside']:.4f} of a node's law), "
+            f"codes with p(x) = 0 are committed (up to {outside:.4f} of a node's law), "
             "and the rule does not declare it (`beyond_support`)"
         )
-
-
-def relaxes(evidence: dict[str, Any]) -> bool:
-    """Whether the rule declares a bound beyond rounding; if not, it claims to be exact."""
-    return bool(evidence["max_bound"] > DECLARES)
 
 
 def _spots(levels: int, turn: int) -> list[Spot]:

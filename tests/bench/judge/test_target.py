@@ -86,7 +86,7 @@ def test_a_study_of_a_right_target_has_a_floor_with_a_hint(tmp_path, capsys):
     words = ["study=fake", "model=gpt", "decoders=[ar,sjd]", f"run_dir={tmp_path / 'run'}"]
     assert main(["run", SEARCHPATH, *words]) == 0
     table = pd.read_csv(tmp_path / "run" / "roofline.csv").set_index("decoder")
-    assert (table.step_floor_ms > 0).all() and table.note.str.contains("all parameters").all()
+    assert (table.ar_floor_ms > 0).all() and table.note.str.contains("all parameters").all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
