@@ -181,7 +181,6 @@ def cmd_check(words: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
     from bench.config.schema import variants
-    from bench.judge.gate.report import COLUMNS
     from bench.judge.target import examine
     from bench.measure.device import prepare
     from bench.prompts import load_prompts
@@ -200,7 +199,8 @@ def cmd_check(words: Sequence[str]) -> int:
 
     examine(model, captions, max(variant.sampling.cfg for variant in every))
     reports = verdicts(model, every, captions)
-    say(terminal(table_of_texts(COLUMNS, [report.cells for report in reports])))
+    lines = [report.line for report in reports]
+    say(terminal(table_of_texts([*lines[0]], [[*line.values()] for line in lines])))
     wrong = [report.decoder for report in reports if not report.as_expected]
     if wrong:
         complain(f"not as expected: {', '.join(wrong)}")

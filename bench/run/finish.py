@@ -54,8 +54,6 @@ def scorer_of(config: StudyConfig) -> Scorer | None:
 
 def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None) -> pd.DataFrame:
     """Judges, scores and summarises the rows of a run; returns the summary."""
-    from bench.judge.gate.report import COLUMNS
-
     path, rows, every = result.path, result.rows, result.variants
     floors = roofline(path, result.model, every, rows)
     fair = judge(rows, baselines_of(every), floors, config.fairness)
@@ -65,8 +63,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     if config.gate:
         captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
         judged = verdicts(result.model, every, lambda: captions)
-    cells = pd.DataFrame([report.cells for report in judged], columns=list(COLUMNS))
-    write_csv(path / "exactness.csv", cells)
+    write_csv(path / "exactness.csv", pd.DataFrame([report.line for report in judged]))
     exactness = {report.decoder: report.text for report in judged}
     scorer = scorer if result.model.draws else None
     summary = make_summary(path, rows, every, fair, scorer=scorer, exactness=exactness)

@@ -47,8 +47,7 @@ def check_decoder(
     if model is not None:
         case = replace(case, codebook=model.target.vocab_size, dtype=model.dtype)
     threads = torch.get_num_threads()
-    # The tensors are small: a second thread gains nothing, and where another process holds its
-    # core, waiting for it makes every operation many times slower.
+    # A second thread gains small tensors nothing, and waiting for a core that is busy takes long.
     torch.set_num_threads(1)
     try:
         _require_small_drafter(case)
@@ -79,7 +78,7 @@ def _require_small_drafter(case: GateCase) -> None:
 def _greedy(case: GateCase) -> GateReport:
     result, codes = greedy_check(case)
     loop, bound = [result, batches_check(case)], result.evidence["bound"]
-    if not _claims_law(case):
+    if not case.trial(TRIAL, 1).decoder.claims_law:
         return _unclaimed(case, "", loop, [codes])
     if bound is None:
         return _report(case, "exact", "codes equal greedy AR", [*loop, codes])
@@ -104,7 +103,7 @@ def _sampling(case: GateCase) -> GateReport:
         rule += [definition_check(case), loop_check(case, trace)]
     batches = batches_check(case)
     laws = [] if "not enumerated" in batches.evidence else enumeration_checks(ar_case)
-    if not _claims_law(case):
+    if not case.trial(TRIAL, 1).decoder.claims_law:
         return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
     results = [*rule, batches, wide_check(ar_case), *laws]
     unfollowed = [law.evidence.get("not followed", 1.0) for law in laws]
@@ -114,11 +113,6 @@ def _sampling(case: GateCase) -> GateReport:
         statement = f"{relaxed}. With the exact rule images follow the AR law"
         return _report(case, "relaxed", statement, results)
     return _report(case, "exact", "images follow the AR law", results)
-
-
-def _claims_law(case: GateCase) -> bool:
-    """See `decoders.api.Decoder`."""
-    return case.trial(TRIAL, 1).decoder.claims_law
 
 
 def _unclaimed(

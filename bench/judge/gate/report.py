@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Verdict = Literal["exact", "relaxed", "broken", "not checked"]
-COLUMNS = ("decoder", "verdict", "figure", "expected", "detail")  # of exactness.csv
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,10 @@ class GateReport:
         return self.verdict in ([self.expect] if self.expect else ["exact", "relaxed"])
 
     @property
-    def cells(self) -> tuple[str, ...]:
+    def line(self) -> dict[str, str]:
         """Its line of exactness.csv."""
-        expected = self.expect or "exact or relaxed"
-        return self.decoder, self.verdict, f"{self.figure:.4g}", expected, self.detail
+        line = {"decoder": self.decoder, "verdict": self.verdict, "figure": f"{self.figure:.4g}"}
+        return line | {"expected": self.expect or "exact or relaxed", "detail": self.detail}
 
     @property
     def text(self) -> str:

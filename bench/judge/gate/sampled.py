@@ -25,8 +25,8 @@ from decoders.models.small import fresh_noise, prompts, same_prompt
 
 SMALL = (5, 2, 11)  # (V, grid, seed) of small images
 DRAWN, BATCH = 102_400, 1024  # of them; decoded together
-# Images of many codes
-CODES, SEED, FLAT = 1024, 16, 0.2  # codes at most; FLAT scales the target's logits
+SEED = 16  # of captions and noise
+CODES, FLAT = 1024, 0.2  # of images of many codes, at most; FLAT scales the target's logits
 MOST, BRANCHES, NODES = 4096, 2**15, 2**12  # images at most; nodes of their drafts; of a batch's
 LEAST_EXPECTED = 5.0  # rarer cells are pooled
 ALARM = 1e-4  # adjusted p-value below which new noise is drawn
@@ -37,10 +37,10 @@ MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 def images_check(case: GateCase) -> CheckResult:
     """Whole images against the enumerated AR law, and their drafts against the declared q.
     Evidence "resolution": the least TV that would have been found."""
-    vocab, grid, seed = SMALL
+    vocab, grid, _ = SMALL
     model, length = case.model(SMALL), grid**2
     every = torch.cartesian_prod(*[torch.arange(vocab)] * length)  # [V**L, L]
-    law = ar_probabilities(model, prompts(model, 1, seed), every, case.filters(vocab)).prod(-1)
+    law = ar_probabilities(model, prompts(model, 1, SEED), every, case.filters(vocab)).prod(-1)
     radix = vocab ** torch.arange(length - 1, -1, -1)  # of an image's number in `every`
 
     def pvalues(sample: list[Generation]) -> list[float]:
@@ -49,7 +49,7 @@ def images_check(case: GateCase) -> CheckResult:
         images = pearson(met, law * met.sum()) if possible else 0.0
         return [images, *draw_pvalues(root_drafts(sample))]
 
-    _, adjusted = sample_and_test(sampler(case, model, seed, BATCH, -(-DRAWN // BATCH)), pvalues)
+    _, adjusted = sample_and_test(sampler(case, model, BATCH, -(-DRAWN // BATCH)), pvalues)
     evidence = {"resolution": resolution(DRAWN, len(law), 3)}
     what = f"images of {vocab}**{length} do not follow the AR law, or their drafts not q"
     summary = f"{DRAWN} sampled images of {vocab} codes"
@@ -85,7 +85,7 @@ def wide_check(case: GateCase) -> CheckResult:
         codes = draw_pvalues(laws(sample), possible=False)
         return [*codes, *draw_pvalues(root_drafts(sample, 1))]
 
-    drawn, adjusted = sample_and_test(sampler(case, model, SEED, rows, batches, 0.5), pvalues)
+    drawn, adjusted = sample_and_test(sampler(case, model, rows, batches, 0.5), pvalues)
     if apart(drawn):  # its numbers are not the noise's
         return CheckResult("wide")
     kind, images = str(dtype).removeprefix("torch."), batches * rows
@@ -96,18 +96,13 @@ def wide_check(case: GateCase) -> CheckResult:
 
 
 def sampler(
-    case: GateCase,
-    model: ImageModel,
-    seed: int,
-    rows: int,
-    batches: int,
-    first: float | None = None,
+    case: GateCase, model: ImageModel, rows: int, batches: int, first: float | None = None
 ) -> Callable[[], list[Generation]]:
     """Draws batches of images of one caption, with their verified nodes and new noise each time.
     first: the number that decides all first codes."""
     decoder, size = case.decoder(model), model.target.length
-    text = same_prompt(prompts(model, 1, seed), rows)
-    generator = torch.Generator().manual_seed(seed)
+    text = same_prompt(prompts(model, 1, SEED), rows)
+    generator = torch.Generator().manual_seed(SEED)
 
     def draw() -> list[Generation]:
         noises = [fresh_noise(rows, size, generator) for _ in range(batches)]
