@@ -164,25 +164,6 @@ class OwnSeed(OwnGenerator):
         return torch.Generator().manual_seed(3)
 
 
-def reusing(usual, *args):
-    session, memory = usual(*args), []
-    advance, expand = session.advance, session.expand
-
-    def advanced(*given):
-        memory[:] = [advance(*given).clone()]
-        return memory[0]
-
-    def expanded(*given):
-        memory[0].zero_()
-        return expand(*given)
-
-    session.advance, session.expand = advanced, expanded
-    return session
-
-
-Reusing = changed(Eagle, begin=reusing)  # right: the memory of its first answer is used again
-
-
 # ---- trees --------------------------------------------------------------------------------------
 
 
@@ -283,23 +264,10 @@ class Last96(Speculative):
 class KeptOn(Duo):
     """(24) What the drafter went on with is kept after a rejection, where it stands."""
 
-    def stands(self, run, count):
-        return torch.ones_like(count).bool()
-
     def verify_and_commit(self, run, *given):
         done = super().verify_and_commit(run, *given)
-        run.session.stands.copy_(self.stands(run, done[4]))
+        run.session.stands.fill_(True)
         return done
-
-
-class KeptBehind(KeptOn):
-    """Right: what goes on from a last draft that was rejected is kept under the corrected code. Its
-    law was fixed before the test, and is declared as it was."""
-
-    def stands(self, run, count):
-        root = run.output.codes.gather(1, run.output.count[:, None] - 1)
-        run.session.codes[:, :1] = root
-        return count == self.proposer.depth
 
 
 def half(p):

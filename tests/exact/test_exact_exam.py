@@ -100,8 +100,6 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "a NaN logit, greedy": (composed("dynamic", drafter=NAN), TAU_0, ("greedy", "NaN")),
 }  # fmt: skip
 RIGHT = {
-    "loop: kept behind a rejected draft": (loop("KeptBehind", DUO), "exact"),
-    "drafter: its memory used again": (drafter("Reusing"), "exact"),
     "drafter: adaptive": (drafter("Adaptive"), "exact"),
     "drafter: its own generator": (
         drafter("OwnGenerator"), "exact as far as sampled",

@@ -60,15 +60,6 @@ def test_precision_and_recall_are_torch_fidelitys_whatever_the_blocks(monkeypatc
     assert precision_recall(a, b) == whole
 
 
-def test_taking_a_part_out_leaves_the_rest():
-    data = draw(40, 2, shift=50.0)
-    left = Moments.of(data).without(Moments.of(data[5:17]))
-    want = Moments.of(torch.cat([data[:5], data[17:]]))
-    assert left.count == want.count == 28
-    assert left.mean == pytest.approx(want.mean, rel=1e-12)
-    assert left.covariance == pytest.approx(want.covariance, rel=1e-8)
-
-
 @pytest.mark.parametrize("figure", ["FID", "KID"])
 def test_an_interval_is_as_wide_as_the_figures_spread_over_draws(figure):
     """Of images of the same law again and again."""

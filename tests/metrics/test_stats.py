@@ -40,13 +40,6 @@ def test_jackknife_of_a_mean_is_its_standard_error():
     assert jackknife(values, least=found.value).lo == jackknife(values, most=found.value).hi
 
 
-def test_jackknife_leaves_every_row_out_exactly_once():
-    gone: list[np.ndarray] = []
-    jackknife_values(50, lambda rows: float(gone.append(rows) or len(rows)), groups=7)
-    assert not len(gone[0]) and len(gone) == 8
-    assert sorted(np.concatenate(gone).tolist()) == list(range(50))
-
-
 def test_a_further_seed_lies_in_the_range_of_the_others():
     rng = np.random.default_rng(8)
     runs = rng.normal(18, 0.3, (2000, 5))

@@ -1,17 +1,17 @@
 """Accepted lengths follow METHODS section 5; the output law of a node against enumeration by hand,
 against sampling, and of exact rules."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from decoders.api import Acceptance, CodeKind, Trace, VerifiedPairs
+from decoders.api import CodeKind, Trace, VerifiedPairs
 from decoders.models.small import small_model
+from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 from metrics import MetricError
 from metrics.output_law import along, ordered_draws, output_law
 from metrics.traces import from_trace, image_acceptance, output_tv, steps_by_depth, tv_shift_summary
+from tests.exact.planted import finds
 
 V = 7
 
@@ -40,23 +40,12 @@ def test_traces_that_do_not_fit_are_refused():
         image_acceptance([3, 0], [0, 1, 1, 2], 2)  # three drafts accepted, two codes committed
 
 
-class ExactRule:
-    """min(1, p/q); residual norm((p - q)+), NaN where nothing is left of it."""
-
-    at, bounds_output = None, False
-
-    def test(self, p, q, x):
-        row = torch.nn.functional.one_hot(x, p.shape[-1]).to(p) if q is None else q
-        px, qx = p.gather(-1, x[..., None])[..., 0], row.gather(-1, x[..., None])[..., 0]
-        accept = (px / qx).clamp(max=1)
-        left = (p - row).clamp(min=0)
-        zero = torch.zeros_like(accept)
-        return Acceptance(accept, accept, left / left.sum(-1, keepdim=True), zero, zero)
-
-    greedy = test
-
-
-RELAXED = Lantern(small_model(V, 2, 0), k=1, delta=0.5)
+EXACT, RELAXED = Exact(), Lantern(small_model(V, 2, 0), k=1, delta=0.5)
+# No number as the residual where nothing is left of it.
+UNDEFINED = finds(
+    residual=lambda found, *_: torch.where(found.accept[..., None] == 1, torch.nan, found.residual)
+)()
+NO_NUMBER = finds(bound=lambda found, *_: torch.full_like(found.bound, torch.nan))()
 
 
 STOOD = torch.zeros(5).long(), torch.zeros(5).long(), 1, torch.zeros(5).long()  # no rule asks
@@ -81,7 +70,7 @@ def test_exact_rules_have_no_tv_even_where_a_residual_is_undefined(stochastic):
     made = pairs(stochastic)
     made.p[2] = 0
     made.p[2, made.children[2, 0]] = 1.0  # accepted for certain: nothing is left
-    tv, declared, limit = output_tv(ExactRule(), made)
+    tv, declared, limit = output_tv(UNDEFINED, made)
     assert tv.shape == declared.shape == limit.shape == (5,)
     assert tv.max() < 1e-6
     assert declared.max() == 0
@@ -103,23 +92,17 @@ def test_relaxed_deterministic_law_is_the_sequential_one():
         assert law.declared == pytest.approx(1 - kept, abs=1e-6)
 
 
-class NoNumber(ExactRule):
-    def test(self, p, q, x):
-        found = super().test(p, q, x)
-        return replace(found, bound=torch.full_like(found.bound, torch.nan))
-
-
 @pytest.mark.parametrize("stochastic", [False, True])
 def test_no_pairs_give_no_figures_and_what_is_no_number_an_error(stochastic):
     made = pairs(stochastic)
     q = None if made.q is None else made.q[:0]
     empty = VerifiedPairs(made.p[:0], q, made.children[:0], made.valid[:0], *STOOD)
-    assert [figures.shape for figures in output_tv(ExactRule(), empty)] == [(0,)] * 3
+    assert [figures.shape for figures in output_tv(EXACT, empty)] == [(0,)] * 3
     with pytest.raises(MetricError, match="answers NaN"):
-        output_tv(NoNumber(), made)
+        output_tv(NO_NUMBER, made)
     (made.p if q is None else made.q)[2] *= float("nan") if q is None else 1.1
     with pytest.raises(MetricError, match="is not a distribution"):
-        output_tv(ExactRule(), made)
+        output_tv(EXACT, made)
 
 
 def test_the_output_tv_of_drawn_siblings_is_not_that_of_one_draft(monkeypatch):
@@ -140,7 +123,7 @@ def test_the_output_tv_of_drawn_siblings_is_not_that_of_one_draft(monkeypatch):
     assert max(differ) > 1e-3
 
 
-@pytest.mark.parametrize("rule", [ExactRule(), RELAXED])
+@pytest.mark.parametrize("rule", [EXACT, RELAXED])
 def test_along_recorded_siblings_the_tv_is_on_average_no_less_than_the_node_s(rule):
     """What stands in for the node's law where its draws are too many to enumerate."""
     made = pairs(True, count=2)

@@ -7,14 +7,12 @@ from dataclasses import asdict
 import pandas as pd
 import pytest
 
-from bench.config.compose import compose_study
-from bench.config.schema import FairnessConfig, variants
+from bench.config.schema import FairnessConfig
 from bench.judge.fairness import judge, mixed, roofline
 from bench.judge.paired import baselines_of
 from bench.measure.roofline import MACHINE, MachineRates
 from bench.run.finish import finish, unfinished
 from bench.run.summary import COLUMNS
-from decoders.api import Sampling
 from tests.bench.measure.test_roofline import MEASURE, REAL
 
 LIMITS = FairnessConfig()
@@ -124,14 +122,6 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypa
         found = {f.decoder: f for f in judge(planted, baselines_of(result.variants), table, LIMITS)}
         assert found["eagle2"].verdict == found["ar"].verdict == expected, found
         assert f"takes {2 * slower:.1f} times its floor" in found["eagle2"].reason
-
-
-def test_the_limit_is_a_setting_and_changes_no_rows():
-    plain, strict = (compose_study(["study=smoke", *w]) for w in ([], ["fairness.factor=2"]))
-    assert (plain.fairness, strict.fairness) == (FairnessConfig(4.0), FairnessConfig(2.0))
-    assert plain.hash == strict.hash, "the rows of a folder do not depend on it"
-    every = baselines_of(variants(plain, Sampling()))
-    assert {*every.values()} == {"ar", "ar_greedy"} and every["lantern_greedy"] == "ar_greedy"
 
 
 @pytest.mark.parametrize("quiet_again", [True, False])
