@@ -129,9 +129,10 @@ def _verdict(
             return UNKNOWN, f"no image of {decoder} was timed"
     if lines is None:
         return UNKNOWN, "floors come at the end of a run, and there is no roofline.csv yet"
-    over, floor = (float(lines[base].get(f"ar_{n}", math.nan)) for n in ("over_floor", "floor_ms"))
+    line = lines.get(base, {})
+    over, floor = (float(line.get(f"ar_{name}", math.nan)) for name in ("over_floor", "floor_ms"))
     if math.isnan(over):
-        return UNKNOWN, lines[base]["note"] or f"{base} was not timed step by step"
+        return UNKNOWN, line.get("note") or f"{base} was not timed step by step"
     quick = (steps.device == "cpu").all() and _ran(steps, "forward", "compiled")
     limit = min(limits.factor, limits.cpu) if quick else limits.factor
     times = f"{over:.1f} times its floor of {floor:.3g} ms"

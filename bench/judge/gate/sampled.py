@@ -20,13 +20,13 @@ from torch import Tensor
 from bench.judge.gate.reference import ar_probabilities, teacher_laws
 from bench.judge.gate.report import CheckResult
 from bench.judge.gate.small import GateCase
-from decoders.api import Generation, ImageModel
+from decoders.api import Decoder, Generation, TextFeatures
 from decoders.models.small import fresh_noise, prompts, same_prompt
 
-SMALL = (5, 2, 11)  # (V, grid, seed) of small images
+GRID = 2  # of all images
+SMALL = (5, GRID, 11)  # (V, grid, seed) of small images
 DRAWN, BATCH = 102_400, 1024  # of them; decoded together
-SEED = 16  # of captions and noise
-CODES, FLAT = 1024, 0.2  # of images of many codes, at most; FLAT scales the target's logits
+CODES, SEED, FLAT = 1024, 16, 0.2  # of images of many codes; FLAT scales the target's logits
 MOST, BRANCHES, NODES = 4096, 2**15, 2**12  # images at most; nodes of their drafts; of a batch's
 LEAST_EXPECTED = 5.0  # rarer cells are pooled
 ALARM = 1e-4  # adjusted p-value below which new noise is drawn
@@ -37,10 +37,11 @@ MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 def images_check(case: GateCase) -> CheckResult:
     """Whole images against the enumerated AR law, and their drafts against the declared q.
     Evidence "resolution": the least TV that would have been found."""
-    vocab, grid, _ = SMALL
+    vocab, grid, seed = SMALL
     model, length = case.model(SMALL), grid**2
+    text = same_prompt(prompts(model, 1, seed), BATCH)
     every = torch.cartesian_prod(*[torch.arange(vocab)] * length)  # [V**L, L]
-    law = ar_probabilities(model, prompts(model, 1, SEED), every, case.filters(vocab)).prod(-1)
+    law = ar_probabilities(model, prompts(model, 1, seed), every, case.filters(vocab)).prod(-1)
     radix = vocab ** torch.arange(length - 1, -1, -1)  # of an image's number in `every`
 
     def pvalues(sample: list[Generation]) -> list[float]:
@@ -49,7 +50,8 @@ def images_check(case: GateCase) -> CheckResult:
         images = pearson(met, law * met.sum()) if possible else 0.0
         return [images, *draw_pvalues(root_drafts(sample))]
 
-    _, adjusted = sample_and_test(sampler(case, model, BATCH, -(-DRAWN // BATCH)), pvalues)
+    sample = sampler(case.decoder(model), text, seed, -(-DRAWN // BATCH))
+    _, adjusted = sample_and_test(sample, pvalues)
     evidence = {"resolution": resolution(DRAWN, len(law), 3)}
     what = f"images of {vocab}**{length} do not follow the AR law, or their drafts not q"
     summary = f"{DRAWN} sampled images of {vocab} codes"
@@ -61,12 +63,12 @@ def wide_check(case: GateCase) -> CheckResult:
     forcing, and their drafts against the declared q. All begin with one code, so that the first
     drafts of thousands have one law."""
     vocab, dtype = min(case.codebook, CODES), case.dtype
-    model = case.model((vocab, 2, SEED), dtype=dtype)
+    model = case.model((vocab, GRID, SEED), dtype=dtype)
     target: Any = model.target
     with torch.no_grad():
         target.output.weight.mul_(FLAT)
-    proposer = case.decoder(model).proposer
-    nodes = 1 if proposer is None else proposer.nodes
+    decoder = case.decoder(model)
+    nodes = 1 if decoder.proposer is None else decoder.proposer.nodes
     rows = max(64, min(1024, NODES // nodes))
     batches = max(2 * rows, min(MOST, BRANCHES // nodes)) // rows
     text, filters = same_prompt(prompts(model, 1, SEED), rows), case.filters(vocab)
@@ -85,7 +87,7 @@ def wide_check(case: GateCase) -> CheckResult:
         codes = draw_pvalues(laws(sample), possible=False)
         return [*codes, *draw_pvalues(root_drafts(sample, 1))]
 
-    drawn, adjusted = sample_and_test(sampler(case, model, rows, batches, 0.5), pvalues)
+    drawn, adjusted = sample_and_test(sampler(decoder, text, SEED, batches, 0.5), pvalues)
     if apart(drawn):  # its numbers are not the noise's
         return CheckResult("wide")
     kind, images = str(dtype).removeprefix("torch."), batches * rows
@@ -96,16 +98,14 @@ def wide_check(case: GateCase) -> CheckResult:
 
 
 def sampler(
-    case: GateCase, model: ImageModel, rows: int, batches: int, first: float | None = None
+    decoder: Decoder, text: TextFeatures, seed: int, batches: int, first: float | None = None
 ) -> Callable[[], list[Generation]]:
     """Draws batches of images of one caption, with their verified nodes and new noise each time.
     first: the number that decides all first codes."""
-    decoder, size = case.decoder(model), model.target.length
-    text = same_prompt(prompts(model, 1, SEED), rows)
-    generator = torch.Generator().manual_seed(SEED)
+    size, generator = GRID**2, torch.Generator().manual_seed(seed)
 
     def draw() -> list[Generation]:
-        noises = [fresh_noise(rows, size, generator) for _ in range(batches)]
+        noises = [fresh_noise(text.batch, size, generator) for _ in range(batches)]
         if first is not None:
             for noise in noises:
                 noise.uniform[:, 0] = first
