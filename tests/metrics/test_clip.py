@@ -91,7 +91,7 @@ def test_bad_images_are_refused(clip, images):
     nan = whole.float() / 255
     nan[5, 0, 0, 0] = float("nan")
     cases = [
-        (nan, r"\[5\] hold NaN"),
+        (nan, "found nan"),
         (whole.float(), r"\[0, 1\]"),
         (whole[:, :, :32], "64"),
         (whole.int(), "uint8"),
