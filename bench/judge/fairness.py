@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 QUIET = 0.1  # quantile over timings
 FAIRNESS, ROOFLINE = "fairness.csv", "roofline.csv"
 FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
-Lines = Mapping[str, Mapping[str, Any]]  # of roofline.csv, by decoder
+Lines = Mapping[Any, Mapping[Any, Any]]  # of roofline.csv, by decoder
 PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
 OVER_FLOOR = ["step_over_floor", "ar_over_floor", "forward_over_floor"]
 ROOFLINE_COLUMNS = [

@@ -77,7 +77,7 @@ def target_weights(target: Any) -> tuple[set[Tensor], str]:
             "its `layers` and its head `output` (decoders.api.Target)"
         )
     modules = [m for m in nn.ModuleList(parts).modules() if not isinstance(m, nn.Embedding)]
-    weights = {weight for module in modules for weight in module.parameters(recurse=False)}
+    weights: set[Tensor] = {w for m in modules for w in m.parameters(recurse=False)}
     if not weights:
         note = f"no floor known: the target {name} has no parameters (torch.nn.Module)"
     return weights, note
