@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from decoders.distribution import normalised, pick
-from decoders.noise import ACCEPT_SLOT, OWN_SLOT, Noise
+from decoders.noise import ACCEPT_SLOT, PLUGIN_SLOT, Noise
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 from decoders.verify.token_verifier import TokenVerifier, Verdicts
@@ -91,7 +91,7 @@ LargestLast = judging(
     )
 )
 # Right: tests read a plug-in's own numbers.
-OwnNumbers = judging(tests=lambda _, noise, places, count: noise.at(places, OWN_SLOT, count))
+OwnNumbers = judging(tests=lambda _, noise, places, count: noise.at(places, PLUGIN_SLOT, count))
 
 # ---- rules --------------------------------------------------------------------------------------
 
