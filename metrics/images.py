@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from decoders.image_files import HIDDEN, SUFFIXES, is_picture, open_rgb
-from decoders.models.weights import opened_file, sha256_of
+from decoders.models.loading.weights import opened_file, sha256_of
 from metrics import MetricError
 from metrics.preparations import Preparation, as_is, to_pil
 

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoders.models.loading.weights import load_into, read_json, read_state, write_tensors
 from decoders.models.text.words import WordTokenizer
-from decoders.models.weights import load_into, read_json, read_state, write_tensors
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.images import (

@@ -230,7 +230,7 @@ def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], dev
 
     from bench.measure.device import provenance
     from bench.measure.meter import now
-    from decoders.models.weights import sha256_of
+    from decoders.models.loading.weights import sha256_of
 
     origin = provenance(torch.device(device))
     versions = origin.versions | {name: version(name) for name in ("pillow", "torchvision")}

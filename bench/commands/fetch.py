@@ -36,7 +36,7 @@ def cmd_fetch(words: Sequence[str]) -> int:
       python -m bench fetch study=lantern_table
     """
     from bench.config.compose import compose_study
-    from decoders.models.repository import HUB_ID
+    from decoders.models.loading.repository import HUB_ID
     from metrics.official.checkpoint import download
 
     config = compose_study(words)
@@ -89,7 +89,7 @@ def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
     """The files that a model looks for in what a setting names, best first. Of a text encoder only
     LlamaGen reads weights: to the others text is tokens."""
     from decoders.models.chameleon import TOKENIZERS
-    from decoders.models.repository import WEIGHTS
+    from decoders.models.loading.repository import WEIGHTS
     from decoders.models.simplear import FILE
     from decoders.models.vq.pictures import CHAMELEON, LLAMAGEN
 
@@ -140,7 +140,7 @@ def look_up(source: str, setting: str, files: Sequence[str]) -> Repository:
     has nothing that is read."""
     from huggingface_hub import HfApi
 
-    from decoders.models.repository import needed, none_of
+    from decoders.models.loading.repository import needed, none_of
 
     main = main_of(source)
     revision = main.read_text().strip() if main.is_file() else None
@@ -168,7 +168,7 @@ def _explained(source: str) -> Iterator[None]:
     """Failures of the hub as a BenchError that says what to do."""
     from huggingface_hub import constants, errors
 
-    from decoders.models.repository import failures
+    from decoders.models.loading.repository import failures
 
     try:
         yield

@@ -31,7 +31,7 @@ from decoders.api import Decoder, DecoderError, ImageModel
 from decoders.compose import BrokenModule, DecoderSpec, build_decoder
 from decoders.execution import with_execution
 from decoders.execution.eager import release
-from decoders.models.weights import sha256_of
+from decoders.models.loading.weights import sha256_of
 
 log = logging.getLogger(__name__)
 CODE = (".py", ".cpp", ".h", ".json")  # files of decoders/ that a digest is of

@@ -62,12 +62,12 @@ class Target(Protocol):
     length: int  # L
     prefix: int  # P
     barred: Tensor | None  # [W, V] bool: codes that may not stand at a place n, row n % W
-    cfg: Any = None  # a decoders.models.shape.TransformerConfig, or one with the same names
+    cfg: Any = None  # a decoders.models.nets.shape.TransformerConfig, or one with the same names
     layers: Any = None  # its layers, a module
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
     packed: Any = None  # a decoders.execution.cpu.layers.PackedNet: as the CPU kernel runs it
-    # A decoders.models.grouped.Schedule, of a target that does not predict the next code alone.
+    # A decoders.models.nets.grouped.Schedule, of a target that predicts several codes per forward.
     schedule: Any = None
 
     def grid(self) -> tuple[int, int]:

@@ -1,5 +1,5 @@
 """Group by group: a loop for targets that predict several codes in one forward
-(`decoders.models.grouped`: PAR 2412.15119, SATIC 2106.09436, COrAL 2410.09675).
+(`decoders.models.nets.grouped`: PAR 2412.15119, SATIC 2106.09436, COrAL 2410.09675).
 
 A forward reads the codes of the last group; the codes of the next one are drawn from its laws, each
 from its own, by the number of its place. So an image is a function of prompt and seed. A target
@@ -27,7 +27,7 @@ from decoders.api import CodeKind, DecoderError, Piece, TextFeatures
 from decoders.cache import CLOSED, additive_mask, cache_mask, round_up
 from decoders.distribution import code_logits
 from decoders.loops.start import BatchLoop, DecodeState
-from decoders.models.grouped import Schedule
+from decoders.models.nets.grouped import Schedule
 from decoders.noise import Noise
 
 NEVER = 2**31  # the turn of a slot that no query of an image sees

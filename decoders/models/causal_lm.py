@@ -2,7 +2,7 @@
 
 Layers, positions and norms are the library's. Two parts are this project's. The cache keeps every
 code at a slot that the caller names, so that a tree can be written into it and an accepted path
-kept (`decoders.cache`). Attention over it is `decoders.models.layers`, registered with the
+kept (`decoders.cache`). Attention over it is `decoders.models.nets.layers`, registered with the
 library under a name of its own. docs/new_target.md is a worked example.
 
 A model is compared with its own forward when it becomes a target (`CausalLM.compare`): one that
@@ -22,10 +22,10 @@ from transformers.cache_utils import Cache
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.cache import KVCache, bool_mask
-from decoders.models.checkpoint import some
-from decoders.models.layers import attend, attention_bias, causal_mask
-from decoders.models.pretrained import UNFIT
-from decoders.models.shape import barred_codes
+from decoders.models.loading.checkpoint import some
+from decoders.models.loading.pretrained import UNFIT
+from decoders.models.nets.layers import attend, attention_bias, causal_mask
+from decoders.models.nets.shape import barred_codes
 
 NAME = "lantern_bench"  # of our attention
 EXACT, ROUGH = 1e-3, 0.1  # largest difference of logits over their spread: float32, half precision

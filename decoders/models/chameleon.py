@@ -30,12 +30,12 @@ import torch
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.documents import Size
 from decoders.kinds import Amount, Positive, entries, fitted
-from decoders.models.checkpoint import Checkpoint, open_checkpoint, require_side, some
-from decoders.models.layouts import Layout, layout_of, load_target
-from decoders.models.shape import TransformerConfig
+from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, require_side, some
+from decoders.models.loading.layouts import Layout, layout_of, load_target
+from decoders.models.loading.weights import dtype_of
+from decoders.models.nets.shape import TransformerConfig
 from decoders.models.text.prompts import TOKENIZER, PromptEncoder, Template, code_tokens
 from decoders.models.vq.pictures import CHAMELEON, load_pictures
-from decoders.models.weights import dtype_of
 
 LAYOUT = Layout("model.", "model.embed_tokens.weight", "lm_head.weight", ("model.vqmodel.",))
 CODE = re.compile(r"IMGIMG([A-J]+)Z")  # a code's name: the number in letters, A for 0

@@ -24,11 +24,11 @@ from transformers import Emu3ForCausalLM, Emu3ForConditionalGeneration
 
 from decoders.api import ImageModel, Sampling
 from decoders.models.causal_lm import CausalLM, text_model
-from decoders.models.checkpoint import Checkpoint, open_checkpoint
-from decoders.models.pretrained import read_model
+from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
+from decoders.models.loading.pretrained import read_model
+from decoders.models.loading.weights import dtype_of
 from decoders.models.text.prompts import PromptEncoder, Template, code_tokens
 from decoders.models.vq.tokenizer import PictureDecoder, VQTokenizer
-from decoders.models.weights import dtype_of
 
 VQ = ("model.vqmodel.", "vqmodel.")  # where checkpoints keep it
 CODE, ROW_END = re.compile(r"<\|visual token (\d+)\|>"), "<|extra_200|>"

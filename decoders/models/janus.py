@@ -26,11 +26,11 @@ from transformers import JanusForConditionalGeneration, LlamaForCausalLM
 
 from decoders.api import ImageModel, Sampling
 from decoders.models.causal_lm import CausalLM, text_model
-from decoders.models.checkpoint import Checkpoint, open_checkpoint, require_side
-from decoders.models.pretrained import read_model
+from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, require_side
+from decoders.models.loading.pretrained import read_model
+from decoders.models.loading.weights import dtype_of
 from decoders.models.text.prompts import PromptEncoder, Template
 from decoders.models.vq.pictures import JANUS, load_pictures
-from decoders.models.weights import dtype_of
 
 TEMPLATE = Template(
     "<|User|>: {stripped}\n\n<|Assistant|>:",

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
-from decoders.models.checkpoint import Checkpoint, numbered, open_checkpoint, require_side
-from decoders.models.layouts import ORIGINAL, Layout, layout_of, load_target
-from decoders.models.shape import TransformerConfig
+from decoders.models.loading.checkpoint import Checkpoint, numbered, open_checkpoint, require_side
+from decoders.models.loading.layouts import ORIGINAL, Layout, layout_of, load_target
+from decoders.models.loading.weights import dtype_of
+from decoders.models.nets.shape import TransformerConfig
 from decoders.models.text.t5 import HUB, T5Encoder
 from decoders.models.vq.pictures import LLAMAGEN, load_pictures
-from decoders.models.weights import dtype_of
 
 LAYER = r"layers\.(\d+)\..+"
 NUMBER = re.compile(r"[0-9]+")

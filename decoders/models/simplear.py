@@ -30,12 +30,12 @@ from transformers import Qwen2ForCausalLM
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.models.causal_lm import CausalLM
-from decoders.models.checkpoint import Checkpoint, open_checkpoint
-from decoders.models.pretrained import read_model
-from decoders.models.repository import locate
+from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
+from decoders.models.loading.pretrained import read_model
+from decoders.models.loading.repository import locate
+from decoders.models.loading.weights import dtype_of, sha256_of
 from decoders.models.text.prompts import PromptEncoder, Template
 from decoders.models.vq.tokenizer import NoTokenizer, PictureDecoder, VQTokenizer
-from decoders.models.weights import dtype_of, sha256_of
 
 LEVELS = (8, 8, 8, 5, 5, 5)
 FILE = "decoder.jit"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.models.transformer import EagleNet, Transformer, TransformerConfig, cast
+from decoders.models.nets.transformer import EagleNet, Transformer, TransformerConfig, cast
 from decoders.noise import Noise
 
 SHARPNESS = 6.0  # scale of the random output head

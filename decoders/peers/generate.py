@@ -46,8 +46,8 @@ from decoders.api import (
 )
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.start import one_at_a_time
-from decoders.models.layouts import released_layer
-from decoders.models.transformer import Transformer
+from decoders.models.loading.layouts import released_layer
+from decoders.models.nets.transformer import Transformer
 from decoders.noise import Noise
 from decoders.training.states import transformer_of
 

@@ -21,14 +21,14 @@ from torch import nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.kinds import fitted
-from decoders.models.grouped import Grouped, GroupedConfig
-from decoders.models.shape import TransformerConfig
+from decoders.models.loading.weights import dtype_of, load_into, read_json, read_state
+from decoders.models.nets.grouped import Grouped, GroupedConfig
+from decoders.models.nets.shape import TransformerConfig
+from decoders.models.nets.transformer import EagleNet, Transformer, cast
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
-from decoders.models.transformer import EagleNet, Transformer, cast
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
-from decoders.models.weights import dtype_of, load_into, read_json, read_state
-from decoders.propose.drafters.shared import Stored
+from decoders.propose.drafters.common.drafter import Stored
 
 WEIGHTS = Path(__file__).parent / "weights"
 CARD = "models.json"

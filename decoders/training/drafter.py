@@ -27,7 +27,7 @@ from torch import Tensor
 from decoders.api import DecoderError, Sampling, Target
 from decoders.distribution import code_logits, probabilities
 from decoders.kinds import Amount, Count, NotNegative, Within, require
-from decoders.models.transformer import Transformer
+from decoders.models.nets.transformer import Transformer
 from decoders.training.states import Drafted, Learner, StateData, States, true_states
 from decoders.training.trainer import TrainConfig, Trainer
 

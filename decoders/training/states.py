@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import Growing, Reads
 from decoders.kinds import Count, Positive, Within, require
-from decoders.models.transformer import Transformer
+from decoders.models.nets.transformer import Transformer
 
 
 @dataclass(frozen=True)

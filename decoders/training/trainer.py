@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from decoders.api import DecoderError, NumericalError
 from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, require
-from decoders.models.weights import load_pickle
+from decoders.models.loading.weights import load_pickle
 
 CHECKPOINT, CURVE = "training.ckpt", "curve.csv"
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoders.models.weights import sha256_of
+from decoders.models.loading.weights import sha256_of
 from metrics import MetricError
 
 FOLDER = Path("~/.cache/lantern-bench/metrics")

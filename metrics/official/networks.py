@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.models.weights import load_into, read_state
+from decoders.models.loading.weights import load_into, read_state
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.images import Extractor

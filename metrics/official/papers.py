@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from decoders.errors import unknown
-from decoders.models.weights import sha256_of
+from decoders.models.loading.weights import sha256_of
 from metrics import MetricError
 from metrics.clip import clip_score
 from metrics.fid import Moments, fid_interval, kid, precision_recall

@@ -19,10 +19,10 @@ from decoders.cache import KVCache, round_up
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, fresh
 from decoders.execution.state import tensor_slots
-from decoders.models.checkpoint import assign
-from decoders.models.grouped import Grouped, GroupedConfig
+from decoders.models.loading.checkpoint import assign
+from decoders.models.nets.grouped import Grouped, GroupedConfig
+from decoders.models.nets.transformer import EagleNet, Transformer, TransformerConfig, empty
 from decoders.models.random_weights import SIZES, RandomText
-from decoders.models.transformer import EagleNet, Transformer, TransformerConfig, empty
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
 from decoders.tiny.bundle import TARGETS

@@ -8,7 +8,7 @@ from torch.nn.functional import interpolate, linear, normalize
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-from decoders.models.weights import read_state
+from decoders.models.loading.weights import read_state
 from metrics import MetricError
 from metrics.clip import clip_score
 from metrics.images import ImageSet, image_files, to_pil

@@ -14,8 +14,8 @@ from bench.commands.train import cmd_train
 from bench.config.hydra_edge import composed
 from bench.data.errors import ConfigError
 from decoders.api import DecoderError
+from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
-from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.propose.drafters.eagle3 import Eagle3
 from decoders.tiny import bundle

@@ -1,10 +1,10 @@
 """Layers of a transformer through the CPU kernel of `kernel.cpp`: weights packed once, then one
 torch operator per forward.
 
-It computes what `decoders.models.transformer` computes (RMSNorm, rotation, append to the cache,
-attention over the visible slots, SwiGLU; Touvron et al., 2302.13971), with sums and the residual
-stream in float32 whatever the model's dtype. Packed weights are a copy, so they are made once the
-weights are final, for decoding only.
+It computes what `decoders.models.nets.transformer` computes (RMSNorm, rotation, append to the
+cache, attention over the visible slots, SwiGLU; Touvron et al., 2302.13971), with sums and the
+residual stream in float32 whatever the model's dtype. Packed weights are a copy, so they are made
+once the weights are final, for decoding only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from decoders.api import DecoderError
 from decoders.cache import KVCache, zeros
 from decoders.execution.cpu.library import load, missing
-from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import Transformer
+from decoders.models.nets.shape import TransformerConfig
+from decoders.models.nets.transformer import Transformer
 
 LANES = 16  # outputs of a packed panel
 HEADS = (16, 32, 64, 128)  # widths of a head
@@ -40,7 +40,7 @@ def reason(net: Any) -> str | None:
     """Why a target or drafter cannot run in the kernel here; None where it can."""
     cfg: Any = getattr(net, "cfg", None)
     if not isinstance(cfg, TransformerConfig) or not hasattr(net, "packed"):
-        return f"it runs the layers of decoders.models.transformer, here {type(net).__name__}"
+        return f"it runs the layers of decoders.models.nets.transformer, here {type(net).__name__}"
     if cfg.qk_norm:
         return "it has no norm of queries and keys"
     if hasattr(net, "output") and type(net).logits is not Transformer.logits:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.models.checkpoint import Checkpoint
-from decoders.models.repository import find, locate
-from decoders.models.weights import read_json
+from decoders.models.loading.checkpoint import Checkpoint
+from decoders.models.loading.repository import find, locate
+from decoders.models.loading.weights import read_json
 
 TOKENIZER = "tokenizer.json"
 LETTERS = str.maketrans("ABCDEFGHIJ", "0123456789")  # Chameleon writes a code's number so

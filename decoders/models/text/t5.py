@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.models.checkpoint import Checkpoint, open_checkpoint
-from decoders.models.weights import sha256_of
+from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
+from decoders.models.loading.weights import sha256_of
 
 log = logging.getLogger(__name__)
 HUB = "google/flan-t5-xl"
@@ -61,7 +61,7 @@ class T5Encoder:
         """The tokenizer and the encoder. Raises DecoderError with what to download."""
         from transformers import AutoTokenizer, T5EncoderModel
 
-        from decoders.models.pretrained import LOCAL, loading, read_model
+        from decoders.models.loading.pretrained import LOCAL, loading, read_model
 
         try:
             with loading(self.opened):

@@ -16,12 +16,19 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError
-from decoders.models.checkpoint import Checkpoint, Source, fill, numbered, open_checkpoint, some
-from decoders.models.layouts import harmless
-from decoders.models.repository import WEIGHTS, find
+from decoders.models.loading.checkpoint import (
+    Checkpoint,
+    Source,
+    fill,
+    numbered,
+    open_checkpoint,
+    some,
+)
+from decoders.models.loading.layouts import harmless
+from decoders.models.loading.repository import WEIGHTS, find
+from decoders.models.loading.weights import checked
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import NoTokenizer, VQTokenizer, with_row_end
-from decoders.models.weights import checked
 
 CODEBOOK, DECODER = "quantize.embedding.weight", "decoder.conv_in.weight"
 MIDDLE = ("block_1", "attn_1", "block_2")  # taming's names of the middle's blocks

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
 from decoders.distribution import GuidedHead, code_logits, take
-from decoders.propose.drafters.sessions import Session
-from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.sessions import Session
 from decoders.training.states import Drafted, States, transformer_of
 
 

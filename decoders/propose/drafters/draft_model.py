@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Prefill, Target, completed
 from decoders.cache import KVCache, additive_mask
 from decoders.errors import unknown
-from decoders.models.checkpoint import Checkpoint
-from decoders.propose.drafters.sessions import CachedSession, NetInput
-from decoders.propose.drafters.shared import NetDrafter, require_equal
+from decoders.models.loading.checkpoint import Checkpoint
+from decoders.propose.drafters.common.drafter import NetDrafter, require_equal
+from decoders.propose.drafters.common.sessions import CachedSession, NetInput
 
 # How a model names a drafter that is loaded when first used.
 Loading = Callable[[], tuple[Target, Checkpoint]]

@@ -3,7 +3,7 @@
 Input at the place of a code: [embedding of the code ; target feature that predicted it], 2D -> D,
 one layer without input norm, no final norm; the target's own head gives q. It runs on the
 conditional and on the unconditional row, and its logits are guided like the target's. Its net is
-`decoders.models.transformer.EagleNet`.
+`decoders.models.nets.transformer.EagleNet`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import copy
 from pathlib import Path
 
 from decoders.api import ImageModel
-from decoders.models.transformer import EagleNet
-from decoders.propose.drafters.eagle_checkpoint import load_eagle, save_eagle
-from decoders.propose.drafters.eagle_learner import FeatureLearner, fresh
-from decoders.propose.drafters.sessions import EagleSession
-from decoders.propose.drafters.shared import NetDrafter, check_match, no_drafter
+from decoders.models.nets.transformer import EagleNet
+from decoders.propose.drafters.common.drafter import NetDrafter, check_match, no_drafter
+from decoders.propose.drafters.common.eagle_checkpoint import load_eagle, save_eagle
+from decoders.propose.drafters.common.eagle_learner import FeatureLearner, fresh
+from decoders.propose.drafters.common.sessions import EagleSession
 
 
 class Eagle(NetDrafter):

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from decoders.api import Prefill
 from decoders.cache import VALUES, Reads
-from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import EagleNet
-from decoders.propose.drafters.eagle_learner import FeatureLearner, fresh
-from decoders.propose.drafters.sessions import EagleSession
-from decoders.propose.drafters.shared import Trained
+from decoders.models.nets.shape import TransformerConfig
+from decoders.models.nets.transformer import EagleNet
+from decoders.propose.drafters.common.drafter import Trained
+from decoders.propose.drafters.common.eagle_learner import FeatureLearner, fresh
+from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.training.states import States
 
 

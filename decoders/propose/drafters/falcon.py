@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Prefill
 from decoders.cache import Growing, additive_mask
 from decoders.distribution import take
-from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import EagleNet, prefix_mask
-from decoders.propose.drafters.eagle_learner import FeatureLearner
-from decoders.propose.drafters.sessions import EagleSession
-from decoders.propose.drafters.shared import Trained
+from decoders.models.nets.shape import TransformerConfig
+from decoders.models.nets.transformer import EagleNet, prefix_mask
+from decoders.propose.drafters.common.drafter import Trained
+from decoders.propose.drafters.common.eagle_learner import FeatureLearner
+from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.training.states import Drafted, States, transformer_of
 
 

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel
-from decoders.models.transformer import Transformer, empty
+from decoders.models.nets.transformer import Transformer, empty
+from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.draft_model import TargetSession
-from decoders.propose.drafters.eagle_learner import Head
-from decoders.propose.drafters.shared import NetLearner, Trained
 from decoders.training.states import Drafted, States, transformer_of
 
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
 from decoders.cache import KEYS, VALUES, Growing, KVCache, Reads, additive_mask
-from decoders.models.layers import Layer, attend, attention_bias, rope_at, rotate
-from decoders.models.shape import rope_table
-from decoders.propose.drafters.eagle_learner import Head
-from decoders.propose.drafters.sessions import CachedSession, NetInput
-from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.models.nets.layers import Layer, attend, attention_bias, rope_at, rotate
+from decoders.models.nets.shape import rope_table
+from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.eagle_learner import Head
+from decoders.propose.drafters.common.sessions import CachedSession, NetInput
 from decoders.training.states import Drafted, States, transformer_of
 
 

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import Prefill
-from decoders.models.layers import swiglu
-from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import EagleNet
-from decoders.propose.drafters.eagle_learner import FeatureLearner, Head, fresh
-from decoders.propose.drafters.sessions import EagleSession, NetInput
-from decoders.propose.drafters.shared import Trained
+from decoders.models.nets.layers import swiglu
+from decoders.models.nets.shape import TransformerConfig
+from decoders.models.nets.transformer import EagleNet
+from decoders.propose.drafters.common.drafter import Trained
+from decoders.propose.drafters.common.eagle_learner import FeatureLearner, Head, fresh
+from decoders.propose.drafters.common.sessions import EagleSession, NetInput
 from decoders.training.states import Drafted
 
 

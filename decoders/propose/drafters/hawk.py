@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
 from decoders.distribution import GuidedHead, code_logits, take
-from decoders.propose.drafters.sessions import DepthSession
-from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.sessions import DepthSession
 from decoders.training.states import Drafted, States, transformer_of
 
 DEPTHS = 6  # distances that have a head; the tree must not be deeper

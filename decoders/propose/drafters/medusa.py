@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Prefill
 from decoders.distribution import GuidedHead, code_logits, take
 from decoders.kinds import Within
-from decoders.propose.drafters.sessions import Session
-from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.sessions import Session
 from decoders.training.states import Drafted, States, transformer_of
 
 Heads = Annotated[int, Within(1, 64)]

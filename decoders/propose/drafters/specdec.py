@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Prefill
 from decoders.cache import KVCache
 from decoders.distribution import code_logits, take
-from decoders.models.layers import FeedForward, rope_at, rotate
-from decoders.models.shape import rope_table
-from decoders.propose.drafters.eagle_learner import Head
-from decoders.propose.drafters.sessions import DepthSession
-from decoders.propose.drafters.shared import NetLearner, Trained
+from decoders.models.nets.layers import FeedForward, rope_at, rotate
+from decoders.models.nets.shape import rope_table
+from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.eagle_learner import Head
+from decoders.propose.drafters.common.sessions import DepthSession
 from decoders.training.states import Drafted, States, transformer_of
 
 DEPTHS = 6  # K, places of a block; the tree must not be deeper

@@ -24,10 +24,10 @@ from torch import nn
 from decoders.api import DecoderError, Sampling
 from decoders.errors import unknown
 from decoders.kinds import Amount, Seed, fitted, require
-from decoders.models.grouped import Grouped, GroupedConfig
+from decoders.models.loading.weights import read_json, write_tensors
+from decoders.models.nets.grouped import Grouped, GroupedConfig
+from decoders.models.nets.transformer import Transformer, cast
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
-from decoders.models.transformer import Transformer, cast
-from decoders.models.weights import read_json, write_tensors
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
 from decoders.tiny.bundle import CARD, TARGETS, TRAINED_WITH, check_together, load, load_part

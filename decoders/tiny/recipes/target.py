@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures
 from decoders.cache import Growing
-from decoders.models.grouped import Grouped
+from decoders.models.nets.grouped import Grouped
+from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.text.words import WordEncoder
-from decoders.models.transformer import Transformer, TransformerConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
 from decoders.noise import sample
 from decoders.tiny.recipes import reading

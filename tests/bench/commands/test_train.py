@@ -12,8 +12,8 @@ from bench.commands.train import DRAFTER, RECORD, cmd_train, compose_train
 from bench.config.hydra_edge import composed
 from decoders.api import ImageModel
 from decoders.compose import PartSpec, build_part
+from decoders.models.loading.weights import dtype_of
 from decoders.models.small import random_model
-from decoders.models.weights import dtype_of
 from decoders.training.sources import Listed
 from decoders.training.states import Images
 from tests.bench.fakes import SEARCHPATH

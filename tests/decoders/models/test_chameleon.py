@@ -14,11 +14,11 @@ from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.loops.zipar import forced_codes
 from decoders.models.chameleon import load_anole, load_lumina
-from decoders.models.shape import barred_codes
-from decoders.models.transformer import EagleNet
+from decoders.models.nets.shape import barred_codes
+from decoders.models.nets.transformer import EagleNet
 from decoders.noise import Noise
+from decoders.propose.drafters.common.eagle_checkpoint import load_eagle, save_eagle
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.drafters.eagle_checkpoint import load_eagle, save_eagle
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic

@@ -6,8 +6,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from decoders.api import DecoderError
 from decoders.models.chameleon import CODE, TOKENIZERS, anole_template, lumina_template
-from decoders.models.checkpoint import Checkpoint
 from decoders.models.janus import TEMPLATE
+from decoders.models.loading.checkpoint import Checkpoint
 from decoders.models.text.prompts import PromptEncoder, code_tokens
 from tests.decoders.models import chameleon_checkpoint as C
 

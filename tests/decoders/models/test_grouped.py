@@ -15,7 +15,7 @@ from decoders.cache import Growing
 from decoders.distribution import probabilities
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.grouped import Grouped as Loop
-from decoders.models.grouped import Schedule
+from decoders.models.nets.grouped import Schedule
 from decoders.models.small import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.tiny.bundle import TARGETS

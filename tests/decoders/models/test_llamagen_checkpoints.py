@@ -10,8 +10,8 @@ from transformers.models.janus.modeling_janus import JanusVQVAE, JanusVQVAEConfi
 
 from decoders.api import DecoderError, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.models.checkpoint import open_checkpoint
 from decoders.models.llamagen import LabelEncoder, load
+from decoders.models.loading.checkpoint import open_checkpoint
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.pictures import JANUS, LLAMAGEN, load_pictures, read_vq
 from decoders.noise import Noise

@@ -17,7 +17,7 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.models import simplear
 from decoders.models.causal_lm import CausalLM
-from decoders.models.checkpoint import Checkpoint
+from decoders.models.loading.checkpoint import Checkpoint
 from decoders.models.small import RandomTokenizer
 from decoders.models.text.prompts import PromptEncoder, Template
 from decoders.noise import Noise

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from decoders.api import DecoderError
-from decoders.models.repository import WEIGHTS, find, locate, needed
+from decoders.models.loading.repository import WEIGHTS, find, locate, needed
 from decoders.models.vq.pictures import CHAMELEON, LLAMAGEN
 from tests.hub import FILES, hub_of, numbered
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from decoders.api import DecoderError
-from decoders.models.checkpoint import open_checkpoint
+from decoders.models.loading.checkpoint import open_checkpoint
+from decoders.models.loading.weights import load_into, read_state, require_weights, write_tensors
 from decoders.models.text.t5 import T5Encoder
-from decoders.models.weights import load_into, read_state, require_weights, write_tensors
 from tests.decoders.models.made.t5 import save_t5
 
 

@@ -15,8 +15,8 @@ from bench.judge.gate import check_decoder
 from decoders.api import DecoderError, Generation, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops.autoregressive import Autoregressive
+from decoders.models.nets.transformer import Transformer
 from decoders.models.small import random_model
-from decoders.models.transformer import Transformer
 from decoders.noise import Noise
 from decoders.peers import generate
 from decoders.peers.generate import TOLERANCE, Generate, llama_of, prove

@@ -14,8 +14,8 @@ from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.models import chameleon, llamagen
 from decoders.noise import Noise
+from decoders.propose.drafters.common.eagle_checkpoint import save_eagle
 from decoders.propose.drafters.eagle import Eagle, EagleLearner, net_of
-from decoders.propose.drafters.eagle_checkpoint import save_eagle
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.drafter import (

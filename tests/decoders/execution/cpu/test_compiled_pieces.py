@@ -16,8 +16,8 @@ from decoders.execution.compiled import Compiled
 from decoders.execution.cpu.execution import Cpu
 from decoders.models.small import random_model
 from decoders.noise import Noise
+from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.drafters.sessions import EagleSession
 from decoders.propose.trees.chain import Chain
 from decoders.verify.exact import Exact
 from tests.decoders.compositions import (

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.cache import KVCache, additive_mask
-from decoders.models.parts import HeadNorm
-from decoders.models.shape import TransformerConfig
+from decoders.models.nets.parts import HeadNorm
+from decoders.models.nets.shape import TransformerConfig
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:

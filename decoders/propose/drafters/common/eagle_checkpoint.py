@@ -27,12 +27,19 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel
-from decoders.models.checkpoint import Checkpoint, Source, assign, fill, open_checkpoint, some
-from decoders.models.layouts import harmless, layer_sources, released_layer
-from decoders.models.shape import TransformerConfig
-from decoders.models.transformer import EagleNet, Transformer, cast, empty
-from decoders.models.weights import write_tensors
-from decoders.propose.drafters.shared import require_equal
+from decoders.models.loading.checkpoint import (
+    Checkpoint,
+    Source,
+    assign,
+    fill,
+    open_checkpoint,
+    some,
+)
+from decoders.models.loading.layouts import harmless, layer_sources, released_layer
+from decoders.models.loading.weights import write_tensors
+from decoders.models.nets.shape import TransformerConfig
+from decoders.models.nets.transformer import EagleNet, Transformer, cast, empty
+from decoders.propose.drafters.common.drafter import require_equal
 
 LAYER = "layers.0."
 EMBEDDING, MATRIX, BIAS = "embed_tokens.weight", "fc.weight", "fc.bias"

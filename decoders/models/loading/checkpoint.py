@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError
 from decoders.documents import CONFIG
-from decoders.models.repository import INDEX, WEIGHTS, find, locate, none_of
-from decoders.models.weights import (
+from decoders.models.loading.repository import INDEX, WEIGHTS, find, locate, none_of
+from decoders.models.loading.weights import (
     checked,
     checked_dtype,
     opened_file,

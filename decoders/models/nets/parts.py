@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.models.shape import TransformerConfig
+from decoders.models.nets.shape import TransformerConfig
 
 
 class HeadNorm(nn.Module):

@@ -19,9 +19,9 @@ from torch import Tensor
 from decoders.api import ImageModel
 from decoders.cache import Growing
 from decoders.distribution import GuidedHead
-from decoders.models.layers import attention_bias
-from decoders.models.transformer import EagleNet, Transformer, prefix_mask
-from decoders.propose.drafters.shared import NetLearner
+from decoders.models.nets.layers import attention_bias
+from decoders.models.nets.transformer import EagleNet, Transformer, prefix_mask
+from decoders.propose.drafters.common.drafter import NetLearner
 from decoders.training.states import Drafted, States, transformer_of
 
 Net = TypeVar("Net", bound=EagleNet)

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as theirs
 
 from decoders.api import DecoderError
-from decoders.models.checkpoint import Checkpoint, some
-from decoders.models.weights import checked
+from decoders.models.loading.checkpoint import Checkpoint, some
+from decoders.models.loading.weights import checked
 
 # Code that a folder brings along is never run.
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}

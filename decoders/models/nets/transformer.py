@@ -2,10 +2,10 @@
 
 LlamaGen (2406.06525) and Chameleon (2405.09818: Anole, Lumina-mGPT) differ in a few choices that
 are fields of `TransformerConfig`: how the prefix is made, rotation over the grid or along the line,
-normalised queries and keys. Everything else is the same: the layers (`decoders.models.layers`) and
-a preallocated cache. Parameter names follow LlamaGen's original checkpoint, except that w1 and w3
-of the feed-forward are one matrix ``w13``; `decoders.models.layouts` reads the released ones into
-it.
+normalised queries and keys. Everything else is the same: the layers (`decoders.models.nets.layers`)
+and a preallocated cache. Parameter names follow LlamaGen's original checkpoint, except that w1 and
+w3 of the feed-forward are one matrix ``w13``; `decoders.models.loading.layouts` reads the released
+ones into it.
 
 The rotary table of LlamaGen's prefix is **zero** in the released models (METHODS 6), so prefix keys
 and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotated instead.
@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from decoders.api import TextFeatures, guided
 from decoders.cache import KVCache
 from decoders.distribution import take
-from decoders.models.layers import Layer, attention_bias, causal_mask, rope_at
-from decoders.models.parts import CaptionEmbedder, LabelEmbedder
-from decoders.models.shape import TransformerConfig, tables
+from decoders.models.nets.layers import Layer, attention_bias, causal_mask, rope_at
+from decoders.models.nets.parts import CaptionEmbedder, LabelEmbedder
+from decoders.models.nets.shape import TransformerConfig, tables
 
 
 def empty(kind: Callable[[TransformerConfig], Any], cfg: TransformerConfig) -> Any:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, Drafter, ImageModel, Prefill
 from decoders.cache import Reads
-from decoders.models.checkpoint import assign
-from decoders.models.weights import load_into, read_state, write_tensors
-from decoders.propose.drafters.sessions import Session
+from decoders.models.loading.checkpoint import assign
+from decoders.models.loading.weights import load_into, read_state, write_tensors
+from decoders.propose.drafters.common.sessions import Session
 from decoders.training.states import States, transformer_of
 
 WEIGHTS = "model.safetensors"

@@ -13,7 +13,7 @@ from torch import Tensor
 from decoders.api import DecoderError, DraftSession, Prefill
 from decoders.cache import CLOSED, KVCache, additive_mask, round_up
 from decoders.distribution import code_logits, take
-from decoders.models.transformer import prefix_mask
+from decoders.models.nets.transformer import prefix_mask
 
 
 class Session(DraftSession):

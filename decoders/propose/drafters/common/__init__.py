@@ -1,0 +1,1 @@
+"""What drafters share: sessions, how they are built, trained and stored, and EAGLE's files."""
