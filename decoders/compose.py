@@ -22,7 +22,7 @@ from decoders.api import (
     completed,
 )
 from decoders.errors import did_you_mean, unknown
-from decoders.kinds import fitted, hints_of
+from decoders.kinds import hints_of, validate
 from decoders.places import installed_folders, place
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.spec import DecoderSpec as DecoderSpec
@@ -114,7 +114,7 @@ def check_keywords(
     for key, value in kwargs.items():
         if key in parameters:
             if key in hints and value is not parameters[key].default:
-                fitted(f"{name}: {key}", value, hints[key])
+                validate(f"{name}: {key}", value, hints[key])
         elif not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
             raise DecoderError(unknown(f"setting of {name}", key, {*parameters} - {*given}))
 

@@ -55,7 +55,7 @@ PLAIN = {  # pydantic's words in those of YAML; the longer ones come first
 }  # fmt: skip
 
 
-def fitted(where: str, value: Any, hint: Any, text: bool = False) -> Any:
+def validate(where: str, value: Any, hint: Any, text: bool = False) -> Any:
     """`value` as a `hint`, dataclasses made of mappings; `where` names it in messages. text: of a
     command line, on which all values are texts.
 
@@ -68,7 +68,7 @@ def fitted(where: str, value: Any, hint: Any, text: bool = False) -> Any:
     kinds = typing.get_args(hint) if union else (hint,)
     cls = next(filter(dataclasses.is_dataclass, kinds), None)
     if cls is not None and isinstance(value, Mapping):
-        return _made(where, value, cls, text)
+        return _dataclass_of(where, value, cls, text)
     _require_storable(where, value)
     held = {where: value}
     try:
@@ -89,7 +89,7 @@ def fitted(where: str, value: Any, hint: Any, text: bool = False) -> Any:
     raise DecoderError(_refusal(held, wrong)) from wrong
 
 
-def _made(where: str, values: Mapping[str, Any], cls: Any, text: bool) -> Any:
+def _dataclass_of(where: str, values: Mapping[str, Any], cls: Any, text: bool) -> Any:
     """The dataclass `cls` of a mapping: no unknown key, none missing, each as it is annotated."""
     hints, above = typing.get_type_hints(cls, include_extras=True), f"{where}." if where else ""
     fields = {above + field.name: field for field in dataclasses.fields(cls)}
@@ -100,7 +100,7 @@ def _made(where: str, values: Mapping[str, Any], cls: Any, text: bool) -> Any:
         default = field.default, field.default_factory
         if field.name not in values and default == (dataclasses.MISSING, dataclasses.MISSING):
             raise DecoderError(f"{key} is missing; give it a value")
-    return cls(**{k: fitted(f"{above}{k}", v, hints[k], text) for k, v in values.items()})
+    return cls(**{k: validate(f"{above}{k}", v, hints[k], text) for k, v in values.items()})
 
 
 @functools.cache
@@ -189,12 +189,12 @@ def hints_of(target: Callable[..., Any]) -> dict[str, Any]:
     return hints
 
 
-def require(config: Any, where: str) -> None:
+def validate_fields(config: Any, where: str) -> None:
     """Asks of every field of a dataclass what its annotation says; `where`: what messages put
     before a field's name, a dot included. For `__post_init__`, so that no way to make one is
     unchecked. Raises DecoderError."""
     for name, hint in typing.get_type_hints(type(config), include_extras=True).items():
-        fitted(f"{where}{name}", getattr(config, name), hint)
+        validate(f"{where}{name}", getattr(config, name), hint)
 
 
 def entries(found: Mapping[str, Any], known: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -202,6 +202,6 @@ def entries(found: Mapping[str, Any], known: Mapping[str, Any], where: str) -> d
     not given), the rest is passed on. Raises DecoderError."""
     given = {key: value for key, value in found.items() if value is not None or key not in known}
     return {
-        key: fitted(f"{where}: {key}", value, known[key]) if key in known else value
+        key: validate(f"{where}: {key}", value, known[key]) if key in known else value
         for key, value in given.items()
     }

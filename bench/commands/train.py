@@ -27,7 +27,7 @@ from bench.report.table import table_of_texts, terminal
 from bench.run.decoders import load_model
 from decoders.api import ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
-from decoders.kinds import fitted
+from decoders.kinds import validate
 from decoders.training.drafter import AcceptanceRates, LossConfig, TrainingResult, train_drafter
 from decoders.training.states import DataConfig, Learner, StateData, transformer_of
 from decoders.training.trainer import TrainConfig
@@ -94,18 +94,18 @@ def compose_train(words: Sequence[str]) -> TrainStudy:
     impossible values.
     """
     root = composed("train_config", words)
-    drafter, data, loss = (dict(fitted(k, root[k], dict)) for k in ("drafter", "data", "loss"))
+    drafter, data, loss = (dict(validate(k, root[k], dict)) for k in ("drafter", "data", "loss"))
     target = drafter.pop("_target_", None)
     if target is None:
         raise ConfigError("drafter=none: there is nothing to train; set drafter=eagle")
     model = LoaderConfig.of(root["model"], "model")
-    texts = {k: fitted(k, root[k], str | None) for k in ("name", "start", "run_dir")}
+    texts = {k: validate(k, root[k], str | None) for k in ("name", "start", "run_dir")}
     name = texts["name"] or f"{str(target).rpartition('.')[2].lower()}_{model.name}"
     fields = [f.name for f in dataclasses.fields(DataConfig) if f.name in data]
     data_settings = {key: data.pop(key) for key in fields}
-    cfg = fitted("loss.cfg", loss.get("cfg"), float | None)
-    whole = dataclasses.asdict(fitted("loss", loss | {"cfg": cfg or 1.0}, LossConfig))
-    learner = fitted("learner", root["learner"], str)
+    cfg = validate("loss.cfg", loss.get("cfg"), float | None)
+    whole = dataclasses.asdict(validate("loss", loss | {"cfg": cfg or 1.0}, LossConfig))
+    learner = validate("learner", root["learner"], str)
     values = {key: root[key] for key in ("backend", "train", "sampling")} | {
         "name": name,
         "run_dir": texts["run_dir"] or f"results/train/{name}",
@@ -115,7 +115,7 @@ def compose_train(words: Sequence[str]) -> TrainStudy:
         "data": data_settings,
         "loss": whole | {"cfg": cfg},
     }
-    study: TrainStudy = fitted("", values, TrainStudy)
+    study: TrainStudy = validate("", values, TrainStudy)
     if study.backend.layers == "native":  # it keeps a copy of the weights, which training changes
         raise ConfigError("backend.layers=native is for decoding; leave it at auto to train")
     return dataclasses.replace(study, backend=dataclasses.replace(study.backend, layers="torch"))

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import pandas as pd
 
 from bench.config.catalogue import groups
-from decoders.kinds import Amount, Count, Share, Within, fitted
+from decoders.kinds import Amount, Count, Share, Within, validate
 
 PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py
 CHECKOUT = Path(__file__).resolve().parents[2] / "results" / "published"
@@ -85,7 +85,7 @@ def load(path: Path = TABLE) -> list[Published]:
     """The rows of published.csv. Raises DecoderError with the line and column of what is wrong."""
     table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
     return [
-        fitted(f"{path.name}:{line}", {k: v for k, v in cells.items() if v}, Published, text=True)
+        validate(f"{path.name}:{line}", {k: v for k, v in cells.items() if v}, Published, text=True)
         for line, cells in enumerate(table.to_dict("records"), 2)
     ]
 
@@ -141,7 +141,7 @@ def load_names() -> Names:
     for decoder, option in groups()["decoder"].items():
         written = yaml.safe_load(option).get("published")
         if written is not None:
-            one = fitted(f"{decoder}: published", written, Method)
+            one = validate(f"{decoder}: published", written, Method)
             methods[one.name] = one
-    names: Names = fitted(str(NAMES), yaml.safe_load(NAMES.read_text(encoding="utf-8")), Names)
+    names: Names = validate(str(NAMES), yaml.safe_load(NAMES.read_text(encoding="utf-8")), Names)
     return replace(names, methods=methods)

@@ -39,7 +39,7 @@ from bench.config.schema import (
 )
 from bench.config.words import group_of, key_of
 from bench.data.errors import ConfigError, did_you_mean
-from decoders.kinds import fitted
+from decoders.kinds import validate
 from decoders.spec import PARTS, DecoderSpec, PartSpec
 
 log = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ def compose_study(words: Sequence[str]) -> StudyConfig:
     with hydra_session():
         overrides = sort_overrides(words)
         root = plain(compose_config("config", overrides.study + overrides.searchpath))
-        chosen = _choose(fitted("decoders", root.pop("decoders", None), list), overrides.decoders)
-        sampling = fitted("sampling", root.pop("sampling", None), SamplingConfig)
+        chosen = _choose(validate("decoders", root.pop("decoders", None), list), overrides.decoders)
+        sampling = validate("sampling", root.pop("sampling", None), SamplingConfig)
         study = _study(root)  # before the entries, which take many times as long
         entries = _entries(chosen, overrides, sampling)
     return dataclasses.replace(study, decoders=entries)
@@ -84,9 +84,9 @@ def compose_study(words: Sequence[str]) -> StudyConfig:
 def _study(root: dict[str, Any]) -> StudyConfig:
     """The study of a resolved root, without its decoders."""
     for key in ("model", "prompts", "metric"):
-        off = key == "metric" and fitted(key, root.get(key), dict).get("_target_") is None
+        off = key == "metric" and validate(key, root.get(key), dict).get("_target_") is None
         root[key] = None if off else LoaderConfig.of(root.get(key), key)
-    study: StudyConfig = fitted("", root, StudyConfig)
+    study: StudyConfig = validate("", root, StudyConfig)
     return dataclasses.replace(study, backend=choose_layers(study.backend))
 
 
@@ -129,7 +129,7 @@ def _entry(item: Any) -> EntryConfig:
             f"an item of `decoders` must be a name or {{decoder:, name:, overrides: []}}, "
             f"found {item!r}"
         )
-    entry = fitted("an entry", {"name": given["decoder"], **given}, EntryConfig)
+    entry = validate("an entry", {"name": given["decoder"], **given}, EntryConfig)
     entry = dataclasses.replace(entry, name=unicodedata.normalize("NFC", entry.name))
     if not re.fullmatch(r"[\w+-][\w.+-]*", entry.name):
         raise ConfigError(
@@ -240,16 +240,16 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
     """The DecoderEntry of a composed config, whose keys it removes from the mapping."""
     parts: dict[str, Any] = {}
     for key in PARTS:
-        values = dict(fitted(f"{name}: {key}", raw.pop(key, None), dict | None) or {})
-        target = fitted(f"{name}: {key}._target_", values.pop("_target_", None), str | None)
+        values = dict(validate(f"{name}: {key}", raw.pop(key, None), dict | None) or {})
+        target = validate(f"{name}: {key}._target_", values.pop("_target_", None), str | None)
         parts[key] = None if target is None else PartSpec(target, values)
     if parts["loop"] is None:
         raise ConfigError(f"the decoder {name} has no loop; set loop._target_ in its YAML")
-    sampling = fitted(f"{name}: sampling", raw.pop("sampling", None), SamplingConfig)
+    sampling = validate(f"{name}: sampling", raw.pop("sampling", None), SamplingConfig)
     raw.pop("published", None)  # of `bench.compare.published`
     spec = DecoderSpec(name, **parts)
     given = raw | {"name": name, "spec": spec, "sampling": sampling.resolve(study)}
-    entry: DecoderEntry = fitted(name, given, DecoderEntry)
+    entry: DecoderEntry = validate(name, given, DecoderEntry)
     return entry
 
 

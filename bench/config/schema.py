@@ -1,8 +1,8 @@
 """The configuration of a study as frozen dataclasses, and their validation.
 
 Why: Hydra's plain YAML does not catch `seed=abc`; below this file nobody touches a `cfg.` (house
-rule 3). `bench.config.compose` makes these from Hydra by `decoders.kinds.fitted`, which checks each
-field by its annotation.
+rule 3). `bench.config.compose` makes these from Hydra by `decoders.kinds.validate`, which checks
+each field by its annotation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from bench.data.errors import EXPLAINED, ConfigError, describe_error
-from decoders.kinds import Amount, Count, NotNegative, Seed, Within, fitted
+from decoders.kinds import Amount, Count, NotNegative, Seed, Within, validate
 from decoders.spec import DecoderSpec
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class LoaderConfig:
     @classmethod
     def of(cls, values: Any, where: str) -> LoaderConfig:
         """From a group's {name, _target_, keywords...}. Raises ConfigError, DecoderError."""
-        kwargs = dict(fitted(where, values, dict[str, Any]))
+        kwargs = dict(validate(where, values, dict[str, Any]))
         if not {"_target_", "name"} <= kwargs.keys():
             raise ConfigError(
                 f"{where} needs the keys `name` and `_target_`, found {sorted(kwargs)}"
             )
-        name, target = (fitted(f"{where}.{k}", kwargs.pop(k), str) for k in ("name", "_target_"))
+        name, target = (validate(f"{where}.{k}", kwargs.pop(k), str) for k in ("name", "_target_"))
         return cls(name, target, kwargs)
 
     def load(self, **extra: Any) -> Any:
@@ -252,7 +252,7 @@ class StudyConfig:
         if not self.latency.prompts and not self.quality.images:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
         for seed in self.reseeds[-1:]:
-            fitted("the last reseed", seed, Seed)
+            validate("the last reseed", seed, Seed)
 
     @property
     def reseeds(self) -> range:

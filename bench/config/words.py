@@ -30,7 +30,7 @@ def settings(cls: type[T], words: Sequence[str]) -> T:
     """The settings of a command, a dataclass, from its words; `weights.clip=FILE` is a field of the
     dataclass in the field `weights`. Raises ConfigError on one without a value or given twice,
     DecoderError on an unknown name (with the nearest known ones) and a value of another kind."""
-    from decoders.kinds import fitted
+    from decoders.kinds import validate
 
     given: dict[str, Any] = {}
     for key, equals, value in (word.partition("=") for word in words):
@@ -41,7 +41,7 @@ def settings(cls: type[T], words: Sequence[str]) -> T:
         if not isinstance(inside, dict) or name in inside:
             raise ConfigError(f"{key} is given twice")
         inside[name] = value
-    result: T = fitted("", given, cls, text=True)
+    result: T = validate("", given, cls, text=True)
     return result
 
 

@@ -20,7 +20,7 @@ from bench.data.files import write_text
 from bench.prompts import Prompt
 from decoders.documents import one_line, read_items, require_readable
 from decoders.image_files import HIDDEN
-from decoders.kinds import fitted
+from decoders.kinds import validate
 
 COLUMNS = ("prompt", "caption", "text")
 IMAGE_COLUMNS = ("image", "file", "file_name")
@@ -105,7 +105,7 @@ def _text(path: Path, number: int, row: Mapping[str, Any], names: Sequence[str])
     column = next((name for name in names if name in row), None)
     if column is None:
         raise PromptError(f"{path}: no column {', '.join(names)} among {sorted(row)}")
-    text: str = fitted(f"{path}: `{column}` of item {number}", row[column], str)
+    text: str = validate(f"{path}: `{column}` of item {number}", row[column], str)
     return text
 
 
@@ -116,7 +116,7 @@ def _prompt(source: Path, number: int, item: Any) -> Prompt:
     row = _row(source, number, item, "or a text")
     text = _text(source, number, row, COLUMNS)
     names = [
-        fitted(f"{source}: the {key} of item {number}", row.get(key), str | int | None)
+        validate(f"{source}: the {key} of item {number}", row.get(key), str | int | None)
         for key in ("id", "category")
     ]
     name, category = ("" if value is None else one_line(str(value)) for value in names)

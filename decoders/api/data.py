@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decoders.errors import DecoderError
-from decoders.kinds import Amount, NotNegative, Within, require
+from decoders.kinds import Amount, NotNegative, Within, validate_fields
 
 LOWEST = 1e-6  # temperature of a sampled image
 
@@ -99,7 +99,7 @@ class Sampling:
     top_p: Annotated[float, Within(1e-6, 1)] = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "sampling.")
+        validate_fields(self, "sampling.")
         if 0 < self.temperature < LOWEST:
             raise DecoderError(
                 f"sampling.temperature must be 0 (greedy) or at least {LOWEST:g}, found "

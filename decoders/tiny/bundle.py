@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.kinds import fitted
+from decoders.kinds import validate
 from decoders.models.loading.weights import dtype_of, load_into, read_json, read_state
 from decoders.models.nets.grouped import Grouped, GroupedConfig
 from decoders.models.nets.shape import TransformerConfig
@@ -75,16 +75,16 @@ class Part:
 
 def config_of(kind: type, values: dict[str, Any], origin: Path) -> Any:
     """A frozen configuration dataclass from JSON; unknown or missing keys are an error."""
-    return fitted(f"{origin}: configuration of {kind.__name__}", values, kind)
+    return validate(f"{origin}: configuration of {kind.__name__}", values, kind)
 
 
 def part_of(card: Mapping[str, Any], name: str, path: Path) -> Part:
     """One part of models.json. Raises DecoderError."""
     if name not in card:
         raise DecoderError(f"{path} does not describe {name!r}; run `make tiny`")
-    entry = fitted(f"{path}: {name}", card[name], dict[str, Any])
+    entry = validate(f"{path}: {name}", card[name], dict[str, Any])
     needed = {field.name: entry[field.name] for field in fields(Part) if field.name in entry}
-    part: Part = fitted(f"{path}: {name}", needed, Part)
+    part: Part = validate(f"{path}: {name}", needed, Part)
     return part
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Sampling, Target
 from decoders.distribution import code_logits, probabilities
-from decoders.kinds import Amount, Count, NotNegative, Within, require
+from decoders.kinds import Amount, Count, NotNegative, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
 from decoders.training.states import Drafted, Learner, StateData, States, true_states
 from decoders.training.trainer import TrainConfig, Trainer
@@ -59,7 +59,7 @@ class LossConfig:
     aligned: Amount = 0
 
     def __post_init__(self) -> None:
-        require(self, "loss.")
+        validate_fields(self, "loss.")
         if not (self.regression or self.soft or self.overlap):
             raise DecoderError("loss.regression, loss.soft and loss.overlap are all 0")
 

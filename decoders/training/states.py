@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import Growing, Reads
-from decoders.kinds import Count, Positive, Within, require
+from decoders.kinds import Count, Positive, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
 
 
@@ -156,7 +156,7 @@ class DataConfig:
     drop: Annotated[float, Within(0, 1, below=True)] = 0.1
 
     def __post_init__(self) -> None:
-        require(self, "data.")
+        validate_fields(self, "data.")
 
 
 class StateData:

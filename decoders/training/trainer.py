@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from decoders.api import DecoderError, NumericalError
-from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, require
+from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, validate_fields
 from decoders.models.loading.weights import load_pickle
 
 CHECKPOINT, CURVE = "training.ckpt", "curve.csv"
@@ -59,7 +59,7 @@ class TrainConfig:
     budget_seconds: Positive | None = None
 
     def __post_init__(self) -> None:
-        require(self, "train.")
+        validate_fields(self, "train.")
 
     def fixed(self) -> dict[str, Any]:
         """The settings that a resumed run must share. It may be longer or shorter."""

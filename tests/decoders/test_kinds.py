@@ -12,7 +12,7 @@ import pytest
 
 from decoders.api import DecoderError
 from decoders.compose import PartSpec, build_part
-from decoders.kinds import Seed, Within, fitted, hints_of
+from decoders.kinds import Seed, Within, hints_of, validate
 
 if TYPE_CHECKING:
     from somewhere import Unknown  # type: ignore[import-not-found]
@@ -55,7 +55,7 @@ class Shape:
     ],
 )
 def test_what_fits_is_taken(value: Any, hint: Any, found: Any) -> None:
-    assert fitted("x", value, hint) == found
+    assert validate("x", value, hint) == found
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_fits_is_taken(value: Any, hint: Any, found: Any) -> None:
 )
 def test_what_does_not_fit_is_named(value: Any, hint: Any, says: str) -> None:
     with pytest.raises(DecoderError, match=says):
-        fitted("x", value, hint)
+        validate("x", value, hint)
 
 
 def test_a_part_is_judged_by_its_own_annotations() -> None:
@@ -97,7 +97,7 @@ def test_a_part_is_judged_by_its_own_annotations() -> None:
 
 
 def test_an_object_of_a_file_becomes_a_dataclass() -> None:
-    assert fitted("f", {"width": 3, "widths": [1, 2]}, Shape) == Shape(3, (1, 2))
+    assert validate("f", {"width": 3, "widths": [1, 2]}, Shape) == Shape(3, (1, 2))
     for values, says in (
         ({}, "f.width is missing"),
         ({"wdith": 3}, "did you mean 'f.width'"),
@@ -105,4 +105,4 @@ def test_an_object_of_a_file_becomes_a_dataclass() -> None:
         ([1], "f must be a mapping"),
     ):
         with pytest.raises(DecoderError, match=says):
-            fitted("f", values, Shape)
+            validate("f", values, Shape)

@@ -19,7 +19,7 @@ from bench.data.errors import ConfigError
 from decoders.api import DecoderError, Sampling
 from decoders.compose import check_keywords, resolve
 from decoders.documents import CONFIG, read_object
-from decoders.kinds import fitted, hints_of
+from decoders.kinds import hints_of, validate
 from decoders.training.drafter import LossConfig
 
 WRONG: dict[type, tuple[Any, ...]] = {
@@ -67,7 +67,7 @@ def test_no_setting_takes_another_kind_or_a_value_beyond_its_range() -> None:
             for value in wrong(allowed) + too_much:
                 judged += 1
                 with pytest.raises((ConfigError, DecoderError), match=name):
-                    fitted("", vars(one) | {name: value}, type(one))
+                    validate("", vars(one) | {name: value}, type(one))
                     pytest.fail(f"{type(one).__name__}.{name} takes {value!r}")
     assert judged > 500
 

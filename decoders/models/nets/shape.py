@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.kinds import NotNegative, Positive, Within, require
+from decoders.kinds import NotNegative, Positive, Within, validate_fields
 
 Size = Annotated[int, Within(1, 2**24)]
 OVERRUN = 64  # rotary rows past the last code, for tree nodes beyond the image's end
@@ -50,7 +50,7 @@ class TransformerConfig:
     pads: Literal["masked", "released"] = "masked"
 
     def __post_init__(self) -> None:
-        require(self, "the model's ")
+        validate_fields(self, "the model's ")
         if self.width % self.heads or (self.width // self.heads) % 4:
             raise DecoderError(
                 f"width {self.width} over {self.heads} heads must be a multiple of 4"

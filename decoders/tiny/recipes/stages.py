@@ -23,7 +23,7 @@ from torch import nn
 
 from decoders.api import DecoderError, Sampling
 from decoders.errors import unknown
-from decoders.kinds import Amount, Seed, fitted, require
+from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.weights import read_json, write_tensors
 from decoders.models.nets.grouped import Grouped, GroupedConfig
 from decoders.models.nets.transformer import Transformer, cast
@@ -55,7 +55,7 @@ class Recipe:
     steps: Amount | None = None
 
     def __post_init__(self) -> None:
-        require(self, "")
+        validate_fields(self, "")
         for name in ("work", "weights"):
             object.__setattr__(self, name, Path(getattr(self, name)))
 
@@ -64,7 +64,7 @@ class Recipe:
         given = self.train[name] | {"seed": self.seed}
         if self.steps is not None:
             given |= {"steps": self.steps, "budget_seconds": None}
-        config: TrainConfig = fitted(f"train.{name}", given, TrainConfig)
+        config: TrainConfig = validate(f"train.{name}", given, TrainConfig)
         return config
 
     def card(self) -> dict[str, Any]:
@@ -155,8 +155,8 @@ def _about(figures: dict[str, Any]) -> dict[str, Any]:
 def _drafter(name: str, settings: Mapping[str, Any], recipe: Recipe) -> None:
     """EAGLE, or EAGLE-3, which begins as the written EAGLE."""
     config, second = recipe.config(name), name == "eagle3"
-    loss = fitted(f"drafters.{name}.loss", settings["loss"], LossConfig)
-    states = fitted(f"drafters.{name}.data", settings["data"], DataConfig)
+    loss = validate(f"drafters.{name}.loss", settings["loss"], LossConfig)
+    states = validate(f"drafters.{name}.data", settings["data"], DataConfig)
     dtype = str(fast_dtype(torch.device("cpu"))).removeprefix("torch.")
     model = load("cpu", dtype, str(recipe.weights), drafters=False)
     if second:
