@@ -83,14 +83,14 @@ def decode(
     Raises what a run raises: ConfigError with the nearest names, PromptError, DecoderError.
     """
     require_unforked()  # a forked child may have a lock that nobody opens
-    asked = Prompt("given", prompt)
-    check([asked], "decode")
+    one = Prompt("given", prompt)
+    check([one], "decode")
     where = "cuda" if torch.cuda.is_available() else "cpu"
     words = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
     with ONE_AT_A_TIME:
         loaded, built, name = _built(f"decoders=[{decoder}]", *words)
         meter = Meter(loaded.device)
-        generation, images = generate(loaded, built, [asked.text], seed, meter)
+        generation, images = generate(loaded, built, [one.text], seed, meter)
     image = None if images is None else picture_of(images[0])
     codes, seconds = generation.codes[0], meter.seconds["total"]
     return Decoded(name, prompt, codes, image, generation.trace, seconds)

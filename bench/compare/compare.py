@@ -28,7 +28,6 @@ from bench.report.table import Column
 from decoders.kinds import Within
 
 RUNS = Path("results/runs")
-NAMED = 3  # papers in a line
 DIGITS = {"clip": 2, "precision": 3, "recall": 3, "image_reward": 4}
 LEGEND = """reproduced: the published figure lies in our 95 % interval, or within the tolerance
 *: the source leaves something unstated, and the verdict assumes it (compare.csv)
@@ -102,18 +101,11 @@ def _digits(one: Comparison) -> int:
     return DIGITS.get(one.metric, 2)
 
 
-def _measured(one: Comparison) -> str:
-    """`1.45 [1.40, 1.51]`, a dash where nothing was measured."""
-    if one.figure.lo == one.figure.hi:
-        return table.number(one.figure.value, _digits(one))
-    return table.interval(one.figure, _digits(one))
-
-
 COLUMNS = (
     Column("published row", _published_row, words=True),
     Column("figure", lambda one: one.label, words=True),
     Column("published", lambda one: table.number(one.published, _digits(one))),
-    Column("measured", _measured),
+    Column("measured", lambda one: table.interval(one.figure, _digits(one))),
     Column("difference", lambda one: f"{one.difference:+z.{_digits(one)}f}"),
     # An asterisk marks a verdict that rests on what the source does not state.
     Column("verdict", lambda one: f"{one.verdict}{'*' * bool(one.assumed)}", words=True),
@@ -131,18 +123,10 @@ def terminal(run: RunData, every: Sequence[Comparison]) -> str:
     for one in every:
         if one.obstacles:
             groups.setdefault(one.obstacles[0], []).append(one)
-    lines += [
-        f"not comparable, {len(group)} figure{'s' * (len(group) > 1)} of {_papers(group)}: {why}"
-        for why, group in sorted(groups.items(), key=lambda item: -len(item[1]))
-    ]
+    for why, group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        papers = ", ".join(dict.fromkeys(one.row.paper for one in group))
+        lines.append(f"not comparable, {len(group)} of {papers}: {why}")
     return "\n".join(lines)
-
-
-def _papers(items: Sequence[Comparison]) -> str:
-    """`VVS, LANTERN and 2 more papers`."""
-    papers = [*dict.fromkeys(item.row.paper for item in items)]
-    more = len(papers) - NAMED
-    return ", ".join(papers[:NAMED]) + (f" and {more} more paper{'s' * (more > 1)}" * (more > 0))
 
 
 def _csv_row(one: Comparison) -> dict[str, object]:

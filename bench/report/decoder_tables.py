@@ -56,10 +56,7 @@ def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]
         mark = run.mark(entry)
         if run.unmeasured(entry):
             return mark
-        if entry.role is Role.BASELINE and not math.isnan(entry.number("speedup")):
-            text = f"{entry.number('speedup'):.2f}"
-        else:
-            text = _with_interval(entry, "speedup", 2, section.speed_is_noise(entry))
+        text = _with_interval(entry, "speedup", 2, section.speed_is_noise(entry))
         eager = run.eager(entry)
         return " ".join(filter(None, [text, mark, eager and f"({eager})"]))
 

@@ -40,13 +40,6 @@ def figures(run: RunData) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def speed_of(entry: Entry) -> Interval:
-    """Its speed-up; AR's is 1 without an interval."""
-    if entry.role is Role.BASELINE:
-        return Interval(entry.number("speedup"), math.nan, math.nan)
-    return entry.interval("speedup")
-
-
 def quality_of(entry: Entry, column: str) -> Interval:
     """Its figure. AR is at no distance from its own distribution; what an exact decoder has of one
     is rounding."""
@@ -58,7 +51,7 @@ def quality_of(entry: Entry, column: str) -> Interval:
 def by_rank(entries: Sequence[Entry], column: str) -> list[Entry]:
     """First AR and the decoders that no other one beats in speed and in quality."""
     sign = -1 if column == TV else 1
-    at = {e.name: (speed_of(e).value, sign * quality_of(e, column).value) for e in entries}
+    at = {e.name: (e.number("speedup"), sign * quality_of(e, column).value) for e in entries}
 
     def beaten(entry: Entry) -> bool:
         one = at[entry.name]
@@ -80,7 +73,7 @@ def against(run: RunData, column: str) -> Plot | None:
         handles.append(Patch(**BAND, label="AR under one more seed"))
     for section in run.sections:
         ok = [e for e in section.decoders if not e.failed]
-        ok = [e for e in ok if math.isfinite(speed_of(e).value + quality_of(e, column).value)]
+        ok = [e for e in ok if math.isfinite(e.number("speedup") + quality_of(e, column).value)]
         if all(e.role is Role.BASELINE or (column == TV and e.exact) for e in ok):
             continue  # all lie on one line
         panels.append(Panel(section.title, 3.2, partial(_against, section, ok, column, colors)))
@@ -106,13 +99,15 @@ def _against(
         axes.axvspan(seeds.lo, seeds.hi, **BAND)
     axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
     for entry in entries:
-        style.point(axes, entry, colors[entry.name], quality_of(entry, column), speed_of(entry))
+        style.point(
+            axes, entry, colors[entry.name], quality_of(entry, column), entry.interval("speedup")
+        )
     label = "output TV, lower" if column == TV else f"{section.clip_name}, higher"
     axes.set(xlabel=f"{label} is better", ylabel="speed-up over AR")
     axes.grid(visible=True)
     axes.margins(0.08, 0.1)
     return {
-        e.name: (quality_of(e, column).value, speed_of(e).value) for e in by_rank(entries, column)
+        e.name: (quality_of(e, column).value, e.number("speedup")) for e in by_rank(entries, column)
     }
 
 

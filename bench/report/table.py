@@ -72,9 +72,10 @@ def number(value: float, digits: int | None = None) -> str:
 
 
 def interval(value: Interval, digits: int) -> str:
-    """`1.23 [1.20, 1.26]`, without bounds where they are unknown; a dash for NaN."""
+    """`1.23 [1.20, 1.26]`, without bounds where they are unknown or nothing varies; a dash for
+    NaN."""
     text = number(value.value, digits)
-    if math.isfinite(value.value) and math.isfinite(value.lo) and math.isfinite(value.hi):
+    if math.isfinite(value.value) and -math.inf < value.lo < value.hi < math.inf:
         text += f" [{number(value.lo, digits)}, {number(value.hi, digits)}]"
     return text
 

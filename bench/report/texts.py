@@ -25,13 +25,7 @@ def terminal(report: Report) -> str:
     for block in report.blocks:
         if block.name == "details":
             continue
-        notes = _filled(block.notes)
-        if block.name == "table":
-            parts += [*map(terminal_table, block.tables)]
-            parts.append(f"How to read it\n{notes}")
-        else:
-            parts.append(f"{block.title}\n{notes}")
-            parts += map(terminal_table, block.tables)
+        parts += [block.title, *map(terminal_table, block.tables), _filled(block.notes)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
