@@ -125,7 +125,8 @@ def terminal(run: RunData, every: Sequence[Comparison]) -> str:
             groups.setdefault(one.obstacles[0], []).append(one)
     for why, group in sorted(groups.items(), key=lambda item: -len(item[1])):
         papers = ", ".join(dict.fromkeys(one.row.paper for one in group))
-        lines.append(f"not comparable, {len(group)} of {papers}: {why}")
+        figures = f"{len(group)} figure{'s' * (len(group) > 1)}"
+        lines.append(f"not comparable, {figures} of {papers}: {why}")
     return "\n".join(lines)
 
 

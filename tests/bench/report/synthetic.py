@@ -120,7 +120,8 @@ def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
         return line
     base = next(d for d in DECODERS if d.temperature == made.temperature)
     speed, moved = base.seconds / made.seconds, np.concatenate([r["tv_shift"] for r in rows])
-    line |= ends("speedup", speed, speed * 0.035, speed * 0.035)
+    reach = 0.035 * speed if made.depth else 0.0  # AR's own is 1 by definition
+    line |= ends("speedup", speed, reach, reach)
     line |= ends("fid", made.fid, 0.45, 0.5) | ends("fid_debiased", made.fid - 3, 0.45, 0.5)
     line |= ends("kid", 0.0021, 0.0009, 0.0009) | ends("clip", made.clip, 0.12, 0.13)
     line |= ends("tv_output", made.output_tv, 0.01, 0.01)
