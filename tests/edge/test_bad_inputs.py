@@ -151,7 +151,7 @@ FILES = [
     Bad("report of another seed", [*REPORT, "seed=5"], "another configuration", study()),
     Bad("report of older rows", REPORT, "schema version 1", study(schema_version=1)),
     Bad("report of no run", REPORT, "holds no run", file("run/a.txt")),
-    Bad("report of no folder", REPORT, "does not exist"),
+    Bad("report of no folder", REPORT, "holds no run"),
     Bad("report of a damaged study.json", REPORT, "damaged", file("run/study.json", '{"con')),
     Bad("out is not empty", [*REPORT, "out={tmp}/mine"], "not empty", file("mine/thesis.tex")),
     Bad("a search path that is not there", [*LOAD, "hydra.searchpath=[file://{tmp}/nowhere]"],
