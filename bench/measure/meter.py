@@ -35,8 +35,9 @@ def now() -> str:
 
 
 class Meter:
-    """Measures calls on one device. Of the last call: started: when it began; seconds, loads: of
-    its parts, by name; peak_mb: its peak memory in megabytes (1e6 bytes).
+    """Measures calls on one device. Of the last call: started: when it began; seconds: of its
+    parts, by name; load: of the processors during its decoding; peak_mb: its peak memory in
+    megabytes (1e6 bytes).
 
     busy: `latency.busy`; recorded: whether steps are recorded.
     """
@@ -46,7 +47,7 @@ class Meter:
         self.on_gpu = device.type == "cuda"
         self.started, self.peak_mb = "", math.nan
         self.seconds: dict[str, float] = {}
-        self.loads: dict[str, Load] = {}
+        self.load = Load(math.nan, math.nan, math.nan, False)
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -66,11 +67,18 @@ class Meter:
     def time(self, part: str) -> Iterator[None]:
         """Times a part of a call. Where it raises, nothing is recorded."""
         self._synchronise()
-        before, began = read(), perf_counter()
+        began = perf_counter()
         yield
         self._synchronise()
         self.seconds[part] = perf_counter() - began
-        self.loads[part] = between(before, read(), self.busy, one_core=self.on_gpu)
+
+    @contextmanager
+    def time_decoding(self) -> Iterator[None]:
+        """Times the part `total`, prefill and decoding, and reads the processors around it."""
+        before = read()
+        with self.time("total"):
+            yield
+        self.load = between(before, read(), self.busy, one_core=self.on_gpu)
 
     def _synchronise(self) -> None:
         """Waits for the device's queued work; a CPU has none."""

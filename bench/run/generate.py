@@ -94,7 +94,7 @@ def generate(
     with meter.call():
         with meter.time("text"):
             text = model.text.encode(prompts)
-        with meter.time("total"):
+        with meter.time_decoding():
             generation = decoder.generate(text, noise, pairs=pairs, **more)
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
@@ -171,7 +171,7 @@ def to_records(
     seconds_batch says how long the call took. Raises MetricError where the trace contradicts
     itself.
     """
-    trace, load = generation.trace, meter.loads["total"]
+    trace, load = generation.trace, meter.load
     # A recorded step is one launch: its phases are not known, only `step`.
     unknown = math.nan if "step" in trace.seconds else 0.0
     seconds = {"prefill": 0.0, **dict.fromkeys(("draft", "forward", "accept"), unknown)}

@@ -42,7 +42,7 @@ class Machine:
         return self.at
 
     def read(self) -> Reading:
-        """Between two of these, before and after a part of a call, lies a second."""
+        """Between two of these, before and after the decoding, lies a second."""
         self.passes(1.0)
         return Reading(self.at, 0.0, self.busy, 0.0, 2)
 
