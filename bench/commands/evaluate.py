@@ -197,10 +197,17 @@ def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[st
 
 
 def parse(words: Sequence[str]) -> EvaluateConfig:
-    """The settings, in which a folder without a key is `images`. Raises ConfigError, DecoderError
-    where there is none."""
+    """The settings, in which a folder without a key is `images`. Raises ConfigError where there is
+    none or more than one, DecoderError on a value of another kind."""
     places, rest = folders(words)
-    return settings(EvaluateConfig, [*rest, *(f"images={place}" for place in places)])
+    rest += [f"images={place}" for place in places]
+    count = sum(word.startswith("images=") for word in rest)
+    if count != 1:
+        raise ConfigError(
+            f"expected one folder of images, found {count}; write `python -m bench evaluate DIR`, "
+            "which `python -m bench evaluate --help` explains"
+        )
+    return settings(EvaluateConfig, rest)
 
 
 def device_of(name: str) -> str:

@@ -10,6 +10,7 @@ import csv
 import logging
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -260,7 +261,8 @@ def fast_dtype(device: torch.device) -> torch.dtype:
 
 
 def mixed(device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast to `fast_dtype`."""
+    """Autocast to `fast_dtype`. Norms keep their float32 weights, of which torch warns once."""
+    warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
     return torch.autocast(device.type, torch.bfloat16, fast_dtype(device) == torch.bfloat16)
 
 
