@@ -36,7 +36,7 @@ FEW = (
 def make(config: StudyConfig, folder: Path) -> list[str]:
     """Writes the stand-ins; returns the words of a dry run. Raises ConfigError where the model has
     none, FolderError where the folder is not empty."""
-    from tests.decoders.models.made import FAMILIES
+    from tests.decoders.models.random_checkpoints import FAMILIES
 
     if embedded(config.model):
         raise ConfigError(
@@ -86,7 +86,7 @@ def _metrics(config: StudyConfig, folder: Path) -> list[str]:
     keys, _ = metric_weights(config)
     if not keys:
         return []
-    from tests.metrics.made import write_all
+    from tests.metrics.small_weights import write_all
 
     write_all(folder / "metrics", keys)
     _reference(folder / "reference")

@@ -11,7 +11,7 @@ import metrics.fid as module
 from metrics import MetricError
 from metrics.fid import Moments, fid_interval, kid, precision_recall
 
-from .made import fid
+from .small_weights import fid
 
 
 def draw(count: int, seed: int, shift: float = 0.0, scale: float = 1.0, dims: int = 12):

@@ -15,7 +15,7 @@ from metrics.images import ImageSet, image_files, to_pil
 from metrics.official.checkpoint import FILES, locate
 from metrics.official.networks import InceptionFeatures, OpenClip, Vgg16Features
 
-from .made import clip_file, of, small_kind, write
+from .small_weights import clip_file, of, small_kind, write
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 

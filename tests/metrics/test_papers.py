@@ -10,7 +10,7 @@ from metrics.images import ImageSet, features_of, image_files
 from metrics.official.papers import METRICS, Evaluation
 from metrics.preparations import centre_crop
 
-from .made import Tiles, clip_file, fid, small
+from .small_weights import Tiles, clip_file, fid, small
 
 
 def draw(folder, count, seed, size=(40, 30)):

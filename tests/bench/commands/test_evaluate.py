@@ -19,7 +19,7 @@ from bench.run.runner import run_study
 from decoders.tiny.scenes import scene_batch
 from metrics import MetricError
 from metrics.images import image_files, to_pil
-from tests.metrics.made import clip_file, small
+from tests.metrics.small_weights import clip_file, small
 
 
 def draw(folder: Path, split: str, count: int) -> list[str]:

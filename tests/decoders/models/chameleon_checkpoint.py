@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.pictures import CHAMELEON
-from tests.decoders.models.made import chameleon as made
+from tests.decoders.models.random_checkpoints import chameleon as checkpoints
 
 CODES, WIDTH, HEADS, GRID, PREFIX = 16, 32, 4, 4, 24
 DIM = 8  # of the codebook
@@ -22,30 +22,30 @@ WORDS = SENTENCE.split(" ")
 
 
 def vocabulary() -> dict[str, int]:
-    return made.vocabulary(CODES, WORDS, (2,))
+    return checkpoints.vocabulary(CODES, WORDS, (2,))
 
 
 def token_of(code: int) -> int:
     """The token of a code; of CODES: the row end's."""
     names = vocabulary()
-    return names["<reserved08799>" if code == CODES else f"IMGIMG{made.letters(code)}Z"]
+    return names["<reserved08799>" if code == CODES else f"IMGIMG{checkpoints.letters(code)}Z"]
 
 
 def write_tokenizer(path: Path) -> None:
-    made.write_tokenizer(path, vocabulary())
+    checkpoints.write_tokenizer(path, vocabulary())
 
 
 def hf_model() -> Any:
     """transformers' Chameleon with random weights, distributions far from uniform."""
     settings = {"vocab_size": 80, "hidden_size": WIDTH, "intermediate_size": 48}
-    return made.hf_model(vocabulary(), settings, GRID, CODES)
+    return checkpoints.hf_model(vocabulary(), settings, GRID, CODES)
 
 
 def decoder_tensors() -> dict[str, torch.Tensor]:
     """The VQGAN's decoder under taming's names."""
     shape = VQConfig(codes=CODES, dim=DIM, channels=32, ch_mult=(1, 2), res_blocks=1, z_channels=12,
                      grid=GRID, l2_norm=False, group_width=1, attention=False)  # fmt: skip
-    named = made.randomise(LlamaGenVQ(shape), 1).state_dict().items()
+    named = checkpoints.randomise(LlamaGenVQ(shape), 1).state_dict().items()
     return {CHAMELEON.name(name, 2): x for name, x in named if name.startswith("decoder.")}
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.decoders.models import chameleon_checkpoint as C
-from tests.decoders.models.made.chameleon import published_drafter
+from tests.decoders.models.random_checkpoints.chameleon import published_drafter
 
 
 @pytest.fixture(scope="session")

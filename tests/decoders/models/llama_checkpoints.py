@@ -7,8 +7,8 @@ import torch
 
 from decoders.models.janus import TEMPLATE
 from tests.decoders.models import chameleon_checkpoint as C
-from tests.decoders.models.made import simplear as S
-from tests.decoders.models.made.chameleon import randomise, write_tokenizer
+from tests.decoders.models.random_checkpoints import simplear as S
+from tests.decoders.models.random_checkpoints.chameleon import randomise, write_tokenizer
 
 WIDTH, HEADS, PREFIX = 32, 4, 64
 CODES = {"janus": 24, "emu3": 16, "anole": C.CODES, "lumina": C.CODES, "simplear": S.CODES}

@@ -8,23 +8,23 @@ from functools import cache, partial
 
 import torch
 
-from tests.decoders.models.made import llamagen as made
+from tests.decoders.models.random_checkpoints import llamagen as checkpoints
 
 WIDTH, LAYERS, HEADS, FFN, VOCAB, GRID, PREFIX, TEXT = 32, 2, 2, 48, 24, 4, 6, 12
-SIZES = made.Sizes(WIDTH, LAYERS, HEADS, FFN, VOCAB, GRID, PREFIX, TEXT)
+SIZES = checkpoints.Sizes(WIDTH, LAYERS, HEADS, FFN, VOCAB, GRID, PREFIX, TEXT)
 
 
 def original_llamagen(classes: int | None = None) -> dict[str, torch.Tensor]:
-    return made.original(SIZES, classes)
+    return checkpoints.original(SIZES, classes)
 
 
 def hub_names(original: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return made.hub_names(original, LAYERS)
+    return checkpoints.hub_names(original, LAYERS)
 
 
-write_hub = partial(made.write_target, sizes=SIZES)
-write_drafter = partial(made.write_drafter, sizes=SIZES)
-drafter_tensors = partial(made.drafter_tensors, SIZES)
+write_hub = partial(checkpoints.write_target, sizes=SIZES)
+write_drafter = partial(checkpoints.write_drafter, sizes=SIZES)
+drafter_tensors = partial(checkpoints.drafter_tensors, SIZES)
 
 
 # ---- references in float64 ----------------------------------------------------------------------

@@ -28,7 +28,7 @@ from decoders.verify.lantern import Lantern, LanternPP
 from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.compositions import prefilled
 from tests.decoders.models import chameleon_checkpoint as C
-from tests.decoders.models.made.chameleon import published_drafter as published
+from tests.decoders.models.random_checkpoints.chameleon import published_drafter as published
 
 PROMPTS = ["a red fox", "a fox in the snow", "snow"]
 LOADERS = {False: load_anole, True: load_lumina}

@@ -10,7 +10,7 @@ from decoders.api import DecoderError
 from decoders.models import chameleon, emu3, janus, simplear
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L
-from tests.decoders.models.made import simplear as S
+from tests.decoders.models.random_checkpoints import simplear as S
 
 PROMPTS = ["a red fox", "snow"]
 LOADERS: dict[str, Any] = {

@@ -19,7 +19,7 @@ from decoders.propose.drafters.eagle import Eagle, net_of
 from tests.decoders.compositions import LOOP, SPECS, TREES, prefilled
 from tests.decoders.models import released as R
 from tests.decoders.models.chameleon_checkpoint import our_states
-from tests.decoders.models.made.chameleon import randomise
+from tests.decoders.models.random_checkpoints.chameleon import randomise
 
 VALID = [False, False, True, True, True, True]
 CODES = [3, 17, 0, 9, 23, 5, 5]

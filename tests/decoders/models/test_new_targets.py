@@ -24,8 +24,8 @@ from decoders.noise import Noise
 from tests.decoders.compositions import Traced
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L
-from tests.decoders.models.made import simplear as S
-from tests.decoders.models.made.chameleon import SHARP, randomise, write_tokenizer
+from tests.decoders.models.random_checkpoints import simplear as S
+from tests.decoders.models.random_checkpoints.chameleon import SHARP, randomise, write_tokenizer
 
 PROMPTS = ["a red fox", "snow"]
 GRID, PREFIX, CODES = 4, 64, 16

@@ -12,7 +12,7 @@ from decoders.api import DecoderError
 from decoders.models.loading.checkpoint import open_checkpoint
 from decoders.models.loading.weights import load_into, read_state, require_weights, write_tensors
 from decoders.models.text.t5 import T5Encoder
-from tests.decoders.models.made.t5 import save_t5
+from tests.decoders.models.random_checkpoints.t5 import save_t5
 
 
 def test_weights_come_back_and_damaged_ones_do_not(tmp_path):

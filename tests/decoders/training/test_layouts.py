@@ -34,7 +34,7 @@ from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.compositions import prefilled
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import released as R
-from tests.decoders.models.made.t5 import save_t5
+from tests.decoders.models.random_checkpoints.t5 import save_t5
 
 GREEDY = Sampling(temperature=0, cfg=2.0)
 LOSS = LossConfig(guided=True, cfg=2.0, soft=1.0, noise=0.0, rollout=3, roots=6)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.decoders.models.made.chameleon import SHARP, randomise, write_tokenizer
+from tests.decoders.models.random_checkpoints.chameleon import SHARP, randomise, write_tokenizer
 
 SPECIAL = ("<unk>", "<|t2i|>", "<|soi|>")
 LEVELS = (4, 3, 2)

@@ -180,7 +180,7 @@ def write_vq(path: Path, codes: int, channels: int = 32) -> Path:
 def stand_in(folder: Path, settings: Mapping[str, Any], words: Sequence[str]) -> dict[str, str]:
     """All parts of a LlamaGen model in a folder. settings: those of the model, whose grid is kept;
     words: of its captions. Returns the settings that name what was written."""
-    from tests.decoders.models.made.t5 import write_t5
+    from tests.decoders.models.random_checkpoints.t5 import write_t5
 
     sizes = Sizes(grid=int(settings.get("grid") or Sizes.grid))
     return {

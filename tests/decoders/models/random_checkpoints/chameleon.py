@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decoders.models.chameleon import BLOCK, DOWN, SIZE
-from tests.decoders.models.made.llamagen import random_vq
+from tests.decoders.models.random_checkpoints.llamagen import random_vq
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 CONTROL = ("<eoss>", "<racm3:break>", "<reserved08706>", "<image>", "<reserved08799>")
