@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from decoders.errors import DecoderError, unknown
-from decoders.kinds import Amount, Positive, Within, entries
+from decoders.kinds import Amount, Positive, Within, validate_entries
 
 MOST_BYTES = 1 << 30  # COCO's largest caption file has 92 MB
 MOST_CHARACTERS = 10_000  # of one field; a text encoder reads a few hundred
@@ -100,13 +100,13 @@ def placeholder(head: bytes, size: int) -> str:
 # ---- JSON ---------------------------------------------------------------------------------------
 
 
-def read_object(path: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The object that a JSON file holds; `known`: what certain keys must be, where they are there.
+def read_object(path: Path, kinds: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The object that a JSON file holds; `kinds`: what certain keys must be, where they are there.
     A null under one of them means not given. Raises DecoderError."""
-    found = parse_json(read_text(path), str(path))
-    if not isinstance(found, dict):
-        raise DecoderError(f"{path} must hold an object, found {type(found).__name__}")
-    return entries(found, known or {}, str(path))
+    value = parse_json(read_text(path), str(path))
+    if not isinstance(value, dict):
+        raise DecoderError(f"{path} must hold an object, found {type(value).__name__}")
+    return validate_entries(value, kinds or {}, str(path))
 
 
 def parse_json(text: str, source: str) -> Any:

@@ -133,13 +133,13 @@ def _refusal(value: Any, error: ValidationError) -> str:
     placed = [(*_place(value, one["loc"]), one) for one in error.errors(include_url=False)]
     deepest = max(depth for _, depth, _ in placed)
     inner = [(place, one) for place, depth, one in placed if depth == deepest]
-    place, found = inner[0][0], inner[0][1]["input"]
+    place, wrong = inner[0][0], inner[0][1]["input"]
     expected = " or ".join(dict.fromkeys(_plain(one["msg"]) for _, one in inner))
-    hint = did_you_mean(found, re.findall("'([^']+)'", expected)) if isinstance(found, str) else ""
+    hint = did_you_mean(wrong, re.findall("'([^']+)'", expected)) if isinstance(wrong, str) else ""
     setting = place.replace(".", "").isidentifier()
-    if expected == "a string" and isinstance(found, int | float) and setting:  # as in run_dir=2026
-        hint = f"; a text that looks like a number is quoted twice: '{place}=\"{found}\"'"
-    return f"{place} must be {expected}, found {_short(found)} ({type(found).__name__}){hint}"
+    if expected == "a string" and isinstance(wrong, int | float) and setting:  # as in run_dir=2026
+        hint = f"; a text that looks like a number is quoted twice: '{place}=\"{wrong}\"'"
+    return f"{place} must be {expected}, found {_short(wrong)} ({type(wrong).__name__}){hint}"
 
 
 def _plain(message: str) -> str:
@@ -197,11 +197,13 @@ def validate_fields(config: Any, where: str) -> None:
         validate(f"{where}{name}", getattr(config, name), hint)
 
 
-def entries(found: Mapping[str, Any], known: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """An object of a file whose keys are others' to name: those in `known` are checked (null means
+def validate_entries(
+    values: Mapping[str, Any], kinds: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """An object of a file whose keys are others' to name: those in `kinds` are checked (null means
     not given), the rest is passed on. Raises DecoderError."""
-    given = {key: value for key, value in found.items() if value is not None or key not in known}
     return {
-        key: validate(f"{where}: {key}", value, known[key]) if key in known else value
-        for key, value in given.items()
+        key: validate(f"{where}: {key}", value, kinds[key]) if key in kinds else value
+        for key, value in values.items()
+        if value is not None or key not in kinds
     }

@@ -148,13 +148,13 @@ def _entries(
     override that no entry has is an error."""
     unused = {str(o.input_line) for either in words.entry for o in either}
     entries: list[DecoderEntry] = []
-    known: set[str] = set()
+    settable: set[str] = set()
     for item in chosen:
         first_words = [f"decoder={item.decoder}", *item.overrides, *words.searchpath]
         done: list[list[str]] = []  # what of the combinations applied to this entry
         for combination in itertools.product(*words.entry):
             base, entry_words, options = _with_options(first_words, combination)
-            known |= set(dotted(plain(base)))
+            settable |= set(dotted(plain(base)))
             settings = [o for o in combination if o.key_or_group not in PARTS and _applies(base, o)]
             fits = [str(o.input_line) for o in (*options, *settings)]
             unused.difference_update(fits)
@@ -181,8 +181,8 @@ def _entries(
         names = ", ".join(map(repr, sorted(keys if len(keys) < len(unused) else unused)))
         if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
             raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
-        near = {key for key in known if key.startswith(f"{part}.") and "_target_" not in key}
-        hint = options_with(first) or did_you_mean(first, near or known)
+        near = {key for key in settable if key.startswith(f"{part}.") and "_target_" not in key}
+        hint = options_with(first) or did_you_mean(first, near or settable)
         raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
     return tuple(entries)
 

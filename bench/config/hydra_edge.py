@@ -142,8 +142,8 @@ def _composition(name: str, message: str) -> str:
         return message
     key = match[1]
     base = ["decoder=ar"] if name == "entry" else []
-    known: Any = OmegaConf.to_container(compose(name, overrides=[*base, *WITHOUT_THEM]))
-    hint = options_with(key) or did_you_mean(key, [*dotted(known), *PARTS])
+    settings: Any = OmegaConf.to_container(compose(name, overrides=[*base, *WITHOUT_THEM]))
+    hint = options_with(key) or did_you_mean(key, [*dotted(settings), *PARTS])
     return f"unknown setting {key!r}{hint} (`python -m bench list settings` shows all)"
 
 

@@ -122,10 +122,10 @@ def _verdict(
     if base is None:
         return UNKNOWN, "no baseline at its temperature and guidance"
     for decoder in (name, base):
-        own = rows[rows.decoder == decoder]
-        if why := busy(own) or below_floor(decoder, lines or {}):
+        its_rows = rows[rows.decoder == decoder]
+        if why := busy(its_rows) or below_floor(decoder, lines or {}):
             return UNMEASURED, why
-        if (steps := latency_rows(own)).empty:
+        if (steps := latency_rows(its_rows)).empty:
             return UNKNOWN, f"no image of {decoder} was timed"
     if lines is None:
         return UNKNOWN, "floors come at the end of a run, and there is no roofline.csv yet"
@@ -135,7 +135,7 @@ def _verdict(
         return UNKNOWN, line.get("note") or f"{base} was not timed step by step"
     quick = (steps.device == "cpu").all() and _ran(steps, "forward", "compiled")
     limit = min(limits.factor, limits.cpu) if quick else limits.factor
-    times = f"{over:.1f} times its floor of {floor:.3g} ms"
+    times = f"{over:.1f} times its floor of {floor:,.3g} ms"
     reason = f"in a quiet moment a step of {base} takes {times}"
     return (UNFAIR, f"{reason}, at most {limit:g} are fair") if over > limit else (FAIR, reason)
 

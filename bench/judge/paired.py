@@ -35,7 +35,7 @@ def baselines_of(variants: Sequence[DecoderVariant]) -> dict[str, str | None]:
     """The first baseline with a decoder's temperature and guidance; None: it has none."""
     setting = {one.name: (one.sampling.temperature, one.sampling.cfg) for one in variants}
     first = {setting[one.name]: one.name for one in reversed(variants) if one.entry.baseline}
-    return {name: first.get(own) for name, own in setting.items()}
+    return {name: first.get(key) for name, key in setting.items()}
 
 
 def timings(rows: pd.DataFrame) -> pd.DataFrame:

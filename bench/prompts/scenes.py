@@ -11,12 +11,12 @@ def load(count: int, split: str = "bench", seed: int = 0) -> list[Prompt]:
 
     Two scenes may have the same caption; the later one is skipped, as it would be the same image.
     """
-    found: dict[str, Prompt] = {}
+    by_text: dict[str, Prompt] = {}
     start = 0
-    while len(found) < count:
+    while len(by_text) < count:
         indices = range(start, start + count)
         for index, (text, spec) in zip(indices, scene_captions(split, indices, seed), strict=True):
             category = "one object" if len(spec.objects) == 1 else "two objects"
-            found.setdefault(text, Prompt(f"{split}-{seed}-{index:05d}", text, category))
+            by_text.setdefault(text, Prompt(f"{split}-{seed}-{index:05d}", text, category))
         start += count
-    return list(found.values())
+    return list(by_text.values())

@@ -202,7 +202,7 @@ def require_file(path: Path) -> None:
         )
 
 
-def require_columns(path: Path, wanted: Collection[str], found: list[str]) -> None:
-    lacking = [column for column in wanted if column not in found]
+def require_columns(path: Path, wanted: Collection[str], present: list[str]) -> None:
+    lacking = [column for column in wanted if column not in present]
     if lacking:
         raise FolderError(f"{path} lacks the columns {', '.join(lacking)}; {REMEDY}")

@@ -22,7 +22,7 @@ from decoders.errors import DecoderError
 from decoders.kinds import Amount
 
 STUDY = "study.json"
-KNOWN = {
+KINDS = {
     "schema_version": int, "config_hash": str, "rows": Amount, "forced": list[str],
     "config": dict[str, Any], "machine": dict[str, str],
     "code": dict[str, str], "weights": dict[str, str],
@@ -38,7 +38,7 @@ def read_study(folder: Path) -> dict[str, Any]:
         return {}
     path = folder / STUDY
     try:
-        return read_object(path, KNOWN)
+        return read_object(path, KINDS)
     except DecoderError as error:
         raise FolderError(f"{path} is damaged: {error}; choose another run_dir=") from error
 

@@ -29,7 +29,7 @@ import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.documents import Size
-from decoders.kinds import Amount, Positive, entries, validate
+from decoders.kinds import Amount, Positive, validate, validate_entries
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, require_side, some
 from decoders.models.loading.layouts import Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
@@ -145,7 +145,7 @@ def require_grid(opened: Checkpoint, grid: int) -> None:
         return
     where = f"{opened.path}: config.json: vq_config"
     kinds = {"resolution": Size, "channel_multiplier": list[Amount]}
-    shape = entries(validate(where, vq, dict[str, Any]), kinds, where)
+    shape = validate_entries(validate(where, vq, dict[str, Any]), kinds, where)
     halvings = len(shape.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1
     require_side(opened, "vq_config", shape.get("resolution", 512) >> halvings, grid)
 
