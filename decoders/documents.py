@@ -79,7 +79,7 @@ def placeholder(head: bytes, size: int) -> str:
     bytes; "" for a file that may be real."""
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not head:
-        return f"empty (0 bytes); {FETCH}"
+        return f"empty (0 bytes); write into it what belongs there, or {FETCH}"
     if text.startswith(LFS):
         return (
             f"a Git LFS pointer of {size} bytes, which stands for the file; run `git lfs pull` in "

@@ -54,7 +54,7 @@ def require_own(folder: Path, config: StudyConfig) -> None:
     configuration."""
     if not read_study(folder):
         raise FolderError(
-            f"{folder} holds no run; `python -m bench run` with the same words makes one"
+            f"{folder} holds no run; name the folder of one, or make one by `python -m bench run`"
         )
     require_same(folder, {"config_hash": config.hash, "config": config.measured()})
 
