@@ -135,7 +135,7 @@ def _verdict(
         return UNKNOWN, line.get("note") or f"{base} was not timed step by step"
     quick = (steps.device == "cpu").all() and _ran(steps, "forward", "compiled")
     limit = min(limits.factor, limits.cpu) if quick else limits.factor
-    times = f"{over:.1f} times its floor of {floor:,.3g} ms"
+    times = f"{over:.1f} times its floor of {floors.three_digits(floor)} ms"
     reason = f"in a quiet moment a step of {base} takes {times}"
     return (UNFAIR, f"{reason}, at most {limit:g} are fair") if over > limit else (FAIR, reason)
 

@@ -106,6 +106,8 @@ class Trainer:
         self.net, self.config, self.folder = net, config, folder
         self.settings = config.fixed() | dict(settings or {})
         self.checkpoint = folder / CHECKPOINT
+        # Under autocast norms keep their float32 weights, of which torch warns.
+        warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
         self.optims = optimisers(net, config)
         self.step, self.seconds = 0, 0.0
         self.history: list[dict[str, float]] = []
@@ -261,8 +263,7 @@ def fast_dtype(device: torch.device) -> torch.dtype:
 
 
 def mixed(device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast to `fast_dtype`. Norms keep their float32 weights, of which torch warns once."""
-    warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
+    """Autocast to `fast_dtype`."""
     return torch.autocast(device.type, torch.bfloat16, fast_dtype(device) == torch.bfloat16)
 
 
