@@ -10,6 +10,7 @@ from bench.commands.fetch import on_disk, sources_of
 from bench.config.compose import compose_study
 from bench.data.errors import BenchError
 from tests import stand_ins
+from tests.decoders.propose.test_draft_trees import RELEASED
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,14 +19,16 @@ ROOT = Path(__file__).parents[1]
 def test_paper_studies_compose_with_the_protocol(name):
     config = compose_study([f"study={name}"])
     assert config.name == name and any(e.baseline for e in config.decoders)
+    for tree in (e.spec.tree for e in config.decoders if e.spec.tree is not None):
+        if "choices" in tree.kwargs:
+            assert str(tree.kwargs["choices"]) in RELEASED
+        else:
+            assert tree.kwargs == {"depth": 5, "top_k": 10, "nodes": 58}
     if name == "tiny_table":
         return
     assert (config.latency.prompts, config.quality.images) == (1000, 5000)
     assert config.backend.device == "cuda" and config.prompts.name == "coco"
-    for entry in config.decoders:
-        tree, rule = entry.spec.tree, entry.spec.acceptance
-        if tree is not None and "Dynamic" in tree.target:
-            assert tree.kwargs == {"depth": 5, "top_k": 10, "nodes": 58}
+    for rule in (e.spec.acceptance for e in config.decoders):
         if rule is not None and "delta" in rule.kwargs:
             assert rule.kwargs["k"] == 1000 and 0.05 <= rule.kwargs["delta"] <= 0.4
 

@@ -27,7 +27,6 @@ LANTERN_PP = PartSpec("decoders.verify.lantern.LanternPP", {"k": 3, "lam": 3.0})
 DYNAMIC = PartSpec("decoders.propose.trees.dynamic.Dynamic", {"depth": 3, "top_k": 2, "nodes": 6})
 STATIC = PartSpec("decoders.propose.trees.static.Static", {"choices": "binary_8"})
 CHAIN = PartSpec("decoders.propose.trees.chain.Chain", {"depth": 3})
-TREES = {"chain": CHAIN, "static": STATIC, "dynamic": DYNAMIC}
 MEDUSA = PartSpec("decoders.propose.drafters.medusa.Medusa", {"heads": 3})
 FREE = PartSpec("decoders.propose.drafters.free.Free", {"layers": 1})
 SPECS = {

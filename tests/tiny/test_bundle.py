@@ -10,14 +10,10 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.loops.speculative import Speculative
-from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.tiny import bundle
-from decoders.verify.exact import Exact
-from decoders.verify.token_verifier import TokenVerifier
+from tests.decoders.compositions import drafting, images
 
 PROMPT = "a large smooth red circle on a plain white background"
 
@@ -29,9 +25,8 @@ def model() -> ImageModel:
 
 def test_greedy_eagle2_draws_the_likeliest_code_everywhere(model: ImageModel) -> None:
     sampling = Sampling(temperature=0, cfg=model.sampling.cfg)
-    text, noise = model.text.encode([PROMPT]), Noise.for_prompts(0, [PROMPT], model.target.length)
-    proposer = TreeProposer(Eagle(model), Dynamic(depth=4, top_k=4, nodes=12))
-    fast = Speculative(model, sampling, proposer, TokenVerifier(Exact())).generate(text, noise)
+    text, tree = model.text.encode([PROMPT]), Dynamic(depth=4, top_k=4, nodes=12)
+    fast = images(drafting(model, Eagle(model), tree, sampling=sampling), [PROMPT])
     assert int(fast.trace.target_calls) < 255 / 1.5
     target: Any = model.target
     with_caption, without = (
@@ -41,9 +36,9 @@ def test_greedy_eagle2_draws_the_likeliest_code_everywhere(model: ImageModel) ->
     guided = without + sampling.cfg * (with_caption - without)
     behind = guided.amax(-1) - guided.gather(-1, fast.codes[..., None])[..., 0]
     assert float(behind.max()) < 1e-3
-    images = model.tokenizer.decode(fast.codes)
-    assert images.shape == (1, 3, 64, 64)
-    assert float(images.min()) >= 0 and float(images.max()) <= 1
+    pictures = model.tokenizer.decode(fast.codes)
+    assert pictures.shape == (1, 3, 64, 64)
+    assert float(pictures.min()) >= 0 and float(pictures.max()) <= 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ The codes' tokens are scrambled, so that nothing passes that takes them to be in
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
+from decoders.api import ImageModel
+from decoders.models.chameleon import load_anole, load_lumina
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.pictures import CHAMELEON
 from tests.decoders.models.random_checkpoints import chameleon as checkpoints
@@ -51,15 +54,20 @@ def decoder_tensors() -> dict[str, torch.Tensor]:
 
 def write_checkpoint(folder: Path, model: Any, decoder: bool = True) -> Path:
     """A folder in transformers' layout; decoder: with the VQGAN's, as in Anole's conversion."""
-    model.save_pretrained(folder)
+    checkpoints.write_checkpoint(folder, model, vocabulary())
     if decoder:
-        change_tensors(folder, lambda t: t | hub(decoder_tensors()))
-    write_tokenizer(folder / "tokenizer.json")
+        named = {f"model.vqmodel.{name}": tensor for name, tensor in decoder_tensors().items()}
+        change_tensors(folder, lambda tensors: tensors | named)
     return folder
 
 
-def hub(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {f"model.vqmodel.{name}": tensor for name, tensor in tensors.items()}
+def load(loader: Any, folder: Path, **options: Any) -> ImageModel:
+    shape = {"dtype": "float32", "grid": GRID, "prefix": PREFIX}
+    model: ImageModel = loader(checkpoint=str(folder), **shape | options)
+    return model
+
+
+anole, lumina = partial(load, load_anole), partial(load, load_lumina)
 
 
 def change_tensors(folder: Path, change: Any) -> None:

@@ -11,55 +11,27 @@ from safetensors.torch import load_file, save_file
 from decoders.api import DecoderError, Sampling, guided
 from decoders.distribution import code_logits
 from decoders.loops.autoregressive import Autoregressive
-from decoders.loops.speculative import Speculative
 from decoders.loops.zipar import forced_codes
-from decoders.models.chameleon import load_anole, load_lumina
 from decoders.models.nets.shape import barred_codes
 from decoders.models.nets.transformer import EagleNet
 from decoders.noise import Noise
 from decoders.propose.drafters.common.eagle_checkpoint import load_eagle, save_eagle
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
-from decoders.verify.token_verifier import TokenVerifier
-from tests.decoders.compositions import prefilled
+from tests.decoders.compositions import drafting, prefilled
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models.random_checkpoints.chameleon import published_drafter as published
 
 PROMPTS = ["a red fox", "a fox in the snow", "snow"]
-LOADERS = {False: load_anole, True: load_lumina}
 TREES: dict[str, Any] = {
     "chain": Chain(depth=3),
     "eagle1": Static(choices="binary_8"),
     "eagle2": Dynamic(depth=3, top_k=3, nodes=8),
 }
-
-
-def load(folder, row_end: bool):
-    return LOADERS[row_end](
-        dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX,
-        drafters={"eagle": str(folder / "drafter")},
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("row_end", [False, True])
-@pytest.mark.parametrize("tree", TREES)
-def test_greedy_speculative_codes_equal_ar(folder, row_end, tree):
-    model = load(folder, row_end)
-    sampling = Sampling(temperature=0, cfg=3.0)
-    text = model.text.encode(PROMPTS)
-    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
-    ar = Autoregressive(model, sampling).generate(text, noise)
-    fast = Speculative(
-        model, sampling, TreeProposer(Eagle(model), TREES[tree]), TokenVerifier(Exact())
-    ).generate(text, noise)
-    assert torch.equal(ar.codes, fast.codes)
-    assert len(ar.codes.unique(dim=0)) == 3
-    assert float(fast.trace.target_calls.float().mean()) < model.target.length - 1
 
 
 @pytest.mark.parametrize(
@@ -70,7 +42,7 @@ def test_greedy_speculative_codes_equal_ar(folder, row_end, tree):
     ],
 )  # fmt: skip
 def test_row_ends_stand_in_their_places(folder, tree, rule):
-    model = load(folder, True)
+    model = C.lumina(folder)
     sampling = Sampling(cfg=2.0, top_k=8)
     rules = {
         "exact": Exact(),
@@ -80,9 +52,8 @@ def test_row_ends_stand_in_their_places(folder, tree, rule):
     }
     decoder: Any = Autoregressive(model, sampling)
     if tree in TREES:
-        decoder = Speculative(
-            model, sampling, TreeProposer(Eagle(model), TREES[tree]), TokenVerifier(rules[rule])
-        )
+        eagle = Eagle(model, str(folder / "drafter"))
+        decoder = drafting(model, eagle, TREES[tree], rules[rule], sampling)
     text = model.text.encode(PROMPTS * 4)
     noise = Noise.for_prompts(0, [str(i) for i in range(12)], model.target.length)
     made = decoder.generate(text, noise)
@@ -110,10 +81,10 @@ def test_heads_that_share_one_norm_load_alike(hf, folder, tmp_path):
         }
 
     C.change_tensors(tmp_path / "old", once)
-    new, old = (load(tmp_path / name, False).target.state_dict() for name in ("new", "old"))
+    new, old = (C.anole(tmp_path / name).target.state_dict() for name in ("new", "old"))
     assert new.keys() == old.keys()
     assert all(torch.equal(new[name], old[name]) for name in new)
-    other = load(folder, False).target.layers[0].attention.qk_norm.weight
+    other = C.anole(folder).target.layers[0].attention.qk_norm.weight
     assert not torch.equal(other[0], other[1])  # by head, where they are given by head
 
 
@@ -136,7 +107,7 @@ CODES = [3, 9, 0]
 
 @pytest.fixture(scope="module")
 def lumina(folder):
-    return load(folder, True)
+    return C.lumina(folder)
 
 
 def write(folder, tensors: dict[str, torch.Tensor], pickled: bool = True, **config: Any) -> str:

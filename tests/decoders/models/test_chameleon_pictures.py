@@ -1,13 +1,10 @@
 """Chameleon's VQGAN in both layouts, and its codebook with a row end."""
 
-from functools import partial
-
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from decoders.api import DecoderError
-from decoders.models.chameleon import load_anole, load_lumina
 from decoders.models.vq.pictures import CHAMELEON, shape_of
 from decoders.verify.lantern import neighbour_table
 from tests.decoders.models import chameleon_checkpoint as C
@@ -25,13 +22,6 @@ def write_vqgan(path, hf):
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"state_dict": C.vqgan_tensors(hf)}, path)
     return path
-
-
-def anole(folder, load=load_anole, **options):
-    return load(dtype="float32", checkpoint=str(folder), grid=C.GRID, prefix=C.PREFIX, **options)
-
-
-lumina = partial(anole, load=load_lumina)
 
 
 def some_codes(batch: int = 2) -> torch.Tensor:
@@ -65,7 +55,7 @@ MODELS = ("another checkpoint", "alone")
 @pytest.mark.parametrize("where", ["inside", *FILES, *MODELS])
 def test_pictures_agree_with_transformers(hf, folder, bare, tmp_path, where):
     checkpoint, tokenizer = layouts(where, hf, folder, bare, tmp_path)
-    model = anole(checkpoint, tokenizer=tokenizer)
+    model = C.anole(checkpoint, tokenizer=tokenizer)
     codes = some_codes()
     ours = model.tokenizer.decode(codes)
     assert model.draws and ours.dtype == torch.float32
@@ -80,17 +70,17 @@ def test_codes_of_pictures_agree_with_transformers(hf, folder):
     with torch.inference_mode():
         theirs = hf.model.vqmodel.encode(images * 2 - 1).image_tokens.view(3, -1)
     assert len(theirs.unique()) > 3
-    assert torch.equal(anole(folder).tokenizer.encode(images), theirs)
-    rows = lumina(folder).tokenizer.encode(images).view(3, C.GRID, C.GRID + 1)
+    assert torch.equal(C.anole(folder).tokenizer.encode(images), theirs)
+    rows = C.lumina(folder).tokenizer.encode(images).view(3, C.GRID, C.GRID + 1)
     assert torch.equal(rows[:, :, :-1].flatten(1), theirs)
     assert (rows[:, :, -1] == C.CODES).all()
 
 
 def test_row_ends_carry_no_picture(folder):
-    model, codes = lumina(folder), some_codes()
+    model, codes = C.lumina(folder), some_codes()
     lines = torch.nn.functional.pad(codes.view(2, C.GRID, C.GRID), (0, 1), value=C.CODES)
     with_ends = model.tokenizer.decode(lines.flatten(1))
-    assert torch.equal(with_ends, anole(folder).tokenizer.decode(codes))
+    assert torch.equal(with_ends, C.anole(folder).tokenizer.decode(codes))
     for wrong, says in (
         (codes, "4 rows of 4 codes and a row end, found 16 codes"),
         (torch.full((1, 20), C.CODES), "found 16 inside a row"),
@@ -100,15 +90,15 @@ def test_row_ends_carry_no_picture(folder):
 
 
 def test_a_row_end_is_nobodys_neighbour(hf, folder):
-    book = lumina(folder).codebook
+    book = C.lumina(folder).codebook
     torch.testing.assert_close(book[:-1], hf.model.vqmodel.quantize.embedding.weight)
     table = neighbour_table(book, C.CODES)
     assert (table[:-1, -1] == C.CODES).all()
-    plain = neighbour_table(anole(folder).codebook, C.CODES - 1)
+    plain = neighbour_table(C.anole(folder).codebook, C.CODES - 1)
     assert torch.equal(table[:-1, :-1], plain)
 
 
-@pytest.mark.parametrize("load", [anole, lumina])
+@pytest.mark.parametrize("load", [C.anole, C.lumina])
 def test_without_a_decoder_there_are_neighbours_but_no_pictures(bare, folder, caplog, load):
     model = load(bare)
     assert not model.draws and "no pictures made" in caplog.text

@@ -10,7 +10,7 @@ from decoders.api import DecoderError
 from decoders.models import chameleon, emu3, janus, simplear
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L
-from tests.decoders.models.random_checkpoints import simplear as S
+from tests.decoders.models.random_checkpoints.chameleon import write_checkpoint
 
 PROMPTS = ["a red fox", "snow"]
 LOADERS: dict[str, Any] = {
@@ -19,26 +19,25 @@ LOADERS: dict[str, Any] = {
 }  # fmt: skip
 ROW_ENDS = ("lumina", "emu3")
 KINDS = ("janus", "emu3")
+OWN = (*KINDS, "simplear")  # whose checkpoints are written here
 
 
 @pytest.fixture(scope="module")
 def theirs(hf):
     """transformers' model of every kind."""
-    made = {kind: L.hf_model(kind) for kind in KINDS} | {"simplear": S.hf_model(C.WORDS)}
-    return made | dict.fromkeys(("anole", "lumina"), hf)
+    return {kind: L.hf_model(kind) for kind in OWN} | dict.fromkeys(("anole", "lumina"), hf)
 
 
 @pytest.fixture(scope="module")
 def folders(theirs, folder, tmp_path_factory):
     root = tmp_path_factory.mktemp("hub")
-    made = {kind: L.write_checkpoint(root / kind, theirs[kind], kind) for kind in KINDS}
-    made["simplear"] = S.write_checkpoint(root / "simplear", theirs["simplear"], C.WORDS)
+    made = {kind: write_checkpoint(root / kind, theirs[kind], L.vocabulary(kind)) for kind in OWN}
     return made | dict.fromkeys(("anole", "lumina"), folder)
 
 
 @pytest.fixture(autouse=True)
 def few_codes(monkeypatch):
-    monkeypatch.setattr(simplear, "LEVELS", S.LEVELS)
+    monkeypatch.setattr(simplear, "LEVELS", L.LEVELS)
 
 
 def load(folder, kind: str, **options):

@@ -9,27 +9,26 @@ from safetensors.torch import save_file
 from transformers.models.janus.modeling_janus import JanusVQVAE, JanusVQVAEConfig
 
 from decoders.api import DecoderError, Sampling, TextFeatures
-from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.loops.autoregressive import Autoregressive
 from decoders.models.llamagen import LabelEncoder, load
 from decoders.models.loading.checkpoint import open_checkpoint
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.pictures import JANUS, LLAMAGEN, load_pictures, read_vq
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, net_of
-from tests.decoders.compositions import LOOP, SPECS, TREES, prefilled
+from decoders.verify.lantern import Lantern
+from tests.decoders.compositions import prefilled
 from tests.decoders.models import released as R
 from tests.decoders.models.chameleon_checkpoint import our_states
 from tests.decoders.models.random_checkpoints.chameleon import randomise
 
 VALID = [False, False, True, True, True, True]
 CODES = [3, 17, 0, 9, 23, 5, 5]
-AR = SPECS["ar"]
 
 
-def hub(folder, **config):
+def hub(folder):
     """A model of the hub conversion's layout."""
-    checkpoint = R.write_hub(folder / "m", **config)
-    return load(dtype="float32", checkpoint=str(checkpoint))
+    return load(dtype="float32", checkpoint=str(R.write_hub(folder / "m")))
 
 
 def features(batch: int = 2) -> TextFeatures:
@@ -74,8 +73,10 @@ def test_logits_of_every_layout_agree_with_the_float64_reference(tmp_path, layou
             torch.testing.assert_close(ours[row].double(), theirs, atol=2e-5, rtol=1e-4)
 
 
-def test_the_drafter_reads_the_released_conventions(tmp_path):
-    drafter, model = R.write_drafter(tmp_path / "d"), hub(tmp_path)
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "model.safetensors"])
+def test_the_drafter_reads_the_released_conventions(tmp_path, file):
+    drafter = R.write_drafter(tmp_path / "d", pickled=file.endswith("bin"))
+    model = hub(tmp_path)
     text = features(1)
     with torch.inference_mode():
         states = our_states(model, text, torch.tensor([CODES[:3]]))
@@ -91,31 +92,6 @@ def test_the_drafter_reads_the_released_conventions(tmp_path):
         logits.append(R.reference_logits(R.reference_draft(theirs, CODES[:3])[None])[0])
     expected = logits[1] + 3.0 * (logits[0] - logits[1])
     torch.testing.assert_close(got[0].double(), expected, atol=2e-4, rtol=1e-3)
-
-
-def spec(tree: str, rule: str, drafter: str, **rule_kwargs) -> DecoderSpec:
-    eagle = PartSpec("decoders.propose.drafters.eagle.Eagle", {"checkpoint": drafter})
-    return DecoderSpec(
-        "d", LOOP, eagle, TREES[tree], PartSpec(f"decoders.verify.{rule}", rule_kwargs)
-    )
-
-
-@pytest.mark.parametrize(
-    ("tree", "pickled"), [("chain", True), ("static", False), ("dynamic", False)]
-)
-def test_greedy_codes_of_speculative_decoding_equal_ar(tmp_path, tree, pickled):
-    model = hub(tmp_path)
-    drafter = str(R.write_drafter(tmp_path / "d", pickled=pickled))
-    greedy = Sampling(temperature=0, cfg=3.0)
-    text = features(2)
-    noise = Noise.for_prompts(0, ["a", "b"], model.target.length)
-    ar = build_decoder(model, AR, greedy)
-    fast = build_decoder(model, spec(tree, "exact.Exact", drafter), greedy)
-    expected = ar.generate(text, noise)
-    got = fast.generate(text, noise)
-    assert torch.equal(got.codes, expected.codes)
-    assert got.trace.target_calls.sum() < expected.trace.target_calls.sum()
-    file = "pytorch_model.bin" if pickled else "model.safetensors"
     assert f"{drafter}/{file}" in model.weights_sha256
 
 
@@ -137,7 +113,7 @@ def test_class_conditional_checkpoints_decode(tmp_path):
     assert model.target.cfg.classes == 10
     text = model.text.encode(["3", "9"])
     noise = Noise.for_prompts(0, ["3", "9"], model.target.length)
-    codes = build_decoder(model, AR, Sampling(cfg=2.0)).generate(text, noise).codes
+    codes = Autoregressive(model, Sampling(cfg=2.0)).generate(text, noise).codes
     assert codes.shape == (2, R.GRID**2)
 
 
@@ -147,11 +123,7 @@ def test_without_a_tokenizer_codes_are_had_and_pictures_say_what_is_missing(tmp_
     with pytest.raises(DecoderError, match=r"pictures need the VQ tokenizer.*vq_ds16_t2i\.pt"):
         model.tokenizer.decode(torch.zeros(1, 16, dtype=torch.long))
     with pytest.raises(DecoderError, match="neighbours of codes need the VQ tokenizer"):
-        build_decoder(
-            model,
-            spec("dynamic", "lantern.Lantern", str(R.write_drafter(tmp_path / "d"))),
-            Sampling(cfg=3.0),
-        )
+        Lantern(model)
 
 
 def test_damaged_and_foreign_files_are_refused(tmp_path):

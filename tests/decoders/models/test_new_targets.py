@@ -24,8 +24,12 @@ from decoders.noise import Noise
 from tests.decoders.compositions import Traced
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L
-from tests.decoders.models.random_checkpoints import simplear as S
-from tests.decoders.models.random_checkpoints.chameleon import SHARP, randomise, write_tokenizer
+from tests.decoders.models.random_checkpoints.chameleon import (
+    SHARP,
+    randomise,
+    write_checkpoint,
+    write_tokenizer,
+)
 
 PROMPTS = ["a red fox", "snow"]
 GRID, PREFIX, CODES = 4, 64, 16
@@ -70,13 +74,15 @@ def loaded(checkpoint: Path, *words: str) -> ImageModel:
     return load_model(study, torch.device("cpu"))
 
 
+def write_simplear(folder: Path, **changes: Any) -> Path:
+    model = L.hf_model("simplear", **changes)
+    return write_checkpoint(folder, model, L.vocabulary("simplear"))
+
+
 def simplear_model(root: Path) -> ImageModel:
     """On a small checkpoint, with a smaller one that drafts."""
-    own, less = (
-        S.write_checkpoint(root / name, S.hf_model(C.WORDS, num_hidden_layers=layers), C.WORDS)
-        for name, layers in (("own", 2), ("less", 1))
-    )
-    pictures = f"model.tokenizer={S.write_decoder(root / 'cosmos')}"
+    own, less = (write_simplear(root / str(layers), num_hidden_layers=layers) for layers in (2, 1))
+    pictures = f"model.tokenizer={L.write_decoder(root / 'cosmos')}"
     return loaded(own, pictures, f"model.prefix={PREFIX}", f"+model.drafters.small={less}")
 
 
@@ -90,7 +96,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def few_codes() -> Iterator[None]:
     """SimpleAR's 64,000 codes make 64,000 neighbours each."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simplear, "LEVELS", S.LEVELS)
+        patch.setattr(simplear, "LEVELS", L.LEVELS)
         yield
 
 
@@ -195,9 +201,9 @@ def test_a_code_of_cosmos_is_a_place_on_a_grid(monkeypatch):
 
 
 def test_weights_and_tokenizers_that_do_not_fit_are_refused(tmp_path):
-    whole = S.write_checkpoint(tmp_path / "whole", S.hf_model(C.WORDS), C.WORDS)
+    whole = write_simplear(tmp_path / "whole")
     bare = loaded(whole, "model.tokenizer=null")
-    assert not bare.draws and bare.codebook.shape == (S.CODES, 3)
+    assert not bare.draws and bare.codebook.shape == (L.CODES["simplear"], 3)
     (tmp_path / "decoder.jit").write_text("<html>")
     for place, says in ((tmp_path, "the TorchScript program"), (whole / "no", "expected a file")):
         with pytest.raises(DecoderError, match=says):

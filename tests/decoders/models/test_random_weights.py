@@ -7,15 +7,13 @@ import torch
 
 from decoders.api import DecoderError
 from decoders.loops.autoregressive import Autoregressive
-from decoders.loops.speculative import Speculative
 from decoders.models import random_weights
 from decoders.models.random_weights import SIZES, load
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
-from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.static import Static
 from decoders.verify.lantern import LanternPP
-from decoders.verify.token_verifier import TokenVerifier
+from tests.decoders.compositions import drafting
 
 PROMPTS = ["a red circle", "a small blue square"]
 SMALL = {"width": 64, "layers": 3, "heads": 4, "ffn": 96, "grid": 4, "prefix": 8, "vocab": 48}
@@ -36,11 +34,10 @@ def test_a_random_model_decodes_like_any_other_and_draws_no_pictures(small: str)
     model = load(small, dtype="float32", top_k=48)
     text = model.text.encode(PROMPTS)
     noise = Noise.for_prompts(0, PROMPTS, model.target.length)
-    rule = LanternPP(model, k=4, lam=3.0)
-    tree = TreeProposer(Eagle(model), Static(choices="binary_8"))
+    rule, tree = LanternPP(model, k=4, lam=3.0), Static(choices="binary_8")
     for decoder in (
         Autoregressive(model, model.sampling),
-        Speculative(model, model.sampling, tree, TokenVerifier(rule)),
+        drafting(model, Eagle(model), tree, rule, model.sampling),
     ):
         codes = decoder.generate(text, noise).codes
         assert codes.shape == (2, model.target.length)

@@ -1,15 +1,12 @@
 """Draft trees: shapes, pruning, what they expect to be accepted, refusals. The released ones have
-the authors' paths under the authors' names, in studies and rows."""
+the authors' paths under the authors' names."""
 
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
-import conf
-from bench.config.compose import compose_study
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.loops.recording import expected_codes
@@ -240,7 +237,6 @@ RELEASED = {
     "naive_extend_57": ([5, 13, 16, 14, 9], "b790ccdf7aff677c"),
     "reverse_balanced_25": ([3, 4, 6, 5, 7], "ea4558de8f7ddb4a"),
 }
-STUDIES = sorted(p.stem for p in (Path(conf.__file__).parent / "study").glob("*_table*.yaml"))
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -251,12 +247,3 @@ def test_a_released_tree_has_the_authors_paths(name: str) -> None:
     assert hashlib.sha256(paths.encode()).hexdigest()[:16] == digest
     assert [tree.level_of.count(d) for d in range(1, tree.depth + 1)] == widths
     assert str(tree) == f"static({name}, depth={len(widths)}, nodes={sum(widths)})"
-
-
-@pytest.mark.parametrize("study", STUDIES)
-def test_tables_run_the_released_trees(study: str) -> None:
-    trees = [entry.spec.tree for entry in compose_study([f"study={study}"]).decoders]
-    static = [tree for tree in trees if tree is not None and tree.target.endswith("Static")]
-    assert {str(tree.kwargs["choices"]) for tree in static} <= RELEASED.keys()
-    dynamic = [tree.kwargs for tree in trees if tree is not None and tree not in static]
-    assert all(tree == {"depth": 5, "top_k": 10, "nodes": 58} for tree in dynamic)

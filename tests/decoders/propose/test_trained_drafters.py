@@ -3,6 +3,8 @@ decoding drafts; what is saved loads."""
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Sampling, completed
+from decoders.api import DecoderError, ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import EagleLearner
@@ -25,16 +27,19 @@ from decoders.training.states import (
     target_states,
     transformer_of,
 )
-from tests.decoders.compositions import PATHS, prefilled
+from tests.decoders.compositions import EAGLE, prefilled
+from tests.decoders.compositions import PATHS as WITHOUT_EAGLE
 
 GRID, LENGTH = 4, 16
 MODEL = random_model(vocab=24, grid=GRID, layers=3)
 TARGET = transformer_of(MODEL)
 SAMPLING = Sampling(cfg=2.0)
+PATHS = {"Eagle": EAGLE.target, **WITHOUT_EAGLE}
 
 
-def part_of(name: str) -> Any:
-    return resolve(PATHS[name])(MODEL)
+def own_model() -> ImageModel:
+    """With drafters that a test may change."""
+    return replace(MODEL, drafters=copy.deepcopy(MODEL.drafters))
 
 
 def learner_of(name: str) -> Any:
@@ -74,7 +79,7 @@ def test_training_drafts_what_decoding_drafts(name: str, root: int) -> None:
     states = some_states(learner)
     with torch.no_grad():
         drafts = learner.draft(states, torch.tensor([root]), 3)
-    part = part_of(name)
+    part = resolve(PATHS[name])(own_model())
     part.net.load_state_dict(learner.net.state_dict())
     cache = cached(states, root)
     start = prefilled(MODEL, states.images.text, states.hidden, SAMPLING, cache)
@@ -110,15 +115,15 @@ def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
     after = acceptance(learner, TARGET, [states], SAMPLING, 3)
     assert all(b > a + 0.1 for a, b in zip(before.overlap, after.overlap, strict=True))
     learner.save(tmp_path)
-    kind = resolve(PATHS[name])
-    again = type(learner)(MODEL, str(tmp_path))
+    kind, model = resolve(PATHS[name]), own_model()
+    again = type(learner)(model, str(tmp_path))
     saved = acceptance(again, TARGET, [states], SAMPLING, 3)
     assert saved.overlap == pytest.approx(after.overlap, abs=0.02)  # in bfloat16
-    state: dict[str, Tensor] = kind(MODEL, str(tmp_path)).net.state_dict()
+    state: dict[str, Tensor] = kind(model, str(tmp_path)).net.state_dict()
     for key, value in again.net.state_dict().items():
         torch.testing.assert_close(state[key], value)
     with pytest.raises(DecoderError, match="has no drafter 'nothing'; it has: eagle"):
-        kind(MODEL, "nothing")
+        kind(own_model(), "nothing")
 
 
 def test_acceptance_is_one_for_a_drafter_that_knows_the_states() -> None:

@@ -7,31 +7,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from decoders.api import ImageModel, Sampling
 from decoders.loops.autoregressive import Autoregressive
-from decoders.loops.speculative import Speculative
-from decoders.models import chameleon, llamagen
+from decoders.models import llamagen
 from decoders.noise import Noise
-from decoders.propose.drafters.common.eagle_checkpoint import save_eagle
 from decoders.propose.drafters.eagle import Eagle, EagleLearner, net_of
-from decoders.propose.tree_proposer import TreeProposer
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.drafter import (
     AcceptanceRates,
     LossConfig,
     TrainingResult,
     acceptance,
-    logits_at,
     train_drafter,
 )
 from decoders.training.sources import Listed
-from decoders.training.states import DataConfig, Images, StateData, States, transformer_of
+from decoders.training.states import DataConfig, Images, StateData, transformer_of
 from decoders.training.trainer import TrainConfig
-from decoders.verify.exact import Exact
-from decoders.verify.token_verifier import TokenVerifier
-from tests.decoders.compositions import prefilled
+from tests.decoders.compositions import drafting
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import released as R
 from tests.decoders.models.random_checkpoints.t5 import save_t5
@@ -63,18 +56,11 @@ def single_file(folder: Path) -> ImageModel:
     return llamagen.load(dtype="float32", checkpoint=checkpoint, grid=R.GRID, heads=R.HEADS)
 
 
-def chameleon_model(
-    load: Callable[..., ImageModel], folder: Path, dtype: str = "float32"
-) -> ImageModel:
-    checkpoint = str(C.write_checkpoint(folder / "m", C.hf_model()))
-    return load(dtype=dtype, checkpoint=checkpoint, grid=C.GRID, prefix=C.PREFIX)
-
-
 # One of each architecture: how its files are laid out, the tests of the checkpoints read.
 LAYOUTS: dict[str, tuple[Callable[[Path], ImageModel], list[str]]] = {
     "LlamaGen hub": (hub, CAPTIONS),
     "LlamaGen classes": (single_file, [str(number) for number in range(10)]),
-    "Lumina": (lambda d: chameleon_model(chameleon.load_lumina, d), SCENES),
+    "Lumina": (lambda d: C.lumina(C.write_checkpoint(d, C.hf_model())), SCENES),
 }
 
 
@@ -87,7 +73,6 @@ class Done:
     result: TrainingResult
     before: AcceptanceRates
     after: AcceptanceRates
-    learnt: States
     prompts: list[str]
     folder: Path
 
@@ -120,7 +105,7 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     before = acceptance(learner, target, [learnt], GREEDY, CONFIG.depth)
     result = train_drafter(learner, data, GREEDY, LOSS, CONFIG, folder / "run")
     after = acceptance(learner, target, [learnt], GREEDY, CONFIG.depth)
-    return Done(model, learner, result, before, after, learnt, prompts, folder)
+    return Done(model, learner, result, before, after, prompts, folder)
 
 
 def test_the_loss_falls_and_the_acceptance_of_every_depth_rises(done):
@@ -136,40 +121,6 @@ def test_the_loss_falls_and_the_acceptance_of_every_depth_rises(done):
     assert done.after.chain_length() > 1.5 * done.before.chain_length()
 
 
-def test_the_loaded_drafter_drafts_in_decoding_what_it_drafted_in_training(done):
-    folder = done.folder / "drafts"
-    save_eagle(done.learner.net, folder, torch.float32)
-    roots, count = torch.tensor([0, 3, 9]), len(done.learnt.images)
-    with torch.no_grad():
-        drafts = done.learner.draft(done.learnt, roots, CONFIG.depth)
-        for number, root in enumerate(roots.tolist()):
-            found = decoded(done, str(folder), root)
-            for depth, (logits, drafted) in enumerate(zip(found, drafts, strict=True)):
-                place = root if depth == 0 else number  # depth 1 has every place
-                assert int(drafted.places[place]) == root + depth + 1
-                expected = logits_at(drafted, count, GREEDY.cfg)[:, place]
-                torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-3)
-
-
-def decoded(done: Done, checkpoint: str, root: int) -> list[Tensor]:
-    """What a session of the loaded drafter drafts along the true codes behind `root`, [B, V] a
-    depth."""
-    codes, hidden = done.learnt.images.codes, done.learnt.hidden
-    prefix = done.model.target.prefix
-    part = Eagle(done.model, checkpoint)
-    start = prefilled(done.model, done.learnt.images.text, hidden[:, :prefix], GREEDY)
-    session = part.begin(start, root + 1, CONFIG.depth)
-    read = hidden[:, prefix - 1 : prefix + root]  # the states that predicted codes 0..root
-    count = torch.full((len(codes),), root + 1)
-    found = [session.advance(read, codes[:, : root + 1], count, torch.zeros_like(count))]
-    for depth in range(1, CONFIG.depth):
-        drafted = codes[:, root + depth : root + depth + 1]
-        parent = torch.full_like(drafted, depth - 1)
-        node = torch.tensor([depth])
-        found.append(session.expand(drafted, node, parent, depth)[:, 0])
-    return found
-
-
 def test_greedy_codes_are_ars_in_fewer_target_calls(done):
     """With the stored drafter, whose names are those of the released ones, in bfloat16."""
     model = done.model
@@ -177,16 +128,15 @@ def test_greedy_codes_are_ars_in_fewer_target_calls(done):
     text = model.text.encode(done.prompts)
     noise = Noise.for_prompts(0, done.prompts, model.target.length)
     ar = Autoregressive(model, GREEDY).generate(text, noise)
-    drafts = TreeProposer(
-        Eagle(model, str(done.folder / "saved")), Dynamic(depth=3, top_k=3, nodes=8)
-    )
-    fast = Speculative(model, GREEDY, drafts, TokenVerifier(Exact())).generate(text, noise)
+    eagle = Eagle(model, str(done.folder / "saved"))
+    tree = Dynamic(depth=3, top_k=3, nodes=8)
+    fast = drafting(model, eagle, tree, sampling=GREEDY).generate(text, noise)
     assert torch.equal(fast.codes, ar.codes)
     assert fast.trace.target_calls.sum() < 0.75 * ar.trace.target_calls.sum()
 
 
 def test_a_half_precision_target_is_trained_on(tmp_path):
-    model = chameleon_model(chameleon.load_anole, tmp_path, "bfloat16")
+    model = C.anole(C.write_checkpoint(tmp_path, C.hf_model()), dtype="bfloat16")
     learner, data = EagleLearner(model), data_of(model, SCENES)
     config = replace(CONFIG, steps=8, warmup=1, precision="bf16")
     done = train_drafter(learner, data, GREEDY, LOSS, config, tmp_path / "run")

@@ -47,6 +47,13 @@ def write_tokenizer(path: Path, names: Mapping[str, int]) -> None:
     made.save(str(path))
 
 
+def write_checkpoint(folder: Path, model: Any, names: Mapping[str, int]) -> Path:
+    """A model of transformers and a tokenizer of whole words, in transformers' layout."""
+    model.save_pretrained(folder)
+    write_tokenizer(folder / "tokenizer.json", names)
+    return folder
+
+
 def randomise(module: Any, seed: int = 0) -> Any:
     """Random weights and statistics, frozen: distributions far from uniform."""
     generator = torch.Generator().manual_seed(seed)
@@ -117,8 +124,7 @@ def stand_in(folder: Path, settings: Mapping[str, Any], words: Sequence[str]) ->
     config = {"vocab_size": len(names), "hidden_size": WIDTH, "intermediate_size": 96}
     model = hf_model(names, config, int(settings["grid"]))
     target, drafter = folder / "target", folder / "drafter"
-    model.save_pretrained(target)
-    write_tokenizer(target / "tokenizer.json", names)
+    write_checkpoint(target, model, names)
     drafter.mkdir(parents=True)
     save_file(published_drafter(model)[1], drafter / "model.safetensors")
     return {
