@@ -24,12 +24,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.errors import TritonError
 
-from bench.config.compose import compose_study
-from bench.config.schema import variants
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, resolve
 from tests.cuda.pretend import HOPPER, Card, fake, fake_model, pretend, step
-from tests.decoders.compositions import entry
+from tests.decoders.compositions import spec_of
 
 GENERATED = re.compile(r"async_compile\.triton\('([^']+)', '''(.*?)'''", re.DOTALL)
 USED = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
@@ -99,10 +97,8 @@ class Step:
     copies: list[str]
 
 
-def spec_of(name: str) -> DecoderSpec:
-    """See `tests.decoders.compositions.entry`; with the settings in which one step shows all of a
-    loop."""
-    spec = variants(compose_study([f"decoders=[{entry(name)}]"]), Sampling())[-1].entry.spec
+def exercised(spec: DecoderSpec) -> DecoderSpec:
+    """With the settings in which one step shows all of a loop."""
     shown = getattr(resolve(spec.loop.target), "exercised", {})
     return replace(spec, loop=replace(spec.loop, kwargs={**spec.loop.kwargs, **shown}))
 
@@ -209,7 +205,9 @@ class Compiler:
         """A step of the decoder `name` of conf/decoder, at LlamaGen-XL's sizes with so many layers,
         in bfloat16 at batch 1 with guidance."""
         with fake(), targeting(GPUTarget("cuda", card.cc, 32)):
-            pieces = step(fake_model(layers), spec_of(name), sampling, partial(Lowered, self, card))
+            pieces = step(
+                fake_model(layers), exercised(spec_of(name)), sampling, partial(Lowered, self, card)
+            )
         return Step(
             [kernel for piece in pieces for kernel in piece.kernels],
             [copy for piece in pieces for copy in piece.copies],

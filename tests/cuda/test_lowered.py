@@ -4,27 +4,23 @@ within the card's shared memory, and without a spill.
 AR runs with all tests, the rest with `-m codegen`. A new decoder in conf/decoder is found.
 """
 
-from pathlib import Path
-
 import pytest
 
 from decoders.api import Sampling
 from decoders.cache import KVCache
 from tests.cuda.lowered import Binary, Compiler, Step
 from tests.cuda.pretend import CARDS, Card
-from tests.decoders.compositions import WITH
+from tests.decoders.compositions import DECODERS, WITH
 
 SETTINGS = {
     "top_k": Sampling(cfg=7.5, top_k=1000),
     "top_p": Sampling(cfg=7.5, top_p=0.9),
     "greedy": Sampling(temperature=0.0, cfg=7.5),
 }
-CONF = Path(__file__).parents[2] / "conf" / "decoder"
-NAMES = sorted(path.stem for path in CONF.glob("[!h]*.yaml"))  # without transformers' loops
 EVERYWHERE = ("ar", "lantern_pp", "sjd")  # what is compiled for every card
 CASES = [
     pytest.param(name, setting, cc, id=f"{name}-{setting}-sm_{cc}")
-    for name in (*NAMES, *WITH)
+    for name in (*DECODERS, *WITH)
     for cc in (CARDS if name in EVERYWHERE else (90,))
     for setting in SETTINGS
 ]

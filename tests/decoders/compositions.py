@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import bench
+from bench.config.compose import compose_study
+from bench.config.schema import variants
 from decoders.api import Generation, ImageModel, Prefill, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution.compiled import Compiled
@@ -44,6 +48,8 @@ DRAFTER_SPECS = {
     for name in CLASSES[:-1]
 }
 SMALLER = {"free": ', "drafter.layers=1"'}  # for targets of one layer
+CONF = Path(bench.__file__).parents[1] / "conf" / "decoder"
+DECODERS = sorted(path.stem for path in CONF.glob("[!h]*.yaml"))  # without transformers' loops
 WITH = [
     f"{name} with {drafter}" for drafter in DRAFTER_SPECS for name in ("sd_chain", "lantern_pp")
 ]
@@ -122,3 +128,9 @@ def entry(name: str) -> str:
     drafter = drafter or (name if name in DRAFTER_SPECS else "")  # on a drafter of its name
     words = f'["drafter={drafter}", "drafter.checkpoint=null"{SMALLER.get(drafter, "")}]'
     return f"{{decoder: {name}, overrides: {words}}}" if drafter else name
+
+
+def spec_of(name: str) -> DecoderSpec:
+    """See `entry`."""
+    study = compose_study([f"decoders=[{entry(name)}]", "model=tiny"])
+    return variants(study, Sampling())[-1].entry.spec

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from bench.config.compose import compose_study
-from bench.config.schema import variants
 from decoders.api import DecoderError, Draft, Execution, Generation, Prefill, Sampling, TextFeatures
 from decoders.compose import build_decoder
 from decoders.execution.cpu.execution import Cpu
@@ -21,8 +19,7 @@ from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
-from tests.decoders.compositions import Traced, entry, with_targets
-from tests.decoders.execution.cpu.test_compiled_pieces import DECODERS
+from tests.decoders.compositions import DECODERS, Traced, spec_of, with_targets
 from tests.decoders.execution.test_backends import Replayed
 
 PROMPTS = ["a b", "c", "d e f", "g i", "a h k l"]
@@ -52,11 +49,9 @@ for name in ("lantern_pp", "sjd"):
 
 
 def decoder_of(name: str, how: Execution, sampling: Sampling = SAMPLING) -> Any:
-    study = compose_study([f"decoders=[{entry(name)}]", "model=tiny"])
     model = with_targets(random_model(vocab=128, grid=4, width=32, seed=2))
     how.prepare(model)
-    spec = variants(study, SAMPLING)[-1].entry.spec
-    return build_decoder(replace(model, execution=how), spec, sampling)
+    return build_decoder(replace(model, execution=how), spec_of(name), sampling)
 
 
 def decoded(decoder: Any, prompts: list[str], **given: Any) -> Generation:

@@ -1,15 +1,11 @@
 """Every piece of a step is compiled, whoever wrote it, and decodes the same codes."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import bench
-from bench.config.compose import compose_study
-from bench.config.schema import variants
 from decoders.api import Acceptance, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.execution.compiled import Compiled
@@ -21,20 +17,18 @@ from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.chain import Chain
 from decoders.verify.exact import Exact
 from tests.decoders.compositions import (
+    DECODERS,
     WITH,
     Traced,
     drafting,
-    entry,
     images,
     require_same,
+    spec_of,
     with_targets,
 )
 from tests.decoders.execution.cpu.cases import needs_kernel
 
 pytestmark = [needs_kernel, pytest.mark.usefixtures("one_thread")]
-DECODERS = sorted(  # without transformers' loops
-    path.stem for path in (Path(bench.__file__).parents[1] / "conf" / "decoder").glob("[!h]*.yaml")
-)
 OF_SAME_PARTS = ("eagle1", "lantern_chain", "sd_chain")  # as other ones
 DRAFTERS = [*WITH[0::4], *WITH[3::4]]  # each on a chain or on a tree
 SAMPLING = Sampling(cfg=2.0, top_k=40)
@@ -59,9 +53,8 @@ def require_compiled(eager: Any, compiled: Any) -> None:
 @pytest.mark.parametrize("name", [*DRAFTERS, *(n for n in DECODERS if n not in OF_SAME_PARTS)])
 def test_every_piece_of_every_decoder_is_one_graph(name: str) -> None:
     torch._dynamo.reset()
-    words = [f"decoders=[{entry(name)}]", "model=tiny"]
-    spec = variants(compose_study(words), SAMPLING)[-1].entry.spec
-    decoders = [build_decoder(model_of(sizes), spec, SAMPLING) for sizes in ((), range(1, 2))]
+    spec, sizes = spec_of(name), ((), range(1, 2))
+    decoders = [build_decoder(model_of(each), spec, SAMPLING) for each in sizes]
     for seed in (3, 4):  # the second image goes on with what was compiled for the first
         require_compiled(*(images(decoder, ONE, seed) for decoder in decoders))
 
