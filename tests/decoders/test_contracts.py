@@ -14,15 +14,14 @@ import torch.nn.functional as F
 from decoders.api import Draft, Sampling, Target, completed
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution import with_execution
-from decoders.execution.cpu.library import missing
 from decoders.models.small import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
 from decoders.verify.exact import Exact
 from tests.decoders.compositions import LOOP
+from tests.decoders.execution.cpu.cases import needs_kernel
 
 HERE = "tests.decoders.test_contracts"
 SAMPLING = Sampling(cfg=2.0)
-NATIVE = pytest.param("cpu", marks=pytest.mark.skipif(missing() is not None, reason="no kernel"))
 
 
 def part(name: str, **options: Any) -> PartSpec:
@@ -69,7 +68,7 @@ class Noting(Exact):
         return self
 
 
-@pytest.mark.parametrize("how", ["eager", NATIVE])
+@pytest.mark.parametrize("how", ["eager", pytest.param("cpu", marks=needs_kernel)])
 def test_a_proposer_is_shown_the_image_so_far_and_a_rule_its_place(how):
     """Up to the root it is what is committed; a finished image is stepped on from its end."""
     model = with_execution(random_model(vocab=4, grid=3), how)

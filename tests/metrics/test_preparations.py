@@ -10,17 +10,13 @@ import metrics.images as module
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.images import ImageSet, image_files
-from metrics.preparations import as_is, centre_crop, cleanfid, from_pil, openai_clip, squeezed
+from metrics.preparations import as_is, centre_crop, cleanfid, from_pil
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:
     rng = np.random.default_rng(seed)
     small = rng.integers(0, 256, (height // 4 + 1, width // 4 + 1, 3), dtype=np.uint8)
     return Image.fromarray(small).resize((width, height), Image.Resampling.BILINEAR)
-
-
-def pixels(image: Image.Image) -> np.ndarray:
-    return np.asarray(image)
 
 
 @pytest.mark.parametrize("shape", [(61, 40), (40, 61), (33, 48), (32, 32), (16, 16)])
@@ -38,17 +34,6 @@ def test_cleanfids_resizing_rounds_nothing_and_clips():
     assert result.dtype == torch.float32 and result.shape == (3, 299, 299)
     assert result.min() == 0 and result.max() == 255
     assert (result != result.round()).any()
-
-
-def test_byte_resizings_are_pils():
-    image = picture(60, 40)
-    cropped = Image.fromarray(pixels(image)[:, 10:50])
-    resampling = Image.Resampling
-    for made, want in (
-        (openai_clip(40, 24), cropped.resize((24, 24), resampling.BICUBIC)),
-        (squeezed(24), image.resize((24, 24), resampling.BILINEAR)),
-    ):
-        assert torch.equal(made.apply(image), from_pil(want))
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import torch
 from decoders.api import DecoderError, Draft, Execution, Generation, Prefill, Sampling, TextFeatures
 from decoders.compose import build_decoder
 from decoders.execution.cpu.execution import Cpu
-from decoders.execution.cpu.library import missing
 from decoders.execution.eager import Eager
 from decoders.models.small import random_model
 from decoders.noise import Noise
@@ -20,6 +19,7 @@ from decoders.propose.tree_proposer import TreeProposer
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
 from tests.decoders.compositions import DECODERS, Traced, spec_of, with_targets
+from tests.decoders.execution.cpu.cases import needs_kernel
 from tests.decoders.execution.test_backends import Replayed
 
 PROMPTS = ["a b", "c", "d e f", "g i", "a h k l"]
@@ -27,7 +27,6 @@ SAMPLING = Sampling(cfg=2.0, top_k=40)
 # VVS skips in its batch's steps.
 ALONE = [name for name in DECODERS if not name.startswith("vvs")]
 COMPARED = ("kind", "step", "depth", "target_calls", "drafter_calls")
-KERNEL = pytest.mark.skipif(missing() is not None, reason="no kernel")
 
 
 def traced() -> Execution:
@@ -41,11 +40,11 @@ KINDS = ("ar", "sd_chain", "eagle2", "lantern_pp", "block_chain", "scd_gs", "sjd
 CASES = [pytest.param(name, Eager, id=f"{name}-eager") for name in ALONE]
 for name in KINDS:
     CASES += [
-        pytest.param(name, Cpu, id=f"{name}-kernel", marks=KERNEL),
+        pytest.param(name, Cpu, id=f"{name}-kernel", marks=needs_kernel),
         pytest.param(name, Replayed, id=f"{name}-graph"),
     ]
 for name in ("lantern_pp", "sjd"):
-    CASES.append(pytest.param(name, traced, id=f"{name}-compiled", marks=KERNEL))
+    CASES.append(pytest.param(name, traced, id=f"{name}-compiled", marks=needs_kernel))
 
 
 def decoder_of(name: str, how: Execution, sampling: Sampling = SAMPLING) -> Any:

@@ -14,10 +14,9 @@ from decoders.models.llamagen import LabelEncoder, load
 from decoders.models.loading.checkpoint import open_checkpoint
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.pictures import JANUS, LLAMAGEN, load_pictures, read_vq
-from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, net_of
 from decoders.verify.lantern import Lantern
-from tests.decoders.compositions import prefilled
+from tests.decoders.compositions import images, prefilled
 from tests.decoders.models import released as R
 from tests.decoders.models.chameleon_checkpoint import our_states
 from tests.decoders.models.random_checkpoints.chameleon import randomise
@@ -111,9 +110,7 @@ def test_class_conditional_checkpoints_decode(tmp_path):
     model = load(dtype="float32", checkpoint=str(path), grid=R.GRID, heads=R.HEADS, cfg=2.0)
     assert model.target.prefix == 1
     assert model.target.cfg.classes == 10
-    text = model.text.encode(["3", "9"])
-    noise = Noise.for_prompts(0, ["3", "9"], model.target.length)
-    codes = Autoregressive(model, Sampling(cfg=2.0)).generate(text, noise).codes
+    codes = images(Autoregressive(model, Sampling(cfg=2.0)), ["3", "9"]).codes
     assert codes.shape == (2, R.GRID**2)
 
 

@@ -20,8 +20,7 @@ from decoders.models.causal_lm import CausalLM
 from decoders.models.loading.checkpoint import Checkpoint
 from decoders.models.small import RandomTokenizer
 from decoders.models.text.prompts import PromptEncoder, Template
-from decoders.noise import Noise
-from tests.decoders.compositions import Traced
+from tests.decoders.compositions import Traced, images
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L
 from tests.decoders.models.random_checkpoints.chameleon import (
@@ -102,10 +101,8 @@ def few_codes() -> Iterator[None]:
 
 def codes_of(model: ImageModel, sampling: Sampling, names: Container[str]) -> dict[str, Any]:
     """What the study's decoders of these names make of the prompts."""
-    text = model.text.encode(PROMPTS)
-    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
     return {
-        one.name: build_decoder(model, one.entry.spec, sampling).generate(text, noise)
+        one.name: images(build_decoder(model, one.entry.spec, sampling), PROMPTS)
         for one in variants(STUDY, model.sampling)
         if one.name in names
     }

@@ -9,11 +9,10 @@ from decoders.api import DecoderError
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models import random_weights
 from decoders.models.random_weights import SIZES, load
-from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.trees.static import Static
 from decoders.verify.lantern import LanternPP
-from tests.decoders.compositions import drafting
+from tests.decoders.compositions import drafting, images
 
 PROMPTS = ["a red circle", "a small blue square"]
 SMALL = {"width": 64, "layers": 3, "heads": 4, "ffn": 96, "grid": 4, "prefix": 8, "vocab": 48}
@@ -32,14 +31,12 @@ def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 def test_a_random_model_decodes_like_any_other_and_draws_no_pictures(small: str) -> None:
     model = load(small, dtype="float32", top_k=48)
-    text = model.text.encode(PROMPTS)
-    noise = Noise.for_prompts(0, PROMPTS, model.target.length)
     rule, tree = LanternPP(model, k=4, lam=3.0), Static(choices="binary_8")
     for decoder in (
         Autoregressive(model, model.sampling),
         drafting(model, Eagle(model), tree, rule, model.sampling),
     ):
-        codes = decoder.generate(text, noise).codes
+        codes = images(decoder, PROMPTS).codes
         assert codes.shape == (2, model.target.length)
         assert int(codes.min()) >= 0 and int(codes.max()) < model.target.vocab_size
         assert not torch.equal(codes[0], codes[1])

@@ -9,18 +9,19 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from torch import Tensor
 
 from bench.__main__ import main
 from bench.judge.gate import check_decoder
-from decoders.api import DecoderError, Generation, ImageModel, Sampling, TextFeatures
+from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.nets.transformer import Transformer
 from decoders.models.small import random_model
-from decoders.noise import Noise
 from decoders.peers import generate
 from decoders.peers.generate import TOLERANCE, Generate, llama_of, prove
 from tests.bench.fakes import SEARCHPATH
+from tests.decoders.compositions import images
 from tests.tiny import short
 
 GRID = 4
@@ -33,13 +34,8 @@ def model() -> ImageModel:
     return random_model(vocab=24, grid=GRID, layers=3)
 
 
-def inputs(model: ImageModel, prompt: str = "a b") -> tuple[TextFeatures, Noise]:
-    return model.text.encode([prompt]), Noise.for_prompts(0, [prompt], model.target.length)
-
-
-def decoded(decoder: Any, model: ImageModel) -> Generation:
-    found: Generation = decoder.generate(*inputs(model))
-    return found
+def codes_of(decoder: Any) -> Tensor:
+    return images(decoder, ["a b"]).codes
 
 
 # ---- identical weights ---------------------------------------------------------------------------
@@ -65,7 +61,7 @@ def test_every_rotation_is_translated(rope, positions):
     changed = dataclasses.replace(made, target=target)
     for prompt in ("a b", "three words here"):
         made = Generate(changed, Sampling(cfg=2.0))
-        assert prove(made, inputs(changed, prompt)[0]) < TOLERANCE
+        assert prove(made, changed.text.encode([prompt])) < TOLERANCE
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
@@ -74,9 +70,7 @@ def test_the_compiled_variant_is_compiled_and_gives_the_same_codes():
     model = random_model(vocab=24, grid=GRID, layers=1)
     greedy = Sampling(temperature=0.0, cfg=2.0)
     made = Generate(model, greedy, cache="compiled")
-    assert torch.equal(
-        decoded(made, model).codes, decoded(Autoregressive(model, greedy), model).codes
-    )
+    assert torch.equal(codes_of(made), codes_of(Autoregressive(model, greedy)))
     assert hasattr(made.llama, "_compiled_call")
 
 
@@ -89,9 +83,9 @@ def test_other_weights_are_no_image(model, monkeypatch):
 
     monkeypatch.setattr(generate, "llama_of", spoilt)
     with pytest.raises(DecoderError, match="do not run the same model"):
-        decoded(Generate(model, Sampling()), model)
+        codes_of(Generate(model, Sampling()))
     made = Generate(model, Sampling(), prove=False)
-    assert decoded(made, model).codes.shape == (1, LENGTH)
+    assert codes_of(made).shape == (1, LENGTH)
 
 
 # ---- sampling ------------------------------------------------------------------------------------

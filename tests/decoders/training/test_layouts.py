@@ -11,7 +11,6 @@ import torch
 from decoders.api import ImageModel, Sampling
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models import llamagen
-from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, EagleLearner, net_of
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.drafter import (
@@ -24,7 +23,7 @@ from decoders.training.drafter import (
 from decoders.training.sources import Listed
 from decoders.training.states import DataConfig, Images, StateData, transformer_of
 from decoders.training.trainer import TrainConfig
-from tests.decoders.compositions import drafting
+from tests.decoders.compositions import drafting, images
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import released as R
 from tests.decoders.models.random_checkpoints.t5 import save_t5
@@ -84,9 +83,8 @@ def data_of(model: ImageModel, prompts: list[str]) -> StateData:
 
     def draw(numbers: list[int]) -> Images:
         words = [prompts[n] for n in numbers]
-        text = model.text.encode(words)
-        noise = Noise.for_prompts(0, words, model.target.length)
-        return Images(text, decoder.generate(text, noise).codes.clone())  # no inference tensor
+        codes = images(decoder, words).codes.clone()  # no inference tensor
+        return Images(model.text.encode(words), codes)
 
     source = Listed(len(prompts), 0.2, 0, draw)
     return StateData(transformer_of(model), source, True, config, CONFIG.batch)
@@ -125,12 +123,10 @@ def test_greedy_codes_are_ars_in_fewer_target_calls(done):
     """With the stored drafter, whose names are those of the released ones, in bfloat16."""
     model = done.model
     done.learner.save(done.folder / "saved")
-    text = model.text.encode(done.prompts)
-    noise = Noise.for_prompts(0, done.prompts, model.target.length)
-    ar = Autoregressive(model, GREEDY).generate(text, noise)
+    ar = images(Autoregressive(model, GREEDY), done.prompts)
     eagle = Eagle(model, str(done.folder / "saved"))
     tree = Dynamic(depth=3, top_k=3, nodes=8)
-    fast = drafting(model, eagle, tree, sampling=GREEDY).generate(text, noise)
+    fast = images(drafting(model, eagle, tree, sampling=GREEDY), done.prompts)
     assert torch.equal(fast.codes, ar.codes)
     assert fast.trace.target_calls.sum() < 0.75 * ar.trace.target_calls.sum()
 
