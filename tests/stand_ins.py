@@ -86,10 +86,10 @@ def _metrics(config: StudyConfig, folder: Path) -> list[str]:
     keys, _ = metric_weights(config)
     if not keys:
         return []
-    from tests.metrics.small_weights import write_all
+    from tests.metrics.small_weights import write_all, write_scenes
 
     write_all(folder / "metrics", keys)
-    _reference(folder / "reference")
+    write_scenes(folder / "reference", "reference", IMAGES)  # real ones are there
     named = [f"metric.weights.{key}=null" for key in keys]
     places = {
         "weights.folder": folder / "metrics",
@@ -97,18 +97,6 @@ def _metrics(config: StudyConfig, folder: Path) -> list[str]:
         "cache_dir": folder / "cache",
     }
     return [*named, *(f"metric.{key}={value}" for key, value in places.items())]
-
-
-def _reference(folder: Path) -> None:
-    """Real scenes, which are there without a download."""
-    from PIL import Image
-
-    from decoders.tiny.scenes import scene_batch
-
-    folder.mkdir(parents=True, exist_ok=True)
-    pixels = scene_batch("reference", range(IMAGES), 0).images  # [n, 3, 64, 64] in [0, 1]
-    for n, picture in enumerate((pixels * 255).round().astype("uint8")):
-        Image.fromarray(picture.transpose(1, 2, 0)).save(folder / f"{n}.png")
 
 
 def main(words: Sequence[str]) -> None:

@@ -14,17 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import open_clip
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
+from decoders.tiny.scenes import scene_batch
 from metrics.clip import build_clip
 from metrics.fid import Moments, distance_to
 from metrics.images import Extractor
 from metrics.official.checkpoint import FILES, Weights
 from metrics.official.networks import KINDS, NETWORKS, ClipKind, OpenClip
-from metrics.preparations import Preparation, centre_crop
+from metrics.preparations import Preparation, centre_crop, to_pil
 
 STEPS = (13, 7, 3, 1)  # from one entry to the next, along up to four dimensions
 ARCH = {
@@ -36,6 +39,22 @@ ARCH = {
 
 def fid(generated: Tensor, reference: Tensor) -> float:
     return distance_to(Moments.of(reference))(Moments.of(generated))
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Smooth spots of random colours."""
+    random = np.random.default_rng(seed)
+    spots = random.integers(0, 256, (height // 4 + 1, width // 4 + 1, 3), dtype=np.uint8)
+    return Image.fromarray(spots).resize((width, height), Image.Resampling.BILINEAR)
+
+
+def write_scenes(folder: Path, split: str, count: int) -> list[str]:
+    """0.png, 1.png, ... of scenes in a new folder; returns their captions."""
+    folder.mkdir(parents=True)
+    scenes = scene_batch(split, range(count))
+    for number, image in enumerate(torch.from_numpy(scenes.images)):
+        to_pil((image * 255).round().to(torch.uint8)).save(folder / f"{number}.png")
+    return list(scenes.captions)
 
 
 def windows(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

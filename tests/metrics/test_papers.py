@@ -10,15 +10,13 @@ from metrics.images import ImageSet, features_of, image_files
 from metrics.official.papers import METRICS, Evaluation
 from metrics.preparations import centre_crop
 
-from .small_weights import Tiles, clip_file, fid, small
+from .small_weights import Tiles, clip_file, fid, picture, small
 
 
 def draw(folder, count, seed, size=(40, 30)):
     folder.mkdir()
-    rng = np.random.default_rng(seed)
     for number in range(count):
-        small = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-        Image.fromarray(small).resize(size).save(folder / f"{number}.png")
+        picture(*size, seed + number).save(folder / f"{number}.png")
     return image_files(folder)
 
 
@@ -29,7 +27,7 @@ def drawn(tmp_path):
 
 @pytest.fixture
 def real(tmp_path):
-    return draw(tmp_path / "real", 24, 2, (30, 50))
+    return draw(tmp_path / "real", 24, 50, (30, 50))
 
 
 @pytest.fixture

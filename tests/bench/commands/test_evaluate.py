@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from bench.__main__ import main
 from bench.commands import evaluate
@@ -16,26 +15,16 @@ from bench.judge.scorers import CocoScorer
 from bench.prompts import Prompt
 from bench.prompts.file import captions_of
 from bench.run.runner import run_study
-from decoders.tiny.scenes import scene_batch
 from metrics import MetricError
-from metrics.images import image_files, to_pil
-from tests.metrics.small_weights import clip_file, small
-
-
-def draw(folder: Path, split: str, count: int) -> list[str]:
-    """PNGs 0.png, 1.png, ... of scenes, and their captions."""
-    folder.mkdir()
-    scenes = scene_batch(split, range(count))
-    for number, image in enumerate(torch.from_numpy(scenes.images)):
-        to_pil((image * 255).round().to(torch.uint8)).save(folder / f"{number}.png")
-    return list(scenes.captions)
+from metrics.images import image_files
+from tests.metrics.small_weights import clip_file, small, write_scenes
 
 
 @pytest.fixture
 def scenes(tmp_path):
     """(folder of 12 images, captions file, folder of 20 real images)"""
-    captions = draw(tmp_path / "drawn", "valid", 12)
-    draw(tmp_path / "real", "reference", 20)
+    captions = write_scenes(tmp_path / "drawn", "valid", 12)
+    write_scenes(tmp_path / "real", "reference", 20)
     (tmp_path / "captions.txt").write_text("\n".join(captions) + "\n")
     return tmp_path / "drawn", tmp_path / "captions.txt", tmp_path / "real"
 
