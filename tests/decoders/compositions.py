@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import bench
@@ -87,6 +88,21 @@ class Traced(Compiled):
 
     def compile_graph(self, graph: Any, inputs: Any, device: torch.device) -> Any:
         return graph
+
+
+def through_cache(model: Any, text: TextFeatures, codes: Tensor, room: int = 0) -> Any:
+    """Codes [B, T] through the target, one by one: states [2 B, P + T, D], and the cache, which has
+    room for so many more."""
+    target, rows, more = model.target, 2 * text.batch, codes.shape[1] + room
+    cache = target.new_cache(rows, target.prefix + more)
+    states = [target.prefill(text, 2, cache)]
+    seen = F.pad(text.row_mask(2), (0, more))
+    for i in range(codes.shape[1]):
+        seen[:, target.prefix + i] = True
+        place = torch.full((rows, 1), i)
+        ids = codes[:, i : i + 1].repeat(2, 1)
+        states.append(target.forward_codes(ids, place, place + target.prefix, seen[:, None], cache))
+    return torch.cat(states, 1), cache
 
 
 def prefilled(

@@ -97,20 +97,6 @@ def prompt_ids(text: Any, row: int, conditional: bool) -> list[int]:
     return ids[row][mask[row]].tolist()
 
 
-def our_states(model: Any, text: Any, codes: torch.Tensor) -> torch.Tensor:
-    """Codes [B, T] through the cache, one by one -> states [2 B, P + T, D]."""
-    target, rows = model.target, 2 * text.batch
-    cache = target.new_cache(rows, target.prefix + codes.shape[1])
-    states = [target.prefill(text, 2, cache)]
-    seen = F.pad(text.row_mask(2), (0, codes.shape[1]))
-    for i in range(codes.shape[1]):
-        seen[:, target.prefix + i] = True
-        place = torch.full((rows, 1), i)
-        ids = codes[:, i : i + 1].repeat(2, 1)
-        states.append(target.forward_codes(ids, place, place + target.prefix, seen[:, None], cache))
-    return torch.cat(states, 1)
-
-
 def reference_pictures(model: Any, codes: torch.Tensor) -> torch.Tensor:
     """codes [B, GRID**2] -> [B, 3, H, W] in [0, 1], by transformers' decoder of Janus: the same
     network but for attention in the coarsest level, and it counts levels from the coarsest."""

@@ -22,7 +22,7 @@ from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
-from tests.decoders.compositions import drafting, prefilled
+from tests.decoders.compositions import drafting, prefilled, through_cache
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models.random_checkpoints.chameleon import published_drafter as published
 
@@ -153,7 +153,7 @@ def test_the_drafter_follows_the_released_decoding_code(hf, lumina, tmp_path, pi
     codes = torch.tensor([CODES] * 2)
     sampling = Sampling(cfg=3.0)
     with torch.inference_mode():
-        states = C.our_states(lumina, text, codes)  # [4, P + 3, D]
+        states, _ = through_cache(lumina, text, codes)  # [4, P + 3, D]
         start = prefilled(lumina, text, states[:, : C.PREFIX], sampling)
         session = Eagle(lumina, write(tmp_path, file, pickled, **config)).begin(start, 3, 1)
         one = torch.ones(2, dtype=torch.long)

@@ -8,6 +8,7 @@ import torch
 
 from decoders.api import DecoderError
 from decoders.models import chameleon, emu3, janus, simplear
+from tests.decoders.compositions import through_cache
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L
 from tests.decoders.models.random_checkpoints.chameleon import write_checkpoint
@@ -59,7 +60,8 @@ def test_logits_agree_with_transformers(theirs, folders, kind):
     text = model.text.encode(PROMPTS)
     drop = torch.tensor([False, True])
     with torch.inference_mode():
-        ours = model.target.logits(C.our_states(model, text, codes[:, :-1]))[:, L.PREFIX - 1 :]
+        states, _ = through_cache(model, text, codes[:, :-1])
+        ours = model.target.logits(states[:, L.PREFIX - 1 :])
         trained = model.target.logits(model.target(text, codes, drop))  # [2, L, V]
     assert ours.shape[1] == model.target.length == codes.shape[1]
     for row in range(4):

@@ -16,9 +16,8 @@ from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.pictures import JANUS, LLAMAGEN, load_pictures, read_vq
 from decoders.propose.drafters.eagle import Eagle, net_of
 from decoders.verify.lantern import Lantern
-from tests.decoders.compositions import images, prefilled
+from tests.decoders.compositions import images, prefilled, through_cache
 from tests.decoders.models import released as R
-from tests.decoders.models.chameleon_checkpoint import our_states
 from tests.decoders.models.random_checkpoints.chameleon import randomise
 
 VALID = [False, False, True, True, True, True]
@@ -58,9 +57,8 @@ def test_logits_of_every_layout_agree_with_the_float64_reference(tmp_path, layou
     model = load(dtype="float32", checkpoint=str(path), grid=R.GRID, heads=R.HEADS)
     text = features()
     with torch.inference_mode():
-        ours = model.target.logits(
-            our_states(model, text, torch.tensor([CODES] * 2))
-        )  # [2 B, P + T, V]
+        states, _ = through_cache(model, text, torch.tensor([CODES] * 2))
+        ours = model.target.logits(states)  # [2 B, P + T, V]
     for file in model.weights_sha256:
         content = ((path if path.is_dir() else path.parent) / file).read_bytes()
         assert model.weights_sha256[file] == hashlib.sha256(content).hexdigest()
@@ -78,7 +76,7 @@ def test_the_drafter_reads_the_released_conventions(tmp_path, file):
     model = hub(tmp_path)
     text = features(1)
     with torch.inference_mode():
-        states = our_states(model, text, torch.tensor([CODES[:3]]))
+        states, _ = through_cache(model, text, torch.tensor([CODES[:3]]))
         eagle = Eagle(model, str(drafter))
         start = prefilled(model, text, states[:, : R.PREFIX], Sampling(cfg=3.0))
         session = eagle.begin(start, 3, 1)

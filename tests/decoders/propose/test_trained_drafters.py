@@ -27,7 +27,7 @@ from decoders.training.states import (
     target_states,
     transformer_of,
 )
-from tests.decoders.compositions import EAGLE, prefilled
+from tests.decoders.compositions import EAGLE, prefilled, through_cache
 from tests.decoders.compositions import PATHS as WITHOUT_EAGLE
 
 GRID, LENGTH = 4, 16
@@ -57,21 +57,6 @@ def some_states(learner: Any, batch: int = 3) -> States:
     return target_states(TARGET, Images(text, codes), None, learner.reads)
 
 
-def cached(states: States, upto: int) -> Any:
-    """The target's cache with the first `upto` codes in it."""
-    cache = TARGET.new_cache(len(states.hidden), TARGET.prefix + LENGTH + 8)
-    TARGET.prefill(states.images.text, 2, cache)
-    places = torch.arange(upto).expand(len(states.codes), -1)
-    slots = TARGET.prefix + places
-    visible = torch.arange(cache.capacity) <= slots[..., None]
-    valid = states.text.valid(states.drop)  # [R, P]
-    behind = cache.capacity - TARGET.prefix
-    visible &= torch.nn.functional.pad(valid, (0, behind), value=True)[:, None]
-    if upto:
-        TARGET.forward_codes(states.codes[:, :upto], places, slots, visible, cache)
-    return cache
-
-
 @pytest.mark.parametrize("root", [0, 6])
 @pytest.mark.parametrize("name", PATHS)
 def test_training_drafts_what_decoding_drafts(name: str, root: int) -> None:
@@ -81,14 +66,15 @@ def test_training_drafts_what_decoding_drafts(name: str, root: int) -> None:
         drafts = learner.draft(states, torch.tensor([root]), 3)
     part = resolve(PATHS[name])(own_model())
     part.net.load_state_dict(learner.net.state_dict())
-    cache = cached(states, root)
-    start = prefilled(MODEL, states.images.text, states.hidden, SAMPLING, cache)
+    text, image = states.images.text, states.images.codes
+    _, cache = through_cache(MODEL, text, image[:, :root], LENGTH)
+    start = prefilled(MODEL, text, states.hidden, SAMPLING, cache)
     session = part.begin(start, root + 1, 4)
     read = states.hidden[:, TARGET.prefix - 1 : TARGET.prefix + root]
     count, zero = torch.full((3,), root + 1), torch.zeros(3, dtype=torch.long)
-    decoding = [session.advance(read, states.images.codes[:, : root + 1], count, zero)]
+    decoding = [session.advance(read, image[:, : root + 1], count, zero)]
     for d in (1, 2):
-        codes = states.images.codes[:, root + d, None].repeat(1, 2)
+        codes = image[:, root + d, None].repeat(1, 2)
         codes[:, 0] = 5  # a sibling, which nothing may hear of
         above = torch.full((3, 2), 0 if d == 1 else 2)
         wide = session.expand(codes, torch.tensor([2 * d - 1, 2 * d]), above, d)
