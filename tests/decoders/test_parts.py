@@ -73,19 +73,16 @@ def test_unknown_parts_name_their_nearest(path, says):
 def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "a_drafter_of_mine.py").write_text("import nothing_of_the_kind\n")
-    with pytest.raises(DecoderError) as error:
-        resolve("a_drafter_of_mind.Marginal")
-    message = str(error.value)
-    assert "cannot import 'a_drafter_of_mind'" in message
-    assert "did you mean 'a_drafter_of_mine'" in message
-    assert f"Looked in {tmp_path}" in message and "site-packages" not in message
-    assert "a folder with a_drafter_of_mind.py is looked in too with PYTHONPATH=DIR" in message
-    with pytest.raises(
-        DecoderError, match=r"a_drafter_of_mine.*nothing_of_the_kind.*mend the file"
+    for path, says in (
+        (
+            "a_drafter_of_mind.Marginal",
+            f"_of_mine'.*Looked in {tmp_path}.*PYTHONPATH=DIR",
+        ),
+        ("a_drafter_of_mine.Marginal", "nothing_of_the_kind.*mend the file"),
+        ("decoders.propose.trees.nothing.Thing", r"Looked in \S+/decoders/propose/trees$"),
     ):
-        resolve("a_drafter_of_mine.Marginal")
-    with pytest.raises(DecoderError, match=r"Looked in \S+/decoders/propose/trees$"):
-        resolve("decoders.propose.trees.nothing.Thing")
+        with pytest.raises(DecoderError, match=says):
+            resolve(path)
 
 
 def test_an_unknown_option_names_its_nearest_and_all():
