@@ -74,10 +74,7 @@ def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, mo
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "a_drafter_of_mine.py").write_text("import nothing_of_the_kind\n")
     for path, says in (
-        (
-            "a_drafter_of_mind.Marginal",
-            f"_of_mine'.*Looked in {tmp_path}.*PYTHONPATH=DIR",
-        ),
+        ("a_drafter_of_mind.Marginal", f"_of_mine'.*Looked in {tmp_path}.*PYTHONPATH=DIR"),
         ("a_drafter_of_mine.Marginal", "nothing_of_the_kind.*mend the file"),
         ("decoders.propose.trees.nothing.Thing", r"Looked in \S+/decoders/propose/trees$"),
     ):
