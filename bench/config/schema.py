@@ -199,15 +199,6 @@ class QualityProtocol:
 
 
 @dataclass(frozen=True)
-class FairnessConfig:
-    """When a baseline is too slow to compare with. factor: floors that its step may take, above 1,
-    as no step is faster than its floor; cpu: the same of a compiled step on a processor."""
-
-    factor: Annotated[float, Within(1, above=True)] = 4.0
-    cpu: Annotated[float, Within(1, above=True)] = 2.5
-
-
-@dataclass(frozen=True)
 class DecoderEntry:
     """A decoder of a study. `baseline`: speed-ups are measured against it; `expect`: the verdict
     that the exactness gate should come to (None: anything but `broken`)."""
@@ -232,7 +223,6 @@ class StudyConfig:
     latency: LatencyProtocol
     quality: QualityProtocol
     metric: LoaderConfig | None
-    fairness: FairnessConfig = FairnessConfig()
     gate: bool = True
     report: bool = True
     keep_images: bool = True
@@ -269,7 +259,7 @@ class StudyConfig:
         """The settings that decide what the rows hold: all but where they go and what is made of
         them afterwards (report, gates, quality metrics)."""
         plain = dataclasses.asdict(self)
-        for key in ("run_dir", "retry_failed", "resume", "report", "gate", "metric", "fairness"):
+        for key in ("run_dir", "retry_failed", "resume", "report", "gate", "metric"):
             del plain[key]
         for key in ("busy", "wait_for_quiet"):  # which rows count is no part of what they hold
             del plain["latency"][key]

@@ -2,8 +2,8 @@
 speed-up is as fast as it could be (fairness.csv).
 
 Why: a speed-up over a slow baseline says nothing about a method. It is *unfair* where the
-baseline's step takes more than a stated factor of its floor (`bench.measure.roofline`), *not
-measured* where the machine was busy or a step took less than its floor, and *unknown* without one.
+baseline's step takes more floors (`bench.measure.roofline`) than `MOST`, *not measured* where the
+machine was busy or a step took less than its floor, and *unknown* without one.
 
 The floor of a step is that of its target forward: drafting and acceptance have none. Milliseconds
 are medians over timed images; a time over its floor is of the 10 % quantile, which is a quiet
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bench.config.schema import DecoderVariant, FairnessConfig
+from bench.config.schema import DecoderVariant
 from bench.judge.paired import busy, latency_rows
 from bench.measure import roofline as floors
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from decoders.api import ImageModel
 
 QUIET = 0.1  # quantile over timings
+MOST, MOST_COMPILED_ON_CPU = 4.0, 2.5  # floors that a step of the baseline may take
 FAIRNESS, ROOFLINE = "fairness.csv", "roofline.csv"
 FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
 Lines = Mapping[Any, Mapping[Any, Any]]  # of roofline.csv, by decoder
@@ -35,8 +36,7 @@ PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptanc
 OVER_FLOOR = ["step_over_floor", "ar_over_floor", "forward_over_floor"]
 ROOFLINE_COLUMNS = [
     "decoder", "codes", "step_ms", "ar_ms", "ar_floor_ms", "forward_ms", "forward_floor_ms",
-    *OVER_FLOOR, "draft_ms", "accept_share", "ar_bytes", "ar_operations", "bytes_per_s",
-    "operations_per_s", "note",
+    *OVER_FLOOR, "draft_ms", "ar_bytes", "ar_operations", "bytes_per_s", "operations_per_s", "note",
 ]  # fmt: skip
 
 
@@ -64,10 +64,8 @@ def roofline(
         return pd.DataFrame(lines, columns=ROOFLINE_COLUMNS).assign(note=note)
 
     table = table_with(floors.read_rates(folder / floors.MACHINE))
-    if (table[OVER_FLOOR] < 1).any(axis=None):
-        name = str(rows.gpu.iloc[0] or rows.cpu.iloc[0])
-        table = table_with(floors.measure_machine(folder, model, name))
-    return table
+    below = (table[OVER_FLOOR] < 1).any(axis=None)
+    return table_with(floors.measure_machine(folder, model)) if below else table
 
 
 def _line(
@@ -78,16 +76,13 @@ def _line(
     rows, codes = variant.sampling.guidance_rows, 1 + int(timed.tree_nodes.iloc[0])
     is_ar = bool((timed.drafter_calls == 0).all() and (timed.mal <= 1).all())
     part = "ar" if is_ar else "forward"
-    names = ("nfe", "drafter_calls", "seconds_draft", "seconds_forward", "seconds_accept")
-    nfe, calls, draft, forward, accept = (timed[n].where(timed[n] > 0) for n in names)
+    names = ("nfe", "drafter_calls", "seconds_draft", "seconds_forward")
+    nfe, calls, draft, forward = (timed[n].where(timed[n] > 0) for n in names)
     step = (timed.seconds_total - timed.seconds_prefill) / nfe
     each = step if is_ar and forward.isna().all() else forward / nfe
     line: dict[str, Any] = {"decoder": variant.name, "codes": codes}
     line |= {"step_ms": 1e3 * step.median(), f"{part}_ms": 1e3 * each.median()}
-    if not is_ar:
-        phases = timed.seconds_draft + timed.seconds_forward + timed.seconds_accept
-        line["draft_ms"] = 1e3 * (draft / calls).median()
-        line["accept_share"] = (accept / phases).median()
+    line["draft_ms"] = 1e3 * (draft / calls).median()
     if rates is None:
         return line
     size, operations = floors.forward_work(target, rows)
@@ -100,41 +95,34 @@ def _line(
 
 
 def judge(
-    rows: pd.DataFrame,
-    baselines: Mapping[str, str | None],
-    roofline: pd.DataFrame | None,
-    limits: FairnessConfig,
+    rows: pd.DataFrame, baselines: Mapping[str, str | None], roofline: pd.DataFrame
 ) -> list[Fairness]:
-    """A verdict on every decoder, from records.parquet and roofline.csv (None while a run goes on).
-    baselines: see `paired.baselines_of`."""
-    lines = None if roofline is None else roofline.set_index("decoder").to_dict("index")
+    """A verdict on every decoder, from records.parquet and roofline.csv. baselines: see
+    `paired.baselines_of`."""
+    lines = roofline.set_index("decoder").to_dict("index")
     timed = latency_rows(rows)
     return [
-        Fairness(name, *_verdict(name, base, rows, lines, limits), mixed(timed, name))
+        Fairness(name, *_verdict(name, base, rows, lines), mixed(timed, name))
         for name, base in baselines.items()
     ]
 
 
-def _verdict(
-    name: str, base: str | None, rows: pd.DataFrame, lines: Lines | None, limits: FairnessConfig
-) -> tuple[str, str]:
+def _verdict(name: str, base: str | None, rows: pd.DataFrame, lines: Lines) -> tuple[str, str]:
     """Verdict and reason of a decoder with this baseline."""
     if base is None:
         return UNKNOWN, "no baseline at its temperature and guidance"
     for decoder in (name, base):
         its_rows = rows[rows.decoder == decoder]
-        if why := busy(its_rows) or below_floor(decoder, lines or {}):
+        if why := busy(its_rows) or below_floor(decoder, lines):
             return UNMEASURED, why
         if (steps := latency_rows(its_rows)).empty:
             return UNKNOWN, f"no image of {decoder} was timed"
-    if lines is None:
-        return UNKNOWN, "floors come at the end of a run, and there is no roofline.csv yet"
     line = lines.get(base, {})
     over, floor = (float(line.get(f"ar_{name}", math.nan)) for name in ("over_floor", "floor_ms"))
     if math.isnan(over):
         return UNKNOWN, line.get("note") or f"{base} was not timed step by step"
     quick = (steps.device == "cpu").all() and _ran(steps, "forward", "compiled")
-    limit = min(limits.factor, limits.cpu) if quick else limits.factor
+    limit = MOST_COMPILED_ON_CPU if quick else MOST
     times = f"{over:.1f} times its floor of {floors.three_digits(floor)} ms"
     reason = f"in a quiet moment a step of {base} takes {times}"
     return (UNFAIR, f"{reason}, at most {limit:g} are fair") if over > limit else (FAIR, reason)
@@ -152,8 +140,7 @@ def below_floor(name: str, lines: Lines) -> str:
 
 
 def mixed(timed: pd.DataFrame, decoder: str) -> str:
-    """`Fairness.mixed` of a decoder of these timed rows; "" where all of its parts ran as others
-    do."""
+    """`Fairness.mixed` of a decoder of these timed rows; "" where its parts ran as others' do."""
     mine = timed[timed.decoder == decoder]
     slow = [words for phase, words in PHASES.items() if _ran(mine, phase, "eager")]
     if not slow or not any(_ran(timed, phase, "compiled") for phase in PHASES):

@@ -41,9 +41,8 @@ GPU_PRODUCTS = ((4096,) * 3, (8192,) * 3)
 
 @dataclass(frozen=True)
 class MachineRates:
-    """name: the processor or GPU. A multiplication and an addition are two operations."""
+    """A multiplication and an addition are two operations."""
 
-    name: str
     step_bytes_per_s: float = 0.0
     operations_per_s: float = 0.0
 
@@ -53,9 +52,8 @@ class MachineRates:
 
     def __str__(self) -> str:
         """`reads 21.3 GB/s, multiplies 1,030 Gflop/s`."""
-        rates = (self.step_bytes_per_s / 1e9, self.operations_per_s / 1e9)
-        reads, multiplies = map(three_digits, rates)
-        return f"reads {reads} GB/s, multiplies {multiplies} Gflop/s"
+        reads = three_digits(self.step_bytes_per_s / 1e9)
+        return f"reads {reads} GB/s, multiplies {three_digits(self.operations_per_s / 1e9)} Gflop/s"
 
 
 def three_digits(value: float) -> str:
@@ -70,8 +68,7 @@ def target_weights(target: Any) -> tuple[set[Tensor], str]:
     name, note = type(target).__name__, ""
     parts = [target.layers, target.output]
     if not all(isinstance(part, nn.Module) for part in parts):
-        members = [target] if isinstance(target, nn.Module) else vars(target).values()
-        parts = [part for part in members if isinstance(part, nn.Module)]
+        parts = [target] if isinstance(target, nn.Module) else []
         note = (
             f"the floor counts all parameters of {name} but embeddings; for a closer one it names "
             "its `layers` and its head `output` (decoders.api.Target)"
@@ -105,14 +102,14 @@ def read_rates(path: Path) -> MachineRates | None:
         return None
 
 
-def measure_machine(folder: Path, model: ImageModel, name: str) -> MachineRates | None:
+def measure_machine(folder: Path, model: ImageModel) -> MachineRates | None:
     """Measures the machine now; returns the best rates of the run so far, which machine.json keeps;
     None for a model whose floor is not known. A run folder belongs to one machine, model and
     backend (`bench.records.study`), so the rates in it are comparable."""
     if not target_weights(model.target)[0]:
         return None
     path, (size, _) = folder / MACHINE, forward_work(model.target, model.sampling.guidance_rows)
-    best = asdict(read_rates(path) or MachineRates(name))
+    best = asdict(read_rates(path) or MachineRates())
     best |= {rate: max(best[rate], now) for rate, now in measure_rates(model, round(size)).items()}
     write_text(path, json.dumps(best, indent=1) + "\n")
     return MachineRates(**best)

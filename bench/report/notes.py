@@ -68,13 +68,13 @@ def fairness(run: RunData) -> list[str]:
 
 
 def floors(run: RunData) -> list[str]:
-    """How to read the tables of time over floor, on which machine, and why a floor is missing."""
+    """How to read the tables of time over floor, and why a floor is missing."""
     unknown: dict[str, list[str]] = {}  # why a floor is not known -> decoders
     for name, line in run.roofline.items():
         if line["note"]:
             unknown.setdefault(line["note"], []).append(name)
     missing = [f"{', '.join(names)}: {reason}." for reason, names in unknown.items()]
-    return _notes("floors", run.machine) + missing
+    return _notes("floors") + missing
 
 
 def facts(run: RunData) -> list[str]:

@@ -15,7 +15,7 @@ from bench.judge.paired import latency_rows
 from bench.measure.roofline import three_digits
 from bench.records.load import PHASES
 from bench.records.run_data import Entry, RunData, Section, forward_part
-from bench.report.table import ABSENT, Column, Row, Table, number, percent
+from bench.report.table import ABSENT, Column, Row, Table, number
 
 FORWARD = ("ms", "floor_ms", "over_floor")
 INSIDE = ("prefill", "draft", "forward", "accept")  # what seconds_total covers
@@ -42,7 +42,6 @@ COLUMNS = (
     _figure("forward_floor_ms", "floor ms"),
     _figure("forward_over_floor", "over floor", _times),
     _figure("draft_ms", "draft call ms"),
-    _figure("accept_share", "accept share", percent),
 )
 
 

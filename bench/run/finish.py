@@ -56,7 +56,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     """Judges, scores and summarises the rows of a run; returns the summary."""
     path, rows, every = result.path, result.rows, result.variants
     floors = roofline(path, result.model, every, rows)
-    fair = judge(rows, baselines_of(every), floors, config.fairness)
+    fair = judge(rows, baselines_of(every), floors)
     write_csv(path / ROOFLINE, floors)
     write_csv(path / FAIRNESS, pd.DataFrame(fair))
     judged: list[GateReport] = []
@@ -138,10 +138,9 @@ def unfinished(config: StudyConfig) -> RunData | None:
         return None
     rows = folder.table(sorted(folder.records)).to_pandas()
     every = _variants(config, rows)
-    fair = judge(rows, baselines_of(every), None, config.fairness)
-    table = make_summary(folder.path, rows, every, fair, scorer=None, exactness={}).table
+    table = make_summary(folder.path, rows, every, scorer=None, exactness={}).table
     table = table.assign(status=table.status.replace("ok", PARTIAL))
-    run = run_of(folder.path, rows, table, fairness={one.decoder: one for one in fair})
+    run = run_of(folder.path, rows, table)
     waiting = [e.name for e in config.decoders if e.name not in {v.name for v in every}]
     none_yet = f"; none yet of {', '.join(waiting)}" if waiting else ""
     return replace(run, study=f"{run.study} ({PARTIAL}: {folder.progress}{none_yet})")

@@ -100,7 +100,6 @@ class Runner:
         prompts: Sequence[Prompt],
     ) -> None:
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
-        self.machine = origin.gpu or origin.cpu
         self.variants = variants(config, model.sampling)
         self.decoders = Decoders(model, self.variants)
         self.columns = {v.name: self._columns(v, origin) for v in self.variants}
@@ -165,7 +164,7 @@ class Runner:
         measured, whose rates the floor of a step needs, and the decoders are warmed up."""
         if part[0].timed:
             bar.set_postfix_str("measuring the machine")
-            if rates := measure_machine(self.folder.path, self.model, self.machine):
+            if rates := measure_machine(self.folder.path, self.model):
                 log.info("the machine: %s", rates)
             self.warm_up(part, bar)
         freeze_heap()  # what the warm-up has left stays

@@ -54,7 +54,7 @@ def wrong(allowed: set[Any], beyond: bool = True) -> list[Any]:
 def settings() -> list[Any]:
     """One of each class of settings, as its defaults are."""
     study, training = compose_study(["study=smoke", "decoders=[ar]"]), compose_train([])
-    parts = study.backend, study.latency, study.quality, study.fairness, study.decoders[0].sampling
+    parts = study.backend, study.latency, study.quality, study.decoders[0].sampling
     return [study, *parts, training.train, training.data, LossConfig(), Sampling()]
 
 

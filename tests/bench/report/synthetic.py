@@ -66,7 +66,7 @@ DECODERS = (
          "relaxed"),
 )  # fmt: skip
 RESEED_FID, RESEED_CLIP = 21.66, 31.11
-RATES = MachineRates("Example CPU", 20e9, 1034.6e9)
+RATES = MachineRates(20e9, 1034.6e9)
 
 
 def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def roofline_line(made: Made) -> dict[str, Any]:
     }  # fmt: skip
     for name in (part, "step"):
         line |= {f"{name}_ms": ms, f"{name}_floor_ms": ms / over, f"{name}_over_floor": over}
-    return line | ({"draft_ms": 0.7, "accept_share": 0.125} if made.depth else {})
+    return line | ({"draft_ms": 0.7} if made.depth else {})
 
 
 def write_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int = 20) -> Path:

@@ -94,7 +94,7 @@ def test_a_report_elsewhere_leaves_the_run_as_it_was(tmp_path, capsys, finished)
         (run / "summary.csv").unlink()
     before = state(run)
     for _ in range(1 + finished):  # the second takes the place of the first
-        assert main(["report", *words, f"out={out}", "fairness.factor=9"]) == 0
+        assert main(["report", *words, f"out={out}", "gate=false"]) == 0
     there = {path.name for path in out.iterdir()}
     assert there >= {"index.html", "table.txt", "table.md", "table.tex", "plots"}
     page = (out / "index.html").read_text(encoding="utf-8")

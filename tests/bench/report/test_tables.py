@@ -143,7 +143,7 @@ def test_markup_is_well_formed(said):
     assert "| *AR reseed, seed 1* |" in markdown
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     widths = {line.replace(r"\|", "").count("|") for line in lines}
-    assert widths == {7, 8, 9, 12}  # quality and bounds, exact decoders, others, roofline
+    assert widths == {7, 8, 9, 11}  # quality and bounds, exact decoders, others, roofline
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 10
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
     assert "≈" not in latex and "—" not in latex
@@ -190,13 +190,12 @@ def test_the_roofline_table_has_time_over_floor_of_every_forward(said, run, writ
     assert cells(said, "ar", "roofline") == {
         "decoder": "ar", "codes": "1", "step ms": "8.25", "step in AR steps": "1.00",
         "step over floor": "10.0 x", "forward ms": "8.25", "forward in AR steps": "1.00",
-        "floor ms": "0.825", "over floor": "10.0 x", "draft call ms": "—", "accept share": "—",
+        "floor ms": "0.825", "over floor": "10.0 x", "draft call ms": "—",
     }  # fmt: skip
     assert cells(said, "lantern", "roofline") == {
         "decoder": "lantern", "codes": "59", "step ms": "3.00", "step in AR steps": "0.36",
         "step over floor": "1.5 x", "forward ms": "3.00", "forward in AR steps": "0.36",
         "floor ms": "2.00", "over floor": "1.5 x", "draft call ms": "0.700",
-        "accept share": "12.5 %",
     }  # fmt: skip
     for name in ("table.txt", "table.md", "index.html"):
         text = (written / name).read_text(encoding="utf-8")
