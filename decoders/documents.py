@@ -125,10 +125,10 @@ def parse_json(text: str, source: str) -> Any:
 # ---- prompts and captions -----------------------------------------------------------------------
 
 
-def read_items(path: Path, what: str, kinds: Sequence[str], hint: str) -> Any:
+def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: bool = True) -> Any:
     """What a file holds, by its ending: the lines of a .txt, the rows of a .csv or .tsv by column,
     the value of a .json, those of the lines of a .jsonl. what: it is for; kinds: endings that are
-    read; hint: see `read_text`. Raises DecoderError."""
+    read; hint: see `read_text`; quotes: see `parse_table`. Raises DecoderError."""
     kind, source = path.suffix.lower(), str(path)
     if kind not in kinds and not path.is_dir():
         raise DecoderError(unknown(f"kind of {what} file", path.suffix or path.name, kinds))
@@ -136,7 +136,7 @@ def read_items(path: Path, what: str, kinds: Sequence[str], hint: str) -> Any:
     if kind == ".json":
         return parse_json(text, source)
     if kind in (".csv", ".tsv"):
-        return parse_table(text, "," if kind == ".csv" else "\t", source)
+        return parse_table(text, "," if kind == ".csv" else "\t", source, quotes)
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     while lines and not lines[-1].strip():  # blank ones at the end
         lines.pop()

@@ -75,9 +75,9 @@ def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Inter
         _warn_of_bias(*generated.shape)
     every, distance = Moments.of(generated), distance_to(reference)
 
-    def without(gone: np.ndarray) -> float:
-        left = every.without(Moments.of(generated[torch.from_numpy(gone)])) if len(gone) else every
-        return distance(left)
+    def without(rows: np.ndarray) -> float:
+        rest = every.without(Moments.of(generated[torch.from_numpy(rows)])) if len(rows) else every
+        return distance(rest)
 
     values = jackknife_values(len(generated), without)
     fid, groups = jackknife(values, wide=FID_WIDE), len(values) - 1
@@ -129,13 +129,13 @@ def kid(generated: Tensor, reference: Tensor) -> Interval:
     """
     _require(generated, reference, 4)
     fake, real = (x.double().cpu() for x in (generated, reference))
-    own, across, within = _sums(fake, fake), _sums(fake, real), _sums(real, real)  # [n], [n], [m]
-    own -= _kernel((fake * fake).sum(1), fake.shape[1])
+    among, across, within = _sums(fake, fake), _sums(fake, real), _sums(real, real)  # [n], [n], [m]
+    among -= _kernel((fake * fake).sum(1), fake.shape[1])
     within -= _kernel((real * real).sum(1), real.shape[1])
     n, m = len(fake), len(real)
     rest = float(within.sum()) / (m * (m - 1))
     # Without image i: its pairs with all others, and with the reference, are gone.
-    pairs = torch.cat([own.sum()[None], own.sum() - 2 * own]).numpy()  # [1 + n]
+    pairs = torch.cat([among.sum()[None], among.sum() - 2 * among]).numpy()  # [1 + n]
     mixed = torch.cat([across.sum()[None], across.sum() - across]).numpy()
     left = np.append(float(n), np.full(n, n - 1.0))
     return jackknife(pairs / (left * (left - 1)) + rest - 2 * mixed / (left * m))
@@ -171,15 +171,15 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
     for distances, radius in blocks:
         inside |= (distances <= radius[:, None]).any(0)
 
-    def recall_without(gone: np.ndarray) -> float:
-        kept = torch.from_numpy(np.delete(np.arange(len(fake)), gone))
-        own = torch.cat([_radius(within[part][:, kept]) for part in kept.split(_BLOCK)])  # [kept]
-        hits = sum(int((part[:, kept] <= own).any(1).sum()) for part in across.split(_BLOCK))
+    def recall_without(rows: np.ndarray) -> float:
+        rest = torch.from_numpy(np.delete(np.arange(len(fake)), rows))
+        radii = torch.cat([_radius(within[part][:, rest]) for part in rest.split(_BLOCK)])  # [rest]
+        hits = sum(int((part[:, rest] <= radii).any(1).sum()) for part in across.split(_BLOCK))
         return hits / len(real)
 
     recall = jackknife(jackknife_values(len(fake), recall_without), least=0.0, most=1.0)
-    found = student_mean(inside.double().numpy())
-    return Interval(found.value, max(found.lo, 0.0), min(found.hi, 1.0)), recall
+    share = student_mean(inside.double().numpy())
+    return Interval(share.value, max(share.lo, 0.0), min(share.hi, 1.0)), recall
 
 
 def _radius(distances: Tensor) -> Tensor:

@@ -1,5 +1,4 @@
-"""Images of a metric, prepared batch by batch: from files or from a tensor of bytes; and their
-features.
+"""Image folders and tensors as batches for a network, and their features (cached for a reference).
 
 Why: a folder of thousands of images must not be held in memory at once, and every metric should
 refuse the same bad input in the same words.

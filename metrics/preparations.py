@@ -1,4 +1,4 @@
-"""What is done to an image before a network sees it, by the libraries of each official protocol.
+"""Image preprocessing (crop, resize) before a network, by the libraries of each official protocol.
 
 Why named: FID moves by several points with the resizing alone (Parmar et al. 2104.11222), so a
 table must say which one it used, and a cache of reference features must not mix two of them.

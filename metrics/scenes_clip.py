@@ -39,10 +39,9 @@ from metrics.preparations import Preparation, as_is, centre_crop
 
 WEIGHTS_DIR = Path(__file__).resolve().parents[1] / "decoders" / "tiny" / "weights"
 WEIGHTS_FILE, CONFIG_FILE = "clip.safetensors", "clip.json"
-FORMAT = 1
 SPLIT = "reference"  # of the scenes that pictures are compared with
 _LOG = logging.getLogger(__name__)
-_SPECIALS = 3  # pad (0), start (V + 1), end (V + 2); the end is the largest id: open_clip's pooling
+SPECIALS = 3  # pad (0), start (V + 1), end (V + 2); the end is the largest id: open_clip's pooling
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,6 @@ class ScenesClip(ImageText):
 
     def __init__(self, config: ClipConfig, device: str | torch.device = "cpu") -> None:
         """A randomly initialised model of this configuration (torch's global generator)."""
-        vocab, words = int(config.text["vocab_size"]), len(config.words)
-        if vocab != words + _SPECIALS:
-            raise MetricError(
-                f"text.vocab_size is {vocab}, but {words} words and {_SPECIALS} specials make "
-                f"{words + _SPECIALS}"
-            )
         super().__init__(build_clip(config.embed_dim, config.vision, config.text), device)
         self.config = config
         self.mean, self.std = config.mean, config.std
@@ -95,7 +88,7 @@ class ScenesClip(ImageText):
         start = len(self.words.index) + 1
         ids = torch.zeros(len(captions), self.words.prefix + 2, dtype=torch.int64)
         for row, caption in enumerate(captions):
-            line = [start, *self.words.ids(caption), start + 1]  # the end: see `_SPECIALS`
+            line = [start, *self.words.ids(caption), start + 1]  # the end: see `SPECIALS`
             ids[row, : len(line)] = torch.tensor(line)
         return ids
 
@@ -153,13 +146,10 @@ def load(folder: Path | None = None, device: str | torch.device = "cpu") -> Scen
     """The trained model from ``clip.json`` and ``clip.safetensors`` of a folder (None: embedded).
 
     Raises DecoderError when a file is missing, the SHA-256 differs from the configuration's, or a
-    tensor's name or shape does not fit; MetricError for another format. Nothing is unpickled.
+    tensor's name or shape does not fit. Nothing is unpickled.
     """
     folder = WEIGHTS_DIR if folder is None else folder
-    path, described = folder / WEIGHTS_FILE, folder / CONFIG_FILE
-    content = read_json(described)
-    if content.get("format") != FORMAT:
-        raise MetricError(f"{described} has format {content.get('format')!r}, expected {FORMAT}")
+    path, content = folder / WEIGHTS_FILE, read_json(folder / CONFIG_FILE)
     tensors = read_state(path, content["sha256"])
     config = ClipConfig(**{**content["config"], "words": tuple(content["config"]["words"])})
     clip = ScenesClip(config, device)
@@ -168,14 +158,9 @@ def load(folder: Path | None = None, device: str | torch.device = "cpu") -> Scen
     return clip
 
 
-def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> str:
-    """Writes both files (float16 weights), each atomically; returns the SHA-256 of the weights."""
-    part = folder / (WEIGHTS_FILE + ".part")
-    digest = write_tensors(clip.model.state_dict(), part, torch.float16)
+def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> None:
+    """Writes both files, weights as float16."""
+    digest = write_tensors(clip.model.state_dict(), folder / WEIGHTS_FILE, torch.float16)
     config = asdict(clip.config) | {"held_out": held_out}
-    body = {"format": FORMAT, "sha256": digest, "config": config}
-    described = folder / (CONFIG_FILE + ".part")
-    described.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-    part.replace(folder / WEIGHTS_FILE)
-    described.replace(folder / CONFIG_FILE)
-    return digest
+    text = json.dumps({"sha256": digest, "config": config}, indent=1)
+    (folder / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")

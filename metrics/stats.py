@@ -1,4 +1,4 @@
-"""Intervals of means and ratios by Student's t, jackknife, and what a change of seed alone does.
+"""Confidence intervals (Student's t, jackknife), the reseed band, and the non-inferiority test.
 
 Why: decoders are compared on a few hundred prompts, so every figure needs an interval, and a
 difference must be told apart from what a mere change of seed does (the reseed band). Intervals are

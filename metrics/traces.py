@@ -1,5 +1,4 @@
-"""What a trace says of an image: accepted lengths, the TV shift of a rule, and how far the
-committed code's law is from p at recorded nodes.
+"""Mean accepted length (MAL), NFE, TV shift and output TV, from a decoder's trace.
 
 Definitions (docs/results.md, "How each figure is defined"), over the steps after the prefill. The
 code sampled from the prefill (step 0) belongs to none of them, and codes past the end of the image

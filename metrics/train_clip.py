@@ -43,7 +43,7 @@ from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed, stre
 from metrics import MetricError
 from metrics.clip import attribute_preference
 from metrics.images import byte_images
-from metrics.scenes_clip import ClipConfig, ScenesClip, save
+from metrics.scenes_clip import SPECIALS, ClipConfig, ScenesClip, save
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins
@@ -71,7 +71,7 @@ def default_config() -> ClipConfig:
         vision={"layers": [1, 2, 2, 1], "width": 24, "head_width": 32, "image_size": 64},
         text={
             "context_length": CONTEXT,
-            "vocab_size": len(words) + 3,
+            "vocab_size": len(words) + SPECIALS,
             "width": 128,
             "heads": 4,
             "layers": 3,
@@ -109,7 +109,6 @@ def train(
         return _loss(parts, clip, *next(batches))
 
     figures = trainer.fit(losses, lambda: held_out_figures(clip, config.held_out))
-    weights.mkdir(parents=True, exist_ok=True)
     save(clip, weights, figures)
     return figures
 

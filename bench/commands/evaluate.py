@@ -20,7 +20,7 @@ from bench.config.words import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import ready_file, ready_folder, write_text
-from bench.prompts.file import OWN_FILE, captions_of
+from bench.prompts.file import CAPTIONS, captions_of
 from bench.report.table import Column, number, table_of, terminal
 from decoders.kinds import Within
 
@@ -98,7 +98,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     device = device_of(config.device)
     if config.out is not None:
         ready_file(config.out)
-    files, there = image_files(config.images), config.images / OWN_FILE
+    files, there = image_files(config.images), config.images / CAPTIONS
     if config.captions is None and there.is_file():
         config = replace(config, captions=there)
     captions = captions_of(files, config.captions) if config.captions else []
@@ -127,7 +127,7 @@ def fitting(config: EvaluateConfig, captions: Sequence[str]) -> tuple[str, ...]:
     if not fit:
         raise ConfigError(
             f"nothing can be measured of {config.images} alone: give captions=FILE (there is no "
-            f"{OWN_FILE} in it), reference=DIR with real images, or both"
+            f"{CAPTIONS} in it), reference=DIR with real images, or both"
         )
     return tuple(fit)
 
@@ -183,7 +183,7 @@ def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[st
     """A note where the reference was drawn from the captions of the images."""
     from metrics.images import image_files
 
-    theirs = config.reference / OWN_FILE if config.reference else None
+    theirs = config.reference / CAPTIONS if config.reference else None
     if theirs is None or not theirs.is_file():
         return []
     shared = {*captions} & {*captions_of(image_files(theirs.parent), theirs)}

@@ -123,13 +123,13 @@ def _choose(listed: list[Any], wanted: list[Any] | None) -> list[EntryConfig]:
 
 def _entry(item: Any) -> EntryConfig:
     """An item of the list `decoders`; a bare name is a decoder of that name. Raises ConfigError."""
-    given = {"decoder": item} if isinstance(item, str) else item
-    if not isinstance(given, Mapping) or "decoder" not in given:
+    values = {"decoder": item} if isinstance(item, str) else item
+    if not isinstance(values, Mapping) or "decoder" not in values:
         raise ConfigError(
             f"an item of `decoders` must be a name or {{decoder:, name:, overrides: []}}, "
             f"found {item!r}"
         )
-    entry = validate("an entry", {"name": given["decoder"], **given}, EntryConfig)
+    entry = validate("an entry", {"name": values["decoder"], **values}, EntryConfig)
     entry = dataclasses.replace(entry, name=unicodedata.normalize("NFC", entry.name))
     if not re.fullmatch(r"[\w+-][\w.+-]*", entry.name):
         raise ConfigError(
@@ -248,8 +248,8 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
     sampling = validate(f"{name}: sampling", raw.pop("sampling", None), SamplingConfig)
     raw.pop("published", None)  # of `bench.compare.published`
     spec = DecoderSpec(name, **parts)
-    given = raw | {"name": name, "spec": spec, "sampling": sampling.resolve(study)}
-    entry: DecoderEntry = validate(name, given, DecoderEntry)
+    values = raw | {"name": name, "spec": spec, "sampling": sampling.resolve(study)}
+    entry: DecoderEntry = validate(name, values, DecoderEntry)
     return entry
 
 

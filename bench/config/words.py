@@ -32,16 +32,16 @@ def settings(cls: type[T], words: Sequence[str]) -> T:
     DecoderError on an unknown name (with the nearest known ones) and a value of another kind."""
     from decoders.kinds import validate
 
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, equals, value in (word.partition("=") for word in words):
         if not value:
             raise ConfigError(f"expected {key}=VALUE, found {key + equals!r}")
         group, _, name = key.rpartition(".")
-        inside = given.setdefault(group, {}) if group else given
+        inside = values.setdefault(group, {}) if group else values
         if not isinstance(inside, dict) or name in inside:
             raise ConfigError(f"{key} is given twice")
         inside[name] = value
-    result: T = validate("", given, cls, text=True)
+    result: T = validate("", values, cls, text=True)
     return result
 
 
@@ -67,4 +67,4 @@ def pairs(text: str) -> dict[str, str]:
 def word_at_home(word: str) -> str:
     """A word with `~` at the beginning of its value written out: the shell sees none behind a `=`,
     and Hydra's grammar has none."""
-    return re.sub(r"(=[\"']?)~(?=/|$)", lambda found: found[1] + str(Path.home()), word)
+    return re.sub(r"(=[\"']?)~(?=/|$)", lambda match: match[1] + str(Path.home()), word)

@@ -1,4 +1,5 @@
-"""Do two ways of decoding an image give the same codes, except for rounding?
+"""Compiled codes against eager ones, and greedy codes against AR's, on the run's model: equal, or
+other by rounding alone?
 
 Two float computations of one law differ by rounding, and a code that is decided within the rounding
 may differ. Then all codes after it differ, in a sound decoder as in a broken one. The target's

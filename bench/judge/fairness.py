@@ -1,5 +1,5 @@
-"""How far each decoder's steps are above their floors (roofline.csv), and whether the baseline of a
-speed-up is as fast as it could be (fairness.csv).
+"""The roofline table (roofline.csv: step times over their floors) and the fairness verdict
+(fairness.csv: is the baseline of a speed-up as fast as it could be?).
 
 Why: a speed-up over a slow baseline says nothing about a method. It is *unfair* where the
 baseline's step takes more floors (`bench.measure.roofline`) than `MOST`, *not measured* where the

@@ -1,4 +1,5 @@
-"""Quality of a decoder's images: what `metric=` selects, a `Scorer`, and its `Scores`.
+"""Quality scorers, what `metric=` selects: FID, KID, precision, recall, CLIP score and HPSv2.1 of a
+decoder's images.
 
 Why a scorer and not fixed columns: the embedded scenes need the tiny CLIP, official models
 Inception, VGG16 and ViT-B/32; the summary wants the figures and the names of their features.

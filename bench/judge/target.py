@@ -1,4 +1,5 @@
-"""Examines a run's own target before anything is timed: what decoders rely on, and AR alone not.
+"""Checks a target model's batch rows, mask, positions and KV cache before anything is timed: all
+decoders rely on them, and an error shows in no image of AR.
 
 Why: the gate judges decoders on small random models. A target whose forward of several codes stands
 one place off has right AR images and wrong ones with all decoders that verify drafts. So the

@@ -1,5 +1,5 @@
-"""What else runs on this machine: readings of the processors, the load between two of them, and
-waiting until the machine is quiet.
+"""Processor load of other programs while images are timed, quotas of a container, and waiting until
+the machine is quiet.
 
 Why: a neighbour adds time to whatever it meets, unevenly, and the figures of such an hour look as
 clean as any. Linux counts what every processor does (proc(5), /proc/stat); what this process has
@@ -43,7 +43,7 @@ class Reading:
     stopped: periods in which a quota stopped it."""
 
     at: float
-    own: float
+    process: float
     busy: float
     steal: float
     cores: int
@@ -83,13 +83,13 @@ def between(before: Reading, after: Reading, limit: float = 1.0, one_core: bool 
     """
     seconds = after.at - before.at
     room = seconds * after.cores  # processor seconds that there were
-    own = after.own - before.own
-    others = max(after.busy - before.busy - own, 0.0) if after.busy == after.busy else math.nan
+    process = after.process - before.process
+    others = max(after.busy - before.busy - process, 0.0) if after.busy == after.busy else math.nan
     steal = after.steal - before.steal
     most = 1 - (1 - limit) / (after.cores if one_core else 1)
     crowded = (others + steal) / room - TICK / seconds > most
     disturbed = limit < 1 and (crowded or after.stopped > before.stopped)
-    return Load(own / seconds, others / room, steal / room, disturbed)
+    return Load(process / seconds, others / room, steal / room, disturbed)
 
 
 def words(share: float) -> str:

@@ -1,4 +1,4 @@
-"""The machine and the code that made a row: provenance, and the check that a device is there."""
+"""Provenance of a row (code, versions, CPU, GPU), and the check that a device is there."""
 
 from __future__ import annotations
 

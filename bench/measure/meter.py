@@ -1,5 +1,5 @@
-"""What a call of a decoder costs: the seconds of its parts, the load of the processors meanwhile,
-and its peak memory.
+"""The clock and the peak memory of a decoder's call: seconds of its parts, the processors' load
+meanwhile.
 
 Seconds: a CUDA call returns before its work is done, so the device is synchronised before and after
 each part; without that the time is that of the launch (a fault of the released timing code). The
@@ -55,13 +55,13 @@ class Meter:
         self.started, was_on = now(), gc.isenabled()
         gc.collect()
         gc.disable()
-        known = not self.recorded and self._reset_peak()
+        measures = not self.recorded and self._reset_peak()
         try:
             yield
         finally:
             if was_on:
                 gc.enable()
-        self.peak_mb = self._read_peak() if known else math.nan
+        self.peak_mb = self._read_peak() if measures else math.nan
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The floor of a target's forward: the least seconds that a machine needs for it.
+"""The roofline floor of a target forward: the least seconds that this machine needs for it.
 
 Roofline model (Williams, Waterman, Patterson 2009): seconds >= max(bytes / bandwidth, operations /
 rate). Of R rows of T codes each that see S cache slots, with W numbers in the weights of layers and

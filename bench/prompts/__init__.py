@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.config.schema import LoaderConfig
-from bench.data.errors import ConfigError, PromptError
+from bench.data.errors import PromptError
 from decoders.documents import one_line, require_readable
+from decoders.kinds import validate_fields
 
 MOST_NAME = 200  # characters of an id or a category
 
@@ -25,6 +26,9 @@ class Prompt:
     id: str
     text: str
     category: str = ""
+
+    def __post_init__(self) -> None:
+        validate_fields(self, "a prompt's ")
 
 
 class PromptSet(list[Prompt]):
@@ -39,8 +43,8 @@ def load_prompts(loader: LoaderConfig, count: int | None) -> list[Prompt]:
     """The first `count` prompts of a set; None: all. Raises ConfigError where a loader returns
     something else, PromptError for too few prompts and what `check` refuses."""
     prompts = loader.load(count=count)
-    listed = isinstance(prompts, Sequence) and not isinstance(prompts, str)
-    loader.require(listed, prompts, "a list of prompts")
+    fits = isinstance(prompts, Sequence) and all(isinstance(one, Prompt) for one in prompts)
+    loader.require(fits, prompts, "a list of bench.prompts.Prompt(id, text, category)")
     source = str(loader.kwargs.get("path") or f"prompts={loader.name}")
     check(prompts[:count], source, repeats=getattr(prompts, "repeats", False))
     if len(prompts) < (count or 1):
@@ -53,12 +57,17 @@ def load_prompts(loader: LoaderConfig, count: int | None) -> list[Prompt]:
 
 def check(prompts: Sequence[Prompt], source: str, repeats: bool = False) -> None:
     """Raises PromptError on an empty prompt, one that repeats another (unless `repeats`) and an id
-    that stands twice, DecoderError on control characters and texts that are too long, ConfigError
-    on what is no Prompt. source: names the set."""
+    that stands twice, DecoderError on control characters and texts that are too long. source: names
+    the set."""
     ids = set[str]()
     texts: dict[str, str] = {}
     for prompt in prompts:
-        _require_fields(prompt, source)
+        for key, name in (("id", prompt.id), ("category", prompt.category)):
+            if len(name) > MOST_NAME or not name.isprintable():
+                raise PromptError(
+                    f"{source}: the {key} {name[:60]!r} must be at most {MOST_NAME} printable "
+                    f"characters, found {len(name)}"
+                )
         text = one_line(prompt.text)  # as it is compared
         require_readable(text, f"{source}: the prompt {prompt.id}")
         if not text:
@@ -75,19 +84,3 @@ def check(prompts: Sequence[Prompt], source: str, repeats: bool = False) -> None
             )
         ids.add(prompt.id)
         texts[text] = prompt.id
-
-
-def _require_fields(prompt: Prompt, source: str) -> None:
-    """What a loader of a plug-in may give instead of a prompt is refused."""
-    names = [getattr(prompt, name, None) for name in ("id", "text", "category")]
-    if not isinstance(prompt, Prompt) or not all(isinstance(text, str) for text in names):
-        raise ConfigError(
-            f"{source} must give prompts as bench.prompts.Prompt(id, text, category), all strings; "
-            f"found {prompt!r}"
-        )
-    for key, text in (("id", prompt.id), ("category", prompt.category)):
-        if len(text) > MOST_NAME or not text.isprintable():
-            raise PromptError(
-                f"{source}: the {key} {text[:60]!r} must be at most {MOST_NAME} printable "
-                f"characters, found {len(text)}"
-            )

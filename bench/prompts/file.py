@@ -26,15 +26,15 @@ COLUMNS = ("prompt", "caption", "text")
 IMAGE_COLUMNS = ("image", "file", "file_name")
 READERS = (".txt", ".csv", ".tsv", ".json")
 HINT = "set prompts.path="
-OWN_FILE = "captions.json"  # of the pictures of a run
+CAPTIONS = "captions.json"  # of the pictures of a run
 
 
-def load(count: int | None, path: str) -> list[Prompt]:
+def load(count: int | None, path: str, quotes: bool = True) -> list[Prompt]:
     """The prompts of a file. Tables and lists of mappings need a key `prompt` (or `caption`,
     `text`) and may have `id` and `category`. Blank lines at the end of a .txt are ignored, others
-    are empty prompts. Raises PromptError, DecoderError."""
+    are empty prompts. quotes: see `parse_table`. Raises PromptError, DecoderError."""
     source = Path(path)
-    items = read_items(source, "prompt", READERS, HINT)
+    items = read_items(source, "prompt", READERS, HINT, quotes)
     if not isinstance(items, list):
         raise PromptError(f"{source} must hold a list of prompts, found a {type(items).__name__}")
     return [_prompt(source, number, item) for number, item in enumerate(items, start=1)]
@@ -87,7 +87,7 @@ def write_captions(folder: Path, rows: Iterable[Mapping[str, str]]) -> None:
             picture = folder / row["image"]
             by_folder.setdefault(picture.parent, {})[picture.name] = row["prompt"]
     for place, captions in by_folder.items():
-        write_text(place / OWN_FILE, json.dumps(captions, indent=0, ensure_ascii=False))
+        write_text(place / CAPTIONS, json.dumps(captions, indent=0, ensure_ascii=False))
 
 
 def _row(path: Path, number: int, item: Any, wanted: str) -> dict[str, Any]:

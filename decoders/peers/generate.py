@@ -51,8 +51,6 @@ from decoders.models.nets.transformer import Transformer
 from decoders.noise import Noise
 from decoders.training.states import transformer_of
 
-TOLERANCE = 1e-4  # of logits in `prove`
-log = logging.getLogger(__name__)
 logging.getLogger("transformers").setLevel(logging.ERROR)  # its hints are not ours to follow
 
 
@@ -129,7 +127,7 @@ class Generate:
         """See `decoders.api.Decoder`. The random numbers are torch's, seeded by the image's."""
         del pairs  # nothing is verified by us
         if self.unproved:
-            log.info("%s: logits differ by at most %.1e", self, prove(self, text))
+            prove(self, text)
             self.unproved = False
         with seeded(noise):
             out = self.llama.generate(
@@ -244,10 +242,9 @@ def llama_of(target: Transformer) -> LlamaForCausalLM:
 
 
 @torch.inference_mode()
-def prove(decoder: Generate, text: TextFeatures) -> float:
+def prove(decoder: Generate, text: TextFeatures) -> None:
     """Shows that both libraries run the same model, in float32 and on the first prompt: greedy
-    codes are our AR's to the last one, and logits along them, without guidance, agree place by
-    place. Returns their largest difference. A ratio of two different models would be worth nothing:
+    codes are our AR's to the last one. A ratio of two different models would be worth nothing:
     raises DecoderError.
     """
     target = Transformer(decoder.target.cfg).to(decoder.model.device).eval().requires_grad_(False)
@@ -266,21 +263,3 @@ def prove(decoder: Generate, text: TextFeatures) -> float:
             f"{int(codes[0, at])}, generate {int(theirs[0, at])}: the two libraries do not run the "
             "same model"
         )
-    codes = codes.to(model.device)
-    drop = torch.zeros(1, dtype=torch.bool, device=codes.device)
-    ours = target.logits(target(first, codes, drop)).float()  # [1, L, V]
-    prompt, read = prompt_of(target, first, 1), codes[:, :-1]
-    llama: Any = llama_of(target)
-    logits = llama(
-        inputs_embeds=torch.cat([prompt["inputs_embeds"], target.embed(read)], 1),
-        attention_mask=torch.cat([prompt["attention_mask"], torch.ones_like(read)], 1),
-        position_ids=torch.arange(target.prefix + read.shape[1], device=codes.device)[None],
-        use_cache=False,
-    ).logits[:, target.prefix - 1 :]  # [1, L, V]
-    difference = float((logits.float() - ours).abs().max())
-    if not difference <= TOLERANCE:
-        raise DecoderError(
-            f"the converted model's logits differ by up to {difference:.3g} in float32, at most "
-            f"{TOLERANCE:g} is allowed: the two libraries do not run the same model"
-        )
-    return difference

@@ -55,17 +55,14 @@ def test_stored_and_loaded_gives_the_same_features_to_half_precision(clip, folde
 
 
 def test_damaged_weights_are_noticed(folder):
-    path, described = folder / WEIGHTS_FILE, folder / CONFIG_FILE
+    path = folder / WEIGHTS_FILE
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DecoderError, match="SHA-256"):
         load(folder)
     path.unlink()
     with pytest.raises(DecoderError, match="make tiny"):
         load(folder)
-    described.write_text(described.read_text().replace('"format": 1', '"format": 0'))
-    with pytest.raises(MetricError, match="format 0"):
-        load(folder)
-    described.unlink()
+    (folder / CONFIG_FILE).unlink()
     with pytest.raises(DecoderError, match=r"no clip\.json"):
         load(folder)
 

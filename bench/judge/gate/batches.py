@@ -1,5 +1,5 @@
-"""Are an image's codes its own, whatever is decoded with it? The same noise gives the same codes a
-second time, alone, in a batch, and in a row that another image has left.
+"""Batch invariance: the same noise gives an image the same codes a second time, alone, in a batch,
+and in a row that another image has left.
 
 A decoder that draws random numbers of its own has other codes in every batch, and may be exact all
 the same. It cannot be enumerated, and is judged by samples.

@@ -1,4 +1,4 @@
-"""The verdict on one decoder, from a handful of checks on small random models.
+"""The exactness verdict on one decoder, from a handful of checks on small random models.
 
 At any temperature an image's codes do not depend on what is decoded with it (`batches`). At
 temperature 0 they are AR's, or those that the rule allows (`greedy`). At others: the law of the

@@ -1,6 +1,6 @@
-"""Checks that sample, with the decoder's own drafter: small images against the enumerated AR law,
-for what cannot be enumerated; images of many codes, where residuals that are cut and sums in half
-precision show.
+"""Statistical tests of sampled images, with the decoder's own drafter: small images against the
+enumerated AR law, for what cannot be enumerated; images of many codes, where residuals that are cut
+and sums in half precision show.
 
 Codes are compared with teacher forcing over the finished images, drafts with their declared q, by
 tests with known false-alarm rates: Pearson's, of counts, and a normal one of sums over many laws.

@@ -1,4 +1,4 @@
-"""The case that the gate judges, on small random models.
+"""The decoder that the gate judges, rebuilt on small random models.
 
 A drafter with a checkpoint fits no small model. Whether its code drafts as declared does not depend
 on its weights, so its class is built with those that it begins its training with.

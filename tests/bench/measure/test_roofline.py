@@ -87,7 +87,7 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     monkeypatch.setattr(MEASURE, measured)
     config = fake_study(*REAL, "latency.blocks=2")
     folder = Path(config.run_dir)
-    result = run_study(config)
+    run_study(config)
     assert timed == [0, 1], "before each block"
     finish(config, run_study(config))
     assert len(timed) == 2, "nothing was timed again"

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from bench.config.catalogue import groups
 from bench.config.compose import compose_study
 from bench.config.schema import LoaderConfig
 from bench.data.errors import EXPLAINED, PromptError
@@ -18,7 +20,9 @@ from tests.bench import fakes
 
 
 def load(name: str, count: int | None = None, **settings: Any) -> list[Prompt]:
-    return load_prompts(LoaderConfig(name, f"bench.prompts.{name}.load", settings), count)
+    """The option of that name with these settings."""
+    values = yaml.safe_load(groups()["prompts"][name]) | settings
+    return load_prompts(LoaderConfig.of(values, "prompts"), count)
 
 
 def texts(prompts: Sequence[Any]) -> list[str]:
