@@ -28,6 +28,7 @@ from metrics.stats import Interval, jackknife, jackknife_values, student_mean
 
 FID_WIDE = 1.25  # the jackknife's spread over FID's own, simulated at 60 to 500 images
 NEIGHBOURS = 3  # k of precision and recall
+FEWEST = NEIGHBOURS + 2  # images
 _BLOCK = 1024  # rows of distances taken together
 _LOG = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
     changes with the generated set as a whole (its balls), hence the jackknife. Memory: 8 n (n + m)
     bytes. Raises MetricError for fewer than k + 2 rows, NaN, or different E.
     """
-    _require(generated, reference, NEIGHBOURS + 2)
+    _require(generated, reference, FEWEST)
     fake, real = generated.double().cpu(), reference.double().cpu()
     within = torch.cat([torch.cdist(rows, fake) for rows in fake.split(_BLOCK)])  # [n, n]
     across = torch.cat([torch.cdist(rows, fake) for rows in real.split(_BLOCK)])  # [m, n]

@@ -5,7 +5,6 @@ Why lazy imports: `list` needs neither torch nor Hydra, `report` needs no model.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from bench.config.schema import StudyConfig
     from bench.records.run_data import RunData
 
-
-SPREAD = 6.5  # standard deviation of the difference of two CLIP scores of a prompt in study=main
 
 
 def cmd_run(words: Sequence[str]) -> int:
@@ -65,8 +62,6 @@ def _run(config: StudyConfig, words: Sequence[str]) -> int:
 
     with interruptible(config, words):
         scorer = scorer_of(config)
-        if scorer is not None:
-            _say_if_few(config)
         result = run_study(config)
         summary = finish(config, result, scorer)
     if config.report:
@@ -77,20 +72,6 @@ def _run(config: StudyConfig, words: Sequence[str]) -> int:
     for name, status in zip(failed.decoder, failed.status, strict=True):
         complain(f"{name}: {status}")
     return 1 if len(failed) else 0
-
-
-def _say_if_few(config: StudyConfig) -> None:
-    """Says before the run that its images are too few for a verdict on the CLIP scores. How much
-    two scores of a prompt differ is known of the embedded model alone."""
-    from metrics.stats import TELLS
-
-    images, margin = config.quality.images, config.quality.margin
-    enough = math.ceil((TELLS * SPREAD / margin) ** 2)
-    if config.metric is not None and config.metric.name == "scenes" and images < enough:
-        say(
-            f"{images} images will hardly tell of a relaxed decoder whether its CLIP score is "
-            f"worse than AR's by more than {margin:g}: quality.images={enough} would"
-        )
 
 
 def cmd_sweep(words: Sequence[str]) -> int:
@@ -135,7 +116,7 @@ def cmd_report(words: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
     from bench.records.load import load
-    from bench.records.study import require_own
+    from bench.records.study import require_same
     from bench.report.build import PlaceSettings, check_place
     from bench.run.finish import unfinished
 
@@ -148,7 +129,7 @@ def cmd_report(words: Sequence[str]) -> int:
     config = compose_study(words)
     folder = Path(config.run_dir)
     check_place(out)
-    require_own(folder, config)
+    require_same(folder, {"config_hash": config.hash, "config": config.measured()})
     _report(unfinished(config) or load(folder), out)
     return 0
 

@@ -14,6 +14,7 @@ from typing import Annotated
 from bench.compare.significance import (
     EQUAL,
     NOT_APART,
+    RATIOS,
     Difference,
     Side,
     differences_of,
@@ -65,7 +66,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     pairs = _chosen(runs, options.decoders)
     every, notes = differences_of(pairs, options.level), notes_of(places, runs, pairs)
     table = terminal(table_of(COLUMNS, every)) if every else "nothing of the two can be compared"
-    say("\n".join([answer(pairs, every), *heads(pairs), table, *notes]))
+    say("\n".join([*answer(pairs, every), *heads(pairs), table, *notes]))
     if options.out:
         text = json.dumps({"findings": [asdict(f) for f in every], "notes": notes}, indent=1)
         write_text(options.out, text)
@@ -86,8 +87,14 @@ COLUMNS = (
 )
 
 
-def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> str:
-    """One line: whether the images are equal, and what differs beyond chance."""
+def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> list[str]:
+    """What differs beyond chance and by how much, and whether the images are equal."""
+    lines = [
+        f"{d.b} is {d.verdict} {'in B' if d.a == d.b else f'than {d.a}'}: {interval(d, 3)} "
+        f"({'ratio' if d.figure in RATIOS else 'difference'} of {d.figure})"
+        for d in every
+        if d.verdict not in (NOT_APART, EQUAL)
+    ]
     # A committed run has left the codes out, to be small; its pictures have digests.
     whole = any(a.digests("codes") and b.digests("codes") for a, b in pairs)
     what, column = ("codes", "codes") if whole else ("pictures", "image_hash")
@@ -98,15 +105,10 @@ def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> s
         count += len(shared)
         if differing := sum(ours[key] != theirs[key] for key in shared):
             others.append(f"{b.entry.name} ({differing} of {len(shared)} images)")
-    parts = [f"A and B are equal in {what} ({len(pairs)} decoders, {count} images)"]
+    same = f"A and B are equal in {what} ({len(pairs)} decoders, {count} images)"
     if others or not count:
-        parts = [f"A and B differ in {what}: {', '.join(others) or 'they share no image'}"]
-    beyond: dict[str, list[str]] = {}
-    for one in every:
-        if one.verdict not in (NOT_APART, EQUAL):
-            beyond.setdefault(f"B is {one.verdict} ({one.figure}): ", []).append(one.b)
-    parts += [head + ", ".join(names) for head, names in beyond.items()]
-    return "; ".join(parts if beyond else [*parts, "no speed or score differs beyond chance"])
+        same = f"A and B differ in {what}: {', '.join(others) or 'they share no image'}"
+    return [*(lines or ["no speed or score differs beyond chance"]), same]
 
 
 def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
@@ -152,10 +154,8 @@ def notes_of(
         for place, mine, other in zip(places, runs, reversed(runs), strict=True)
         if mine.keys() - other.keys()
     ]
-    configs = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs if sides]
-    if len(configs) == 2 and not all(configs):
-        lines.append("settings are not compared: a folder has no study.json with its configuration")
-    elif len(configs) == 2 and (text := differences(configs[0], configs[1], SIDES)):
+    configs = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs]
+    if text := differences(configs[0], configs[-1], SIDES):
         lines.append(f"settings differ: {text}")
     apart: dict[str, list[str]] = {}
     for a, b in pairs:

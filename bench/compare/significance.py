@@ -194,5 +194,6 @@ def _fid(a: Side, b: Side, level: float) -> list[Difference]:
         return []
     if sorted(a.images.prompt) != sorted(b.images.prompt):  # FID depends on how many, and of what
         return []
+    reach = reach if less else 0.0  # equal images: nothing is left to chance
     fid = _between(a, b, "FID", 0, Interval(less, less - reach, less + reach), None)
     return [replace(fid, verdict=_word(fid, abs(less) > reach))]

@@ -25,7 +25,7 @@ from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
 from bench.measure.roofline import MACHINE, read_rates
 from bench.records import columns
 from bench.records.run_data import MARGIN, Entry, Role, RunData, Section, as_text
-from bench.records.study import read_study
+from bench.records.study import STUDY, read_study
 
 SECTION_KEYS = ("temperature", "cfg")  # by which decoders of a run differ and do not compare
 REMEDY = (
@@ -53,6 +53,7 @@ def load(folder: Path) -> RunData:
     and clip_pairs.csv (runs that timed or scored nothing lack them). Raises FolderError on a
     missing, unreadable, empty or incomplete file."""
     records = read_rows(folder / columns.MERGED)
+    require_file(folder / STUDY)
     path = folder / "summary.csv"
     summary = read_table(path, SUMMARY)
     if summary.empty:
@@ -85,7 +86,8 @@ def run_of(
         rows |= paired.rows_by_line(decoder, records)
     none = records.iloc[:0]
     entries = [_entry(line, rows.get(line["decoder"], none)) for line in plain(summary)]
-    sections = _sections(entries, margin)
+    decoders = study.get("config", {}).get("decoders", ())
+    sections = _sections(entries, {d["name"] for d in decoders if d["baseline"]}, margin)
     name = as_text(summary["study"].iloc[0]) or folder.name
     return RunData(folder, name, sections, records, study, **tables)
 
@@ -137,18 +139,16 @@ def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
     return Entry(name, role, row, records, next(iter(errors), ""), len(errors))
 
 
-def _sections(entries: list[Entry], margin: float) -> list[Section]:
-    """Groups by SECTION_KEYS, in order of first appearance."""
+def _sections(entries: list[Entry], baselines: set[str], margin: float) -> list[Section]:
+    """Groups by SECTION_KEYS, in order of first appearance. baselines: by study.json."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         groups.setdefault(tuple(as_text(entry.row[key]) for key in SECTION_KEYS), []).append(entry)
-    return [_section(group, margin) for group in groups.values()]
+    return [_section(group, baselines, margin) for group in groups.values()]
 
 
-def _section(entries: list[Entry], margin: float) -> Section:
-    partless = [e for e in entries if e.role is Role.DECODER and e.text("acceptance") == "none"]
-    exact_one = [e for e in partless if e.number("speedup") == 1]
-    baseline = next(iter(exact_one or partless), None)
+def _section(entries: list[Entry], baselines: set[str], margin: float) -> Section:
+    baseline = next((e for e in entries if e.name in baselines), None)  # see `paired.baselines_of`
     entries = [replace(e, role=Role.BASELINE) if e is baseline else e for e in entries]
     temperature = entries[0].number("temperature")
     kind = "Sampling" if temperature else "Greedy"

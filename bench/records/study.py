@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.config.schema import StudyConfig
 from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.records.columns import SCHEMA_VERSION
@@ -49,20 +48,14 @@ def write_study(folder: Path, entries: Mapping[str, Any]) -> None:
     write_text(folder / STUDY, json.dumps(study, indent=1, sort_keys=True))
 
 
-def require_own(folder: Path, config: StudyConfig) -> None:
+def require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
     """Raises FolderError where a folder holds no run, or one of another schema version or
-    configuration."""
-    if not read_study(folder):
+    configuration, or of another machine than `wanted` names."""
+    study = read_study(folder)
+    if not study:
         raise FolderError(
             f"{folder} holds no run; name the folder of one, or make one by `python -m bench run`"
         )
-    require_same(folder, {"config_hash": config.hash, "config": config.measured()})
-
-
-def require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
-    """Raises FolderError where study.json is of another schema version or configuration,
-    or of another machine than `wanted` names."""
-    study = read_study(folder)
     if study.get("schema_version") != SCHEMA_VERSION:
         raise FolderError(
             f"{folder} holds rows of schema version {study.get('schema_version')}, this code "

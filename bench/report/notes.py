@@ -18,6 +18,7 @@ from bench.records.load import PROVENANCE
 from bench.records.run_data import RESEED_LABEL, RunData, Section, as_text
 from bench.report.headline import DAGGER, over_declared
 from bench.report.table import ABSENT, NOISE, number, percent
+from metrics.fid import FEWEST
 
 if TYPE_CHECKING:
     import jinja2
@@ -81,7 +82,7 @@ def facts(run: RunData) -> list[str]:
     """What the tables do not show of this run: seeds, blocks, neighbours, code."""
     lines = []
     for section in run.sections:
-        lines += [*drift(section), reseeds(section)]
+        lines += [*drift(section), unscored(section) or reseeds(section)]
     return [*lines, *neighbours(run), code_and_model(run)]
 
 
@@ -101,6 +102,18 @@ def neighbours(run: RunData) -> list[str]:
 def columns() -> list[str]:
     """How columns are defined that no footnote explains."""
     return _notes("columns", NOISE)
+
+
+def unscored(section: Section) -> str:
+    """Which decoders have too few images for a CLIP score and FID; "" where all have enough."""
+    blank = [e for e in section.decoders if not e.failed and math.isnan(e.number("clip"))]
+    few = [e.name for e in blank if e.number("n_quality") < FEWEST]
+    if not few:
+        return ""
+    return (
+        f"{section.title}: no CLIP score and FID of {', '.join(few)}; both need at least {FEWEST} "
+        f"images (quality.images={FEWEST})."
+    )
 
 
 def reseeds(section: Section) -> str:

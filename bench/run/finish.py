@@ -8,7 +8,6 @@ title what it is of.
 
 from __future__ import annotations
 
-import logging
 import math
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +34,6 @@ from decoders.api import ImageModel, Sampling
 if TYPE_CHECKING:
     from bench.judge.gate import GateReport
 
-log = logging.getLogger(__name__)
 PARTIAL = "partial"
 
 
@@ -104,8 +102,9 @@ def _verdict(
 
     report = attempt(judge_decoder)
     if isinstance(report, Failure):
-        log.warning("the gate could not judge %s: %s", variant.name, report.error)
-        report = GateReport("not checked", math.nan, report.error)
+        advice = "mend that and check again, or run without verdicts (gate=false)"
+        detail = f"on a small random model it raised {report.error}; {advice}"
+        report = GateReport("not checked", math.nan, detail)
     return replace(report, decoder=variant.name, expect=variant.entry.expect)
 
 

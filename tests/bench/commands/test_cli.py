@@ -86,13 +86,3 @@ def test_a_reader_that_leaves_ends_it_quietly(words):
     shell = ["bash", "-c", f"{late} 2> said | true; echo ${{PIPESTATUS[0]}}; cat said"]
     done = subprocess.run(shell, env=AS_HERE, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["141"] and done.stderr == ""
-
-
-def test_too_few_images_for_a_verdict_are_said_before_the_run(capsys):
-    from bench.commands.study import _say_if_few
-
-    few = dict.fromkeys((12, 66), "")
-    for images in few:
-        _say_if_few(compose_study(["study=main", f"quality.images={images}"]))
-        few[images] = capsys.readouterr().out
-    assert "quality.images=66 would" in few[12] and not few[66]

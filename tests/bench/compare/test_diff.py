@@ -1,6 +1,7 @@
 """`python -m bench diff`: noise is not told apart, planted losses are."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -63,9 +64,11 @@ def test_two_runs_of_the_same_codes_are_not_told_apart(first, tmp_path, capsys):
     for (_, figure), one in found.items():
         equal = figure in ("codes per forward", "FID")
         assert one["verdict"] == ("equal" if equal else "not told apart")
-    line = capsys.readouterr().out.partition("\n")[0]
-    assert line.startswith("A and B are equal in codes (4 decoders, ")
-    assert line.endswith("; no speed or score differs beyond chance")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "no speed or score differs beyond chance"
+    assert lines[1].startswith("A and B are equal in codes (4 decoders, ")
+    fid = next(line for line in lines if " FID " in line)
+    assert fid.split()[-2:] == ["0.000", "equal"], "without an interval"
 
 
 def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path, capsys):
@@ -82,11 +85,15 @@ def test_a_planted_slowdown_and_a_planted_loss_are_found(first, tmp_path, capsys
     assert found[slower]["value"] == pytest.approx(1 / 1.1, abs=0.02)
     assert found[worse]["value"] == pytest.approx(-2, abs=1)
     lines = capsys.readouterr().out.splitlines()
-    assert "B is slower (speed-up over AR): eagle2; B is worse (CLIP): lantern" in lines[0]
-    assert lines[1].startswith(f"A: {a}, on ")
-    assert lines[2:4] == ["   exact: ar, sd_chain, eagle2", "   relaxed: lantern"]
-    assert "on another CPU, 7 threads" in lines[4]
-    assert "commit fedcba987654 (changed), reads 20 GB/s" in lines[4]
+    assert re.fullmatch(
+        r"eagle2 is slower in B: 0\.\d+ \[0\.\d+, 0\.\d+\] \(ratio of speed-up over AR\)", lines[0]
+    )
+    assert re.match(r"lantern is worse in B: -\d.* \(difference of CLIP\)", lines[1])
+    assert lines[2].startswith("A and B are equal in codes")
+    assert lines[3].startswith(f"A: {a}, on ")
+    assert lines[4:6] == ["   exact: ar, sd_chain, eagle2", "   relaxed: lantern"]
+    assert "on another CPU, 7 threads" in lines[6]
+    assert "commit fedcba987654 (changed), reads 20 GB/s" in lines[6]
 
 
 def test_two_decoders_of_one_run(first, tmp_path, capsys):
@@ -99,19 +106,20 @@ def test_two_decoders_of_one_run(first, tmp_path, capsys):
     assert main(["diff", str(a), "decoders=ar,eagle3"]) == 2
     shown, refused = capsys.readouterr()
     assert "did you mean 'eagle2'" in refused
+    assert re.match(r"lantern is faster than eagle2: 1\.\d+ \[1\.\d+, \d\.\d+\] \(ratio of", shown)
     assert "eagle2 -> lantern" in shown and "A and B differ in codes: lantern (" in shown
 
 
 def test_what_the_runs_do_not_share_is_listed(first, tmp_path, capsys):
     runs = first, write_run(tmp_path / "b", LINEUP[:2], prompts=2)
     for run, seed in zip(runs, (0, 1), strict=True):
-        study = {"config_hash": "", "config": {"seed": seed}, "machine": {}}
+        study = json.loads((run / "study.json").read_text())
+        study["config"]["seed"] = seed
         (run / "study.json").write_text(json.dumps(study))
     main(["diff", *map(str, runs)])
-    (first / "study.json").unlink()
     shown = capsys.readouterr().out
     assert f"only in {first}: eagle2, lantern" in shown
-    assert "settings differ: seed: 0 in A, 1 in B" in shown
+    assert "settings differ: decoders: " in shown and "; seed: 0 in A, 1 in B" in shown
 
 
 def with_protocol(run: Path, **lines: str) -> Path:

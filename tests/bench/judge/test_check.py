@@ -66,6 +66,8 @@ def test_the_status_says_whether_all_is_as_expected(gate, capsys, said, words, s
     assert ("not as expected: fake_spec" in shown.err) == (status == 1)
     verdict = said.verdict if isinstance(said, GateReport) else "not checked"
     assert verdict in shown.out
+    if verdict == "not checked":
+        assert "raised RuntimeError: no small twin; mend that" in shown.out
 
 
 def test_the_column_shows_the_figure_unless_exact(gate, fake_study):

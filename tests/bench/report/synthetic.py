@@ -188,4 +188,6 @@ def write_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int 
     for name, table in tables.items():
         table.to_csv(folder / name, index=False)
     (folder / MACHINE).write_text(json.dumps(asdict(RATES)))
+    entries = [{"name": made.name, "baseline": made.acceptance == "none"} for made in decoders]
+    (folder / "study.json").write_text(json.dumps({"config": {"decoders": entries}}))
     return folder

@@ -68,6 +68,8 @@ def test_the_answer_is_first_and_tables_sort(opened: Any) -> None:
 
 def test_a_prompt_opens_and_a_script_in_it_is_text(opened: Any) -> None:
     links = opened.locator(".prompts a")
+    assert not links.first.is_visible(), "the list of all prompts is closed"
+    opened.locator("nav a", has_text="Prompts").click()  # opens it
     assert links.nth(1).inner_text() == SCRIPT
     links.nth(1).click()
     assert opened.locator("h1").inner_text() == SCRIPT

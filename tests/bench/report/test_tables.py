@@ -1,6 +1,7 @@
 """What a report says: figures as given, intervals, noise marks, failures, order, the headline, time
 over floor and unfair baselines, in every form."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -75,6 +76,12 @@ def test_figures_are_those_of_the_summary_and_noise_is_marked(said):
     assert "timed in 2 blocks; from block to block ar took 2." in text
     assert "(prediction intervals: twice the difference of the two)" in text
     assert "With only one AR seed, its luck shifts every row equally." in texts.markdown(said)
+
+
+def test_why_there_is_no_clip_score_and_fid_is_said(run):
+    few = changed(run, lambda e: e.name == "eagle2", clip=math.nan, fid=math.nan, n_quality=4)
+    says = "no CLIP score and FID of eagle2; both need at least 5 images (quality.images=5)."
+    assert says in one_line(texts.terminal(summarise(few)))
 
 
 def test_the_headline_is_made_from_the_figures(said, written):
