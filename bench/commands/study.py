@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from bench.records.run_data import RunData
 
 
-
 def cmd_run(words: Sequence[str]) -> int:
     """Run a study (or resume it) and write its summary and report.
     Decodes all images, judges every decoder, writes records, summary.csv and the report. Exit

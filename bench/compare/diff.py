@@ -65,7 +65,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     runs = [read_sides(folder) for folder in places]
     pairs = _chosen(runs, options.decoders)
     every, notes = differences_of(pairs, options.level), notes_of(places, runs, pairs)
-    table = terminal(table_of(COLUMNS, every)) if every else "nothing of the two can be compared"
+    table = terminal(table_of(COLUMNS, every)) if every else "the two have no figure in common"
     say("\n".join([*answer(pairs, every), *heads(pairs), table, *notes]))
     if options.out:
         text = json.dumps({"findings": [asdict(f) for f in every], "notes": notes}, indent=1)

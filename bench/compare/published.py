@@ -90,7 +90,7 @@ def load(path: Path = TABLE) -> list[Published]:
     ]
 
 
-def others(row: Published, figure: str, rows: Sequence[Published]) -> list[str]:
+def contradictions(row: Published, figure: str, rows: Sequence[Published]) -> list[str]:
     """[`other sources give 0.93 (LANTERN)`]: of the same setting, where they contradict the
     row."""
     setting, value = (*SETTING, *["gpu"] * (figure == "latency_s")), row.figures[figure]

@@ -112,7 +112,7 @@ class Difference(Interval):
     verdict: str = NOT_APART
 
 
-def _between(
+def _difference(
     a: Side, b: Side, figure: str, pairs: int, value: Interval, p: float | None
 ) -> Difference:
     ends = (value.value, value.lo, value.hi)
@@ -131,7 +131,7 @@ def differences_of(sides: Sequence[tuple[Side, Side]], level: float) -> list[Dif
         for d in mine:
             if d.p is not None:
                 p = float(next(adjusted))
-                d = replace(d, p=p, verdict=_word(d, p < level))
+                d = replace(d, p=p, verdict=_verdict(d, p < level))
             out.append(d)
     return out
 
@@ -140,7 +140,7 @@ def worse(every: Sequence[Difference]) -> bool:
     return any(d.verdict in ("slower", "worse") for d in every)
 
 
-def _word(one: Difference, differs: bool) -> str:
+def _verdict(one: Difference, differs: bool) -> str:
     if one.value == float(one.figure in RATIOS):
         return EQUAL
     if not differs:
@@ -160,7 +160,7 @@ def _speed(a: Side, b: Side) -> list[Difference]:
         figure, ratio = RATE, paired_speedup(a.entry.records, b.entry.records)
     if ratio is None or math.isnan(ratio.p):
         return []
-    return [_between(a, b, figure, ratio.blocks, ratio.interval(), ratio.p)]
+    return [_difference(a, b, figure, ratio.blocks, ratio.interval(), ratio.p)]
 
 
 def _of_two_runs(a: Side, b: Side) -> Speedup | None:
@@ -183,7 +183,7 @@ def _scores(a: Side, b: Side) -> list[Difference]:
             continue
         # Without scatter there is no t: a difference is sure, none is no difference.
         p = float(ttest_1samp(less, 0).pvalue) if less.std() else float(not less.any())
-        out.append(_between(a, b, figure, len(less), student_mean(less), p))
+        out.append(_difference(a, b, figure, len(less), student_mean(less), p))
     return out
 
 
@@ -195,5 +195,5 @@ def _fid(a: Side, b: Side, level: float) -> list[Difference]:
     if sorted(a.images.prompt) != sorted(b.images.prompt):  # FID depends on how many, and of what
         return []
     reach = reach if less else 0.0  # equal images: nothing is left to chance
-    fid = _between(a, b, "FID", 0, Interval(less, less - reach, less + reach), None)
-    return [replace(fid, verdict=_word(fid, abs(less) > reach))]
+    fid = _difference(a, b, "FID", 0, Interval(less, less - reach, less + reach), None)
+    return [replace(fid, verdict=_verdict(fid, abs(less) > reach))]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bench.compare.pairs import FIGURES, Candidate, candidates, is_method, nearest
-from bench.compare.published import LABELS, Names, Published, others
+from bench.compare.published import LABELS, Names, Published, contradictions
 from bench.judge.paired import paired_speedup
 from bench.records.run_data import RunData
 from metrics.stats import UNKNOWN, Interval
@@ -97,7 +97,8 @@ def build(
                     verdict, grounds = judge(published, figure, allowed)
                     assumed = [text for agrees, text in agreed.values() if agrees is None]
                 every.append(Comparison(row, ours, metric, published, figure, verdict, grounds,
-                                        obstacles, assumed, others(row, metric, rows)))  # fmt: skip
+                                        obstacles, assumed,
+                                        contradictions(row, metric, rows)))  # fmt: skip
     return every
 
 

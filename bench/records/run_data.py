@@ -168,9 +168,9 @@ class Section:
 
 @dataclass(frozen=True)
 class RunData:
-    """A run as `bench.records.load` reads it. identity: study.json; roofline: a
-    decoder's line; scores: its `bench.judge.scorers.Scores`; fairness: its verdict; machine: None
-    where its rates were not measured."""
+    """A run as `bench.records.load` reads it. identity: study.json; roofline: a decoder's
+    line; scores: its `bench.judge.scorers.Scores`; fairness: its verdict; machine: None where its
+    rates were not measured."""
 
     folder: Path
     study: str

@@ -16,7 +16,7 @@ from bench.report.table import terminal as terminal_table
 
 WIDTH = 132  # columns of text in the terminal; a table may be wider
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
-APART = "reseed"  # the kind of row that is slanted
+SLANTED = "reseed"  # the kind of row that is slanted
 
 
 def terminal(report: Report) -> str:
@@ -50,7 +50,7 @@ def markdown_table(table: Table) -> str:
     lines += [f"| {' | '.join(map(escaped, table.headings))} |", f"|{'|'.join(sides)}|"]
     for row in table.rows:
         cells = [escaped(cell) for cell in row.cells]
-        if row.kind == APART:
+        if row.kind == SLANTED:
             cells = [f"*{cell}*" if cell else "" for cell in cells]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

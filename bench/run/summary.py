@@ -41,7 +41,7 @@ SPEEDUP = (
 LATENCY = ("latency_mean_s", "latency_p50_s", "latency_p95_s")
 IDENTITY = COLUMNS[:12]  # as rows have them
 POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
-MASS = (
+TV = (
     "tv_bound", "tv_shift_mean", "tv_shift_max", "tv_output", "tv_output_lo", "tv_output_hi",
     "tv_output_bound", "tv_tested", "tv_declared_bound",
 )  # fmt: skip
@@ -143,9 +143,10 @@ def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _acceptance(used: pd.DataFrame) -> dict[str, float]:
-    """Codes and accepted drafts per target forward (pooled over images), forwards, TV shift."""
+    """Codes and accepted drafts per target forward (pooled over images), forwards, TV shift, output
+    TV."""
     if used.empty:
-        return dict.fromkeys((*POOLED, "nfe", *MASS), NAN)
+        return dict.fromkeys((*POOLED, "nfe", *TV), NAN)
     nfe = used["nfe"].to_numpy(float)
     tv_shift = tv_shift_summary(
         *(np.concatenate(used[c].to_list()) for c in ("tv_shift", "bound", "kind"))
