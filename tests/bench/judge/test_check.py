@@ -67,7 +67,7 @@ def test_the_status_says_whether_all_is_as_expected(gate, capsys, said, words, s
     verdict = said.verdict if isinstance(said, GateReport) else "not checked"
     assert verdict in shown.out
     if verdict == "not checked":
-        assert "raised RuntimeError: no small twin; mend that" in shown.out
+        assert "raised RuntimeError: no small twin, at " in shown.out and "; mend that" in shown.out
 
 
 def test_the_column_shows_the_figure_unless_exact(gate, fake_study):
