@@ -52,8 +52,6 @@ class Timings:
         prefill, decoding, each = (
             np.asarray(x, np.float64) for x in (self.prefill, self.decoding, self.forwards)
         )
-        if not len(block) == len(prefill) == len(decoding) == len(each):
-            raise MetricError("expected a block, prefill, decoding and forwards of every image")
         seconds = prefill + forwards * decoding / each
         if not (seconds > 0).all():
             raise MetricError(f"expected positive seconds of every image, found {seconds.min():g}")

@@ -44,7 +44,6 @@ class WeightFiles:
     inception: str | None = None
     vgg: str | None = None
     clip: str | None = None
-    clip_g: str | None = None
     hps: str | None = None
     folder: Path | None = None
 
@@ -78,14 +77,14 @@ def cmd_evaluate(words: Sequence[str]) -> int:
       images=DIR          the images (.png .jpg .jpeg .webp .bmp), numbers in numeric order
       captions=FILE       .txt (one per line), .csv .tsv .json .jsonl
       reference=DIR       real images, for FID, KID, precision and recall
-      metrics=[...]       fid, kid, precision_recall, clip, clip_g, hps, scenes (the embedded CLIP)
+      metrics=[...]       fid, kid, precision_recall, clip, hps, scenes (the embedded CLIP)
       out=FILE.csv        the figures with all that they were made with
       limit=N             only the first N images
       size=N              side of the centre crop (default: 256)
       batch=N             images at once (default: 64)
       device=NAME         auto, cpu or cuda (default: auto)
       cache_dir=DIR       features of the reference, kept
-      weights.NAME=FILE   weights of inception, vgg, clip, clip_g, hps
+      weights.NAME=FILE   weights of inception, vgg, clip, hps
       weights.folder=DIR  where weights are looked for by their public names
                           (default: ~/.cache/lantern-bench/metrics)
 

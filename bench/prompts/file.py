@@ -94,10 +94,7 @@ def _row(path: Path, number: int, item: Any, wanted: str) -> dict[str, Any]:
     """A list item with its keys in lower case. number: its place, from 1."""
     if not isinstance(item, Mapping):
         raise PromptError(f"{path}: item {number} must be a mapping {wanted}, found {brief(item)}")
-    lower = {str(key).lower(): value for key, value in item.items()}
-    if len(lower) < len(item):
-        raise PromptError(f"{path}: item {number} has a key twice among {sorted(item)}")
-    return lower
+    return {str(key).lower(): value for key, value in item.items()}
 
 
 def _text(path: Path, number: int, row: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from decoders.models.loading.weights import sha256_of
 from metrics import MetricError
 
 FOLDER = Path("~/.cache/lantern-bench/metrics")
-_OPEN_CLIP = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+HUB = "https://huggingface.co"
 _LOG = logging.getLogger(__name__)
 
 
@@ -36,12 +36,6 @@ class WeightFile:
         return [root / name for name in (self.path, self.other) if name]
 
 
-def _hub(about: str, repository: str, file: str, other: str | None = None) -> WeightFile:
-    url = f"https://huggingface.co/{repository}/resolve/main/{file}"
-    second = f"{repository}/{other}" if other else None
-    return WeightFile(about, f"{repository}/{file}", url, other=second)
-
-
 FILES = {
     "inception": WeightFile(
         "Inception-v3 with the FID weights of 2015-12-05",
@@ -56,17 +50,17 @@ FILES = {
         "https://download.pytorch.org/models/vgg16-397923af.pth",
         "397923af",
     ),
-    "clip": _hub(
+    "clip": WeightFile(
         "CLIP ViT-B/32 of OpenAI, open_clip layout",
-        "timm/vit_base_patch32_clip_224.openai",
-        *_OPEN_CLIP,
+        "timm/vit_base_patch32_clip_224.openai/open_clip_model.safetensors",
+        f"{HUB}/timm/vit_base_patch32_clip_224.openai/resolve/main/open_clip_model.safetensors",
+        other="timm/vit_base_patch32_clip_224.openai/open_clip_pytorch_model.bin",
     ),
-    "clip_g": _hub(
-        "CLIP ViT-g/14, laion2b_s12b_b42k",
-        "laion/CLIP-ViT-g-14-laion2B-s12B-b42K",
-        *_OPEN_CLIP,
+    "hps": WeightFile(
+        "HPSv2.1 on CLIP ViT-H/14",
+        "xswu/HPSv2/HPS_v2.1_compressed.pt",
+        f"{HUB}/xswu/HPSv2/resolve/main/HPS_v2.1_compressed.pt",
     ),
-    "hps": _hub("HPSv2.1 on CLIP ViT-H/14", "xswu/HPSv2", "HPS_v2.1_compressed.pt"),
 }
 
 

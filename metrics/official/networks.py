@@ -8,7 +8,7 @@ network (Kynkaanniemi 1904.06991).
 CLIP and HPSv2.1 are open_clip's architectures with a local weight file; no hub is asked. Score of
 an image: 100 cos(image, caption), the mean of which is reported. Published tables give the cosine
 (0.32 for 32) or 100 cos (HPS); Hessel et al. 2104.08718 would write 2.5 max(cos, 0).
-    CLIP (ViT-B/32, ViT-g/14): caption behind "A photo depicts ", image 224 px by PIL's bicubic
+    CLIP (ViT-B/32): caption behind "A photo depicts ", image 224 px by PIL's bicubic
         filter; captions are cut at 77 tokens. OpenAI's weights need the quick GELU. The papers'
         script goes through floats and back and cuts off what is left, which lowers some bytes by
         one: its score differs in the third digit.
@@ -118,7 +118,6 @@ class ClipKind:
 
 KINDS = {
     "clip": ClipKind("CLIP ViT-B/32", "ViT-B-32", quick_gelu=True),
-    "clip_g": ClipKind("CLIP ViT-g/14", "ViT-g-14"),
     "hps": ClipKind("HPSv2.1", "ViT-H-14", prefix="", whole=True),
 }
 

@@ -16,11 +16,10 @@ from typing import Any
 from torch import Tensor
 
 from decoders.errors import unknown
-from decoders.models.loading.weights import sha256_of
 from metrics import MetricError
 from metrics.clip import clip_score
 from metrics.fid import Moments, fid_interval, kid, precision_recall
-from metrics.images import Extractor, ImageSet, cached_features, features_of
+from metrics.images import Extractor, ImageSet, cached_features, features_of, files_hash
 from metrics.official.checkpoint import Weights, locate
 from metrics.official.networks import NETWORKS
 from metrics.scenes_clip import (
@@ -62,7 +61,6 @@ METRICS = {
     "kid": MetricKind(("kid",), "inception"),
     "precision_recall": MetricKind(("shares",), "vgg"),
     "clip": MetricKind(("score",), "clip"),
-    "clip_g": MetricKind(("score",), "clip_g"),
     "hps": MetricKind(("score",), "hps"),
     "scenes": MetricKind(("fid", "kid", "shares", "score"), None),
 }
@@ -227,11 +225,10 @@ class Evaluation:
             return reference
         key = (network.name, reference)
         if key not in self._references:
-            pictures = " ".join(map(sha256_of, reference))
             self._references[key] = cached_features(
                 self.cache_dir,
                 network,
-                f"{weights.sha256} {network.preparation(self.size).name} {pictures}",
+                f"{weights.sha256} {network.preparation(self.size).name} {files_hash(reference)}",
                 lambda: self._features(network, reference, "reference, "),
             )
         return self._references[key]

@@ -37,7 +37,7 @@ def evaluation(tmp_path, monkeypatch):
     weights = clip_file(tmp_path, wrap=True)
 
     def build(*metrics, **settings):
-        files = dict.fromkeys(("inception", "vgg", "clip", "clip_g", "hps"), str(weights))
+        files = dict.fromkeys(("inception", "vgg", "clip", "hps"), str(weights))
         given = {"weights": files, "cache_dir": tmp_path / "cache", "size": 16}
         return Evaluation(metrics, **given | settings)
 
