@@ -112,9 +112,12 @@ def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> l
 
 
 def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
-    """Folder, machine, code and gate verdicts of each of the two runs."""
+    """Folder, machine, code and gate verdicts of each run."""
+    runs = [*zip("AB", zip(*pairs, strict=True), strict=False)]
+    if any(a.entry.name != b.entry.name for a, b in pairs):
+        runs = [("A and B", pairs[0])]  # two decoders of one run
     lines = []
-    for name, sides in zip("AB", zip(*pairs, strict=True), strict=False):
+    for name, sides in runs:
         run = sides[0].run
         first, commits = run.records.iloc[0], sorted({c[:12] for c in run.records.git_commit})
         torch = run.identity.get("machine", {}).get("torch", "not recorded")

@@ -33,11 +33,6 @@ REMEDY = (
     "folder, copy it once more"
 )
 JUDGED = "judged.json"  # scores by decoder, those of every image too
-TABLES: dict[str, Collection[str]] = {  # of a run, besides summary.csv: their columns
-    FAIRNESS: Fairness.__dataclass_fields__,
-    CLIP_PAIRS: CLIP_COLUMNS,
-    ROOFLINE: ROOFLINE_COLUMNS,
-}
 SUMMARY = [column.name for column in columns.SUMMARY]
 TEXTS = {"baseline", "verdict", "reason", "mixed", "note"}  # the other columns hold numbers
 TEXTS |= {column.name for column in columns.SUMMARY if column.type == "text"}
@@ -58,14 +53,16 @@ def load(folder: Path) -> RunData:
     summary = read_table(path, SUMMARY)
     if summary.empty:
         raise FolderError(f"{path} has no rows: nothing was measured yet; {REMEDY}")
+    floors = lines_of(folder / ROOFLINE, ROOFLINE_COLUMNS)
+    fair = lines_of(folder / FAIRNESS, Fairness.__dataclass_fields__)
     return run_of(
         folder,
         records,
         summary,
-        clip_pairs=lines_of(folder / CLIP_PAIRS),
-        roofline={line["decoder"]: line for line in lines_of(folder / ROOFLINE)},
+        clip_pairs=lines_of(folder / CLIP_PAIRS, CLIP_COLUMNS),
+        roofline={line["decoder"]: line for line in floors},
         scores=scores_of(folder),
-        fairness={line["decoder"]: Fairness(**line) for line in lines_of(folder / FAIRNESS)},
+        fairness={line["decoder"]: Fairness(**line) for line in fair},
         machine=read_rates(folder / MACHINE),
     )
 
@@ -80,14 +77,15 @@ def run_of(
     """A run of these rows and this summary. tables: as `RunData` has them."""
     summary = paired.with_differences(summary, pd.DataFrame(clip_pairs, columns=CLIP_COLUMNS))
     study = read_study(folder)
-    margin = float(study.get("config", {}).get("quality", {}).get("margin", MARGIN))
+    config = study.get("config", {})
+    margin = float(config.get("quality", {}).get("margin", MARGIN))
+    baselines = {entry["name"] for entry in config.get("decoders", ()) if entry["baseline"]}
     rows: dict[str, pd.DataFrame] = {}
     for decoder in records["decoder"].unique():
         rows |= paired.rows_by_line(decoder, records)
     none = records.iloc[:0]
     entries = [_entry(line, rows.get(line["decoder"], none)) for line in plain(summary)]
-    decoders = study.get("config", {}).get("decoders", ())
-    sections = _sections(entries, {d["name"] for d in decoders if d["baseline"]}, margin)
+    sections = _sections(entries, baselines, margin)
     name = as_text(summary["study"].iloc[0]) or folder.name
     return RunData(folder, name, sections, records, study, **tables)
 
@@ -155,17 +153,15 @@ def _section(entries: list[Entry], baselines: set[str], margin: float) -> Sectio
     title = f"{kind} (temperature {temperature:g}"
     guidance = entries[0].number("cfg")
     title += ")" if math.isnan(guidance) else f", guidance {guidance:g})"
-    features = {e.text("fid_features") for e in entries if e.text("fid_features")}
-    suffix = f" ({', '.join(sorted(features))})" if features else ""
+    network = next(filter(None, (e.text("fid_features") for e in entries)), "")
+    fid = f"FID ({network})" if network else "FID"
     # The embedded model's CLIP is the network its FID features come from: name both after it.
-    own_clip = len(features) == 1 and next(iter(features)).endswith("-clip")
-    clip = f"CLIP ({next(iter(features)).removesuffix('-clip')})" if own_clip else "CLIP"
-    return Section(title, entries, f"FID{suffix}", clip, margin)
+    clip = f"CLIP ({network.removesuffix('-clip')})" if network.endswith("-clip") else "CLIP"
+    return Section(title, entries, fid, clip, margin)
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of one of `TABLES`; [] where there is no such file."""
-    names = TABLES[path.name]
+def lines_of(path: Path, names: Collection[str]) -> list[dict[str, Any]]:
+    """The rows of a table with these columns; [] where there is no such file."""
     return plain(read_table(path, names)[[*names]]) if path.is_file() else []
 
 
