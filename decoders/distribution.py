@@ -11,30 +11,41 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from decoders.api import Sampling, Target, guided
+from decoders.api import Sampling, Target
 from decoders.noise import BELOW_ONE, inverted
 
 IMPOSSIBLE = -1e30  # a logit of probability zero; finite, so that infinity still means an error
 
 
-class GuidedHead:
-    """Guided logits, for a class that has `logits` and `barred` as a target has."""
+def guided(logits: Tensor, cfg: float) -> Tensor:
+    """Classifier-free guidance: [R, T, V] any dtype, rows [conditional; unconditional] -> [B, T, V]
+    float32.
+
+    uncond + cfg (cond - uncond); without guidance R = B and this is a cast.
+    """
+    logits = logits.float()
+    if cfg == 1:
+        return logits
+    cond, uncond = logits.chunk(2, 0)
+    return torch.lerp(uncond, cond, cfg)
+
+
+class DraftHead:
+    """A drafter's own head: it has `logits` and `barred` as a target has."""
 
     barred: Tensor | None
     logits: Callable[[Tensor], Tensor]  # [..., D] -> [..., V]
-
-    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
-        """See `decoders.api.Target`."""
-        return guided(self.logits(hidden), cfg)
+    guided_logits: Callable[[Tensor, float], Tensor] | None = None
 
 
-def code_logits(head: Target | GuidedHead, hidden: Tensor, cfg: float, places: Tensor) -> Tensor:
+def code_logits(head: Target | DraftHead, hidden: Tensor, cfg: float, places: Tensor) -> Tensor:
     """Guided logits of the codes at `places`: hidden [R, T, D], places [B, T] -> [B, T, V] float32.
 
     Where the model has structural codes (Lumina's row ends) they stand at their places with
     certainty and nowhere else: `Target.barred`.
     """
-    logits, barred = head.guided_logits(hidden, cfg), head.barred
+    both, barred = head.guided_logits, head.barred
+    logits = guided(head.logits(hidden), cfg) if both is None else both(hidden, cfg)
     if barred is None:
         return logits
     return logits.masked_fill(barred[places % len(barred)], IMPOSSIBLE)

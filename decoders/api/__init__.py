@@ -22,7 +22,6 @@ from decoders.api.data import Sampling as Sampling
 from decoders.api.data import TextFeatures as TextFeatures
 from decoders.api.data import Trace as Trace
 from decoders.api.data import VerifiedPairs as VerifiedPairs
-from decoders.api.data import guided as guided
 from decoders.api.model import ImageModel as ImageModel
 from decoders.api.model import ImageTokenizer as ImageTokenizer
 from decoders.api.model import Target as Target

@@ -116,19 +116,6 @@ class Sampling:
         return 1 if self.cfg == 1 else 2
 
 
-def guided(logits: Tensor, cfg: float) -> Tensor:
-    """Classifier-free guidance: [R, T, V] any dtype, rows [conditional; unconditional] -> [B, T, V]
-    float32.
-
-    uncond + cfg (cond - uncond); without guidance R = B and this is a cast.
-    """
-    logits = logits.float()
-    if cfg == 1:
-        return logits
-    cond, uncond = logits.chunk(2, 0)
-    return torch.lerp(uncond, cond, cfg)
-
-
 class CodeKind(IntEnum):
     """How a committed code came to be."""
 

@@ -4,6 +4,7 @@ members are filled in."""
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any, Protocol
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from decoders.api.data import Sampling, TextFeatures, guided
+from decoders.api.data import Sampling, TextFeatures
 
 
 def completed(part: Any, contract: Any) -> Any:
@@ -67,6 +68,9 @@ class Target(Protocol):
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
     packed: Any = None  # a decoders.execution.cpu.layers.PackedNet: as the CPU kernel runs it
+    # (hidden [R, T, D], cfg) -> guided logits [B, T, V] float32, of a target with one operator for
+    # both; None: `decoders.distribution.guided` of its `logits`.
+    guided_logits: Callable[[Tensor, float], Tensor] | None = None
     # A decoders.models.nets.grouped.Schedule, of a target that predicts several codes per forward.
     schedule: Any = None
 
@@ -99,10 +103,6 @@ class Target(Protocol):
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V] in the model's dtype."""
-
-    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
-        """[R, T, D] -> [B, T, V] float32, for a target that does both in one call."""
-        return guided(self.logits(hidden), cfg)
 
     def token_ids(self, codes: Tensor) -> Tensor:
         """Codes -> rows of the embedding, same shape."""

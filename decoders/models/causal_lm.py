@@ -2,8 +2,8 @@
 
 Layers, positions and norms are the library's. Two parts are this project's. The cache keeps every
 code at a slot that the caller names, so that a tree can be written into it and an accepted path
-kept (`decoders.cache`). Attention over it is `decoders.models.nets.layers`, registered with the
-library under a name of its own. docs/new_target.md is a worked example.
+kept (`decoders.cache`). Attention over it is this project's (`attend`), registered with the library
+under a name of its own. docs/new_target.md is a worked example.
 
 A model is compared with its own forward when it becomes a target (`CausalLM.compare`): one that
 does more than embedding, causal layers and a head is refused.
@@ -24,8 +24,8 @@ from decoders.api import DecoderError, TextFeatures
 from decoders.cache import KVCache, bool_mask
 from decoders.models.loading.checkpoint import some
 from decoders.models.loading.pretrained import UNFIT
-from decoders.models.nets.layers import attend, attention_bias, causal_mask
 from decoders.models.nets.shape import barred_codes
+from decoders.models.nets.transformer import attend, attention_bias, causal_mask
 
 NAME = "lantern_bench"  # of our attention
 EXACT, ROUGH = 1e-3, 0.1  # largest difference of logits over their spread: float32, half precision

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.models.nets.transformer import EagleNet, Transformer, TransformerConfig, cast
+from decoders.models.loading.checkpoint import cast
+from decoders.models.nets.transformer import EagleNet, Transformer, TransformerConfig
 from decoders.noise import Noise
 
 SHARPNESS = 6.0  # scale of the random output head

@@ -42,8 +42,8 @@ from decoders.api import (
     Sampling,
     TextFeatures,
     Trace,
-    guided,
 )
+from decoders.distribution import guided
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.start import one_at_a_time
 from decoders.models.loading.layouts import released_layer

@@ -19,9 +19,9 @@ from decoders.cache import KVCache, round_up
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, fresh
 from decoders.execution.state import tensor_slots
-from decoders.models.loading.checkpoint import assign
+from decoders.models.loading.checkpoint import assign, empty
 from decoders.models.nets.grouped import Grouped, GroupedConfig
-from decoders.models.nets.transformer import EagleNet, Transformer, TransformerConfig, empty
+from decoders.models.nets.transformer import EagleNet, Transformer, TransformerConfig
 from decoders.models.random_weights import SIZES, RandomText
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise

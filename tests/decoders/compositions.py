@@ -17,8 +17,8 @@ from decoders.api import Generation, ImageModel, Prefill, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution.compiled import Compiled
 from decoders.loops.speculative import Speculative
+from decoders.models.loading.checkpoint import cast
 from decoders.models.nets.grouped import Grouped, GroupedConfig
-from decoders.models.nets.transformer import cast
 from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.tiny.bundle import TARGETS

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from decoders.api import DecoderError, Sampling, guided
+from decoders.api import DecoderError, Sampling
 from decoders.compose import PartSpec, build_part, resolve
-from decoders.distribution import probabilities
+from decoders.distribution import guided, probabilities
 from decoders.models.small import random_model
 
 # ---- distributions ------------------------------------------------------------------------------

@@ -221,3 +221,22 @@ def assign(module: nn.Module, name: str, value: Tensor) -> None:
     """Makes `value` the parameter of that dotted name, frozen."""
     parent, _, leaf = name.rpartition(".")
     setattr(module.get_submodule(parent), leaf, nn.Parameter(value, requires_grad=False))
+
+
+def empty(kind: Callable[[Any], Any], cfg: Any) -> Any:
+    """A module of class `kind` whose parameters are still to be filled (`fill`): nothing is
+    allocated or initialised but its tables, on the CPU."""
+    with torch.device("meta"):
+        module = kind(cfg)
+    for name, table in module.tables().items():
+        module.register_buffer(name, table, persistent=False)
+    return module.eval()
+
+
+def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Moves a module with a ``rope`` buffer, which keeps its complex type whatever the weights'."""
+    rope = module.rope
+    module.rope = torch.empty(0)
+    module.to(device=device, dtype=dtype)
+    module.rope = rope.to(device)
+    return module

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.models.loading.checkpoint import Checkpoint, Source, fill, some
-from decoders.models.nets.layers import Layer
+from decoders.models.loading.checkpoint import Checkpoint, Source, cast, empty, fill, some
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import Transformer, cast, empty
+from decoders.models.nets.transformer import Layer, Transformer
 
 # Of a prefix that is no tokens the parameters, under the names of LlamaGen's release.
 CONDITIONING = {

@@ -29,9 +29,8 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.cache import Growing
-from decoders.models.nets.layers import attention_bias
 from decoders.models.nets.shape import Size, TransformerConfig
-from decoders.models.nets.transformer import Transformer
+from decoders.models.nets.transformer import Transformer, attention_bias
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
-from decoders.distribution import GuidedHead, code_logits, take
+from decoders.distribution import DraftHead, code_logits, take
 from decoders.propose.drafters.common.drafter import NetLearner, Trained
 from decoders.propose.drafters.common.sessions import Session
 from decoders.training.states import Drafted, States, transformer_of
 
 
-class ChimeraNet(GuidedHead, nn.Module):
+class ChimeraNet(DraftHead, nn.Module):
     """The trained part, for a target of width D and V codes. Code V: none, embedded as zeros."""
 
     barred: Tensor | None

@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel
-from decoders.models.nets.transformer import Transformer, empty
+from decoders.models.loading.checkpoint import empty
+from decoders.models.nets.transformer import Transformer
 from decoders.propose.drafters.common.drafter import NetLearner, Trained
 from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.draft_model import TargetSession

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
-from decoders.distribution import GuidedHead, code_logits, take
+from decoders.distribution import DraftHead, code_logits, take
 from decoders.propose.drafters.common.drafter import NetLearner, Trained
 from decoders.propose.drafters.common.sessions import DepthSession
 from decoders.training.states import Drafted, States, transformer_of
@@ -26,7 +26,7 @@ from decoders.training.states import Drafted, States, transformer_of
 DEPTHS = 6  # distances that have a head; the tree must not be deeper
 
 
-class HawkNet(GuidedHead, nn.Module):
+class HawkNet(DraftHead, nn.Module):
     """The trained part, for a target of width D and V codes."""
 
     barred: Tensor | None

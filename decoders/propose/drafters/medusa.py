@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, Prefill
-from decoders.distribution import GuidedHead, code_logits, take
+from decoders.distribution import DraftHead, code_logits, take
 from decoders.kinds import Within
 from decoders.propose.drafters.common.drafter import NetLearner, Trained
 from decoders.propose.drafters.common.sessions import Session
@@ -27,7 +27,7 @@ from decoders.training.states import Drafted, States, transformer_of
 Heads = Annotated[int, Within(1, 64)]
 
 
-class Head(GuidedHead, nn.Module):
+class Head(DraftHead, nn.Module):
     """One distance: D -> V. ``barred`` as in a target: where codes may not stand, if anywhere."""
 
     barred: Tensor | None

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Prefill
 from decoders.cache import KVCache
 from decoders.distribution import code_logits, take
-from decoders.models.nets.layers import FeedForward, rope_at, rotate
 from decoders.models.nets.shape import rope_table
+from decoders.models.nets.transformer import FeedForward, rope_at, rotate
 from decoders.propose.drafters.common.drafter import NetLearner, Trained
 from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.common.sessions import DepthSession

@@ -24,9 +24,10 @@ from torch import nn
 from decoders.api import DecoderError, Sampling
 from decoders.errors import unknown
 from decoders.kinds import Amount, Seed, validate, validate_fields
+from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import read_json, write_tensors
 from decoders.models.nets.grouped import Grouped, GroupedConfig
-from decoders.models.nets.transformer import Transformer, cast
+from decoders.models.nets.transformer import Transformer
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner

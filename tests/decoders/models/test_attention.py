@@ -2,7 +2,7 @@
 
 import torch
 
-from decoders.models.nets.layers import attend, attention_bias
+from decoders.models.nets.transformer import attend, attention_bias
 
 RANDOM = torch.Generator().manual_seed(0)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from decoders.api import DecoderError, Sampling, guided
-from decoders.distribution import code_logits
+from decoders.api import DecoderError, Sampling
+from decoders.distribution import code_logits, guided
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.zipar import forced_codes
 from decoders.models.nets.shape import barred_codes

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Sampling, guided
+from decoders.api import DecoderError, Sampling
 from decoders.cache import Growing
-from decoders.distribution import probabilities
+from decoders.distribution import guided, probabilities
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.grouped import Grouped as Loop
 from decoders.models.nets.grouped import Schedule

@@ -31,6 +31,8 @@ from decoders.models.loading.checkpoint import (
     Checkpoint,
     Source,
     assign,
+    cast,
+    empty,
     fill,
     open_checkpoint,
     some,
@@ -38,7 +40,7 @@ from decoders.models.loading.checkpoint import (
 from decoders.models.loading.layouts import harmless, layer_sources, released_layer
 from decoders.models.loading.weights import write_tensors
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import EagleNet, Transformer, cast, empty
+from decoders.models.nets.transformer import EagleNet, Transformer
 from decoders.propose.drafters.common.drafter import require_equal
 
 LAYER = "layers.0."

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from decoders.api import ImageModel
 from decoders.cache import Growing
-from decoders.distribution import GuidedHead
-from decoders.models.nets.layers import attention_bias
-from decoders.models.nets.transformer import EagleNet, Transformer, prefix_mask
+from decoders.distribution import DraftHead
+from decoders.models.nets.transformer import EagleNet, Transformer, attention_bias, prefix_mask
 from decoders.propose.drafters.common.drafter import NetLearner
 from decoders.training.states import Drafted, States, transformer_of
 
@@ -28,7 +27,7 @@ Net = TypeVar("Net", bound=EagleNet)
 
 
 @dataclass(frozen=True)
-class Head(GuidedHead):
+class Head(DraftHead):
     """The target's head for float32 features: without autocast a half-precision target takes its
     own dtype only."""
 

@@ -17,7 +17,8 @@ from decoders.api import ImageModel
 from decoders.cache import KVCache
 from decoders.execution import with_execution
 from decoders.execution.cpu.library import missing
-from decoders.models.nets.transformer import Transformer, TransformerConfig, cast, prefix_mask
+from decoders.models.loading.checkpoint import cast
+from decoders.models.nets.transformer import Transformer, TransformerConfig, prefix_mask
 from decoders.models.small import random_model
 
 PREFIX = 4
