@@ -33,9 +33,7 @@ LAYOUTS = (  # the hub conversion, the original
 )
 
 
-def config_of(
-    checkpoint: Checkpoint, layout: Layout, grid: int | None, heads: int | None
-) -> TransformerConfig:
+def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> TransformerConfig:
     """The target's shape: from config.json where there is one, else from the tensors' shapes.
 
     grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
@@ -48,9 +46,7 @@ def config_of(
         "vocab": vocab,
         "width": width,
         "layers": numbered(checkpoint, rf"{re.escape(layout.words)}{LAYER}"),
-        "heads": heads
-        or int(config.get("num_attention_heads", 0))
-        or heads_of(width, checkpoint.path),
+        "heads": int(config.get("num_attention_heads", 0)) or heads_of(width, checkpoint.path),
         "ffn": checkpoint.shape(f"{first}{gate}.weight", 2)[0],
         "grid": _grid(checkpoint, grid),
         "norm_eps": float(config.get("rms_norm_eps", config.get("norm_eps", 1e-5))),
@@ -79,8 +75,8 @@ def heads_of(width: int, path: Path) -> int:
     size = HEAD_DIM.get(width, 64)
     if width % size:
         raise DecoderError(
-            f"{path}: the number of heads of width {width} is not known, no released "
-            "model has it; set model.heads"
+            f"{path}: no released model has width {width}, so its number of heads is not known; "
+            "put a config.json with num_attention_heads next to it"
         )
     return width // size
 
@@ -120,7 +116,6 @@ def load(
     dtype: str = "bfloat16",
     checkpoint: str = "jadohu/LlamaGen-T2I",
     grid: int | None = None,
-    heads: int | None = None,
     tokenizer: str | None = None,
     text: str | None = None,
     drafters: dict[str, str] | None = None,
@@ -137,7 +132,7 @@ def load(
     place, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
     layout = layout_of(opened, "LlamaGen", LAYOUTS)
-    shape = config_of(opened, layout, grid, heads)
+    shape = config_of(opened, layout, grid)
     encoder: Any
     if shape.conditioning == "class":
         encoder = LabelEncoder(shape.classes, device=place)

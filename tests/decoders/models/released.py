@@ -3,8 +3,10 @@
 The references are written from the formulas of METHODS and share nothing with the code under test.
 """
 
+import json
 import math
 from functools import cache, partial
+from pathlib import Path
 
 import torch
 
@@ -20,6 +22,13 @@ def original_llamagen(classes: int | None = None) -> dict[str, torch.Tensor]:
 
 def hub_names(original: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return checkpoints.hub_names(original, LAYERS)
+
+
+def write_original(path: Path, content: object) -> Path:
+    """An original .pt file, and next to it the number of heads of its width."""
+    torch.save(content, path)
+    (path.parent / "config.json").write_text(json.dumps({"num_attention_heads": HEADS}))
+    return path
 
 
 write_hub = partial(checkpoints.write_target, sizes=SIZES)

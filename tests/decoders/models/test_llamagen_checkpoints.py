@@ -41,20 +41,17 @@ LAYOUTS = {
     "sharded": lambda d: R.write_hub(d / "m", shards=3),
     "bin": lambda d: R.write_hub(d / "m", pickled=True),
     "sharded bin": lambda d: R.write_hub(d / "m", shards=2, pickled=True),
-    "original": lambda d: _pt(d / "t2i.pt", R.original_llamagen()),
-    "original, wrapped": lambda d: _pt(d / "t2i.pt", {"model": R.original_llamagen(), "steps": 3}),
+    "original": lambda d: R.write_original(d / "t2i.pt", R.original_llamagen()),
+    "original, wrapped": lambda d: R.write_original(
+        d / "t2i.pt", {"model": R.original_llamagen(), "steps": 3}
+    ),
 }
-
-
-def _pt(path, content):
-    torch.save(content, path)
-    return path
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_logits_of_every_layout_agree_with_the_float64_reference(tmp_path, layout):
     path = LAYOUTS[layout](tmp_path)
-    model = load(dtype="float32", checkpoint=str(path), grid=R.GRID, heads=R.HEADS)
+    model = load(dtype="float32", checkpoint=str(path), grid=R.GRID)
     text = features()
     with torch.inference_mode():
         states, _ = through_cache(model, text, torch.tensor([CODES] * 2))
@@ -103,9 +100,8 @@ def test_a_missing_embedding_is_the_targets_and_a_missing_bias_is_zero(tmp_path)
 
 
 def test_class_conditional_checkpoints_decode(tmp_path):
-    path = tmp_path / "c2i_B_256.pt"
-    torch.save({"model": R.original_llamagen(classes=10)}, path)
-    model = load(dtype="float32", checkpoint=str(path), grid=R.GRID, heads=R.HEADS, cfg=2.0)
+    path = R.write_original(tmp_path / "c2i_B_256.pt", {"model": R.original_llamagen(classes=10)})
+    model = load(dtype="float32", checkpoint=str(path), grid=R.GRID, cfg=2.0)
     assert model.target.prefix == 1
     assert model.target.cfg.classes == 10
     codes = images(Autoregressive(model, Sampling(cfg=2.0)), ["3", "9"]).codes
@@ -131,13 +127,14 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
     other = tmp_path / "other.safetensors"
     save_file({"a": torch.zeros(2)}, other)
     (tmp_path / "empty").mkdir()
+    odd = tmp_path / "t2i.pt"  # of a width that was not released, without a config.json
+    torch.save(R.original_llamagen(), odd)
     for path, settings, says in (
         (torn, {}, r"lacks 1 of the 3 shards"),
         (lost, {}, r"missing model\.layers\.1\.mlp\.up_proj\.weight; unexpected surprise"),
         (other, {}, "is no LlamaGen checkpoint"),
         (tmp_path / "empty", {}, "found nothing"),
-        (_pt(tmp_path / "t2i.pt", R.original_llamagen()), {"grid": R.GRID},
-         r"width 32.*set model\.heads"),
+        (odd, {"grid": R.GRID}, r"width 32.*num_attention_heads"),
         (whole, {"grid": 16}, r"4 x 4 codes .*contradicts model\.grid=16"),
     ):  # fmt: skip
         with pytest.raises(DecoderError, match=says):

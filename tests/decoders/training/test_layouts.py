@@ -50,9 +50,9 @@ def hub(folder: Path) -> ImageModel:
 
 
 def single_file(folder: Path) -> ImageModel:
-    torch.save({"model": R.original_llamagen(classes=10)}, folder / "c2i.pt")
-    checkpoint = str(folder / "c2i.pt")
-    return llamagen.load(dtype="float32", checkpoint=checkpoint, grid=R.GRID, heads=R.HEADS)
+    content = {"model": R.original_llamagen(classes=10)}
+    checkpoint = str(R.write_original(folder / "c2i.pt", content))
+    return llamagen.load(dtype="float32", checkpoint=checkpoint, grid=R.GRID)
 
 
 # One of each architecture: how its files are laid out, the tests of the checkpoints read.
