@@ -68,9 +68,9 @@ class KVCache:
         self._views = [(k, v) for k, v in (layer.unbind(0) for layer in self.data.unbind(0))]
         self._all = self.data.view(layers * 2, rows * heads * capacity, head_dim)
 
-    def cleared(self) -> KVCache:
-        """The same cache for other images. Zeros, as in a new one: a weight of 0 hides every number
-        but NaN, which an image that failed may have left."""
+    def clear(self) -> KVCache:
+        """Fills this cache with zeros, for other images, and returns it. A mask's weight of 0 hides
+        every number but NaN, which an image that failed may have left."""
         self.data.zero_()
         return self
 
@@ -94,9 +94,8 @@ class KVCache:
             return k, v
         return self._views[layer]
 
-    def gathered(self, reads: Reads, slots: Tensor) -> Tensor:
-        """What stands at slots [R, T], one after another for every (layer, 0 keys or 1 values) of
-        `reads` -> [R, T, n, H d]."""
+    def read_slots(self, reads: Reads, slots: Tensor) -> Tensor:
+        """The keys or values at slots [R, T] that `reads` names, n of them -> [R, T, n, H d]."""
         index, (rows, length) = self.flat_index(slots), slots.shape
         width = self.data.shape[-1]
         parts = [
@@ -114,9 +113,9 @@ class KVCache:
         self._all.index_copy_(1, self.flat_index(destination), moved)
 
 
-class Growing:
-    """Stands in for a cache in training: what a forward writes goes behind what earlier ones have
-    written, and gradients go through it."""
+class GrowingCache:
+    """A cache for training: each forward appends to what earlier ones wrote, and gradients go
+    through it."""
 
     def __init__(self) -> None:
         self.parts: dict[int, list[Tensor]] = {}  # by layer, [2, R, H, T, d] each

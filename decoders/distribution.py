@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import Sampling, Target
-from decoders.noise import BELOW_ONE, inverted
+from decoders.noise import BELOW_ONE, inverse_cdf
 
 IMPOSSIBLE = -1e30  # a logit of probability zero; finite, so that infinity still means an error
 
@@ -115,7 +115,7 @@ def draw_distinct(q: Tensor, u: Tensor) -> Tensor:
     """Draws without replacement: q [B, n, V], u [B, n or 1, K] -> [B, n, K] int64."""
     below_one, drawn = u.clamp_max(BELOW_ONE), []
     for j in range(u.shape[-1]):
-        x = inverted(q, below_one[..., j : j + 1])  # [B, n, 1]
+        x = inverse_cdf(q, below_one[..., j : j + 1])  # [B, n, 1]
         drawn.append(x)
         if j + 1 < u.shape[-1]:
             q = drop_sibling(q, x.squeeze(-1))

@@ -126,8 +126,8 @@ class Noise:
     def of_nodes(self, position: Tensor, slot: int, nodes: int, count: int) -> Tensor:
         """Numbers of `nodes` nodes that share a place: position [B] -> [B, nodes or 1, count].
 
-        Node by node only one of a level's nodes is visited, so all read the same numbers, made once
-        (1). A verifier that looks ahead judges them all: then each has its own, of this round.
+        Judged node by node, only one of a level's nodes is visited, so all share one row. A
+        verifier that looks ahead judges all of them, so each has a row of its own, of this round.
         """
         if nodes == 1 or not self.renewed:
             return self.at(position, slot, count)[:, None]
@@ -196,11 +196,15 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
     Never returns a code of probability zero, unless all are. Where sums run in parallel they may
     differ by a rounding between codes of probability zero, so there these are left out.
     """
-    return inverted(p, u.clamp_max(BELOW_ONE)[..., None]).squeeze(-1)
+    return inverse_cdf(p, u.clamp_max(BELOW_ONE)[..., None]).squeeze(-1)
 
 
-def inverted(p: Tensor, u: Tensor) -> Tensor:
-    """`sample` for u [..., 1], at most BELOW_ONE, whose other dims broadcast to p's -> [..., 1]."""
+def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
+    """The first code at which the running sum of p exceeds u times the whole sum.
+
+    p [..., V] float32; u [..., 1], at most BELOW_ONE, whose other dims broadcast to p's -> [..., 1]
+    int64.
+    """
     size = p.shape[-1]
     if p.device.type != "cpu":
         cdf = sums_of_blocks(p)

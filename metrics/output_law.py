@@ -130,7 +130,7 @@ def output_law(
             codes, weight = torch.as_tensor(children)[None, :j], before.weight[:1]
         else:
             codes, weight = ordered_draws(q, j)
-        level = _judged(judge, p, q, codes, weight)
+        level = _test_draws(judge, p, q, codes, weight)
         limit = limit + _gained(before, level, codes)
         before = level
     out = torch.zeros_like(p, dtype=torch.float64)
@@ -161,7 +161,7 @@ def _last(left: Tensor, residual: Tensor) -> Tensor:
     return torch.where(left[:, None] == 0, 0.0, left[:, None] * law).sum(0)
 
 
-def _judged(judge: Judge, p: Tensor, q: Tensor | None, codes: Tensor, weight: Tensor) -> _Level:
+def _test_draws(judge: Judge, p: Tensor, q: Tensor | None, codes: Tensor, weight: Tensor) -> _Level:
     """The draws [T, j] of a node, in chunks."""
     parts = []
     for some in codes.split(max(1, CHUNK_ENTRIES // len(p))):

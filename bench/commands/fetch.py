@@ -140,14 +140,14 @@ def look_up(source: str, setting: str, files: Sequence[str]) -> Repository:
     has nothing that is read."""
     from huggingface_hub import HfApi
 
-    from decoders.models.loading.repository import needed, none_of
+    from decoders.models.loading.repository import needed_files, none_of
 
     main = main_of(source)
     revision = main.read_text().strip() if main.is_file() else None
     with _explained(source):
         info = HfApi().model_info(source, revision=revision, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-    names = needed(sizes, files)
+    names = needed_files(sizes, files)
     if not names:
         raise BenchError(none_of(source, sizes, files, setting))
     return Repository(source, str(info.sha), names, sum(sizes[name] for name in names))

@@ -23,9 +23,8 @@ class Loop(Protocol):
     static shapes and never wait for the device."""
 
     prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape
-    # Names of pieces that are not compiled: what decides without tensors how a step goes on, as a
-    # loop whose steps are of a few shapes does, or is not worth it. All others are compiled once
-    # for each shape of what they are given.
+    # Names of pieces that are not compiled: one that chooses how a step goes on by Python numbers,
+    # or is not worth it. All others are compiled once for each shape of their input.
     uncompiled_pieces: frozenset[str] = frozenset()
 
     @abstractmethod
@@ -65,8 +64,8 @@ class Execution(Protocol):
         return None
 
     def recorded_run(self, loop: Loop, shape: Any) -> Any:
-        """The run in whose tensors the steps of a loop's runs of a shape were recorded: what is
-        prefilled there need not be copied there. None where none was."""
+        """The run on whose tensors this loop's steps of a shape were recorded. A new image may be
+        prefilled into its cache, which saves a copy. None where nothing was recorded."""
         return None
 
     def offer(self, net: Any, name: str) -> None:

@@ -140,10 +140,10 @@ class Compiled(Execution):
         key = signature_of(carry)
         if key in graphs:
             return (graphs[key] or plain)(run, *carry)
-        graphs[key], out = self.compiled(phase, plain, run, carry)
+        graphs[key], out = self.compile_piece(phase, plain, run, carry)
         return out
 
-    def compiled(
+    def compile_piece(
         self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
     ) -> tuple[Call | None, tuple[Any, ...]]:
         """A piece compiled by running it, or None where that fails, and what it returned. The run's

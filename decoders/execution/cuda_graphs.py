@@ -32,7 +32,7 @@ WARM_UP = 2  # steps before the recording: libraries allocate their workspaces i
 
 
 @dataclass
-class Recorded:
+class RecordedStep:
     """A step that was recorded on `run`; `carry` is what its last piece returned, rewritten by
     every replay."""
 
@@ -113,30 +113,30 @@ class Graphed(Execution):
         run.watch.lap("step")
         return recorded.carry
 
-    def _record(self, loop: Loop, run: Any) -> Recorded:
+    def _record(self, loop: Loop, run: Any) -> RecordedStep:
         before, device = snapshot(run), run.record.codes.device
         step_in_place(loop.pieces(), run)  # chooses and allocates what a trace must find
         fill(run, before)
-        pieces = self._compiled(loop, run) if self._compiles(device) else loop.pieces()
+        pieces = self._compile_pieces(loop, run) if self._compiles(device) else loop.pieces()
         fill(run, before)
         replay, carry = self._capture(
             lambda: step_in_place(pieces, run), lambda: fill(run, before), device
         )
         fill(run, before)
         run.watch.restart()
-        return Recorded(replay, run, carry)
+        return RecordedStep(replay, run, carry)
 
     def _compiles(self, device: torch.device) -> bool:
         """Whether pieces are compiled: on a GPU with a working compiler."""
         return device.type == "cuda" and compiles(device)
 
-    def _compiled(self, loop: Loop, run: Any) -> list[Piece]:
+    def _compile_pieces(self, loop: Loop, run: Any) -> list[Piece]:
         """The pieces, compiled by running them; one that cannot be compiled stays as it is."""
         pieces: list[Piece] = []
         before, carry = tensors(run), ()
         for phase, plain in loop.pieces():
             run.path[phase] = "compiled"
-            piece, carry = self.compiler.compiled(phase, plain, run, carry)
+            piece, carry = self.compiler.compile_piece(phase, plain, run, carry)
             pieces.append((phase, piece or plain))
         rebind(run, before)
         return pieces

@@ -1,9 +1,9 @@
-"""The tensors of a run, found wherever they hang: what a recorded step reads and writes by address.
+"""All tensors of a run, however deep in its objects: what a recorded step reads and writes by
+address.
 
-Why a walk and not a registry: a plug-in's drafter keeps its state as it likes; it should run
-as a CUDA graph without knowing of one. Modules and the model (weights never change while decoding;
-its execution holds memory of the graphs themselves) and what is not of this kind of object are
-passed over.
+Why a search and not a registry: a plug-in's drafter keeps its state as it likes, and should run as
+a CUDA graph without knowing of one. Modules and the model are left out: weights do not change while
+decoding, and the model's execution holds the graphs' own memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _leaves(root: Any) -> Iterator[tuple[str, Slot, Any]]:
             continue
         visited.add(id(owner))
         for name, value in _members(owner):
-            if isinstance(value, Tensor) or not _walked(value):
+            if isinstance(value, Tensor) or not _is_container(value):
                 yield f"{path}.{name}", (owner, name), value
             else:
                 stack.append((f"{path}.{name}", value))
@@ -50,7 +50,7 @@ def _members(owner: Any) -> list[tuple[str | int, Any]]:
     return [*vars(owner).items()]
 
 
-def _walked(value: Any) -> bool:
+def _is_container(value: Any) -> bool:
     if isinstance(value, list | tuple | dict):
         return True
     return (
@@ -66,12 +66,11 @@ def tensors(root: Any) -> dict[str, Tensor]:
 
 
 def put_row(run: Any, row: int, one: Any) -> None:
-    """Image `row` of a run becomes the image of `one`, a run of that alone that has just begun. In
-    place, as an execution may hold the addresses. Whatever hangs on a run is replaced, a plug-in's
-    too: it may keep of its images what has one dimension of B, or of R = G * B rows.
+    """Puts a new image into a row of a run. `one`: a run of that image alone, which has just begun.
 
-    Raises DecoderError where something else has changed since the run began: then it cannot be
-    told which part of it belongs to the image.
+    Writes in place, as an execution may hold the addresses. It replaces a plug-in's tensors too, if
+    they have one dimension of B images or of R = G * B rows. Raises DecoderError for other state
+    that has changed since the run began: nobody knows which part of it belongs to the image.
     """
     batch = len(run.record.codes)
     run_tensors, other = list(tensor_slots(run)), list(tensor_slots(one))
@@ -112,8 +111,8 @@ def _put(path: str, old: Tensor, new: Tensor, batch: int, row: int) -> None:
 
 
 def numbers(run: Any) -> dict[str, int | float | str]:
-    """Python's numbers and words below a run's session and the verifier's state, by path. A count
-    of `calls` is the whole batch's, and no state."""
+    """The Python numbers and texts in a run's session and in the verifier's state, by path. `calls`
+    counts those of the whole batch and is no state, so it is left out."""
     values = {
         f".{part}{path}": value
         for part in ("session", "state")
@@ -155,8 +154,8 @@ def snapshot(root: Any) -> dict[str, Tensor]:
 
 
 def without_views(run_tensors: dict[str, Tensor]) -> list[str]:
-    """Paths without those that another tensor holds the memory of: a cache keeps views of itself
-    for every way of reading it, and need be copied once."""
+    """The paths without views of other tensors among them: a cache keeps views of itself for every
+    way of reading it, and is copied once."""
     spanning: dict[int, str] = {}
     for path, tensor in run_tensors.items():
         storage = tensor.untyped_storage()
@@ -191,9 +190,9 @@ def fill(root: Any, values: dict[str, Tensor]) -> None:
 
 
 def rebind(root: Any, before: dict[str, Tensor]) -> None:
-    """After a step: what it bound anew is copied into the tensor that stood there before, and that
-    one is put back, so that the next step finds its input where this one did. Raises DecoderError
-    for a tensor of another shape, and for one in a tuple.
+    """Undoes the new bindings of a step. Where it put a new tensor into an attribute or item, the
+    values are copied into the old tensor and that is put back, so that the next step finds its
+    input at the same address. Raises DecoderError for another shape, and for a tuple's item.
 
     All are read before any is written: a new tensor may be a view of an old one.
     """

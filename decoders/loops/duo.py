@@ -90,7 +90,8 @@ class LookaheadSession(TreeSession):
         size = part.depth + 1
         super().__init__(part, start, 2 * size)
         shape = start.batch, size + 1
-        self.stands = torch.zeros_like(start.first).bool()  # [B], rows whose drafts went on rightly
+        # [B], rows whose g drafts were all accepted: the codes drafted behind them are of use.
+        self.all_accepted = torch.zeros_like(start.first).bool()
         self.codes = start.first.new_zeros(shape)  # the last draft, and the g behind it
         drawn = not start.sampling.greedy
         self.q = start.law.new_zeros(*shape, self.vocab) if drawn else None
@@ -108,13 +109,13 @@ class LookaheadSession(TreeSession):
 
     def drafts(self, logits: Tensor, noise: Any, place: Tensor) -> LookaheadDraft:
         """Those of the last step where they stand, new ones elsewhere."""
-        stands = self.stands[:, None]  # [B, 1]
-        root = SubtreeSession(self.session, self.session.root_code, 0, (stands, self.codes))
+        all_accepted = self.all_accepted[:, None]  # [B, 1]
+        root = SubtreeSession(self.session, self.session.root_code, 0, (all_accepted, self.codes))
         grown = self.tree.grow(root, logits, self.sampling, noise, place)  # type: ignore[arg-type]
         self.check(logits, grown.q)
-        codes, q = torch.where(stands, self.codes, grown.codes), grown.q
+        codes, q = torch.where(all_accepted, self.codes, grown.codes), grown.q
         if q is not None:
-            q = torch.where(stands[..., None], self.q, q)  # type: ignore[arg-type]
+            q = torch.where(all_accepted[..., None], self.q, q)  # type: ignore[arg-type]
         return self.ahead(codes, q)
 
     def ahead(self, codes: Tensor, q: Tensor | None) -> LookaheadDraft:
@@ -190,13 +191,13 @@ class UnreadLast(Verifier):
         self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
     ) -> Verified:
         """See `decoders.api.Verifier`; the law behind the last draft is anything."""
-        inner, stands = state
+        inner, all_accepted = state
         whole, last = self.inner.verify(law, draft, noise, place, inner), draft.levels - 1
-        stands.copy_(whole.count > last)
+        all_accepted.copy_(whole.count > last)
         return Verified(
             whole.nodes[:, :-1],
             whole.count.clamp_max(last),
-            torch.where(stands, draft.codes[:, -1], whole.last_code),
+            torch.where(all_accepted, draft.codes[:, -1], whole.last_code),
             whole.bonus,
             whole.tv_shift[:, :-1],
             whole.bound[:, :-1],
@@ -246,7 +247,7 @@ class Duo(Speculative):
     def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> SpecState:
         run = super().begin(text, noise, pairs, reuse)
         session: Any = run.session
-        session.stands = run.state[1]
+        session.all_accepted = run.state[1]
         if run.pairs is not None:
             run.pairs.levels = session.tree.depth
         return run
@@ -254,7 +255,7 @@ class Duo(Speculative):
     def start_drafting(self, run: SpecState) -> tuple[LookaheadDraft, Tensor]:
         """What the forward reads; the drafter is on its way with what comes behind."""
         session: Any = run.session
-        ready = bool(session.stands.all())  # in all rows: nothing need be drafted now
+        ready = bool(session.all_accepted.all())  # in all rows: nothing need be drafted now
         if ready:
             q = None if session.q is None else session.q.clone()
             draft = session.ahead(session.codes.clone(), q)
@@ -264,7 +265,7 @@ class Duo(Speculative):
             self.side = self.side or torch.cuda.Stream(self.model.device)
             self.side.wait_stream(torch.cuda.current_stream(self.side.device))
         self.drafting = self.worker.submit(self.draft_ahead, run, draft, ready)
-        return self.masked(run, draft)  # type: ignore[return-value]
+        return self.with_mask(run, draft)  # type: ignore[return-value]
 
     def draft_ahead(self, run: SpecState, draft: LookaheadDraft, ready: bool) -> None:
         """The drafter's part of a step, beside the target's."""
@@ -293,5 +294,6 @@ class Duo(Speculative):
     def _record(
         self, run: SpecState, verified: Verified, committed: Tensor, drafted: Tensor, active: Tensor
     ) -> None:
-        stands = run.state[1][:, None] & (run.record.span == self.proposer.depth)  # [B, g]
-        super()._record(run, verified, committed, drafted | stands, active)
+        last = run.record.span == self.proposer.depth  # [g], where the last draft was committed
+        drafted = drafted | (run.state[1][:, None] & last)  # [B, g]
+        super()._record(run, verified, committed, drafted, active)

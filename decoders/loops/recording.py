@@ -58,7 +58,7 @@ class Stopwatch:
 
 
 class Recorder:
-    """Per-code buffers [B, L + width]; what lies past the image's end is cut off by `Finished`."""
+    """Buffers by place, [B, L + width]; `FinishedImages` cuts off what lies past the end."""
 
     def __init__(self, batch: int, length: int, width: int, device: torch.device) -> None:
         self.length = length
@@ -109,8 +109,9 @@ class Recorder:
 PER_CODE = ("codes", "kind", "step", "depth", "tv_shift", "bound")
 
 
-class Finished:
-    """The images that are done, of `images`, decoded `rows` at once, in whichever order."""
+class FinishedImages:
+    """What was recorded of finished images, of so many `images`, which are decoded `rows` at once
+    and finish in any order."""
 
     def __init__(self, images: int, rows: int) -> None:
         self.images, self.rows, self.steps = images, rows, 0  # steps: of all rows together

@@ -129,9 +129,9 @@ class Speculative(BaseLoop):
     def draft(self, run: SpecState) -> tuple[Draft, Tensor]:
         """The proposer drafts under the root; with the draft comes its mask, made here, so that a
         compiled forward reads it instead of making it in every layer."""
-        return self.masked(run, run.session.propose(run.output, run.noise, run.length))
+        return self.with_mask(run, run.session.propose(run.output, run.noise, run.length))
 
-    def masked(self, run: SpecState, draft: Draft) -> tuple[Draft, Tensor]:
+    def with_mask(self, run: SpecState, draft: Draft) -> tuple[Draft, Tensor]:
         """A draft and its mask [R, N + 1, S] float32 (`decoders.cache`): a node sees the valid
         prefix, committed codes, what is above it and itself."""
         base = (self.model.target.prefix + run.length - 1)[:, None]  # [B, 1], the root's slot

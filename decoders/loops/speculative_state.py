@@ -23,7 +23,7 @@ from decoders.api import (
     StepOutput,
     TextFeatures,
 )
-from decoders.loops.recording import Finished
+from decoders.loops.recording import FinishedImages
 from decoders.loops.start import DecodeState
 from decoders.noise import Noise
 from decoders.verify.token_verifier import children_of
@@ -41,11 +41,11 @@ class SpecState(DecodeState):
 
 
 class Queue:
-    """Images of which `rows` are decoded at once: which is on which row, which wait, which are
-    done."""
+    """The images of a call, `rows` of them decoded at once: on which row each is, which wait, which
+    are done."""
 
     def __init__(self, text: TextFeatures, noise: Noise, rows: int) -> None:
-        self.text, self.noise, self.done = text, noise, Finished(text.batch, rows)
+        self.text, self.noise, self.done = text, noise, FinishedImages(text.batch, rows)
         self.on: list[int | None] = [*range(rows)]  # by row; None: it was taken off
         self.next = rows  # the first image that waits
         self.spare: Any = None  # a run of one image, in whose cache the next may begin

@@ -27,7 +27,7 @@ from decoders.api import (
 from decoders.cache import KVCache
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.execution.eager import Eager
-from decoders.loops.recording import Finished, PairSampler, Recorder, Stopwatch, rows_at_once
+from decoders.loops.recording import FinishedImages, PairSampler, Recorder, Stopwatch, rows_at_once
 from decoders.noise import TARGET_SLOT, Noise
 
 DECODING = threading.RLock()
@@ -127,13 +127,13 @@ class BatchLoop(BaseLoop):
         with copies. Raises DecoderError for pairs of images that are not all decoded at once."""
         rows = rows_at_once(text.batch, rows, pairs)
         noise = noise.to(self.model.device)
-        done, seconds, run = Finished(text.batch, rows), Counter[str](), None
+        done, seconds, run = FinishedImages(text.batch, rows), Counter[str](), None
         for first in range(0, text.batch, rows):
             batch = range(first, min(first + rows, text.batch))
             filled: Any = slice(first, first + rows)
             if len(batch) < rows:
                 filled = [*batch, *([batch[-1]] * (rows - len(batch)))]
-            run = self._decoded(text.rows(filled), noise.rows(filled), pairs)
+            run = self._decode_batch(text.rows(filled), noise.rows(filled), pairs)
             done.take(batch, run.record, range(len(batch)))
             done.steps += int(run.record.steps.max())
             seconds.update(run.watch.seconds())
@@ -143,7 +143,7 @@ class BatchLoop(BaseLoop):
             generation.trace.pairs = run.pairs.pairs()
         return generation
 
-    def _decoded(self, text: TextFeatures, noise: Noise, pairs: float) -> Any:
+    def _decode_batch(self, text: TextFeatures, noise: Noise, pairs: float) -> Any:
         """The run of one batch, all of its codes chosen."""
         run = self.execution.begin(self, self.begin(text, noise, pairs))
         for _ in self.steps(run):
@@ -189,7 +189,7 @@ def prefill(
         )
     target, copies = model.target, sampling.guidance_rows
     rows = text.batch * copies
-    cache = target.new_cache(rows, capacity) if reuse is None else reuse.cache.cleared()
+    cache = target.new_cache(rows, capacity) if reuse is None else reuse.cache.clear()
     execution = model.execution or Eager()
     hidden = execution.prefill(target, text, copies, cache)  # [R, P, D]
     places = torch.zeros(text.batch, 1, dtype=torch.long, device=model.device)

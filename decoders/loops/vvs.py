@@ -29,10 +29,11 @@ from decoders.verify.token_verifier import TokenVerifier, Verdicts, at_node, chi
 
 
 @dataclass
-class Skipped(Draft):
-    """A chain of S nodes behind the root, and a tree under its first ones, which stand untested."""
+class SkippedDraft(Draft):
+    """A chain of S nodes behind the root, and a tree. It hangs on one of the first nodes of the
+    chain; the nodes up to there are committed untested."""
 
-    stands: Any = None  # [B, N + 1] bool, nodes whose first child stands
+    untested: Any = None  # [B, N + 1] bool, nodes whose first child is committed untested
     laws: Any = None  # [B, S, V], where the chain's codes were drawn from
 
 
@@ -42,7 +43,7 @@ class SkippingSession(TreeSession):
         self.turn, self.row = -1, start.model.target.grid()[1]  # the first row is never skipped
         self.last = torch.zeros_like(start.law)  # [B, V], the target's last law, from the loop
 
-    def drafted(self, output: StepOutput, noise: Any, place: Tensor, skips: bool) -> Draft:
+    def propose_step(self, output: StepOutput, noise: Any, place: Tensor, skips: bool) -> Draft:
         """skips: behind a step that is skipped. Raises DecoderError for trees that are drawn."""
         tree: Any = self.propose(output, noise, place)
         if tree.expected is None or tree.q is not None:
@@ -65,13 +66,13 @@ class SkippingSession(TreeSession):
         kids = torch.where(tree.children > 0, tree.children + size, 0)  # [B, N + 1, K]
         chain = F.pad(torch.where(level < end, level + 1, 0)[..., None], (0, kids.shape[-1] - 1))
         chain = torch.where((level == end)[..., None], kids[:, :1], chain)  # [B, S + 1, K]
-        return Skipped(
+        return SkippedDraft(
             torch.cat([root, codes, tree.codes[:, 1:]], 1),
             torch.cat([(level - 1).clamp_min(0), parents], 1),
             torch.cat([level, tree.depth[:, 1:] + end], 1),
             torch.cat([chain, kids[:, 1:]], 1),
             q=None, levels=size + tree.levels, by_leaf=tree.by_leaf, laws=laws,
-            expected=taken + tree.expected, stands=F.pad(level < end, (0, kids.shape[1] - 1)),
+            expected=taken + tree.expected, untested=F.pad(level < end, (0, kids.shape[1] - 1)),
         )  # fmt: skip
 
     def skip(self, tree: Draft, noise: Any, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,18 +95,18 @@ class SkippingSession(TreeSession):
         return codes, torch.where(count > 0, count + 1, 0)[:, 0], laws
 
 
-class Untested(TokenVerifier):
-    """The rule, but a draft's chain stands."""
+class SkipVerifier(TokenVerifier):
+    """The rule, which does not test a draft's chain."""
 
     def verdicts(self, law: TargetProbs, draft: Draft, *tests: Tensor) -> Verdicts:
         verdicts = super().verdicts(law, draft, *tests)
-        if isinstance(draft, Skipped):
+        if isinstance(draft, SkippedDraft):
             size = draft.laws.shape[1]
             away = 0.5 * (law.p[:, :size] - draft.laws).abs().sum(-1)  # [B, S], TV(p, q)
             values = {"accept": 1.0, "strict": 0.0, "tv_shift": away, "bound": away}
             for name, value in values.items():
                 first = getattr(verdicts, name)[:, :size, 0]  # of each node's first child
-                first.copy_(torch.where(draft.stands[:, :size], value, first))
+                first.copy_(torch.where(draft.untested[:, :size], value, first))
         return verdicts
 
 
@@ -124,7 +125,7 @@ class Vvs(Speculative):
             self.verifier, TokenVerifier
         ):
             raise DecoderError("VVS needs a rule on a draft tree: set drafter, tree, acceptance")
-        self.verifier, chain = Untested(self.verifier.rule), self.proposer.depth + 1  # S
+        self.verifier, chain = SkipVerifier(self.verifier.rule), self.proposer.depth + 1  # S
         self.proposer = grown = TreeProposer(self.proposer.drafter, self.proposer.tree)  # a copy
         grown.session, grown.nodes, grown.depth = (
             SkippingSession,
@@ -147,13 +148,13 @@ class Vvs(Speculative):
         if skips:  # it drafts twice
             active = run.length < self.model.target.length
             run.drafter_calls.add_(active, alpha=self.draft_calls or 0)
-        return self.masked(run, session.drafted(run.output, run.noise, run.length, skips))
+        return self.with_mask(run, session.propose_step(run.output, run.noise, run.length, skips))
 
     def verify_and_commit(
         self, run: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
     ) -> tuple[Any, ...]:
         start, size, _, nodes, count, p = super().verify_and_commit(run, draft, hidden, logits)
         run.session.last.copy_(at_node(p, nodes[:, -1]))  # type: ignore[attr-defined]
-        if isinstance(draft, Skipped):  # nothing tested its chain
-            draft = replace(draft, children=draft.children * ~draft.stands[..., None])
+        if isinstance(draft, SkippedDraft):  # nothing tested its chain
+            draft = replace(draft, children=draft.children * ~draft.untested[..., None])
         return start, size, draft, nodes, count, p

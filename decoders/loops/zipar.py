@@ -94,7 +94,7 @@ class ZipAR(BatchLoop):
             **shared,
         )
 
-    def opened(self, run: ZipState) -> Tensor:
+    def open_rows(self, run: ZipState) -> Tensor:
         """Opens a row below the last open one, where that has enough codes and there is one; which
         lanes are open then, [B, K] bool."""
         lane = torch.arange(self.most, device=run.place.device)  # [K]
@@ -123,7 +123,7 @@ class ZipAR(BatchLoop):
         """Codes, places and slots of the forward [B, Q], its mask [R, Q, S], and which lanes are
         open [B, K]; Q is K, and one more where several lanes are."""
         target, copies = self.model.target, self.sampling.guidance_rows
-        opened = self.opened(run)
+        opened = self.open_rows(run)
         codes, places, live = self.stand_ins(run), run.place - 1, opened
         if self.most > 1:  # the last code of the complete rows, in its true context
             top = run.place[:, :1] // self.row * self.row - 1  # [B, 1]

@@ -15,7 +15,12 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
-from decoders.models.loading.checkpoint import Checkpoint, numbered, open_checkpoint, require_side
+from decoders.models.loading.checkpoint import (
+    Checkpoint,
+    count_parts,
+    open_checkpoint,
+    require_side,
+)
 from decoders.models.loading.layouts import ORIGINAL, Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
 from decoders.models.nets.shape import TransformerConfig
@@ -45,7 +50,7 @@ def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> Trans
     shape: dict[str, Any] = {
         "vocab": vocab,
         "width": width,
-        "layers": numbered(checkpoint, rf"{re.escape(layout.words)}{LAYER}"),
+        "layers": count_parts(checkpoint, rf"{re.escape(layout.words)}{LAYER}"),
         "heads": int(config.get("num_attention_heads", 0)) or heads_of(width, checkpoint.path),
         "ffn": checkpoint.shape(f"{first}{gate}.weight", 2)[0],
         "grid": _grid(checkpoint, grid),

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from decoders.propose.window import Left, Window
+from decoders.propose.window import OldWindow, Window
 
 
 class Gumbel(Window):
@@ -20,5 +20,5 @@ class Gumbel(Window):
 
     couples = True
 
-    def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
+    def draw(self, law: Tensor, old: OldWindow, noise: Any, places: Tensor) -> Tensor:
         return (law.log() + noise.gumbel(places, law.shape[-1])).argmax(-1)

@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from decoders.noise import DRAFT_SLOT, sample
-from decoders.propose.window import Left, Window, fresh_uniforms
+from decoders.propose.window import OldWindow, Window, fresh_uniforms
 
 
 class Jacobi(Window):
     """Exact by lemma J."""
 
-    def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
+    def draw(self, law: Tensor, old: OldWindow, noise: Any, places: Tensor) -> Tensor:
         return sample(law, fresh_uniforms(noise, places, DRAFT_SLOT)[..., 0])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoders.distribution import pick, ratio
 from decoders.noise import COUPLE_SLOT, sample
-from decoders.propose.window import Codes, Left, Window, certain, fresh_uniforms
+from decoders.propose.window import Codes, OldWindow, Window, certain, fresh_uniforms
 from decoders.verify.exact import residual
 
 
@@ -27,9 +27,9 @@ class Maximal(Window):
     couples = True
     window: Codes = 32
 
-    def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
-        law_of_new = coupled(law, left.q, left.codes)  # [B, W, V], given the old draft
-        law = torch.where(left.drafted[..., None], law_of_new, law)
+    def draw(self, law: Tensor, old: OldWindow, noise: Any, places: Tensor) -> Tensor:
+        law_of_new = coupled(law, old.q, old.codes)  # [B, W, V], given the old draft
+        law = torch.where(old.drafted[..., None], law_of_new, law)
         return sample(law, fresh_uniforms(noise, places, COUPLE_SLOT)[..., 0])
 
 

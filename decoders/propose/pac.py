@@ -19,7 +19,7 @@ from decoders.distribution import drop_sibling, without
 from decoders.kinds import Within
 from decoders.noise import COUPLE_SLOT, MAX_CHILDREN, sample
 from decoders.propose.maximal import Maximal
-from decoders.propose.window import Codes, Left, fresh_uniforms
+from decoders.propose.window import Codes, OldWindow, fresh_uniforms
 
 
 @dataclass(eq=False, repr=False)
@@ -44,7 +44,7 @@ class Pac(Maximal):
         return f"pac({shape})"
 
     def siblings(
-        self, codes: Tensor, law: Tensor, left: Left, noise: Any, places: Tensor
+        self, codes: Tensor, law: Tensor, old: OldWindow, noise: Any, places: Tensor
     ) -> Tensor:
         """See `Window`. Levels of the chain repeat their first candidate, which is not read."""
         if self.candidates == 1 or self.levels == 0:
@@ -52,8 +52,8 @@ class Pac(Maximal):
         upper = slice(0, self.levels)
         main, law, count = codes[:, upper], law[:, upper], self.candidates - 1
         wide = codes[..., None].repeat(1, 1, self.candidates)  # [B, W, K]
-        if left.greedy:
-            law = torch.where(left.has_law[:, upper, None], left.p[:, upper], law)
+        if old.greedy:
+            law = torch.where(old.has_law[:, upper, None], old.p[:, upper], law)
             best = without(law, main).topk(count)  # a code that may not stand there has no mass
             wide[:, upper, 1:] = torch.where(best.values > 0, best.indices, main[..., None])
             return wide

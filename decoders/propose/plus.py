@@ -19,7 +19,7 @@ from torch import Tensor
 from decoders.distribution import pick
 from decoders.kinds import NotNegative
 from decoders.noise import DRAFT_SLOT, sample
-from decoders.propose.window import Left, Window, fresh_uniforms
+from decoders.propose.window import OldWindow, Window, fresh_uniforms
 
 
 @dataclass(eq=False, repr=False)
@@ -32,15 +32,15 @@ class Plus(Window):
     def __str__(self) -> str:
         return f"plus(window={self.depth + 1}, tau={self.tau:g})"
 
-    def stays(self, law: Tensor, left: Left) -> Tensor:
+    def stays(self, law: Tensor, old: OldWindow) -> Tensor:
         """Codes that would stay where they are drafted, [B, W, V] bool."""
-        return left.drafted[..., None] & (law > self.tau * left.q)
+        return old.drafted[..., None] & (law > self.tau * old.q)
 
-    def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
+    def draw(self, law: Tensor, old: OldWindow, noise: Any, places: Tensor) -> Tensor:
         new = sample(law, fresh_uniforms(noise, places, DRAFT_SLOT)[..., 0])
-        return torch.where(pick(self.stays(law, left), left.codes), left.codes, new)
+        return torch.where(pick(self.stays(law, old), old.codes), old.codes, new)
 
-    def declared(self, law: Tensor, left: Left, codes: Tensor) -> Tensor:
-        staying = torch.where(self.stays(law, left), left.q, 0.0)  # [B, W, V]
-        leaving = (left.q - staying).sum(-1, keepdim=True)
-        return torch.where(left.drafted[..., None], staying + leaving * law, law)
+    def declared(self, law: Tensor, old: OldWindow, codes: Tensor) -> Tensor:
+        staying = torch.where(self.stays(law, old), old.q, 0.0)  # [B, W, V]
+        leaving = (old.q - staying).sum(-1, keepdim=True)
+        return torch.where(old.drafted[..., None], staying + leaving * law, law)

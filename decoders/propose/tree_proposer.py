@@ -27,8 +27,8 @@ class TreeSession(ProposerSession):
     """A drafter's session, and the tree that grows in it."""
 
     def __init__(self, part: Any, start: Prefill, nodes: int = 0) -> None:
-        """part: a `TreeProposer`, or what has drafter and tree as one. nodes: session indices in
-        use, where others than the tree's are."""
+        """part: a `TreeProposer`, or a proposer that has drafter and tree. nodes: how many session
+        indices are in use; 0: the tree's."""
         model, tree = start.model, part.tree
         self.part, self.sampling = part, start.sampling
         self.tree: Tree = tree
@@ -50,14 +50,14 @@ class TreeSession(ProposerSession):
             self.check(logits, draft.q)
             return draft
         except DraftError as error:
-            raise DecoderError(f"the drafter {named(self.part.drafter)}: {error}") from error
+            raise DecoderError(f"the drafter {class_path(self.part.drafter)}: {error}") from error
 
     def require_finite(self) -> None:
         """Raises NumericalError where the drafter's laws were NaN or infinite."""
         if bool(self.bad):
+            name = class_path(self.part.drafter)
             raise NumericalError(
-                f"the drafter {named(self.part.drafter)}: expected finite logits, found NaN or "
-                "infinity"
+                f"the drafter {name}: expected finite logits, found NaN or infinity"
             )
 
     def check(self, logits: Tensor, q: Tensor | None) -> None:
@@ -67,8 +67,8 @@ class TreeSession(ProposerSession):
         self.bad |= (total - total) != 0
 
     def advance(self, output: StepOutput) -> Tensor:
-        """Logits after the root, [B, V]. What the session answers is checked every time, as a
-        drafter may be right for one image and wrong for a batch; no values are read."""
+        """Logits after the root, [B, V]. They are checked in every step, as a drafter may be right
+        for one image and wrong for a batch; no values are read."""
         logits = self.session.advance(output.hidden, output.codes, output.count, output.start)
         require_root(self.session, output.count)
         return require_logits(self.session, logits, len(output.count), self.vocab)
@@ -103,7 +103,7 @@ class TreeProposer(Proposer):
         return self.session(self, start)
 
 
-# ---- what a drafter answers: looked at every time, shapes and dtypes, no values -----------------
+# ---- checks of what a drafter returns: shapes and dtypes, no values -----------------------------
 
 
 class DraftError(DecoderError):
@@ -117,12 +117,12 @@ def require_logits(session: DraftSession, logits: Tensor, *shape: int) -> Tensor
         if logits.device == session.root_code.device:
             return logits
         raise DraftError(
-            f"{named(session)} must return logits on {session.root_code.device}, found "
+            f"{class_path(session)} must return logits on {session.root_code.device}, found "
             f"{logits.device}"
         )
     method, words = ("advance", "[B, V]") if len(shape) == 2 else ("expand", "[B, w, V]")
     raise DraftError(
-        f"{named(session)}.{method} must return logits {words} = {list(shape)} of a floating "
+        f"{class_path(session)}.{method} must return logits {words} = {list(shape)} of a floating "
         f"dtype, found {_kind(logits)}"
     )
 
@@ -144,19 +144,19 @@ def require_root(session: DraftSession, length: Tensor) -> None:
     root, batch = session.root_code, len(length)
     if not isinstance(root, Tensor) or root.shape != (batch,) or root.dtype != torch.int64:
         raise DraftError(
-            f"{named(session)}.root_code must be the last committed codes, [B] = [{batch}] int64, "
-            f"found {_kind(root)}"
+            f"{class_path(session)}.root_code must be the last committed codes, [B] = [{batch}] "
+            f"int64, found {_kind(root)}"
         )
     if root.device != length.device:
         raise DraftError(
-            f"{named(session)}.root_code must be on {length.device}, found {root.device}"
+            f"{class_path(session)}.root_code must be on {length.device}, found {root.device}"
         )
 
 
-def named(part: object) -> str:
+def class_path(part: object) -> str:
     """An object's class by its dotted path."""
     return f"{type(part).__module__}.{type(part).__qualname__}"
 
 
 def _kind(value: Any) -> str:
-    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else named(value)
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else class_path(value)

@@ -1,9 +1,9 @@
 """The window of Jacobi decoding (2410.01699, decoders.md (a)): drafts at the next W places, without
 a drafter.
 
-A forward over a window tells the target's law at every place, read after the drafts of that step.
-The next window stands on what is left of these laws. Its codes are drawn from them (`draw`, which
-the methods differ in). Where there is no law yet a draft is drawn from the uniform law of the codes
+A forward over a window gives the target's law at every place, given the drafts before it. The next
+window reaches further, and its codes are drawn from those of these laws that lie within it (`draw`,
+in which the methods differ). Where there is no law yet a draft is drawn from the uniform law of the codes
 that may stand there, which is declared: 1 / V where all may, so it is accepted with min(1, V p(x)).
 So a structural code (Lumina's row ends) is certain at its place, and is drafted nowhere else.
 
@@ -32,8 +32,8 @@ Codes = Annotated[int, Within(2, OVERRUN)]
 
 
 @dataclass(frozen=True)
-class Left:
-    """What the last step left at the W places of the window."""
+class OldWindow:
+    """The window of the last step at the W places of the new one."""
 
     p: Tensor  # [B, W, V], the target's law; zeros where it said nothing
     has_law: Tensor  # [B, W] bool, whether it said anything
@@ -71,16 +71,16 @@ class Window(Proposer):
     def begin(self, start: Prefill) -> WindowSession:
         return WindowSession(self, start)
 
-    def draw(self, law: Tensor, left: Left, noise: Any, places: Tensor) -> Tensor:
+    def draw(self, law: Tensor, old: OldWindow, noise: Any, places: Tensor) -> Tensor:
         """Drafts [B, W] from law [B, W, V]."""
         raise NotImplementedError("a window says how its codes are drawn")
 
-    def declared(self, law: Tensor, left: Left, codes: Tensor) -> Tensor:
+    def declared(self, law: Tensor, old: OldWindow, codes: Tensor) -> Tensor:
         """The laws [B, W, V] that are declared for the drafts."""
         return law
 
     def siblings(
-        self, codes: Tensor, law: Tensor, left: Left, noise: Any, places: Tensor
+        self, codes: Tensor, law: Tensor, old: OldWindow, noise: Any, places: Tensor
     ) -> Tensor:
         """Codes [B, W] -> [B, W, K], the first candidates and their siblings."""
         return codes[..., None]
@@ -107,20 +107,20 @@ class WindowSession(ProposerSession):
     def propose(self, output: StepOutput, noise: Any, place: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
         part = self.part
-        left = self.left(output)
+        old = self.old_window(output)
         places = place[:, None] + self.span  # [B, W]
-        law = torch.where(left.has_law[..., None], left.p, self.fresh[places % len(self.fresh)])
+        law = torch.where(old.has_law[..., None], old.p, self.fresh[places % len(self.fresh)])
         if self.greedy:
-            law = torch.where(left.has_law[..., None], certain(law.argmax(-1), law), law)
+            law = torch.where(old.has_law[..., None], certain(law.argmax(-1), law), law)
         root = output.codes.gather(1, output.count[:, None] - 1)  # [B, 1]
-        codes = part.draw(law, left, noise, places)
-        declared = part.declared(law, left, codes)
-        every = part.siblings(codes, declared, left, noise, places)  # [B, W, K]
+        codes = part.draw(law, old, noise, places)
+        declared = part.declared(law, old, codes)
+        every = part.siblings(codes, declared, old, noise, places)  # [B, W, K]
         return self.draft(root, every, declared)
 
-    def left(self, output: StepOutput) -> Left:
-        """What the last step says of the places after its root. Level i of the new window stood on
-        level count + 1 + i; its law is read on the committed row, or on the main row below it."""
+    def old_window(self, output: StepOutput) -> OldWindow:
+        """The last step's window at the new places. Level i of the new window was level count + 1 +
+        i of the old one. Its law is read on the committed row, or on the main row below it."""
         old, p = output.draft, output.p
         assert old is not None and p is not None and output.nodes is not None
         depth = self.part.depth
@@ -133,7 +133,7 @@ class WindowSession(ProposerSession):
         laws = torch.where(has_law[..., None], laws, 0.0)
         codes = old.codes.gather(1, below)
         q = torch.zeros_like(laws) if old.q is None else take(old.q, main)
-        return Left(laws, has_law, codes, q, drafted, self.greedy)
+        return OldWindow(laws, has_law, codes, q, drafted, self.greedy)
 
     def draft(self, root: Tensor, every: Tensor, law: Tensor) -> Draft:
         """root [B, 1], candidates [B, W, K], law [B, W, V] of each level."""

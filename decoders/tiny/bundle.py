@@ -29,7 +29,7 @@ from decoders.models.nets.transformer import EagleNet, Transformer
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer
-from decoders.propose.drafters.common.drafter import Stored
+from decoders.propose.drafters.common.drafter import WeightsFile
 
 WEIGHTS = Path(__file__).parent / "weights"
 CARD = "models.json"
@@ -116,7 +116,7 @@ def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) 
                 )
 
 
-def shipped(target: str) -> Path:
+def shipped_folder(target: str) -> Path:
     """The folder of a target that comes with the program."""
     return WEIGHTS / "targets" if target in TARGETS else WEIGHTS
 
@@ -133,7 +133,7 @@ def load(
     drafters: whether they are loaded too. target: the part that is the target; one of `TARGETS`
     has no drafters. targets: further ones. Raises DecoderError."""
     place, kind = torch.device(device), dtype_of(dtype)
-    folder = shipped(target) if checkpoint is None else Path(checkpoint)
+    folder = shipped_folder(target) if checkpoint is None else Path(checkpoint)
     card = read_json(folder / CARD)
     drafters = drafters and target == "target"
     names = ("vq", "text", target, *targets, *["eagle"] * drafters)
@@ -143,7 +143,7 @@ def load(
     parts = {name: module for name, (module, _) in loaded.items()}
     path = folder / CARD
     named: dict[str, Any] = {
-        name: Stored(folder / f"{name}.safetensors", part_of(card, name, path).sha256)
+        name: WeightsFile(folder / f"{name}.safetensors", part_of(card, name, path).sha256)
         for name in others
     }
     if drafters:

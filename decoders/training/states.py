@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
-from decoders.cache import Growing, Reads
+from decoders.cache import GrowingCache, Reads
 from decoders.kinds import Count, Positive, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
 
@@ -116,7 +116,7 @@ def target_states(
         codes = images.codes.repeat(2, 1)  # [2 B, L]
     else:
         rows, marked, codes = images.text, drop, images.codes
-    cache = Growing()
+    cache = GrowingCache()
     hidden = target.hidden_states(rows, codes, marked, cache if reads else None)
     parts = [cache.parts[layer][0][which].transpose(1, 2).flatten(2) for layer, which in reads]
     return States(images, hidden, marked, torch.stack(parts, 2) if reads else None)

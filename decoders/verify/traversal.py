@@ -87,7 +87,7 @@ def weights(p: Tensor, q: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
     for nodes in draft.inner or every:
         down[:, 0] = 1.0  # also where `children` says 0: there is no child
         rows = (t.index_select(1, nodes) for t in (p, q, codes, valid, down))
-        below, after, law = removed(*rows)  # [B, n, K], [B, n], [B, n, V]
+        below, after, law = remove_children(*rows)  # [B, n, K], [B, n], [B, n, V]
         index = draft.children.index_select(1, nodes).flatten(1)  # [B, n K]
         down.scatter_(1, index, below.flatten(1))
         alpha.index_copy_(1, nodes, after)
@@ -95,7 +95,7 @@ def weights(p: Tensor, q: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
     return torch.where(valid.any(-1), alpha, down), m
 
 
-def removed(
+def remove_children(
     p: Tensor, q: Tensor, codes: Tensor, valid: Tensor, alpha: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """p, q [B, n, V]; codes, valid [B, n, K]; alpha [B, n] on the way down -> the children's

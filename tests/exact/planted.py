@@ -266,7 +266,7 @@ class KeptOn(Duo):
 
     def verify_and_commit(self, run, *given):
         done = super().verify_and_commit(run, *given)
-        run.session.stands.fill_(True)
+        run.session.all_accepted.fill_(True)
         return done
 
 

@@ -83,7 +83,7 @@ def some(names: Collection[str], count: int = 4) -> str:
     return ", ".join(ordered[:count]) + more
 
 
-def numbered(checkpoint: Checkpoint, pattern: str) -> int:
+def count_parts(checkpoint: Checkpoint, pattern: str) -> int:
     """How many parts a checkpoint numbers from 0 on, such as layers; the pattern's first group is
     the number. Raises DecoderError where there is none, or numbers are left out."""
     matches = (re.fullmatch(pattern, name) for name in checkpoint.index)

@@ -22,7 +22,7 @@ WEIGHTS = (
 DESCRIBING = re.compile(r".*\.json|tokenizer[^/]*|spiece\.model")  # read together with weights
 
 
-def needed(names: Collection[str], files: Sequence[str] = WEIGHTS) -> list[str]:
+def needed_files(names: Collection[str], files: Sequence[str] = WEIGHTS) -> list[str]:
     """The names of a repository's files that are read: the first of `files` that it has, of an
     index its numbered shards too, and what describes the model; [] where it has none."""
     chosen = next((file for file in files if file in names), None)
@@ -58,7 +58,7 @@ def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -
             names = [file.rfilename for file in HfApi().model_info(source).siblings or ()]
         except failures():  # offline; where that is not all, the next call says why
             return Path(snapshot_download(source, allow_patterns=[]))
-        wanted = needed(names, files)
+        wanted = needed_files(names, files)
         if wanted:
             return Path(snapshot_download(source, allow_patterns=wanted))
     except failures() as error:  # not found, no access, offline and not in the cache, disk full

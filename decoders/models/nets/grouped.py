@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.cache import Growing
+from decoders.cache import GrowingCache
 from decoders.models.nets.shape import Size, TransformerConfig
 from decoders.models.nets.transformer import Transformer, attention_bias
 
@@ -146,7 +146,9 @@ class Grouped(Transformer):
         hidden = self.hidden_states(text, codes, drop, cache)[:, self.prefix - 1 :]
         return hidden[:, self.predictor]
 
-    def drafted(self, text: TextFeatures, drafts: Tensor, drop: Tensor, cache: Growing) -> Tensor:
+    def drafted(
+        self, text: TextFeatures, drafts: Tensor, drop: Tensor, cache: GrowingCache
+    ) -> Tensor:
         """The states [B, L - 1, D] at drafts [B, L - 1] of all codes but the first, in raster
         order, each group behind the true codes of the forward that filled the cache."""
         size, span = drafts.shape[1], self.schedule.wide if self.schedule else 1

@@ -292,7 +292,7 @@ class Transformer(nn.Module):
 
         text of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool:
         rows without their caption. The state at P - 1 + j predicts code j. cache: one that
-        grows, see `decoders.cache.Growing`.
+        grows, see `decoders.cache.GrowingCache`.
         """
         prefix = self._prefix(text, drop)  # [B, P, D]
         read, places, turn = self.line(codes)

@@ -19,8 +19,8 @@ from decoders.api import DecoderError
 from decoders.models.loading.checkpoint import (
     Checkpoint,
     Source,
+    count_parts,
     fill,
-    numbered,
     open_checkpoint,
     some,
 )
@@ -168,8 +168,8 @@ def shape_of(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig
     """The network's shape, read off the decoder's tensors under the prefix `at`."""
     stem = r"decoder\.up\.{}\.block\.{}" if kind.taming else r"decoder\.conv_blocks\.{}\.res\.{}"
     block = rf"{re.escape(at)}{stem}\.conv1\.weight"
-    levels = numbered(opened, block.format(r"(\d+)", 0))
-    blocks = numbered(opened, block.format(0, r"(\d+)"))
+    levels = count_parts(opened, block.format(r"(\d+)", 0))
+    blocks = count_parts(opened, block.format(0, r"(\d+)"))
 
     def shape(parameter: str) -> tuple[int, ...]:
         return opened.shape(f"{at}{kind.name(parameter, levels)}", 4)

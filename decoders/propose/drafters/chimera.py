@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
 from decoders.distribution import DraftHead, code_logits, take
-from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.sessions import Session
 from decoders.training.states import Drafted, States, transformer_of
 
@@ -45,9 +45,9 @@ class ChimeraNet(DraftHead, nn.Module):
             self.outer.weight.mul_(0.1)
             self.head.weight.copy_(target.output.weight.repeat(1, 2))
 
-    def older(self, image: Tensor, places: Tensor, last: Tensor) -> Tensor:
-        """The codes above and above-left of `places` [B, w] in image [B, >= L], [B, w, 2]; V where
-        there is none, or it stands behind `last` [B, 1], the last committed place."""
+    def codes_above(self, image: Tensor, places: Tensor, last: Tensor) -> Tensor:
+        """The codes above and above-left of `places` [B, w] in image [B, >= L] -> [B, w, 2]. V
+        where that is outside the image, or behind `last` [B, 1], the last committed place."""
         above = places - self.columns  # [B, w]
         at = torch.stack([above, above - 1], -1)  # [B, w, 2]
         inside = (above >= 0) & (above <= last)
@@ -100,15 +100,15 @@ class ChimeraSession(Session):
         the feature above."""
         net, places = self.net, (self.place + depth + 1).expand_as(codes)  # of what is predicted
         self.calls += 1
-        context = torch.cat([codes[..., None], net.older(self.image, places, self.place)], -1)
+        context = torch.cat([codes[..., None], net.codes_above(self.image, places, self.place)], -1)
         t = net.encode(context, self.target).repeat(self.copies, 1, 1)  # [R, w, D]
         features = net.step(state, t)
         self.features.index_copy_(1, nodes, features)
         return code_logits(net, torch.cat([features, t], -1), self.cfg, places)
 
 
-class Chimera(Trained):
-    """The drafter as a part, see `Trained`."""
+class Chimera(TrainedDrafter):
+    """The drafter as a part, see `TrainedDrafter`."""
 
     session, untrained = ChimeraSession, ChimeraNet
 
@@ -126,8 +126,8 @@ class ChimeraLearner(NetLearner):
         for d, at in enumerate(self.levels(states, roots, depth), 1):
             places = at + d  # [m], of what is predicted
             rows = places.expand(len(codes), -1)
-            older = net.older(codes, rows, at.expand_as(rows))
-            context = torch.cat([codes[:, places - 1, None], older], -1)  # [R, m, 3]
+            above = net.codes_above(codes, rows, at.expand_as(rows))
+            context = torch.cat([codes[:, places - 1, None], above], -1)  # [R, m, 3]
             t = net.encode(context, self.target)  # [R, m, D]
             if d == 2:
                 features = features[:, roots]

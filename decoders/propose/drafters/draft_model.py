@@ -69,7 +69,9 @@ class DraftModel(NetDrafter):
 
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
         self.name = checkpoint or "copy"
-        body = copy.deepcopy(model.target) if checkpoint is None else named(model, checkpoint)
+        body = (
+            copy.deepcopy(model.target) if checkpoint is None else drafter_target(model, checkpoint)
+        )
         names = ("vocab_size", "length", "prefix")
         require_equal({n: (getattr(body, n), getattr(model.target, n)) for n in names})
         self.net = Whole(body)
@@ -78,7 +80,7 @@ class DraftModel(NetDrafter):
         return f"draft_model({self.name})"
 
 
-def named(model: ImageModel, name: str) -> Any:
+def drafter_target(model: ImageModel, name: str) -> Any:
     """A target among the model's drafters, loaded once."""
     if name not in model.drafters:
         raise DecoderError(unknown(f"drafter of {model.name}", name, model.drafters))

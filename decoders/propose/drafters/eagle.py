@@ -53,7 +53,7 @@ class EagleLearner(FeatureLearner):
 
     untrained = staticmethod(fresh)
 
-    def loaded(self, model: ImageModel, checkpoint: str) -> EagleNet:
+    def load(self, model: ImageModel, checkpoint: str) -> EagleNet:
         stored = net_of(model, checkpoint)
         check_match(stored, model.target)
         return copy.deepcopy(stored).requires_grad_(True)

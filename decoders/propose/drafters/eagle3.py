@@ -18,7 +18,7 @@ from decoders.api import Prefill
 from decoders.cache import VALUES, Reads
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import EagleNet
-from decoders.propose.drafters.common.drafter import Trained
+from decoders.propose.drafters.common.drafter import TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import FeatureLearner, fresh
 from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.training.states import States
@@ -67,14 +67,14 @@ class Eagle3Session(EagleSession):
         return super().advance(self._fused(hidden, slots), codes, count, start)
 
     def _fused(self, hidden: Tensor, slots: Tensor) -> Tensor:
-        return self.net.fused(hidden, self.target_cache.gathered(self.net.reads, slots))
+        return self.net.fused(hidden, self.target_cache.read_slots(self.net.reads, slots))
 
 
 untrained = partial(fresh, kind=Eagle3Net)
 
 
-class Eagle3(Trained):
-    """The drafter as a part, see `Trained`."""
+class Eagle3(TrainedDrafter):
+    """The drafter as a part, see `TrainedDrafter`."""
 
     session = Eagle3Session
     untrained, reads_cache, dtype = staticmethod(untrained), True, None

@@ -24,11 +24,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
-from decoders.cache import Growing, additive_mask
+from decoders.cache import GrowingCache, additive_mask
 from decoders.distribution import take
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import EagleNet, prefix_mask
-from decoders.propose.drafters.common.drafter import Trained
+from decoders.propose.drafters.common.drafter import TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import FeatureLearner
 from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.training.states import Drafted, States, transformer_of
@@ -179,8 +179,8 @@ def untrained(model: ImageModel) -> FalconNet:
     return net
 
 
-class Falcon(Trained):
-    """The drafter as a part, see `Trained`."""
+class Falcon(TrainedDrafter):
+    """The drafter as a part, see `TrainedDrafter`."""
 
     session = FalconSession
     untrained = staticmethod(untrained)
@@ -195,7 +195,7 @@ class FalconLearner(FeatureLearner):
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         net, codes, start = self.net, states.codes, self.start
-        length, entries = codes.shape[1], Growing()
+        length, entries = codes.shape[1], GrowingCache()
         tokens = net.token_ids(codes)  # [R, L]
         ids = torch.cat([net.prefix_ids(states.text, states.drop), tokens], 1)  # [R, P - 1 + L]
         u = net.mix(ids, self.read(states, noise))

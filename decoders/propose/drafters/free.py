@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel
 from decoders.models.loading.checkpoint import empty
 from decoders.models.nets.transformer import Transformer
-from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.draft_model import TargetSession
 from decoders.training.states import Drafted, States, transformer_of
@@ -70,8 +70,9 @@ class FreeNet(nn.Module):
         return self.scale * x + self.outer(F.silu(self.inner(x)))
 
 
-class OfLayers:
-    """layers: how many of the target's layers it runs; the exit is trained for that many."""
+class EarlyExit:
+    """What drafter and learner share. layers: how many of the target's layers run before the exit,
+    which is trained for that many."""
 
     net: Any
 
@@ -90,13 +91,13 @@ class OfLayers:
         return f"free(layers={self.exit_layers}{self.note})"
 
 
-class Free(OfLayers, Trained):
-    """The drafter as a part, see `Trained`."""
+class Free(EarlyExit, TrainedDrafter):
+    """The drafter as a part, see `TrainedDrafter`."""
 
     session = TargetSession
 
 
-class FreeLearner(OfLayers, NetLearner):
+class FreeLearner(EarlyExit, NetLearner):
     """Trains the exit. It reads codes and no states, so that a draft at any depth is that of its
     place: one depth (``loss.rollout=1``) trains all of them."""
 

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
-from decoders.cache import KEYS, VALUES, Growing, KVCache, Reads, additive_mask
+from decoders.cache import KEYS, VALUES, GrowingCache, KVCache, Reads, additive_mask
 from decoders.models.nets.shape import rope_table
 from decoders.models.nets.transformer import Layer, attend, attention_bias, rope_at, rotate
-from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.common.sessions import CachedSession, NetInput
 from decoders.training.states import Drafted, States, transformer_of
@@ -108,8 +108,8 @@ class GlideSession(CachedSession):
         return inputs.pick(out.to(k.dtype))  # as the target's head takes it
 
 
-class Glide(Trained):
-    """The drafter as a part, see `Trained`."""
+class Glide(TrainedDrafter):
+    """The drafter as a part, see `TrainedDrafter`."""
 
     session = GlideSession
     untrained, reads_cache = GlideNet, True
@@ -137,7 +137,7 @@ class GlideLearner(NetLearner):
         )
         slots = torch.arange(shape[1], device=codes.device)
         open_ = F.pad(states.text.valid(states.drop), (0, shape[1] - prefix), value=True)  # [R, S]
-        entries, drafted = Growing(), []
+        entries, drafted = GrowingCache(), []
         every = torch.arange(length - 1, device=codes.device)  # places of the codes with keys
         for d, at in enumerate(self.levels(states, roots, depth), 1):
             reads = at + d - 1  # [m], places of the codes that are read

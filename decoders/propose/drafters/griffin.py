@@ -1,5 +1,5 @@
-"""GRIFFIN drafter (2502.11018): EAGLE's layer, told the code twice, with one output for the law and
-one for the next step.
+"""GRIFFIN drafter (2502.11018): EAGLE's layer, which reads the code twice and has two outputs, one
+for the law and one for the next step.
 
 Fusion: x = fc[e ; f] as in EAGLE, e the code's embedding and f the feature; then
 x + W2 swiglu(W1 norm[e ; x]), so that the code outweighs an inaccurate feature. Behind the layer's
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from decoders.api import Prefill
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import EagleNet, swiglu
-from decoders.propose.drafters.common.drafter import Trained
+from decoders.propose.drafters.common.drafter import TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import FeatureLearner, Head, fresh
 from decoders.propose.drafters.common.sessions import EagleSession, NetInput
 from decoders.training.states import Drafted
@@ -50,7 +50,7 @@ class GriffinNet(EagleNet):
         both = torch.cat([self.embed_tokens(ids).to(x.dtype), x], -1)
         return x + self.outer(swiglu(self.inner(self.norm(both))))
 
-    def parted(self, out: Tensor) -> Tensor:
+    def predict_and_regress(self, out: Tensor) -> Tensor:
         """The layer's output [..., D] -> `predict` and `regress`, [..., 2 D]."""
         return torch.cat([out, out], -1) + self.parts(out)
 
@@ -73,7 +73,7 @@ class GriffinSession(EagleSession):
         return super().advance(hidden.float(), codes, count, start)
 
     def _forward(self, inputs: NetInput) -> Tensor:
-        return self.net.parted(super()._forward(inputs))
+        return self.net.predict_and_regress(super()._forward(inputs))
 
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:
         return super()._logits(hidden.chunk(2, -1)[0].to(self.dtype), depth)
@@ -82,8 +82,8 @@ class GriffinSession(EagleSession):
 untrained = partial(fresh, kind=GriffinNet)
 
 
-class Griffin(Trained):
-    """The drafter as a part, see `Trained`."""
+class Griffin(TrainedDrafter):
+    """The drafter as a part, see `TrainedDrafter`."""
 
     session = GriffinSession
     untrained = staticmethod(untrained)
@@ -95,7 +95,7 @@ class GriffinLearner(FeatureLearner):
     untrained = staticmethod(untrained)
 
     def _run(self, *arguments: Any) -> Tensor:
-        return self.net.parted(super()._run(*arguments))
+        return self.net.predict_and_regress(super()._run(*arguments))
 
     def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
         predict, regress = out.chunk(2, -1)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, Prefill
 from decoders.distribution import DraftHead, code_logits, take
-from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.sessions import DepthSession
 from decoders.training.states import Drafted, States, transformer_of
 
@@ -55,10 +55,10 @@ class HawkNet(DraftHead, nn.Module):
         later, [R, m, D]."""
         return self.vertical(torch.cat([states.float(), codes.float()], -1))
 
-    def joined(self, ahead: Tensor, below: Tensor, places: Tensor, last: Tensor) -> Tensor:
-        """ahead [R, m, D] for places [R, m], below [R, size, D] by place -> what the matrix reads,
-        [R, m, D]. A neighbour above-right that is outside the image, or stands behind `last`
-        [R, m], the last committed place, says nothing."""
+    def combine(self, ahead: Tensor, below: Tensor, places: Tensor, last: Tensor) -> Tensor:
+        """Both heads' outputs -> what the output matrix reads, [R, m, D]: `ahead` [R, m, D] for
+        places [R, m], and `below` [R, size, D] at their neighbours above-right. It is left out
+        where that is outside the image or behind `last` [R, m], the last committed place."""
         at = places - self.columns + 1  # [R, m]
         neighbour = take(below, at.clamp(0, below.shape[1] - 1))
         inside = ((at >= 0) & (at <= last))[..., None]
@@ -93,13 +93,13 @@ class HawkSession(DepthSession):
         code = self.root_code[:, None].repeat(copies, 1)  # [R, 1]
         ahead = net.ahead(take(hidden, rows), embed(code))[:, 0]  # [R, DEPTHS, D]
         places = root + 1 + self.span[:DEPTHS]  # [B, DEPTHS]
-        joined = net.joined(ahead, self.cached, places.repeat(copies, 1), root.repeat(copies, 1))
+        joined = net.combine(ahead, self.cached, places.repeat(copies, 1), root.repeat(copies, 1))
         self.laws.copy_(code_logits(net, joined, self.cfg, places))
         return self.laws[:, 0]
 
 
-class Hawk(Trained):
-    """The drafter as a part, see `Trained`."""
+class Hawk(TrainedDrafter):
+    """The drafter as a part, see `TrainedDrafter`."""
 
     session, untrained = HawkSession, HawkNet
 
@@ -118,6 +118,6 @@ class HawkLearner(NetLearner):
         for d, at in enumerate(self.levels(states, roots, min(depth, DEPTHS))):
             ahead = net.ahead(read[:, at], codes[:, at])[:, :, d]  # [R, m, D]
             rows = at.expand(len(codes), -1)
-            joined = net.joined(ahead, below, rows + d + 1, rows)
+            joined = net.combine(ahead, below, rows + d + 1, rows)
             drafted.append(Drafted(at + d + 1, joined, net))
         return drafted

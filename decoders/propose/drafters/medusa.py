@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from decoders.api import DecoderError, ImageModel, Prefill
 from decoders.distribution import DraftHead, code_logits, take
 from decoders.kinds import Within
-from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.sessions import Session
 from decoders.training.states import Drafted, States, transformer_of
 
@@ -88,7 +88,7 @@ class MedusaSession(Session):
         return code_logits(heads[depth], self.state, self.cfg, self.place + depth + 1)
 
 
-class Medusa(Trained):
+class Medusa(TrainedDrafter):
     """The drafter as a part. checkpoint: a folder that `bench train drafter=medusa` wrote with as
     many `heads`; null: untrained heads."""
 

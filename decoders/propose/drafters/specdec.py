@@ -23,7 +23,7 @@ from decoders.cache import KVCache
 from decoders.distribution import code_logits, take
 from decoders.models.nets.shape import rope_table
 from decoders.models.nets.transformer import FeedForward, rope_at, rotate
-from decoders.propose.drafters.common.drafter import NetLearner, Trained
+from decoders.propose.drafters.common.drafter import NetLearner, TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import Head
 from decoders.propose.drafters.common.sessions import DepthSession
 from decoders.training.states import Drafted, States, transformer_of
@@ -45,6 +45,7 @@ class SpecDecNet(nn.Module):
         self.joined = nn.Linear(2 * width, width)
         self.masks = nn.Parameter(0.02 * torch.randn(DEPTHS, width))
         self.query = nn.Linear(width, width, bias=False)
+        # Keys and values, of what is known (entries) and of masks. Its name is in files of weights.
         self.known = nn.Linear(width, 2 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.feed_forward = FeedForward(cfg)
@@ -123,8 +124,8 @@ class SpecDecSession(DepthSession):
         return self.laws[:, 0]
 
 
-class SpecDec(Trained):
-    """The drafter as a part, see `Trained`."""
+class SpecDec(TrainedDrafter):
+    """The drafter as a part, see `TrainedDrafter`."""
 
     session, untrained = SpecDecSession, SpecDecNet
 

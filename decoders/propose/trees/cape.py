@@ -83,7 +83,7 @@ class Cape(Tree):
         """drawn [B, D, K], law [B, D, V]. Nodes 1..D are the chain; what has no number stands at 0,
         which the root then takes."""
         (batch, depth, width), device = drawn.shape, drawn.device
-        number = self.numbered(law.amax(-1))  # [B, D, K]
+        number = self.child_numbers(law.amax(-1))  # [B, D, K]
         above = torch.arange(depth, device=device)[:, None].expand(batch, -1, width)
         flat = number.flatten(1)
 
@@ -104,7 +104,7 @@ class Cape(Tree):
             children = drop_impossible(children, codes, q)
         return Draft(codes, parents, placed(above + 1, 1, 0), children, q, levels=depth)
 
-    def numbered(self, confidence: Tensor) -> Tensor:
+    def child_numbers(self, confidence: Tensor) -> Tensor:
         """Confidences [B, D] -> the nodes of all children, [B, D, K]; 0: there is none."""
         batch, depth = confidence.shape
         tenths = (10 * confidence).long()

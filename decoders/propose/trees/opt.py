@@ -36,9 +36,9 @@ class Opt(Dynamic):
 
     def rank(self, scores: Tensor) -> Tensor:
         """Candidates past the stop come last."""
-        return scores - torch.where(self.stopped(scores), BEHIND, 0.0)
+        return scores - torch.where(self.past_stop(scores), BEHIND, 0.0)
 
-    def stopped(self, scores: Tensor) -> Tensor:
+    def past_stop(self, scores: Tensor) -> Tensor:
         """Which candidates, log-weights [B, C] level by level, lie past the stop."""
         place = torch.arange(scores.shape[1], device=scores.device)
         level = (place - self.top_k) // self.top_k**2 + 1  # [C]; the first has top_k candidates

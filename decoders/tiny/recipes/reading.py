@@ -73,7 +73,7 @@ class Naming(nn.Module):
         scaled = SHARPNESS * F.rms_norm(states.float(), states.shape[-1:])
         return [scaled @ F.normalize(table, dim=-1).T for table in self.directions]
 
-    def named(self, states: Tensor) -> Tensor:
+    def predict(self, states: Tensor) -> Tensor:
         """States [..., D] -> the index in `ANSWERS` of every attribute, int64 [..., attributes]."""
         return torch.stack([logits.argmax(-1) for logits in self(states)], -1)
 
@@ -109,6 +109,6 @@ def learn(text: WordEncoder, embedder: Any, config: TrainConfig, folder: Path) -
     @torch.no_grad()
     def evaluate() -> dict[str, float]:
         states, labels = word_states(text, embedder, "valid", 0, config.held_out)
-        return {"named": float((naming.named(states) == labels).float().mean())}
+        return {"named": float((naming.predict(states) == labels).float().mean())}
 
     return Trainer(parts, config, folder).fit(losses, evaluate)["named"]

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import TextFeatures
-from decoders.cache import Growing
+from decoders.cache import GrowingCache
 from decoders.models.nets.grouped import Grouped
 from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.text.words import WordEncoder
@@ -71,7 +71,7 @@ class Batch:
         return weights / weights.mean()
 
 
-def encoded(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
+def encode_scenes(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
     """Scenes as the tokenizer's codes."""
     images = torch.from_numpy(scenes.images)
     with mixed(images.device):
@@ -84,8 +84,9 @@ def encoded(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
     return Batch(scenes.captions, codes, most > SHOWS, labels)
 
 
-class Named(nn.Module):
-    """What the target's states at the codes, NAMED of the layers up, say of the caption."""
+class CaptionProbe(nn.Module):
+    """Reads the caption's attributes off the target's states, after the share NAMED of its layers.
+    Its loss makes the target attend to the caption."""
 
     def __init__(self, target: Transformer) -> None:
         super().__init__()
@@ -99,11 +100,11 @@ class Named(nn.Module):
     def _keep(self, layer: nn.Module, given: object, states: Tensor) -> None:
         self.states = states  # [B, P + L - 1, D]
 
-    def share(self, labels: Tensor) -> float:
-        """Which share of the attributes the states of the last forward name rightly, at all
+    def accuracy(self, labels: Tensor) -> float:
+        """The share of attributes that the states of the last forward name rightly, over all
         codes."""
         states = self.states[:, self.prefix - 1 :]  # [B, L, D]
-        return float((self.naming.named(states) == labels[:, None]).float().mean())
+        return float((self.naming.predict(states) == labels[:, None]).float().mean())
 
     def loss(self, labels: Tensor, drop: Tensor) -> Tensor:
         """Nats an attribute at the codes of the last forward; rows without caption are not asked.
@@ -121,7 +122,7 @@ def losses(
     with mixed(codes.device):
         if not isinstance(model, Grouped) or not model.cfg.refines:
             return {"next": nats(model.logits(model(text, codes, drop)), codes)}
-        cache = Growing()
+        cache = GrowingCache()
         logits = model.logits(model(text, codes, drop, cache)).float()  # [B, L, V]
         u = torch.rand(codes[:, 1:].shape, generator=torch.Generator().manual_seed(seed))
         drafts = sample(logits.detach()[:, 1:].softmax(-1), u)  # [B, L - 1]
@@ -142,20 +143,20 @@ def nats(logits: Tensor, codes: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(
-    model: Transformer, text: WordEncoder, named: Named, vq: LlamaGenVQ, count: int
+    model: Transformer, text: WordEncoder, probe: CaptionProbe, vq: LlamaGenVQ, count: int
 ) -> dict[str, float]:
     """On the split valid: nats per code with its captions and with none, and the share of what they
     say that the states name."""
     means: dict[str, list[Tensor]] = {}
     for first in range(0, count, PART):
-        batch = encoded(vq, scene_batch("valid", range(first, min(first + PART, count))))
+        batch = encode_scenes(vq, scene_batch("valid", range(first, min(first + PART, count))))
         features = text.encode(batch.captions)
         for ending, without in (("_uncond", True), ("", False)):
             drop = torch.full((len(batch.codes),), without)
             for name, each in losses(model, features, batch.codes, drop, first).items():
                 key = f"valid_nats{'' if name == 'next' else '_' + name}{ending}"
                 means.setdefault(key, []).append(each.mean(1))
-        share = torch.full((len(batch.codes),), named.share(batch.labels))
+        share = torch.full((len(batch.codes),), probe.accuracy(batch.labels))
         means.setdefault("valid_naming", []).append(share)
     return {key: float(torch.cat(each).mean()) for key, each in means.items()}
 
@@ -164,27 +165,27 @@ def train(
     model: Transformer, text: WordEncoder, vq: LlamaGenVQ, config: TrainConfig, folder: Path
 ) -> dict[str, Any]:
     """Trains a target, and its text encoder unless that is frozen; returns its figures."""
-    named = Named(model)
-    parts = nn.ModuleDict({"model": model, "text": text, "named": named})
+    probe = CaptionProbe(model)
+    parts = nn.ModuleDict({"model": model, "text": text, "probe": probe})
     trainer = Trainer(parts, config, folder)
     batches = stream(SceneBatches(config.batch, OFFSET), trainer.left)
 
     def step_losses(step: int, share: float) -> tuple[Tensor, Figures]:
-        batch, drop = encoded(vq, next(batches)), dropped(config, step)
+        batch, drop = encode_scenes(vq, next(batches)), drop_captions(config, step)
         weights = batch.weights(OBJECTS + (1 - OBJECTS) * share)  # [B, L]
         every = losses(model, text(*text.tokenizer(batch.captions)), batch.codes, drop, step)
         size = weights.shape[1]
         means = {k: (each * weights[:, size - each.shape[1] :]).mean() for k, each in every.items()}
-        naming = named.loss(batch.labels, drop)  # of a target that refines, at its drafts
+        naming = probe.loss(batch.labels, drop)  # of a target that refines, at its drafts
         figures = {key: mean.detach() for key, mean in (means | {"naming": naming}).items()}
         return torch.stack([*means.values()]).mean() + NAMING * (1 - share) * naming, figures
 
-    figures = trainer.fit(step_losses, lambda: evaluate(model, text, named, vq, config.held_out))
-    named.hook.remove()
+    figures = trainer.fit(step_losses, lambda: evaluate(model, text, probe, vq, config.held_out))
+    probe.hook.remove()
     return figures
 
 
-def dropped(config: TrainConfig, step: int) -> Tensor:
+def drop_captions(config: TrainConfig, step: int) -> Tensor:
     """Which captions of a step's batch are dropped, [B] bool."""
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
     return torch.rand(config.batch, generator=generator) < DROP

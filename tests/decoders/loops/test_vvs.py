@@ -34,17 +34,17 @@ def drafts(monkeypatch):
     """Of every draft: its place, how many codes of a chain stand and their laws, its codes, and how
     many drafts were accepted."""
     every = []
-    verify = vvs.Untested.verify
+    verify = vvs.SkipVerifier.verify
 
     def noting(self, law, draft, noise, place, state):
         verified = verify(self, law, draft, noise, place, state)
-        skipped = isinstance(draft, vvs.Skipped)
-        stand = draft.stands.sum(1) if skipped else torch.zeros_like(place)
+        skipped = isinstance(draft, vvs.SkippedDraft)
+        stand = draft.untested.sum(1) if skipped else torch.zeros_like(place)
         laws = draft.laws.clone() if skipped else None
         every.append((place.clone(), stand, laws, draft.codes.clone(), verified.count))
         return verified
 
-    monkeypatch.setattr(vvs.Untested, "verify", noting)
+    monkeypatch.setattr(vvs.SkipVerifier, "verify", noting)
     return every
 
 

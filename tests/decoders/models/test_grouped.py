@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Sampling
-from decoders.cache import Growing
+from decoders.cache import GrowingCache
 from decoders.distribution import guided, probabilities
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.grouped import Grouped as Loop
@@ -63,7 +63,7 @@ def test_a_draft_is_seen_by_its_own_group_alone_and_sees_codes_of_earlier_ones()
     target, drop = MODEL.targets["coral"], torch.tensor([False, True])
 
     def states(codes: Tensor, drafts: Tensor) -> Tensor:
-        kept = Growing()
+        kept = GrowingCache()
         target(TEXT, codes, drop, kept)
         return target.drafted(TEXT, drafts, drop, kept)
 
@@ -94,7 +94,7 @@ def test_codes_are_drawn_from_the_laws_that_training_sees(name: str, sampling: S
     text, drop = TEXT.paired(2)
     loop: Any = Loop(MODEL, sampling, target=name)
     target, drafts = MODEL.targets[name], []
-    verify_and_commit, kept = loop.verify_and_commit, Growing()
+    verify_and_commit, kept = loop.verify_and_commit, GrowingCache()
 
     def watched(run: Any, places: Tensor, logits: Tensor) -> Any:
         found = verify_and_commit(run, places, logits)

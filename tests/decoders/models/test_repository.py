@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from decoders.api import DecoderError
-from decoders.models.loading.repository import WEIGHTS, find, locate, needed
+from decoders.models.loading.repository import WEIGHTS, find, locate, needed_files
 from decoders.models.vq.pictures import CHAMELEON, LLAMAGEN
 from tests.hub import FILES, hub_of, numbered
 
@@ -37,7 +37,7 @@ CHOSEN = {
 @pytest.mark.parametrize("source", CHOSEN)
 def test_one_complete_form_of_the_weights_is_read(source, tmp_path):
     files, expected = CHOSEN[source]
-    names = needed(FILES[source], files)
+    names = needed_files(FILES[source], files)
     assert weights(names) == expected
     assert "config.json" in names or "config.json" not in FILES[source]
     assert ("spiece.model" in names) == (source == "google/flan-t5-xl")
@@ -51,8 +51,8 @@ def test_one_complete_form_of_the_weights_is_read(source, tmp_path):
 def test_of_an_incomplete_form_what_is_there_is_read():
     """So that the error names what is not."""
     torn = dict(list(numbered("model", "safetensors", 1, 1, 1).items())[1:])
-    assert len(weights(needed(torn))) == 2
-    assert needed({"README.md": 0}) == []
+    assert len(weights(needed_files(torn))) == 2
+    assert needed_files({"README.md": 0}) == []
 
 
 def test_a_repository_is_fetched_once_and_read_without_a_network(tmp_path, monkeypatch):

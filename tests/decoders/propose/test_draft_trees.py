@@ -86,11 +86,11 @@ def test_a_tree_wider_than_the_support_has_fewer_children():
 def test_cape_has_the_more_siblings_the_less_sure_the_drafter_is():
     tree = Cape(depth=3, nodes=24)
     confidence = torch.tensor([[0.05, 0.29, 0.31], [0.6, 0.79, 0.81], [1.0, 0.5, 0.7]])
-    number = tree.numbered(confidence)
+    number = tree.child_numbers(confidence)
     assert (number > 0).sum(-1).tolist() == [[8, 8, 6], [4, 4, 2], [2, 6, 4]]
     assert number[..., 0].tolist() == [[1, 2, 3]] * 3
     assert number[1].tolist()[2] == [3, 10, 0, 0, 0, 0, 0, 0]
-    few = Cape(depth=3, nodes=7).numbered(confidence)  # the chain, and the first four siblings
+    few = Cape(depth=3, nodes=7).child_numbers(confidence)  # the chain, and the first four siblings
     assert few[0].tolist() == [[1, 4, 5, 6, 7, 0, 0, 0], [2] + 7 * [0], [3] + 7 * [0]]
     assert few[1].tolist()[:2] == [[1, 4, 5, 6, 0, 0, 0, 0], [2, 7, 0, 0, 0, 0, 0, 0]]
     _, draft = grown(Cape(), sampling=Sampling(temperature=0.2))

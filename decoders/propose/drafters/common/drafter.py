@@ -38,7 +38,7 @@ class NetDrafter(Drafter):
         return self.session(self.net, start, max_new, nodes)
 
 
-class Trained(NetDrafter):
+class TrainedDrafter(NetDrafter):
     """checkpoint: a name of the model's drafters, or a folder that `bench train` wrote; None:
     untrained. untrained: a model -> a net for its target, float32; dtype: what it is used in, None:
     the model's."""
@@ -53,7 +53,7 @@ class Trained(NetDrafter):
 
 class NetLearner:
     """Trains the net of a drafter (`decoders.training.states.Learner`); checkpoint: one to go on
-    from, and untrained: as of `Trained`."""
+    from, and untrained: as of `TrainedDrafter`."""
 
     untrained: Any
     net: Any
@@ -61,7 +61,7 @@ class NetLearner:
     def __init__(self, model: ImageModel, checkpoint: str | None = None) -> None:
         self.target = transformer_of(model)
         self.start = self.target.prefix - 1
-        net = self.untrained(model) if checkpoint is None else self.loaded(model, checkpoint)
+        net = self.untrained(model) if checkpoint is None else self.load(model, checkpoint)
         self.net = net.to(model.device).float()
 
     @property
@@ -69,7 +69,7 @@ class NetLearner:
         """What of the target's cache the net is trained with."""
         return ()
 
-    def loaded(self, model: ImageModel, checkpoint: str) -> Any:
+    def load(self, model: ImageModel, checkpoint: str) -> Any:
         """A net with the weights of a checkpoint."""
         net = self.untrained(model)
         fill(net, model, checkpoint)
@@ -115,7 +115,7 @@ def require_equal(pairs: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 @dataclass(frozen=True)
-class Stored:
+class WeightsFile:
     """A file of weights that comes with a model (`ImageModel.drafters`)."""
 
     path: Path
@@ -149,7 +149,7 @@ def trained(
         for name, table in list(module.named_buffers(recurse=False)):
             setattr(module, name, table.to(model.device))
     net = net.eval().requires_grad_(False)
-    if isinstance(named, Stored):
+    if isinstance(named, WeightsFile):
         model.drafters[str(checkpoint)] = net
         model.weights_sha256[str(checkpoint)] = named.sha256
     return net
@@ -161,7 +161,7 @@ def fill(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
     if isinstance(source, nn.Module):
         net.load_state_dict({name: value.float() for name, value in source.state_dict().items()})
         return
-    if isinstance(source, Stored):
+    if isinstance(source, WeightsFile):
         load_into(net, read_state(source.path, source.sha256), str(source.path))
         return
     path = Path(source) / WEIGHTS

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import ImageModel
-from decoders.cache import Growing
+from decoders.cache import GrowingCache
 from decoders.distribution import DraftHead
 from decoders.models.nets.transformer import EagleNet, Transformer, attention_bias, prefix_mask
 from decoders.propose.drafters.common.drafter import NetLearner
@@ -47,10 +47,10 @@ class FeatureLearner(NetLearner):
     name of an EAGLE drafter of the model's, whose weights it starts with; None starts from random
     weights and the target's embedding."""
 
-    def loaded(self, model: ImageModel, checkpoint: str) -> Any:
+    def load(self, model: ImageModel, checkpoint: str) -> Any:
         stored = model.drafters.get(checkpoint)
         if type(stored) is not EagleNet:
-            return super().loaded(model, checkpoint)
+            return super().load(model, checkpoint)
         net = self.untrained(model)
         weights = {name: value.float() for name, value in stored.state_dict().items()}
         net.load_state_dict(weights, strict=False)
@@ -60,7 +60,7 @@ class FeatureLearner(NetLearner):
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         """See `decoders.training.states.Learner.draft`."""
-        net, entries = self.net, Growing()
+        net, entries = self.net, GrowingCache()
         start, text, codes = self.start, states.text, states.codes
         tokens = net.token_ids(codes)  # [R, L]
         ids = torch.cat([net.prefix_ids(text, states.drop), tokens], 1)[:, :-1]  # [R, P - 2 + L]
