@@ -69,8 +69,8 @@ class KVCache:
         self._all = self.data.view(layers * 2, rows * heads * capacity, head_dim)
 
     def clear(self) -> KVCache:
-        """Fills this cache with zeros, for other images, and returns it. A mask's weight of 0 hides
-        every number but NaN, which an image that failed may have left."""
+        """Fills this cache with zeros, for other images, and returns it. An attention
+        weight of 0 hides every number but NaN, which an image that failed may have left."""
         self.data.zero_()
         return self
 

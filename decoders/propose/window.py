@@ -3,9 +3,10 @@ a drafter.
 
 A forward over a window gives the target's law at every place, given the drafts before it. The next
 window reaches further, and its codes are drawn from those of these laws that lie within it (`draw`,
-in which the methods differ). Where there is no law yet a draft is drawn from the uniform law of the codes
-that may stand there, which is declared: 1 / V where all may, so it is accepted with min(1, V p(x)).
-So a structural code (Lumina's row ends) is certain at its place, and is drafted nowhere else.
+in which the methods differ). Where there is no law yet a draft is drawn from the uniform law of the
+codes that may stand there, which is declared: 1 / V where all may, so it is accepted with
+min(1, V p(x)). So a structural code (Lumina's row ends) is certain at its place, and is drafted
+nowhere else.
 
 A decoder of this family is exact (decoders.md, lemma J) if at every place the draft has the law
 that is declared for it, given all that happened at earlier places. A place is tested once, with a

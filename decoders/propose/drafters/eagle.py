@@ -4,19 +4,62 @@ Input at the place of a code: [embedding of the code ; target feature that predi
 one layer without input norm, no final norm; the target's own head gives q. It runs on the
 conditional and on the unconditional row, and its logits are guided like the target's. Its net is
 `decoders.models.nets.transformer.EagleNet`.
+
+Published files are config.json beside pytorch_model.bin or safetensors. What they do not say comes
+from the target: image side, prefix, rotation, padding (LlamaGen's released drafters were trained
+without a padding mask, METHODS 6). How those of Chameleon models differ (Anole, Lumina-mGPT; the
+released code's `cnets` modules):
+
+* The layer has an input norm, and normalised queries and keys; still no final norm before the head.
+* The prefix are tokens: state i stands with token i + 1, so the P - 1 prefix places have the ids
+  1..P - 1 of the prompt, and state P - 1 has code 0. (The released *training* script pairs state i
+  with token i; which of the two a published file was trained with, only its acceptance tells.)
+* Positions are the target's, 1-D and rotated by halves. Those of the unconditional row count from
+  its own first token; only differences matter, so the shared left padding gives the same numbers.
+* Padding is masked, as in the target: both rows have masks of their own.
+* The embedding is the target's input embedding (LlamaGen's released drafters hold the output head).
+* ``config.json`` is not in every release; all but the number of heads follows from the tensors.
 """
 
 from __future__ import annotations
 
 import copy
+import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from decoders.api import ImageModel
-from decoders.models.nets.transformer import EagleNet
-from decoders.propose.drafters.common.drafter import NetDrafter, check_match, no_drafter
-from decoders.propose.drafters.common.eagle_checkpoint import load_eagle, save_eagle
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, ImageModel
+from decoders.models.loading.checkpoint import (
+    Checkpoint,
+    Source,
+    assign,
+    cast,
+    empty,
+    fill,
+    open_checkpoint,
+    some,
+)
+from decoders.models.loading.layouts import harmless, layer_sources, released_layer
+from decoders.models.loading.weights import write_tensors
+from decoders.models.nets.shape import TransformerConfig
+from decoders.models.nets.transformer import EagleNet, Transformer
+from decoders.propose.drafters.common.drafter import (
+    NetDrafter,
+    check_match,
+    no_drafter,
+    require_equal,
+)
 from decoders.propose.drafters.common.eagle_learner import FeatureLearner, fresh
 from decoders.propose.drafters.common.sessions import EagleSession
+
+LAYER = "layers.0."
+EMBEDDING, MATRIX, BIAS = "embed_tokens.weight", "fc.weight", "fc.bias"
+SIDES = {"t2i": 16, "t2i2": 32}  # input_type of the released drafters -> image side
 
 
 class Eagle(NetDrafter):
@@ -61,3 +104,86 @@ class EagleLearner(FeatureLearner):
     def save(self, folder: Path) -> str:
         """Writes the published layout."""
         return save_eagle(self.net, folder)
+
+
+# ---- published files ----------------------------------------------------------------------------
+
+
+def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]]:
+    """A drafter for `model` from a folder or hub id, in the model's dtype, and the SHA-256 of its
+    file.
+
+    A missing embedding is the target's; a missing bias of ``fc`` is zero. Raises DecoderError:
+    nothing there, another layout, more than one layer, another target's drafter.
+    """
+    target = model.target
+    if not isinstance(target, Transformer):
+        raise DecoderError(f"EAGLE drafters need a Transformer target, found {type(target)}")
+    opened = open_checkpoint(source, what="EAGLE drafter")
+    cfg = drafter_config(opened, target.cfg)
+    input_norm = f"{LAYER}input_layernorm.weight" in opened.index
+    net: EagleNet = empty(partial(EagleNet, input_norm=input_norm), cfg)
+    if cfg.conditioning == "tokens":
+        net.code_tokens = target.code_tokens
+    weight = target.tok_embeddings.weight
+    default = {EMBEDDING: weight, BIAS: weight.new_zeros(cfg.width)}
+    absent = [name for name in default if name not in opened.index]
+    for name in absent:
+        assign(net, name, default[name])
+    wanted = {name: Source((name,)) for name in (EMBEDDING, MATRIX, BIAS) if name not in absent}
+    wanted |= layer_sources(LAYER, LAYER, cfg, input_norm)
+    fill(net, wanted, opened, model.dtype, model.device, harmless)
+    return cast(net, model.device, model.dtype), opened.sha256()
+
+
+def drafter_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
+    """The drafter's shape: one layer on the target's places, as wide as its tensors; heads as
+    config.json has them, else the target's. Raises DecoderError."""
+    config, gate = opened.config, f"{LAYER}mlp.gate_proj.weight"
+    if gate not in opened.index:
+        raise DecoderError(
+            f"{opened.path} is no EAGLE drafter: expected {gate}, found {some(opened.index)}"
+        )
+    layers = int(config.get("num_hidden_layers", 1))
+    if layers != 1:
+        raise DecoderError(
+            f"{opened.path}: an EAGLE drafter has one layer, config.json says {layers}; is this "
+            "the target's folder?"
+        )
+    ffn, width = opened.shape(gate, 2)
+    pairs = {"width": (width, target.width)}
+    if EMBEDDING in opened.index:
+        pairs["vocabulary"] = opened.shape(EMBEDDING)[0], target.tokens or target.vocab
+    side = SIDES.get(str(config.get("input_type")))
+    if side is not None and target.grid in SIDES.values():  # both of a released size
+        pairs["codes per side"] = side, target.grid
+    require_equal(pairs)
+    return replace(
+        target,
+        layers=1,
+        heads=int(config.get("num_attention_heads", target.heads)),
+        ffn=ffn,
+        norm_eps=float(config.get("rms_norm_eps", target.norm_eps)),
+        qk_norm=f"{LAYER}self_attn.q_norm.weight" in opened.index,
+    )
+
+
+def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16) -> str:
+    """Writes a drafter as `load_eagle` reads it, and of config.json what it reads; returns the
+    file's SHA-256."""
+    cfg = net.cfg
+    layer: Any = net.layers[0]
+    named: dict[str, Tensor] = {
+        EMBEDDING: net.embed_tokens.weight,
+        MATRIX: net.fc.weight,
+        BIAS: net.fc.bias,
+        **released_layer(layer, LAYER, halves=cfg.conditioning == "tokens"),
+    }
+    config = {
+        "num_attention_heads": cfg.heads,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": cfg.norm_eps,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config) + "\n")
+    return write_tensors(named, folder / "model.safetensors", dtype)

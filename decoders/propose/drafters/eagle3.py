@@ -24,18 +24,13 @@ from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.training.states import States
 
 
-def layers_read(layers: int) -> Reads:
-    """Values of a low and a middle one of so many layers."""
-    return (layers // 8, VALUES), (layers // 2, VALUES)
-
-
 class Eagle3Net(EagleNet):
     """EAGLE's net behind a matrix that makes one feature of three. It starts as the last layer's
     alone."""
 
     def __init__(self, cfg: TransformerConfig) -> None:
         super().__init__(cfg)
-        self.reads = layers_read(cfg.layers)
+        self.reads: Reads = (cfg.layers // 8, VALUES), (cfg.layers // 2, VALUES)
         inputs = (1 + len(self.reads)) * cfg.width
         self.fuse = nn.Linear(inputs, cfg.width, bias=False)
         with torch.no_grad():

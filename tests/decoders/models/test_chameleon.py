@@ -15,8 +15,7 @@ from decoders.loops.zipar import forced_codes
 from decoders.models.nets.shape import barred_codes
 from decoders.models.nets.transformer import EagleNet
 from decoders.noise import Noise
-from decoders.propose.drafters.common.eagle_checkpoint import load_eagle, save_eagle
-from decoders.propose.drafters.eagle import Eagle
+from decoders.propose.drafters.eagle import Eagle, load_eagle, save_eagle
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
