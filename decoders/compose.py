@@ -58,7 +58,7 @@ def _import(name: str, path: str) -> ModuleType:
             raise _broken(name, path, error) from error
         package, _, leaf = missing.rpartition(".")
         inside = importlib.import_module(package) if package else None
-        folders = _own_folders() if inside is None else list(getattr(inside, "__path__", []))
+        folders = _user_folders() if inside is None else list(getattr(inside, "__path__", []))
         near = did_you_mean(leaf, [module.name for module in pkgutil.iter_modules(folders)])
         where = f"Looked in {', '.join(folders) or 'no folder'}"
         if inside is None:
@@ -84,7 +84,7 @@ def _broken(name: str, path: str, error: Exception) -> BrokenModule:
     )
 
 
-def _own_folders() -> list[str]:
+def _user_folders() -> list[str]:
     """The folders in which a module is looked for, without those of Python and of packages."""
     installed = installed_folders()
     folders = [Path(entry or ".").absolute() for entry in sys.path]

@@ -70,23 +70,23 @@ def validate(where: str, value: Any, hint: Any, text: bool = False) -> Any:
     if cls is not None and isinstance(value, Mapping):
         return _dataclass_of(where, value, cls, text)
     _require_storable(where, value)
-    held = {where: value}
+    named = {where: value}
     try:
         adapter = _adapter(hint, strict=not text)
     except (PydanticUserError, NameError, TypeError):  # TypeError: it cannot be hashed
         return value
     try:
-        return (adapter.validate_strings(held) if text else adapter.validate_python(held))[where]
+        return (adapter.validate_strings(named) if text else adapter.validate_python(named))[where]
     except ValidationError as error:
         wrong = error
     try:
         if not text:
-            return adapter.validate_json(json.dumps(held))[where]
+            return adapter.validate_json(json.dumps(named))[where]
     except ValidationError as error:
         wrong = error
     except TypeError:  # it holds something that JSON cannot
         pass
-    raise DecoderError(_refusal(held, wrong)) from wrong
+    raise DecoderError(_refusal(named, wrong)) from wrong
 
 
 def _dataclass_of(where: str, values: Mapping[str, Any], cls: Any, text: bool) -> Any:

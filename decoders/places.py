@@ -1,4 +1,4 @@
-"""Where what is compiled is kept, and where in a plug-in's own file an error was raised.
+"""The folder of compiled code, and the line of a plug-in's file at which an error was raised.
 
 Why: `TypeError: unsupported operand` from deep inside a loop tells the author of a drafter nothing.
 The last line of a file that is neither Python's, nor installed, nor the project's does.
@@ -22,7 +22,7 @@ def folder() -> Path:
 
 
 def is_cache(place: Path) -> bool:
-    """Whether a path lies in that folder, or is one that the folder lies in."""
+    """Whether a path lies in that folder, or the folder lies in it."""
     try:
         return place.is_relative_to(folder()) or folder().is_relative_to(place)
     except RuntimeError:  # there is no home folder
@@ -38,9 +38,9 @@ def no_programs(place: Path) -> str:
 
 
 def compiled_folder() -> Path:
-    """Where torch keeps what it compiles. Asked for before anything is compiled, as then torch
-    settles on a folder. It keeps which kernels were the fastest there, and codes in half precision
-    depend on them."""
+    """Where torch keeps what it compiles. To be called before anything is compiled, as torch then
+    settles on a folder. It also notes there which kernels were the fastest, on which codes in half
+    precision depend."""
     default = str(folder() / "compiled")
     return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", default))
 

@@ -162,7 +162,8 @@ def _last(left: Tensor, residual: Tensor) -> Tensor:
 
 
 def _test_draws(judge: Judge, p: Tensor, q: Tensor | None, codes: Tensor, weight: Tensor) -> _Level:
-    """The draws [T, j] of a node, in chunks."""
+    """Tests every draw of a node's children: codes [T, j] in the order of the tests, weight [T]
+    the draws' probabilities. In chunks, which bound the memory."""
     parts = []
     for some in codes.split(max(1, CHUNK_ENTRIES // len(p))):
         rows = None if q is None else q.float().expand(1, len(some), -1)

@@ -167,7 +167,7 @@ class Trace:
     target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)
     drafter_calls: Tensor  # [B] int32
     seconds: dict[str, float] = field(default_factory=dict)  # by phase, of the whole batch
-    # Of the row-steps (steps times rows): the share in which a row had no image that was not done.
+    # The share of row-steps (steps times rows) in which the row's image was done already.
     idle: float = math.nan
     tree_depth: int = 0  # levels below the root; 0 for AR
     tree_nodes: int = 0  # N

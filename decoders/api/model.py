@@ -33,7 +33,7 @@ class TextEncoder(Protocol):
         """Raises DecoderError on an empty, over-long or unknown-language prompt."""
 
     def check(self, prompts: list[str]) -> object:
-        """Raises what `encode` raises, without its work where that is dear."""
+        """Raises what `encode` raises; without encoding, where that takes long."""
         return self.encode(prompts)
 
     def sha256(self) -> dict[str, str]:

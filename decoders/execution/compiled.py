@@ -119,9 +119,9 @@ class Compiled(Execution):
         return chain(loop.pieces() if run.pieces is None else run.pieces, run)
 
     def ready(self, loop: Loop, run: Any) -> list[Piece]:
-        """What runs the pieces of an image's steps. It compiles each in its first call with a
-        signature and keeps it for the loop's runs of this shape. The run's path says how a phase
-        runs: the slower way, where its pieces differ."""
+        """The pieces of a step. Each is compiled in its first call with a signature and kept for
+        the loop's runs of this shape. The run's path says how a phase runs: eagerly, if one of its
+        pieces does."""
         by_piece: dict[Any, Any] = loop.prepared.setdefault(run.shape, {})
         state, pieces = signature_of(tensors(run)), list[Piece]()
         for phase, piece in loop.pieces():

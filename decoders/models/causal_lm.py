@@ -102,7 +102,7 @@ class CausalLM(nn.Module):
         codes = torch.as_tensor(tokens, dtype=torch.long, device=device)
         self.register_buffer("barred", barred, persistent=False)
         self.register_buffer("code_tokens", codes, persistent=False)
-        self.words, self.own_codes = model.get_input_embeddings(), embed
+        self.words, self.code_embedding = model.get_input_embeddings(), embed
         self.output: Any = head_rows(model, codes) if head is None else head
         self.eval().requires_grad_(False)
         self.config = model.config.get_text_config(decoder=True)
@@ -166,11 +166,11 @@ class CausalLM(nn.Module):
 
     def token_ids(self, codes: Tensor) -> Tensor:
         """Codes -> rows of their embedding, same shape."""
-        return self.code_tokens[codes] if self.own_codes is None else codes
+        return self.code_tokens[codes] if self.code_embedding is None else codes
 
     def embed(self, codes: Tensor) -> Tensor:
         """[R, T] int64 -> [R, T, D]."""
-        x: Tensor = (self.own_codes or self.words)(self.token_ids(codes))
+        x: Tensor = (self.code_embedding or self.words)(self.token_ids(codes))
         return x
 
     def _run(self, x: Tensor, places: Tensor, mask: Tensor, cache: Cache | None = None) -> Tensor:

@@ -63,9 +63,9 @@ STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
 
 @dataclass(frozen=True)
 class Part:
-    """What models.json says of a part and its loading needs; sampling: of the target alone. file:
-    where its weights are, from the card's folder; empty: in it, under the part's name.
-    trained_with: SHA-256 of other parts."""
+    """The entries of models.json that loading a part needs. sampling: of the target alone. file:
+    its weights, from the card's folder; empty: in it, under the part's name. trained_with: SHA-256
+    of other parts."""
 
     config: dict[str, Any]
     sha256: str

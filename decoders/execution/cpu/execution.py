@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 
 class Cpu(Execution):
-    """The execution. compiled_sizes: batch sizes at which pieces are compiled; at others they run
-    operator by operator, as pictures alone are not worth the compiling."""
+    """The execution. compiled_sizes: batch sizes at which pieces are compiled. At others, which are
+    not timed, they run operator by operator: compiling would not pay."""
 
     name = "cpu"
 

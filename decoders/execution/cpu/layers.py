@@ -67,8 +67,8 @@ def pack(net: Any) -> PackedNet:
 
 
 class Matrix(nn.Linear):
-    """A matrix of a net, whose products are the kernel's. What is in float32 comes out so, whatever
-    the kernel's weights are kept in."""
+    """A linear layer whose product the kernel computes. What comes in float32 leaves in float32,
+    whatever the dtype of the packed weights."""
 
     packed: PackedLinear
 

@@ -63,8 +63,8 @@ class FalconNet(EagleNet):
 
 class FalconSession(EagleSession):
     """Per node it keeps the two features that were drafted there and the LSTM's memory, [R, 4 D],
-    and its row of the attention mask. A node of odd depth has its parent's: its code waits for the
-    second one of their block, whose two slots are the second node's."""
+    and its row of the attention mask. A node of odd depth is the first of a block: it keeps its
+    parent's, and its code waits for the second node, which runs the block and has both slots."""
 
     net: FalconNet
 

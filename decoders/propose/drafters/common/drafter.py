@@ -80,8 +80,8 @@ class NetLearner:
         return states.hidden.float() if noise is None else states.hidden + noise
 
     def levels(self, states: States, roots: Tensor, depth: int) -> list[Tensor]:
-        """The roots of each depth 1..depth: every place but the last, where drafts cost little, and
-        the given ones deeper."""
+        """The roots of each depth 1..depth. At depth 1, where drafts cost little, every place but
+        the last; deeper the given ones."""
         every = torch.arange(states.codes.shape[1] - 1, device=roots.device)
         return [every, *[roots] * (depth - 1)]
 
