@@ -52,7 +52,7 @@ class TeacherForcing(Autoregressive):
         """[B, L, V], of codes [B, L]."""
         model, self.image = self.model, codes.to(self.model.device)
         first = prefill(model, self.sampling, text, noise, model.target.prefix).law
-        run: Any = self._decoded(text, noise, 0)
+        run: Any = self._decode_batch(text, noise, 0)
         laws: Tensor = run.laws.clone()
         # At temperature 0 the prefill's law is logits.
         laws[:, 0] = probabilities(first, self.sampling) if self.sampling.greedy else first

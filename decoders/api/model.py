@@ -68,9 +68,6 @@ class Target(Protocol):
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
     packed: Any = None  # a decoders.execution.cpu.layers.PackedNet: as the CPU kernel runs it
-    # (hidden [R, T, D], cfg) -> guided logits [B, T, V] float32, of a target with one operator for
-    # both; None: `decoders.distribution.guided` of its `logits`.
-    guided_logits: Callable[[Tensor, float], Tensor] | None = None
     # A decoders.models.nets.grouped.Schedule, of a target that predicts several codes per forward.
     schedule: Any = None
 
@@ -103,6 +100,12 @@ class Target(Protocol):
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V] in the model's dtype."""
+
+    @property
+    def guided_logits(self) -> Callable[[Tensor, float], Tensor] | None:
+        """(hidden [R, T, D], cfg) -> guided logits [B, T, V] float32, of a target with an operator
+        for head and guidance; None: `decoders.distribution.guided` of its `logits`."""
+        return None
 
     def token_ids(self, codes: Tensor) -> Tensor:
         """Codes -> rows of the embedding, same shape."""

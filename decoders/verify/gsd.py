@@ -17,7 +17,7 @@ from torch import Tensor
 
 from decoders.kinds import Positive, Within
 from decoders.verify.corrected import Corrected
-from decoders.verify.lantern import ROWS, Metric, latent_space
+from decoders.verify.lantern import ROWS
 
 
 class Gsd(Corrected):
@@ -30,11 +30,9 @@ class Gsd(Corrected):
         group: Annotated[int, Within(1, 1024)] = 10,
         theta_p: Positive = 0.15,
         theta_d: Positive = 0.5,
-        metric: Metric = "tokenizer",
     ) -> None:
         self.group, self.theta_p, self.theta_d = group, theta_p, theta_d
-        space = latent_space(model.codebook, model.tokenizer.raw_codebook, metric)
-        self.near = close(space, theta_d).to(model.device)  # [V, V] bool
+        self.near = close(model.codebook, theta_d).to(model.device)  # [V, V] bool
 
     def __str__(self) -> str:
         return f"gsd(G={self.group}, theta_p={self.theta_p:g}, theta_d={self.theta_d:g})"

@@ -70,8 +70,6 @@ class ReferenceRule:
         metric, book = getattr(rule, "metric", "tokenizer"), model.codebook
         if metric == "raw":
             book = getattr(model.tokenizer, "raw_codebook", book)
-        elif metric == "cosine":
-            book = torch.nn.functional.normalize(book, dim=-1)
         return ReferenceRule(book, k, delta, lam)
 
     def at(self, p: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
