@@ -48,6 +48,7 @@ DRAFTER_SPECS = {
     name.lower(): DecoderSpec(name.lower(), LOOP, PartSpec(PATHS[name]), STATIC, EXACT)
     for name in CLASSES[:-1]
 }
+SMALL = {"depth": 2, "top_k": 3, "nodes": 6, "choices": "binary_8", "window": 24}
 SMALLER = {"free": ', "drafter.layers=1"'}  # for targets of one layer
 CONF = Path(bench.__file__).parents[1] / "conf" / "decoder"
 DECODERS = sorted(path.stem for path in CONF.glob("[!h]*.yaml"))  # without transformers' loops
@@ -150,3 +151,15 @@ def spec_of(name: str) -> DecoderSpec:
     """See `entry`."""
     study = compose_study([f"decoders=[{entry(name)}]", "model=tiny"])
     return variants(study, Sampling())[-1].entry.spec
+
+
+def small_spec(name: str) -> DecoderSpec:
+    """The same on a tree of two or three levels, or a short window: traced and decoded sooner."""
+    spec = spec_of(name)
+    return replace(spec, tree=smaller(spec.tree), proposer=smaller(spec.proposer))
+
+
+def smaller(part: PartSpec | None) -> PartSpec | None:
+    if part is None:
+        return None
+    return replace(part, kwargs={key: SMALL.get(key, old) for key, old in part.kwargs.items()})

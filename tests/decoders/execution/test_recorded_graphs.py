@@ -51,7 +51,7 @@ RECORDED = SPECS | DRAFTER_SPECS | {
     "coral": DecoderSpec("coral", part("loops.grouped.Grouped", target="coral")),
 }  # fmt: skip
 REAL = torch.cuda.is_available()
-ONE, OTHER, THIRD = ["a b"], ["c d e"], ["f"]
+ONE, OTHER = ["a b"], ["c d e"]
 THREE, OTHERS = ["a", "b c", "d"], ["e f", "g", "h i j"]
 
 
@@ -64,8 +64,8 @@ def card() -> Iterator[Any]:
 def built(mode: str, names: Sequence[str], sampling: Sampling | None = None) -> list[Any]:
     """Decoders of one model under one execution, so that graphs share a pool. COrAL decodes nine
     codes in as few steps as a recording takes."""
-    model = with_targets(random_model(vocab=16, grid=3, device="cuda"))
-    model, sampling = replace(model, execution=execution(mode)), sampling or Sampling(cfg=2.0)
+    model, sampling = random_model(vocab=16, grid=3, device="cuda"), sampling or Sampling(cfg=2.0)
+    model = replace(with_targets(model) if "coral" in names else model, execution=execution(mode))
     return [build_decoder(model, RECORDED[name], sampling) for name in names]
 
 
@@ -98,17 +98,16 @@ def test_a_recorded_step_goes_on_from_its_own_state(name, temperature):
 
 
 def test_decoders_in_turns_on_one_pool():
-    same(built("graph", [*SPECS]), built("eager", [*SPECS]), [ONE, OTHER, THIRD])
+    same(built("graph", [*SPECS]), built("eager", [*SPECS]), [ONE, OTHER])
 
 
-@pytest.mark.parametrize("name", ["ar", "eagle2", "lantern_pp"])
+@pytest.mark.parametrize("name", ["eagle2", "lantern_pp"])
 def test_batches_of_three_in_turns_with_single_images(name):
     """Rows advance by different lengths; each batch size is a recording of its own."""
     recorded, eager = (built(mode, [name]) for mode in ("graph", "eager"))
     same(recorded, eager, [THREE, ONE, OTHERS, OTHER])
     assert len(recorded[0].prepared) == 2
-    if name != "ar":
-        assert len(set(image(eager[0], THREE).trace.target_calls.tolist())) > 1
+    assert len(set(image(eager[0], THREE).trace.target_calls.tolist())) > 1
 
 
 def caches() -> int:

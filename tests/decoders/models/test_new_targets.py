@@ -32,7 +32,7 @@ from tests.decoders.models.random_checkpoints.chameleon import (
 
 PROMPTS = ["a red fox", "snow"]
 GRID, PREFIX, CODES = 4, 64, 16
-ON = '"drafter=draft_model", "drafter.checkpoint=small", "tree.depth=3"'
+ON = '"drafter=draft_model", "drafter.checkpoint=small", "tree.depth=2"'
 CHAIN = f"{{decoder: sd_chain, name: chain, overrides: [{ON}]}}"
 LANTERN = f'{{decoder: lantern_chain, name: lantern, overrides: [{ON}, "acceptance.k=4"]}}'
 DECODERS = f"decoders=[ar,sjd,{CHAIN},{LANTERN}]"

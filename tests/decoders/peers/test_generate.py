@@ -57,7 +57,7 @@ def difference(target: Transformer, text: TextFeatures) -> float:
     return float((theirs - target.logits(target(text, codes, drop))).abs().max())
 
 
-@pytest.mark.parametrize(("cfg", "cache"), [(1.0, "dynamic"), (3.0, "dynamic"), (3.0, "static")])
+@pytest.mark.parametrize(("cfg", "cache"), [(1.0, "dynamic"), (3.0, "static")])
 def test_the_embedded_model_is_the_same_in_both_libraries(cfg, cache):
     """Identity prefix rotation, left padding, bfloat16: greedy codes to the last one, and logits in
     float32."""
@@ -120,9 +120,9 @@ def test_the_gate_finds_ar_s_law(sampling, small_images):
 
 def test_the_command_runs_a_study_of_both(tmp_path: Path):
     words = [
-        SEARCHPATH, "model=random24", "prompts=fake", "backend.dtype=float32", "backend.threads=1",
+        SEARCHPATH, "model=random24", "prompts=fake", "decoders=[ar, hf_generate]",
+        "backend.dtype=float32", "backend.threads=1", "backend.compile=off",
         f"run_dir={tmp_path}", "latency.prompts=2", "latency.warmup_max=1", "latency.busy=1",
-        "decoders=[ar, hf_generate]",
     ]  # fmt: skip
     assert main(["run", "study=peers", *words]) == 0
     summary = pd.read_csv(tmp_path / "summary.csv", index_col="decoder")

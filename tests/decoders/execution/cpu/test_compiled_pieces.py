@@ -23,7 +23,7 @@ from tests.decoders.compositions import (
     drafting,
     images,
     require_same,
-    spec_of,
+    small_spec,
     with_targets,
 )
 from tests.decoders.execution.cpu.cases import needs_kernel
@@ -53,7 +53,7 @@ def require_compiled(eager: Any, compiled: Any) -> None:
 @pytest.mark.parametrize("name", [*DRAFTERS, *(n for n in DECODERS if n not in OF_SAME_PARTS)])
 def test_every_piece_of_every_decoder_is_one_graph(name: str) -> None:
     torch._dynamo.reset()
-    spec, sizes = spec_of(name), ((), range(1, 2))
+    spec, sizes = small_spec(name), ((), range(1, 2))
     decoders = [build_decoder(model_of(each), spec, SAMPLING) for each in sizes]
     for seed in (3, 4):  # the second image goes on with what was compiled for the first
         require_compiled(*(images(decoder, ONE, seed) for decoder in decoders))
