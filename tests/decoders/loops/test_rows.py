@@ -1,23 +1,136 @@
-"""Rows in parallel (ZipAR) and groups of codes: what they equal at their limits, what they see. The
-gate enumerates ZipAR's law (`tests.exact.test_exact_verdicts`)."""
+"""Rows in parallel (ZipAR) and targets that predict groups of codes: what they equal at their
+limits, what they see, and that decoding draws from the laws that training sees. The gate enumerates ZipAR's law (`tests.exact.test_exact_verdicts`)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from decoders.api import Sampling
+from decoders.api import DecoderError, Sampling
+from decoders.cache import GrowingCache
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
+from decoders.distribution import guided, probabilities
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.grouped import Grouped as Loop
+from decoders.models.nets.grouped import Schedule
 from decoders.models.small import random_model
+from decoders.noise import TARGET_SLOT, Noise, sample
+from decoders.tiny.bundle import TARGETS
 from metrics.traces import from_trace
 from tests.decoders.compositions import SPECS, images, part, require_same, with_targets
 
 GRID = 6
-MODEL = with_targets(random_model(vocab=24, grid=GRID, seed=1))
+MODEL = with_targets(random_model(vocab=24, grid=GRID, seed=1, dtype=torch.float64))
+TEXT = MODEL.text.encode(["x", "y"])
+NOISE = Noise.for_prompts(3, ["x", "y"], GRID * GRID)
+SAMPLED = Sampling(cfg=2.0)
+SETTINGS = {"sampled": SAMPLED, "greedy": replace(SAMPLED, temperature=0.0)}
+GROUPS = [name for name in TARGETS if name != "plain"]
+
+
+def changed(before: Tensor, after: Tensor) -> set[int]:
+    """Where states [B, n, D] differ, of any image."""
+    return set((before != after).any(-1).any(0).nonzero().flatten().tolist())
+
+
+def behind(schedule: Schedule, group: int) -> set[int]:
+    return {place for later in schedule.groups[group + 1 :] for place in later}
+
+
+def test_a_schedule_has_every_place_once() -> None:
+    found = {name: Schedule.of(MODEL.targets[name].cfg) for name in TARGETS}
+    for schedule in found.values():
+        places = [place for group in schedule.groups for place in group]
+        assert sorted(places) == [*range(GRID * GRID)] and schedule.groups[0] == (0,)
+    assert found["par"].groups[:5] == ((0,), (3,), (18,), (21,), (1, 4, 19, 22))
+    assert found["saic"].groups[1] == (1, 2, 3, 4) and found["saic"].groups[-1] == (33, 34, 35)
+    assert found["par"].forwards[3] == [(36, 1), (37, 4), (38, 19), (21, 21)]
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_code_changes_the_states_of_later_groups_alone(name: str) -> None:
+    target, drop = MODEL.targets[name], torch.tensor([False, True])
+    codes = torch.randint(24, (2, GRID * GRID))
+    before = target(TEXT, codes, drop)
+    for group, places in enumerate(target.schedule.groups):
+        other = codes.clone()
+        other[:, list(places)] += 1
+        assert changed(before, target(TEXT, other % 24, drop)) == behind(target.schedule, group)
+
+
+def test_a_draft_is_seen_by_its_own_group_alone_and_sees_codes_of_earlier_ones() -> None:
+    target, drop = MODEL.targets["coral"], torch.tensor([False, True])
+
+    def states(codes: Tensor, drafts: Tensor) -> Tensor:
+        kept = GrowingCache()
+        target(TEXT, codes, drop, kept)
+        return target.drafted(TEXT, drafts, drop, kept)
+
+    codes, drafts = torch.randint(24, (2, GRID * GRID)), torch.randint(24, (2, GRID * GRID - 1))
+    before = states(codes, drafts)
+    for group, places in enumerate(target.schedule.groups[1:], 1):
+        other, own = codes.clone(), [place - 1 for place in places]  # drafts have no first code
+        other[:, list(places)] += 1
+        later = {place - 1 for place in behind(target.schedule, group)}
+        assert changed(before, states(other % 24, drafts)) == later
+        other = drafts.clone()
+        other[:, own] += 1
+        assert changed(before, states(codes, other % 24)) == {*own}
+
+
+def drawn(target: Any, states: Tensor, places: Tensor, sampling: Sampling) -> Tensor:
+    """The codes at places [n] that a decoder draws from paired states [2 B, n, D], [B, n]."""
+    logits = guided(target.logits(states), sampling.cfg)
+    if sampling.greedy:
+        return logits.argmax(-1)
+    u = NOISE.at(places.expand(len(logits), -1), TARGET_SLOT)[..., 0]
+    return sample(probabilities(logits, sampling), u)
+
+
+@pytest.mark.parametrize("sampling", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("name", GROUPS)
+def test_codes_are_drawn_from_the_laws_that_training_sees(name: str, sampling: Sampling) -> None:
+    text, drop = TEXT.paired(2)
+    loop: Any = Loop(MODEL, sampling, target=name)
+    target, drafts = MODEL.targets[name], []
+    verify_and_commit, kept = loop.verify_and_commit, GrowingCache()
+
+    def watched(run: Any, places: Tensor, logits: Tensor) -> Any:
+        found = verify_and_commit(run, places, logits)
+        size = target.schedule.wide
+        drafts.append(run.record.codes[:, places[-size:]])  # of the next group
+        return found
+
+    loop.verify_and_commit = watched
+    codes = loop.generate(TEXT, NOISE).codes
+    hidden = target(text, codes.repeat(2, 1), drop, kept)
+    places = torch.arange(GRID * GRID)
+    if name != "coral":
+        assert torch.equal(drawn(target, hidden, places, sampling), codes)
+        return
+    first, last = torch.cat(drafts, 1)[:, : GRID * GRID - 1], GRID * GRID - 3
+    hidden = target.drafted(text, first.repeat(2, 1), drop, kept)
+    again = drawn(target, target.refined(hidden), places[1:], sampling)
+    assert torch.equal(again[:, :-3], codes[:, 1:last])
+    assert torch.equal(first[:, -3:], codes[:, last:])  # nothing reads the last group
+    assert torch.equal(drawn(target, hidden[:, :-4], places[5:], sampling), first[:, 4:])
+    assert not torch.equal(first, codes[:, 1:])  # some codes were drawn again
+
+
+def test_a_target_of_groups_is_for_loops_over_groups() -> None:
+    with pytest.raises(DecoderError, match=r"predicts groups of codes.*decoder=par"):
+        Autoregressive(replace(MODEL, target=MODEL.targets["saic"]), SAMPLED)
+    with pytest.raises(DecoderError, match=r"'par', found no other targets; use model=tiny_targ"):
+        Loop(random_model(), SAMPLED, target="par")
+
+
+# ---- loops over rows and groups, against AR -----------------------------------------------------
+
 PROMPTS = [f"p{i}" for i in range(5)]
-SETTINGS = {"sampled": Sampling(cfg=2.0), "greedy": Sampling(temperature=0.0, cfg=2.0)}
 ROWS = {
     "zipar": part("loops.zipar.ZipAR", window=2),
     **{name: part("loops.grouped.Grouped", target=name) for name in ("par", "saic", "coral")},

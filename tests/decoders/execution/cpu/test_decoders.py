@@ -16,7 +16,6 @@ from tests.decoders.compositions import DRAFTER_SPECS, images, require_same
 from tests.decoders.compositions import SPECS as SPECS_OF_ALL
 from tests.decoders.execution.cpu.cases import model_of, needs_kernel, network
 
-pytestmark = pytest.mark.usefixtures("two_threads")
 SPECS = {**SPECS_OF_ALL, **DRAFTER_SPECS}
 
 
