@@ -1,5 +1,6 @@
 """Rows in parallel (ZipAR) and targets that predict groups of codes: what they equal at their
-limits, what they see, and that decoding draws from the laws that training sees. The gate enumerates ZipAR's law (`tests.exact.test_exact_verdicts`)."""
+limits, what they see, and that decoding draws from the laws that training sees. The gate enumerates
+ZipAR's law (`tests.exact.test_exact_verdicts`)."""
 
 from __future__ import annotations
 
