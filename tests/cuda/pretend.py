@@ -14,7 +14,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from decoders.api import ImageModel, Sampling, TextFeatures
+from decoders.api import ImageModel, Sampling
 from decoders.cache import KVCache, round_up
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, fresh
@@ -112,7 +112,9 @@ def step(
     """The prefill and the pieces of one step of a decoder at batch 1, each lowered by what
     `backend` makes of the shapes of the run's caches."""
     loop: Any = build_decoder(model, spec, sampling)
-    run = loop.begin(_text(model), _noise(model), *([0] if loop.proposer is not None else []))
+    text, key = model.text.encode(["a"]), torch.empty(1, 2, dtype=torch.long, device=CUDA)
+    noise = Noise(torch.empty(1, model.target.length + OVERRUN, SLOTS, device=CUDA), key)
+    run = loop.begin(text, noise, *([0] if loop.proposer is not None else []))
     carries: list[tuple[Any, ...]] = [()]
     for _, piece in loop.pieces():
         carries.append(piece(run, *carries[-1]))
@@ -120,7 +122,7 @@ def step(
     caches = {tuple(x.shape) for x in owned if x.is_floating_point()}
     target, copies = loop.model.target, sampling.guidance_rows
     small = target.new_cache(copies, round_up(target.prefix))
-    calls = [(PrefillPiece(target, copies).hidden, (_text(model), small))]
+    calls = [(PrefillPiece(target, copies).hidden, (text, small))]
     steps = zip(loop.pieces(), carries[:-1], strict=True)
     calls += [(piece, (run, *carry)) for (_, piece), carry in steps]
     backends = []  # behind an eager step, as in a recorded one: what is chosen once is chosen
@@ -130,19 +132,6 @@ def step(
         torch.compile(fresh(piece), fullgraph=True, dynamic=False, backend=backends[-1])(*given)
     torch._dynamo.reset()
     return backends
-
-
-def _text(model: ImageModel) -> TextFeatures:
-    config: Any = model.target.cfg  # type: ignore[attr-defined]
-    mask = torch.empty(1, config.prefix, dtype=torch.bool, device=CUDA)
-    features = torch.empty(1, config.prefix, config.text_width, dtype=model.dtype, device=CUDA)
-    return TextFeatures(features, mask)
-
-
-def _noise(model: ImageModel) -> Noise:
-    size = (1, model.target.length + OVERRUN, SLOTS)
-    key = torch.empty(1, 2, dtype=torch.long, device=CUDA)
-    return Noise(torch.empty(size, device=CUDA), key)
 
 
 # ---- the card ----------------------------------------------------------------------------------
