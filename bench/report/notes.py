@@ -94,8 +94,8 @@ def neighbours(run: RunData) -> list[str]:
         return []
     return [
         f"While images were timed, others took {percent(taken.median(), 0)} of the cores (median; "
-        f"at most {percent(taken.max(), 0)}). Of {len(timed)} timings {int(timed.disturbed.sum())} "
-        "were disturbed, which do not count."
+        f"at most {percent(taken.max(), 0)}). {int(timed.disturbed.sum())} of {len(timed)} timings "
+        "were disturbed and do not count."
     ]
 
 
