@@ -41,7 +41,6 @@ FILES: dict[str, dict[str, float]] = {
         "c2i_L_256.pt": 1370, "c2i_L_384.pt": 1370, "c2i_XL_384.pt": 3100, "c2i_XXL_384.pt": 5640,
         "vq_ds16_c2i.pt": 288, "vq_ds16_c2i_training.pt": 600, "vq_ds8_c2i.pt": 281,
     },
-    "FoundationVision/vq-ds16-c2i": {**CONFIG, "model.safetensors": 288},
     "google/flan-t5-xl": {
         **CONFIG, **TOKENIZER, "generation_config.json": 0.0, "spiece.model": 0.8,
         "flax_model-00001-of-00002.msgpack": 9970, "flax_model-00002-of-00002.msgpack": 1430,

@@ -56,13 +56,15 @@ def some_codes(kind: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", LOADERS)
 def test_logits_agree_with_transformers(theirs, folders, kind):
+    """In decoding, and in training, where attention is PyTorch's fused operator, as on a GPU."""
     model, codes = load(folders[kind], kind), some_codes(kind)
     text = model.text.encode(PROMPTS)
     drop = torch.tensor([False, True])
     with torch.inference_mode():
         states, _ = through_cache(model, text, codes[:, :-1])
         ours = model.target.logits(states[:, L.PREFIX - 1 :])
-        trained = model.target.logits(model.target(text, codes, drop))  # [2, L, V]
+    model.target.requires_grad_(True)
+    trained = model.target.logits(model.target(text, codes, drop)).detach()  # [2, L, V]
     assert ours.shape[1] == model.target.length == codes.shape[1]
     for row in range(4):
         b, conditional = row % 2, row < 2

@@ -18,11 +18,9 @@ def weights(names: list[str]) -> list[str]:
 
 CHOSEN = {
     "jadohu/LlamaGen-T2I": (WEIGHTS, ["model.safetensors"]),
-    "sihwanpark/LANTERN-Lumina-mGPT-7B-768": (WEIGHTS, ["model.safetensors"]),
     "jadohu/llamagen_drafter": (WEIGHTS, ["pytorch_model.bin"]),
     "peizesun/llamagen_t2i": (VQ, ["vq_ds16_t2i.pt"]),
     "FoundationVision/LlamaGen": (VQ, ["vq_ds16_c2i.pt"]),
-    "FoundationVision/vq-ds16-c2i": (VQ, ["model.safetensors"]),
     "leloy/Anole-7b-v0.1-vqvae-hf": (VQ, ["model.safetensors"]),
     "leloy/Anole-7b-v0.1-hf": (
         VQ, [f"model-{n:05d}-of-00003.safetensors" for n in (1, 2, 3)],

@@ -29,7 +29,7 @@ from tests.decoders.compositions import (
 from tests.decoders.execution.cpu.cases import needs_kernel
 
 pytestmark = needs_kernel
-OF_SAME_PARTS = ("eagle1", "lantern_chain", "sd_chain")  # as other ones
+OF_SAME_PARTS = ("eagle1", "eagle2", "lantern", "lantern_chain", "sd_chain")  # as other ones
 DRAFTERS = [*WITH[0::4], *WITH[3::4]]  # each on a chain or on a tree
 SAMPLING = Sampling(cfg=2.0, top_k=40)
 ONE = ["a b"]
