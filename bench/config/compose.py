@@ -14,7 +14,7 @@ import itertools
 import logging
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,10 +47,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EntryConfig:
-    """An item of `decoders`: an option of the group decoder, its name in the study, overrides."""
+    """An item of `decoders`: an option of the group decoder, its name in the study ("": that of the
+    option), overrides."""
 
     decoder: str
-    name: str
+    name: str = ""
     overrides: list[str] = field(default_factory=list)
 
 
@@ -123,14 +124,10 @@ def _choose(listed: list[Any], wanted: list[Any] | None) -> list[EntryConfig]:
 
 def _entry(item: Any) -> EntryConfig:
     """An item of the list `decoders`; a bare name is a decoder of that name. Raises ConfigError."""
-    values = {"decoder": item} if isinstance(item, str) else item
-    if not isinstance(values, Mapping) or "decoder" not in values:
-        raise ConfigError(
-            f"an item of `decoders` must be a name or {{decoder:, name:, overrides: []}}, "
-            f"found {item!r}"
-        )
-    entry = validate("an entry", {"name": values["decoder"], **values}, EntryConfig)
-    entry = dataclasses.replace(entry, name=unicodedata.normalize("NFC", entry.name))
+    entry = validate("decoders[]", item, str | EntryConfig)
+    entry = EntryConfig(entry) if isinstance(entry, str) else entry
+    name = unicodedata.normalize("NFC", entry.name or entry.decoder)
+    entry = dataclasses.replace(entry, name=name)
     if not re.fullmatch(r"[\w+-][\w.+-]*", entry.name):
         raise ConfigError(
             "an entry's name may hold letters, digits and _ . + - (no dot first), found "

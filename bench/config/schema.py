@@ -35,13 +35,11 @@ class LoaderConfig:
 
     @classmethod
     def of(cls, values: Any, where: str) -> LoaderConfig:
-        """From a group's {name, _target_, keywords...}. Raises ConfigError, DecoderError."""
+        """From a group's {name, _target_, keywords...}. Raises DecoderError."""
         kwargs = dict(validate(where, values, dict[str, Any]))
-        if not {"_target_", "name"} <= kwargs.keys():
-            raise ConfigError(
-                f"{where} needs the keys `name` and `_target_`, found {sorted(kwargs)}"
-            )
-        name, target = (validate(f"{where}.{k}", kwargs.pop(k), str) for k in ("name", "_target_"))
+        name, target = (
+            validate(f"{where}.{key}", kwargs.pop(key, None), str) for key in ("name", "_target_")
+        )
         return cls(name, target, kwargs)
 
     def load(self, **extra: Any) -> Any:
@@ -52,10 +50,8 @@ class LoaderConfig:
         from decoders.compose import check_keywords, resolve
 
         target = resolve(self.target)
-        if not callable(target):
-            raise ConfigError(f"{self.target} is not callable, so it cannot be a loader")
-        check_keywords(self.name, target, self.kwargs, extra)
         try:
+            check_keywords(self.name, target, self.kwargs, extra)
             return target(**extra, **self.kwargs)
         except (*EXPLAINED, OSError):  # they say what to do; the command line explains the system's
             raise
