@@ -73,8 +73,8 @@ def pool(device: torch.device) -> Pool:
     )
     stream.wait_stream(torch.cuda.current_stream(device))
     with capturing(graph, pool=handle, stream=stream):
-        held = torch.zeros(1, device=device)
-    return Pool(handle, stream, (graph, held))
+        memory = torch.zeros(1, device=device)
+    return Pool(handle, stream, (graph, memory))
 
 
 @dataclass

@@ -299,10 +299,10 @@ class KeptTwice(Jacobi):
         made.alike = torch.zeros_like(made.codes)  # windows in a row with that code
         return super(KeptTwice, made).begin(start)
 
-    def draw(self, law, left, noise, places):
+    def draw(self, law, old, noise, places):
         codes, alike = self.codes.gather(1, places), self.alike.gather(1, places)
-        fresh = super().draw(law, left, noise, places)
-        new = torch.where(left.drafted & (alike >= 2), codes, fresh)
+        fresh = super().draw(law, old, noise, places)
+        new = torch.where(old.drafted & (alike >= 2), codes, fresh)
         self.alike.scatter_(1, places, torch.where(new == codes, alike + 1, 1))
         self.codes.scatter_(1, places, new)
         return new
@@ -311,7 +311,7 @@ class KeptTwice(Jacobi):
 class LevelsTwice(Jacobi):
     """At levels 9 to 12 of the window a draft is drawn with the number of the level above."""
 
-    def draw(self, law, left, noise, places):
+    def draw(self, law, old, noise, places):
         level = 1 + torch.arange(places.shape[1])
         at = torch.where((level >= 9) & (level <= 12), places - 1, places)
         return sample(law, fresh_uniforms(noise, at, DRAFT_SLOT)[..., 0])
@@ -320,6 +320,6 @@ class LevelsTwice(Jacobi):
 class Squared(Jacobi):
     """Right, but a number goes through a function that has no threshold to be seen."""
 
-    def draw(self, law, left, noise, places):
+    def draw(self, law, old, noise, places):
         noise.at(places, DRAFT_SLOT).square()
-        return super().draw(law, left, noise, places)
+        return super().draw(law, old, noise, places)

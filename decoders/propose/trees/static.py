@@ -155,12 +155,12 @@ class Static(Tree):
         logits = root_logits[:, None]  # [B, parents, V]
         for depth, level in enumerate(shape.levels, 1):
             place = position + depth - 1
+            law = probabilities(logits, sampling)  # [B, parents, V]
+            laws.append(law)
             if sampling.greedy:
-                laws.append(logits.softmax(-1))
-                drawn = likeliest(laws[-1], level.count).indices  # [B, parents, count]
+                drawn = likeliest(law, level.count).indices  # [B, parents, count]
             else:
-                laws.append(probabilities(logits, sampling))  # [B, parents, V]
-                drawn = self.draw(laws[-1], level, noise, place)
+                drawn = self.draw(law, level, noise, place)
             new = chosen(drawn.flatten(1), level.pick)  # [B, width]
             codes.append(new)
             if depth < self.depth:
