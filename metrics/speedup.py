@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
 
 from metrics import MetricError
@@ -40,22 +39,18 @@ class Timings:
     with time; seconds of its prefill and of its decoding [n]; its target forwards [n].
     forwards_by_prompt: the mean forwards of every image of a prompt, quality images too."""
 
-    block: ArrayLike
-    prefill: ArrayLike
-    decoding: ArrayLike
-    forwards: ArrayLike
+    block: np.ndarray
+    prefill: np.ndarray
+    decoding: np.ndarray
+    forwards: np.ndarray
     forwards_by_prompt: Mapping[int, float]
 
     def log_seconds(self, forwards: float) -> dict[int, float]:
         """Block -> mean of the logarithm of the seconds that an image of so many forwards takes."""
-        block = np.asarray(self.block, np.int64)
-        prefill, decoding, each = (
-            np.asarray(x, np.float64) for x in (self.prefill, self.decoding, self.forwards)
-        )
-        seconds = prefill + forwards * decoding / each
+        seconds = self.prefill + forwards * self.decoding / self.forwards
         if not (seconds > 0).all():
             raise MetricError(f"expected positive seconds of every image, found {seconds.min():g}")
-        numbers, place = np.unique(block, return_inverse=True)
+        numbers, place = np.unique(self.block, return_inverse=True)
         means = np.bincount(place, np.log(seconds)) / np.bincount(place)
         return dict(zip(numbers.tolist(), means.tolist(), strict=True))
 

@@ -119,10 +119,10 @@ def test_few_blocks_have_a_ratio_and_no_interval() -> None:
     assert found is not None and found.blocks == 9
     assert math.isnan(found.interval().lo) and math.isnan(found.p)
     assert found.least < found.value < found.greatest
-    assert speedup(slow, replace(fast, block=np.asarray(fast.block) + 100)) is None
+    assert speedup(slow, replace(fast, block=fast.block + 100)) is None
     assert speedup(slow, replace(fast, forwards_by_prompt={})) is None
     with pytest.raises(MetricError, match="positive"):
-        speedup(slow, replace(fast, decoding=-np.asarray(fast.decoding)))
+        speedup(slow, replace(fast, decoding=-fast.decoding))
 
 
 def test_a_ratio_over_another_adds_their_errors() -> None:
