@@ -20,7 +20,7 @@ from torch import Tensor
 from decoders.api import AcceptRule, Draft, TargetProbs, Verified, Verifier, completed
 from decoders.cache import ancestry_of
 from decoders.distribution import drop_sibling
-from decoders.noise import ACCEPT_SLOT, TARGET_SLOT, sample
+from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverse_cdf
 
 
 class TokenVerifier(Verifier):
@@ -78,8 +78,8 @@ class TokenVerifier(Verifier):
         """The corrected or bonus code behind the path, [B]."""
         if law.greedy:
             return at_node(law.logits, path.last).argmax(-1)
-        u = noise.at((place + path.count)[:, None], TARGET_SLOT)[:, 0, 0]  # [B]
-        return sample(at_node(verdicts.residual, path.last), u)
+        u = noise.at((place + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
+        return inverse_cdf(at_node(verdicts.residual, path.last), u.clamp_max(BELOW_ONE))[:, 0]
 
 
 def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
