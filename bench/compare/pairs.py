@@ -100,8 +100,9 @@ class Candidate:
         return features or (fid if metric == "clip" and fid.endswith("-clip") else "")
 
 
-def candidates(run: RunData) -> list[Candidate]:
-    """The decoders of a run that have figures. Raises FolderError where none has."""
+def measured_decoders(run: RunData) -> list[Candidate]:
+    """Returns a run's decoders but reseeds and those that failed. Raises FolderError where there is
+    none."""
     rows = [
         Candidate(
             entry,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bench.compare.pairs import FIGURES, Candidate, candidates, is_method, nearest
+from bench.compare.pairs import FIGURES, Candidate, is_method, measured_decoders, nearest
 from bench.compare.published import LABELS, Names, Published, contradictions
 from bench.judge.paired import paired_speedup
 from bench.records.run_data import RunData
@@ -73,7 +73,7 @@ def build(
 ) -> list[Comparison]:
     """Every published figure, in order, compared with the decoders nearest to its row; tolerance: a
     ratio, see `tolerance_of`."""
-    decoders, every = candidates(run), list[Comparison]()
+    decoders, every = measured_decoders(run), list[Comparison]()
     for row in rows:
         near = nearest(row, decoders, names)
         for metric, stated in row.figures.items():

@@ -105,9 +105,9 @@ class Exam:
 
     def run(self) -> None:
         """Raises TargetError."""
-        path = self.path(self.text)
-        alone = [self.path(self.text.rows([b]), path.codes[b : b + 1]).laws for b in range(2)]
-        copies = self.path(self.text.rows([0] * COPIES), path.codes[:1].expand(COPIES, -1))
+        path = self.one_by_one(self.text)
+        alone = [self.one_by_one(self.text.rows([b]), path.codes[b : b + 1]).laws for b in range(2)]
+        copies = self.one_by_one(self.text.rows([0] * COPIES), path.codes[:1].expand(COPIES, -1))
         same = copies.laws[::COPIES]  # [G, T, V]
         self.allowed = rounding(self.dtype, distance(same, alone[0]))
         self.require("rows", same, alone[0], "an image alone and in a batch of its copies")
@@ -142,7 +142,7 @@ class Exam:
 
     def tree(self, path: DecodedPath) -> None:
         """Two paths in one forward, and the cache with the second one committed."""
-        branch = self.path(self.text, path.codes[:, :1])
+        branch = self.one_by_one(self.text, path.codes[:, :1])
         sees = torch.zeros(len(TREE), len(TREE), dtype=torch.bool, device=self.device)
         for node, others in enumerate(TREE):
             sees[node, list(others)] = True
@@ -167,16 +167,16 @@ class Exam:
         after, expected = self.laws(hidden)[:, 0], branch.laws[:, count]
         self.require("cache", after, expected, "a code after a committed path and one by one")
 
-    def path(self, text: TextFeatures, codes: Tensor | None = None) -> DecodedPath:
-        """AR steps: first those that commit `codes` [B, n], then others with drawn codes."""
+    def one_by_one(self, text: TextFeatures, codes: Tensor | None = None) -> DecodedPath:
+        """Decodes `size` codes with a forward each: first `codes` [B, n], then drawn ones."""
         cache = self.target.new_cache(text.batch * self.copies, self.capacity)
         hidden = self.target.prefill(text, self.copies, cache)[:, -1:]
         chosen, laws = list[Tensor](), list[Tensor]()
         for t in range(self.size):
             place = torch.full((text.batch, 1), t, device=self.device)
-            drawn = self.draw(hidden, place)
-            forced = codes is not None and t < codes.shape[1]
-            chosen.append(codes[:, t : t + 1] if codes is not None and forced else drawn)
+            drawn = self.draw(hidden, place)  # where a code is given too: it checks the law
+            given = codes is not None and t < codes.shape[1]
+            chosen.append(codes[:, t : t + 1] if given else drawn)
             sees = torch.ones(1, t + 1, dtype=torch.bool, device=self.device)
             hidden = self.forward(text, cache, chosen[-1], place, place, sees)
             laws.append(self.laws(hidden))

@@ -116,17 +116,18 @@ class LookaheadSession(TreeSession):
         codes, q = torch.where(all_accepted, self.codes, grown.codes), grown.q
         if q is not None:
             q = torch.where(all_accepted[..., None], self.q, q)  # type: ignore[arg-type]
-        return self.ahead(codes, q)
+        return self.without_last(codes, q)
 
-    def ahead(self, codes: Tensor, q: Tensor | None) -> LookaheadDraft:
-        """codes [B, g + 1], root first; q [B, g + 1, V]."""
+    def without_last(self, codes: Tensor, q: Tensor | None) -> LookaheadDraft:
+        """Returns the draft that the forward reads: codes [B, g + 1], root first, without the last.
+        The acceptance judges all g drafts, the `whole`. q: [B, g + 1, V]."""
         size, chain = self.tree.depth, self.tree
         assert isinstance(chain, Static)
         shape = chain.shape_on(codes.device)
         whole = shape.draft(codes, shape.children.expand(len(codes), -1, -1), q)
         above = whole.ancestry
         assert above is not None
-        ahead = LookaheadDraft(
+        short = LookaheadDraft(
             codes[:, :size],
             whole.parents[:, :size],
             whole.depth[:, :size],
@@ -136,7 +137,7 @@ class LookaheadSession(TreeSession):
             above[:, :size, :size],
             inner=whole.inner[:-1],
         )
-        return replace(ahead, whole=replace(whole, expected=expected_codes(ahead)))
+        return replace(short, whole=replace(whole, expected=expected_codes(short)))
 
     def extend(self, draft: LookaheadDraft, noise: Any, place: Tensor) -> None:
         """Goes on from the last draft of what `read` has just drafted, with g more."""
@@ -258,7 +259,7 @@ class Duo(Speculative):
         ready = bool(session.all_accepted.all())  # in all rows: nothing need be drafted now
         if ready:
             q = None if session.q is None else session.q.clone()
-            draft = session.ahead(session.codes.clone(), q)
+            draft = session.without_last(session.codes.clone(), q)
         else:
             draft = session.read(run.output, run.noise, run.length)
         if self.model.device.type == "cuda":

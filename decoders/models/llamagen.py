@@ -58,7 +58,7 @@ def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> Trans
         "rope_base": float(config.get("rope_base", config.get("rope_theta", 10000.0))),
         **RELEASED,
     }
-    _agree(checkpoint, shape)
+    _require_agreement(checkpoint, shape)
     return TransformerConfig(**shape, **_conditioning(checkpoint, f"{layout.words}cls_embedding."))
 
 
@@ -98,8 +98,9 @@ def _grid(checkpoint: Checkpoint, grid: int | None) -> int:
     return side
 
 
-def _agree(checkpoint: Checkpoint, shape: dict[str, Any]) -> None:
-    """config.json and the tensors describe one model."""
+def _require_agreement(checkpoint: Checkpoint, shape: dict[str, Any]) -> None:
+    """Raises DecoderError where config.json contradicts the tensors. A key that it lacks is not
+    compared."""
     pairs = {
         "vocab": "vocab_size",
         "width": "hidden_size",

@@ -184,7 +184,7 @@ class Trainer:
         self.history.append({"step": float(step), "seconds": seconds} | row)
 
     def save(self) -> None:
-        """Writes checkpoint and curve. The last checkpoint stays until the new one is whole."""
+        """Replaces the checkpoint atomically, then writes curve.csv anew from its history."""
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = self.checkpoint.with_suffix(".partial")
         state = {

@@ -21,7 +21,7 @@ import torch
 from bench.data.errors import Failure, attempt
 from bench.judge.gate.batches import batches_check
 from bench.judge.gate.greedy import greedy_check
-from bench.judge.gate.laws import definition_check, loop_check, node_law_check, node_trace
+from bench.judge.gate.laws import definition_check, node_law_check, node_trace, recorded_bound_check
 from bench.judge.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
 from bench.judge.gate.sampled import images_check, wide_check
 from bench.judge.gate.small import GateCase, checkpoints
@@ -100,7 +100,7 @@ def _sampling(case: GateCase) -> GateReport:
             return _report(case, "broken", "", rule)
         if relaxed := rule[0].evidence["relaxation"]:
             ar_case = replace(case, spec=replace(case.spec, acceptance=EXACT))
-        rule += [definition_check(case), loop_check(case, trace)]
+        rule += [definition_check(case), recorded_bound_check(case, trace)]
     batches = batches_check(case)
     laws = [] if "not enumerated" in batches.evidence else enumeration_checks(ar_case)
     if not case.trial(TRIAL, 1).decoder.claims_law:

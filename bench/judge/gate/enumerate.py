@@ -6,7 +6,8 @@ A program reads `Noise` for B rows at once, as a decoder's `generate` does. Its 
 `decoders.noise.sample`. A comparison cuts the number's interval into cells. The row follows one
 cell, and a new row is queued for each of the others. A number that is read twice keeps the interval
 of its first use, so a number that is wrongly used again shows in the law. The rows' boxes divide
-the unit cube: what a row returns has the probability of its box.
+the unit cube: what a row returns has the probability of its box. `whole_law` compares a decoder's
+law with AR's.
 """
 
 from __future__ import annotations

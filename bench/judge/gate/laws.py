@@ -204,13 +204,13 @@ def definition_check(case: GateCase) -> CheckResult:
     return CheckResult("definition", fault)
 
 
-def loop_check(case: GateCase, trace: Trace) -> CheckResult:
-    """The bound that the loop recorded at a node is the rule's for one of its drafts, at that depth
-    and place."""
+def recorded_bound_check(case: GateCase, trace: Trace) -> CheckResult:
+    """Checks that the bound a loop recorded at a node is the rule's, at that depth and place, for
+    one of the node's children: which of them decided is not recorded."""
     pairs, rule, gap = trace.pairs, case.rule(case.model(LONG)), 0.0
     if pairs is None:
         return CheckResult("loop")
-    compared = range(0, len(pairs.p), -(-len(pairs.p) // BOUNDS))
+    compared = range(0, len(pairs.p), max(1, -(-len(pairs.p) // BOUNDS)))  # at most BOUNDS
     for i in compared:
         bound = trace.bound[pairs.image[i], pairs.place[i] + pairs.depth[i]]
         p, q = (None if t is None else t[i, None, None] for t in (pairs.p, pairs.q))

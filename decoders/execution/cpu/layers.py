@@ -178,10 +178,12 @@ class PackedLayers:
         cache: KVCache,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """x [R, T, D]; places [R, T] int64 in the rotary table; slots [R, T] int64 of the cache,
-        written; mask [R, T, S], see `decoders.cache`; wanted [R, W] int64: the queries whose
-        output is wanted, all without it -> [R, W or T, D] in the dtype of the weights. Raises
-        DecoderError for other shapes or dtypes."""
+        """Runs all layers: writes keys and values into the cache, and returns the hidden states of
+        the wanted queries, [R, W, D] in the dtype of the weights; without `wanted` of all T.
+
+        x: [R, T, D]; places: in the rotary table, and slots: of the cache, both [R, T] int64; mask:
+        [R, T, S], see `decoders.cache`; wanted: [R, W] int64. Raises DecoderError for other shapes
+        or dtypes."""
         check(x, self.width, self.dtype)
         for index in (places, slots):
             if index.dtype != torch.int64 or index.shape != x.shape[:2]:

@@ -148,7 +148,7 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
             f"{opened.path} holds {only}no {kind.what}: expected {expected}, found "
             f"{some(opened.index)}; set model.tokenizer to {kind.released}"
         )
-    cfg = shape_of(kind, opened, at, grid)
+    cfg = config_from_tensors(kind, opened, at, grid)
     with torch.device("meta"):
         module = LlamaGenVQ(cfg)
     levels = len(cfg.ch_mult)
@@ -164,8 +164,8 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
     return module.eval()
 
 
-def shape_of(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig:
-    """The network's shape, read off the decoder's tensors under the prefix `at`."""
+def config_from_tensors(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig:
+    """Reads the network's configuration off the shapes of the tensors under the prefix `at`."""
     stem = r"decoder\.up\.{}\.block\.{}" if kind.taming else r"decoder\.conv_blocks\.{}\.res\.{}"
     block = rf"{re.escape(at)}{stem}\.conv1\.weight"
     levels = count_parts(opened, block.format(r"(\d+)", 0))
@@ -185,7 +185,7 @@ def shape_of(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig
         dim=dim,
         channels=channels,
         ch_mult=tuple(width // channels for width in widths),
-        res_blocks=blocks - 1,
+        res_blocks=blocks - 1,  # a level of the decoder has one more than of the encoder
         z_channels=shape("decoder.conv_in.weight")[1],
         grid=grid,
         l2_norm=kind.l2_norm,

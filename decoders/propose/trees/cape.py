@@ -105,7 +105,8 @@ class Cape(Tree):
         return Draft(codes, parents, placed(above + 1, 1, 0), children, q, levels=depth)
 
     def child_numbers(self, confidence: Tensor) -> Tensor:
-        """Confidences [B, D] -> the nodes of all children, [B, D, K]; 0: there is none."""
+        """Confidences [B, D] -> the nodes of all children, [B, D, K]: 1 to D on the chain, siblings
+        from D + 1 on; 0: there is none."""
         batch, depth = confidence.shape
         tenths = (10 * confidence).long()
         count = torch.full_like(tenths, MOST)  # [B, D]

@@ -12,7 +12,7 @@ import pytest
 
 from bench.compare import published as table
 from bench.compare.compare import cmd_compare
-from bench.compare.pairs import candidates
+from bench.compare.pairs import measured_decoders
 from bench.compare.published import Published, contradictions, load_names
 from bench.compare.verdicts import Comparison, Reproduction, build
 from bench.judge.paired import paired_speedup
@@ -207,7 +207,7 @@ def test_compare_writes_the_table_of_the_shipped_numbers(tmp_path):
 def test_failed_decoders_and_reseeds_are_left_out(tmp_path):
     failed = {"status": "failed: NumericalError: NaN"}
     run = load(made_run(tmp_path, AR, AR | {"decoder": "ar (reseed)"}, LANTERN | failed))
-    assert [row.entry.name for row in candidates(run)] == ["ar"]
+    assert [row.entry.name for row in measured_decoders(run)] == ["ar"]
 
 
 # ---- published.csv ------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from decoders.api import DecoderError
-from decoders.models.vq.pictures import CHAMELEON, shape_of
+from decoders.models.vq.pictures import CHAMELEON, config_from_tensors
 from decoders.verify.lantern import neighbour_table
 from tests.decoders.models import chameleon_checkpoint as C
 
@@ -120,4 +120,4 @@ def test_the_released_shape_is_read_off_the_tensors(tmp_path):
     assert "decoder.up.0.block.2.norm1.bias" in named and "decoder.up.4.upsample.conv.bias" in named
     assert not any(".attn." in name for name in named)
     opened = Checkpoint(tmp_path, {}, dict.fromkeys(named, tmp_path), named)
-    assert shape_of(CHAMELEON, opened, "", 32) == released
+    assert config_from_tensors(CHAMELEON, opened, "", 32) == released
