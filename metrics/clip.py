@@ -80,7 +80,7 @@ def clip_score(
     captions: Sequence[str],
     *,
     batch: int = 64,
-    label: str | None = None,
+    label: str = "images",
 ) -> np.ndarray:
     """CLIP scores [n] float64 of n images and n captions, 100 cos. label: see `features_of`.
 

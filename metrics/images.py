@@ -27,6 +27,7 @@ from metrics.preparations import Preparation, as_is, to_pil
 
 MIN_IMAGES = 2
 THREADS = 4  # PIL lets threads run at once
+LONG = 3.0  # seconds
 Source = Tensor | tuple[Path, ...]
 
 
@@ -84,10 +85,10 @@ class Extractor(nn.Module):
 
 
 def features_of(
-    network: Callable[[Tensor], Tensor], images: ImageSet, batch: int = 64, label: str | None = None
+    network: Callable[[Tensor], Tensor], images: ImageSet, batch: int = 64, label: str = "images"
 ) -> Tensor:
     """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S]. label: of the
-    bar that shows its progress; None: no bar.
+    bar that shows its progress where that takes longer than `LONG`.
 
     Raises MetricError for no images, an image that cannot be read (where it is met) and features
     that are not finite.
@@ -97,7 +98,7 @@ def features_of(
     with torch.no_grad():
         parts = [
             network(images.part(start, start + batch)).float().cpu()
-            for start in tqdm(range(0, len(images), batch), label, disable=label is None)
+            for start in tqdm(range(0, len(images), batch), label, delay=LONG)
         ]
     features = torch.cat(parts)
     bad = ~torch.isfinite(features).all(1)

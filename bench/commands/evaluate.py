@@ -169,7 +169,6 @@ def evaluate(
         size=config.size,
         batch=config.batch,
         cache_dir=config.cache_dir,
-        bars=True,
     )
     reference: Reference = image_files(config.reference) if config.reference else ()
     if real_scenes:

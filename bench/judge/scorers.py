@@ -174,7 +174,6 @@ class CocoScorer:
             size=size,
             batch=batch,
             cache_dir=Path(cache_dir),
-            bars=True,
         )
 
     def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:

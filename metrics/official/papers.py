@@ -117,10 +117,9 @@ class Evaluation:
         size: int | None = SIZE,
         batch: int = 64,
         cache_dir: Path = Path("results/runs/.cache"),
-        bars: bool = False,
     ) -> None:
         """weights: file by key (``checkpoint.FILES``), else looked for in `folder`; size: side of
-        the centre crop, None where images have the networks' size; bars: of the progress.
+        the centre crop, None where images have the networks' size.
 
         Raises MetricError for unknown metrics and, once for all, for missing weight files.
         """
@@ -129,7 +128,7 @@ class Evaluation:
         self.weights = locate([key for key in keys if key], weights or {}, folder)
         self.metrics, self.device, self.size, self.batch = tuple(metrics), device, size, batch
         self._networks: dict[str | None, Any] = {}
-        self.cache_dir, self.bars = cache_dir, bars
+        self.cache_dir = cache_dir
         self._references: dict[tuple[Any, ...], Tensor] = {}
 
     def figures(
@@ -179,10 +178,7 @@ class Evaluation:
     def _features(self, network: Extractor, images: tuple[Path, ...], label: str = "") -> Tensor:
         """[n, E]."""
         chosen = ImageSet(images, network.preparation(self.size))
-        return features_of(network, chosen, self.batch, self._label(label + network.name))
-
-    def _label(self, label: str) -> str | None:
-        return label if self.bars else None
+        return features_of(network, chosen, self.batch, label + network.name)
 
     def _compared(
         self,
@@ -236,8 +232,8 @@ class Evaluation:
     def _scored(self, metric: str, images: tuple[Path, ...], captions: Sequence[str]) -> Figure:
         clip = self._network(metric)
         prepare = clip.preparation(self.size)
-        chosen, label = ImageSet(images, prepare), self._label(clip.name)
-        scores = clip_score(clip, chosen, captions, batch=self.batch, label=label)
+        chosen = ImageSet(images, prepare)
+        scores = clip_score(clip, chosen, captions, batch=self.batch, label=clip.name)
         return Figure(
             metric, "score", clip.name, clip.name, student_mean(scores), len(images), 0,
             prepare.name, self._weights(metric),
