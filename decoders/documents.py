@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from decoders.errors import DecoderError, unknown
-from decoders.kinds import Amount, Positive, Within, validate_entries
+from decoders.kinds import Amount, Positive, Size, Within, validate_entries
 
 MOST_BYTES = 1 << 30  # COCO's largest caption file has 92 MB
 MOST_CHARACTERS = 10_000  # of one field; a text encoder reads a few hundred
@@ -31,7 +31,6 @@ LFS, ANNEX = b"version https://git-lfs", b"/annex/objects/"
 PAGES = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<error")
 FETCH = "download it again, and compare its size with the one that its source gives"
 # What config.json must say where it says it, of whatever family: the rest is not read.
-Size = Annotated[int, Within(1, 2**24)]
 CONFIG: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "block_size"), Size),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "caption_dim"), Size),

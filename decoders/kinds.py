@@ -40,6 +40,7 @@ def Within(
 
 Count = Annotated[int, Within(1, 10**9)]
 Amount = Annotated[int, Within(0, 10**9)]
+Size = Annotated[int, Within(1, 2**24)]  # of one dimension of a network
 Seed = Annotated[int, Within(0, MOST_WHOLE)]
 NotNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, above=True)]

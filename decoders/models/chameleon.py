@@ -28,8 +28,7 @@ from typing import Any
 import torch
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.documents import Size
-from decoders.kinds import Amount, Positive, validate, validate_entries
+from decoders.kinds import Amount, Positive, Size, validate, validate_entries
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, require_side, some
 from decoders.models.loading.layouts import Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of

@@ -24,7 +24,7 @@ HEARING = 0.3  # weight of the previous feature in the drafter
 
 
 @dataclass(frozen=True)
-class RandomText:
+class FixedText:
     """Random features, the same for all prompts: a function of the first one's length."""
 
     prefix: int
@@ -90,7 +90,7 @@ def random_model(
     return ImageModel(
         name=f"random-{vocab}x{grid * grid}",
         target=target,
-        text=RandomText(config.prefix, config.text_width, place, dtype),
+        text=FixedText(config.prefix, config.text_width, place, dtype),
         tokenizer=RandomTokenizer(codebook.to(place)),
         sampling=Sampling(cfg=2.0),
         device=place,

@@ -23,7 +23,7 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.kinds import validate
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import dtype_of, load_into, read_json, read_state
-from decoders.models.nets.grouped import Grouped, GroupedConfig
+from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import EagleNet, Transformer
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
@@ -56,7 +56,7 @@ KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
     "text": (WordEncoder, WordEncoderConfig),
     "target": (Transformer, TransformerConfig),
     "eagle": (EagleNet, TransformerConfig),
-    **dict.fromkeys(TARGETS, (Grouped, GroupedConfig)),
+    **dict.fromkeys(TARGETS, (GroupedTransformer, GroupedConfig)),
 }
 STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
 

@@ -20,7 +20,7 @@ from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, fresh
 from decoders.execution.state import tensor_slots
 from decoders.models.loading.checkpoint import assign, empty
-from decoders.models.nets.grouped import Grouped, GroupedConfig
+from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.transformer import EagleNet, Transformer, TransformerConfig
 from decoders.models.random_weights import SIZES, RandomText
 from decoders.models.vq.tokenizer import NoTokenizer
@@ -79,7 +79,7 @@ def fake_model(layers: int = 1) -> ImageModel:
     config = replace(XL, layers=layers)
     target = _filled(Transformer, config)
     others = {
-        name: _filled(Grouped, GroupedConfig(**asdict(config) | given))
+        name: _filled(GroupedTransformer, GroupedConfig(**asdict(config) | given))
         for name, given in TARGETS.items()
         if name != "plain"
     }

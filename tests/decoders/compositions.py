@@ -18,7 +18,7 @@ from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution.compiled import Compiled
 from decoders.loops.speculative import Speculative
 from decoders.models.loading.checkpoint import cast
-from decoders.models.nets.grouped import Grouped, GroupedConfig
+from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.tiny.bundle import TARGETS
@@ -128,7 +128,7 @@ def with_targets(model: ImageModel) -> ImageModel:
     for name in TARGETS:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            target: Any = Grouped(grouped_config(model, name))
+            target: Any = GroupedTransformer(grouped_config(model, name))
         weights = target.state_dict() | usual.state_dict()
         weights["tok_embeddings.weight"] = torch.cat(
             [usual.tok_embeddings.weight, target.tok_embeddings.weight[usual.vocab_size :]]

@@ -6,7 +6,7 @@ some order, cut into groups. All codes of a group are drawn at once, each from i
   before the last of the first codes, so that n queries predict the first whole group.
 * SATIC (2106.09436; SAIC, 2110.05342, has its name from the same idea): the next `span` codes in
   raster order.
-* COrAL (2410.09675): the same, and a forward predicts its own codes again (`Grouped.refined`).
+* COrAL (2410.09675): the same, and a forward predicts its own codes again (`refined`).
 * Plain next-code prediction: groups of one.
 
 A forward reads the codes of the last group and predicts the next one: query k predicts code k. With
@@ -29,7 +29,8 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.cache import GrowingCache
-from decoders.models.nets.shape import Size, TransformerConfig
+from decoders.kinds import Size
+from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Transformer, attention_bias
 
 
@@ -90,7 +91,7 @@ class Schedule:
         return queries
 
     def line(self, prefix: int) -> dict[str, Tensor]:
-        """Tables of all queries of an image in order, see `Grouped`. On the CPU."""
+        """Tables of all queries of an image in order, see `GroupedTransformer`. On the CPU."""
         queries = [(*query, step) for step, every in enumerate(self.forwards) for query in every]
         source, place, turn = (list(column) for column in zip(*queries, strict=True))
         predictor = [0] * sum(map(len, self.groups))
@@ -103,7 +104,7 @@ class Schedule:
         return {name: torch.tensor(values, device="cpu") for name, values in table.items()}
 
 
-class Grouped(Transformer):
+class GroupedTransformer(Transformer):
     """A target with a schedule. `schedule` is None where every group is one code in raster order:
     such a target is one like all others."""
 

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.kinds import NotNegative, Positive, Within, validate_fields
-
-Size = Annotated[int, Within(1, 2**24)]
-OVERRUN = 64  # rotary rows past the last code, for tree nodes beyond the image's end
+from decoders.kinds import NotNegative, Positive, Size, Within, validate_fields
+from decoders.noise import OVERRUN
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.kinds import Within
+from decoders.kinds import Size, Within
 
 GROUPS = 32
-Size = Annotated[int, Within(1, 2**24)]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from decoders.errors import unknown
 from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import read_json, write_tensors
-from decoders.models.nets.grouped import Grouped, GroupedConfig
+from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.transformer import Transformer
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle import EagleLearner
@@ -142,7 +142,7 @@ def _small(name: str, recipe: Recipe) -> None:
     """One of `TARGETS`, behind the written tokenizer and text encoder."""
     config = recipe.config("grouped")
     torch.manual_seed(config.seed)
-    model = Grouped(GroupedConfig(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
+    model = GroupedTransformer(GroupedConfig(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
     given = recipe.part("text"), recipe.part("vq")
     about = _about(target.train(model, *given, config, recipe.work / name))
     recipe.write(config, {name: (model, model.cfg)}, about)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures
 from decoders.cache import GrowingCache
-from decoders.models.nets.grouped import Grouped
+from decoders.models.nets.grouped import GroupedTransformer
 from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.text.words import WordEncoder
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
@@ -120,7 +120,7 @@ def losses(
     """Cross-entropy in nats of every code, [B, L] float32, by its law: `next`, and of a target that
     refines `refined` [B, L - 1] and `behind` [B, L - 1 - N]."""
     with mixed(codes.device):
-        if not isinstance(model, Grouped) or not model.cfg.refines:
+        if not isinstance(model, GroupedTransformer) or not model.cfg.refines:
             return {"next": nats(model.logits(model(text, codes, drop)), codes)}
         cache = GrowingCache()
         logits = model.logits(model(text, codes, drop, cache)).float()  # [B, L, V]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.cache import KVCache
-from decoders.models.small import RandomText, RandomTokenizer
+from decoders.models.small import FixedText, RandomTokenizer
 from tests.exact.planted import changed
 
 VOCAB, SIDE, WIDTH, HEADS, PREFIX, BEYOND = 24, 4, 32, 2, 4, 16
@@ -154,7 +154,7 @@ def gpt_model(
     return ImageModel(
         name="gpt",
         target=target.to(number),
-        text=RandomText(PREFIX, 8, place, number),
+        text=FixedText(PREFIX, 8, place, number),
         tokenizer=RandomTokenizer(book),
         sampling=Sampling(cfg=2.0),
         device=place,
