@@ -5,7 +5,6 @@ They are the real parts with methods that the contracts name overridden (`change
 `finds`); everything else stays as it is.
 """
 
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from types import new_class
@@ -63,18 +62,11 @@ def finds(base=Exact, **fields):
     return changed(base, test=test)
 
 
-@contextmanager
-def swapped(name, function):
-    """The loop's module with another function under `name`."""
-    with mock.patch.object(speculative, name, function):
-        yield
-
-
 def settling(probabilities):
     """The loop with another law of the target."""
 
     def verify_and_commit(usual, *args):
-        with swapped("probabilities", probabilities):
+        with mock.patch.object(speculative, "probabilities", probabilities):
             return usual(*args)
 
     return changed(Speculative, verify_and_commit=verify_and_commit)
@@ -135,18 +127,12 @@ def remembering(usual, *args):
 DeepRejected = changed(Eagle, begin=remembering)
 
 
-class OwnGenerator(Eagle):
-    """Right: its logits are shaken by random numbers of its own, and q is what they give."""
+def shaken(numbers):
+    """A drafter whose logits are shaken by the generator that `numbers` gives a batch, and whose q
+    is what they give."""
 
-    def __init__(self, model, checkpoint="eagle"):
-        super().__init__(model, checkpoint)
-        self.generator = torch.Generator().manual_seed(3)
-
-    def numbers(self):
-        return self.generator
-
-    def begin(self, *args):
-        session, generator = super().begin(*args), self.numbers()
+    def begin(usual, *args):
+        session, generator = usual(*args), numbers()
         advance = session.advance
 
         def advanced(*given):
@@ -156,13 +142,12 @@ class OwnGenerator(Eagle):
         session.advance = advanced
         return session
 
+    return changed(Eagle, begin=begin)
 
-class OwnSeed(OwnGenerator):
-    """Right: the same, and every batch begins with the same numbers."""
 
-    def numbers(self):
-        return torch.Generator().manual_seed(3)
-
+GENERATOR = torch.Generator().manual_seed(3)
+OwnGenerator = shaken(lambda: GENERATOR)  # right, with random numbers of its own
+OwnSeed = shaken(lambda: torch.Generator().manual_seed(3))  # right: the same ones in every batch
 
 # ---- trees --------------------------------------------------------------------------------------
 

@@ -23,7 +23,6 @@ from decoders.execution import execution
 
 DRAFTER = PartSpec(f"{__name__}.TableDrafter")
 BEYOND = 8  # places past the image's end that differ from each other
-SHORT, NARROW = 16, 24  # longer images than SHORT have random slots of width NARROW, not one-hot
 HIDDEN = 16  # units of the function from state to logits
 
 
@@ -36,11 +35,7 @@ class TableTarget:
         self.vocab_size, self.length = vocab, length
         self.width = 1 + (length + BEYOND) * vocab
         self.generator = torch.Generator().manual_seed(seed)
-        rows = torch.eye(self.width, dtype=torch.float64)  # contents of slots; row 0: the prefix
-        if length > SHORT:
-            rows = torch.randn(self.width, NARROW, generator=self.generator, dtype=torch.float64)
-            rows += (1 - rows.sum(-1, keepdim=True)) / NARROW  # a sum of n of them adds up to n
-        self.rows, self.width = rows, rows.shape[1]
+        self.rows = torch.eye(self.width, dtype=torch.float64)  # contents of slots; 0: the prefix
         sizes = (self.width, HIDDEN), (HIDDEN, vocab)
         self.first, self.second = (
             torch.randn(*size, generator=self.generator, dtype=torch.float64) for size in sizes

@@ -15,7 +15,6 @@ from tests.exact.specs import (
     planted,
     planting,
     ruling,
-    verifying,
     window,
 )
 
@@ -117,7 +116,6 @@ OURS = {
     "GRIFFIN": composed(drafter=drafting("griffin.Griffin")),
     "FREE": composed(drafter=drafting("free.Free")),
     "CaPE": composed(planting("cape.Cape", depth=2, nodes=6)),
-    "blocks": composed(rule=verifying("block.Block")),
     "LANTERN that relaxes nothing": composed(rule=lantern(delta=0.0)),
 }
 

@@ -86,7 +86,7 @@ def test_the_law_of_a_wrong_decoder_by_hand() -> None:
     assert found.tv == pytest.approx(0.5 * float((wanted - found.ar).abs().sum()), abs=1e-9)
 
 
-def test_what_has_no_threshold_is_refused_and_left_to_the_samples(few_images: None) -> None:
+def test_what_has_no_threshold_is_refused_and_left_to_the_samples(small_images: None) -> None:
     def run(noise: Scripted) -> torch.Tensor:
         place = torch.zeros(len(noise.uniform), dtype=torch.long)
         return noise.at(place, 1).square()

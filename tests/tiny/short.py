@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from decoders.api import ImageModel
@@ -11,8 +12,9 @@ from decoders.tiny import bundle
 LOAD = bundle.load
 
 
+@cache
 def load(*words: Any, **settings: Any) -> ImageModel:
-    """In the place of `bundle.load`."""
+    """In the place of `bundle.load`, read once."""
     model = LOAD(*words, **settings)
     target: Any = model.target
     target.layers, target.cfg = target.layers[:4], replace(target.cfg, layers=4)

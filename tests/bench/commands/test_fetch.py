@@ -117,7 +117,6 @@ def test_a_repository_without_weights_is_said_before_the_first_download(place, c
 
 NO_DRAFTER = "janus", "emu3", "simplear", "lumina_mgpt_7b_512"
 RELEASED = {  # model -> words, files that are not descriptions, gigabytes
-    "llamagen_xl_256": ([], {"vq_ds16_t2i.pt", "pytorch_model.bin", "spiece.model"}, 15.0),
     "llamagen_xl_512": ([], {"vq_ds16_t2i.pt", "pytorch_model.bin", "spiece.model"}, 15.0),
     "anole_7b": ([], {"model-00003-of-00003.safetensors", "pytorch_model.bin"}, 14.5),
     "lumina_mgpt_7b_768": ([], {"model-00002-of-00002.safetensors", "model.safetensors"}, 16.3),

@@ -13,7 +13,7 @@ import pytest
 from bench.compare import published as table
 from bench.compare.compare import cmd_compare
 from bench.compare.pairs import measured_decoders
-from bench.compare.published import Published, contradictions, load_names
+from bench.compare.published import Published, load_names
 from bench.compare.verdicts import Comparison, Reproduction, build
 from bench.judge.paired import paired_speedup
 from bench.records import columns as made
@@ -221,10 +221,6 @@ def test_the_shipped_numbers_load_and_keep_their_sources():
     (headline,) = [r for r in rows if r.evidence == "abstract v3" and r.temperature == 1]
     assert (headline.baseline, headline.figures) == ("EAGLE-2", {"speedup": 1.82})
     assert headline.cfg is None, "an empty cell is not stated, not zero"
-    vvs = next(r for r in rows if r.paper == "VVS" and r.settings.get("delta") == 0.3)
-    assert vvs.figures["recall"] == 0.6438 and vvs.settings == {"k": 1000, "delta": 0.3}
-    eagle = next(r for r in rows if r.paper == "VVS" and r.method == "EAGLE-2")
-    assert contradictions(eagle, "speedup", rows) == ["other sources give 0.93 (LANTERN)"]
 
 
 @pytest.mark.parametrize(

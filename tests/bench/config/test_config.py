@@ -36,8 +36,6 @@ def test_study_main_composes_the_published_decoders():
     ("words", "expected"),
     [
         (["study=mian"], "'main'"),
-        (["model=tinny"], "'tiny'"),
-        (["decoders=[lantren]"], "'lantern'"),
         (["acceptance.dleta=0.1"], "did you mean 'acceptance.delta'"),
         (["latency.prompts=abc"], "latency.prompts must be an integer, found 'abc'"),
         (["latency.prompts"], "key=value"),
@@ -60,12 +58,6 @@ def test_bad_settings_are_explained(words, expected):
     with pytest.raises(EXPLAINED, match=r".") as error:
         compose_study(["study=main", *words])
     assert expected in str(error.value)
-
-
-def test_a_class_conditional_model_samples_as_in_its_authors_demo():
-    words = ["study=smoke", "model=llamagen_c2i", "model.checkpoint=c2i_B_256.pt", "model.grid=16"]
-    kwargs = compose_study(words).model.kwargs
-    assert (kwargs["cfg"], kwargs["top_k"]) == (4.0, 2000)
 
 
 def test_a_subset_keeps_the_entries_of_the_study_and_equal_ones_run_once():

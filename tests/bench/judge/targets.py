@@ -1,4 +1,4 @@
-"""A GPT-like target that is none of the project's own, and wrong ones with one error each."""
+"""GPT-2 as a target, which is none of the project's own, and wrong ones with one error each."""
 
 from __future__ import annotations
 
@@ -6,76 +6,32 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from decoders.api import ImageModel, Sampling, TextFeatures
-from decoders.cache import KVCache
-from decoders.models.small import FixedText, RandomTokenizer
+from decoders.models.causal_lm import CausalLM
+from decoders.models.small import RandomTokenizer
 from tests.exact.planted import changed
 
-VOCAB, SIDE, WIDTH, HEADS, PREFIX, BEYOND = 24, 4, 32, 2, 4, 16
+VOCAB, SIDE, PREFIX = 24, 4, 4
+SHAPE = {"vocab_size": VOCAB, "n_positions": 48, "n_embd": 48, "n_layer": 1, "n_head": 2}
 
 
-class Block(nn.Module):
-    """LayerNorm, attention over a cache, GELU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, layer: int, index: Tensor, mask: Tensor, cache: Any) -> Tensor:
-        heads = self.qkv(self.before(x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        cache.write(layer, index, heads[1:])  # [2, R, H, T, d]
-        keys, values = cache.read(layer)
-        bias = mask if mask.dtype == torch.bool else mask.to(x.dtype)
-        seen = F.scaled_dot_product_attention(heads[0], keys, values, bias[:, None])
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
-        return x + self.down(F.gelu(self.up(self.between(x))))
-
-
-class Gpt(nn.Module):
-    """Learned places, two blocks. `decoders.api.Target`, with names of its own."""
-
-    vocab_size, width, length, prefix, barred = VOCAB, WIDTH, SIDE**2, PREFIX, None
+class Gpt(CausalLM):
+    """Learned places, one block, random weights far from uniform laws."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.codes, self.text = nn.Embedding(VOCAB, WIDTH), nn.Linear(8, WIDTH)
-        self.places = nn.Embedding(PREFIX + SIDE**2 + BEYOND, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.last, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
-        nn.init.normal_(self.head.weight, std=0.4)
+        net = GPT2LMHeadModel(GPT2Config(**SHAPE, initializer_range=0.3, tie_word_embeddings=False))
+        super().__init__(net, range(VOCAB), SIDE, PREFIX)
 
-    def new_cache(self, rows: int, capacity: int) -> KVCache:
-        weight = self.head.weight
-        return KVCache(2, rows, capacity, HEADS, WIDTH // HEADS, weight.dtype, weight.device)
 
-    def run(self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: Any) -> Tensor:
-        x = x + self.places(places.clamp_max(PREFIX + SIDE**2 + BEYOND - 1))
-        index = cache.flat_index(slots)
-        for layer, block in enumerate(self.blocks):
-            x = block(x, layer, index, mask, cache)
-        return self.last(x)
+class Letters:
+    """A prompt's letters are its tokens, behind one place of padding."""
 
-    def prefill(self, text: TextFeatures, guidance_rows: int, cache: Any) -> Tensor:
-        rows, drop = text.paired(guidance_rows)
-        valid = rows.valid(drop)
-        x = rows.features.masked_fill(drop[:, None, None], 0.0).to(self.text.weight.dtype)
-        x = self.text(x)
-        slots = torch.arange(PREFIX, device=x.device).expand(len(drop), -1)
-        eye = torch.eye(PREFIX, dtype=torch.bool, device=x.device)
-        mask = (valid[:, None] & (slots[:1, :, None] >= slots[:1, None])) | eye
-        return self.run(x, slots, slots, F.pad(mask, (0, cache.capacity - PREFIX)), cache)
-
-    def forward_codes(
-        self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: Any
-    ) -> Tensor:
-        return self.run(self.codes(codes), PREFIX + grid_index, slots, mask, cache)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden)
+    def encode(self, prompts: list[str]) -> TextFeatures:
+        ids = torch.tensor([[ord(c) % VOCAB for c in p[:PREFIX].rjust(PREFIX)] for p in prompts])
+        mask = torch.arange(PREFIX).expand_as(ids) > 0
+        return TextFeatures(ids, mask, torch.zeros_like(ids), mask)
 
 
 def given(change):
@@ -109,8 +65,8 @@ PlacesOfFirstRow = given(lambda codes, at, *rest: (codes, at[:1].expand_as(at), 
 OwnMask = given(causal)
 # Takes a mask of floats, where 0 is open, for one of bools.
 BoolMask = given(lambda codes, at, slots, mask, cache: (codes, at, slots, mask.bool(), cache))
-# Normalises over the batch.
-MixedRows = changed(Gpt, logits=lambda usual, h: usual(h - 0.5 * h.mean(0, keepdim=True)))
+# Normalises over the batch; right for a row alone.
+MixedRows = changed(Gpt, logits=lambda usual, h: usual(1.5 * h - 0.5 * h.mean(0, keepdim=True)))
 # Forgets to move what is committed.
 StaleCache = changed(Gpt, new_cache=unmoved)
 
@@ -120,27 +76,11 @@ class BarredApart(Gpt):
 
     def __init__(self) -> None:
         super().__init__()
-        half = torch.arange(VOCAB) < VOCAB // 2
-        self.barred = half.expand(SIDE, -1)
-        self.register_buffer("own", ~half, persistent=False)
+        self.barred = (torch.arange(VOCAB) < VOCAB // 2).expand(SIDE, -1)
 
     def logits(self, hidden):
-        return super().logits(hidden).masked_fill(self.own, float("-inf"))
-
-
-class Wrapped:
-    """A right target that is no module itself."""
-
-    vocab_size, width, length, prefix, barred = VOCAB, WIDTH, SIDE**2, PREFIX, None
-
-    def __init__(self) -> None:
-        self.net = Gpt().eval()
-        self.new_cache, self.prefill = self.net.new_cache, self.net.prefill
-        self.forward_codes, self.logits = self.net.forward_codes, self.net.logits
-
-    def to(self, dtype: torch.dtype) -> Wrapped:
-        self.net.to(dtype)
-        return self
+        found = super().logits(hidden)
+        return found if self.barred is None else found.masked_fill(~self.barred[0], float("-inf"))
 
 
 def gpt_model(
@@ -154,7 +94,7 @@ def gpt_model(
     return ImageModel(
         name="gpt",
         target=target.to(number),
-        text=FixedText(PREFIX, 8, place, number),
+        text=Letters(),
         tokenizer=RandomTokenizer(book),
         sampling=Sampling(cfg=2.0),
         device=place,

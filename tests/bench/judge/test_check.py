@@ -80,13 +80,3 @@ def test_the_column_shows_the_figure_unless_exact(gate, fake_study):
     with (result.path / "exactness.csv").open() as file:
         details = {row["decoder"]: row["detail"] for row in csv.DictReader(file)}
     assert details["fake_spec"] == "above its bound"
-
-
-@pytest.mark.parametrize("wrong", ["acceptance.delta=2", "tree.depth=0"])
-def test_a_decoder_that_cannot_be_built_is_refused_before_the_first_verdict(wrong, gate, capsys):
-    entry = f"{{decoder: lantern_chain, name: mine, overrides: ['{wrong}']}}"
-    words = [SEARCHPATH, "study=fake", "model=random24", f"decoders=[fake_ar,{entry}]"]
-    assert main(["check", *words]) == 2
-    said = capsys.readouterr()
-    assert "mine cannot be built" in said.err and wrong.rpartition(".")[2][:5] in said.err
-    assert not said.out

@@ -11,10 +11,8 @@ from bench.judge.scorers import ScenesScorer, Scores
 from bench.prompts import Prompt
 from bench.run.runner import RunResult, run_study
 from bench.run.summary import make_summary
-from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.official import papers
-from metrics.scenes_clip import ScenesClipFeatures
 from metrics.stats import student_mean
 
 GREEDY = "{{decoder: {}, name: {}, overrides: ['sampling.temperature=0']}}"
@@ -94,13 +92,3 @@ def test_a_scorer_loads_nothing_before_the_first_images(tmp_path, monkeypatch):
     monkeypatch.setattr(papers, "load", lambda **_: pytest.fail("weights before the run"))
     ScenesScorer("cpu", 8, str(tmp_path))
     assert [*tmp_path.iterdir()] == []
-
-
-def test_captions_are_read_before_the_images(tmp_path, monkeypatch):
-    """An unknown word shows at once, not after minutes of features."""
-    monkeypatch.setattr(
-        ScenesClipFeatures, "forward", lambda *_: pytest.fail("features before the captions")
-    )
-    prompts = [Prompt("one", "a red circle"), Prompt("two", "a zeppelin")]
-    with pytest.raises(DecoderError, match="zeppelin"):
-        ScenesScorer("cpu", 8, str(tmp_path)).score([tmp_path / "none.png"] * 2, prompts)

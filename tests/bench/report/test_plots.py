@@ -85,8 +85,3 @@ def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):
     assert shares.iloc[0].tolist() == pytest.approx([53 / 73, 34 / 53])
     short = replace(few.entries[0], records=rows.assign(accepted=[[2, 0, 1], [1]]))
     assert plots.shares_by_depth(replace(section, entries=[short])).empty, "too few steps"
-
-
-def test_forwards_are_drawn_over_their_codes(run):
-    plot = plots.verification(run)
-    assert "eagle2_greedy and 1 more: 0.36 AR steps" in words(plot) and "hollow" in plot.caption

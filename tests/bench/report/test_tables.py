@@ -57,12 +57,10 @@ CELLS = {
     ("ar", "speed-up"): "1.00",
     ("ar", "FID (scenes-clip)"): "21.40 [20.95, 21.90]",
     ("eagle1", "speed-up"): "1.02 [0.98, 1.05] ≈",
-    ("eagle2", "speed-up"): "1.21 [1.17, 1.25]",
     # With fewer than four seeds no FID may be called noise.
     ("eagle2", "FID (scenes-clip)"): "21.52 [21.07, 22.02]",
     ("eagle2", "FID without bias"): "18.52 [18.07, 19.02]",
     ("eagle2", "KID"): "0.00210 [0.00120, 0.00300]",
-    ("eagle2_greedy", "FID (scenes-clip)"): "33.10 [32.65, 33.60]",
     ("AR reseed, seed 1", "FID (scenes-clip)"): f"{RESEED_FID:.2f} [21.21, 22.16]",
     ("AR reseed, seed 1", "speed-up"): "—",
 }

@@ -68,11 +68,12 @@ def test_a_state_is_freed_behind_the_last_call_of_its_size(fake_study, monkeypat
     monkeypatch.setattr(Runner, "run_job", watched)
     monkeypatch.setattr(gc, "unfreeze", UNFREEZE)
     try:
-        run_study(fake_study("decoders=[fake_ar,fake_spec]", "latency.blocks=1"))
+        few = "latency.blocks=1", "latency.prompts=2"
+        run_study(fake_study("decoders=[fake_ar,fake_spec]", *few))
     finally:
         gc.freeze()  # the tests after this one collect little again
     timed = {("ar", 1), ("spec", 1)}
-    assert alive[:6] == [timed] * 6, "timed in turns, so both are kept to the last prompt"
-    assert alive[6] < timed and len(alive[6]) == 1 and not alive[7]
+    assert alive[:2] == [timed] * 2, "timed in turns, so both are kept to the last prompt"
+    assert alive[2] < timed and len(alive[2]) == 1 and not alive[3]
     # AR is decoded again under another seed, before the other decoder.
-    assert alive[8:] == [{("ar", 4)}, {("ar", 4), ("ar", 2)}, {("ar", 2)}, set(), set(), set()]
+    assert alive[4:] == [{("ar", 4)}, {("ar", 4), ("ar", 2)}, {("ar", 2)}, set(), set(), set()]

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from bench.data.errors import ConfigError, DeviceLostError
+from bench.data.errors import EXPLAINED, DeviceLostError
 from bench.run.decoders import SharedStateError
 from bench.run.finish import finish
 from bench.run.runner import run_study
-from decoders.api import DecoderError
 from tests.bench import fakes
 
 
@@ -70,10 +69,11 @@ def test_a_decoder_that_stops_the_gpu_ends_the_run_and_a_resume_goes_on(fake_stu
         (["acceptance.k=33"], "k must be at most 32"),
         (["prompts.word='été'"], "cannot read prompt p0: not English"),
         (["loop._target_=tests.bench.fakes:FakeLop"], "FakeLop"),
+        (["prompts=classes", "quality.images=1001"], "has 1000 prompts, 1001 are wanted"),
     ],
 )
 def test_impossible_settings_stop_before_anything_is_decoded(fake_study, words, expected):
-    with pytest.raises((DecoderError, ConfigError)) as error:
+    with pytest.raises(EXPLAINED) as error:
         run_study(fake_study(*words))
     assert expected in str(error.value)
     assert fakes.CALLS == []

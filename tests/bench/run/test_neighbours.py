@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pandas as pd
 import pytest
@@ -28,7 +28,6 @@ class Machine:
     at: float = 0.0
     busy: float = 0.0
     slept: float = 0.0
-    readings: list[float] = field(default_factory=list)
 
     def passes(self, seconds: float) -> None:
         self.busy += 2 * seconds * self.share(self.at)

@@ -2,14 +2,12 @@
 
 import os
 import signal
-import threading
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.console import terminable
 from bench.data.errors import Interrupted
 from bench.records.load import load
 from bench.report import texts
@@ -60,7 +58,7 @@ def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped,
     assert set(pd.read_csv(folder / "summary.csv").status) == {"ok"}
 
 
-def test_sigterm_interrupts_like_ctrl_c_and_only_in_here(fake_study):
+def test_sigterm_interrupts_like_ctrl_c(fake_study):
     before = signal.getsignal(signal.SIGTERM)
     with (
         pytest.raises(Interrupted, match="before the first image"),
@@ -69,13 +67,3 @@ def test_sigterm_interrupts_like_ctrl_c_and_only_in_here(fake_study):
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pause()
     assert signal.getsignal(signal.SIGTERM) is before
-    ran = []
-
-    def elsewhere() -> None:
-        with terminable():
-            ran.append(True)
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert ran, "another thread cannot set a handler, and needs none"
