@@ -175,8 +175,7 @@ class Exam:
         for t in range(self.size):
             place = torch.full((text.batch, 1), t, device=self.device)
             drawn = self.draw(hidden, place)  # where a code is given too: it checks the law
-            given = codes is not None and t < codes.shape[1]
-            chosen.append(codes[:, t : t + 1] if given else drawn)
+            chosen.append(drawn if codes is None or t >= codes.shape[1] else codes[:, t : t + 1])
             sees = torch.ones(1, t + 1, dtype=torch.bool, device=self.device)
             hidden = self.forward(text, cache, chosen[-1], place, place, sees)
             laws.append(self.laws(hidden))
