@@ -90,7 +90,7 @@ class Schedule:
             queries.append([(size + j, later[j]) for j in tokens] + [(i, i) for i in group])
         return queries
 
-    def line(self, prefix: int) -> dict[str, Tensor]:
+    def query_tables(self, prefix: int) -> dict[str, Tensor]:
         """Tables of all queries of an image in order, see `GroupedTransformer`. On the CPU."""
         queries = [(*query, step) for step, every in enumerate(self.forwards) for query in every]
         source, place, turn = (list(column) for column in zip(*queries, strict=True))
@@ -122,12 +122,12 @@ class GroupedTransformer(Transformer):
         if cfg.refines:
             self.refine = nn.Linear(cfg.width, cfg.width, bias=False)
             self._init(self.refine)
-        for name, table in schedule.line(cfg.prefix).items():
+        for name, table in schedule.query_tables(cfg.prefix).items():
             self.register_buffer(name, table, persistent=False)
         self.schedule = schedule if schedule.wide > 1 else None
 
     def tables(self) -> dict[str, Tensor | None]:
-        return super().tables() | Schedule.of(self.cfg).line(self.cfg.prefix)
+        return super().tables() | Schedule.of(self.cfg).query_tables(self.cfg.prefix)
 
     def refined(self, hidden: Tensor) -> Tensor:
         """The states [..., D] that predict again the codes that were read -> [..., D]; in float32,
@@ -137,7 +137,7 @@ class GroupedTransformer(Transformer):
 
     # ---- training -------------------------------------------------------------------------------
 
-    def line(self, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def training_queries(self, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows = torch.arange(self.vocab_size, len(self.tok_embeddings.weight), device=codes.device)
         readable = torch.cat([codes, rows.expand(len(codes), -1)], 1)  # [B, L + N - 1]
         return readable[:, self.source], self.place, self.turn

@@ -295,16 +295,16 @@ class Transformer(nn.Module):
         grows, see `decoders.cache.GrowingCache`.
         """
         prefix = self._prefix(text, drop)  # [B, P, D]
-        read, places, turn = self.line(codes)
+        read, places, turn = self.training_queries(codes)
         x = torch.cat([prefix, self.embed(read).to(prefix.dtype)], 1)
         valid = F.pad(text.valid(drop), (0, read.shape[1]), value=True)  # [B, P + L - 1]
         bias = attention_bias(prefix_mask(valid, self.cfg, turn), x.dtype)
         rope = self.rope[: self.prefix], self.rope[self.prefix + places]
         return self._run(x, torch.cat(rope), bias, cache, None if cache is None else codes)
 
-    def line(self, codes: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What is read of an image's codes [B, L], at which places [L - 1], and the queries' turns,
-        see `prefix_mask`."""
+    def training_queries(self, codes: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The codes that the queries of a whole image read, [B, L - 1] of codes [B, L]; the places
+        that they stand at, [L - 1]; and their turns, see `prefix_mask`."""
         return codes[:, :-1], torch.arange(codes.shape[1] - 1, device=codes.device), None
 
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
