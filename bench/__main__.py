@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.config.words import word_at_home
 from bench.console import complain, say
-from bench.data.errors import EXPLAINED, INTERRUPTED, Interrupted, explained, unknown
+from bench.data.errors import EXPLAINED, INTERRUPTED, Interrupted, describe_os_error, unknown
 
 COMMANDS = {  # name -> module
     **dict.fromkeys(("run", "sweep", "report", "check"), "bench.commands.study"),
@@ -101,7 +101,7 @@ def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> i
         complain(f"\n{stop if isinstance(stop, Interrupted) else resumable}")
         return INTERRUPTED
     except (*EXPLAINED, OSError) as error:
-        message = explained(error) if isinstance(error, OSError) else str(error)
+        message = describe_os_error(error) if isinstance(error, OSError) else str(error)
         if message is None:
             raise
         complain(f"error: {message}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bench.data.errors import shown
+from bench.data.errors import escape_hidden
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -22,22 +22,23 @@ READER_GONE = 128 + signal.SIGPIPE  # what a shell reports of a program that the
 
 
 def say(text: str = "") -> None:
-    """One line (or several) on the standard output, flushed. Ends the program quietly, status 141,
+    """Prints lines on the standard output, flushed. Ends the program quietly, status 141,
     where nobody reads any more (`| head`)."""
     _write(sys.stdout, text)
 
 
 def complain(text: str) -> None:
-    """One line on the standard error; where that is full there is nobody to tell."""
+    """Prints a line on the standard error; where that is full there is nobody to tell."""
     with suppress(OSError):
         _write(sys.stderr, text)
 
 
 def _write(stream: TextIO, text: str) -> None:
-    """What the stream's encoding has no character for is escaped."""
+    """Writes a line, and escapes what the stream's encoding has no character for."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
-        stream.write(shown(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        line = escape_hidden(text) + "\n"
+        stream.write(line.encode(encoding, "backslashreplace").decode(encoding))
         stream.flush()
     except BrokenPipeError:
         # What is left in the buffer goes nowhere; else Python would complain as it ends.
@@ -47,10 +48,10 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM, which batch systems and `kill` send, raises KeyboardInterrupt like Ctrl-C. Python
-    allows that in the main thread alone; elsewhere, and where Ray handles the signal in its own
-    process, nothing changes."""
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Raises KeyboardInterrupt on SIGTERM, which batch systems and `kill` send, as on Ctrl-C.
+    Python allows that in the main thread alone; elsewhere, and where Ray handles the signal in its
+    own process, nothing changes."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
@@ -68,7 +69,7 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def progress(total: int, label: str, done: int = 0, unit: str = "img") -> Iterator[tqdm[Any]]:
-    """A bar over `total` units with the time left; logs to the standard error.
+    """Shows a bar over `total` units with the time left, on the standard error.
 
     Without a terminal it writes a line every ten seconds instead of redrawing ten times a second.
     """

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator
 from bench.config.words import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
-from bench.data.files import ready_file, ready_folder, write_text
+from bench.data.files import prepare_file, prepare_folder, write_text
 from bench.prompts.file import CAPTIONS, captions_of
 from bench.report.table import Column, number, table_of, terminal
 from decoders.kinds import Within
@@ -96,7 +96,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     config = parse(words)
     device = device_of(config.device)
     if config.out is not None:
-        ready_file(config.out)
+        prepare_file(config.out)
     files, there = image_files(config.images), config.images / CAPTIONS
     if config.captions is None and there.is_file():
         config = replace(config, captions=there)
@@ -160,7 +160,7 @@ def evaluate(
             "real images"
         )
     if has_reference:
-        ready_folder(config.cache_dir)
+        prepare_folder(config.cache_dir)
     evaluation = Evaluation(
         config.metrics,
         weights={k: v for k, v in vars(config.weights).items() if k != "folder"},

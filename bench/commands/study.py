@@ -56,11 +56,11 @@ def cmd_run(words: Sequence[str]) -> int:
 def _run(config: StudyConfig, words: Sequence[str]) -> int:
     """Runs a study that these words describe, here; 1 where some decoder failed."""
     from bench.records.load import load
-    from bench.run.finish import finish, interruptible, scorer_of
+    from bench.run.finish import explain_interrupts, finish, make_scorer
     from bench.run.runner import run_study
 
-    with interruptible(config, words):
-        scorer = scorer_of(config)
+    with explain_interrupts(config, words):
+        scorer = make_scorer(config)
         result = run_study(config)
         summary = finish(config, result, scorer)
     if config.report:
@@ -117,7 +117,7 @@ def cmd_report(words: Sequence[str]) -> int:
     from bench.records.load import load
     from bench.records.study import require_same
     from bench.report.build import PlaceSettings, check_place
-    from bench.run.finish import unfinished
+    from bench.run.finish import read_unfinished
 
     place, words = divided(PlaceSettings, words)
     out = place.out
@@ -129,7 +129,7 @@ def cmd_report(words: Sequence[str]) -> int:
     folder = Path(config.run_dir)
     check_place(out)
     require_same(folder, {"config_hash": config.hash, "config": config.measured()})
-    _report(unfinished(config) or load(folder), out)
+    _report(read_unfinished(config) or load(folder), out)
     return 0
 
 
@@ -165,7 +165,7 @@ def cmd_check(words: Sequence[str]) -> int:
     from bench.measure.device import prepare
     from bench.prompts import load_prompts
     from bench.run.decoders import build, load_model
-    from bench.run.finish import verdicts
+    from bench.run.finish import run_gate
 
     config = compose_study(words)
     model = load_model(config, prepare(config.backend))
@@ -178,7 +178,7 @@ def cmd_check(words: Sequence[str]) -> int:
         return [prompt.text for prompt in load_prompts(config.prompts, 2)]
 
     examine(model, captions, max(variant.sampling.cfg for variant in every))
-    reports = verdicts(model, every, captions)
+    reports = run_gate(model, every, captions)
     lines = [report.line for report in reports]
     say(terminal(table_of_texts([*lines[0]], [[*line.values()] for line in lines])))
     wrong = [report.decoder for report in reports if not report.as_expected]

@@ -21,7 +21,7 @@ from bench.config.schema import BackendConfig, LoaderConfig, SamplingConfig, Stu
 from bench.config.words import key_of
 from bench.console import say
 from bench.data.errors import ConfigError
-from bench.data.files import ready_file, ready_folder
+from bench.data.files import prepare_file, prepare_folder
 from bench.measure.device import prepare, provenance
 from bench.report.table import table_of_texts, terminal
 from bench.run.decoders import load_model
@@ -77,9 +77,9 @@ def cmd_train(words: Sequence[str]) -> int:
         LoaderConfig.of(composed("recipe_config", words), "recipe").load()
         return 0
     study = compose_train(words)
-    ready_folder(Path(study.run_dir))
-    ready_file(Path(study.run_dir) / RECORD)
-    ready_folder(Path(study.run_dir) / DRAFTER)
+    prepare_folder(Path(study.run_dir))
+    prepare_file(Path(study.run_dir) / RECORD)
+    prepare_folder(Path(study.run_dir) / DRAFTER)
     acceptance = run_training(study, prepare(study.backend)).acceptance
     say(terminal(table_of_texts(["depth", "accepted", "top-1 agrees"], _rows(acceptance))))
     say(f"chain of {len(acceptance.overlap)}: {acceptance.chain_length():.2f} codes per step")

@@ -20,7 +20,7 @@ from bench.compare.verdicts import Comparison, Reproduction, build
 from bench.config.words import settings
 from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
-from bench.data.files import ready_folder, write_text
+from bench.data.files import prepare_folder, write_text
 from bench.records.load import load
 from bench.records.run_data import RunData
 from bench.report import table
@@ -63,7 +63,7 @@ def cmd_compare(words: Sequence[str]) -> int:
     run = load(folder)
     every = build(load_published(), run, load_names(), options.tolerance)
     out = options.out or folder / "compare"
-    ready_folder(out)
+    prepare_folder(out)
     say(terminal(run, every))
     rows = pd.DataFrame(map(_csv_row, every))
     path = write_text(out / "compare.csv", rows.to_csv(index=False))

@@ -24,7 +24,7 @@ from bench.compare.significance import (
 from bench.config.words import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
-from bench.data.files import ready_file, write_text
+from bench.data.files import prepare_file, write_text
 from bench.records.study import differences
 from bench.report.table import Column, interval, table_of, terminal
 from decoders.kinds import Within
@@ -61,7 +61,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     if len(places) != wanted:
         raise ConfigError(f"expected {wanted} run folders, found {len(places)}; {USAGE}")
     if options.out:
-        ready_file(options.out)
+        prepare_file(options.out)
     runs = [read_sides(folder) for folder in places]
     pairs = _chosen(runs, options.decoders)
     every, notes = differences_of(pairs, options.level), notes_of(places, runs, pairs)

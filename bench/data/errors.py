@@ -77,7 +77,7 @@ class Failure:
 
 
 def attempt(work: Callable[[], T], passing: tuple[type[Exception], ...] = ()) -> T | Failure:
-    """`work()`, or what it raised; errors of the types `passing` are not caught.
+    """Returns `work()`, or what it raised; errors of the types `passing` are not caught.
 
     The isolation boundary around decoders, the only broad handler of the code base: a plug-in may
     raise any exception, and a failure is a record, not a missing row, while the other decoders go
@@ -98,22 +98,21 @@ def loses_device(error: Exception) -> bool:
     and a failed assertion, and torch does not tell them from the others; but memory that is full is
     free again when its tensors are gone."""
     torch = sys.modules.get("torch")
-    lost = torch is not None and isinstance(error, torch.AcceleratorError)
-    return lost and "out of memory" not in str(error)
+    from_device = torch is not None and isinstance(error, torch.AcceleratorError)
+    return from_device and "out of memory" not in str(error)
 
 
-def shown(text: str) -> str:
-    """For a terminal or a file: characters that move the cursor or cannot be seen as escapes
-    (`\\x1b`, `\\u202e`)."""
+def escape_hidden(text: str) -> str:
+    """Escapes characters that move the cursor or cannot be seen (`\\x1b`, `\\u202e`)."""
     return HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def describe_error(error: BaseException) -> str:
-    """`Type: message`, with file and line where a plug-in raised it. What explains itself (an error
-    of the project's own types) needs no place."""
+    """Writes `Type: message`, with file and line where a plug-in raised it. An error of the
+    project's own types explains itself and needs no place."""
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     where = "" if isinstance(error, EXPLAINED) else place(error)
-    return shown(f"{text}, at {where}" if where else text)
+    return escape_hidden(f"{text}, at {where}" if where else text)
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -138,8 +137,8 @@ ADVICE = {
 }
 
 
-def explained(error: OSError) -> str | None:
-    """One message for an error of the file system; None for any other (a socket, a pipe)."""
+def describe_os_error(error: OSError) -> str | None:
+    """Explains an error of the file system; None for any other (a socket, a pipe)."""
     if error.errno is None or (error.filename is None and error.errno not in NAMELESS):
         return None
     names = [str(n) for n in (error.filename, error.filename2) if n is not None]

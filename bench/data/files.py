@@ -22,7 +22,7 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_bytes(path: Path, content: bytes, *, sync: bool = True) -> None:
-    """`write_atomically` of this content."""
+    """Writes this content by `write_atomically`."""
     write_atomically(path, lambda file: file.write(content), sync=sync)
 
 
@@ -30,12 +30,11 @@ def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: b
     """Calls `fill` on a temporary file in the same folder, syncs it and renames it to `path`.
 
     sync False: a power failure (not a kill) may leave an empty file. On any failure the temporary
-    file is removed and `path` is as it was. Raises DiskFullError when the disk (or the quota) is
-    full, other OSError as they are.
+    file is removed and `path` is as it was. Raises DiskFullError, other OSError as they are.
     """
     temporary = ""
     try:
-        with _full_disk_explained(path):
+        with _explain_full_disk(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
                 dir=path.parent, prefix=".tmp-", suffix=path.suffix, delete=False
@@ -58,7 +57,7 @@ def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: b
 def append(path: Path, content: bytes) -> None:
     """Appends to a file and syncs it; a kill may leave a part of the content. Raises
     DiskFullError."""
-    with _full_disk_explained(path):
+    with _explain_full_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(content)
@@ -67,7 +66,8 @@ def append(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _full_disk_explained(path: Path) -> Iterator[None]:
+def _explain_full_disk(path: Path) -> Iterator[None]:
+    """Raises DiskFullError where the disk (or the quota) is full."""
     try:
         yield
     except OSError as error:
@@ -79,7 +79,7 @@ def _full_disk_explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def ready_folder(path: Path) -> None:
+def prepare_folder(path: Path) -> None:
     """Makes a folder and tries to write into it, so that what is refused is refused before hours
     of work. Raises OSError."""
     path.mkdir(parents=True, exist_ok=True)
@@ -87,9 +87,9 @@ def ready_folder(path: Path) -> None:
         file.write(b"0")
 
 
-def ready_file(path: Path) -> None:
-    """The same for a file that will be written or replaced; it is not touched. Raises OSError."""
-    ready_folder(path.parent)
+def prepare_file(path: Path) -> None:
+    """Tries the same for a file to be written, which it does not touch. Raises OSError."""
+    prepare_folder(path.parent)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.with_name(f".tmp-{path.name}").exists()  # too long a name is refused now

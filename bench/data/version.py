@@ -17,7 +17,7 @@ BUILT = Path("bench/data/commit.txt")  # of an installation or a source distribu
 
 
 def version_line() -> str:
-    """`lantern-bench 0.2.0, commit 1a2b3c4d5e6f, with uncommitted changes`."""
+    """Returns `lantern-bench 0.2.0, commit 1a2b3c4d5e6f, with uncommitted changes`."""
     try:
         number = version(NAME)
     except PackageNotFoundError:
@@ -28,9 +28,9 @@ def version_line() -> str:
 
 
 def checkout(root: Path = ROOT) -> tuple[str, bool]:
-    """(commit, whether the tree differs from it) of what was built, or of the repository whose top
-    folder is `root`; ("", False) where `root` is neither: a copy, maybe inside another project's
-    repository."""
+    """Returns (commit, whether the tree differs from it) of what was built, or of the repository
+    whose top folder is `root`; ("", False) where `root` is neither: a copy, maybe inside another
+    project's repository."""
     if (root / BUILT).is_file():
         commit, *changed = (root / BUILT).read_text(encoding="utf-8").split()
         return commit, bool(changed)

@@ -31,7 +31,7 @@ TYPES: dict[str, tuple[pa.DataType, Any]] = {  # by name: the type, and an empty
 
 @dataclass(frozen=True)
 class Column:
-    """unit: "-" where it has none."""
+    """A column of a table. unit: "-" where it has none."""
 
     name: str
     type: str
@@ -45,7 +45,7 @@ class Column:
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    """A column per line: name, type, unit, meaning."""
+    """Reads one column per line: name, type, unit, meaning."""
     return tuple(Column(*line.split(maxsplit=3)) for line in text.strip().splitlines())
 
 
@@ -183,5 +183,5 @@ status           text    -   ok, or what failed
 
 
 def empty_measures() -> dict[str, Any]:
-    """The measured columns of a record that measured nothing."""
+    """Returns the measured columns of a record, all of them empty."""
     return {column.name: column.empty for column in MEASURED}

@@ -43,7 +43,7 @@ Record = dict[str, Any]  # the columns of `bench.records.columns.RECORD`
 
 
 class Key(NamedTuple):
-    """What a record is of. batch: images decoded at once where batches are timed, else 0."""
+    """Identifies a record. batch: images decoded at once where batches are timed, else 0."""
 
     decoder: str
     protocol: str
@@ -82,7 +82,7 @@ class RunFolder:
 
     @property
     def progress(self) -> str:
-        """`10 of 26 images`."""
+        """Says how far the run is: `10 of 26 images`."""
         return f"{len(self.records):,} of {self.total:,} images"
 
     def resume(
@@ -94,9 +94,8 @@ class RunFolder:
         force: bool,
         retry: bool,
     ) -> None:
-        """Takes the records of these keys (of each its prompt) that the same code and weights have
-        decoded, and with `force` those of others too, which marks the run. Warnings say which do
-        not count.
+        """Reads the records that the same code and weights have decoded for these prompts. `force`
+        takes those of other code too, and marks the run. Warnings say which do not count.
 
         code: of each decoder (`bench.run.decoders`). entries: of study.json. retry: failed records
         do not count.
@@ -119,8 +118,8 @@ class RunFolder:
             return False
 
         self.read(counts)
-        lost = Counter((k.decoder, why) for k, why in refused.items() if k not in self.records)
-        for (decoder, why), count in lost.items():
+        rejected = Counter((k.decoder, why) for k, why in refused.items() if k not in self.records)
+        for (decoder, why), count in rejected.items():
             log.warning(
                 "%s: %d records are %s, so their images are decoded again; resume=force keeps "
                 "records of other code, and marks the run", decoder, count, why,
@@ -137,20 +136,20 @@ class RunFolder:
         forced = {k.decoder for k, r in self.records.items() if r["code"] != code[k.decoder]}
         noted = {"code": dict(code), "forced": sorted(forced), **entries}
         study.write_study(self.path, noted)
-        if len(self.records) < len(prompts):  # nothing may take them for those of a finished run
+        if len(self.records) < len(prompts):  # nobody may take them for those of a finished run
             for name in (MERGED, "summary.csv"):
                 (self.path / name).unlink(missing_ok=True)
 
     def read(self, counts: Callable[[Record], bool]) -> None:
-        """Takes the records that count, the latest of each key."""
+        """Reads the records that count, the latest of each key."""
         for path in self._files():
             for record in read_records(path):
                 old = self.records.get(key_of(record))
                 if (old is None or record["started_at"] >= old["started_at"]) and counts(record):
-                    self.records[key_of(record)] = _light(record)
+                    self.records[key_of(record)] = _without_lists(record)
 
     def append(self, records: Sequence[Record]) -> None:
-        """Appends those records of one call that are not there yet. Their pictures (`picture`, a
+        """Appends the records of one call that are not recorded yet. Their pictures (`picture`, a
         PIL image) are written first: a record's picture always exists. Raises DiskFullError."""
         fresh = {key_of(r): r for r in records if key_of(r) not in self.records}
         for key, record in fresh.items():
@@ -166,17 +165,18 @@ class RunFolder:
         name = f"{records[0]['decoder']}.{records[0]['protocol']}"
         name += f".{self.shard}.jsonl" if self.shard else ".jsonl"
         append(self.path / "rows" / name, "".join(lines).encode())
-        self.records |= {key: _light(record) for key, record in fresh.items()}
+        self.records |= {key: _without_lists(record) for key, record in fresh.items()}
 
     def table(self, keys: Sequence[Key]) -> pa.Table:
-        """The records of these keys, in this order."""
-        at, tables, count = dict[Key, int](), list[pa.Table](), 0
+        """Reads the records of these keys, in this order."""
+        places, tables, count = dict[Key, int](), list[pa.Table](), 0
         for path in self._files():
-            counted = [r for r in read_records(path) if _light(r) == self.records.get(key_of(r))]
-            at |= {key_of(record): count + i for i, record in enumerate(counted)}
+            records, latest = read_records(path), self.records
+            counted = [r for r in records if _without_lists(r) == latest.get(key_of(r))]
+            places |= {key_of(record): count + i for i, record in enumerate(counted)}
             tables.append(pa.Table.from_pylist(counted, schema=SCHEMA))
             count += len(counted)
-        return pa.concat_tables(tables).take([at[key] for key in keys]).combine_chunks()
+        return pa.concat_tables(tables).take([places[key] for key in keys]).combine_chunks()
 
     def merge(self, keys: Sequence[Key]) -> pd.DataFrame:
         """Writes the records of these keys as records.parquet, and the captions of every folder of
@@ -190,9 +190,9 @@ class RunFolder:
         return sorted(self.path.glob("rows/*.jsonl"))
 
 
-def recorded(path: Path) -> RunFolder:
-    """The folder of a run with the records that count by its study.json; none of them where there
-    is no run. Nothing is locked or written."""
+def read_folder(path: Path) -> RunFolder:
+    """Reads a run's folder without locking it: the records that count by its study.json, none where
+    there is no run."""
     folder, identity = RunFolder(path), study.read_study(path)
     code, forced = identity.get("code", {}), identity.get("forced", [])
     folder.read(lambda r: r["code"] == code.get(r["decoder"]) or r["decoder"] in forced)
@@ -200,8 +200,8 @@ def recorded(path: Path) -> RunFolder:
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """The records of a file, but a half-written last one and damaged ones: a run decodes their
-    images again."""
+    """Yields the records of a file. Leaves out damaged ones and a half-written last one: a run
+    decodes their images again."""
     broken = 0
     for line in path.read_bytes().split(b"\n")[:-1]:
         try:
@@ -216,14 +216,13 @@ def read_records(path: Path) -> Iterator[Record]:
         log.warning("%s: %d damaged records are left out", path, broken)
 
 
-def _light(record: Record) -> Record:
-    """Without the lists, which take most of the memory."""
+def _without_lists(record: Record) -> Record:
+    """Drops lists, which take most of the memory, and NaN, which equals nothing."""
     return {name: value for name, value in record.items() if name not in LISTS and value == value}
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """Writes a table that is whole or absent, with checksums of its pages. Raises
-    DiskFullError."""
+    """Writes a table whole or not at all, with checksums of its pages. Raises DiskFullError."""
     write_atomically(
         path,
         lambda file: pq.write_table(table, file, compression="zstd", write_page_checksum=True),
@@ -232,7 +231,7 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 @contextmanager
 def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Iterator[RunFolder]:
-    """The folder, created or resumed, locked against a second run for as long as it is open.
+    """Creates or resumes a folder, locked against a second run for as long as it is open.
 
     identity: config, config_hash and machine; shard: the name of a shard, which shares the folder.
     Raises FolderError where the folder belongs to another schema version, configuration or machine,
@@ -241,7 +240,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
     identity = {"schema_version": SCHEMA_VERSION, **identity}
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
-    if path.exists() and _foreign(path):
+    if path.exists() and _holds_no_run(path):
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
             "run_dir= or empty it"
@@ -253,7 +252,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
             study.require_same(path, identity)
         else:  # a run that stopped before its first record binds nobody
             study.write_study(path, identity)
-        _sweep(path, shard)
+        _remove_leftovers(path, shard)
         try:
             yield RunFolder(path, shard)
         except BaseException:
@@ -262,7 +261,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
             raise
 
 
-def _sweep(path: Path, shard: str) -> None:
+def _remove_leftovers(path: Path, shard: str) -> None:
     """Removes what a killed run has left behind: half a record, before others are appended, and
     files that it had not yet renamed."""
     for file in path.glob(f"rows/*.{shard}.jsonl" if shard else "rows/*.jsonl"):
@@ -272,31 +271,30 @@ def _sweep(path: Path, shard: str) -> None:
         stray.unlink()
 
 
-def _foreign(path: Path) -> bool:
-    """Whether a folder holds anything but what may lie there before a run, and is no run's. By the
-    listing first: a shared file system may say for a minute that a file is not there which was
-    looked for too early. Then by a look: a shard may begin the folder at this moment."""
+def _holds_no_run(path: Path) -> bool:
+    """Whether a folder holds files but no run. Lists it first, as a shared file system may deny for
+    a minute a file that was looked for too early. Then looks again: a shard may be beginning it."""
     names = {child.name for child in path.iterdir()}
     others = any(n not in BEFORE and not n.startswith(".tmp-") for n in names)
     return others and study.STUDY not in names and not (path / study.STUDY).exists()
 
 
 def _lock(locks: ExitStack, path: Path, shard: str) -> None:
-    """A run locks the folder; shards share that lock, and each has one of its own. Raises
+    """Locks the folder for a run. Shards share that lock, and each has one of its own. Raises
     InUseError where another process has it."""
-    taken = f"another run is writing to {path}{'' if shard else ', or shards of it are'}; "
-    taken += "wait for it or choose another run_dir="
-    files = [(path / ".lock", fcntl.LOCK_SH if shard else fcntl.LOCK_EX, taken)]
+    message = f"another run is writing to {path}{'' if shard else ', or shards of it are'}; "
+    message += "wait for it or choose another run_dir="
+    files = [(path / ".lock", fcntl.LOCK_SH if shard else fcntl.LOCK_EX, message)]
     if shard:
-        taken = f"another process has shard {shard} of {path}; wait for it, or stop it"
-        files.append((path / SHARDS / f"{shard}.lock", fcntl.LOCK_EX, taken))
-    for name, kind, taken in files:
+        message = f"another process has shard {shard} of {path}; wait for it, or stop it"
+        files.append((path / SHARDS / f"{shard}.lock", fcntl.LOCK_EX, message))
+    for name, kind, message in files:
         name.parent.mkdir(exist_ok=True)
         file = locks.enter_context(name.open("a+"))  # NFS wants both ways
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InUseError(taken) from None
+            raise InUseError(message) from None
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
                 raise

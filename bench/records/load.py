@@ -1,8 +1,6 @@
-"""The one reader of runs: `load(run)` is what a run folder holds, checked, as a `RunData`; and what
-each of its tables must hold.
+"""Reads runs: `load(run)` checks what a run folder holds and returns it as a `RunData`.
 
-Whatever is wrong with a file is said once, as a FolderError with its name; whoever
-gets a table from here may use it as it is.
+A FolderError says what is wrong with which file. Callers need not check a table again.
 """
 
 from __future__ import annotations
@@ -44,37 +42,37 @@ RECORD_COLUMNS = tuple(name for name in columns.SCHEMA.names if name != "depth")
 
 
 def load(folder: Path) -> RunData:
-    """A finished run, and what there is of roofline.csv, fairness.csv, judged.json, machine.json
-    and clip_pairs.csv (runs that timed or scored nothing lack them). Raises FolderError on a
-    missing, unreadable, empty or incomplete file."""
+    """Reads a finished run, and what there is of roofline.csv, fairness.csv, judged.json,
+    machine.json and clip_pairs.csv (runs that timed or scored nothing lack them). Raises
+    FolderError on a missing, unreadable, empty or incomplete file."""
     records = read_rows(folder / columns.MERGED)
     require_file(folder / STUDY)
     path = folder / "summary.csv"
     summary = read_table(path, SUMMARY)
     if summary.empty:
         raise FolderError(f"{path} has no rows: nothing was measured yet; {REMEDY}")
-    floors = lines_of(folder / ROOFLINE, ROOFLINE_COLUMNS)
-    fair = lines_of(folder / FAIRNESS, Fairness.__dataclass_fields__)
-    return run_of(
+    floors = read_lines(folder / ROOFLINE, ROOFLINE_COLUMNS)
+    fair = read_lines(folder / FAIRNESS, Fairness.__dataclass_fields__)
+    return make_run(
         folder,
         records,
         summary,
-        clip_pairs=lines_of(folder / CLIP_PAIRS, CLIP_COLUMNS),
+        clip_pairs=read_lines(folder / CLIP_PAIRS, CLIP_COLUMNS),
         roofline={line["decoder"]: line for line in floors},
-        scores=scores_of(folder),
+        scores=read_scores(folder),
         fairness={line["decoder"]: Fairness(**line) for line in fair},
         machine=read_rates(folder / MACHINE),
     )
 
 
-def run_of(
+def make_run(
     folder: Path,
     records: pd.DataFrame,
     summary: pd.DataFrame,
     clip_pairs: Sequence[dict[str, Any]] = (),
     **tables: Any,
 ) -> RunData:
-    """A run of these rows and this summary. tables: as `RunData` has them."""
+    """Builds the `RunData` of these rows and this summary. tables: its other fields."""
     summary = paired.with_differences(summary, pd.DataFrame(clip_pairs, columns=CLIP_COLUMNS))
     study = read_study(folder)
     config = study.get("config", {})
@@ -84,14 +82,14 @@ def run_of(
     for decoder in records["decoder"].unique():
         rows |= paired.rows_by_line(decoder, records)
     none = records.iloc[:0]
-    entries = [_entry(line, rows.get(line["decoder"], none)) for line in plain(summary)]
+    entries = [_entry(line, rows.get(line["decoder"], none)) for line in to_dicts(summary)]
     sections = _sections(entries, baselines, margin)
     name = as_text(summary["study"].iloc[0]) or folder.name
     return RunData(folder, name, sections, records, study, **tables)
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """The rows of records.parquet, each column of its type. Raises FolderError."""
+    """Reads records.parquet, each column cast to its type. Raises FolderError."""
     require_file(path)
     try:
         table = pq.read_table(path, page_checksum_verification=True)
@@ -114,9 +112,9 @@ def read_rows(path: Path) -> pd.DataFrame:
     return rows
 
 
-def scores_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Decoder -> its scores (`bench.judge.scorers.Scores`), those of every image too; {} where none
-    were made. Raises FolderError."""
+def read_scores(folder: Path) -> dict[str, dict[str, Any]]:
+    """Reads judged.json: decoder -> its `bench.judge.scorers.Scores`, with those of every image; {}
+    where none were made. Raises FolderError."""
     path = folder / JUDGED
     if not path.is_file():
         return {}
@@ -130,7 +128,7 @@ def scores_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
-    """records: of the row's decoder under its seed."""
+    """Makes the entry of a summary row. records: of its decoder under its seed."""
     name = as_text(row["decoder"])
     errors = records[records["status"] == "failed"]["error"].to_list()
     role = Role.RESEED if paired.is_reseed(name) else Role.DECODER
@@ -138,7 +136,7 @@ def _entry(row: dict[str, Any], records: pd.DataFrame) -> Entry:
 
 
 def _sections(entries: list[Entry], baselines: set[str], margin: float) -> list[Section]:
-    """Groups by SECTION_KEYS, in order of first appearance. baselines: by study.json."""
+    """Groups entries by SECTION_KEYS, in order of first appearance. baselines: by study.json."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
         groups.setdefault(tuple(as_text(entry.row[key]) for key in SECTION_KEYS), []).append(entry)
@@ -160,19 +158,19 @@ def _section(entries: list[Entry], baselines: set[str], margin: float) -> Sectio
     return Section(title, entries, fid, clip, margin)
 
 
-def lines_of(path: Path, names: Collection[str]) -> list[dict[str, Any]]:
-    """The rows of a table with these columns; [] where there is no such file."""
-    return plain(read_table(path, names)[[*names]]) if path.is_file() else []
+def read_lines(path: Path, names: Collection[str]) -> list[dict[str, Any]]:
+    """Reads a table with these columns, a dict per row; [] where there is no such file."""
+    return to_dicts(read_table(path, names)[[*names]]) if path.is_file() else []
 
 
-def plain(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table."""
+def to_dicts(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Turns a table into a dict per row."""
     return [{str(k): v for k, v in line.items()} for line in table.to_dict("records")]
 
 
 def read_table(path: Path, names: Collection[str]) -> pd.DataFrame:
-    """A table of a run: texts, and numbers, NaN in empty cells. Raises FolderError: missing,
-    unreadable, without one of these columns, with text in a column of numbers."""
+    """Reads texts and numbers, NaN in empty cells. Raises FolderError where the file is missing or
+    unreadable, lacks one of these columns, or has text in a column of numbers."""
     require_file(path)
     numbers = [name for name in names if name not in TEXTS]
     try:

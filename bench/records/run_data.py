@@ -56,18 +56,17 @@ class Entry:
 
     @property
     def failed(self) -> bool:
-        """True when the entry has no figures to show."""
+        """Whether the entry has no figures to show."""
         return str(self.row["status"]).startswith("fail")
 
     @property
     def exact(self) -> bool:
-        """True where the gate found its output to have the target's own distribution."""
+        """Whether the gate found its output to have the target's own distribution."""
         return self.text("exactness").startswith("exact")
 
     @property
     def word(self) -> str:
-        """The verdict without what the gate's small models showed; with how far it could only
-        sample."""
+        """The verdict without its details in brackets; "exact as far as sampled" keeps them."""
         text = self.text("exactness")
         return text if text.startswith("exact as far") else text.partition(" (")[0]
 
@@ -122,7 +121,7 @@ class Section:
         return [entry for entry in self.entries if entry.role is Role.RESEED]
 
     def _seeds(self, column: str) -> list[float]:
-        """The baseline's figure, and behind it those under other seeds; [] without one."""
+        """The baseline's figure, then those under other seeds; [] without a baseline."""
         runs = [] if self.baseline is None else [self.baseline, *self.reseeds]
         return [run.number(column) for run in runs]
 
@@ -140,7 +139,7 @@ class Section:
         return reseed_range(figures)
 
     def speed_is_noise(self, entry: Entry) -> bool:
-        """The interval of the speed-up includes 1: faster and slower are both possible."""
+        """Whether the interval of the speed-up includes 1: faster and slower are both possible."""
         return entry.role is Role.DECODER and entry.interval("speedup").contains(1)
 
     def differs_by_chance(self, column: str, level: float) -> float:
@@ -168,9 +167,9 @@ class Section:
 
 @dataclass(frozen=True)
 class RunData:
-    """A run as `bench.records.load` reads it. identity: study.json; roofline: a decoder's
-    line; scores: its `bench.judge.scorers.Scores`; fairness: its verdict; machine: None where its
-    rates were not measured."""
+    """A run as `bench.records.load` reads it. identity: study.json; roofline, scores
+    (`bench.judge.scorers.Scores`), fairness: by decoder; machine: None where its rates were not
+    measured."""
 
     folder: Path
     study: str
@@ -184,8 +183,8 @@ class RunData:
 
     @property
     def marks(self) -> list[tuple[str, str]]:
-        """(mark, reason) of speed-ups that are unfair or were not measured, each once: footnote n
-        is the n-th."""
+        """Lists (mark, reason) of unfair or unmeasured speed-ups, each once: footnote n is the
+        n-th."""
         marks = filter(None, map(self._mark, self.entries))
         return list(dict.fromkeys(sorted(marks, key=lambda mark: mark[0] == UNMEASURED)))
 
@@ -206,14 +205,13 @@ class RunData:
         return entry.name in self.fairness and self.fairness[entry.name].verdict == UNMEASURED
 
     def eager(self, entry: Entry) -> str:
-        """The mark of an entry of which a piece was not compiled where others' are; "" for
-        others."""
+        """Marks an entry of which a piece was not compiled where others' are; "" for others."""
         fair = self.fairness.get(entry.name)
         return "eager" if fair is not None and fair.mixed else ""
 
     def decoders_by_reason(self, verdict: str) -> dict[str, list[str]]:
-        """Reason -> decoders with a speed-up of whose baseline this was said, in the order of the
-        tables."""
+        """Groups timed decoders by the reason for this verdict on their baseline, in the order of
+        the tables."""
         timed = [e.name for e in self.entries if not math.isnan(e.number("speedup"))]
         reasons: dict[str, list[str]] = {}
         for one in (self.fairness[name] for name in timed if name in self.fairness):
@@ -231,14 +229,14 @@ class RunData:
 
 
 def forward_part(line: dict[str, Any]) -> str:
-    """Whether a line's target forward is an AR step ("ar") or one over a draft ("forward")."""
+    """Names the target forward of a line: "ar" for an AR step, "forward" for one over a draft."""
     return "forward" if line["codes"] > 1 or line["forward_ms"] > 0 else "ar"
 
 
-def missing(value: Any) -> bool:
-    """An empty cell: None, NaN or an empty string."""
+def is_missing(value: Any) -> bool:
+    """Whether a cell is empty: None, NaN or an empty string."""
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def as_text(value: Any) -> str:
-    return "" if missing(value) else str(value)
+    return "" if is_missing(value) else str(value)

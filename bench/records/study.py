@@ -43,7 +43,7 @@ def read_study(folder: Path) -> dict[str, Any]:
 
 
 def write_study(folder: Path, entries: Mapping[str, Any]) -> None:
-    """Makes entries of study.json. Shards of a run make the same."""
+    """Adds entries to study.json. Shards of a run write the same ones."""
     study = read_study(folder) | dict(entries)
     write_text(folder / STUDY, json.dumps(study, indent=1, sort_keys=True))
 
@@ -61,17 +61,17 @@ def require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
             f"{folder} holds rows of schema version {study.get('schema_version')}, this code "
             f"writes {SCHEMA_VERSION}. {advice(folder)}"
         )
-    there, here = study.get("config", {}), wanted["config"]
+    stored, config = study.get("config", {}), wanted["config"]
     if study.get("config_hash") != wanted["config_hash"]:
-        if there.get("name", here.get("name")) != here.get("name"):
+        if stored.get("name", config.get("name")) != config.get("name"):
             raise FolderError(
-                f"{folder} holds the study {there['name']}, asked for is {here.get('name')}; add "
-                f"study={there['name']} (and the other words of that run) to go on with it. "
+                f"{folder} holds the study {stored['name']}, asked for is {config.get('name')}; "
+                f"add study={stored['name']} (and the other words of that run) to go on with it. "
                 f"{advice(folder)}"
             )
         raise FolderError(
-            f"{folder} holds another configuration: {differences(there, here)}. {advice(folder)}, "
-            "or ask for the settings that are there to go on with it"
+            f"{folder} holds another configuration: {differences(stored, config)}. "
+            f"{advice(folder)}, or ask for the settings that are there to go on with it"
         )
     if "machine" in wanted and study.get("machine") != wanted["machine"]:
         shown = differences(study.get("machine", {}), wanted["machine"], ("there", "here"))
@@ -82,7 +82,7 @@ def require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
 
 
 def advice(folder: Path) -> str:
-    """What to do about a folder that is of something else."""
+    """Says what to do about a folder of something else."""
     return (
         "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
         f"results/runs/<name>), or delete {folder}"
@@ -90,16 +90,16 @@ def advice(folder: Path) -> str:
 
 
 def differences(
-    there: Mapping[str, Any],
+    stored: Mapping[str, Any],
     wanted: Mapping[str, Any],
     sides: tuple[str, str] = ("in the folder", "asked for"),
 ) -> str:
-    """`latency.prompts: 54 in the folder, 20 asked for; ...`, at most `MOST` of them with a count
-    of the rest; "" where nothing differs. sides: what the two are called.
+    """Says `latency.prompts: 54 in the folder, 20 asked for; ...`: at most `MOST` differences and a
+    count of the rest, "" where nothing differs. sides: what the two are called.
 
     Both are plain containers: two `StudyConfig.measured()`, or any other two mappings.
     """
-    old, new = dict(there), json.loads(json.dumps(wanted))
+    old, new = dict(stored), json.loads(json.dumps(wanted))
     for group in GROUPS:
         names = [side.get(group, {}).get("name") for side in (old, new)]
         if names[0] != names[1]:
@@ -115,7 +115,7 @@ def differences(
 
 
 def _settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a configuration as one level; of its decoders those that the other has."""
+    """Flattens a configuration; of its decoders it takes those that the other has too."""
     entries = {entry["name"]: entry for entry in config.get("decoders") or []}
     settings = {**_flat(config), "decoders": [*entries]}
     for name in [entry["name"] for entry in other.get("decoders") or []]:
@@ -126,7 +126,7 @@ def _settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, 
 
 
 def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested mappings as one level of dotted names; `target` and `kwargs` of what is imported are
+    """Flattens nested mappings into dotted names; `target` and `kwargs` of what is imported are
     `_target_` and its keywords, as in YAML."""
     out: dict[str, Any] = {}
     if value.keys() >= {"target", "kwargs"}:
@@ -141,7 +141,7 @@ def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def _value(value: Any) -> str:
-    """The value as YAML writes it."""
+    """Writes a value as YAML does, a long one cut off."""
     if value is None:
         return "not set"
     text = value if isinstance(value, str) and value else json.dumps(value)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.data.errors import shown
+from bench.data.errors import escape_hidden
 
 if TYPE_CHECKING:
     from metrics.stats import Interval
@@ -88,7 +88,7 @@ def percent(value: float, digits: int = 1) -> str:
 def terminal(table: Table) -> str:
     """Plain text, left-aligned."""
     escaped = (
-        [shown(cell).replace("\n", "\\n").replace("\t", "\\t") for cell in row.cells]
+        [escape_hidden(cell).replace("\n", "\\n").replace("\t", "\\t") for cell in row.cells]
         for row in table.rows
     )
     grid = [table.headings, *escaped]

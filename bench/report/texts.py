@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from bench.data.errors import shown
+from bench.data.errors import escape_hidden
 from bench.report.notes import fairness
 from bench.report.summarise import Report
 from bench.report.table import ABSENT, NOISE, Table
@@ -86,7 +86,7 @@ def latex(report: Report) -> str:
 def escaped(text: str) -> str:
     """For Markdown: without what would end a cell or start markup, a link or a picture, on one
     line."""
-    return " ".join(MARKUP.sub(lambda match: "\\" + match[0], shown(text)).split())
+    return " ".join(MARKUP.sub(lambda match: "\\" + match[0], escape_hidden(text)).split())
 
 
 def tex(text: str) -> str:
@@ -97,4 +97,4 @@ def tex(text: str) -> str:
         NOISE: r"$\approx$", "±": r"$\pm$", ABSENT: "--", "τ": r"$\tau$", "<": r"$<$", ">": r"$>$",
         "≤": r"$\le$", "†": r"\dag{}",
     }  # fmt: skip
-    return "".join(escapes.get(char, char) for char in " ".join(shown(text).split()))
+    return "".join(escapes.get(char, char) for char in " ".join(escape_hidden(text).split()))

@@ -24,7 +24,7 @@ from torch import nn
 
 import decoders
 from bench.config.schema import DecoderVariant, StudyConfig, digest
-from bench.data.errors import BenchError, Failure, attempt, describe_error, shown
+from bench.data.errors import BenchError, Failure, attempt, describe_error, escape_hidden
 from bench.data.files import WEIGHTS
 from bench.judge.code_differences import compiled_difference
 from decoders.api import Decoder, DecoderError, ImageModel
@@ -48,8 +48,8 @@ class SharedStateError(BenchError):
 
 
 def load_model(config: StudyConfig, device: torch.device, timed: Container[int] = ()) -> ImageModel:
-    """The image model of a study on its device. timed: sizes of batches that are timed; the CPU
-    compiles what its kernel has no call for."""
+    """Loads the image model of a study on its device. timed: sizes of batches that are timed; the
+    CPU compiles what its kernel has no call for."""
     loaded: ImageModel = config.model.load(device=str(device), dtype=config.backend.dtype)
     config.model.require(isinstance(loaded, ImageModel), loaded, "an ImageModel")
     mode = "cpu" if config.backend.layers == "native" else config.backend.execution
@@ -58,7 +58,7 @@ def load_model(config: StudyConfig, device: torch.device, timed: Container[int] 
 
 
 def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
-    """The decoder, or what building it raised: a plug-in's file that cannot be imported too.
+    """Builds a decoder, or returns what that raised, also where a plug-in cannot be imported.
     Another DecoderError (a setting that cannot be) passes, with the decoder's name."""
     try:
         return attempt(
@@ -93,12 +93,12 @@ class Decoders:
         self.digests = {v.name: digest_of(v, model, weights, places) for v in variants}
 
     def _labels(self, variant: DecoderVariant) -> dict[str, str]:
-        """In the words of the built parts, where those can be had."""
+        """Describes a decoder in the words of its built parts, where those can be had."""
         built, spec = self.built[variant.name], variant.entry.spec
         decoder = None if isinstance(built, Failure) else built
         words = attempt(lambda: spec.labels(decoder))
         texts = spec.labels(None) if isinstance(words, Failure) else words
-        return {name: shown(text) for name, text in texts.items()}
+        return {name: escape_hidden(text) for name, text in texts.items()}
 
     def require_unchanged(self, variant: DecoderVariant) -> None:
         """Raises SharedStateError where a plug-in of the decoder has changed what all share."""
@@ -115,9 +115,9 @@ class Decoders:
                 "copy of the model"
             )
 
-    def require_uncompiled_codes(self, variant: DecoderVariant, prompt: str, seed: int) -> None:
-        """A compiled decoder whose codes are others than those of the same pieces without a
-        compiler, beyond rounding, cannot be run: a table of it would compare what nobody wrote."""
+    def check_compiled_codes(self, variant: DecoderVariant, prompt: str, seed: int) -> None:
+        """Fails a compiled decoder whose codes differ, beyond rounding, from those of the same
+        pieces without a compiler: a table of it would compare what nobody wrote."""
         fast, how = self.built[variant.name], self.model.execution.uncompiled()
         models = self.model, dataclasses.replace(self.model, execution=how)
         plain = how and build(models[1], variant)
@@ -128,8 +128,8 @@ class Decoders:
             self.built[variant.name] = Failure(DIFFER.format(difference))
 
     def release(self, shapes: Collection[tuple[str, int]] = ()) -> bool:
-        """Drops what executions keep for calls of other shapes (`Job.shape`) than these: a recorded
-        step keeps its caches. They make it again where it is needed. Whether there was any."""
+        """Drops what executions keep for calls of other shapes (`Job.shape`) than these, and make
+        again where needed: a recorded step keeps its caches. Returns whether there was any."""
         dropped = [
             release(decoder, {size for owner, size in shapes if owner == name})
             for name, decoder in self.built.items()
@@ -148,14 +148,14 @@ def freeze_heap() -> None:
 
 
 def plug_ins(spec: DecoderSpec) -> list[str]:
-    """The parts that are not the project's own."""
+    """Lists the parts that are not the project's own."""
     return [part.target for part in spec.parts if not part.target.startswith("decoders.")]
 
 
 @torch.inference_mode()
 def shared_state(model: ImageModel) -> dict[str, Any]:
-    """torch's defaults, and the sum of the bytes of each weight and buffer of the model's modules,
-    by name."""
+    """Returns torch's defaults, and by name the sum of the bytes of each weight and buffer of the
+    model's modules."""
     state: dict[str, Any] = {DTYPE: torch.get_default_dtype(), DEVICE: torch.get_default_device()}
     for part in ("target", "text", "tokenizer"):
         owner = getattr(model, part)
@@ -177,7 +177,7 @@ def digest_of(
     weights: Mapping[str, str],
     places: Mapping[str, Any],
 ) -> str:
-    """The 12 hex digits that a resumed run compares: a digest of decoders/, of the files of its
+    """Returns the 12 hex digits that a resumed run compares: a digest of decoders/, of the files of
     plug-ins, of the model's weights, and of those that its settings name.
 
     weights, places: `weights_sha256` and `drafters` of the model before any decoder was built.
@@ -191,20 +191,20 @@ def digest_of(
         place = places.get(word, word) if isinstance(word, str) else None
         if isinstance(place, str):
             loaded = model.weights_sha256.items()
-            mine = {k: v for k, v in loaded if place in (k, k.rpartition("/")[0])}
-            named |= mine or {str(path): sha256_of(path) for path in _weight_files(Path(place))}
+            matching = {k: v for k, v in loaded if place in (k, k.rpartition("/")[0])}
+            named |= matching or {str(path): sha256_of(path) for path in _weight_files(Path(place))}
     return digest([project_digest(), hashes, named])[:12]
 
 
 @cache
 def project_digest() -> str:
-    """The digest of the code in decoders/."""
+    """Returns the digest of the code in decoders/."""
     folder = Path(decoders.__file__).parent
     files = sorted(p for p in folder.rglob("*") if p.suffix in CODE and "weights" not in p.parts)
     return digest([sha256_of(path) for path in files])
 
 
 def _weight_files(place: Path) -> list[Path]:
-    """A file of weights, or those in a folder; none where there is no such place."""
+    """Lists a file of weights, or those in a folder; none where there is no such place."""
     inside = sorted(place.iterdir()) if place.is_dir() else [place]
     return [path for path in inside if path.suffix in WEIGHTS and path.is_file()]

@@ -1,5 +1,5 @@
-"""After the records: exactness gate, roofline, fairness, quality figures, summary.csv. And of a run
-that was interrupted: how far it came, and a table of what is there.
+"""Finishes a run after its records: exactness gate, roofline, fairness, quality figures,
+summary.csv. Says of an interrupted run how far it came, and summarises what is there.
 
 `python -m bench report` on an unfinished run summarises its records so far, without verdicts,
 quality figures and floors other than AR's, which come after the last record. The report says in its
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from bench.config.schema import DecoderVariant, StudyConfig
-from bench.console import progress, terminable
+from bench.console import interrupt_on_sigterm, progress
 from bench.data.errors import Failure, Interrupted, attempt
 from bench.judge.fairness import FAIRNESS, ROOFLINE, judge, roofline
 from bench.judge.paired import baselines_of
 from bench.judge.scorers import Scorer
-from bench.records.folder import recorded
-from bench.records.load import run_of
+from bench.records.folder import read_folder
+from bench.records.load import make_run
 from bench.records.run_data import RunData
 from bench.run.runner import RunResult
 from bench.run.summary import make_summary, write_csv
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 PARTIAL = "partial"
 
 
-def scorer_of(config: StudyConfig) -> Scorer | None:
-    """The study's scorer, made before the run: missing metric weights then stop it at the start.
+def make_scorer(config: StudyConfig) -> Scorer | None:
+    """Makes the study's scorer, before the run: missing metric weights then stop it at the start.
 
     Raises MetricError, ConfigError.
     """
@@ -60,7 +60,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     judged: list[GateReport] = []
     if config.gate:
         captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
-        judged = verdicts(result.model, every, lambda: captions)
+        judged = run_gate(result.model, every, lambda: captions)
     write_csv(path / "exactness.csv", pd.DataFrame([report.line for report in judged]))
     exactness = {report.decoder: report.text for report in judged}
     scorer = scorer if result.model.draws else None
@@ -69,21 +69,21 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     return summary.table
 
 
-def verdicts(
+def run_gate(
     model: ImageModel, every: Sequence[DecoderVariant], captions: Callable[[], Sequence[str]]
 ) -> list[GateReport]:
-    """The gate's verdict on every decoder; one it cannot judge is "not checked", with the error.
+    """Runs the gate on every decoder; one it cannot judge is "not checked", with the error.
     captions: prompts of the model, for greedy codes of a target that is not built in."""
     judged = []
     with progress(len(every), "exactness", unit="decoder") as bar:
         for variant in every:
             bar.set_postfix_str(variant.name)
-            judged.append(_verdict(variant, model, captions))
+            judged.append(_run_gate_on(variant, model, captions))
             bar.update()
     return judged
 
 
-def _verdict(
+def _run_gate_on(
     variant: DecoderVariant, model: ImageModel, captions: Callable[[], Sequence[str]]
 ) -> GateReport:
     from bench.judge.code_differences import greedy_difference
@@ -109,14 +109,14 @@ def _verdict(
 
 
 @contextmanager
-def interruptible(config: StudyConfig, words: Sequence[str]) -> Iterator[None]:
-    """Around a run: Ctrl-C and SIGTERM raise Interrupted, which says how far it came and how to go
-    on. words: the study's, from the command line."""
+def explain_interrupts(config: StudyConfig, words: Sequence[str]) -> Iterator[None]:
+    """Turns Ctrl-C and SIGTERM into Interrupted, which says how far the run came and how to go on.
+    words: the study's, from the command line."""
     try:
-        with terminable():
+        with interrupt_on_sigterm():
             yield
     except KeyboardInterrupt as stop:
-        folder = recorded(Path(config.run_dir))
+        folder = read_folder(Path(config.run_dir))
         if not folder.records:
             raise Interrupted(
                 "interrupted before the first image was recorded; the same command starts again"
@@ -129,24 +129,24 @@ def interruptible(config: StudyConfig, words: Sequence[str]) -> Iterator[None]:
         ) from stop
 
 
-def unfinished(config: StudyConfig) -> RunData | None:
-    """The records of an unfinished run, summarised; None for a finished one and where there are no
-    records. Nothing is written."""
-    folder = recorded(Path(config.run_dir))
+def read_unfinished(config: StudyConfig) -> RunData | None:
+    """Summarises the records of an unfinished run and writes nothing; None for a finished one and
+    where there are no records."""
+    folder = read_folder(Path(config.run_dir))
     if not folder.records or (folder.path / "summary.csv").exists():
         return None
     rows = folder.table(sorted(folder.records)).to_pandas()
     every = _variants(config, rows)
     table = make_summary(folder.path, rows, every, scorer=None, exactness={}).table
     table = table.assign(status=table.status.replace("ok", PARTIAL))
-    run = run_of(folder.path, rows, table)
+    run = make_run(folder.path, rows, table)
     waiting = [e.name for e in config.decoders if e.name not in {v.name for v in every}]
     none_yet = f"; none yet of {', '.join(waiting)}" if waiting else ""
     return replace(run, study=f"{run.study} ({PARTIAL}: {folder.progress}{none_yet})")
 
 
 def _variants(config: StudyConfig, rows: pd.DataFrame) -> list[DecoderVariant]:
-    """The decoders that have rows, in the study's order; temperature and guidance as recorded."""
+    """Lists the decoders with rows, in the study's order; temperature and guidance as recorded."""
     first = rows[rows.protocol != "reseed"].drop_duplicates("decoder").set_index("decoder")
     return [
         DecoderVariant(e, Sampling(float(first.temperature[e.name]), float(first.cfg[e.name])))

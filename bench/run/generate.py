@@ -1,4 +1,4 @@
-"""A job is decoded by one call, timed and checked, and becomes a record for each of its images.
+"""Decodes a job by one call, timed and checked, and makes a record of each of its images.
 
 Why the checks: a plug-in that returns a code outside the codebook, a trace of another shape or a
 NaN image must become a failed record that says so, not a figure in a table.
@@ -99,29 +99,29 @@ def generate(
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with meter.time("vq"):
-            pixels = decoded(model, codes) if draw and model.draws else None  # [B, 3, H, W]
-        images = None if pixels is None else quantised(pixels)
+            pixels = decode_pixels(model, codes) if draw and model.draws else None  # [B, 3, H, W]
+        images = None if pixels is None else quantise(pixels)
     return generation, images
 
 
 # ---- what a decoder returned: pictures, checks, records -----------------------------------------
 
 
-def decoded(model: ImageModel, codes: Tensor) -> Tensor:
-    """codes [B, L] -> pixels [B, 3, H, W], image by image: in another batch sums run in
+def decode_pixels(model: ImageModel, codes: Tensor) -> Tensor:
+    """Decodes codes [B, L] to pixels [B, 3, H, W], image by image: in another batch sums run in
     another order, which rounds some pixels differently."""
     return torch.cat([model.tokenizer.decode(row) for row in codes.split(1)])
 
 
-def quantised(pixels: Tensor) -> Tensor:
-    """[B, 3, H, W] in [0, 1] -> uint8 on the CPU. Raises NumericalError."""
+def quantise(pixels: Tensor) -> Tensor:
+    """Rounds [B, 3, H, W] in [0, 1] to uint8 on the CPU. Raises NumericalError."""
     if not bool(torch.isfinite(pixels).all()):
         raise NumericalError("the tokenizer decoded NaN or infinite pixels")
     return (pixels.float().clamp(0, 1) * 255).round().to(torch.uint8).cpu()
 
 
 def picture_of(image: Tensor) -> Image.Image:
-    """[3, H, W] uint8 as a picture."""
+    """Makes a picture of [3, H, W] uint8."""
     return Image.fromarray(image.permute(1, 2, 0).numpy())  # [H, W, 3]
 
 
@@ -134,9 +134,9 @@ def check(generation: Generation, batch: int, model: ImageModel) -> None:
     length, vocab = model.target.length, model.target.vocab_size
     codes, trace = generation.codes, generation.trace
     _require("codes", codes, (batch, length), vocab - 1)
-    most = {"kind": len(CodeKind) - 1, "step": 2**31 - 1, "depth": 255}
+    largest = {"kind": len(CodeKind) - 1, "step": 2**31 - 1, "depth": 255}
     for name in ("kind", "step", "depth", "tv_shift", "bound"):
-        _require(f"trace.{name}", getattr(trace, name), (batch, length), most.get(name))
+        _require(f"trace.{name}", getattr(trace, name), (batch, length), largest.get(name))
     for name in ("target_calls", "drafter_calls"):
         _require(f"trace.{name}", getattr(trace, name), (batch,), 2**31 - 1)
     if trace.accepted.dim() != 2 or trace.accepted.shape[0] != batch:
@@ -145,27 +145,27 @@ def check(generation: Generation, batch: int, model: ImageModel) -> None:
         )
 
 
-def _require(name: str, values: Tensor, shape: tuple[int, ...], most: int | None) -> None:
-    """Raises DecoderError unless `values` has the shape and holds whole numbers in 0..most; where
-    `most` is None, floating numbers without NaN."""
+def _require(name: str, values: Tensor, shape: tuple[int, ...], largest: int | None) -> None:
+    """Raises DecoderError unless `values` has the shape and holds whole numbers in 0..largest;
+    where that is None, floating numbers without NaN."""
     if tuple(values.shape) != shape:
         raise DecoderError(f"{name} must be {list(shape)}, found {list(values.shape)}")
-    if values.is_floating_point() != (most is None):
-        kind = "floating numbers" if most is None else "whole numbers"
+    if values.is_floating_point() != (largest is None):
+        kind = "floating numbers" if largest is None else "whole numbers"
         raise DecoderError(f"{name} must hold {kind}, found {values.dtype}")
-    if most is None:
+    if largest is None:
         if bool(values.isnan().any()):
             raise NumericalError(f"{name} holds NaN")
         return
     low, high = int(values.min()), int(values.max())
-    if low < 0 or high > most:
-        raise DecoderError(f"{name} must lie in 0..{most}, found {low}..{high}")
+    if low < 0 or high > largest:
+        raise DecoderError(f"{name} must lie in 0..{largest}, found {low}..{high}")
 
 
 def to_records(
     generation: Generation, meter: Meter, timed: bool, rule: AcceptRule | None
 ) -> list[dict[str, Any]]:
-    """The measured columns of the record of each image of a call.
+    """Makes the measured columns of the record of each image of a call.
 
     meter: has measured the call; timed: whether times of phases are recorded; else only
     seconds_batch says how long the call took. Raises MetricError where the trace contradicts
@@ -176,17 +176,17 @@ def to_records(
     unknown = math.nan if "step" in trace.seconds else 0.0
     seconds = {"prefill": 0.0, **dict.fromkeys(("draft", "forward", "accept"), unknown)}
     seconds |= {name: trace.seconds[name] for name in seconds if name in trace.seconds}
-    alone = {f"seconds_{name}": value for name, value in (seconds | meter.seconds).items()}
-    alone |= {f"cpu_{name}": getattr(load, name) for name in ("own", "others", "steal")}
-    alone |= {"disturbed": load.disturbed, "idle": trace.idle}
-    at_nodes = output(rule, trace.pairs, len(generation.codes))
+    timings = {f"seconds_{name}": value for name, value in (seconds | meter.seconds).items()}
+    timings |= {f"cpu_{name}": getattr(load, name) for name in ("own", "others", "steal")}
+    timings |= {"disturbed": load.disturbed, "idle": trace.idle}
+    tvs = tv_of_pairs(rule, trace.pairs, len(generation.codes))
     rows = []
     for b, accepted in enumerate(from_trace(trace)):
         steps = trace.accepted[b]  # [S]
         row = {
             **empty_measures(),
-            **(alone if timed else {}),
-            **at_nodes[b],
+            **(timings if timed else {}),
+            **tvs[b],
             "started_at": meter.started,
             "seconds_batch": meter.seconds["total"],
             "mal": accepted.mal,
@@ -207,11 +207,11 @@ def to_records(
     return rows
 
 
-def output(
+def tv_of_pairs(
     rule: AcceptRule | None, pairs: VerifiedPairs | None, batch: int
 ) -> list[dict[str, list[float]]]:
-    """True output TV and its two bounds at recorded pairs, of each image of a batch; empty where
-    there are none."""
+    """Computes output TV and its two bounds at recorded pairs, of each image of a batch; empty
+    where there are none."""
     names = "tv_output", "tv_declared_bound", "tv_output_bound"
     rows: list[dict[str, list[float]]] = [{name: [] for name in names} for _ in range(batch)]
     if rule is None or pairs is None:

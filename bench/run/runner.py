@@ -56,7 +56,7 @@ def run_study(config: StudyConfig) -> RunResult:
     Raises, before work starts where possible: ConfigError, PromptError, FolderError, DecoderError
     (a model or decoder that cannot be built, a prompt that the model cannot read), DiskFullError.
     """
-    with opened(config) as runner:
+    with open_run(config) as runner:
         jobs = all_jobs(config, runner.variants)
         runner.run(parts(jobs, config.latency.block_count), config.name)
         rows = runner.folder.merge([key for job in jobs for key in job.keys])
@@ -64,8 +64,8 @@ def run_study(config: StudyConfig) -> RunResult:
 
 
 @contextmanager
-def opened(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
-    """A run before its first image: its folder open, the model loaded, every decoder built.
+def open_run(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
+    """Prepares a run for its first image: opens its folder, loads the model, builds every decoder.
     shard: the name of one."""
     device = prepare(config.backend)
     origin = provenance(device)
@@ -109,7 +109,7 @@ class Runner:
         self.current, self.gave_up = "", False
 
     def _columns(self, variant: DecoderVariant, origin: Provenance) -> Record:
-        """The columns that all records of a decoder share."""
+        """Returns the columns that all records of a decoder share."""
         config = self.config
         return {
             "schema_version": SCHEMA_VERSION,
@@ -130,15 +130,15 @@ class Runner:
     def run(self, parts: Sequence[Sequence[Job]], name: str) -> None:
         """Runs the jobs that are not recorded yet, in order. name: what the terminal shows."""
         self.resume([job for part in parts for job in part])
-        have = self.folder.records
-        todo = [[job for job in part if not all(key in have for key in job.keys)] for part in parts]
-        total, left = (sum(len(job.indices) for p in some for job in p) for some in (parts, todo))
-        if not left:
+        done = self.folder.records
+        todo = [[job for job in part if not all(key in done for key in job.keys)] for part in parts]
+        total, count = (sum(len(job.indices) for p in some for job in p) for some in (parts, todo))
+        if not count:
             return
         self.jobs_left.update(job.shape for part in todo for job in part)
         freeze_heap()
         try:
-            with progress(total, name, total - left) as bar:
+            with progress(total, name, total - count) as bar:
                 for part in filter(None, todo):
                     self.run_part(part, bar)
         except DeviceLostError as error:
@@ -147,7 +147,7 @@ class Runner:
             gc.unfreeze()
 
     def resume(self, jobs: Sequence[Job]) -> None:
-        """Takes the records of these jobs that count."""
+        """Reads the records of these jobs that count."""
         config = self.config
         prompts = {key: self.prompts[key.prompt_index].text for job in jobs for key in job.keys}
         total = sum(len(job.indices) for job in all_jobs(config, self.variants))
@@ -187,7 +187,7 @@ class Runner:
         if isinstance(records, Failure):
             self._fail(job, records.error)
         else:
-            if job.timed and self.time_again(records[0]):
+            if job.timed and self.wait_to_time_again(records[0]):
                 again = self.decode(job)
                 records = records if isinstance(again, Failure) else again
             self.append(job, records)
@@ -196,8 +196,8 @@ class Runner:
             self.decoders.release(+self.jobs_left)
 
     def decode(self, job: Job) -> list[Record] | Failure:
-        """What the records of a job hold of its call, or what the decoder raised. Raises
-        SharedStateError where it has changed what all share, and DeviceLostError."""
+        """Decodes a job; returns what its records hold of the call, or what the decoder raised.
+        Raises SharedStateError where it has changed what all share, and DeviceLostError."""
         self.current = job.variant.name
         decoder = self.decoders.built[self.current]
         if isinstance(decoder, Failure):
@@ -231,10 +231,9 @@ class Runner:
             )
         self.folder.append(records)
 
-    def time_again(self, record: Record) -> bool:
-        """Whether an image that was just timed is to be timed again: it was disturbed, and now the
-        machine is quiet, which is waited for. After a wait in vain no image waits, until one is not
-        disturbed."""
+    def wait_to_time_again(self, record: Record) -> bool:
+        """Waits for a quiet machine where others disturbed the image just timed; returns whether to
+        time it again. After a wait in vain no image waits, until one is not disturbed."""
         latency = self.config.latency
         if not record["disturbed"]:
             self.gave_up = False
@@ -261,8 +260,8 @@ class Runner:
         goes on without it. Raises DeviceLostError."""
         name = self.current
         for job in todo:
-            left = any(key not in self.folder.records for key in job.keys)
-            if left and job.variant.name == name:
+            missing = any(key not in self.folder.records for key in job.keys)
+            if missing and job.variant.name == name:
                 self._fail(job, str(error))
         raise DeviceLostError(
             f"{name} has stopped the GPU ({error}), and nothing more can run in this "
@@ -271,9 +270,8 @@ class Runner:
         ) from error
 
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
-        """Before images are timed: each decoder decodes whole ones until their times are stable,
-        and one before each block after that; one call in batches. A decoder that fails fails on
-        its records again.
+        """Lets each decoder decode whole images before its first block until their times are stable,
+        and one before each later block; one call in batches. One that fails here fails again.
 
         Why whole images: caches, thread pools, allocator and compiled graphs settle only over a
         complete decoding, and the released timing code had all of that inside its first image.
@@ -285,12 +283,12 @@ class Runner:
         for shape, job in first.items():
             bar.set_postfix_str(f"warming up {job.variant.name}")
             # One of each kind of work: a batch, and a place refilled.
-            few = replace(job, indices=job.indices[: job.size + 1])
+            shortened = replace(job, indices=job.indices[: job.size + 1])
             new = shape not in self.warm and job.protocol == LATENCY
             records: list[Record] | Failure = []
-            seconds, most = list[float](), latency.warmup_max if new else 1
-            while len(seconds) < most and not stable(seconds, latency.warmup_tolerance):
-                records = self.decode(few)
+            seconds, limit = list[float](), latency.warmup_max if new else 1
+            while len(seconds) < limit and not stable(seconds, latency.warmup_tolerance):
+                records = self.decode(shortened)
                 if isinstance(records, Failure):
                     break
                 seconds.append(records[0]["seconds_batch"])
@@ -300,7 +298,7 @@ class Runner:
             self.warm.add(shape)
             if new and "=compiled" in records[0]["path"]:
                 prompt = self.prompts[job.indices[0]].text
-                self.decoders.require_uncompiled_codes(job.variant, prompt, job.seed)
+                self.decoders.check_compiled_codes(job.variant, prompt, job.seed)
 
 
 def stable(seconds: Sequence[float], tolerance: float) -> bool:

@@ -49,8 +49,8 @@ class Job:
 
 
 def latency_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
-    """Size by size, call-major; on call i the order of the decoders is rotated by i. Each size
-    begins with the first prompt."""
+    """Lists timed jobs size by size and call by call; on call i the order of the decoders is
+    rotated by i. Each size begins with the first prompt."""
     out = []
     latency = config.latency
     for size in latency.batch:
@@ -68,9 +68,9 @@ def latency_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[J
 def quality_jobs(
     config: StudyConfig, every: Sequence[DecoderVariant], shard: tuple[int, int] = (0, 1)
 ) -> list[Job]:
-    """Decoder by decoder, in fixed batches, a sampling baseline under other seeds too (the
-    reseeds): what it keeps in memory for its batches can then go. Where batches are compiled the
-    last one is filled up: another size would be compiled again.
+    """Lists quality jobs decoder by decoder, in fixed batches: what one keeps in memory for its
+    batches can then go. A sampling baseline has other seeds too (the reseeds). Where batches are
+    compiled the last one is filled up: another size would be compiled again.
 
     A greedy baseline has no reseed: another seed would give the same images. shard: (i, n), only
     the images whose index is i modulo n.
@@ -91,13 +91,13 @@ def quality_jobs(
 
 
 def all_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
-    """The jobs of a whole study, in the order of its records."""
+    """Lists the jobs of a whole study, in the order of its records."""
     return [*latency_jobs(config, every), *quality_jobs(config, every)]
 
 
 def parts(jobs: Sequence[Job], blocks: int) -> list[list[Job]]:
-    """The run's parts in order: a latency block, then an equal share of the quality jobs, in
-    turns. One block: all that is timed, then the rest."""
+    """Divides jobs into the run's parts: a latency block, then an equal share of the quality jobs,
+    in turns. One block: all that is timed, then the rest."""
     latency, quality = ([job for job in jobs if job.timed is timed] for timed in (True, False))
     out = []
     for block in range(blocks):

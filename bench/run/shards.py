@@ -62,7 +62,7 @@ class PartSettings:
 
 
 def part_of(words: Sequence[str]) -> tuple[Shard | RaySettings | None, list[str]]:
-    """(the part or parts of a run that a command line names, the other words). Raises
+    """Returns the part or parts of a run that a command line names, and the other words. Raises
     ConfigError."""
     options, rest = divided(PartSettings, words)
     if options.shard is None or options.ray is None:
@@ -71,7 +71,7 @@ def part_of(words: Sequence[str]) -> tuple[Shard | RaySettings | None, list[str]
 
 
 def read_shard(text: str) -> Shard:
-    """From i/n. Raises ConfigError."""
+    """Reads i/n. Raises ConfigError."""
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
     if match is None or int(match[1]) >= int(match[2]):
         raise ConfigError(
@@ -84,11 +84,11 @@ def read_shard(text: str) -> Shard:
 def run_shard(config: StudyConfig, shard: Shard) -> int:
     """Decodes (or resumes) a shard; returns how many of its images failed. Raises as `run_study`
     does, ConfigError where the study has no quality images."""
-    from bench.run.runner import opened
+    from bench.run.runner import open_run
     from bench.run.schedule import quality_jobs
 
     require_images(config)
-    with opened(config, f"{shard.i}-of-{shard.n}") as runner:
+    with open_run(config, f"{shard.i}-of-{shard.n}") as runner:
         runner.run([quality_jobs(config, runner.variants, shard)], f"{config.name} {shard}")
         return sum(r["status"] == "failed" for r in runner.folder.records.values())
 
@@ -96,19 +96,20 @@ def run_shard(config: StudyConfig, shard: Shard) -> int:
 def run_part(
     config: StudyConfig, shard: Shard, words: Sequence[str], whole: Callable[[], int]
 ) -> int:
-    """One shard, and the end of the run where it was the last. Returns an exit status: 0 also where
+    """Runs a shard, and finishes the run where it was the last. Returns an exit status: 0 even if
     images failed, which are records too. words: of the study; whole: the run without `shard=`."""
-    from bench.records.folder import recorded
-    from bench.run.finish import interruptible
+    from bench.records.folder import read_folder
+    from bench.run.finish import explain_interrupts
 
-    with interruptible(config, words):
+    with explain_interrupts(config, words):
         failed = run_shard(config, shard)
     gc.collect()  # of its model, which `whole` loads again
-    have = recorded(Path(config.run_dir))
-    say(f"shard {shard} is done, {failed} of its images failed; in {have.path}: {have.progress}")
+    folder = read_folder(Path(config.run_dir))
+    where = f"in {folder.path}: {folder.progress}"
+    say(f"shard {shard} is done, {failed} of its images failed; {where}")
     if config.latency.prompts:
         say("timed images are decoded by `run` without shard=, on a machine that does nothing else")
-    elif len(have.records) == have.total:
+    elif len(folder.records) == folder.total:
         try:
             return whole()
         except InUseError:  # the shard that ends after this one finishes the run
@@ -129,12 +130,12 @@ def require_images(config: StudyConfig) -> None:
 def run_on_ray(config: StudyConfig, settings: RaySettings, words: Sequence[str]) -> int:
     """Runs a study in shards; returns 1 where some decoder failed, or a shard has not ended. words:
     of the study. Raises ConfigError."""
-    from bench.records.folder import recorded
-    from bench.run.finish import interruptible
+    from bench.records.folder import read_folder
+    from bench.run.finish import explain_interrupts
 
     require_images(config)
-    lost, status = list[str](), 0
-    with interruptible(config, words), _connected(settings) as ray:
+    unended, status = list[str](), 0
+    with explain_interrupts(config, words), _connect(settings) as ray:
         # max_calls: a process for each task, so that none finds what another has left.
         task = ray.remote(
             num_cpus=config.backend.threads, num_gpus=settings.gpus, max_calls=1
@@ -149,25 +150,25 @@ def run_on_ray(config: StudyConfig, settings: RaySettings, words: Sequence[str])
                     status = max(status, min(code, 1))
                 except ray.exceptions.RayError as error:
                     why = str(error)
-                lost += [f"{shard} has not ended: {why}"] if why else []
+                unended += [f"{shard} has not ended: {why}"] if why else []
                 bar.update()
-    for one in lost:
+    for one in unended:
         complain(one)
-    if lost:
-        have = recorded(Path(config.run_dir)).progress
-        complain(f"no table yet: {have} are there; the same command resumes")
-    return 1 if lost else status
+    if unended:
+        recorded = read_folder(Path(config.run_dir)).progress
+        complain(f"no table yet: {recorded} are there; the same command resumes")
+    return 1 if unended else status
 
 
 def run_words(words: Sequence[str], folder: str) -> int:
-    """A run in a process of Ray, in the folder of the one that started it."""
+    """Runs a command line in a process of Ray, in the folder of the one that started it."""
     os.chdir(folder)
     return int(importlib.import_module(PROGRAM).main(["run", *words]))
 
 
 @contextmanager
-def _connected(settings: RaySettings) -> Iterator[Any]:
-    """Ray, connected to the cluster. Raises ConfigError."""
+def _connect(settings: RaySettings) -> Iterator[Any]:
+    """Connects Ray to the cluster. Raises ConfigError."""
     try:
         import ray
     except ImportError as error:

@@ -57,8 +57,8 @@ class Summary:
     scores: dict[str, Scores]
 
     def write(self, folder: Path) -> None:
-        """summary.csv, and of the others those that have rows; judged.json: all scores, those of
-        every image too, and what they were made with."""
+        """Writes summary.csv and the others that have rows; judged.json: all scores, those of every
+        image too, and what they were made with."""
         write_csv(folder / "summary.csv", self.table)
         write_csv(folder / paired.CLIP_PAIRS, self.clip_pairs)
         judged = {label: asdict(one) for label, one in self.scores.items()}
@@ -68,7 +68,7 @@ class Summary:
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
-    """A table without rows is no file, nor may one of an earlier time stay."""
+    """Writes a table; where it has no rows, removes the file of an earlier time instead."""
     path.unlink(missing_ok=True)
     if len(table):
         write_text(path, table.to_csv(index=False))
@@ -83,8 +83,8 @@ def make_summary(
     scorer: Scorer | None,
     exactness: Mapping[str, str],
 ) -> Summary:
-    """The tables of a run. folder: of its pictures; rows: records.parquet; fair: which speed-ups do
-    not count; exactness: the gate's verdict by decoder name."""
+    """Makes the tables of a run. folder: of its pictures; rows: records.parquet; fair: which
+    speed-ups do not count; exactness: the gate's verdict by decoder name."""
     unmeasured = {one.decoder for one in fair if one.verdict == UNMEASURED}
     baselines = paired.baselines_of(variants)
     lines, scores = list[dict[str, Any]](), dict[str, Scores]()
@@ -95,7 +95,7 @@ def make_summary(
             drawn = part[part.protocol.isin(("quality", "reseed")) & (part.status == "ok")]
             drawn = drawn.sort_values("prompt_index")
             pictures = drawn[drawn.image != ""]
-            score = _scored(scorer, folder, pictures, label)
+            score = _score(scorer, folder, pictures, label)
             line = _line(part, drawn) | vars(score) | {"decoder": label}
             if label == name and name not in unmeasured:
                 line |= _speedup(rows[rows.decoder == baseline], part)
@@ -108,8 +108,8 @@ def make_summary(
 
 
 def _line(rows: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, Any]:
-    """All columns but the label, the quality figures, the speed-up and the verdict. drawn: quality
-    images that came out."""
+    """Makes all columns but the label, the quality figures, the speed-up and the verdict. drawn:
+    quality images that came out."""
     first, alone = rows.iloc[0], paired.timings(rows)
     timed = paired.latency_rows(rows)
     seconds = timed["seconds_total"].to_numpy(float)
@@ -133,7 +133,7 @@ def _line(rows: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, Any]:
 
 
 def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[str, float]:
-    """Over the baseline; {} where the two were not timed in the same blocks."""
+    """Makes the columns of the speed-up; {} where the two were not timed in the same blocks."""
     ratio = paired.paired_speedup(baseline, rows)
     if ratio is None:
         return {}
@@ -143,8 +143,8 @@ def _speedup(baseline: pd.DataFrame, rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _acceptance(used: pd.DataFrame) -> dict[str, float]:
-    """Codes and accepted drafts per target forward (pooled over images), forwards, TV shift, output
-    TV."""
+    """Makes the columns of codes and accepted drafts per target forward (pooled over images),
+    forwards, TV shift and output TV."""
     if used.empty:
         return dict.fromkeys((*POOLED, "nfe", *TV), NAN)
     nfe = used["nfe"].to_numpy(float)
@@ -169,20 +169,20 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
         "tv_shift_max": tv_shift.max,
         "tv_output_lo": max(output.lo, 0.0),
         "tv_output_hi": output.hi,
-        "tv_output": _over(away, codes),
-        "tv_output_bound": _over(limit, codes),
-        "tv_tested": _over(away, nodes),
-        "tv_declared_bound": _over(declared, nodes),
+        "tv_output": _pooled_ratio(away, codes),
+        "tv_output_bound": _pooled_ratio(limit, codes),
+        "tv_tested": _pooled_ratio(away, nodes),
+        "tv_declared_bound": _pooled_ratio(declared, nodes),
     }
 
 
-def _over(sums: np.ndarray, counts: np.ndarray) -> float:
-    """Their ratio over all images; NaN where nothing was counted."""
+def _pooled_ratio(sums: np.ndarray, counts: np.ndarray) -> float:
+    """Divides the sums over all images; NaN where nothing was counted."""
     return float(sums.sum() / counts.sum()) if counts.sum() else NAN
 
 
-def _scored(scorer: Scorer | None, folder: Path, pictures: pd.DataFrame, label: str) -> Scores:
-    """The quality figures of pictures; none where they cannot be had, with a log."""
+def _score(scorer: Scorer | None, folder: Path, pictures: pd.DataFrame, label: str) -> Scores:
+    """Scores pictures; where that cannot be done, logs why and returns no figures."""
     if scorer is None or pictures.empty:
         return UNSCORED
     columns = pictures.prompt_id, pictures.prompt, pictures.category

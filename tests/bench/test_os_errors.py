@@ -13,7 +13,7 @@ import pytest
 from bench import __main__ as program
 from bench.config.compose import compose_study
 from bench.config.words import word_at_home
-from bench.data.errors import explained
+from bench.data.errors import describe_os_error
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,9 +40,9 @@ def test_every_refusal_has_its_advice(code, says, capsys):
 
 
 def test_a_full_disk_without_a_name_is_said_and_a_lost_connection_is_not_hidden():
-    assert "No space" in str(explained(refused(errno.ENOSPC, None)))
-    assert explained(refused(errno.ECONNRESET, None)) is None
-    assert explained(refused(errno.ENOENT, None)) is None
+    assert "No space" in str(describe_os_error(refused(errno.ENOSPC, None)))
+    assert describe_os_error(refused(errno.ECONNRESET, None)) is None
+    assert describe_os_error(refused(errno.ENOENT, None)) is None
 
 
 @pytest.mark.parametrize("name", ["/nowhere/.cache", "/nowhere/.cache/lantern-bench/compiled"])
@@ -50,8 +50,8 @@ def test_a_home_folder_that_cannot_be_written_is_told_what_to_set(name, monkeypa
     monkeypatch.setenv("HOME", "/nowhere")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     for code in (errno.EACCES, errno.ENOTDIR, errno.ENOENT):
-        assert "set XDG_CACHE_HOME" in str(explained(refused(code, name)))
-    assert "free some space" in str(explained(refused(errno.ENOSPC, name)))
+        assert "set XDG_CACHE_HOME" in str(describe_os_error(refused(code, name)))
+    assert "free some space" in str(describe_os_error(refused(errno.ENOSPC, name)))
 
 
 def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch, capsys):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.run.finish import unfinished
+from bench.run.finish import read_unfinished
 from bench.run.runner import run_study
 from tests.bench import fakes
 
@@ -115,7 +115,7 @@ def test_half_a_record_is_dropped_and_a_damaged_one_decoded_again(fake_study, fa
     path = Path(config.run_dir) / "rows" / "fake_spec.quality.jsonl"
     first, second = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + second[: len(second) // 2])
-    found = unfinished(config)
+    found = read_unfinished(config)
     assert found is not None and "9 of 10 images" in found.study
     fakes.CALLS.clear()
     rows = run_study(config).rows

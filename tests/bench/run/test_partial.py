@@ -12,7 +12,7 @@ from bench.data.errors import Interrupted
 from bench.records.load import load
 from bench.report import texts
 from bench.report.summarise import summarise
-from bench.run.finish import interruptible
+from bench.run.finish import explain_interrupts
 from tests.bench import fakes
 
 
@@ -62,7 +62,7 @@ def test_sigterm_interrupts_like_ctrl_c(fake_study):
     before = signal.getsignal(signal.SIGTERM)
     with (
         pytest.raises(Interrupted, match="before the first image"),
-        interruptible(fake_study(), ["study=fake"]),
+        explain_interrupts(fake_study(), ["study=fake"]),
     ):
         os.kill(os.getpid(), signal.SIGTERM)
         signal.pause()
