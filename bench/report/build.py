@@ -1,7 +1,7 @@
 """Write a run's whole report: `python -m bench report` and the end of `python -m bench run`.
 
 <run>/report/index.html           everything on one page
-<run>/report/prompts/*.html       a page a prompt
+<run>/report/prompts/*.html       a page per prompt
 <run>/report/table.{txt,md,tex}
 <run>/report/plots/*.png, *.pdf
 
@@ -37,7 +37,7 @@ class PlaceSettings:
 
 
 def check_place(out: Path | None) -> None:
-    """Raises FolderError where files of something else lie there."""
+    """Raises FolderError where a folder holds files but no report."""
     names = {path.name for path in out.iterdir()} if out is not None and out.is_dir() else set()
     if names and not names >= REPORT:
         raise FolderError(
@@ -47,8 +47,8 @@ def check_place(out: Path | None) -> None:
 
 
 def write_report(run: RunData, folder: Path | None = None) -> Path:
-    """The report of a run that was read, in `folder` (None: in report/ of the run); returns the
-    folder. A run whose every decoder failed gets a page that says so."""
+    """Writes the report of a run into `folder` (None: report/ of the run); returns the folder.
+    A run whose every decoder failed gets a page that says so."""
     folder = folder or run.folder / "report"
     report = summarise(run)
     texts = {"txt": terminal(report), "md": markdown(report), "tex": latex(report)}
@@ -64,7 +64,7 @@ def write_report(run: RunData, folder: Path | None = None) -> Path:
 
 
 def _write_page(report: Report, plots: list[Plot], folder: Path) -> None:
-    """index.html and the pages of its prompts."""
+    """Writes index.html and the pages of its prompts."""
     prompts, study = prompts_with_page(report.run), report.run.study
     numbers = [None, *(index for index, _ in prompts), None]
     template = environment(True).get_template("prompt.html.j2")

@@ -1,5 +1,5 @@
-"""The tables of decoders, by section: exact, relaxed and unjudged ones with what a reader needs,
-then the details of all.
+"""Makes the tables of decoders, by section: exact, relaxed and unjudged ones with what a reader
+needs, then the details of all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, numb
 
 
 def main_tables(run: RunData) -> list[Table]:
-    """A table a section and group; AR heads each, as what its decoders are compared with."""
+    """Makes a table per section and group; AR heads each, as its decoders are compared with it."""
     tables = []
     for section in run.sections:
         ar = [e for e in section.entries if e.role is not Role.DECODER]
@@ -28,7 +28,7 @@ def main_tables(run: RunData) -> list[Table]:
 
 
 def detail_tables(run: RunData) -> list[Table]:
-    """A table a section and kind of detail."""
+    """Makes a table per section and kind of detail."""
     return [
         _table(f"{section.title}: {name}", columns, section.entries)
         for section in run.sections
@@ -85,24 +85,24 @@ def _quality_columns(section: Section) -> list[Column]:
 
 
 def _with_interval(entry: Entry, column: str, digits: int, noise: bool) -> str:
-    """`1.82 [1.75, 1.90]`, with the noise mark where it applies."""
+    """Formats `1.82 [1.75, 1.90]`, with the noise mark where it applies."""
     text = interval(entry.interval(column), digits)
     return f"{text} {NOISE}" if noise and text != ABSENT else text
 
 
 def _scored(section: Section, column: str) -> Callable[[Entry], str]:
-    """A quality figure as a cell, with its interval and the noise mark."""
+    """Returns what formats a quality figure as a cell, with its interval and the noise mark."""
     digits = 5 if column == "kid" else 2
     return lambda e: _with_interval(e, column, digits, section.is_noise(e, column))
 
 
 def _figure(column: str, heading: str, digits: int) -> Column:
-    """A number of an entry's summary row."""
+    """Makes the column of a number of an entry's summary row."""
     return Column(heading, lambda entry: number(entry.number(column), digits))
 
 
 def _over_blocks(entry: Entry) -> str:
-    """`1.42 to 1.81 (20)`: the least and the greatest speed-up of a block, and how many blocks."""
+    """Formats `1.42 to 1.81 (20)`: least and greatest speed-up of a block, and how many blocks."""
     least, greatest, count = (
         entry.number(f"speedup_{name}") for name in ("least", "greatest", "blocks")
     )

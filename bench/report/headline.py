@@ -1,4 +1,4 @@
-"""The answer first: which decoder is the fastest, on what machine, and what is not sure.
+"""Writes the answer first: which decoder is the fastest, on what machine, and what is not sure.
 
 Made from the figures of the tables, for each section. `in_display_order` puts its decoders into the
 order of all tables and charts: AR, then exact decoders, then relaxed ones, each by its speed.
@@ -21,7 +21,7 @@ GROUPS = ("exact decoders", "relaxed decoders", "not judged")
 
 
 def group(entry: Entry) -> str:
-    """The one of `GROUPS` that a decoder is ranked in."""
+    """Returns the one of `GROUPS` that a decoder is ranked in."""
     verdict = entry.text("exactness")
     if entry.exact:
         return GROUPS[0]
@@ -29,7 +29,7 @@ def group(entry: Entry) -> str:
 
 
 def in_display_order(run: RunData) -> RunData:
-    """The run with its decoders in the order in which they are shown."""
+    """Sorts the decoders of a run into the order in which they are shown."""
 
     def place(entry: Entry) -> tuple[bool, int, float]:
         speed = entry.number("speedup")
@@ -51,14 +51,14 @@ def over_declared(entry: Entry) -> bool:
 
 
 def output_tv(entry: Entry) -> str:
-    """`0.264 [0.255, 0.273] ≤ 0.279 †`: the mean per committed code with its interval and lemma
-    R's bound, of an exact decoder 0."""
+    """Formats `0.264 [0.255, 0.273] ≤ 0.279 †`: the mean per committed code, its interval and
+    lemma R's bound; 0 for an exact decoder."""
     text = interval(entry.interval("tv_output"), 3)
-    most = entry.number("tv_output_bound")
-    if entry.exact or not math.isfinite(most):
+    bound = entry.number("tv_output_bound")
+    if entry.exact or not math.isfinite(bound):
         return number(entry.number("tv_output"), 3)
     mark = f" {DAGGER}" if over_declared(entry) else ""
-    return f"{text} ≤ {number(most, 3)}{mark}"
+    return f"{text} ≤ {number(bound, 3)}{mark}"
 
 
 def not_worse(section: Section, entry: Entry) -> bool:
@@ -71,14 +71,14 @@ def not_worse(section: Section, entry: Entry) -> bool:
 
 
 def quality(section: Section, entry: Entry) -> str:
-    """For a table's cell. An exact decoder has AR's quality whatever its images came out like."""
+    """Formats a table's cell. An exact decoder has AR's quality however its images came out."""
     if entry.exact:
         return "AR's law"
     return str(section.quality(entry) or "not compared")
 
 
 def headline(run: RunData) -> list[str]:
-    """A few sentences per section, and one on the machine."""
+    """Writes a few sentences per section, and one on the machine."""
     lines = []
     for section in run.sections:
         sentences = _fastest(run, section)
@@ -88,7 +88,7 @@ def headline(run: RunData) -> list[str]:
 
 
 def _fastest(run: RunData, section: Section) -> list[str]:
-    """Of the decoders whose speed-up counts."""
+    """Names the fastest of the decoders whose speed-up counts, and what is not sure."""
     timed = [e for e in section.decoders if e.role is Role.DECODER and not e.failed]
     counted = [e for e in timed if not (run.unmeasured(e) or run.eager(e))]
     counted = [e for e in counted if not math.isnan(e.number("speedup"))]
@@ -96,19 +96,19 @@ def _fastest(run: RunData, section: Section) -> list[str]:
     if not counted:
         return []
     exact = [e for e in counted if e.exact]
-    like = [e for e in counted if not_worse(section, e)]
+    good = [e for e in counted if not_worse(section, e)]
     lines = []
     if exact:
         lines.append(_sentence(run, exact[0], "exact decoder"))
-    if like and like[:1] != exact[:1]:
+    if good and good[:1] != exact[:1]:
         kind = f"decoder whose CLIP score is not worse than AR's (margin {section.margin:g})"
-        lines.append(_sentence(run, like[0], kind))
-    elif like and any(section.quality(e) for e in counted if not e.exact):
+        lines.append(_sentence(run, good[0], kind))
+    elif good and any(section.quality(e) for e in counted if not e.exact):
         lines.append(
             "No relaxed decoder whose CLIP score is not worse than AR's (margin "
             f"{section.margin:g}) is faster."
         )
-    doubts = _doubts(run, section, [*exact[:1], *like[:1]], counted)
+    doubts = _doubts(run, section, [*exact[:1], *good[:1]], counted)
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
 
 
@@ -127,7 +127,7 @@ def _sentence(run: RunData, entry: Entry, kind: str) -> str:
 
 
 def _doubts(run: RunData, section: Section, best: list[Entry], counted: list[Entry]) -> list[str]:
-    """What the figures do not show."""
+    """Lists what the figures leave open."""
     doubts = []
     for first in {e.name: e for e in best}.values():
         pool = [e for e in counted if e.exact] if first.exact else counted
@@ -136,17 +136,18 @@ def _doubts(run: RunData, section: Section, best: list[Entry], counted: list[Ent
         if close:
             doubts.append(f"{', '.join(close)} may be as fast as {first.name}")
     judged = {e.name: section.quality(e) for e in counted if not e.exact}
-    few = [name for name, one in judged.items() if one is not None and one.verdict == NOT_TOLD]
-    if few:
-        doubts.append(f"too few images to tell whether the CLIP score of {', '.join(few)} is worse")
+    unclear = [name for name, one in judged.items() if one is not None and one.verdict == NOT_TOLD]
+    if unclear:
+        names = ", ".join(unclear)
+        doubts.append(f"too few images to tell whether the CLIP score of {names} is worse")
     blocks = min((e.number("speedup_blocks") for e in counted), default=FEWEST)
     if blocks < FEWEST:
         doubts.append(
             f"speed-ups have no interval: {FEWEST} blocks are needed, {blocks:g} were timed"
         )
-    lost = [e.name for e in section.decoders if e.failed or run.unmeasured(e)]
-    if lost:
-        doubts.append(f"no speed-up of {', '.join(lost)} counts")
+    uncounted = [e.name for e in section.decoders if e.failed or run.unmeasured(e)]
+    if uncounted:
+        doubts.append(f"no speed-up of {', '.join(uncounted)} counts")
     return doubts
 
 
@@ -158,9 +159,8 @@ def _as_fast(one: Entry, other: Entry) -> bool:
 
 
 def _machine(run: RunData) -> list[str]:
-    """Where it was measured, and what bounds an AR step: one line for what all sections share. A
-    reader who does not know it takes speed-ups for a verdict on the methods, where they are one on
-    the machine."""
+    """Says where the run was measured and what bounds an AR step. A reader who does not know it
+    takes speed-ups for a verdict on the methods, where they are one on the machine."""
     rows = run.records
     where = rows.gpu.where(rows.gpu.fillna("") != "", rows.cpu).dropna().unique()
     types = "/".join(map(str, rows.dtype.dropna().unique()))
@@ -172,8 +172,8 @@ def _machine(run: RunData) -> list[str]:
 
 
 def regime_lines(run: RunData) -> list[str]:
-    """What bounds an AR step: one line for what all sections share, else one per section; [] where
-    no floor is known."""
+    """Says what bounds an AR step: one line for what all sections share, else one per section; []
+    where no floor is known."""
     sentences: dict[str, str] = {}
     for section in run.sections:
         bound = bounds(run, section)

@@ -1,4 +1,4 @@
-"""The sentences of a report: at most six footnotes, facts of the run, columns, provenance.
+"""Writes the sentences of a report: at most six footnotes, facts of the run, columns, provenance.
 
 Footnotes are one sentence each, as they are read with the table. Facts and columns go to the
 details; docs/results.md explains every figure in full. What is the same for all runs is in
@@ -29,7 +29,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @lru_cache  # a template is compiled once for all prompts
 def environment(escape: bool) -> jinja2.Environment:
-    """The templates of the report. escape: texts, for HTML."""
+    """Opens the templates of the report. escape: texts, for HTML."""
     import jinja2
 
     return jinja2.Environment(
@@ -42,19 +42,19 @@ def environment(escape: bool) -> jinja2.Environment:
 
 
 def _notes(name: str, *values: object) -> list[str]:
-    """The paragraphs that a macro of templates/notes.j2 makes of values."""
+    """Returns the paragraphs that a macro of templates/notes.j2 makes of values."""
     text = getattr(environment(False).get_template("notes.j2").module, name)(*values)
     return list(filter(None, (" ".join(note.split()) for note in text.split("\n\n"))))
 
 
 def footnotes(run: RunData) -> list[str]:
-    """How to read the main tables."""
+    """Says how to read the main tables."""
     over = any(over_declared(entry) for entry in run.entries)
     return _notes("footnotes", NOISE, ABSENT, DAGGER, over, fairness(run))
 
 
 def fairness(run: RunData) -> list[str]:
-    """Footnotes of the marks in the tables; what was not judged; that all is fair."""
+    """Explains the marks in the tables; says what was not judged, or that all is fair."""
     if not run.fairness:
         return []
     lines = [f"({n}) {mark}: {reason}." for n, (mark, reason) in enumerate(run.marks, 1)]
@@ -69,7 +69,7 @@ def fairness(run: RunData) -> list[str]:
 
 
 def floors(run: RunData) -> list[str]:
-    """How to read the tables of time over floor, and why a floor is missing."""
+    """Says how to read the tables of time over floor, and why a floor is missing."""
     unknown: dict[str, list[str]] = {}  # why a floor is not known -> decoders
     for name, line in run.roofline.items():
         if line["note"]:
@@ -79,7 +79,7 @@ def floors(run: RunData) -> list[str]:
 
 
 def facts(run: RunData) -> list[str]:
-    """What the tables do not show of this run: seeds, blocks, neighbours, code."""
+    """Says what the tables do not show of this run: seeds, blocks, neighbours, code."""
     lines = []
     for section in run.sections:
         lines += [*drift(section), unscored(section) or reseeds(section)]
@@ -87,37 +87,37 @@ def facts(run: RunData) -> list[str]:
 
 
 def neighbours(run: RunData) -> list[str]:
-    """What other programs took of the cores while images were timed, where that is known."""
+    """Says what other programs took of the cores while images were timed, where it is known."""
     timed = timings(run.records)
-    taken = (timed.cpu_others + timed.cpu_steal).dropna()
-    if taken.empty:
+    share = (timed.cpu_others + timed.cpu_steal).dropna()
+    if share.empty:
         return []
     return [
-        f"While images were timed, others took {percent(taken.median(), 0)} of the cores (median; "
-        f"at most {percent(taken.max(), 0)}). {int(timed.disturbed.sum())} of {len(timed)} timings "
+        f"While images were timed, others took {percent(share.median(), 0)} of the cores (median; "
+        f"at most {percent(share.max(), 0)}). {int(timed.disturbed.sum())} of {len(timed)} timings "
         "were disturbed and do not count."
     ]
 
 
 def columns() -> list[str]:
-    """How columns are defined that no footnote explains."""
+    """Defines the columns that no footnote explains."""
     return _notes("columns", NOISE)
 
 
 def unscored(section: Section) -> str:
-    """Which decoders have too few images for a CLIP score and FID; "" where all have enough."""
+    """Names decoders with too few images for a CLIP score and FID; "" where all have enough."""
     blank = [e for e in section.decoders if not e.failed and math.isnan(e.number("clip"))]
-    few = [e.name for e in blank if e.number("n_quality") < FEWEST]
-    if not few:
+    names = ", ".join(e.name for e in blank if e.number("n_quality") < FEWEST)
+    if not names:
         return ""
     return (
-        f"{section.title}: no CLIP score and FID of {', '.join(few)}; both need at least {FEWEST} "
+        f"{section.title}: no CLIP score and FID of {names}; both need at least {FEWEST} "
         f"images (quality.images={FEWEST})."
     )
 
 
 def reseeds(section: Section) -> str:
-    """Where AR's quality lies under other seeds, or that this is not known."""
+    """Says where AR's quality lies under other seeds, or that this is not known."""
     fid, clip = section.reseeded("fid"), section.reseeded("clip")
     if math.isnan(fid.value + clip.value):
         return f"{section.title}: no figures of an {RESEED_LABEL}, so FID has no mark."
@@ -132,7 +132,7 @@ def reseeds(section: Section) -> str:
 
 
 def code_and_model(run: RunData) -> str:
-    """Which code ran which model."""
+    """Says which code ran which model."""
     rows = run.records
     code = rows.git_commit.where(rows.git_commit.fillna("") != "", "no commit").str[:10]
     code += rows.git_dirty.map({True: " with changes"}).fillna("")
@@ -142,7 +142,7 @@ def code_and_model(run: RunData) -> str:
 
 
 def drift(section: Section) -> list[str]:
-    """How far the baseline's own time moved between the moments it was timed in: the blocks."""
+    """Says how far the baseline's own time moved between the blocks that it was timed in."""
     if section.baseline is None:
         return []
     rows = latency_rows(section.baseline.records)
@@ -157,7 +157,7 @@ def drift(section: Section) -> list[str]:
 
 
 def provenance(run: RunData) -> list[tuple[str, str]]:
-    """(name, distinct values over all rows): more than one value says the run is a mixture."""
+    """Lists (name, distinct values over all rows); a run with several values is a mixture."""
     facts = []
     for column in ("model", "backend", "device", "dtype", "seed", *PROVENANCE):
         values = [text for text in map(as_text, run.records[column].dropna().unique()) if text]

@@ -1,5 +1,5 @@
-"""The figures of a report, a function each: speed against quality, batches, phases, verification
-and acceptance by depth. `bench.report.style` has what they share."""
+"""Draws the figures of a report, a function each: speed against quality, batches, phases,
+verification and acceptance by depth. `bench.report.style` has what they share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report import style
 from bench.report.roofline import bounds, forwards, phase_seconds
 from bench.report.scaling import Line, lines
-from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out
+from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
 from metrics.stats import UNKNOWN, Interval
 from metrics.traces import steps_by_depth
 
@@ -32,7 +32,7 @@ FEWEST_STEPS, DEEPEST = 20, 12  # of acceptance by depth: steps of a share, dept
 
 
 def figures(run: RunData) -> list[Plot]:
-    """Figures of what the run recorded."""
+    """Draws the figures of what the run recorded."""
     if run.all_failed:
         return []
     plots = [against(run, TV), against(run, CLIP), throughput(run, lines(run)), depth(run),
@@ -41,34 +41,34 @@ def figures(run: RunData) -> list[Plot]:
 
 
 def quality_of(entry: Entry, column: str) -> Interval:
-    """Its figure. AR is at no distance from its own distribution; what an exact decoder has of one
-    is rounding."""
+    """Returns an entry's figure. AR and exact decoders are at no distance from AR's distribution:
+    what is measured of one is rounding."""
     if column == TV and (entry.role is Role.BASELINE or entry.exact):
         return Interval(0.0, math.nan, math.nan)
     return entry.interval(column)
 
 
-def by_rank(entries: Sequence[Entry], column: str) -> list[Entry]:
-    """First AR and the decoders that no other one beats in speed and in quality."""
+def rank(entries: Sequence[Entry], column: str) -> list[Entry]:
+    """Sorts AR and the decoders that no other one beats in speed and in quality to the front."""
     sign = -1 if column == TV else 1
-    at = {e.name: (e.number("speedup"), sign * quality_of(e, column).value) for e in entries}
+    scores = {e.name: (e.number("speedup"), sign * quality_of(e, column).value) for e in entries}
 
     def beaten(entry: Entry) -> bool:
-        one = at[entry.name]
-        better = any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in at.values())
+        one = scores[entry.name]
+        better = any(o != one and o[0] >= one[0] and o[1] >= one[1] for o in scores.values())
         return better and entry.role is not Role.BASELINE
 
     return sorted(entries, key=beaten)
 
 
 def against(run: RunData, column: str) -> Plot | None:
-    """Speed-up against output TV or CLIP score: which decoders buy speed, and what they pay for it.
+    """Draws speed-up against output TV or CLIP score: which decoders buy speed, at what price.
     A relaxed rule may lose no CLIP score and still be far from the target, and the other way round,
     so both have a figure."""
     name, side = ("output TV", "left") if column == TV else ("CLIP score", "right")
-    caption = f"Up and to the {side} is better. Bars: 95 % intervals." + style.unfair(run)
+    caption = f"Up and to the {side} is better. Bars: 95 % intervals." + style.unfair_note(run)
     panels: list[Panel] = []
-    handles, colors = style.verdicts(run.entries), style.colors_of(run)
+    handles, colors = style.verdict_handles(run.entries), style.colors_of(run)
     if any(math.isfinite(band(section, column).half_width) for section in run.sections):
         handles.append(Patch(**BAND, label="AR under one more seed"))
     for section in run.sections:
@@ -76,8 +76,8 @@ def against(run: RunData, column: str) -> Plot | None:
         ok = [e for e in ok if math.isfinite(e.number("speedup") + quality_of(e, column).value)]
         if all(e.role is Role.BASELINE or (column == TV and e.exact) for e in ok):
             continue  # all lie on one line
-        panels.append(Panel(section.title, 3.2, partial(_against, section, ok, column, colors)))
-        caption += left_out(section, [e.name for e in ok])
+        panels.append(Panel(section.title, 3.2, partial(_scatter, section, ok, column, colors)))
+        caption += left_out_note(section, [e.name for e in ok])
         if len(ok) > style.MANY:
             caption += (
                 " Names that find no room are left out; AR and the decoders that no other one "
@@ -87,11 +87,11 @@ def against(run: RunData, column: str) -> Plot | None:
 
 
 def band(section: Section, column: str) -> Interval:
-    """Where AR's figure would lie under one more seed; AR's output TV is 0 under any."""
+    """Returns where AR's figure would lie under one more seed; its output TV is 0 under any."""
     return UNKNOWN if column == TV else section.reseeded(column)
 
 
-def _against(
+def _scatter(
     section: Section, entries: Sequence[Entry], column: str, colors: Mapping[str, str], axes: Axes
 ) -> Points:
     seeds = band(section, column)
@@ -99,7 +99,7 @@ def _against(
         axes.axvspan(seeds.lo, seeds.hi, **BAND)
     axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
     for entry in entries:
-        style.point(
+        style.draw(
             axes, entry, colors[entry.name], quality_of(entry, column), entry.interval("speedup")
         )
     label = "output TV, lower" if column == TV else f"{section.clip_name}, higher"
@@ -107,31 +107,31 @@ def _against(
     axes.grid(visible=True)
     axes.margins(0.08, 0.1)
     return {
-        e.name: (quality_of(e, column).value, e.number("speedup")) for e in by_rank(entries, column)
+        e.name: (quality_of(e, column).value, e.number("speedup")) for e in rank(entries, column)
     }
 
 
 def throughput(run: RunData, timed: Sequence[Line]) -> Plot | None:
-    """Images per second and speed-up by batch size; what failed is named in the caption."""
+    """Draws images per second and speed-up by batch size; the caption names what failed."""
     ok = [line for line in timed if not line.error]
     panels = [
-        Panel("images per second", 2.6, partial(_by_batch, run, ok, "images_s")),
-        Panel("speed-up at the same batch", 2.6, partial(_by_batch, run, ok, "speedup")),
+        Panel("images per second", 2.6, partial(_draw_by_batch, run, ok, "images_s")),
+        Panel("speed-up at the same batch", 2.6, partial(_draw_by_batch, run, ok, "speedup")),
     ]
     caption = (
         "Prefill and decoding; bars are 95 % intervals over calls, where there are enough. "
         "Speed-up: over the baseline at the same batch."
     )
-    many = {line.images for line in ok if line.batch > 1 and line.images > line.batch}
-    if many:
-        caption += f" Offline: {many.pop()} images per call, a place that is done is refilled."
+    per_call = {line.images for line in ok if line.batch > 1 and line.images > line.batch}
+    if per_call:
+        caption += f" Offline: {per_call.pop()} images per call, a place that is done is refilled."
     failed = [f"{line.decoder} at {line.batch}" for line in timed if line.error]
     caption += f" Failed and left out: {', '.join(failed)}." if failed else ""
     return style.plot("throughput", "Throughput and speed-up by batch size", caption,
-                      panels if ok else [], style.verdicts(run.entries))  # fmt: skip
+                      panels if ok else [], style.verdict_handles(run.entries))  # fmt: skip
 
 
-def _by_batch(run: RunData, timed: Sequence[Line], column: str, axes: Axes) -> Points:
+def _draw_by_batch(run: RunData, timed: Sequence[Line], column: str, axes: Axes) -> Points:
     colors, entries = style.colors_of(run), {entry.name: entry for entry in run.entries}
     batches = sorted({line.batch for line in timed})
     last: dict[str, tuple[float, float]] = {}
@@ -140,7 +140,7 @@ def _by_batch(run: RunData, timed: Sequence[Line], column: str, axes: Axes) -> P
         points = [(batch, value) for batch, value in points if math.isfinite(value.value)]
         axes.plot([x for x, _ in points], [y.value for _, y in points], color=colors[name])
         for batch, value in points:
-            style.point(axes, entries[name], colors[name], batch, value)
+            style.draw(axes, entries[name], colors[name], batch, value)
             last[name] = batch, value.value
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, [f"{batch}" for batch in batches], minor=False)
@@ -154,7 +154,7 @@ def _by_batch(run: RunData, timed: Sequence[Line], column: str, axes: Axes) -> P
 
 
 def phases(run: RunData) -> Plot | None:
-    """Where the seconds of an image go: one stacked bar a decoder, mean over the timed images."""
+    """Draws where an image's seconds go: a stacked bar per decoder, mean over the timed images."""
     caption = (
         "Mean over the timed images, batch 1. Other: decoding time outside the four timed parts "
         "(cache, bookkeeping). Text and VQ decoding are not part of the speed-up."
@@ -163,15 +163,15 @@ def phases(run: RunData) -> Plot | None:
     for section in run.sections:
         every = {e.name: phase_seconds(e) for e in section.decoders if not e.failed}
         timed = {name: seconds for name, seconds in every.items() if seconds}
-        caption += left_out(section, timed)
+        caption += left_out_note(section, timed)
         if timed:
-            draw = partial(_stacked, timed)
+            draw = partial(_draw_stacked, timed)
             panels.append(Panel(section.title, LINE * len(timed), draw))
     handles = [Patch(color=shade, label=name) for name, shade in SHADES.items()]
     return style.plot("phases", "Where an image's seconds go", caption, panels, handles)
 
 
-def _stacked(timed: Mapping[str, Mapping[str, float]], axes: Axes) -> Points:
+def _draw_stacked(timed: Mapping[str, Mapping[str, float]], axes: Axes) -> Points:
     for at, seconds in enumerate(timed.values()):
         end = 0.0
         for name, width in seconds.items():
@@ -186,8 +186,8 @@ def _stacked(timed: Mapping[str, Mapping[str, float]], axes: Axes) -> Points:
 
 
 def verification(run: RunData) -> Plot | None:
-    """What verifying more codes costs: milliseconds of a target forward over its codes per row, and
-    the least that reading and arithmetic take."""
+    """Draws what verifying more codes costs: milliseconds of a target forward over its codes per
+    row, and the least that reading and arithmetic take."""
     colors = {"least for reading": style.HUES[0], "least for arithmetic": style.HUES[1]}
     handles = [Line2D([], [], linestyle="--", color=c, label=name) for name, c in colors.items()]
     shown = [section for section in run.sections if forwards(run, section)]
@@ -197,12 +197,12 @@ def verification(run: RunData) -> Plot | None:
         "reading and arithmetic take on this machine; the higher one is the floor."
     )
     for section in shown:
-        caption += left_out(section, [n for p in forwards(run, section) for n in p.names])
-    panels = [Panel(s.title, 2.8, partial(_forwards, run, s, [*colors.values()])) for s in shown]
+        caption += left_out_note(section, [n for p in forwards(run, section) for n in p.names])
+    panels = [Panel(s.title, 2.8, partial(_draw_costs, run, s, [*colors.values()])) for s in shown]
     return style.plot("verification", "What verifying more codes costs", caption, panels, handles)
 
 
-def _forwards(run: RunData, section: Section, colors: Sequence[str], axes: Axes) -> Points:
+def _draw_costs(run: RunData, section: Section, colors: Sequence[str], axes: Axes) -> Points:
     points, bound = forwards(run, section), bounds(run, section)
     ar = next((point.ms for point in points if point.codes == 1), math.nan)
     right = max(1.18 * max(point.codes for point in points), 3.0)
@@ -226,8 +226,8 @@ def _forwards(run: RunData, section: Section, colors: Sequence[str], axes: Axes)
 
 
 def shares_by_depth(section: Section) -> pd.DataFrame:
-    """Decoder by depth: of the steps that accepted the depth before it, the share that accepted
-    this one, where there were enough."""
+    """Tabulates decoder by depth: of the steps that accepted the depth before, the share that
+    accepted this one, where there were enough."""
     shares = {}
     for entry in section.decoders:
         levels = min(int(entry.images["tree_depth"].max()) if len(entry.images) else 0, DEEPEST)
@@ -239,8 +239,7 @@ def shares_by_depth(section: Section) -> pd.DataFrame:
 
 
 def depth(run: RunData) -> Plot | None:
-    """Acceptance by draft depth, how fast a drafter's guesses go stale: a line of cells per
-    decoder."""
+    """Draws acceptance by draft depth, a line of cells per decoder: how fast guesses go stale."""
     caption = (
         "Cells: of the steps that accepted depth d - 1, the share that also accepted depth d (not "
         f"shown: shares of fewer than {FEWEST_STEPS} steps, and depths over {DEEPEST}). AR drafts "
@@ -250,11 +249,11 @@ def depth(run: RunData) -> Plot | None:
     for section in run.sections:
         cells = shares_by_depth(section)
         if len(cells):
-            panels.append(Panel(section.title, LINE * len(cells), partial(_cells, cells)))
+            panels.append(Panel(section.title, LINE * len(cells), partial(_draw_cells, cells)))
     return style.plot("acceptance_depth", "Acceptance by draft depth", caption, panels)
 
 
-def _cells(cells: pd.DataFrame, axes: Axes) -> Points:
+def _draw_cells(cells: pd.DataFrame, axes: Axes) -> Points:
     axes.pcolormesh(cells, cmap="Blues", vmin=0, vmax=1)
     for (line, column), share in np.ndenumerate(cells):
         text = f"{share:.2f}".removeprefix("0") if math.isfinite(share) else ""

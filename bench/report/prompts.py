@@ -1,4 +1,4 @@
-"""Images: a page for each prompt, with every decoder's image and how it came to be.
+"""Makes a page for each prompt, with every decoder's image and how it came to be.
 
 For each decoder: its picture, the map of how each code came to be, and the map of codes that are
 not AR's. Each page is one file without any script, <report>/prompts/<prompt index>.html. The run's
@@ -73,11 +73,11 @@ class PromptPage:
 
 
 def prompts_with_page(run: RunData) -> list[tuple[int, str]]:
-    """(prompt_index, prompt on one line) of up to `PAGES` prompts. None where neither pictures nor
-    traces were kept, as in a published run: there is nothing to show."""
+    """Lists (prompt_index, prompt on one line) of up to `PAGES` prompts; [] where neither pictures
+    nor traces were kept, as in a published run."""
     rows = run.records[(run.records["status"] == "ok") & (run.records["protocol"] != "reseed")]
-    kept = any(is_kept(run, image) for image in rows["image"])
-    if not kept and not any(len(kinds) for kinds in rows["kind"]):
+    pictures = any(is_kept(run, image) for image in rows["image"])
+    if not pictures and not any(len(kinds) for kinds in rows["kind"]):
         return []
     texts = rows.groupby("prompt_index")["prompt"].first()[:PAGES]
     lines = (" ".join(as_text(text).split()) for text in texts)
@@ -85,7 +85,7 @@ def prompts_with_page(run: RunData) -> list[tuple[int, str]]:
 
 
 def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[PromptPage]:
-    """The pages of the chosen prompts, one after the other."""
+    """Makes the pages of the chosen prompts, one after the other."""
     numbers = [index for index, _ in prompts]
     lines = {e.name: _lines(e, numbers) for section in run.sections for e in section.decoders}
     for index, prompt in prompts:
@@ -99,9 +99,8 @@ def prompt_pages(run: RunData, prompts: Sequence[tuple[int, str]]) -> Iterator[P
 
 
 def _lines(entry: Entry, prompts: Sequence[int]) -> dict[int, Line]:
-    """By prompt: the image that is shown of a decoder (quality before latency, lowest seed first),
-    else a failed one. Read once for all prompts, as looking one up in a table takes milliseconds.
-    """
+    """Chooses the image of a decoder to show by prompt: quality before latency, lowest seed first,
+    failed last. Done once for all prompts, as looking one up in a table takes milliseconds."""
     rows = entry.records[entry.records["prompt_index"].isin(prompts)]
     rows = rows.assign(failed=rows["status"] != "ok", timed=rows["protocol"] != "quality")
     rows = rows.sort_values(["failed", "timed", "seed"]).drop_duplicates("prompt_index")
@@ -117,7 +116,7 @@ def _card(run: RunData, entry: Entry, line: Line | None, ar: Line | None) -> Car
     facts = f"seed {line['seed']}, {line['nfe']} forwards, {line['mal']:.2f} codes per forward"
     kinds = _code_map(COLORS[np.asarray(line["kind"], np.uint8)]) if len(line["kind"]) else ""
     baseline = entry.role is Role.BASELINE
-    differs, difference = ("", "the baseline") if baseline else _differs(line, ar)
+    differs, difference = ("", "the baseline") if baseline else _difference_map(line, ar)
     return Card(entry.name, entry.word, missing, facts, picture, kinds, differs, difference)
 
 
@@ -127,40 +126,40 @@ def is_kept(run: RunData, image: object) -> bool:
 
 
 def _picture(run: RunData, line: Line) -> tuple[str, str]:
-    """The kept picture as a data URI, or "" and why there is none."""
+    """Reads the kept picture as a data URI, or returns "" and why there is none."""
     if not is_kept(run, line["image"]):
         return "", "image not kept"
     try:
         with Image.open(run.folder / line["image"]) as image:
-            return _embedded(image.convert("RGB"), "webp", quality=90), ""
+            return _data_uri(image.convert("RGB"), "webp", quality=90), ""
     except (OSError, SyntaxError):  # what PIL raises on a damaged file
         return "", "image damaged"
 
 
-def _embedded(image: Image.Image, kind: str, **how: int) -> str:
-    """A picture as a data URI."""
+def _data_uri(image: Image.Image, kind: str, **how: int) -> str:
+    """Encodes a picture as a data URI."""
     file = io.BytesIO()
     image.save(file, format=kind, **how)
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
-def _differs(line: Line, ar: Line | None) -> tuple[str, str]:
-    """The map of codes that are not AR's of the same prompt and seed, and what it shows in words;
-    no map where there is nothing to compare."""
-    mine = line["codes"]
-    if ar is None or ar["status"] != "ok" or not 0 < len(mine) == len(ar["codes"]):
+def _difference_map(line: Line, ar: Line | None) -> tuple[str, str]:
+    """Maps the codes that are not AR's of the same prompt and seed, and says what the map shows; no
+    map where there is nothing to compare."""
+    codes = line["codes"]
+    if ar is None or ar["status"] != "ok" or not 0 < len(codes) == len(ar["codes"]):
         return "", "no codes of AR to compare with"
     if ar["seed"] != line["seed"]:
         return "", "AR has no image of this seed"
-    other = np.asarray(mine) != np.asarray(ar["codes"])
-    words = f"{other.sum()} of {len(mine)} codes not AR's; first: code {other.argmax()}"
+    other = np.asarray(codes) != np.asarray(ar["codes"])
+    words = f"{other.sum()} of {len(codes)} codes not AR's; first: code {other.argmax()}"
     words = words if other.any() else "every code is AR's"
     return _code_map(np.where(other[:, None], OTHER, SAME)), words
 
 
 def _code_map(colors: np.ndarray) -> str:
-    """[L, 3] colours in raster order, one pixel per code; cells past L are white."""
+    """Draws [L, 3] colours in raster order, one pixel per code; cells past L are white."""
     side = math.ceil(math.sqrt(len(colors)))
     cells = np.full((side * side, 3), 255, np.uint8)
     cells[: len(colors)] = colors
-    return _embedded(Image.fromarray(cells.reshape(side, side, 3)), "png")
+    return _data_uri(Image.fromarray(cells.reshape(side, side, 3)), "png")

@@ -1,5 +1,5 @@
-"""The roofline of a run: the table of time over floor, what bounds an AR step, what a forward costs
-by the codes that it is over, and where the seconds of an image go."""
+"""Shows the roofline of a run: time over floor, what bounds an AR step, what a forward costs by the
+codes that it is over, and where the seconds of an image go."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _times(value: float) -> str:
 
 
 def _figure(key: str, heading: str, text: Callable[[float], str] = number) -> Column:
-    """A number of a decoder's line."""
+    """Makes the column of a number of a decoder's line."""
     return Column(heading, lambda line: text(line[key]))
 
 
@@ -73,7 +73,7 @@ class Bounds:
 
 
 def bounds(run: RunData, section: Section) -> Bounds | None:
-    """From the section's lines of roofline.csv; None where no floor is known."""
+    """Reads a section's bounds from its lines of roofline.csv; None where no floor is known."""
     for line in (run.roofline[e.name] for e in section.decoders if e.name in run.roofline):
         if line["ar_bytes"] > 0 and line["bytes_per_s"] > 0:
             return Bounds(
@@ -84,7 +84,7 @@ def bounds(run: RunData, section: Section) -> Bounds | None:
 
 
 def roofline_tables(run: RunData) -> list[Table]:
-    """One table per section that has a line in roofline.csv."""
+    """Makes one table per section that has a line in roofline.csv."""
     tables = []
     for section in run.sections:
         base = "" if section.baseline is None else section.baseline.name
@@ -115,7 +115,7 @@ class Forwards:
 
 
 def forwards(run: RunData, section: Section) -> list[Forwards]:
-    """A section's forwards by their codes, decoders of as many codes together at their mean."""
+    """Groups a section's forwards by their codes, at the mean of decoders with as many codes."""
     timed: dict[tuple[int, bool], list[tuple[str, float]]] = {}
     for entry in section.decoders:
         line = run.roofline.get(entry.name)
@@ -127,13 +127,13 @@ def forwards(run: RunData, section: Section) -> list[Forwards]:
         if not math.isnan(ms):
             timed.setdefault((int(line["codes"]), whole), []).append((entry.name, ms))
     return [
-        Forwards(codes, fmean(ms for _, ms in mine), tuple(name for name, _ in mine), whole)
-        for (codes, whole), mine in sorted(timed.items())
+        Forwards(codes, fmean(ms for _, ms in pairs), tuple(name for name, _ in pairs), whole)
+        for (codes, whole), pairs in sorted(timed.items())
     ]
 
 
 def phase_seconds(entry: Entry) -> dict[str, float]:
-    """Mean seconds of every phase over the timed images, 0 where not recorded; {} without any.
+    """Averages the seconds of every phase over the timed images, 0 where not recorded; {} without.
     `other` is what seconds_total holds beyond its four timed parts."""
     rows = latency_rows(entry.records)
     if rows.empty:

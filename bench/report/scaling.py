@@ -44,7 +44,7 @@ class Line:
 
 
 def lines(run: RunData) -> list[Line]:
-    """A line per batch size and decoder; [] for a run that timed only single images."""
+    """Makes a line per batch size and decoder; [] for a run that timed only single images."""
     out = []
     for section in run.sections:
         base = _timed(run, section.baseline)
@@ -55,8 +55,8 @@ def lines(run: RunData) -> list[Line]:
 
 
 def _timed(run: RunData, entry: Entry | None) -> pd.DataFrame:
-    """Rows of timed calls that others did not disturb, with how many images a call has, and which
-    call they are of."""
+    """Selects rows of timed calls that others did not disturb, and adds how many images a call has
+    and which call they are of."""
     rows = run.records[:0] if entry is None else entry.records
     rows = rows[rows.protocol.isin((LATENCY, BATCHED)) & ~rows.disturbed.astype(bool)]
     requests = run.identity.get("config", {}).get("latency", {}).get("requests")
@@ -65,7 +65,7 @@ def _timed(run: RunData, entry: Entry | None) -> pd.DataFrame:
 
 
 def _line(entry: Entry, rows: pd.DataFrame, base: pd.DataFrame) -> Line:
-    """rows, base: the timed ones of the decoder and of its baseline, of one batch size."""
+    """Makes a line. rows, base: timed ones of the decoder and its baseline, of one batch size."""
     batch = int(rows.batch.iloc[0])
     failed = rows[rows.status == "failed"]
     if len(failed):
@@ -92,7 +92,7 @@ def _line(entry: Entry, rows: pd.DataFrame, base: pd.DataFrame) -> Line:
 
 
 def _calls(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row per call, as of an image that was timed alone."""
+    """Groups rows into one per call, as of an image that was timed alone."""
     how = {"nfe": "max", "peak_memory_mb": "max"}
     how |= dict.fromkeys(("decoder", "status", "seconds_prefill", "seconds_total"), "first")
     calls = rows.groupby(["block", "call"], as_index=False).agg(how)
@@ -100,7 +100,7 @@ def _calls(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _speedup(entry: Entry, base: pd.DataFrame, calls: pd.DataFrame) -> Interval:
-    """Seconds of the baseline's calls of the same size over the decoder's."""
+    """Divides seconds of the baseline's calls of the same size by the decoder's."""
     if entry.role is Role.BASELINE:
         return Interval(1.0, math.nan, math.nan)
     if base.empty or (base.status == "failed").any():

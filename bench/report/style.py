@@ -79,7 +79,7 @@ class Panel:
 def plot(
     name: str, title: str, caption: str, panels: Sequence[Panel], handles: Sequence[Any] = ()
 ) -> Plot | None:
-    """A figure of panels below each other; None without one. handles: of the key below them."""
+    """Draws panels below each other; None without one. handles: of the key below them."""
     if not panels:
         return None
     heights = [max(panel.height, 0.5) for panel in panels]
@@ -96,11 +96,11 @@ def plot(
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # labels do not move the axes
     for axes, points in zip(every, names, strict=True):
-        label(axes, points)
+        write_labels(axes, points)
     return Plot(name, title, caption, figure)
 
 
-def label(axes: Axes, points: Points) -> None:
+def write_labels(axes: Axes, points: Points) -> None:
     """Writes names next to points, where they cover each other and other points the least; a line
     leads to one that is not close. Of more than `MANY` points, a name that finds no room is left
     out; earlier names choose first."""
@@ -138,47 +138,47 @@ def label(axes: Axes, points: Points) -> None:
 
 
 def colors_of(run: RunData) -> dict[str, str]:
-    """Decoder -> colour; AR is grey, and hues repeat."""
+    """Assigns a colour to each decoder; AR is grey, and hues repeat."""
     hues = cycle(HUES)
     return {e.name: MUTED if e.role is Role.BASELINE else next(hues) for e in run.entries}
 
 
-def kind(entry: Entry) -> str:
-    """A decoder's verdict without its figure."""
+def verdict_of(entry: Entry) -> str:
+    """Returns a decoder's verdict without its figure."""
     verdict = entry.text("exactness").partition(" (")[0]
     return verdict if verdict in MARKERS else "not judged"
 
 
-def point(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | Interval) -> None:
-    """A decoder's mark, in the shape of its verdict, with its intervals as error bars."""
+def draw(axes: Axes, entry: Entry, color: str, x: float | Interval, y: float | Interval) -> None:
+    """Draws a decoder's mark, in the shape of its verdict, with its intervals as error bars."""
     at, up = (one.value if isinstance(one, Interval) else one for one in (x, y))
     errors: dict[str, Any] = {}
     for side, one in (("x", x), ("y", y)):
         if isinstance(one, Interval):  # an end that is not known has no bar
             ends = np.nan_to_num([one.value - one.lo, one.hi - one.value])
             errors[f"{side}err"] = ends.clip(min=0)[:, None]  # [2, 1]
-    marker = MARKERS.get(kind(entry), NOT_JUDGED)
+    marker = MARKERS.get(verdict_of(entry), NOT_JUDGED)
     axes.errorbar(at, up, fmt=marker, color=color, elinewidth=1.1, capsize=2,
                   markeredgecolor="white", markeredgewidth=0.8, zorder=3, **errors)  # fmt: skip
 
 
-def verdicts(entries: Iterable[Entry]) -> list[Any]:
-    """Handles of a key: which marker is which verdict of these decoders."""
+def verdict_handles(entries: Iterable[Entry]) -> list[Any]:
+    """Makes the handles of a key: which marker is which verdict of these decoders."""
     return [
         Line2D([], [], marker=MARKERS.get(name, NOT_JUDGED), color=MUTED, linestyle="", label=name)
-        for name in dict.fromkeys(kind(e) for e in entries if not e.failed)
+        for name in dict.fromkeys(verdict_of(e) for e in entries if not e.failed)
     ]
 
 
-def left_out(section: Section, drawn: Iterable[str]) -> str:
-    """Text for a caption: the decoders without a mark, "" when all are drawn."""
+def left_out_note(section: Section, drawn: Iterable[str]) -> str:
+    """Names decoders without a mark, for a caption; "" when all are drawn."""
     names = {*drawn}
     missing = [e.name for e in section.decoders if e.name not in names]
     return f" Not shown, as not measured: {', '.join(missing)}." if missing else ""
 
 
-def unfair(run: RunData) -> str:
-    """Text for the caption of a plot of speed-ups, "" where no baseline is unfair."""
+def unfair_note(run: RunData) -> str:
+    """Names decoders with an unfair baseline, for a caption of speed-ups; "" without any."""
     decoders = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
     names = [e.name for e in decoders if run.mark(e)]
     return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
@@ -186,7 +186,7 @@ def unfair(run: RunData) -> str:
 
 @matplotlib.rc_context(STYLE)
 def save(plot: Plot, folder: Path) -> None:
-    """As PNG and as PDF; the same bytes for the same figure."""
+    """Writes a plot as PNG and as PDF, the same bytes for the same figure."""
     for ending, metadata in (("png", None), ("pdf", {"CreationDate": None})):
         file = io.BytesIO()
         plot.figure.savefig(file, format=ending, metadata=metadata, dpi=PIXELS / WIDTH)
@@ -195,8 +195,8 @@ def save(plot: Plot, folder: Path) -> None:
 
 @matplotlib.rc_context(STYLE)
 def inline(plot: Plot) -> Markup:
-    """The figure as an SVG element of a page: as wide as there is room, transparent, its words in
-    the colour of the text around it, without ids that another figure has too."""
+    """Turns the figure into an SVG element of a page: as wide as there is room, transparent, its
+    words in the colour of the text around it, without ids that another figure has too."""
     file = io.StringIO()
     plot.figure.savefig(file, format="svg", transparent=True)
     text = file.getvalue()

@@ -1,4 +1,4 @@
-"""The report of a run as tables and sentences, made once for all its writers.
+"""Makes the report of a run as tables and sentences, once for all its writers.
 
 `summarise(run)` derives the headline, tables with their marks, and notes. The writers of texts
 (`bench.report.texts`) and of the page (`bench.report.build`) only set it.
@@ -45,7 +45,7 @@ class Report:
 
 
 def summarise(run: RunData) -> Report:
-    """The report of a run."""
+    """Makes the report of a run."""
     run = in_display_order(run)
     notices = ["Every decoder of this run failed; there is nothing to plot."] * run.all_failed
     notices += [] if run.roofline else [NO_ROOFLINE]
@@ -67,7 +67,7 @@ def _blocks(run: RunData) -> list[Block]:
 
 
 def failures(run: RunData) -> list[str]:
-    """What went wrong in full, of every entry with a failed image."""
+    """Says in full what went wrong, for every entry with a failed image."""
     lines = []
     for entry in (e for e in run.entries if e.failed or e.failures):
         count = f"{entry.failures} of {len(entry.records)} images failed: " * bool(entry.failures)

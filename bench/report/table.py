@@ -22,7 +22,7 @@ NOISE = "≈"
 
 @dataclass(frozen=True)
 class Column:
-    """heading: above it; cell: the text of a row; words: aligned as words are."""
+    """A column. heading: above it; cell: the text of a row; words: aligned as words are."""
 
     heading: str
     cell: Callable[[Any], str]
@@ -51,17 +51,17 @@ class Table:
 
 
 def table_of(columns: Sequence[Column], rows: Iterable[Any], title: str = "") -> Table:
-    """A table of values: each row's, formatted by its column."""
+    """Makes a table of values, each formatted by its column."""
     return Table(title, columns, [Row([c.cell(row) for c in columns]) for row in rows])
 
 
 def table_of_texts(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table of texts."""
+    """Makes a table of texts."""
     return Table("", [Column(name, str) for name in headings], [Row(cells) for cells in rows])
 
 
 def number(value: float, digits: int | None = None) -> str:
-    """A figure; None: with sensible decimals. An unknown one is a dash, never a zero."""
+    """Formats a figure; None: with sensible decimals. An unknown one is a dash, never a zero."""
     if not math.isfinite(value):
         return ABSENT
     if digits is None:
@@ -72,8 +72,8 @@ def number(value: float, digits: int | None = None) -> str:
 
 
 def interval(value: Interval, digits: int) -> str:
-    """`1.23 [1.20, 1.26]`, without bounds where they are unknown or nothing varies; a dash for
-    NaN."""
+    """Formats `1.23 [1.20, 1.26]`, without bounds where they are unknown or nothing varies; a dash
+    for NaN."""
     text = number(value.value, digits)
     if math.isfinite(value.value) and -math.inf < value.lo < value.hi < math.inf:
         text += f" [{number(value.lo, digits)}, {number(value.hi, digits)}]"
@@ -81,12 +81,12 @@ def interval(value: Interval, digits: int) -> str:
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """A share of one: `12.3 %`."""
+    """Formats a share of one: `12.3 %`."""
     return f"{100 * value:z.{digits}f} %" if math.isfinite(value) else ABSENT
 
 
 def terminal(table: Table) -> str:
-    """Plain text, left-aligned."""
+    """Formats a table as plain text, left-aligned."""
     escaped = (
         [escape_hidden(cell).replace("\n", "\\n").replace("\t", "\\t") for cell in row.cells]
         for row in table.rows

@@ -1,4 +1,4 @@
-"""A report as text: for the terminal, as Markdown, as LaTeX."""
+"""Formats a report as text: for the terminal, as Markdown, as LaTeX."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ SLANTED = "reseed"  # the kind of row that is slanted
 
 
 def terminal(report: Report) -> str:
-    """The report without its details, as plain text."""
-    parts = [f"{report.run.study}: {report.run.folder}", _filled(report.headline)]
+    """Formats the report without its details, as plain text."""
+    parts = [f"{report.run.study}: {report.run.folder}", _fill(report.headline)]
     for block in report.blocks:
         if block.name == "details":
             continue
-        parts += [block.title, *map(terminal_table, block.tables), _filled(block.notes)]
+        parts += [block.title, *map(terminal_table, block.tables), _fill(block.notes)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _filled(lines: Sequence[str]) -> str:
+def _fill(lines: Sequence[str]) -> str:
     return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
 
 
 def markdown(report: Report) -> str:
-    """The report without provenance, as GitHub Markdown."""
-    parts = [f"# {escaped(report.run.study)}", bullets(report.headline)]
+    """Formats the report without provenance, as GitHub Markdown."""
+    parts = [f"# {escape_markdown(report.run.study)}", bullets(report.headline)]
     for block in report.blocks:
         parts += [f"# {block.title}"] if block.name != "table" else []
         parts += [*map(markdown_table, block.tables), bullets(block.notes)]
@@ -43,13 +43,13 @@ def markdown(report: Report) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """A GitHub table below its title: words to the left (the first column always), figures to the
-    right."""
+    """Formats a GitHub table below its title: words to the left (the first column always),
+    figures to the right."""
     sides = [":--" if c.words or not at else "--:" for at, c in enumerate(table.columns)]
-    lines = [f"**{escaped(table.title)}**", ""] if table.title else []
-    lines += [f"| {' | '.join(map(escaped, table.headings))} |", f"|{'|'.join(sides)}|"]
+    lines = [f"**{escape_markdown(table.title)}**", ""] if table.title else []
+    lines += [f"| {' | '.join(map(escape_markdown, table.headings))} |", f"|{'|'.join(sides)}|"]
     for row in table.rows:
-        cells = [escaped(cell) for cell in row.cells]
+        cells = [escape_markdown(cell) for cell in row.cells]
         if row.kind == SLANTED:
             cells = [f"*{cell}*" if cell else "" for cell in cells]
         lines.append(f"| {' | '.join(cells)} |")
@@ -57,40 +57,39 @@ def markdown_table(table: Table) -> str:
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """A Markdown list."""
-    return "\n".join(f"* {escaped(line)}" for line in lines)
+    """Formats a Markdown list."""
+    return "\n".join(f"* {escape_markdown(line)}" for line in lines)
 
 
 def latex(report: Report) -> str:
-    """A booktabs `table*` for each main table; needs the packages booktabs and graphicx."""
+    """Formats a booktabs `table*` for each main table; needs the packages booktabs and graphicx."""
     noise = f"Brackets: 95 % intervals; {NOISE}: not distinguishable from noise."
     lines = ["% needs \\usepackage{booktabs,graphicx}"]
     for at, table in enumerate(report.blocks[0].tables):
-        rows = [[*map(tex, row.cells)] for row in table.rows]
-        cells = pd.DataFrame(rows, columns=[*map(tex, table.headings)])
+        rows = [[*map(escape_latex, row.cells)] for row in table.rows]
+        cells = pd.DataFrame(rows, columns=[*map(escape_latex, table.headings)])
         sides = "l" + "r" * (len(table.columns) - 1)
         below = [*([] if at else report.headline), *fairness(report.run)]
         lines += [
             "",
             r"\begin{table*}[t]",
             r"\centering",
-            rf"\caption{{{tex(f'{report.run.study}. {table.title}. {noise}')}}}",
+            rf"\caption{{{escape_latex(f'{report.run.study}. {table.title}. {noise}')}}}",
             r"\resizebox{\linewidth}{!}{%",
             cells.to_latex(index=False, column_format=sides).rstrip() + "}",
-            *(rf"\par\smallskip\raggedright\footnotesize {tex(note)}" for note in below),
+            *(rf"\par\smallskip\raggedright\footnotesize {escape_latex(note)}" for note in below),
             r"\end{table*}",
         ]
     return "\n".join(lines) + "\n"
 
 
-def escaped(text: str) -> str:
-    """For Markdown: without what would end a cell or start markup, a link or a picture, on one
-    line."""
+def escape_markdown(text: str) -> str:
+    """Escapes what would end a cell or start markup in Markdown, and puts it on one line."""
     return " ".join(MARKUP.sub(lambda match: "\\" + match[0], escape_hidden(text)).split())
 
 
-def tex(text: str) -> str:
-    """For LaTeX: special characters escaped, on one line."""
+def escape_latex(text: str) -> str:
+    """Escapes special characters of LaTeX, and puts them on one line."""
     escapes = {
         "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
         "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",

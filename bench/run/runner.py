@@ -270,8 +270,8 @@ class Runner:
         ) from error
 
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
-        """Lets each decoder decode whole images before its first block until their times are stable,
-        and one before each later block; one call in batches. One that fails here fails again.
+        """Lets each decoder decode whole images before its first block, until times are stable, and
+        one before each later block; one call in batches. One that fails here fails again.
 
         Why whole images: caches, thread pools, allocator and compiled graphs settle only over a
         complete decoding, and the released timing code had all of that inside its first image.

@@ -52,7 +52,7 @@ def test_of_many_decoders_those_are_named_first_that_no_other_one_beats(run):
     swept = [replace(lantern, name=f"d{n}", row=lantern.row | {"speedup": n, "tv_output": n / 10})
              for n in range(2, 10)]  # fmt: skip
     worse = replace(lantern, name="worse", row=lantern.row | {"speedup": 2.5, "tv_output": 0.5})
-    assert plots.by_rank([worse, ar, *swept], plots.TV) == [ar, *swept, worse]
+    assert plots.rank([worse, ar, *swept], plots.TV) == [ar, *swept, worse]
 
 
 @pytest.mark.parametrize("count", [9, 90])
