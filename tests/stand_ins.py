@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.commands.fetch import embedded, metric_weights
+from bench.commands.fetch import is_embedded, metric_weights
 from bench.config.compose import compose_study
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
@@ -38,7 +38,7 @@ def make(config: StudyConfig, folder: Path) -> list[str]:
     none, FolderError where the folder is not empty."""
     from tests.decoders.models.random_checkpoints import FAMILIES
 
-    if embedded(config.model):
+    if is_embedded(config.model):
         raise ConfigError(
             f"the study {config.name} runs on an embedded model, which is here: run it as it is"
         )

@@ -94,15 +94,15 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     from metrics.images import image_files
 
     config = parse(words)
-    device = device_of(config.device)
+    device = choose_device(config.device)
     if config.out is not None:
         prepare_file(config.out)
-    files, there = image_files(config.images), config.images / CAPTIONS
-    if config.captions is None and there.is_file():
-        config = replace(config, captions=there)
+    files, default = image_files(config.images), config.images / CAPTIONS
+    if config.captions is None and default.is_file():
+        config = replace(config, captions=default)
     captions = captions_of(files, config.captions) if config.captions else []
     if not config.metrics:
-        config = replace(config, metrics=fitting(config, captions))
+        config = replace(config, metrics=choose_metrics(config, captions))
     figures = evaluate(config, files, captions, device)
     of = f"metrics {', '.join(config.metrics)}"
     say(f"{config.images}: {figures[0].images} images on {device}, {of}")
@@ -115,8 +115,8 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     return 0
 
 
-def fitting(config: EvaluateConfig, captions: Sequence[str]) -> tuple[str, ...]:
-    """The metrics that fit where none is asked for. Raises ConfigError where none does."""
+def choose_metrics(config: EvaluateConfig, captions: Sequence[str]) -> tuple[str, ...]:
+    """Chooses the metrics that fit where none is asked for. Raises ConfigError where none does."""
     from metrics.official.papers import METRICS
 
     if captions and _all_scenes(captions):
@@ -146,8 +146,8 @@ def _all_scenes(captions: Sequence[str]) -> bool:
 def evaluate(
     config: EvaluateConfig, files: tuple[Path, ...], captions: Sequence[str], device: str
 ) -> list[Figure]:
-    """The figures of images and their captions. Raises MetricError for missing weights, bad images
-    or too few of them."""
+    """Measures the figures of images and captions. Raises MetricError for missing weights, bad
+    images or too few of them."""
     from metrics.images import image_files
     from metrics.official.papers import Evaluation, check_metrics
 
@@ -178,24 +178,24 @@ def evaluate(
 
 
 def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[str]:
-    """A note where the reference was drawn from the captions of the images."""
+    """Returns a note where the reference was drawn from the captions of the images."""
     from metrics.images import image_files
 
-    theirs = config.reference / CAPTIONS if config.reference else None
-    if theirs is None or not theirs.is_file():
+    path = config.reference / CAPTIONS if config.reference else None
+    if path is None or not path.is_file():
         return []
-    shared = {*captions} & {*captions_of(image_files(theirs.parent), theirs)}
+    shared = {*captions} & {*captions_of(image_files(path.parent), path)}
     if not shared:
         return []
     return [
-        f"{len(shared)} captions are also captions of {theirs.parent}. The intervals of FID, KID, "
+        f"{len(shared)} captions are also captions of {path.parent}. The intervals of FID, KID, "
         "precision and recall take the two folders for independent, which pictures of the same "
         "captions are not; `bench diff` pairs decoders by image"
     ]
 
 
 def parse(words: Sequence[str]) -> EvaluateConfig:
-    """The settings, in which a folder without a key is `images`. Raises ConfigError where there is
+    """Reads the settings; a folder without a key is `images`. Raises ConfigError where there is
     none or more than one, DecoderError on a value of another kind."""
     places, rest = folders(words)
     rest += [f"images={place}" for place in places]
@@ -208,8 +208,8 @@ def parse(words: Sequence[str]) -> EvaluateConfig:
     return settings(EvaluateConfig, rest)
 
 
-def device_of(name: str) -> str:
-    """auto: the first GPU where there is one. Raises ConfigError for a device that is not there."""
+def choose_device(name: str) -> str:
+    """Chooses the device; auto: a GPU where there is one. Raises ConfigError on a missing one."""
     import torch
 
     from bench.measure.device import present
@@ -229,7 +229,7 @@ COLUMNS = (
 
 
 def write_csv(path: Path, config: EvaluateConfig, figures: Sequence[Figure], device: str) -> None:
-    """One row a figure; every row says what it was made with."""
+    """Writes one row per figure; every row says what it was made with."""
     import pandas as pd
     import torch
 

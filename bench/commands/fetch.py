@@ -40,39 +40,39 @@ def cmd_fetch(words: Sequence[str]) -> int:
     from metrics.official.checkpoint import download
 
     config = compose_study(words)
-    away = {source: of for source, of in sources_of(config).items() if not on_disk(source)}
-    hub = [source for source, of in away.items() if of not in BY_HAND and HUB_ID.fullmatch(source)]
-    repositories = [look_up(name, away[name], files_of(away[name], config.model)) for name in hub]
+    missing = {source: of for source, of in sources_of(config).items() if not on_disk(source)}
+    hub = {k: of for k, of in missing.items() if of not in BY_HAND and HUB_ID.fullmatch(k)}
+    repositories = [look_up(k, of, files_of(of, config.model)) for k, of in hub.items()]
     for one in repositories:
         say(f"{one.name}: {len(one.files)} files, {one.size / 1e9:.1f} GB")
-    left = {source: setting for source, setting in away.items() if source not in hub}
-    for source, setting in left.items():
+    by_hand = {source: setting for source, setting in missing.items() if source not in hub}
+    for source, setting in by_hand.items():
         say(f"missing: {source} ({setting}), to be put there by hand")
     for one in repositories:
         fetch(one)
     for path in download(*metric_weights(config)):
         say(f"downloaded: {path}")
-    if not away:
+    if not missing:
         say(f"all that {config.name} needs is on this disk")
-    return 1 if left else 0
+    return 1 if by_hand else 0
 
 
-def embedded(model: LoaderConfig) -> bool:
+def is_embedded(model: LoaderConfig) -> bool:
     """Whether a model's weights are those that the project carries."""
     given = model.kwargs.get("checkpoint")
     return given is None and model.target.startswith("decoders.tiny.")
 
 
 def sources_of(config: StudyConfig) -> dict[str, str]:
-    """Paths and hub ids that a study reads, each with a setting that names it: captions and real
-    images, and the model's target, tokenizer, text encoder and drafters."""
+    """Lists paths and hub ids that a study reads, each with a setting that names it: captions and
+    real images, and the model's target, tokenizer, text encoder and drafters."""
     kwargs = config.model.kwargs
     metric = config.metric.kwargs if config.metric else {}
     named = {
         "prompts.path": config.prompts.kwargs.get("path"),
         "metric.reference": metric.get("reference") if "weights" in metric else None,
     }
-    if not embedded(config.model) and kwargs.get("checkpoint"):
+    if not is_embedded(config.model) and kwargs.get("checkpoint"):
         named |= {f"model.{key}": kwargs.get(key) for key in ("checkpoint", "tokenizer", "text")}
         drafters = kwargs.get("drafters") or {}
         for entry in config.decoders:
@@ -86,8 +86,8 @@ def sources_of(config: StudyConfig) -> dict[str, str]:
 
 
 def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
-    """The files that a model looks for in what a setting names, best first. Of a text encoder only
-    LlamaGen reads weights: to the others text is tokens."""
+    """Lists the files that a model looks for in what a setting names, best first. Of a text encoder
+    only LlamaGen reads weights: to the others text is tokens."""
     from decoders.models.chameleon import TOKENIZERS
     from decoders.models.loading.repository import WEIGHTS
     from decoders.models.simplear import FILE
@@ -100,8 +100,8 @@ def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
 
 
 def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:
-    """The networks that a study's metric reads from their public files, and in which folder; None:
-    the usual one."""
+    """Returns the networks that a study's metric reads from their public files, and their folder;
+    None: the usual one."""
     from metrics.official.checkpoint import FILES
 
     kwargs = config.metric.kwargs if config.metric else {}
@@ -116,7 +116,7 @@ def on_disk(source: str) -> bool:
 
 
 def main_of(repository: str) -> Path:
-    """The file of the hub's cache that says which commit its `main` is."""
+    """Returns the file of the hub's cache that says which commit its `main` is."""
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.file_download import repo_folder_name
 
@@ -135,7 +135,7 @@ class Repository:
 
 
 def look_up(source: str, setting: str, files: Sequence[str]) -> Repository:
-    """What is read of a repository, of the revision that the hub's cache has as its `main`, or else
+    """Looks up what is read of a repository: of the revision that the hub's cache has as `main`, or
     of the newest one; files: one of them must be there. Raises BenchError where it cannot be had or
     has nothing that is read."""
     from huggingface_hub import HfApi
@@ -144,7 +144,7 @@ def look_up(source: str, setting: str, files: Sequence[str]) -> Repository:
 
     main = main_of(source)
     revision = main.read_text().strip() if main.is_file() else None
-    with _explained(source):
+    with _explain_failures(source):
         info = HfApi().model_info(source, revision=revision, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     names = needed_files(sizes, files)
@@ -158,14 +158,14 @@ def fetch(one: Repository) -> None:
     read. Raises BenchError, which says what to do."""
     from huggingface_hub import snapshot_download
 
-    with _explained(one.name):
+    with _explain_failures(one.name):
         snapshot_download(one.name, revision=one.revision, allow_patterns=one.files)
     write_text(main_of(one.name), one.revision)
 
 
 @contextmanager
-def _explained(source: str) -> Iterator[None]:
-    """Failures of the hub as a BenchError that says what to do."""
+def _explain_failures(source: str) -> Iterator[None]:
+    """Turns failures of the hub into a BenchError that says what to do."""
     from huggingface_hub import constants, errors
 
     from decoders.models.loading.repository import failures

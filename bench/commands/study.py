@@ -64,7 +64,7 @@ def _run(config: StudyConfig, words: Sequence[str]) -> int:
         result = run_study(config)
         summary = finish(config, result, scorer)
     if config.report:
-        _report(load(result.path))
+        _write_report(load(result.path))
     else:
         say(f"records: {result.path / 'records.parquet'}")
     failed = summary[summary.status != "ok"]
@@ -121,26 +121,26 @@ def cmd_report(words: Sequence[str]) -> int:
 
     place, words = divided(PlaceSettings, words)
     out = place.out
-    if (finished := _finished(words)) is not None:
+    if (finished := _finished_folder(words)) is not None:
         check_place(out)
-        _report(load(finished), out)
+        _write_report(load(finished), out)
         return 0
     config = compose_study(words)
     folder = Path(config.run_dir)
     check_place(out)
     require_same(folder, {"config_hash": config.hash, "config": config.measured()})
-    _report(read_unfinished(config) or load(folder), out)
+    _write_report(read_unfinished(config) or load(folder), out)
     return 0
 
 
-def _finished(words: Sequence[str]) -> Path | None:
-    """The folder of a finished run that the words name with nothing else."""
+def _finished_folder(words: Sequence[str]) -> Path | None:
+    """Returns the folder of a finished run, where the words name it and nothing else."""
     folder = Path(words[0].partition("=")[2]) if len(words) == 1 else None
     named = folder and words[0].startswith("run_dir=") and (folder / "summary.csv").is_file()
     return folder if named else None
 
 
-def _report(run: RunData, folder: Path | None = None) -> None:
+def _write_report(run: RunData, folder: Path | None = None) -> None:
     from bench.report.build import write_report
 
     written = write_report(run, folder)
@@ -226,7 +226,7 @@ def cmd_list(words: Sequence[str]) -> int:
 
 
 def _columns() -> str:
-    """The columns of the two tables of a run."""
+    """Formats the columns of the two tables of a run."""
     from bench.records.columns import RECORD, SUMMARY
 
     heads = ("column", "type", "unit", "meaning")

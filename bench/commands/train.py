@@ -1,4 +1,4 @@
-"""`python -m bench train`: a drafter for a model, by the trainer of `decoders.training`.
+"""`python -m bench train`: trains a drafter for a model, by the trainer of `decoders.training`.
 
 Why here: what to train, on what, and where it goes is configuration; the training itself knows
 neither Hydra nor plots.
@@ -88,7 +88,7 @@ def cmd_train(words: Sequence[str]) -> int:
 
 
 def compose_train(words: Sequence[str]) -> TrainStudy:
-    """The validated training that the overrides describe.
+    """Composes and validates the training that the overrides describe.
 
     Raises ConfigError on an unknown option or key (with the nearest known names), DecoderError on
     impossible values.
@@ -132,14 +132,14 @@ def run_training(study: TrainStudy, device: torch.device) -> TrainingResult:
     learner = completed(build_part(study.learner, model), Learner)
     target, seed = transformer_of(model), study.train.seed
     wanted = inspect.signature(resolve(study.source.target)).parameters
-    given = {"model": model, "sampling": sampling, "seed": seed}
-    source = study.source.load(**{k: v for k, v in given.items() if k in wanted})
+    arguments = {"model": model, "sampling": sampling, "seed": seed}
+    source = study.source.load(**{k: v for k, v in arguments.items() if k in wanted})
     data = StateData(
         target, source, loss.guided, study.data, study.train.batch, seed, sampling.cfg != 1,
         learner.reads,
     )  # fmt: skip
     done = train_drafter(learner, data, sampling, loss, study.train, folder)
-    _write(study, model, done, learner.save(folder / DRAFTER), loss, sampling)
+    _write_record(study, model, done, learner.save(folder / DRAFTER), loss, sampling)
     return done
 
 
@@ -148,7 +148,7 @@ def _rows(rates: AcceptanceRates) -> list[list[str]]:
     return [[str(d), f"{a:.4f}", f"{b:.4f}"] for d, (a, b) in enumerate(pairs, 1)]
 
 
-def _write(
+def _write_record(
     study: TrainStudy,
     model: ImageModel,
     done: TrainingResult,
@@ -156,7 +156,7 @@ def _write(
     loss: LossConfig,
     sampling: Sampling,
 ) -> None:
-    """training.json: settings, acceptance by depth, provenance."""
+    """Writes training.json: settings, acceptance by depth, provenance."""
     folder = Path(study.run_dir)
     record = {
         **dataclasses.asdict(study),

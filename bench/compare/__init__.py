@@ -1,4 +1,4 @@
-"""Runs against other numbers: the papers' and another run's.
+"""Compares runs with other numbers: the papers' and another run's.
 
     published.py    published.csv, its contradictions, and what its names are called here
     pairs.py, verdicts.py, compare.py                 `bench compare`

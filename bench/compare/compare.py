@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench.compare.published import load as load_published
 from bench.compare.published import load_names
-from bench.compare.verdicts import Comparison, Reproduction, build
+from bench.compare.verdicts import Comparison, Reproduction, compare_rows
 from bench.config.words import settings
 from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
@@ -59,9 +59,9 @@ def cmd_compare(words: Sequence[str]) -> int:
       python -m bench compare run_dir=results/runs/main tolerance=0.05
     """
     options = settings(CompareSettings, words)
-    folder = _run(options)
+    folder = _run_folder(options)
     run = load(folder)
-    every = build(load_published(), run, load_names(), options.tolerance)
+    every = compare_rows(load_published(), run, load_names(), options.tolerance)
     out = options.out or folder / "compare"
     prepare_folder(out)
     say(terminal(run, every))
@@ -71,26 +71,26 @@ def cmd_compare(words: Sequence[str]) -> int:
     return 0
 
 
-def _run(options: CompareSettings) -> Path:
-    """The run's folder; study= means results/runs/NAME, the default is study=main."""
+def _run_folder(options: CompareSettings) -> Path:
+    """Finds the run's folder; study= means results/runs/NAME, the default is study=main."""
     if options.study and options.run_dir:
         raise ConfigError("study and run_dir each name a run; keep one of them")
     if options.run_dir:
         return options.run_dir
     name = options.study or "main"
     if not (RUNS / name / "summary.csv").is_file():
-        there = sorted(p.parent.name for p in RUNS.glob("*/summary.csv"))
-        hint = did_you_mean(name, there) or "."
+        finished = sorted(p.parent.name for p in RUNS.glob("*/summary.csv"))
+        hint = did_you_mean(name, finished) or "."
         raise ConfigError(
             f"study {name!r} has no finished run in {RUNS}{hint} Finished here: "
-            f"{', '.join(there) or '(none)'}. Run it first (python -m bench run study={name}), or "
-            "name a folder with run_dir="
+            f"{', '.join(finished) or '(none)'}. Run it first (python -m bench run study={name}), "
+            "or name a folder with run_dir="
         )
     return RUNS / name
 
 
 def _published_row(one: Comparison) -> str:
-    """`LANTERN, abstract v3: LANTERN, τ 1` and the decoder that it is compared with."""
+    """Names `LANTERN, abstract v3: LANTERN, τ 1` and the decoder that it is compared with."""
     row, tau = one.row, one.row.temperature
     text = f"{row.paper}, {row.evidence}: {row.label}"
     text += "" if tau is None else f", τ {tau:g}"
@@ -113,7 +113,7 @@ COLUMNS = (
 
 
 def terminal(run: RunData, every: Sequence[Comparison]) -> str:
-    """The comparable figures as a table, and what keeps the others apart, most frequent first."""
+    """Formats the comparable figures as a table, and the obstacles of others by frequency."""
     counts = (f"{sum(c.verdict is verdict for c in every)} {verdict}" for verdict in Reproduction)
     lines = [f"{run.study}: {run.folder}", ", ".join(counts), ""]
     compared = [c for c in every if not c.obstacles]
@@ -131,8 +131,8 @@ def terminal(run: RunData, every: Sequence[Comparison]) -> str:
 
 
 def _csv_row(one: Comparison) -> dict[str, object]:
-    """A line of compare.csv, which has every published figure. why: the grounds of the verdict, and
-    what qualifies it."""
+    """Makes a line of compare.csv, which has every published figure. why: the grounds of the
+    verdict, and what qualifies it."""
     row = one.row
     assumed = f"assumes {', '.join(one.assumed)}" if one.assumed else ""
     return {

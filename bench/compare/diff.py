@@ -17,9 +17,9 @@ from bench.compare.significance import (
     RATIOS,
     Difference,
     Side,
+    any_worse,
     differences_of,
     read_sides,
-    worse,
 )
 from bench.config.words import folders, settings
 from bench.console import say
@@ -63,17 +63,17 @@ def cmd_diff(words: Sequence[str]) -> int:
     if options.out:
         prepare_file(options.out)
     runs = [read_sides(folder) for folder in places]
-    pairs = _chosen(runs, options.decoders)
+    pairs = _pair_up(runs, options.decoders)
     every, notes = differences_of(pairs, options.level), notes_of(places, runs, pairs)
     table = terminal(table_of(COLUMNS, every)) if every else "the two have no figure in common"
-    say("\n".join([*answer(pairs, every), *heads(pairs), table, *notes]))
+    say("\n".join([*say_what_differs(pairs, every), *describe_runs(pairs), table, *notes]))
     if options.out:
         text = json.dumps({"findings": [asdict(f) for f in every], "notes": notes}, indent=1)
         write_text(options.out, text)
-    return int(worse(every))
+    return int(any_worse(every))
 
 
-def _p(p: float | None) -> str:
+def _p_text(p: float | None) -> str:
     return "" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
@@ -82,13 +82,13 @@ COLUMNS = (
     Column("figure", lambda f: f.figure),
     Column("B / A, or B - A", lambda f: interval(f, 3)),
     Column("images (of speed: blocks)", lambda f: f"{f.pairs or ''}"),
-    Column("p", lambda f: _p(f.p)),
+    Column("p", lambda f: _p_text(f.p)),
     Column("B is", lambda f: f.verdict),
 )
 
 
-def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> list[str]:
-    """What differs beyond chance and by how much, and whether the images are equal."""
+def say_what_differs(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> list[str]:
+    """Says what differs beyond chance and by how much, and whether the images are equal."""
     lines = [
         f"{d.b} is {d.verdict} {'in B' if d.a == d.b else f'than {d.a}'}: {interval(d, 3)} "
         f"({'ratio' if d.figure in RATIOS else 'difference'} of {d.figure})"
@@ -98,21 +98,21 @@ def answer(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> l
     # A committed run has left the codes out, to be small; its pictures have digests.
     whole = any(a.digests("codes") and b.digests("codes") for a, b in pairs)
     what, column = ("codes", "codes") if whole else ("pictures", "image_hash")
-    count, others = 0, []
+    count, differing = 0, []
     for a, b in pairs:
-        ours, theirs = a.digests(column), b.digests(column)
-        shared = ours.keys() & theirs.keys()
+        in_a, in_b = a.digests(column), b.digests(column)
+        shared = in_a.keys() & in_b.keys()
         count += len(shared)
-        if differing := sum(ours[key] != theirs[key] for key in shared):
-            others.append(f"{b.entry.name} ({differing} of {len(shared)} images)")
+        if images := sum(in_a[key] != in_b[key] for key in shared):
+            differing.append(f"{b.entry.name} ({images} of {len(shared)} images)")
     same = f"A and B are equal in {what} ({len(pairs)} decoders, {count} images)"
-    if others or not count:
-        same = f"A and B differ in {what}: {', '.join(others) or 'they share no image'}"
+    if differing or not count:
+        same = f"A and B differ in {what}: {', '.join(differing) or 'they share no image'}"
     return [*(lines or ["no speed or score differs beyond chance"]), same]
 
 
-def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
-    """Folder, machine, code and gate verdicts of each run."""
+def describe_runs(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
+    """Describes each run: folder, machine, code and gate verdicts."""
     runs = [*zip("AB", zip(*pairs, strict=True), strict=False)]
     if any(a.entry.name != b.entry.name for a, b in pairs):
         runs = [("A and B", pairs[0])]  # two decoders of one run
@@ -134,8 +134,8 @@ def heads(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
     return lines
 
 
-def _chosen(runs: Sequence[dict[str, Side]], names: str | None) -> list[tuple[Side, Side]]:
-    """The decoders of both runs, or the two of one."""
+def _pair_up(runs: Sequence[dict[str, Side]], names: str | None) -> list[tuple[Side, Side]]:
+    """Pairs the decoders of both runs, or the two of one. Raises ConfigError."""
     if names is None:
         a, b = runs
         return [(a[name], b[name]) for name in a if name in b]
@@ -151,11 +151,11 @@ def _chosen(runs: Sequence[dict[str, Side]], names: str | None) -> list[tuple[Si
 def notes_of(
     places: Sequence[Path], runs: Sequence[dict[str, Side]], pairs: Sequence[tuple[Side, Side]]
 ) -> list[str]:
-    """What differs between two runs, what is therefore not compared, and what failed."""
+    """Says what differs between two runs, what is therefore not compared, and what failed."""
     lines = [
-        f"only in {place}: {', '.join(sorted(mine.keys() - other.keys()))}"
-        for place, mine, other in zip(places, runs, reversed(runs), strict=True)
-        if mine.keys() - other.keys()
+        f"only in {place}: {', '.join(sorted(run.keys() - other.keys()))}"
+        for place, run, other in zip(places, runs, reversed(runs), strict=True)
+        if run.keys() - other.keys()
     ]
     configs = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs]
     if text := differences(configs[0], configs[-1], SIDES):

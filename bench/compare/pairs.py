@@ -1,4 +1,4 @@
-"""Which measured decoders speak of a published row.
+"""Finds the measured decoders that can be compared with a published row.
 
 A decoder's YAML says under `published` (`bench.compare.published.Method`) what its method is
 called in published.csv and how rows of a run are recognised as it.
@@ -41,7 +41,7 @@ class Part:
 
     @classmethod
     def of(cls, label: str) -> Part:
-        """From a cell of summary.csv; "" is the part called none."""
+        """Reads a cell of summary.csv; "" is the part called none."""
         match = re.fullmatch(r"([^(]*)(?:\((.*)\))?", label.strip(), re.DOTALL)
         if match is None:
             return cls(label, {})
@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def setting(self) -> tuple[str, float, float]:
-        """What its baseline has in common with it: model, temperature, guidance."""
+        """What it has in common with its baseline: model, temperature, guidance."""
         number = self.entry.number
         return self.entry.text("model"), number("temperature"), number("cfg")
 
@@ -132,17 +132,17 @@ def is_method(row: Candidate, name: str, names: Names) -> bool:
 def nearest(
     published: Published, rows: Sequence[Candidate], names: Names
 ) -> list[tuple[Candidate, dict[str, Setting]]]:
-    """The decoders that come nearest to a published row, with every setting that decides whether
-    two figures are of the same thing."""
+    """Finds the decoders nearest to a published row, each with the settings that decide whether two
+    figures are of the same thing."""
     same = [row for row in rows if is_method(row, published.method, names)]
-    left = [(row, settings(published, row, names)) for row in same]
-    for name in left[0][1] if left else ():
-        left = [one for one in left if one[1][name][0] is not False] or left
-    return left
+    rest = [(row, compare_settings(published, row, names)) for row in same]
+    for name in rest[0][1] if rest else ():
+        rest = [pair for pair in rest if pair[1][name][0] is not False] or rest
+    return rest
 
 
-def settings(published: Published, row: Candidate, names: Names) -> dict[str, Setting]:
-    """Most decisive first."""
+def compare_settings(published: Published, row: Candidate, names: Names) -> dict[str, Setting]:
+    """Compares the settings of a published row and a decoder, most decisive first."""
     method, (_, temperature, cfg) = names.methods[published.method], row.setting
     top_k = float(row.entry.ok.top_k.iloc[0])
     return {
@@ -179,7 +179,7 @@ def _number(name: str, published: float | None, ours: float) -> Setting:
 
 
 def _tree(wanted: Mapping[str, float], row: Candidate) -> Setting:
-    """The tree of the authors' code; a smaller one drafts less and is verified faster."""
+    """Compares with the authors' tree: a smaller one drafts less and is verified faster."""
     here = {key: value for key in wanted if (value := row.parts["tree"].number(key)) is not None}
     if all(value == wanted[key] for key, value in here.items()):
         return AGREES

@@ -72,17 +72,17 @@ class Published:
 
     @property
     def label(self) -> str:
-        """`LANTERN (k=1000, delta=0.3)`."""
+        """Writes `LANTERN (k=1000, delta=0.3)`."""
         return f"{self.method} ({settings_text(self.settings)})" if self.params else self.method
 
 
 def settings_text(values: Mapping[str, float]) -> str:
-    """`k=1000, delta=0.3`."""
+    """Writes `k=1000, delta=0.3`."""
     return ", ".join(f"{key}={value:g}" for key, value in values.items())
 
 
 def load(path: Path = TABLE) -> list[Published]:
-    """The rows of published.csv. Raises DecoderError with the line and column of what is wrong."""
+    """Reads published.csv. Raises DecoderError with the line and column of what is wrong."""
     table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
     return [
         validate(f"{path.name}:{line}", {k: v for k, v in cells.items() if v}, Published, text=True)
@@ -91,7 +91,7 @@ def load(path: Path = TABLE) -> list[Published]:
 
 
 def contradictions(row: Published, figure: str, rows: Sequence[Published]) -> list[str]:
-    """[`other sources give 0.93 (LANTERN)`]: of the same setting, where they contradict the
+    """Writes [`other sources give 0.93 (LANTERN)`] where those of the same setting contradict a
     row."""
     setting, value = (*SETTING, *["gpu"] * (figure == "latency_s")), row.figures[figure]
     same = [o for o in rows if all(getattr(o, name) == getattr(row, name) for name in setting)]
@@ -134,7 +134,7 @@ class Names:
 
 
 def load_names() -> Names:
-    """names.yaml and the methods of conf/decoder."""
+    """Reads names.yaml and the methods of conf/decoder."""
     import yaml
 
     methods: dict[str, Method] = {}

@@ -89,7 +89,7 @@ class Side:
 
 
 def read_sides(folder: Path) -> dict[str, Side]:
-    """The decoders of a finished run by name. Raises FolderError on a folder that is none."""
+    """Reads the decoders of a finished run by name. Raises FolderError on a folder that is none."""
     run = load(folder)
     return {
         entry.name: Side(run, section, entry)
@@ -120,15 +120,15 @@ def _difference(
 
 
 def differences_of(sides: Sequence[tuple[Side, Side]], level: float) -> list[Difference]:
-    """All figures of all pairs of sides, with verdicts at this level of false discoveries."""
+    """Compares all figures of all pairs of sides, at this level of false discoveries."""
     each = level / max(len(sides), 1)
     every = [d for a, b in sides for d in (*_speed(a, b), *_scores(a, b), *_fid(a, b, each))]
     out = []
     for figure in FIGURES:
-        mine = [d for d in every if d.figure == figure]
-        tested = [d.p for d in mine if d.p is not None]
+        of_figure = [d for d in every if d.figure == figure]
+        tested = [d.p for d in of_figure if d.p is not None]
         adjusted = iter(false_discovery_control(tested) if tested else [])
-        for d in mine:
+        for d in of_figure:
             if d.p is not None:
                 p = float(next(adjusted))
                 d = replace(d, p=p, verdict=_verdict(d, p < level))
@@ -136,7 +136,7 @@ def differences_of(sides: Sequence[tuple[Side, Side]], level: float) -> list[Dif
     return out
 
 
-def worse(every: Sequence[Difference]) -> bool:
+def any_worse(every: Sequence[Difference]) -> bool:
     return any(d.verdict in ("slower", "worse") for d in every)
 
 
@@ -151,11 +151,11 @@ def _verdict(one: Difference, differs: bool) -> str:
 
 
 def _speed(a: Side, b: Side) -> list[Difference]:
-    """Seconds of A over B's: within a run directly, else by their speed-ups over AR. None without
-    an interval."""
+    """Compares seconds of A over B's: within a run directly, else by their speed-ups over AR. []
+    without an interval."""
     if a.unmeasured or b.unmeasured:
         return []
-    figure, ratio = SPEEDUP, _of_two_runs(a, b)
+    figure, ratio = SPEEDUP, _ratio_of_speedups(a, b)
     if a.folder == b.folder:
         figure, ratio = RATE, paired_speedup(a.entry.records, b.entry.records)
     if ratio is None or math.isnan(ratio.p):
@@ -163,8 +163,8 @@ def _speed(a: Side, b: Side) -> list[Difference]:
     return [_difference(a, b, figure, ratio.blocks, ratio.interval(), ratio.p)]
 
 
-def _of_two_runs(a: Side, b: Side) -> Speedup | None:
-    """The speed-up of B over its AR, over that of A."""
+def _ratio_of_speedups(a: Side, b: Side) -> Speedup | None:
+    """Divides the speed-up of B over its AR by that of A."""
     bases = a.section.baseline, b.section.baseline
     if bases[0] is None or bases[1] is None or a.entry is bases[0]:
         return None

@@ -1,4 +1,4 @@
-"""Published figures and measured ones: the verdict on each.
+"""Judges whether published figures are reproduced by measured ones.
 
 Reproduced: the published figure lies in our 95 % interval or within the tolerance of ours. Not
 reproduced: in neither. Not comparable: a setting that is known differs, or the figure is one that
@@ -68,25 +68,25 @@ class Comparison:
         return f"{name} over {self.row.baseline}" if self.metric == "speedup" else name
 
 
-def build(
+def compare_rows(
     rows: Sequence[Published], run: RunData, names: Names, tolerance: float
 ) -> list[Comparison]:
-    """Every published figure, in order, compared with the decoders nearest to its row; tolerance: a
-    ratio, see `tolerance_of`."""
+    """Compares every published figure, in order, with the decoders nearest to its row; tolerance:
+    a ratio, see `tolerance_of`."""
     decoders, every = measured_decoders(run), list[Comparison]()
     for row in rows:
-        near = nearest(row, decoders, names)
+        pairs = nearest(row, decoders, names)
         for metric, stated in row.figures.items():
             if row.method == row.baseline and metric in ("speedup", "mal"):
                 continue  # of AR both are 1 by definition
             published = stated * (100 if metric == "clip" else 1)
-            if not near:
+            if not pairs:
                 why = f"{row.method} was not measured in this run"
                 if row.method not in names.methods:
                     why = f"{row.method} has no rows that conf/decoder can recognise"
                 apart = Reproduction.NOT_COMPARABLE
                 every.append(Comparison(row, None, metric, published, UNKNOWN, apart, why, [why]))
-            for ours, agreed in near:
+            for ours, agreed in pairs:
                 figure, missing = _figure(row, ours, metric, decoders, names)
                 obstacles = [text for agrees, text in agreed.values() if agrees is False]
                 obstacles += missing + obstacles_of(row, ours, metric, names)
@@ -103,19 +103,19 @@ def build(
 
 
 def tolerance_of(metric: str, published: float, ratio: float) -> float:
-    """How far a figure may lie from ours outside our interval, in its unit. ratio: a fraction of
-    the published figure, for speed-up, MAL and seconds; FID takes half of it. The others (100 cos,
-    shares) are absolute: methods differ by tenths of a point there, so a tenth of the figure would
-    call everything reproduced."""
+    """Returns how far a figure may lie from ours outside our interval, in its unit. ratio: a
+    fraction of the published figure, for speed-up, MAL and seconds; FID takes half of it. The
+    others (100 cos, shares) are absolute: methods differ by tenths of a point there, so a tenth of
+    the figure would call everything reproduced."""
     relative = abs(published) * (ratio / 2 if metric == "fid" else ratio)
     return ABSOLUTE.get(metric, relative)
 
 
 def judge(published: float, figure: Interval, tolerance: float) -> tuple[Reproduction, str]:
-    """The verdict on two comparable figures, and its grounds."""
-    off = figure.value - published
-    relative = f"{100 * off / published:+.1f} %" if published else f"{off:+.3g}"
-    near, inside = abs(off) <= tolerance, figure.contains(published)
+    """Returns the verdict on two comparable figures, and its grounds."""
+    error = figure.value - published
+    relative = f"{100 * error / published:+.1f} %" if published else f"{error:+.3g}"
+    near, inside = abs(error) <= tolerance, figure.contains(published)
     grounds = f"{relative}, {'within' if near else 'beyond'} the tolerance of {tolerance:.3g}"
     if not math.isnan(figure.lo + figure.hi):
         place = "inside" if inside else "outside"
@@ -130,8 +130,8 @@ def judge(published: float, figure: Interval, tolerance: float) -> tuple[Reprodu
 def _figure(
     row: Published, ours: Candidate, metric: str, rows: Sequence[Candidate], names: Names
 ) -> tuple[Interval, list[str]]:
-    """Our figure, and why there is none. A speed-up over another method than AR is the paired ratio
-    of the seconds on the same prompts."""
+    """Returns our figure, or why there is none. A speed-up over another method than AR is the
+    paired ratio of the seconds on the same prompts."""
     if metric not in FIGURES:
         return UNKNOWN, [f"{LABELS[metric]} is not measured here"]
     figure = ours.figure(metric)
@@ -150,7 +150,7 @@ def _figure(
 
 
 def obstacles_of(row: Published, ours: Candidate, metric: str, names: Names) -> list[str]:
-    """What keeps this figure apart, beyond the settings of the pair."""
+    """Lists what keeps this figure apart, beyond the settings of the pair."""
     obstacles = list[str]()
     if metric == "speedup" and ours.device == "cpu":
         obstacles.append("measured on a CPU, where verifying a tree costs several AR steps")
@@ -174,7 +174,7 @@ def obstacles_of(row: Published, ours: Candidate, metric: str, names: Names) -> 
 
 
 def same_gpu(published: str, ours: str) -> bool:
-    """`RTX 3090` is `NVIDIA GeForce RTX 3090`, but not an RTX 3090 Ti."""
+    """Whether two names mean one GPU: `RTX 3090` is `GeForce RTX 3090`, but not an RTX 3090 Ti."""
 
     def words(text: str) -> set[str]:
         return set(re.split(r"[^a-z0-9]+", text.lower())) - {"", "nvidia", "geforce"}

@@ -1,1 +1,1 @@
-"""What every folder of bench/ speaks of. Imports no other of them."""
+"""Errors, files and versions, which every folder of bench/ uses. Imports no other of them."""

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and places that can be written to."""
+"""Writes files whole or not at all, and tries whether a place can be written to."""
 
 from __future__ import annotations
 

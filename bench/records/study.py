@@ -1,4 +1,4 @@
-"""study.json of a run's folder: whose folder it is, and how two configurations differ.
+"""Reads and writes study.json, which says whose folder it is, and compares configurations.
 
 Rows of two configurations, schema versions or machines in one folder would be averaged as if they
 were one experiment. Such a folder is refused and left as it was. study.json has the names of

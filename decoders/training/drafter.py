@@ -31,7 +31,7 @@ from decoders.models.nets.transformer import Transformer
 from decoders.training.states import Drafted, Learner, StateData, States, true_states
 from decoders.training.trainer import TrainConfig, Trainer
 
-ROOTS = 64  # an image, of which held-out acceptance starts deeper drafts
+ROOTS = 64  # per image, from which held-out acceptance starts deeper drafts
 
 
 @dataclass(frozen=True)
@@ -64,29 +64,29 @@ class LossConfig:
             raise DecoderError("loss.regression, loss.soft and loss.overlap are all 0")
 
     def at(self, progress: float) -> LossConfig:
-        """The loss when `progress` (0..1) of the training is done."""
+        """Returns the loss when `progress` (0..1) of the training is done."""
         return self if progress >= self.unroll_from else replace(self, rollout=1)
 
 
 def logits_at(drafted: Drafted, images: int, cfg: float) -> Tensor:
-    """What is drafted at one depth, [B, m, V] float32: guided where rows are paired; [R, m, V] of
-    the rows where they are single."""
+    """Returns the logits drafted at one depth, [B, m, V] float32: guided where rows are paired;
+    [R, m, V] of the rows where they are single."""
     return head_logits(drafted.head, drafted.hidden, drafted.places, images, cfg)
 
 
 def head_logits(head: Target, hidden: Tensor, places: Tensor, images: int, cfg: float) -> Tensor:
-    """Logits of a head on hidden [R, m, D] at `places` [m], guided where R = 2 B."""
+    """Computes logits of a head on hidden [R, m, D] at `places` [m], guided where R = 2 B."""
     copies = len(hidden) // images
     return code_logits(head, hidden, cfg if copies == 2 else 1.0, places.expand(images, -1))
 
 
 def soft_cross_entropy(p: Tensor, logits: Tensor) -> Tensor:
-    """-sum_x p(x) log q(x), [...], in nats, from p [..., V] and logits [..., V]."""
+    """Computes -sum_x p(x) log q(x), [...], in nats, from p [..., V] and logits [..., V]."""
     return -(p * logits.log_softmax(-1)).sum(-1)
 
 
 def overlap(p: Tensor, q: Tensor) -> Tensor:
-    """sum_x min(p, q), [...]: the probability that the exact rule accepts a draft from q."""
+    """Computes sum_x min(p, q), [...]: how probably the exact rule accepts a draft from q."""
     return torch.minimum(p, q).sum(-1)
 
 
@@ -98,8 +98,8 @@ def drafter_loss(
     seed: int = 0,
     step: int = 0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Scalar loss, a mean over images, and its parts (detached): `regression`, `soft`, and the
-    overlap at each depth.
+    """Computes the scalar loss, a mean over images, and its parts (detached): `regression`, `soft`,
+    and the overlap at each depth.
 
     Roots and noise follow from (seed, step).
     """
@@ -109,10 +109,10 @@ def drafter_loss(
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device
     roots = torch.randperm(length - depth, generator=random)[: config.roots]
     noise = uniform_noise(states, config.noise, random) if config.noise else None
-    every = torch.arange(1, length, device=device)
-    hidden = true_states(target, states, every)  # [R, L - 1, D]
+    places = torch.arange(1, length, device=device)
+    hidden = true_states(target, states, places)  # [R, L - 1, D]
     with torch.no_grad():
-        p = head_logits(target, hidden, every, images, config.cfg).softmax(-1)  # [B, L - 1, V]
+        p = head_logits(target, hidden, places, images, config.cfg).softmax(-1)  # [B, L - 1, V]
     total, parts = torch.zeros((), device=device), {}
     drafts = learner.draft(states, roots.sort().values.to(device), depth, noise)
     whole = sum(config.decay**d for d in range(len(drafts)))
@@ -133,7 +133,7 @@ def drafter_loss(
 
 
 def uniform_noise(states: States, width: float, random: torch.Generator) -> Tensor:
-    """Noise on the states, uniform in [-width / 2, width / 2), [R, T, D]."""
+    """Draws noise on the states, uniform in [-width / 2, width / 2), [R, T, D]."""
     drawn = torch.rand(states.hidden.shape, generator=random)
     return (width * (drawn - 0.5)).to(states.hidden.device)
 
@@ -142,9 +142,9 @@ def uniform_noise(states: States, width: float, random: torch.Generator) -> Tens
 def aligned(
     counts: Tensor, logits: Tensor, codes: Tensor, roots: Tensor, depth: int, top: int
 ) -> Tensor:
-    """Which roots' chains [B, L] bool still count behind drafts at `depth` (from 0) from `roots`
-    [m]: those whose code is among the `top` likeliest. counts: those that did so far; logits
-    [B, m, V], codes [B, L]."""
+    """Returns which roots' chains [B, L] bool still count behind drafts at `depth` (from 0) from
+    `roots` [m]: those whose code is among the `top` likeliest. counts: those that did so far;
+    logits [B, m, V], codes [B, L]."""
     right = codes[:, roots + depth + 1, None]  # [B, m, 1]
     likelier = (logits > logits.gather(-1, right)).sum(-1)  # [B, m]
     counts = counts.clone()
@@ -155,8 +155,8 @@ def aligned(
 def _compare(
     drafted: Drafted, logits: Tensor, hidden: Tensor, p: Tensor, counts: Tensor, config: LossConfig
 ) -> dict[str, Tensor]:
-    """The loss of one depth and its parts. hidden [R, m, D], p [B, m, V] are the truth; counts
-    [B, m], weights."""
+    """Computes the loss of one depth and its parts. hidden [R, m, D], p [B, m, V] are the truth;
+    counts [B, m], weights."""
 
     def mean(values: Tensor) -> Tensor:
         return (values * counts).sum() / counts.sum().clamp_min(1)
@@ -184,7 +184,7 @@ class AcceptanceRates:
     agree: list[float]
 
     def chain_length(self) -> float:
-        """Expected codes per target forward of a chain of drafts: 1 + a_1 + a_1 a_2 + ..."""
+        """Computes the codes per target forward of a chain of drafts: 1 + a_1 + a_1 a_2 + ..."""
         total, reached = 1.0, 1.0
         for accepted in self.overlap:
             reached *= accepted
@@ -192,18 +192,18 @@ class AcceptanceRates:
         return total
 
     def figures(self) -> dict[str, float]:
-        """Named for curves and cards: overlap_1, ..., agree_1, ..., chain_length."""
+        """Names the rates for curves and cards: overlap_1, ..., agree_1, ..., chain_length."""
         named = {f"overlap_{d}": value for d, value in enumerate(self.overlap, 1)}
         named |= {f"agree_{d}": value for d, value in enumerate(self.agree, 1)}
         return named | {"chain_length": self.chain_length()}
 
 
 @torch.no_grad()
-def acceptance(
+def measure_rates(
     learner: Learner, target: Transformer, batches: Iterable[States], sampling: Sampling, depth: int
 ) -> AcceptanceRates:
-    """Acceptance at depths 1..depth: at every place for depth 1, behind `ROOTS` evenly spaced roots
-    an image for the deeper ones.
+    """Measures acceptance at depths 1..depth: at every place for depth 1, behind `ROOTS` evenly
+    spaced roots per image for the deeper ones.
 
     p and q are processed by `sampling` (temperature 1 where it is greedy); guided where the states
     are paired, else without guidance.
@@ -213,9 +213,9 @@ def acceptance(
     sums, agree, count = torch.zeros(depth), torch.zeros(depth), torch.zeros(depth)
     for states in batches:
         images, device = len(states.images), states.hidden.device
-        every = torch.arange(1, target.length, device=device)
-        hidden = true_states(target, states, every)
-        truth = head_logits(target, hidden, every, images, sampling.cfg)  # [B, L - 1, V]
+        places = torch.arange(1, target.length, device=device)
+        hidden = true_states(target, states, places)
+        truth = head_logits(target, hidden, places, images, sampling.cfg)  # [B, L - 1, V]
         p = probabilities(truth, drawn)
         last = target.length - depth - 1
         roots = torch.linspace(0, last, min(ROOTS, last + 1), device=device).long()
@@ -271,7 +271,7 @@ def train_drafter(
     def evaluate() -> dict[str, float]:
         states = held_out()
         with config.autocast(device):
-            rates.append(acceptance(learner, target, states, sampling, config.depth))
+            rates.append(measure_rates(learner, target, states, sampling, config.depth))
         return {f"held_{name}": value for name, value in rates[-1].figures().items()}
 
     trainer.fit(losses, evaluate)

@@ -1,4 +1,4 @@
-"""Where captions and codes of training come from: pictures here, embedded scenes in
+"""Supplies captions and codes for training: pictures here, embedded scenes in
 `decoders.tiny.scenes.source`.
 
 A source (`decoders.training.states.Source`) is a pure function of an index, so that a run that
@@ -23,7 +23,7 @@ from decoders.training.states import Images
 
 
 def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
-    """Pictures [B, 3, H, W] float32 in [0, 1] -> codes [B, L] int64, by the model's tokenizer.
+    """Encodes pictures [B, 3, H, W] float32 in [0, 1] to codes [B, L] int64.
 
     Raises DecoderError where the tokenizer only decodes, or the pictures are of another size.
     """
@@ -66,7 +66,7 @@ class Listed:
 def pictures(
     model: ImageModel, path: str, captions: str, size: int, held_out: float = 0.05, seed: int = 0
 ) -> Listed:
-    """Pictures of a folder with captions, encoded by the model's tokenizer as they are read.
+    """Reads pictures of a folder with captions, and encodes them by the model's tokenizer.
 
     captions: a .csv, .tsv or .json (a list of mappings) with `image`, a file name in the folder,
     and `caption`. Pictures are centre-cropped to a square and resized to `size` pixels (bicubic).
@@ -82,7 +82,7 @@ def pictures(
 
 
 def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
-    """(picture, caption) of every row of the file. Raises DecoderError: no such file, no such
+    """Reads (picture, caption) of every row of the file. Raises DecoderError: no such file, no such
     column, a picture that is not there, an empty caption."""
     hint = "set data.captions to a .csv, .tsv or .json"
     rows = read_items(captions, "caption", (".csv", ".tsv", ".json"), hint)
@@ -105,6 +105,6 @@ def read_captions(folder: Path, captions: Path) -> list[tuple[Path, str]]:
 
 
 def read_picture(path: Path, size: int) -> Tensor:
-    """[3, size, size] float32 in [0, 1], centre-cropped to a square."""
+    """Reads [3, size, size] float32 in [0, 1], centre-cropped to a square."""
     square = ImageOps.fit(open_rgb(path), (size, size), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.asarray(square, dtype=np.float32) / 255).permute(2, 0, 1)

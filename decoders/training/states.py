@@ -3,7 +3,7 @@ and what the trainer asks of a drafter.
 
 Two layouts of rows. *Paired*: every image once with its caption and once without, rows ordered
 [conditional; unconditional], so that distributions can be compared after guidance, where drafts are
-accepted. *Single*: one row an image, a share of the captions dropped, as in the released training
+accepted. *Single*: one row per image, a share of the captions dropped, as in the released training
 (METHODS 6).
 
 For the images of LlamaGen-XL's training all states would fill 96 GB. Here only those of one shard
@@ -39,7 +39,7 @@ class Images:
         return len(self.codes)
 
     def rows(self, index: Tensor) -> Images:
-        """The images at `index` [n] int64."""
+        """Selects the images at `index` [n] int64."""
         return Images(self.text.rows(index), self.codes[index])
 
 
@@ -57,7 +57,7 @@ class States:
 
     @property
     def copies(self) -> int:
-        """Rows an image: 2 where guidance can be applied, else 1."""
+        """Rows per image: 2 where guidance can be applied, else 1."""
         return len(self.hidden) // len(self.images)
 
     @property
@@ -67,20 +67,19 @@ class States:
 
     @property
     def codes(self) -> Tensor:
-        """[R, L]."""
+        """Codes of all R rows, [R, L]."""
         return self.images.codes.repeat(self.copies, 1)
 
     def rows(self, index: Tensor) -> States:
-        """The states of the images at `index` [n] int64."""
+        """Selects the states of the images at `index` [n] int64."""
         index = index.to(self.hidden.device)
-        every = torch.cat([copy * len(self.images) + index for copy in range(self.copies)])
-        entries = None if self.keys_values is None else self.keys_values[every]
-        return States(self.images.rows(index), self.hidden[every], self.drop[every], entries)
+        rows = torch.cat([copy * len(self.images) + index for copy in range(self.copies)])
+        entries = None if self.keys_values is None else self.keys_values[rows]
+        return States(self.images.rows(index), self.hidden[rows], self.drop[rows], entries)
 
 
 def transformer_of(model: ImageModel) -> Transformer:
-    """The target as the class whose states can be computed along given codes. Raises
-    DecoderError."""
+    """Returns a target whose states can be computed along given codes, else raises DecoderError."""
     if not isinstance(model.target, Transformer):
         raise DecoderError(
             "drafters are trained on the states of a Transformer target, found "
@@ -90,10 +89,10 @@ def transformer_of(model: ImageModel) -> Transformer:
 
 
 def join(parts: Sequence[States]) -> States:
-    """States of several groups of images as one, in order."""
+    """Joins the states of several groups of images, in order."""
 
     def rows(name: str) -> Any:
-        """[R, ...], all conditional rows first."""
+        """Joins a field, [R, ...], all conditional rows first."""
         values = [getattr(part, name) for part in parts]
         if values[0] is None:
             return None
@@ -109,8 +108,8 @@ def join(parts: Sequence[States]) -> States:
 def target_states(
     target: Transformer, images: Images, drop: Tensor | None = None, reads: Reads = ()
 ) -> States:
-    """The target's states along the codes. Without `drop` rows are paired; with `drop` [B] bool
-    they are single, and the marked ones lose their caption. reads: see `Learner.reads`."""
+    """Computes the target's states along the codes. Without `drop` rows are paired; with `drop` [B]
+    bool they are single, and the marked ones lose their caption. reads: see `Learner.reads`."""
     if drop is None:
         rows, marked = images.text.paired(2)
         codes = images.codes.repeat(2, 1)  # [2 B, L]
@@ -123,7 +122,7 @@ def target_states(
 
 
 def true_states(target: Transformer, states: States, places: Tensor) -> Tensor:
-    """The target's states that predict the codes at `places` [m] -> [R, m, D]."""
+    """Selects the target's states that predict the codes at `places` [m] -> [R, m, D]."""
     return states.hidden[:, target.prefix - 1 + places]
 
 
@@ -141,7 +140,7 @@ class Source(Protocol):
     def valid(self) -> int | None: ...
 
     def images(self, split: str, indices: Sequence[int]) -> Images:
-        """Captions and codes of `split` ("train" or "valid"), on the model's device."""
+        """Returns captions and codes of `split` ("train" or "valid"), on the model's device."""
         ...
 
 
@@ -185,12 +184,12 @@ class StateData:
         self._shard: States | None = None
 
     def at(self, step: int) -> States:
-        """The states of a step's batch."""
+        """Returns the states of a step's batch."""
         number, turn = divmod(step, self.steps)
         if number != self._number:
-            start, every = number * self.shard, self.source.train
+            start, count = number * self.shard, self.source.train
             places = range(start, start + self.shard)
-            indices = places if every is None else [place % every for place in places]
+            indices = places if count is None else [place % count for place in places]
             self._shard, self._number = self.states("train", indices), number
         generator = torch.Generator().manual_seed(self.seed * 7_919 + number)
         passes = -(-self.steps * self.batch // self.shard)
@@ -199,25 +198,25 @@ class StateData:
         return self._shard.rows(torch.cat(order)[turn * self.batch :][: self.batch])
 
     def images(self, steps: int) -> int:
-        """How many different images so many steps draw from."""
+        """Counts the different images that so many steps draw from."""
         count = -(-steps // self.steps) * self.shard
         return count if self.source.train is None else min(count, self.source.train)
 
     @torch.no_grad()
     def states(self, split: str, indices: Sequence[int]) -> States:
-        """The states of some images, on the target's device, computed `chunk` at a time."""
+        """Computes the states of some images, on the target's device, `chunk` at a time."""
         size = self.config.chunk
         parts = []
         for start in range(0, len(indices), size):
             part = list(indices[start : start + size])
             images = self.source.images(split, part)
             paired = self.paired if split == "train" else self.held_paired
-            drop = None if paired else self._dropped(split, part).to(images.codes.device)
+            drop = None if paired else self._draw_dropped(split, part).to(images.codes.device)
             parts.append(target_states(self.target, images, drop, self.reads))
         return join(parts)
 
-    def _dropped(self, split: str, indices: list[int]) -> Tensor:
-        """[B] bool; held-out images keep their captions."""
+    def _draw_dropped(self, split: str, indices: list[int]) -> Tensor:
+        """Draws which captions are dropped, [B] bool; held-out images keep theirs."""
         if split != "train":
             return torch.zeros(len(indices), dtype=torch.bool)
         draws = [

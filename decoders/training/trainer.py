@@ -63,7 +63,7 @@ class TrainConfig:
         validate_fields(self, "train.")
 
     def fixed(self) -> dict[str, Any]:
-        """The settings that a resumed run must share. It may be longer or shorter."""
+        """Returns the settings that a resumed run must share. It may be longer or shorter."""
         free = (
             "steps", "budget_seconds", "log_every", "save_every", "evaluate_every", "held_out",
             "depth",
@@ -71,19 +71,19 @@ class TrainConfig:
         return {k: v for k, v in asdict(self).items() if k not in free}
 
     def share(self, step: int, seconds: float) -> float:
-        """Share of the training that is done before a step, 0..1: of its steps or its budget."""
+        """Returns the share of the training done before a step, 0..1, of its steps or budget."""
         done = step / self.steps
         return done if self.budget_seconds is None else max(done, seconds / self.budget_seconds)
 
     def rate(self, step: int, share: float) -> float:
-        """Learning rate over its peak: linear warm-up, then the schedule."""
+        """Returns the learning rate over its peak: linear warm-up, then the schedule."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         progress = (share * self.steps - self.warmup) / max(1, self.steps - self.warmup)
         progress = min(1.0, max(0.0, progress))
         cosine = 0.5 * (1 + math.cos(math.pi * progress))
-        left = cosine if self.schedule == "cosine" else 1 - progress
-        return self.floor + (1 - self.floor) * left
+        height = cosine if self.schedule == "cosine" else 1 - progress
+        return self.floor + (1 - self.floor) * height
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
         return nullcontext() if self.precision == "float32" else mixed(device)
@@ -108,7 +108,7 @@ class Trainer:
         self.checkpoint = folder / CHECKPOINT
         # Under autocast norms keep their float32 weights, of which torch warns.
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
-        self.optims = optimisers(net, config)
+        self.optims = make_optimisers(net, config)
         self.step, self.seconds = 0, 0.0
         self.history: list[dict[str, float]] = []
         if self.checkpoint.exists():
@@ -146,17 +146,17 @@ class Trainer:
             self.step, self.seconds = step + 1, time.monotonic() - start
             every = config.evaluate_every
             if every and self.step % every == 0 and self.step < config.steps:
-                self._evaluated(evaluate)
+                self._evaluate(evaluate)
             if self.step % config.save_every == 0:
                 require_finite(figures["loss"], step)
                 self.save()
-        result = self._evaluated(evaluate)
+        result = self._evaluate(evaluate)
         self.save()
         images = self.step * config.batch
         return {"images": images, "steps": self.step, "seconds": self.seconds, **result}
 
     def _update(self, loss: Tensor, rate: float) -> None:
-        """One step of all optimisers."""
+        """Takes one step of all optimisers."""
         config = self.config
         loss.backward()
         if config.clip_value:
@@ -169,14 +169,14 @@ class Trainer:
             optimiser.step()
             optimiser.zero_grad()
 
-    def _evaluated(self, evaluate: Callable[[], Mapping[str, float]]) -> dict[str, float]:
+    def _evaluate(self, evaluate: Callable[[], Mapping[str, float]]) -> dict[str, float]:
         self.net.eval()
         result = dict(evaluate())
         self.history.append({"step": float(self.step), "seconds": self.seconds} | result)
         return result
 
     def _log(self, step: int, seconds: float, figures: Figures) -> None:
-        """A row of the curve. The device is waited for once."""
+        """Adds a row to the curve. Waits for the device only once."""
         device = torch.as_tensor(figures["loss"]).device
         values = [torch.as_tensor(v, dtype=torch.float32, device=device) for v in figures.values()]
         row = dict(zip(figures, torch.stack(values).tolist(), strict=True))
@@ -224,13 +224,12 @@ class Trainer:
 
 
 def stream(batches: Dataset[Any], steps: Sequence[int]) -> Iterator[Any]:
-    """The batches of these steps, in order, made by a process of its own while the last ones are
-    used."""
+    """Yields the batches of these steps, in order. A process of its own makes them ahead."""
     yield from DataLoader(batches, batch_size=None, sampler=steps, num_workers=1)
 
 
-def optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the layers, AdamW for everything else.
+def make_optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """Makes Muon for the matrices inside the layers, AdamW for everything else.
 
     Muon reaches the same loss in about two thirds of the images, which makes training on two cores
     bearable. It multiplies in bfloat16, which takes minutes per step on a processor without it.
@@ -255,15 +254,15 @@ def optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimize
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16, or float32 on a processor that does not multiply bfloat16: there two AVX2 cores
-    encoded 24 images in 16 s in bfloat16, in float32 in 1.6 s."""
+    """Returns bfloat16, or float32 on a processor that does not multiply bfloat16: there two AVX2
+    cores encoded 24 images in 16 s in bfloat16, in float32 in 1.6 s."""
     if device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return torch.float32
     return torch.bfloat16
 
 
 def mixed(device: torch.device) -> AbstractContextManager[Any]:
-    """Autocast to `fast_dtype`."""
+    """Casts to `fast_dtype` inside."""
     return torch.autocast(device.type, torch.bfloat16, fast_dtype(device) == torch.bfloat16)
 
 

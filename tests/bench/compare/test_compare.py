@@ -14,7 +14,7 @@ from bench.compare import published as table
 from bench.compare.compare import cmd_compare
 from bench.compare.pairs import measured_decoders
 from bench.compare.published import Published, load_names
-from bench.compare.verdicts import Comparison, Reproduction, build
+from bench.compare.verdicts import Comparison, Reproduction, compare_rows
 from bench.judge.paired import paired_speedup
 from bench.records import columns as made
 from bench.records.folder import write_parquet
@@ -82,7 +82,7 @@ def speed(value: float, width: float = 0.02) -> dict[str, float]:
 
 def compared(tmp_path: Path, papers: list[dict], *rows: dict, **seconds) -> list[Comparison]:
     run = load(made_run(tmp_path / "run", *rows, **seconds))
-    return build(published(tmp_path, *papers), run, load_names(), 0.1)
+    return compare_rows(published(tmp_path, *papers), run, load_names(), 0.1)
 
 
 SPEED, FID = {"speedup": "1.45"}, {"fid": "24.97"}

@@ -18,7 +18,7 @@ from decoders.models.small import random_model
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.griffin import GriffinLearner
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner
-from decoders.training.drafter import LossConfig, acceptance, aligned, drafter_loss, logits_at
+from decoders.training.drafter import LossConfig, aligned, drafter_loss, logits_at, measure_rates
 from decoders.training.states import (
     Drafted,
     Images,
@@ -91,19 +91,19 @@ def test_training_drafts_what_decoding_drafts(name: str, root: int) -> None:
 def test_it_learns_and_what_is_saved_loads(name: str, tmp_path: Path) -> None:
     learner = learner_of(name)
     states = some_states(learner, 8)
-    before = acceptance(learner, TARGET, [states], SAMPLING, 3)
+    before = measure_rates(learner, TARGET, [states], SAMPLING, 3)
     optimiser = torch.optim.AdamW(learner.net.parameters(), lr=1e-2)
     loss = LossConfig(guided=True, cfg=2.0, soft=1.0, regression=0.0, rollout=3)
     for step in range(40):
         drafter_loss(learner, TARGET, states, loss, step=step)[0].backward()
         optimiser.step()
         optimiser.zero_grad()
-    after = acceptance(learner, TARGET, [states], SAMPLING, 3)
+    after = measure_rates(learner, TARGET, [states], SAMPLING, 3)
     assert all(b > a + 0.1 for a, b in zip(before.overlap, after.overlap, strict=True))
     learner.save(tmp_path)
     kind, model = resolve(PATHS[name]), own_model()
     again = type(learner)(model, str(tmp_path))
-    saved = acceptance(again, TARGET, [states], SAMPLING, 3)
+    saved = measure_rates(again, TARGET, [states], SAMPLING, 3)
     assert saved.overlap == pytest.approx(after.overlap, abs=0.02)  # in bfloat16
     state: dict[str, Tensor] = kind(model, str(tmp_path)).net.state_dict()
     for key, value in again.net.state_dict().items():
@@ -121,7 +121,7 @@ def test_acceptance_is_one_for_a_drafter_that_knows_the_states() -> None:
             ]
 
     oracle = Oracle(MODEL)
-    rates = acceptance(oracle, TARGET, [some_states(oracle)], SAMPLING, 4)
+    rates = measure_rates(oracle, TARGET, [some_states(oracle)], SAMPLING, 4)
     assert rates.overlap == pytest.approx([1.0] * 4)
     assert rates.agree == [1.0] * 4
     assert rates.chain_length() == pytest.approx(5.0)
@@ -165,7 +165,7 @@ def test_griffin_begins_as_eagle_and_where_all_counts_its_loss_is_that_of_eagle(
 
 def test_a_drafter_has_as_many_heads_as_it_was_trained_with(tmp_path: Path) -> None:
     learner = MedusaLearner(MODEL, heads=2)
-    rates = acceptance(learner, TARGET, [some_states(learner)], SAMPLING, 4)
+    rates = measure_rates(learner, TARGET, [some_states(learner)], SAMPLING, 4)
     assert len(rates.overlap) == 2  # as deep as it has heads
     learner.save(tmp_path)
     with pytest.raises(DecoderError, match=r"does not fit MedusaNet: missing .*heads\.2"):

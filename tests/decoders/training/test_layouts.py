@@ -17,7 +17,7 @@ from decoders.training.drafter import (
     AcceptanceRates,
     LossConfig,
     TrainingResult,
-    acceptance,
+    measure_rates,
     train_drafter,
 )
 from decoders.training.sources import Listed
@@ -100,9 +100,9 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     learner = EagleLearner(model)
     data = data_of(model, prompts)
     learnt = data.states("train", range(8))
-    before = acceptance(learner, target, [learnt], GREEDY, CONFIG.depth)
+    before = measure_rates(learner, target, [learnt], GREEDY, CONFIG.depth)
     result = train_drafter(learner, data, GREEDY, LOSS, CONFIG, folder / "run")
-    after = acceptance(learner, target, [learnt], GREEDY, CONFIG.depth)
+    after = measure_rates(learner, target, [learnt], GREEDY, CONFIG.depth)
     return Done(model, learner, result, before, after, prompts, folder)
 
 
