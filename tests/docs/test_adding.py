@@ -9,7 +9,7 @@ import pytest
 
 from bench.config.compose import compose_study
 from bench.config.schema import DecoderVariant, StudyConfig, variants
-from bench.run.finish import verdicts
+from bench.run.finish import run_gate
 from decoders.api import ImageModel
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.models.small import random_model
@@ -59,7 +59,7 @@ def test_the_parts_of_the_page_are_short():
 
 @pytest.mark.parametrize("name, verdict", ROWS)
 def test_a_part_gets_the_verdict_that_the_page_states(name, verdict, study, model, small_images):
-    (report,) = verdicts(model, [variant_of(study, model, name)], lambda: ["a red ball"])
+    (report,) = run_gate(model, [variant_of(study, model, name)], lambda: ["a red ball"])
     assert report.verdict == verdict, report.detail
     assert report.as_expected
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench.config.compose import compose_study
 from bench.config.schema import variants
-from bench.run.finish import verdicts
+from bench.run.finish import run_gate
 from decoders.models.small import random_model
 
 ROOT = Path(__file__).parents[2]
@@ -56,5 +56,5 @@ def test_the_drafter_of_the_readme_decodes_exactly(tmp_path, monkeypatch, small_
     config = compose_study([*words[4:], f"hydra.searchpath=[file://{tmp_path}/conf]"])
     model = random_model(vocab=40, grid=4)
     (mine,) = [one for one in variants(config, model.sampling) if one.name == "mine"]
-    (report,) = verdicts(model, [mine], lambda: ["a red ball"])
+    (report,) = run_gate(model, [mine], lambda: ["a red ball"])
     assert report.verdict == "exact", report.detail

@@ -13,7 +13,7 @@ from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
 from bench.judge.code_differences import compiled_difference, flips, greedy_difference
 from bench.judge.gate import GateReport
 from bench.judge.target import TargetError, examine
-from bench.run.finish import verdicts
+from bench.run.finish import run_gate
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution import with_execution
@@ -113,7 +113,7 @@ def test_a_verdict_says_that_greedy_codes_were_not_compared(monkeypatch):
     monkeypatch.setattr("bench.judge.gate.check_decoder", lambda *_: report)
     spec = replace(SJD, loop=PartSpec(f"{__name__}.OnlySamples"))
     entry = DecoderEntry("sjd", spec, SamplingConfig())
-    (verdict,) = verdicts(gpt_model(), [DecoderVariant(entry, Sampling(cfg=2.0))], lambda: PROMPTS)
+    (verdict,) = run_gate(gpt_model(), [DecoderVariant(entry, Sampling(cfg=2.0))], lambda: PROMPTS)
     assert verdict.detail == (
         "Checked: all. Its greedy codes on this run's model are not compared: "
         "DecoderError: no temperature 0."
