@@ -79,11 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = importlib.import_module(COMMANDS[name])
         return int(getattr(module, f"cmd_{name}")(words))
 
-    return answered(command, rest)
+    return run_command(command, rest)
 
 
 def _settle_homeless() -> None:
-    """Where there is no home folder, libraries of the report find theirs where caches lie."""
+    """Sends libraries of the report to the folder of caches where there is no home folder."""
     cache = os.environ.get("XDG_CACHE_HOME")
     try:
         Path.home()
@@ -92,8 +92,8 @@ def _settle_homeless() -> None:
             os.environ.setdefault(name, str(cache))
 
 
-def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
-    """The exit status of a command on these words; what a user can act on is one message."""
+def run_command(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+    """Runs a command; returns its exit status. What a user can act on is one message."""
     try:
         return command([word_at_home(word) for word in words])
     except KeyboardInterrupt as stop:
@@ -117,14 +117,14 @@ def answered(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> i
 
 
 def usage() -> str:
-    """The text of --help."""
+    """Writes the text of --help."""
     firsts = {name: manual(name).partition("\n")[0].rstrip(".") for name in COMMANDS}
     lines = [f"  {name:<15}{first[0].lower()}{first[1:]}" for name, first in firsts.items()]
     return USAGE.format(commands="\n".join(lines))
 
 
 def manual(command: str) -> str:
-    """The help of a command: the docstring of its function."""
+    """Reads the help of a command: the docstring of its function."""
     file = Path(__file__).parents[1] / (COMMANDS[command].replace(".", "/") + ".py")
     nodes = ast.parse(file.read_text(encoding="utf-8")).body
     docs = {n.name: ast.get_docstring(n) for n in nodes if isinstance(n, ast.FunctionDef)}

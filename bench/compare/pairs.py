@@ -48,7 +48,7 @@ class Part:
         return cls(match[1].strip() or "none", pairs(match[2] or ""))
 
     def number(self, key: str) -> float | None:
-        """A numerical setting, None where it is absent or a word."""
+        """Reads a numerical setting, None where it is absent or a word."""
         try:
             return float(self.settings[key])
         except (KeyError, ValueError):
@@ -83,7 +83,7 @@ class Candidate:
         return device if device == "cpu" else str(self.entry.ok.gpu.iloc[0]) or device
 
     def figure(self, metric: str) -> Interval:
-        """One of `FIGURES`; NaN where it was not measured."""
+        """Returns one of `FIGURES`; NaN where it was not measured."""
         column = "latency_mean_s" if metric == "latency_s" else metric
         ends = (float(self.line.get(column + end, math.nan)) for end in ("", "_lo", "_hi"))
         figure = Interval(*ends)
@@ -91,8 +91,8 @@ class Candidate:
         return Interval(figure.value, pooled.lo, pooled.hi) if pooled else figure
 
     def features(self, metric: str) -> str:
-        """What a quality figure was made with; the embedded CLIP is both FID's features and the
-        CLIP score's network."""
+        """Names what a quality figure was made with; the embedded CLIP is both FID's features and
+        the CLIP score's network."""
         fid = as_text(self.line.get("fid_features", ""))
         if metric in ("precision", "recall"):
             return as_text(self.line.get("prc_features", "")) or fid

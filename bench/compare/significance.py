@@ -64,22 +64,21 @@ class Side:
         return rows[rows.protocol == "quality"].sort_values("prompt_index")
 
     def digests(self, column: str) -> dict[tuple[Any, ...], Any]:
-        """The `codes` or `image_hash` of every image that has them."""
+        """Returns the `codes` or `image_hash` of every image that has them."""
         rows = self.entry.images[["protocol", *IMAGE, column]].itertuples(index=False, name=None)
         return {tuple(key): value.tobytes() if column == "codes" else value
                 for *key, value in rows if len(value)}  # fmt: skip
 
     def protocol(self, figure: str) -> dict[str, str]:
-        """The lines of the protocol (`bench.judge.scorers.Scores`) that FID, or CLIP, depends
-        on."""
+        """Selects lines of the `protocol` of `Scores` that FID, or CLIP, depends on."""
         lines = self.picture_scores.get("protocol", {})
         if figure == "CLIP":
             return {k: v for k, v in lines.items() if k.startswith(("clip_", "crop"))}
         return {k: v for k, v in lines.items() if not k.startswith("clip_")}
 
     def scores(self) -> pd.DataFrame:
-        """Figures per image, indexed by `IMAGE`: codes per forward, and CLIP score, NaN without
-        one. Timed images where no pictures were drawn."""
+        """Tabulates figures per image, indexed by `IMAGE`: codes per forward, and CLIP score, NaN
+        without one. Timed images where no pictures were drawn."""
         pictures = self.images[self.images.image != ""]
         each = self.picture_scores.get("clip_each", ())
         clip: Any = each if len(pictures) and len(each) == len(pictures) else math.nan

@@ -144,6 +144,7 @@ def _sections(entries: list[Entry], baselines: set[str], margin: float) -> list[
 
 
 def _section(entries: list[Entry], baselines: set[str], margin: float) -> Section:
+    """Marks the baseline of a section, and names the section and its scores."""
     baseline = next((e for e in entries if e.name in baselines), None)  # see `paired.baselines_of`
     entries = [replace(e, role=Role.BASELINE) if e is baseline else e for e in entries]
     temperature = entries[0].number("temperature")

@@ -76,15 +76,15 @@ class Entry:
         return self.records[self.records["status"] == "ok"]
 
     def number(self, column: str) -> float:
-        """Figure of the summary; NaN where it was not measured."""
+        """Reads a figure of the summary; NaN where it was not measured."""
         return float(self.row[column])
 
     def interval(self, column: str) -> Interval:
-        """A figure with its ends, in columns `_lo` and `_hi`."""
+        """Reads a figure with its ends, in columns `_lo` and `_hi`."""
         return Interval(*(self.number(column + end) for end in ("", "_lo", "_hi")))
 
     def text(self, column: str) -> str:
-        """Words of the summary; "" where there are none."""
+        """Reads words of the summary; "" where there are none."""
         return as_text(self.row[column])
 
     @property
@@ -121,7 +121,7 @@ class Section:
         return [entry for entry in self.entries if entry.role is Role.RESEED]
 
     def _seeds(self, column: str) -> list[float]:
-        """The baseline's figure, then those under other seeds; [] without a baseline."""
+        """Lists the baseline's figure, then those under other seeds; [] without a baseline."""
         runs = [] if self.baseline is None else [self.baseline, *self.reseeds]
         return [run.number(column) for run in runs]
 
@@ -131,8 +131,8 @@ class Section:
         return [entry for entry in self.entries if entry.role is not Role.RESEED]
 
     def reseeded(self, column: str) -> Interval:
-        """Where AR's figure lies under another seed (`metrics.stats.reseed_range`); NaN where no
-        other seed was run or measured."""
+        """Returns where AR's figure lies under another seed (`metrics.stats.reseed_range`); NaN
+        where no other seed was run or measured."""
         figures = self._seeds(column)
         if len(figures) < 2 or any(map(math.isnan, figures)):
             return UNKNOWN
@@ -143,7 +143,7 @@ class Section:
         return entry.role is Role.DECODER and entry.interval("speedup").contains(1)
 
     def differs_by_chance(self, column: str, level: float) -> float:
-        """How far two runs' figures lie apart by their seeds alone (`metrics.stats`)."""
+        """Returns how far two runs' figures lie apart by their seeds alone (`metrics.stats`)."""
         return differs_by_chance(self._seeds(column), level)
 
     def is_noise(self, entry: Entry, column: str) -> bool:
@@ -189,7 +189,7 @@ class RunData:
         return list(dict.fromkeys(sorted(marks, key=lambda mark: mark[0] == UNMEASURED)))
 
     def mark(self, entry: Entry) -> str:
-        """`unfair baseline (1)`: an entry's mark with its footnote; "" where it has none."""
+        """Writes `unfair baseline (1)`: an entry's mark with its footnote; "" where it has none."""
         mark = self._mark(entry)
         return f"{mark[0]} ({self.marks.index(mark) + 1})" if mark else ""
 

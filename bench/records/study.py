@@ -31,7 +31,7 @@ GROUPS = ("model", "backend", "prompts")  # chosen by name: another name explain
 
 
 def read_study(folder: Path) -> dict[str, Any]:
-    """study.json of a run's folder; {} where there is none. Raises FolderError on a damaged one."""
+    """Reads study.json of a folder; {} where there is none. Raises FolderError on a damaged one."""
     # A listing, since a shared file system may know a new file there before `exists` does.
     if not folder.is_dir() or STUDY not in {path.name for path in folder.iterdir()}:
         return {}

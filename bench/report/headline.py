@@ -113,6 +113,7 @@ def _fastest(run: RunData, section: Section) -> list[str]:
 
 
 def _sentence(run: RunData, entry: Entry, kind: str) -> str:
+    """Names the fastest decoder of a kind, and says whether it is faster than AR."""
     tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
     start = f"Fastest {kind}: {entry.name}"
     if entry.number("speedup_hi") < 1:

@@ -94,6 +94,7 @@ def band(section: Section, column: str) -> Interval:
 def _scatter(
     section: Section, entries: Sequence[Entry], column: str, colors: Mapping[str, str], axes: Axes
 ) -> Points:
+    """Draws a decoder per point, and the band of AR under one more seed."""
     seeds = band(section, column)
     if math.isfinite(seeds.half_width):
         axes.axvspan(seeds.lo, seeds.hi, **BAND)
@@ -203,6 +204,7 @@ def verification(run: RunData) -> Plot | None:
 
 
 def _draw_costs(run: RunData, section: Section, colors: Sequence[str], axes: Axes) -> Points:
+    """Draws a point per number of codes, and the two least times as dashed lines."""
     points, bound = forwards(run, section), bounds(run, section)
     ar = next((point.ms for point in points if point.codes == 1), math.nan)
     right = max(1.18 * max(point.codes for point in points), 3.0)

@@ -86,6 +86,7 @@ def run_gate(
 def _run_gate_on(
     variant: DecoderVariant, model: ImageModel, captions: Callable[[], Sequence[str]]
 ) -> GateReport:
+    """Runs the gate on a decoder, and compares greedy codes of one that it finds exact."""
     from bench.judge.code_differences import greedy_difference
     from bench.judge.gate import GateReport, check_decoder
 

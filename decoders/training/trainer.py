@@ -204,6 +204,7 @@ class Trainer:
             writer.writerows(self.history)
 
     def _restore(self) -> None:
+        """Reads the checkpoint. Raises DecoderError on a damaged one or one of other settings."""
         try:
             state = load_pickle(self.checkpoint)
         except DecoderError as error:

@@ -34,7 +34,7 @@ def test_every_refusal_has_its_advice(code, says, capsys):
     def command(words: Sequence[str]) -> int:
         raise refused(code)
 
-    assert program.answered(command, []) == 2
+    assert program.run_command(command, []) == 2
     said = capsys.readouterr().err
     assert "/data/x" in said and says in said
 
