@@ -141,6 +141,8 @@ def option(about: str, group: str, text: str, says: str) -> Bad:
 
 FILES = [
     Bad("run_dir is a file", [*RUN, "run_dir={tmp}/x"], "is a file", file("x")),
+    Bad("run_dir is of something else", [*RUN, "run_dir={tmp}/mine"], "no run folder",
+        file("mine/thesis.tex")),
     Bad("run_dir is too long", [*RUN, "run_dir={tmp}/" + "x" * 300], "too long"),
     Bad("run_dir where nothing can be made", [*RUN, "run_dir=/proc/run"], "/proc/run"),
     Bad("run_dir with a bracket", [*RUN, "run_dir={tmp}/run(1)"], "/run(1)\"'"),

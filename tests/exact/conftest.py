@@ -8,7 +8,7 @@ import pytest
 from bench.judge.gate import check, whole_law
 from bench.judge.gate.report import CheckResult
 
-LEFT_OUT = ("batches", "definition", "loop", "wide")
+LEFT_OUT = ("batches", "definition", "recorded_bound", "wide")
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def here(name: str, **options):
 
 
 def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth(only):
-    only("loop")
+    only("recorded_bound")
     found = check_decoder(composed("chain", COOL), TAU_1)
     assert found.text == "relaxed" and "lemma R's bound, which the rule declares" in found.detail
     worst, loop = found.evidence["node law"]["worst"], found.evidence["loop"]
@@ -90,7 +90,7 @@ def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth(only):
     ],
 )
 def test_an_error_at_one_depth_or_place_and_a_wrong_output_bound_are_caught(spec, says, only):
-    only("loop")
+    only("recorded_bound")
     found = check_decoder(spec, TAU_1)
     assert found.verdict == "broken"
     assert re.search(says, found.detail)

@@ -144,6 +144,7 @@ def test_a_right_plug_in_is_not_broken(name):
     assert ("sampled" in found.text) == ("sampled" in says)
 
 
+@pytest.mark.usefixtures("small_images")
 def test_children_that_depend_on_the_noise_are_seen_in_images(only, monkeypatch):
     """What is done with their number has no threshold, so that nothing is enumerated."""
     monkeypatch.setattr(sampled, "DRAWN", 16 * sampled.BATCH)
@@ -152,6 +153,7 @@ def test_children_that_depend_on_the_noise_are_seen_in_images(only, monkeypatch)
     assert found.verdict == "broken" and LAW in found.detail
 
 
+@pytest.mark.usefixtures("small_images")
 @pytest.mark.parametrize("name", OURS)
 def test_a_part_of_this_project_is_exact_by_enumeration(name, only):
     only("whole law")
