@@ -66,7 +66,7 @@ def cmd_diff(words: Sequence[str]) -> int:
     pairs = _pair_up(runs, options.decoders)
     every, notes = differences_of(pairs, options.level), notes_of(places, runs, pairs)
     table = terminal(table_of(COLUMNS, every)) if every else "the two have no figure in common"
-    say("\n".join([*say_what_differs(pairs, every), *describe_runs(pairs), table, *notes]))
+    say("\n".join([*describe_changes(pairs, every), *describe_runs(pairs), table, *notes]))
     if options.out:
         text = json.dumps({"findings": [asdict(f) for f in every], "notes": notes}, indent=1)
         write_text(options.out, text)
@@ -87,7 +87,7 @@ COLUMNS = (
 )
 
 
-def say_what_differs(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> list[str]:
+def describe_changes(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> list[str]:
     """Says what differs beyond chance and by how much, and whether the images are equal."""
     lines = [
         f"{d.b} is {d.verdict} {'in B' if d.a == d.b else f'than {d.a}'}: {interval(d, 3)} "
@@ -103,12 +103,12 @@ def say_what_differs(pairs: Sequence[tuple[Side, Side]], every: Sequence[Differe
         in_a, in_b = a.digests(column), b.digests(column)
         shared = in_a.keys() & in_b.keys()
         count += len(shared)
-        if images := sum(in_a[key] != in_b[key] for key in shared):
-            differing.append(f"{b.entry.name} ({images} of {len(shared)} images)")
-    same = f"A and B are equal in {what} ({len(pairs)} decoders, {count} images)"
+        if unequal := sum(in_a[key] != in_b[key] for key in shared):
+            differing.append(f"{b.entry.name} ({unequal} of {len(shared)} images)")
+    images_line = f"A and B are equal in {what} ({len(pairs)} decoders, {count} images)"
     if differing or not count:
-        same = f"A and B differ in {what}: {', '.join(differing) or 'they share no image'}"
-    return [*(lines or ["no speed or score differs beyond chance"]), same]
+        images_line = f"A and B differ in {what}: {', '.join(differing) or 'they share no image'}"
+    return [*(lines or ["no speed or score differs beyond chance"]), images_line]
 
 
 def describe_runs(pairs: Sequence[tuple[Side, Side]]) -> list[str]:

@@ -81,8 +81,8 @@ def make_run(
     rows: dict[str, pd.DataFrame] = {}
     for decoder in records["decoder"].unique():
         rows |= paired.rows_by_line(decoder, records)
-    none = records.iloc[:0]
-    entries = [_entry(line, rows.get(line["decoder"], none)) for line in to_dicts(summary)]
+    no_rows = records.iloc[:0]
+    entries = [_entry(line, rows.get(line["decoder"], no_rows)) for line in to_dicts(summary)]
     sections = _sections(entries, baselines, margin)
     name = as_text(summary["study"].iloc[0]) or folder.name
     return RunData(folder, name, sections, records, study, **tables)

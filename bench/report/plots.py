@@ -94,7 +94,7 @@ def band(section: Section, column: str) -> Interval:
 def _scatter(
     section: Section, entries: Sequence[Entry], column: str, colors: Mapping[str, str], axes: Axes
 ) -> Points:
-    """Draws a decoder per point, and the band of AR under one more seed."""
+    """Draws a point per decoder, and the band of AR under one more seed."""
     seeds = band(section, column)
     if math.isfinite(seeds.half_width):
         axes.axvspan(seeds.lo, seeds.hi, **BAND)

@@ -124,7 +124,7 @@ def write_labels(axes: Axes, points: Points) -> None:
             box = Bbox.from_bounds(left, middle - size.height / 2, size.width, size.height)
             outside = max(frame.x0 - box.x0, box.x1 - frame.x1, 0)
             others = [*taken, *(mark for other, mark in marks.items() if other != name)]
-            cost = sum(overlap(box, other) for other in others) + 1e3 * outside
+            cost = sum(overlap(box, other) for other in others) + 1e3 * outside  # is cut off
             places.append((cost, at, box))
         cost, best, box = min(places, key=lambda place: place[:2])
         if len(points) > MANY and cost > COVERED * size.width * size.height:
