@@ -39,7 +39,7 @@ from decoders.tiny.scenes import (
     vocabulary,
 )
 from decoders.tiny.scenes.render import render
-from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed, stream
+from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast, stream
 from metrics import MetricError
 from metrics.clip import attribute_preference
 from metrics.images import byte_images
@@ -211,7 +211,7 @@ def _loss(
 
     with torch.no_grad():
         clip.model.logit_scale.clamp_(0, math.log(100))
-    with mixed(clip.device):
+    with autocast(clip.device):
         pictures = clip.image_features(images)  # [B, E]
         words = clip.text_features(captions)  # [B, E]
     contrastive: Tensor = ClipLoss()(pictures, words, clip.model.logit_scale.exp())

@@ -86,7 +86,7 @@ class TrainConfig:
         return self.floor + (1 - self.floor) * height
 
     def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
-        return nullcontext() if self.precision == "float32" else mixed(device)
+        return nullcontext() if self.precision == "float32" else autocast(device)
 
 
 class Trainer:
@@ -262,8 +262,8 @@ def fast_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16
 
 
-def mixed(device: torch.device) -> AbstractContextManager[Any]:
-    """Casts to `fast_dtype` inside."""
+def autocast(device: torch.device) -> AbstractContextManager[Any]:
+    """Computes in `fast_dtype` inside."""
     return torch.autocast(device.type, torch.bfloat16, fast_dtype(device) == torch.bfloat16)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from decoders.models.text.words import WordEncoder
 from decoders.tiny.scenes import SceneSpec, scene_captions, words
 from decoders.tiny.scenes import attributes as at
-from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed
+from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 
 OFFSET = 8_000_000  # train-split indices of which nobody sees the images
 SHARPNESS = 2.0  # of the choice between directions; a state's entries are of size 1
@@ -90,7 +90,7 @@ def word_states(
     word says, int64 [n, attributes]."""
     pairs = scene_captions(split, range(first, first + count))
     ids, mask = text.tokenizer([caption for caption, _ in pairs])
-    with mixed(ids.device):
+    with autocast(ids.device):
         states = embedder(text(ids, mask), torch.zeros(count, dtype=torch.bool))  # [count, P, D]
     labels = torch.tensor([answers(*pair) for pair in pairs])  # [count, attributes]
     return states[mask], labels[mask.nonzero()[:, 0]]

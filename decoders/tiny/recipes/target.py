@@ -33,7 +33,7 @@ from decoders.noise import sample
 from decoders.tiny.recipes import reading
 from decoders.tiny.scenes import SceneBatch, scene_batch
 from decoders.tiny.scenes.source import SceneBatches
-from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed, stream
+from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast, stream
 
 CONFIG = TransformerConfig(
     vocab=1024,
@@ -74,7 +74,7 @@ class Batch:
 def encode_scenes(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
     """Scenes as the tokenizer's codes."""
     images = torch.from_numpy(scenes.images)
-    with mixed(images.device):
+    with autocast(images.device):
         codes = vq.encode(images)  # [B, L]
     side = math.isqrt(codes.shape[1])
     cover = torch.from_numpy(scenes.cover)
@@ -119,7 +119,7 @@ def losses(
 ) -> dict[str, Tensor]:
     """Cross-entropy in nats of every code, [B, L] float32, by its law: `next`, and of a target that
     refines `refined` [B, L - 1] and `behind` [B, L - 1 - N]."""
-    with mixed(codes.device):
+    with autocast(codes.device):
         if not isinstance(model, GroupedTransformer) or not model.cfg.refines:
             return {"next": nats(model.logits(model(text, codes, drop)), codes)}
         cache = GrowingCache()

@@ -20,7 +20,7 @@ from torch import Tensor
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.tiny.scenes import scene_batch
 from decoders.tiny.scenes.source import SceneBatches
-from decoders.training.trainer import Figures, TrainConfig, Trainer, mixed, stream
+from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast, stream
 
 CONFIG = VQConfig(
     codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, grid=16
@@ -48,7 +48,7 @@ def vq_loss(
     x = images * 2 - 1
     weights = 1 + (OBJECTS - 1) * cover[:, None]  # [B, 1, S, S]
     weights = weights / weights.mean()
-    with mixed(x.device):
+    with autocast(x.device):
         z = model.quant_conv(model.encoder(x))  # [B, C, h, w]
     z = model.quantize.project(z.permute(0, 2, 3, 1))  # [B, h, w, C]
     extra = torch.zeros((), device=x.device)
@@ -60,7 +60,7 @@ def vq_loss(
         extra = F.mse_loss(quantized, z.detach()) + COMMITMENT * F.mse_loss(quantized.detach(), z)
         extra = extra + ENTROPY_WEIGHT * entropy_term(affinity[::4] / ENTROPY_TEMPERATURE)
         latent = z + (quantized - z).detach()
-    with mixed(x.device):
+    with autocast(x.device):
         out = model.render(latent).float()
     apart = out - x
     gradient = sum(
