@@ -119,6 +119,11 @@ class CausalLM(nn.Module):
             ) from error
 
     @property
+    def layers(self) -> nn.Module:
+        """The model without its head: the codes have a head of their own, `output`."""
+        return self.model.base_model  # type: ignore[no-any-return]
+
+    @property
     def width(self) -> int:
         """D."""
         return int(self.config.hidden_size)

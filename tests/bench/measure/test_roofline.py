@@ -15,6 +15,7 @@ from bench.judge.fairness import roofline
 from bench.measure.roofline import MACHINE, MachineRates, forward_work, read_rates, target_weights
 from bench.run.finish import finish
 from bench.run.runner import run_study
+from decoders.models.causal_lm import CausalLM
 from decoders.models.small import random_model
 from tests.bench import fakes
 from tests.bench.judge.targets import gpt_model
@@ -51,14 +52,20 @@ def test_operations_and_bytes_are_those_of_the_real_forward(rows, codes):
     assert size == sum(p.nbytes for p in read) + cached
 
 
-def test_a_target_that_does_not_name_its_layers_has_a_floor_of_its_parameters_and_a_hint():
+def test_a_causal_model_counts_its_layers_and_the_head_of_the_codes():
+    target = gpt_model().target
+    assert target_weights(target)[1] == ""
+    # Its biases count as if they were products.
+    assert forward_work(target, 2, 3)[1] == pytest.approx(real_work(target, 2, 3)[1], rel=0.05)
+
+
+def test_a_target_that_names_no_layers_has_a_floor_of_its_parameters_and_a_hint(monkeypatch):
+    monkeypatch.setattr(CausalLM, "layers", None)
     target = gpt_model().target
     weights, note = target_weights(target)
     tables = {m.weight for m in target.modules() if isinstance(m, nn.Embedding)}
     assert weights == {*target.parameters()} - tables
     assert "counts all parameters of Gpt but embeddings" in note and "`output`" in note
-    # A head that the target keeps twice counts twice.
-    assert forward_work(target, 2, 3)[1] == pytest.approx(real_work(target, 2, 3)[1], rel=0.1)
 
 
 def test_rates_are_kept_and_known_again_and_the_longer_time_is_the_floor(tmp_path):
