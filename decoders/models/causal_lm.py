@@ -121,7 +121,8 @@ class CausalLM(nn.Module):
     @property
     def layers(self) -> nn.Module:
         """The model without its head: the codes have a head of their own, `output`."""
-        return self.model.base_model  # type: ignore[no-any-return]
+        module: nn.Module = self.model.base_model
+        return module
 
     @property
     def width(self) -> int:
