@@ -94,7 +94,8 @@ def describe_changes(pairs: Sequence[tuple[Side, Side]], every: Sequence[Differe
         f"({'ratio' if d.figure in RATIOS else 'difference'} of {d.figure})"
         for d in every
         if d.verdict not in (NOT_APART, EQUAL)
-    ]
+    ] or ["no figure differs beyond chance"] * bool(every)
+    lines += ["no speed was compared"] * all(d.figure not in RATIOS for d in every)
     # A committed run has left the codes out, to be small; its pictures have digests.
     whole = any(a.digests("codes") and b.digests("codes") for a, b in pairs)
     what, column = ("codes", "codes") if whole else ("pictures", "image_hash")
@@ -108,7 +109,7 @@ def describe_changes(pairs: Sequence[tuple[Side, Side]], every: Sequence[Differe
     images_line = f"A and B are equal in {what} ({len(pairs)} decoders, {count} images)"
     if differing or not count:
         images_line = f"A and B differ in {what}: {', '.join(differing) or 'they share no image'}"
-    return [*(lines or ["no speed or score differs beyond chance"]), images_line]
+    return [*lines, images_line]
 
 
 def describe_runs(pairs: Sequence[tuple[Side, Side]]) -> list[str]:

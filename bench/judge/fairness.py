@@ -2,12 +2,11 @@
 (fairness.csv: is the baseline of a speed-up as fast as it could be?).
 
 Why: a speed-up over a slow baseline says nothing about a method. It is *unfair* where the
-baseline's step takes more floors (`bench.measure.roofline`) than `MOST`, *not measured* where the
-machine was busy or a step took less than its floor, and *unknown* without one.
+baseline's step takes more floors (`bench.measure.roofline`) than `MOST`, *not measured* where
+timings were disturbed or a step took less than its floor, *unknown* without one or under load.
 
 The floor of a step is that of its target forward: drafting and acceptance have none. Milliseconds
-are medians over timed images; a time over its floor is of the 10 % quantile, which is a quiet
-moment and not the best of a few.
+are medians over timed images; a time over its floor is of the quantile `QUIET`.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bench.config.schema import DecoderVariant
-from bench.judge.paired import busy, latency_rows
+from bench.judge.paired import QUIET, busy, latency_rows, loaded
 from bench.measure import roofline as floors
 
 if TYPE_CHECKING:
     from decoders.api import ImageModel
 
-QUIET = 0.1  # quantile over timings
 MOST, MOST_COMPILED_ON_CPU = 4.0, 2.5  # floors that a step of the baseline may take
 FAIRNESS, ROOFLINE = "fairness.csv", "roofline.csv"
 FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
@@ -121,6 +119,8 @@ def _verdict(name: str, base: str | None, rows: pd.DataFrame, lines: Lines) -> t
     over, floor = (float(line.get(f"ar_{name}", math.nan)) for name in ("over_floor", "floor_ms"))
     if math.isnan(over):
         return UNKNOWN, line.get("note") or f"{base} was not timed step by step"
+    if why := loaded(steps):
+        return UNKNOWN, why
     quick = (steps.device == "cpu").all() and _ran(steps, "forward", "compiled")
     limit = MOST_COMPILED_ON_CPU if quick else MOST
     times = f"{over:.1f} times its floor of {floors.three_digits(floor)} ms"

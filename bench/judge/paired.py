@@ -20,6 +20,8 @@ from metrics.speedup import Speedup, Timings, speedup
 from metrics.stats import Interval, student_mean, student_ratio
 
 IMAGE = ["prompt_index", "seed"]
+LOAD = 0.1  # of the cores, taken by others: what `loaded` allows
+QUIET = 0.1  # quantile over timings: a quiet moment, not the best of a few
 MOST = 1 / 3  # of a decoder's timings: where more are disturbed, the others are hardly quiet
 CLIP_PAIRS = "clip_pairs.csv"  # of a run folder
 CLIP_LESS = "clip_less_baseline"  # followed by _lo and _hi: its 95 % interval over prompts
@@ -58,6 +60,15 @@ def busy(rows: pd.DataFrame) -> str:
         return ""
     rows = timed[timed["disturbed"]]
     return f"the machine was busy ({words(float((rows.cpu_others + rows.cpu_steal).mean()))})"
+
+
+def loaded(timed: pd.DataFrame) -> str:
+    """Why even the quietest of these timings on a processor say little; else ""."""
+    from bench.measure.busy import words
+
+    share = float((timed.cpu_others + timed.cpu_steal).quantile(QUIET))
+    on_cpu = (timed.device == "cpu").all()
+    return f"the machine was busy all the time ({words(share)})" if on_cpu and share > LOAD else ""
 
 
 def image_rows(rows: pd.DataFrame) -> pd.DataFrame:

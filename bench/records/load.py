@@ -30,9 +30,10 @@ REMEDY = (
     "run `python -m bench run study=...` again: it resumes and writes what is missing; of a copied "
     "folder, copy it once more"
 )
+EXACTNESS = "exactness.csv"  # what the gate says
 JUDGED = "judged.json"  # scores by decoder, those of every image too
 SUMMARY = [column.name for column in columns.SUMMARY]
-TEXTS = {"baseline", "verdict", "reason", "mixed", "note"}  # the other columns hold numbers
+TEXTS = {"baseline", "verdict", "reason", "mixed", "note", "detail"}  # others hold numbers
 TEXTS |= {column.name for column in columns.SUMMARY if column.type == "text"}
 PHASES = ("text", "prefill", "draft", "forward", "accept", "vq")
 PROVENANCE = (
@@ -42,9 +43,9 @@ RECORD_COLUMNS = tuple(name for name in columns.SCHEMA.names if name != "depth")
 
 
 def load(folder: Path) -> RunData:
-    """Reads a finished run, and what there is of roofline.csv, fairness.csv, judged.json,
-    machine.json and clip_pairs.csv (runs that timed or scored nothing lack them). Raises
-    FolderError on a missing, unreadable, empty or incomplete file."""
+    """Reads a finished run, and what there is of roofline.csv, fairness.csv, exactness.csv,
+    judged.json, machine.json and clip_pairs.csv (which runs that timed, checked or scored nothing
+    lack). Raises FolderError on a missing, unreadable, empty or incomplete file."""
     records = read_rows(folder / columns.MERGED)
     require_file(folder / STUDY)
     path = folder / "summary.csv"
@@ -53,6 +54,7 @@ def load(folder: Path) -> RunData:
         raise FolderError(f"{path} has no rows: nothing was measured yet; {REMEDY}")
     floors = read_lines(folder / ROOFLINE, ROOFLINE_COLUMNS)
     fair = read_lines(folder / FAIRNESS, Fairness.__dataclass_fields__)
+    checked = read_lines(folder / EXACTNESS, ("decoder", "detail"))
     return make_run(
         folder,
         records,
@@ -61,6 +63,7 @@ def load(folder: Path) -> RunData:
         roofline={line["decoder"]: line for line in floors},
         scores=read_scores(folder),
         fairness={line["decoder"]: Fairness(**line) for line in fair},
+        gate={line["decoder"]: line["detail"] for line in checked},
         machine=read_rates(folder / MACHINE),
     )
 

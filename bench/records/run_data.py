@@ -29,6 +29,7 @@ from metrics.stats import (
 )
 
 UNFAIR_BASELINE = "unfair baseline"
+MARKED = ("broken", "not checked", UNFAIR_BASELINE, UNMEASURED)  # in the order of their notes
 RESEED_LABEL = "AR reseed"
 LEVEL = 0.05  # of a mark: how often a decoder that draws as AR does lacks it
 MARGIN = 1.0  # of CLIP scores, where a study states none
@@ -168,8 +169,8 @@ class Section:
 @dataclass(frozen=True)
 class RunData:
     """A run as `bench.records.load` reads it. identity: study.json; roofline, scores
-    (`bench.judge.scorers.Scores`), fairness: by decoder; machine: None where its rates were not
-    measured."""
+    (`bench.judge.scorers.Scores`), fairness, gate (what its report says in detail): by decoder;
+    machine: None where its rates were not measured."""
 
     folder: Path
     study: str
@@ -179,21 +180,31 @@ class RunData:
     roofline: dict[str, dict[str, Any]] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     fairness: dict[str, Fairness] = field(default_factory=dict)
+    gate: dict[str, str] = field(default_factory=dict)
     machine: MachineRates | None = None
 
     @property
     def marks(self) -> list[tuple[str, str]]:
-        """Lists (mark, reason) of unfair or unmeasured speed-ups, each once: footnote n is the
-        n-th."""
-        marks = filter(None, map(self._mark, self.entries))
-        return list(dict.fromkeys(sorted(marks, key=lambda mark: mark[0] == UNMEASURED)))
+        """Lists (mark, reason) of what is `MARKED`, each once: footnote n is the n-th."""
+        every = (mark(e) for e in self.entries for mark in (self._verdict_mark, self._speed_mark))
+        return list(dict.fromkeys(sorted(filter(None, every), key=lambda m: MARKED.index(m[0]))))
 
-    def mark(self, entry: Entry) -> str:
-        """Writes `unfair baseline (1)`: an entry's mark with its footnote; "" where it has none."""
-        mark = self._mark(entry)
+    def speed_mark(self, entry: Entry) -> str:
+        """Writes `unfair baseline (1)`: the mark of a speed-up with its footnote; "" without."""
+        return self._numbered(self._speed_mark(entry))
+
+    def verdict(self, entry: Entry) -> str:
+        """Writes `broken (1)`: the verdict, with its footnote where it has one."""
+        return self._numbered(self._verdict_mark(entry)) or entry.word
+
+    def _numbered(self, mark: tuple[str, str] | None) -> str:
         return f"{mark[0]} ({self.marks.index(mark) + 1})" if mark else ""
 
-    def _mark(self, entry: Entry) -> tuple[str, str] | None:
+    def _verdict_mark(self, entry: Entry) -> tuple[str, str] | None:
+        reason = "" if entry.failed else self.gate.get(entry.name, "")
+        return (entry.word, reason) if reason and entry.word in MARKED else None
+
+    def _speed_mark(self, entry: Entry) -> tuple[str, str] | None:
         fair = self.fairness.get(entry.name)
         if fair is None or (fair.verdict == UNFAIR and math.isnan(entry.number("speedup"))):
             return None

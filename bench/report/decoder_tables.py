@@ -23,7 +23,10 @@ def main_tables(run: RunData) -> list[Table]:
             first = ar if name == GROUPS[0] else [e for e in ar if e.role is Role.BASELINE]
             if rest or (name == GROUPS[0] and ar):
                 columns = _main_columns(run, section, relaxed=name != GROUPS[0])
-                tables.append(_table(f"{section.title}: {name}", columns, [*first, *rest]))
+                title = f"{section.title}: {name}"
+                if any(e.word == "broken" for e in rest):
+                    title = title.replace("relaxed", "relaxed or broken")
+                tables.append(_table(title, columns, [*first, *rest]))
     return tables
 
 
@@ -53,7 +56,7 @@ def _table(title: str, columns: Sequence[Column], entries: Sequence[Entry]) -> T
 
 def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]:
     def speed(entry: Entry) -> str:
-        mark = run.mark(entry)
+        mark = run.speed_mark(entry)
         if run.unmeasured(entry):
             return mark
         text = _with_interval(entry, "speedup", 2, section.speed_is_noise(entry))
@@ -64,13 +67,13 @@ def _main_columns(run: RunData, section: Section, relaxed: bool) -> list[Column]
         return ABSENT if entry.role is not Role.DECODER else quality(section, entry)
 
     return [
+        Column("verdict", lambda entry: run.verdict(entry) or ABSENT, words=True),
         Column("speed-up", speed),
         _figure("latency_mean_s", "s/image", 3),
         _figure("mal", "codes per forward", 2),
         Column(section.clip_name, _scored(section, "clip")),
         *([Column("CLIP against AR", judged, words=True)] if relaxed else []),
         Column("output TV", output_tv),
-        Column("verdict", lambda entry: entry.word or ABSENT, words=True),
     ]
 
 

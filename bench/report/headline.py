@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from bench.judge.paired import paired_speedup
+from bench.judge.paired import latency_rows, paired_speedup, timings
 from bench.records.run_data import Entry, Role, RunData, Section
 from bench.report.roofline import bounds
-from bench.report.table import interval, number
+from bench.report.table import interval, number, percent
 from metrics.speedup import FEWEST
 from metrics.stats import NOT_TOLD, NOT_WORSE
 
@@ -78,13 +78,35 @@ def quality(section: Section, entry: Entry) -> str:
 
 
 def headline(run: RunData) -> list[str]:
-    """Writes a few sentences per section, and one on the machine."""
-    lines = []
+    """Writes what spoils the run, a few sentences per section, and one on the machine."""
+    if run.all_failed:
+        return ["Every decoder of this run failed; there is nothing to plot."]
+    lines = [*_broken(run), *_no_speed(run)]
     for section in run.sections:
         sentences = _fastest(run, section)
         prefix = f"{section.title}. " if len(run.sections) > 1 else ""
         lines += [prefix + line for line in sentences]
     return [*lines, *_machine(run)] if lines else []
+
+
+def _broken(run: RunData) -> list[str]:
+    """Names the broken decoders with the numbers of their notes; [] without any."""
+    every = [e for e in run.entries if e.word == "broken" and e.role is not Role.RESEED]
+    names = [f"{e.name}{run.verdict(e).removeprefix(e.word)}" for e in every]
+    return [f"Broken, for the reasons in the notes: {', '.join(names)}."] if names else []
+
+
+def _no_speed(run: RunData) -> list[str]:
+    """Says why no timing counts, and what to do; [] where one does or none was made."""
+    timed = timings(run.records)
+    if timed.empty or len(latency_rows(timed)):
+        return []
+    others = percent((timed.cpu_others + timed.cpu_steal).median(), 0)
+    return [
+        f"No speed: {int(timed.disturbed.sum())} of {len(timed)} timings were disturbed (others "
+        f"took {others} of the cores). Run the study under another name= on a quiet machine, or "
+        "with latency.busy=1."
+    ]
 
 
 def _fastest(run: RunData, section: Section) -> list[str]:
@@ -101,12 +123,11 @@ def _fastest(run: RunData, section: Section) -> list[str]:
     if exact:
         lines.append(_sentence(run, exact[0], "exact decoder"))
     if good and good[:1] != exact[:1]:
-        kind = f"decoder whose CLIP score is not worse than AR's (margin {section.margin:g})"
+        kind = f"decoder that keeps AR's CLIP score (margin {section.margin:g})"
         lines.append(_sentence(run, good[0], kind))
     elif good and any(section.quality(e) for e in counted if not e.exact):
         lines.append(
-            "No relaxed decoder whose CLIP score is not worse than AR's (margin "
-            f"{section.margin:g}) is faster."
+            f"No relaxed decoder that keeps AR's CLIP score (margin {section.margin:g}) is faster."
         )
     doubts = _doubts(run, section, [*exact[:1], *good[:1]], counted)
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
@@ -115,15 +136,13 @@ def _fastest(run: RunData, section: Section) -> list[str]:
 def _sentence(run: RunData, entry: Entry, kind: str) -> str:
     """Names the fastest decoder of a kind, and says whether it is faster than AR."""
     tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
+    speedup = entry.interval("speedup")
     start = f"Fastest {kind}: {entry.name}"
-    if entry.number("speedup_hi") < 1:
-        start = f"Every {kind} is slower than AR; the least slow is {entry.name}"
-    elif entry.number("speedup_lo") <= 1:
-        start = f"No {kind} is faster than AR beyond chance; the fastest is {entry.name}"
-    elif entry.number("speedup") <= 1:
-        start = f"No {kind} was faster than AR; the fastest is {entry.name}"
-    speed = f"{interval(entry.interval('speedup'), 2)} times AR"
-    parts = [start, speed, run.mark(entry), f"output TV {tv}", entry.word]
+    if speedup.contains(1) or speedup.value <= 1:
+        chance = " beyond chance" * speedup.contains(1)
+        start = f"No {kind} is faster than AR{chance}. The fastest: {entry.name}"
+    speed = f"{interval(speedup, 2)} times as fast as AR"
+    parts = [start, speed, run.speed_mark(entry), f"output TV {tv}", entry.word]
     return ", ".join(filter(None, parts)) + "."
 
 

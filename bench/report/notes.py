@@ -1,4 +1,4 @@
-"""Writes the sentences of a report: at most six footnotes, facts of the run, columns, provenance.
+"""Writes the sentences of a report: footnotes, facts of the run, columns, provenance.
 
 Footnotes are one sentence each, as they are read with the table. Facts and columns go to the
 details; docs/results.md explains every figure in full. What is the same for all runs is in
@@ -50,22 +50,23 @@ def _notes(name: str, *values: object) -> list[str]:
 def footnotes(run: RunData) -> list[str]:
     """Says how to read the main tables."""
     over = any(over_declared(entry) for entry in run.entries)
-    return _notes("footnotes", NOISE, ABSENT, DAGGER, over, fairness(run))
+    return _notes("footnotes", NOISE, ABSENT, DAGGER, over) + marks(run)
 
 
-def fairness(run: RunData) -> list[str]:
-    """Explains the marks in the tables; says what was not judged, or that all is fair."""
-    if not run.fairness:
-        return []
-    lines = [f"({n}) {mark}: {reason}." for n, (mark, reason) in enumerate(run.marks, 1)]
-    lines += [
+def marks(run: RunData) -> list[str]:
+    """Explains the numbers in the tables; says whose baseline was not judged, or that all are
+    fair."""
+    numbered = enumerate(run.marks, 1)
+    notes = [f"({n}) {mark}: {reason.removesuffix('.')}." for n, (mark, reason) in numbered]
+    lines = [
         f"Fairness of the baseline unknown for {', '.join(names)}: {reason}."
         for reason, names in run.decoders_by_reason(UNKNOWN).items()
     ]
     lines += [f"{f.decoder}: {f.mixed}." for f in run.fairness.values() if f.mixed]
-    if not lines and (fair := run.decoders_by_reason(FAIR)):
+    fair = run.decoders_by_reason(FAIR)
+    if fair and not lines and not any(map(run.speed_mark, run.entries)):
         lines.append(f"Baselines are fair: {'; '.join(fair)}.")
-    return lines
+    return notes + lines
 
 
 def floors(run: RunData) -> list[str]:

@@ -216,8 +216,8 @@ def _draw_costs(run: RunData, section: Section, colors: Sequence[str], axes: Axe
     for point in points:
         fill = "white" if point.whole else INK
         axes.plot(point.codes, point.ms, "o", color=INK, markerfacecolor=fill)
-        first, *more = point.names
-        text = f"{first} and {len(more)} more" if more else first
+        few = len(point.names) <= 2
+        text = ", ".join(point.names) if few else f"{point.codes} codes"
         text += f": {point.ms / ar:.2f} AR steps" if point.codes > 1 and ar > 0 else ""
         names[text] = (float(point.codes), point.ms)
     axes.set(xlim=(0, right), ylabel="ms per target forward")

@@ -62,13 +62,13 @@ class Bounds:
         read, computed = (f"{three_digits(ms)} ms" for ms in (self.reading, self.computing))
         if self.crossing > 1:
             return (
-                f"AR is bound by memory here: reading takes at least {read}, arithmetic "
-                f"{computed}, and more than reading from {math.ceil(self.crossing)} codes per "
-                "forward on."
+                f"AR is bound by memory here: a step needs at least {read} to read and {computed} "
+                f"to compute. In a forward over {math.ceil(self.crossing)} codes or more, "
+                "computing takes longer than reading."
             )
         return (
-            f"AR is bound by arithmetic here: it takes at least {computed}, reading {read}, so a "
-            "forward over n codes costs about n AR steps."
+            f"AR is bound by arithmetic here: a step needs at least {computed} to compute and "
+            f"{read} to read, so a forward over n codes costs about n AR steps."
         )
 
 

@@ -180,7 +180,7 @@ def left_out_note(section: Section, drawn: Iterable[str]) -> str:
 def unfair_note(run: RunData) -> str:
     """Names decoders with an unfair baseline, for a caption of speed-ups; "" without any."""
     decoders = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
-    names = [e.name for e in decoders if run.mark(e)]
+    names = [e.name for e in decoders if run.speed_mark(e)]
     return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
 
 

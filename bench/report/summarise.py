@@ -14,11 +14,6 @@ from bench.report.decoder_tables import detail_tables, main_tables
 from bench.report.headline import headline, in_display_order
 from bench.report.table import Table, table_of
 
-NO_ROOFLINE = (
-    "No roofline was measured (no image was timed, or an older version made this run), so nothing "
-    "is said of the baseline's own speed."
-)
-
 
 @dataclass(frozen=True)
 class Block:
@@ -34,22 +29,18 @@ class Block:
 class Report:
     """What a report says. run: its decoders in the order in which they are shown; blocks: `table`
     (the main tables), `run`, and where there is anything of it `roofline`, `batches`, `details` and
-    `failures`; notices: what could not be shown; provenance: facts and their values in the
-    rows."""
+    `failures`; provenance: facts and their values in the rows."""
 
     run: RunData
     headline: list[str]
     blocks: list[Block]
-    notices: list[str]
     provenance: list[tuple[str, str]]
 
 
 def summarise(run: RunData) -> Report:
     """Makes the report of a run."""
     run = in_display_order(run)
-    notices = ["Every decoder of this run failed; there is nothing to plot."] * run.all_failed
-    notices += [] if run.roofline else [NO_ROOFLINE]
-    return Report(run, headline(run), _blocks(run), notices, notes.provenance(run))
+    return Report(run, headline(run), _blocks(run), notes.provenance(run))
 
 
 def _blocks(run: RunData) -> list[Block]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from bench.data.errors import escape_hidden
-from bench.report.notes import fairness
+from bench.report.notes import marks
 from bench.report.summarise import Report
 from bench.report.table import ABSENT, NOISE, Table
 from bench.report.table import terminal as terminal_table
@@ -69,7 +69,7 @@ def latex(report: Report) -> str:
         rows = [[*map(escape_latex, row.cells)] for row in table.rows]
         cells = pd.DataFrame(rows, columns=[*map(escape_latex, table.headings)])
         sides = "l" + "r" * (len(table.columns) - 1)
-        below = [*([] if at else report.headline), *fairness(report.run)]
+        below = [*([] if at else report.headline), *marks(report.run)]
         lines += [
             "",
             r"\begin{table*}[t]",

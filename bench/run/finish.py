@@ -25,7 +25,7 @@ from bench.judge.fairness import FAIRNESS, ROOFLINE, judge, roofline
 from bench.judge.paired import baselines_of
 from bench.judge.scorers import Scorer
 from bench.records.folder import read_folder
-from bench.records.load import make_run
+from bench.records.load import EXACTNESS, make_run
 from bench.records.run_data import RunData
 from bench.run.runner import RunResult
 from bench.run.summary import make_summary, write_csv
@@ -61,7 +61,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     if config.gate:
         captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
         judged = run_gate(result.model, every, lambda: captions)
-    write_csv(path / "exactness.csv", pd.DataFrame([report.line for report in judged]))
+    write_csv(path / EXACTNESS, pd.DataFrame([report.line for report in judged]))
     exactness = {report.decoder: report.text for report in judged}
     scorer = scorer if result.model.draws else None
     summary = make_summary(path, rows, every, fair, scorer=scorer, exactness=exactness)

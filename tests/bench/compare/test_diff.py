@@ -65,7 +65,7 @@ def test_two_runs_of_the_same_codes_are_not_told_apart(first, tmp_path, capsys):
         equal = figure in ("codes per forward", "FID")
         assert one["verdict"] == ("equal" if equal else "not told apart")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "no speed or score differs beyond chance"
+    assert lines[0] == "no figure differs beyond chance"
     assert lines[1].startswith("A and B are equal in codes (4 decoders, ")
     fid = next(line for line in lines if " FID " in line)
     assert fid.split()[-2:] == ["0.000", "equal"], "without an interval"
@@ -118,6 +118,7 @@ def test_what_the_runs_do_not_share_is_listed(first, tmp_path, capsys):
         (run / "study.json").write_text(json.dumps(study))
     main(["diff", *map(str, runs)])
     shown = capsys.readouterr().out
+    assert shown.startswith("no figure differs beyond chance\nno speed was compared\n")
     assert f"only in {first}: eagle2, lantern" in shown
     assert "settings differ: decoders: " in shown and "; seed: 0 in A, 1 in B" in shown
 

@@ -22,7 +22,7 @@ def rows(**changed: object) -> pd.DataFrame:
     """Three timed images of a baseline, of a decoder and of a greedy one."""
     every = {
         "cfg": 3.0, "protocol": "latency", "status": "ok", "device": "cpu", "path": "",
-        "disturbed": False, **changed,
+        "disturbed": False, "cpu_others": 0.01, "cpu_steal": 0.0, **changed,
     }  # fmt: skip
     names = (("ar", 1.0), ("lantern", 1.0), ("lantern_greedy", 0.0))
     lines = [{"decoder": name, "temperature": heat, **every} for name, heat in names]
@@ -73,6 +73,16 @@ def test_a_compiled_baseline_on_a_processor_is_fair_below_fewer_floors():
             assert verdict("lantern", others, floors(over))[0] == "fair"
 
 
+def test_steps_that_others_slowed_say_nothing_of_the_baseline():
+    """Where `latency.busy` lets others take the cores; a GPU's steps do not suffer."""
+    timed = rows(cpu_others=0.8)
+    why = "the machine was busy all the time (cores 80 % taken by others)"
+    assert verdict("lantern", timed, floors(19.0)) == ("unknown", why)
+    assert verdict("lantern", timed.assign(device="cuda"), floors(19.0))[0] == "unfair"
+    timed.loc[timed.decoder == "ar", "cpu_others"] = [0.8, 0.0, 0.0]
+    assert verdict("lantern", timed, floors(19.0))[0] == "unfair", "most were quiet"
+
+
 @pytest.mark.parametrize("part", ["step", "forward"])
 def test_a_step_or_forward_of_the_decoder_below_its_floor_gives_no_speed_up(part):
     table = floors(1.9, **{f"{part}_over_floor": 0.9})
@@ -108,7 +118,7 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real, monkeypa
     rates = MachineRates(rate, 1e15)
     monkeypatch.setattr("bench.measure.roofline.read_rates", lambda _: rates)
     for slower, expected in ((1.0, "fair"), (10.0, "unfair")):
-        planted = result.rows.copy()
+        planted = result.rows.assign(cpu_others=0.0)
         ar = planted.decoder == "ar"
         planted.loc[ar, "seconds_forward"] *= slower
         # A step of another decoder below its own floor (AR had a slow moment) would have the

@@ -21,6 +21,7 @@ from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
 from bench.measure.roofline import MACHINE, MachineRates
 from bench.records import columns as records
 from bench.records.folder import write_parquet
+from bench.records.load import EXACTNESS
 
 LENGTH = 256
 SCRIPT = "<script>document.title = 'taken over'</script> & a \"ring\""
@@ -65,6 +66,7 @@ DECODERS = (
     Made("lantern_greedy", LANTERN("paper"), DYNAMIC, 5, 0.87, 1.0, 34.2, 30.3, 0.0, 0.2, 0.0,
          "relaxed"),
 )  # fmt: skip
+DETAIL = "image 2 has other codes, from place 8 on."
 RESEED_FID, RESEED_CLIP = 21.66, 31.11
 RATES = MachineRates(20e9, 1034.6e9)
 
@@ -184,7 +186,11 @@ def write_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int 
     measured = [made for made in decoders if not made.error]
     differences = pd.DataFrame([*map(clip_pair, measured)], columns=CLIP_COLUMNS)
     floors = pd.DataFrame([*map(roofline_line, measured)], columns=ROOFLINE_COLUMNS)
-    tables = {"summary.csv": pd.DataFrame(summary), CLIP_PAIRS: differences, ROOFLINE: floors}
+    gate = pd.DataFrame([{"decoder": made.name, "detail": DETAIL} for made in decoders])
+    tables = {
+        "summary.csv": pd.DataFrame(summary), CLIP_PAIRS: differences, ROOFLINE: floors,
+        EXACTNESS: gate,
+    }  # fmt: skip
     for name, table in tables.items():
         table.to_csv(folder / name, index=False)
     (folder / MACHINE).write_text(json.dumps(asdict(RATES)))

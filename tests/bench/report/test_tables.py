@@ -13,7 +13,7 @@ from bench.report import roofline, texts
 from bench.report.headline import headline
 from bench.report.summarise import Report, summarise
 from bench.report.table import number, percent
-from tests.bench.report.synthetic import RESEED_FID
+from tests.bench.report.synthetic import DETAIL, RESEED_FID
 
 
 def tables_of(said: Report, block: str) -> list:
@@ -52,7 +52,7 @@ CELLS = {
     ("lantern", "acceptance"): "lantern(k=100, delta=0.2, residual=paper)",
     ("lantern", "TV, tested codes"): "0.090",
     ("lantern", "declared bound"): "0.200",
-    ("lantern_released", "verdict"): "broken",
+    ("lantern_released", "verdict"): "broken (1)",
     ("lantern_released", "output TV"): "0.410 [0.400, 0.420] ≤ 0.460 †",
     ("ar", "speed-up"): "1.00",
     ("ar", "FID (scenes-clip)"): "21.40 [20.95, 21.90]",
@@ -83,34 +83,49 @@ def test_why_there_is_no_clip_score_and_fid_is_said(run):
 
 
 def test_the_headline_is_made_from_the_figures(said, written):
-    exact, relaxed, doubts, *_, machine = said.headline
+    broken, exact, relaxed, doubts, *_, machine = said.headline
+    assert broken == "Broken, for the reasons in the notes: lantern_released (1)."
     assert exact.endswith(
-        "Fastest exact decoder: eagle2, 1.21 [1.17, 1.25] times AR, output TV 0, exact."
+        "Fastest exact decoder: eagle2, 1.21 [1.17, 1.25] times as fast as AR, output TV 0, exact."
     )
-    assert "not worse than AR's (margin 1): lantern_pp, 2.64 [2.55, 2.73] times AR" in relaxed
+    kind = "decoder that keeps AR's CLIP score (margin 1)"
+    assert f"Fastest {kind}: lantern_pp, 2.64 [2.55, 2.73] times as fast as AR" in relaxed
     assert "output TV 0.070 [0.060, 0.080], at most 0.120, relaxed." in relaxed
     assert "no speed-up of lantern_chain counts" in doubts
     assert machine == (
         "Measured on Example CPU, 2 cores (bfloat16, 2 threads), batch 1, reads 20 GB/s, "
-        "multiplies 1,030 Gflop/s. AR is bound by memory here: reading takes at least 0.825 ms, "
-        "arithmetic 0.1 ms, and more than reading from 9 codes per forward on."
+        "multiplies 1,030 Gflop/s. AR is bound by memory here: a step needs at least 0.825 ms "
+        "to read and 0.1 ms to compute. In a forward over 9 codes or more, computing takes longer "
+        "than reading."
     )
     for name in ("table.txt", "table.md", "index.html"):
         words = one_line((written / name).read_text(encoding="utf-8"))
         assert words.index("Fastest exact decoder") < words.index("exact decoders")
         assert "AR is bound by memory here" in words
     text = str(roofline.Bounds(reading=0.825, computing=1034.6))
-    assert "AR is bound by arithmetic here: it takes at least 1,030 ms" in text
+    assert "AR is bound by arithmetic here: a step needs at least 1,030 ms" in text
 
 
 def test_a_fastest_decoder_is_faster_beyond_chance(run):
-    first, *_ = headline(changed(run, lambda e: e.number("speedup") > 1, speedup_lo=0.99))
+    _, first, *_ = headline(changed(run, lambda e: e.number("speedup") > 1, speedup_lo=0.99))
     assert first.startswith(
-        "No exact decoder is faster than AR beyond chance; the fastest is eagle2"
+        "No exact decoder is faster than AR beyond chance. The fastest: eagle2, 1.21 [0.99, 1.25]"
     )
     least = {"speedup": 0.8, "speedup_lo": 0.7, "speedup_hi": 0.9}
-    first, *_ = headline(changed(run, lambda e: e.number("speedup") > 1, **least))
-    assert first.startswith("Every exact decoder is slower than AR; the least slow is")
+    _, first, *_ = headline(changed(run, lambda e: e.number("speedup") > 1, **least))
+    assert first.startswith("No exact decoder is faster than AR. The fastest: sd_chain, 0.80 [")
+
+
+def test_a_broken_decoder_has_a_note_that_says_why_in_every_form(said):
+    assert "relaxed or broken decoders" in tables_of(said, "table")[1].title
+    for text in (texts.terminal(said), texts.markdown(said), texts.latex(said)):
+        assert "broken (1)" in text and f"(1) broken: {DETAIL}" in one_line(text)
+
+
+def test_a_run_that_others_disturbed_says_so_first(run):
+    rows = run.records.assign(disturbed=True, cpu_others=0.75, cpu_steal=0.01)
+    line = next(line for line in headline(replace(run, records=rows)) if "No speed" in line)
+    assert line.startswith("No speed: 40 of 40 timings were disturbed (others took 76 % of the")
 
 
 def test_tables_are_by_law_and_by_speed(said):
@@ -120,7 +135,7 @@ def test_tables_are_by_law_and_by_speed(said):
     }
     assert rows == {
         "exact decoders": ["ar", "AR reseed, seed 1", "eagle2", "sd_chain", "eagle1"],
-        "relaxed decoders": ["ar", "lantern_pp", "lantern_released", "lantern"],
+        "relaxed or broken decoders": ["ar", "lantern_pp", "lantern_released", "lantern"],
         "not judged": ["ar", "lantern_chain"],
     }
 
@@ -166,13 +181,13 @@ def with_fairness(run: RunData, verdict: str, reason: str, mixed: str = "") -> R
 
 def test_an_unfair_baseline_marks_every_speed_up_over_it_in_every_form(run):
     said = summarise(with_fairness(run, UNFAIR, "a step of ar takes 10.0 times its floor"))
-    assert cells(said, "ar")["speed-up"] == "1.00 unfair baseline (1)"
+    assert cells(said, "ar")["speed-up"] == "1.00 unfair baseline (2)"
     assert "unfair" not in cells(said, "eagle2_greedy")["speed-up"] + " ".join(
         cells(said, "AR reseed, seed 1").values()
     )
-    note = "(1) unfair baseline: a step of ar takes 10.0 times its floor."
+    note = "(2) unfair baseline: a step of ar takes 10.0 times its floor."
     for text in (texts.terminal(said), texts.markdown(said), texts.latex(said)):
-        assert "2.35 [2.27, 2.44] unfair baseline (1)" in text and note in one_line(text)
+        assert "2.35 [2.27, 2.44] unfair baseline (2)" in text and note in one_line(text)
 
 
 def test_fair_and_unknown_baselines_are_said_to_be_so(run):
