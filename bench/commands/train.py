@@ -97,7 +97,7 @@ def compose_train(words: Sequence[str]) -> TrainStudy:
     drafter, data, loss = (dict(validate(k, root[k], dict)) for k in ("drafter", "data", "loss"))
     target = drafter.pop("_target_", None)
     if target is None:
-        raise ConfigError("drafter=none: there is nothing to train; set drafter=eagle")
+        raise ConfigError("the drafter has no `_target_`: nothing to train; set drafter=eagle")
     model = LoaderConfig.of(root["model"], "model")
     texts = {k: validate(k, root[k], str | None) for k in ("name", "start", "run_dir")}
     name = texts["name"] or f"{str(target).rpartition('.')[2].lower()}_{model.name}"

@@ -26,7 +26,7 @@ from bench.config.hydra_edge import (
     compose_config,
     dotted,
     hydra_session,
-    options_with,
+    nearest,
     parse_override,
     plain,
 )
@@ -38,11 +38,12 @@ from bench.config.schema import (
     StudyConfig,
 )
 from bench.config.words import group_of, key_of
-from bench.data.errors import ConfigError, did_you_mean
+from bench.data.errors import ConfigError
 from decoders.kinds import validate
 from decoders.spec import PARTS, DecoderSpec, PartSpec
 
 log = logging.getLogger(__name__)
+NOTHING = {"_target_": None}  # of a part that a decoder does not have
 
 
 @dataclass(frozen=True)
@@ -178,9 +179,9 @@ def _entries(
         names = ", ".join(map(repr, sorted(keys if len(keys) < len(unused) else unused)))
         if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
             raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
-        near = {key for key in settable if key.startswith(f"{part}.") and "_target_" not in key}
-        hint = options_with(first) or did_you_mean(first, near or settable)
-        raise ConfigError(f"no decoder of the study has the setting {names}{hint}")
+        raise ConfigError(
+            f"no decoder of the study has the setting {names}{nearest(first, settable)}"
+        )
     return tuple(entries)
 
 
@@ -237,7 +238,12 @@ def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> Dec
     """The DecoderEntry of a composed config, whose keys it removes from the mapping."""
     parts: dict[str, Any] = {}
     for key in PARTS:
-        values = dict(validate(f"{name}: {key}", raw.pop(key, None), dict | None) or {})
+        values = dict(validate(f"{name}: {key}", raw.pop(key, None), dict | None) or NOTHING)
+        if "_target_" not in values:
+            raise ConfigError(
+                f"{name}: conf/{key}/NAME.yaml has no `_target_`, which names the class, as in "
+                f"`_target_: module.Class`; found {', '.join(values)}"
+            )
         target = validate(f"{name}: {key}._target_", values.pop("_target_", None), str | None)
         parts[key] = None if target is None else PartSpec(target, values)
     if parts["loop"] is None:

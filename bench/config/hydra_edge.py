@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ def compose_config(name: str, overrides: list[str]) -> DictConfig:
             raise ConfigError(str(error)) from error
         raise ConfigError(unknown(group, option, error.options) + _a_path(group, option)) from error
     except ConfigCompositionException as error:
-        raise ConfigError(_composition(name, str(error))) from error
+        raise ConfigError(_composition(name, overrides, str(error))) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"{name}: {error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -135,16 +135,23 @@ def compose_config(name: str, overrides: list[str]) -> DictConfig:
         ) from error
 
 
-def _composition(name: str, message: str) -> str:
-    """Hydra's words about a key, with the nearest known keys."""
+def _composition(name: str, overrides: list[str], message: str) -> str:
+    """Hydra's words about a key, with the nearest of those that the other overrides leave."""
     match = re.match(r"Could not override '([^']+)'", message)
     if not match:
         return message
     key = match[1]
-    base = ["decoder=ar"] if name == "entry" else []
-    settings: Any = OmegaConf.to_container(compose(name, overrides=[*base, *WITHOUT_THEM]))
-    hint = options_with(key) or did_you_mean(key, [*dotted(settings), *PARTS])
-    return f"unknown setting {key!r}{hint} (`python -m bench list settings` shows all)"
+    others = [word for word in overrides if key_of(word) != key]
+    settings: Any = OmegaConf.to_container(compose_config(name, others))
+    return f"unknown setting {key!r}{nearest(key, [*dotted(settings), *PARTS])}"
+
+
+def nearest(key: str, known: Iterable[str]) -> str:
+    """What to write in place of an unknown setting, and where all are shown."""
+    group, _, setting = key.partition(".")
+    listed = f"{group}=NAME" if setting and group in groups() else "settings"
+    hint = options_with(key) or did_you_mean(key, known)
+    return f"{hint} (`python -m bench list {listed}` shows all)"
 
 
 def options_with(key: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoders.answers import AnswerError, class_path, found, require_floats
 from decoders.api import (
     DecoderError,
     Draft,
@@ -49,7 +50,7 @@ class TreeSession(ProposerSession):
             draft = self.grow(logits, noise, place)
             self.check(logits, draft.q)
             return draft
-        except DraftError as error:
+        except AnswerError as error:
             raise DecoderError(f"the drafter {class_path(self.part.drafter)}: {error}") from error
 
     def require_finite(self) -> None:
@@ -103,28 +104,20 @@ class TreeProposer(Proposer):
         return self.session(self, start)
 
 
-# ---- checks of what a drafter returns: shapes and dtypes, no values -----------------------------
-
-
-class DraftError(DecoderError):
-    """The drafter returned a wrong shape or dtype."""
+# ---- checks of what a drafter returns -----------------------------------------------------------
 
 
 def require_logits(session: DraftSession, logits: Tensor, *shape: int) -> Tensor:
-    """The logits of `advance`, shape [B, V], or of `expand`, [B, w, V]; DraftError where they are
-    something else. Reads no values, so that nothing waits for the device."""
-    if isinstance(logits, Tensor) and logits.shape == shape and logits.is_floating_point():
-        if logits.device == session.root_code.device:
-            return logits
-        raise DraftError(
+    """The logits of `advance`, shape [B, V], or of `expand`, [B, w, V]; AnswerError where they are
+    something else."""
+    method, dims = ("advance", "[B, V]") if len(shape) == 2 else ("expand", "[B, w, V]")
+    require_floats(session, method, f"logits {dims}", logits, shape)
+    if logits.device != session.root_code.device:
+        raise AnswerError(
             f"{class_path(session)} must return logits on {session.root_code.device}, found "
             f"{logits.device}"
         )
-    method, words = ("advance", "[B, V]") if len(shape) == 2 else ("expand", "[B, w, V]")
-    raise DraftError(
-        f"{class_path(session)}.{method} must return logits {words} = {list(shape)} of a floating "
-        f"dtype, found {_kind(logits)}"
-    )
+    return logits
 
 
 def likeliest(scores: Tensor, count: int) -> Any:
@@ -139,24 +132,15 @@ def likeliest(scores: Tensor, count: int) -> Any:
 
 
 def require_root(session: DraftSession, length: Tensor) -> None:
-    """Raises DraftError where the last committed codes are not [B] int64, on the device of
+    """Raises AnswerError where the last committed codes are not [B] int64, on the device of
     `length` [B]."""
     root, batch = session.root_code, len(length)
     if not isinstance(root, Tensor) or root.shape != (batch,) or root.dtype != torch.int64:
-        raise DraftError(
+        raise AnswerError(
             f"{class_path(session)}.root_code must be the last committed codes, [B] = [{batch}] "
-            f"int64, found {_kind(root)}"
+            f"int64, found {found(root)}"
         )
     if root.device != length.device:
-        raise DraftError(
+        raise AnswerError(
             f"{class_path(session)}.root_code must be on {length.device}, found {root.device}"
         )
-
-
-def class_path(part: object) -> str:
-    """An object's class by its dotted path."""
-    return f"{type(part).__module__}.{type(part).__qualname__}"
-
-
-def _kind(value: Any) -> str:
-    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else class_path(value)

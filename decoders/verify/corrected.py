@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from decoders.answers import require_floats
 from decoders.api import Acceptance, AcceptRule
 from decoders.distribution import normalised, pick, ratio
 from decoders.verify.exact import greedy_acceptance
@@ -34,6 +35,7 @@ class Corrected(AcceptRule):
 
     def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Acceptance:
         mass = self.mass(p, q)  # [..., V]
+        require_floats(self, "mass", "q a [..., V]", mass, p.shape)
         taken = pick(mass, x)
         accept = ratio(taken, q, x)
         if q is None:

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import AcceptRule, Draft, TargetProbs, Verified, Verifier, completed
+from decoders.answers import require_floats
+from decoders.api import Acceptance, AcceptRule, Draft, TargetProbs, Verified, Verifier, completed
 from decoders.cache import ancestry_of
 from decoders.distribution import drop_sibling
 from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverse_cdf
@@ -57,8 +58,7 @@ class TokenVerifier(Verifier):
             return test_children(rule, law.p, draft.q, codes, valid)
         judged = rule.greedy(law.p[:, :, None], codes)  # p [B, N + 1, 1, V]: once a node
         accept, strict, tv_shift, bound = (
-            torch.where(valid, value, 0.0)
-            for value in (judged.accept, judged.strict, judged.tv_shift, judged.bound)
+            torch.where(valid, value, 0.0) for value in checked(rule, "greedy", judged, codes.shape)
         )
         return Verdicts(accept, strict, tv_shift, bound, residual=law.p)
 
@@ -123,21 +123,32 @@ def test_children(
     p becomes the rule's residual and q loses the rejected code. Invalid children are never
     accepted.
     """
-    columns: list[list[Tensor]] = [[], [], [], []]  # accept, strict, tv_shift, bound
+    children: list[tuple[Tensor, ...]] = []  # accept, strict, tv_shift, bound
     count = codes.shape[-1]
     for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
         test = rule.test(p, q, x)
-        outcome = test.accept, test.strict, test.tv_shift, test.bound
-        for values, value in zip(columns, outcome, strict=True):
-            values.append(value if value.shape == x.shape else value.expand_as(x))
+        children.append(checked(rule, "test", test, x.shape))
+        require_floats(rule, "test", "a residual [..., V]", test.residual, p.shape)
         p = torch.where(real, test.residual, p)
         if q is not None and j + 1 < count:
             q = torch.where(real, drop_sibling(q, x), q)
-    one = count == 1
+    one, columns = count == 1, zip(*children, strict=True)
     stacked = [values[0].unsqueeze(-1) if one else torch.stack(values, -1) for values in columns]
     judged = torch.where(valid, torch.stack(stacked), 0.0)  # [4, B, n, K]
     accept, strict, tv_shift, bound = judged.unbind(0)
     return Verdicts(accept, strict, tv_shift, bound, residual=p)
+
+
+def checked(
+    rule: AcceptRule, method: str, judged: Acceptance, shape: torch.Size
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """accept, strict, tv_shift and bound, as a method of the rule returned them. Raises AnswerError
+    where one is not of the codes' shape."""
+    require_floats(rule, method, "accept [...]", judged.accept, shape)
+    require_floats(rule, method, "strict [...]", judged.strict, shape)
+    require_floats(rule, method, "a tv_shift [...]", judged.tv_shift, shape)
+    require_floats(rule, method, "a bound [...]", judged.bound, shape)
+    return judged.accept, judged.strict, judged.tv_shift, judged.bound
 
 
 # ---- the path through a draft -------------------------------------------------------------------

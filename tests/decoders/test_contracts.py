@@ -5,7 +5,7 @@ docs/adding.md (`tests.docs.test_adding`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,7 @@ from decoders.noise import DRAFT_SLOT, Noise, sample
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
+from decoders.verify.corrected import Corrected
 from decoders.verify.exact import Exact
 from tests.decoders.compositions import LOOP, drafting, images
 from tests.decoders.execution.cpu.cases import needs_kernel
@@ -108,7 +109,7 @@ def test_a_target_that_says_nothing_else_has_a_square_grid(length, barred, grid)
     assert completed(bare, Target).grid() == grid
 
 
-# ---- a drafter that answers with a wrong shape or dtype gets an error with its name --------------
+# ---- a drafter or rule that answers with a wrong shape or dtype gets an error with its name ------
 
 V = 24
 MODEL = random_model(vocab=V, grid=4, seed=1)
@@ -157,3 +158,31 @@ class Answers:
 def test_an_answer_that_no_tree_can_read_is_refused(tree: str, wrong: Any, says: str) -> None:
     with pytest.raises(DecoderError, match=rf"the drafter \S+\.Answers: .*{says}"):
         images(drafting(MODEL, Answers(**wrong), TREES[tree]), ["a", "b"])
+
+
+class Fewer(Corrected):
+    """The mass of all codes but the last."""
+
+    def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
+        return p[..., :-1]
+
+
+class Judges(Exact):
+    """The exact rule, with fields of what it finds replaced."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.test = lambda *given: replace(Exact.test(self, *given), **fields)
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (Fewer(), r"Fewer\.mass .* \[\.\.\., V\] = \[2, 3, 24\] .* found \[2, 3, 23\]"),
+        (Judges(accept=torch.ones(2)), r"Judges\.test .* accept .* = \[2, 3\] .* found \[2\] "),
+        (Judges(bound=0.0), r"Judges\.test .* bound .* = \[2, 3\] .* found builtins\.float"),
+        (Judges(residual=torch.ones(24)), r"residual \[\.\.\., V\] = \[2, 3, 24\] .* \[24\]"),
+    ],
+)
+def test_a_judgement_that_no_verifier_can_read_is_refused(rule: Any, says: str) -> None:
+    with pytest.raises(DecoderError, match=says):
+        images(drafting(MODEL, Answers(), TREES["chain"], rule), ["a", "b"])

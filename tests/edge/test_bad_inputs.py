@@ -160,6 +160,8 @@ FILES = [
         "nowhere is no folder"),
     option("no YAML", "model", "name: [1", "damaged"),
     option("a typo", "backend", "name: x\ndevcie: cpu\n", "device"),
+    Bad("drafter: no class", ["check", "study=smoke", OWN, "decoders=[sd_chain]", "drafter=mine"],
+        "conf/drafter/NAME.yaml has no `_target_`", file("conf/drafter/mine.yaml", "width: 3\n")),
     Bad("prompts of a device", [*RUN, "prompts=coco", "prompts.path=/dev/zero"], "device"),
     Bad("too few prompts", [*RUN, "prompts=file", "prompts.path={tmp}/p.txt"], "1 prompts",
         file("p.txt", "a red ring\n")),

@@ -101,6 +101,17 @@ NoLogit = answering(without_first)  # one of the drafter's logits is NaN
 Adaptive = answering(flatter)
 
 
+def indexed(usual, *args):
+    session = usual(*args)
+    session.rows, advance = torch.arange(args[0].batch), session.advance
+    session.advance = lambda *given: advance(*given)[session.rows]
+    return session
+
+
+# Where a row is refilled, its index becomes that of the new image alone, 0.
+RowIndex = changed(Eagle, begin=indexed)
+
+
 def remembering(usual, *args):
     session, old = usual(*args), {}
     advance, expand = session.advance, session.expand
