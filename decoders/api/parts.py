@@ -131,6 +131,9 @@ class DraftSession(Protocol):
     Numbers at a place are read again in every step until its code is committed. So the law after a
     node is a function of the committed codes and the path to the node alone: it may not depend on
     drafts that were rejected, nor on how many steps it took.
+
+    Tensors of a session with a dimension of B are the state of an image, as the values of a new
+    image replace its row: keep no row index, make `torch.arange` where it is needed.
     """
 
     root_code: Tensor  # [B] int64, the last committed code
