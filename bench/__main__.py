@@ -50,10 +50,6 @@ if "OMP_WAIT_POLICY" not in os.environ:  # a spin count would take precedence ov
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit status (0 done, 1 failed decoders, 2 bad request).
     Raises SystemExit(141) where the reader of a pipe has left."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as a daemon's are
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "w"))
-    _settle_homeless()
     words = list(sys.argv[1:] if argv is None else argv)
     verbose = bool(words) and words[0] in ("-v", "--verbose")
     words = words[1:] if verbose else words
@@ -82,16 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(command, rest)
 
 
-def _settle_homeless() -> None:
-    """Sends libraries of the report to the folder of caches where there is no home folder."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    try:
-        Path.home()
-    except RuntimeError:
-        for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME") if cache else ():
-            os.environ.setdefault(name, str(cache))
-
-
 def run_command(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
     """Runs a command; returns its exit status. What a user can act on is one message."""
     try:
@@ -105,14 +91,6 @@ def run_command(command: Callable[[Sequence[str]], int], words: Sequence[str]) -
         if message is None:
             raise
         complain(f"error: {message}")
-        return 2
-    except RuntimeError as error:
-        if "home directory" not in str(error):  # the words of `Path.expanduser`
-            raise
-        complain(
-            "error: the home folder that ~ stands for is not known; set HOME (XDG_CACHE_HOME for "
-            "caches), or write the path out"
-        )
         return 2
 
 

@@ -2,11 +2,7 @@
 
 import errno
 import os
-import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +10,6 @@ from bench import __main__ as program
 from bench.config.compose import compose_study
 from bench.config.words import word_at_home
 from bench.data.errors import describe_os_error
-
-ROOT = Path(__file__).parents[2]
 
 
 def refused(code: int, name: str | None = "/data/x") -> OSError:
@@ -52,34 +46,6 @@ def test_a_home_folder_that_cannot_be_written_is_told_what_to_set(name, monkeypa
     for code in (errno.EACCES, errno.ENOTDIR, errno.ENOENT):
         assert "set XDG_CACHE_HOME" in str(describe_os_error(refused(code, name)))
     assert "free some space" in str(describe_os_error(refused(errno.ENOSPC, name)))
-
-
-def test_a_user_without_a_home_folder_is_told_what_to_set(monkeypatch, capsys):
-    def nobody(_: int) -> None:
-        raise KeyError("no such user")
-
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr("pwd.getpwuid", nobody)
-    for words in (["report", "run_dir=~/r"], ["run", "study=smoke", 'run_dir="~/my runs"']):
-        assert program.main(words) == 2
-        assert "set HOME" in capsys.readouterr().err
-    monkeypatch.setenv("XDG_CONFIG_HOME", "for the test to put back")
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert program.main(["list", "backend"]) == 0
-    assert os.environ["XDG_CONFIG_HOME"] == "/caches", "libraries of the report ask for it"
-
-
-@pytest.mark.parametrize(
-    ("closed", "words", "status"),
-    [
-        ("<&- >&- 2>&-", "list backend", 0), ("2>/dev/full", "list nope", 2),
-    ],
-)  # fmt: skip
-def test_closed_streams_change_no_status(closed, words, status):
-    """A daemon's child may have none of its standard streams."""
-    command = f"{shlex.quote(sys.executable)} -m bench {words} {closed}"
-    assert subprocess.run(["bash", "-c", command], cwd=ROOT, check=False).returncode == status
 
 
 def test_the_home_folder_is_written_out(monkeypatch):
