@@ -21,7 +21,7 @@ def require_floats(part: object, method: str, words: str, value: Any, shape: Any
         return
     raise AnswerError(
         f"{class_path(part)}.{method} must return {words} = {[*shape]} of a floating dtype, found "
-        f"{found(value)}"
+        f"{describe(value)}"
     )
 
 
@@ -30,6 +30,6 @@ def class_path(part: object) -> str:
     return f"{type(part).__module__}.{type(part).__qualname__}"
 
 
-def found(value: Any) -> str:
+def describe(value: Any) -> str:
     """Shape and dtype of a tensor, the class of anything else."""
     return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else class_path(value)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.answers import AnswerError, class_path, found, require_floats
+from decoders.answers import AnswerError, class_path, describe, require_floats
 from decoders.api import (
     DecoderError,
     Draft,
@@ -138,7 +138,7 @@ def require_root(session: DraftSession, length: Tensor) -> None:
     if not isinstance(root, Tensor) or root.shape != (batch,) or root.dtype != torch.int64:
         raise AnswerError(
             f"{class_path(session)}.root_code must be the last committed codes, [B] = [{batch}] "
-            f"int64, found {found(root)}"
+            f"int64, found {describe(root)}"
         )
     if root.device != length.device:
         raise AnswerError(

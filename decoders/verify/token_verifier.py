@@ -58,7 +58,8 @@ class TokenVerifier(Verifier):
             return test_children(rule, law.p, draft.q, codes, valid)
         judged = rule.greedy(law.p[:, :, None], codes)  # p [B, N + 1, 1, V]: once a node
         accept, strict, tv_shift, bound = (
-            torch.where(valid, value, 0.0) for value in checked(rule, "greedy", judged, codes.shape)
+            torch.where(valid, value, 0.0)
+            for value in require_acceptance(rule, "greedy", judged, codes.shape)
         )
         return Verdicts(accept, strict, tv_shift, bound, residual=law.p)
 
@@ -127,7 +128,7 @@ def test_children(
     count = codes.shape[-1]
     for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
         test = rule.test(p, q, x)
-        children.append(checked(rule, "test", test, x.shape))
+        children.append(require_acceptance(rule, "test", test, x.shape))
         require_floats(rule, "test", "a residual [..., V]", test.residual, p.shape)
         p = torch.where(real, test.residual, p)
         if q is not None and j + 1 < count:
@@ -139,7 +140,7 @@ def test_children(
     return Verdicts(accept, strict, tv_shift, bound, residual=p)
 
 
-def checked(
+def require_acceptance(
     rule: AcceptRule, method: str, judged: Acceptance, shape: torch.Size
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """accept, strict, tv_shift and bound, as a method of the rule returned them. Raises AnswerError

@@ -73,7 +73,7 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "x1 numbers of 150 places before": (verifier("LateNumbers"), TAU_1, LATE),
     "x2 levels 9 to 12 of a window": (jacobi("LevelsTwice", 13), TAU_1, LEVELS),
     "x4 rows that are taken over": (loop("TakesOver"), TAU_1, REFILLED),
-    "a row index in the session": (drafter("RowIndex"), TAU_1, ("batches", "features, rows)")),
+    "a row index in the session": (drafter("RowIndex"), TAU_1, ("batches", "an index of rows")),
     "x5 four siblings": (composed(FOUR, ruling("ThreeOfFour")), TAU_1, SIBLINGS),
     "t2 q of its own rejected draft": (drafter("DeepRejected"), TAU_1, WHOLE),
     "tree: argmax, soft q": (tree("Argmax"), TAU_1, WHOLE),
