@@ -23,10 +23,9 @@ def main_tables(run: RunData) -> list[Table]:
             first = ar if name == GROUPS[0] else [e for e in ar if e.role is Role.BASELINE]
             if rest or (name == GROUPS[0] and ar):
                 columns = _main_columns(run, section, relaxed=name != GROUPS[0])
-                title = f"{section.title}: {name}"
                 if any(e.word == "broken" for e in rest):
-                    title = title.replace("relaxed", "relaxed or broken")
-                tables.append(_table(title, columns, [*first, *rest]))
+                    name = name.replace("relaxed", "relaxed or broken")
+                tables.append(_table(f"{section.title}: {name}", columns, [*first, *rest]))
     return tables
 
 
