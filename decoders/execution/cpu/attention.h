@@ -11,8 +11,9 @@ constexpr int GROUP = TILE_ROWS;  // queries that attend together
 #else
 constexpr int GROUP = 12;  // their scores stay near
 #endif
-// Queries and vectors of a value that are summed in registers.
-constexpr int TOGETHER = NATIVE == LANES ? 6 : 1, WIDE = 4;
+// Queries that are mixed together, at most, and vectors of a value that so many sum in registers.
+constexpr int TOGETHER = NATIVE == LANES ? 6 : NATIVE == 8 ? 2 : 1;
+constexpr int vectors_of_mix(int queries) { return NATIVE == LANES || queries == 1 ? 4 : 2; }
 
 // sum + the products of a head's numbers, d = VECTORS * 16 of them.
 template <int VECTORS>
@@ -57,6 +58,15 @@ inline V scores_of(const T* query, const T* keys, long first, long limit) {
     return totals([=](int i) { return dot<VECTORS>(query, keys + (first + i) * d); });
   return totals([=](int i) {
     return dot<VECTORS>(query, keys + (first + i < limit ? first + i : limit - 1) * d);
+  });
+}
+
+// A row of a head's numbers as float32, in the order in which `dot` sums them.
+template <int VECTORS>
+SMALL void widen(const uint16_t* from, float* to) {
+  each<VECTORS / 2>([&](auto v) SMALL_LAMBDA {
+    store(to + 2 * v * LANES, first(from + 2 * v * LANES));
+    store(to + (2 * v + 1) * LANES, second(from + 2 * v * LANES));
   });
 }
 
@@ -159,14 +169,6 @@ inline void mix(const uint16_t* shares, long apart, const float* sums, const uin
 }
 #endif
 
-template <int N, class S, class T>
-inline void mix_some(long count, const S* shares, long apart, const float* sums, const T* values,
-                     const T* ask, long d, long slots, T* out, long stride) {
-  dispatch<TOGETHER>(count, [&](auto queries) SMALL_LAMBDA {
-    mix<queries, N>(shares, apart, sums, values, ask, d, slots, out, stride);
-  });
-}
-
 // Whether shares are made bfloat16, for the dot instruction.
 template <class T, int N>
 #if defined(__AVX512BF16__)
@@ -184,7 +186,7 @@ template <int VECTORS, class T>
 void attend(const T* query, long count, const T* keys, const T* values, const T* next, const float* closed,
             long apart, long used, long limit, float* scores, T* out, long stride) {
   constexpr long d = VECTORS * LANES;
-  constexpr int N = VECTORS < WIDE ? VECTORS : WIDE;
+  constexpr int N = VECTORS < 4 ? VECTORS : 4;
   const float scale = 1.f / std::sqrt(static_cast<float>(d));
   float sums[GROUP];
   const long slots = used < limit ? used : limit;
@@ -202,21 +204,40 @@ void attend(const T* query, long count, const T* keys, const T* values, const T*
       return release_tiles();
     }
 #endif
+  const auto score = [&](const auto* queries, const auto* rows, long s, long at, long there) {
+    for (long t = 0; t < count; ++t)
+      store(scores + t * apart + s, scores_of<VECTORS>(queries + t * d, rows, at, there) * scale +
+                                        load(closed + t * apart + s));
+  };
+  // Without a dot instruction several queries read each key as float32, which it is made once.
+  constexpr bool widens = sizeof(T) == 2 && N > 1 && !short_shares<T, N>;
+  alignas(64) float wide_queries[widens ? GROUP * d : 1], wide_keys[widens ? LANES * d : 1];
+  if constexpr (widens)
+    for (long t = 0; count > 1 && t < count; ++t) widen<VECTORS>(query + t * d, wide_queries + t * d);
   for (long s = 0; s < used; s += LANES) {
     if (short_shares<T, N>) ahead(keys + (s + LANES) * d, LANES * d);
     ahead(values + s * d, LANES * d);
-    for (long t = 0; t < count; ++t)
-      store(scores + t * apart + s, scores_of<VECTORS>(query + t * d, keys, s, limit) * scale +
-                                        load(closed + t * apart + s));
+    if constexpr (widens) {
+      if (count > 1) {
+        for (long i = 0; i < LANES; ++i)
+          widen<VECTORS>(keys + (s + i < limit ? s + i : limit - 1) * d, wide_keys + i * d);
+        score(wide_queries, wide_keys, s, 0, LANES);
+        continue;
+      }
+    }
+    score(query, keys, s, s, limit);
   }
   const long parts = (count + TOGETHER - 1) / TOGETHER;
   const auto mixed = [&](const auto* shares, long row) {
     for (long i = 0; i < parts; ++i) {
       const long t = count * i / parts, more = count * (i + 1) / parts - t;
-      for (long v = 0; v < d; v += N * LANES)
-        mix_some<N>(more, shares + t * row, row, sums + t, values + v,
-                    i + 1 == parts && next != nullptr ? next + v : nullptr, d, slots, out + t * stride + v,
-                    stride);
+      const T* ask = i + 1 == parts ? next : nullptr;
+      dispatch<TOGETHER>(more, [&](auto queries) SMALL_LAMBDA {
+        constexpr int M = N < vectors_of_mix(queries) ? N : vectors_of_mix(queries);
+        for (long v = 0; v < d; v += M * LANES)
+          mix<queries, M>(shares + t * row, row, sums + t, values + v, ask == nullptr ? ask : ask + v, d, slots,
+                          out + t * stride + v, stride);
+      });
     }
   };
 #if defined(__AVX512BF16__)

@@ -39,16 +39,17 @@ template <class T>
 using Factor = T;
 constexpr long SOME = 1;
 
-// As the one below; what lies at `ask` is asked for whatever the rows.
+// As the one below, whatever the rows.
 template <int M_, int N_>
-inline void tile(const uint16_t* a, long stride, const uint16_t* w, const uint16_t* ask, long inputs, V* out,
-                 int count) {
+inline void tile(const uint16_t* a, long stride, const uint16_t* w, const char* ask, long step, long inputs,
+                 V* out, int count) {
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
   for (long k = 0; k < inputs; k += 2) {
     __m512bh b[N_];
     each<N_>([&](auto n) SMALL_LAMBDA {
-      __builtin_prefetch(ask + n * panel + k * LANES, 0, 2);
+      __builtin_prefetch(ask, 0, 2);
+      ask += step;
       const __m512i bits = _mm512_loadu_si512(w + n * panel + k * LANES);
       std::memcpy(&b[n], &bits, sizeof bits);
     });
@@ -72,22 +73,23 @@ constexpr long SOME = 4;
 #endif
 
 // out [M_, N_] panels, those of a row `count` apart = a [M_, inputs] times N_ panels, sums in the order of
-// the inputs (an even number); of few rows, as many panels at `ask` are asked for on the way.
+// the inputs (an even number). On the way the memory at `ask` is asked for, `step` bytes on for each 64 bytes
+// of weights: so memory runs while rows are multiplied. Not asked for: by one row, which takes all that memory
+// gives, and on processors with long vectors and no dot instruction, where nobody has measured it.
 template <int M_, int N_, class T>
-inline void tile(const float* a, long stride, const T* w, const T* ask, long inputs, V* out, int count) {
+inline void tile(const float* a, long stride, const T* w, const char* ask, long step, long inputs, V* out,
+                 int count) {
   V acc[M_][N_] = {};
   const long panel = inputs * LANES;
-  // One row takes all that memory gives; where rows are many, memory waits for them.
-  constexpr bool prefetches = NATIVE < LANES && (M_ == 2 || M_ == 3);
+  constexpr bool asks = NATIVE < LANES && M_ > 1;
 #pragma GCC unroll 2
   for (long k = 0; k < inputs; k += 2)
     each<2>([&](auto later) SMALL_LAMBDA {
       again();
       each<N_>([&](auto n) SMALL_LAMBDA {
         const T* both = w + n * panel + k * LANES;  // weights k and k + 1 of every output
-        if (prefetches && !later)
-          for (size_t i = 0; i < sizeof(T) / 2; ++i)
-            __builtin_prefetch(ask + n * panel + (k + i) * LANES, 0, 2);
+        if (asks && !later)
+          for (size_t i = 0; i < sizeof(T) / 2; ++i, ask += step) __builtin_prefetch(ask, 0, 2);
         const V b = later ? second(both) : first(both);
         each<M_>([&](auto m) SMALL_LAMBDA { acc[m][n] += a[m * stride + k + later] * b; });
       });
@@ -95,19 +97,19 @@ inline void tile(const float* a, long stride, const T* w, const T* ask, long inp
   hand_on<M_, N_>(acc, out, count);
 }
 
-// out [M_, N_] panels = a [M_, inputs] times N_ panels, in tiles; `next` are read after them.
+// out [M_, N_] panels = a [M_, inputs] times N_ panels, in tiles; ask, step: as of `tile`.
 template <int M_, int N_, class A, class T>
-inline void tiles(const A* a, long stride, const T* w, const T* next, long inputs, V* out) {
+inline void tiles(const A* a, long stride, const T* w, const char* ask, long step, long inputs, V* out) {
   constexpr int some = panels_of_tile(M_) < N_ ? panels_of_tile(M_) : N_;
-  for (int n = 0; n < N_; n += some) {
-    const T* here = w + n * inputs * LANES;
-    tile<M_, some>(a, stride, here, n + some < N_ ? here + some * inputs * LANES : next, inputs, out + n, N_);
-  }
+  const long lines = inputs * LANES * sizeof(T) / 64;  // of a panel
+  for (int n = 0; n < N_; n += some)
+    tile<M_, some>(a, stride, w + n * inputs * LANES, ask + n * lines * step, step, inputs, out + n, N_);
 }
 
 template <int N_, class A, class T>
-inline void rows_tile(int rows, const A* a, long stride, const T* w, const T* next, long inputs, V* out) {
-  dispatch<ROWS>(rows, [&](auto m) SMALL_LAMBDA { tiles<m, N_>(a, stride, w, next, inputs, out); });
+inline void rows_tile(int rows, const A* a, long stride, const T* w, const char* ask, long step, long inputs,
+                      V* out) {
+  dispatch<ROWS>(rows, [&](auto m) SMALL_LAMBDA { tiles<m, N_>(a, stride, w, ask, step, inputs, out); });
 }
 
 // Rows [first, last) of a [., inputs] as factors, row `first` first, with their stride: as they are, or a
@@ -133,8 +135,9 @@ const Factor<T>* factors(const T* a, long inputs, long first, long last, long* s
 
 // Panels [begin, end) of a product over rows [first, last); `use(m, panel, count, vectors)` takes the
 // sums of `count` neighbouring panels of row m. Panels outside, rows inside: a panel stays in the cache;
-// rows in tiles of one size, as a last one of two would wait for its panels. `next`: the weights that this
-// thread multiplies by afterwards, where they do not lie behind these.
+// rows in tiles of one size, as a last one of two would wait for its panels. Each tile asks for its share of
+// the panels that come next, so that memory is never idle. `next`: the weights that this thread multiplies by
+// afterwards, where they do not lie behind these.
 template <class T, class Use>
 void product(const T* a, long stride, const T* w, long inputs, long first, long last, long begin,
              long end, Use use, const T* next = nullptr) {
@@ -149,13 +152,17 @@ void product(const T* a, long stride, const T* w, long inputs, long first, long 
   for (long p = begin; p < end;) {
     const int count = end - p >= PANELS ? PANELS : (end - p >= 2 ? 2 : 1);
     const T* panels = w + p * LANES * inputs;
-    const T* behind = p + count < end || next == nullptr ? panels + count * LANES * inputs : next;
+    const long size = count * LANES * inputs * sizeof(T);
+    const T* follows = p + count < end || next == nullptr ? panels + count * LANES * inputs : next;
+    const char* behind = reinterpret_cast<const char*>(follows);
+    const long step = (64 + tiles - 1) / tiles;
     for (long i = 0; i < tiles; ++i) {
       const long m = share(all, i, tiles);
       const int rows = static_cast<int>(share(all, i + 1, tiles) - m);
-      if (count == PANELS) rows_tile<PANELS>(rows, by + m * stride, stride, panels, behind, inputs, out);
-      else if (count == 2) rows_tile<2>(rows, by + m * stride, stride, panels, behind, inputs, out);
-      else rows_tile<1>(rows, by + m * stride, stride, panels, behind, inputs, out);
+      const char* ask = behind + size * i / tiles;
+      if (count == PANELS) rows_tile<PANELS>(rows, by + m * stride, stride, panels, ask, step, inputs, out);
+      else if (count == 2) rows_tile<2>(rows, by + m * stride, stride, panels, ask, step, inputs, out);
+      else rows_tile<1>(rows, by + m * stride, stride, panels, ask, step, inputs, out);
       for (int r = 0; r < rows; ++r) use(first + m + r, p, count, out + r * count);
     }
     p += count;
