@@ -13,16 +13,18 @@ from __future__ import annotations
 import logging
 import subprocess
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
+import torch._dynamo.config
 import torch._inductor.config
 from torch import Tensor
 
-from decoders.api import Execution, Loop, Piece, Target, TextFeatures
+from decoders.api import Execution, Loop, Target, TextFeatures
 from decoders.cache import round_up
 from decoders.execution.eager import Eager, chain
 from decoders.execution.state import fill, signature_of, snapshot, step_in_place, tensors
@@ -31,6 +33,9 @@ from decoders.places import compiled_folder, no_programs
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
 Outputs = Callable[..., Sequence[Any]]  # of a graph, for its inputs
+# Phase, piece, and what it was compiled to by the signature of its input, or by the compiled code of
+# the piece before (None: it cannot be compiled); None in place of these where nothing is compiled.
+ReadyPiece = tuple[str, Call, dict[Any, Call | None] | None]
 # Products are operators of the kernel. What is left has none worth a second thread, which costs
 # more than it gains in the short loops, and twenty times a piece where the core is taken.
 CPU_OPTIONS: dict[str, Any] = {"cpp_wrapper": True, "cpp.threads": 1, "size_asserts": False}
@@ -116,32 +121,39 @@ class Compiled(Execution):
         return run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        return chain(loop.pieces() if run.pieces is None else run.pieces, run)
+        """Runs the pieces. What compiled code returns has one signature, so the code of the piece
+        before stands for it: to look at every tensor would cost a hundredth of a step."""
+        if run.pieces is None:
+            return chain(loop.pieces(), run)
+        carry, key = (), None
+        for phase, plain, graphs in run.pieces:
+            if graphs is None:
+                carry, key = plain(run, *carry), None
+            else:
+                key = signature_of(carry) if key is None else key
+                if key in graphs:
+                    key = graphs[key]
+                    carry = (key or plain)(run, *carry)
+                else:
+                    graphs[key], carry = self.compile_piece(phase, plain, run, carry)
+                    key = graphs[key]
+            run.watch.lap(phase)
+        return carry
 
-    def ready(self, loop: Loop, run: Any) -> list[Piece]:
+    def ready(self, loop: Loop, run: Any) -> list[ReadyPiece]:
         """The pieces of a step. Each is compiled in its first call with a signature and kept for
         the loop's runs of this shape. The run's path says how a phase runs: eagerly, if one of its
         pieces does."""
         by_piece: dict[Any, Any] = loop.prepared.setdefault(run.shape, {})
-        state, pieces = signature_of(tensors(run)), list[Piece]()
+        state, pieces = signature_of(tensors(run)), list[ReadyPiece]()
         for phase, piece in loop.pieces():
+            graphs = None
             if piece.__name__ not in loop.uncompiled_pieces:
                 graphs = by_piece.setdefault((piece.__name__, state), {})
                 if run.path.get(phase) != "eager":
                     run.path[phase] = "eager" if None in graphs.values() else "compiled"
-                piece = partial(self.run_piece, phase, piece, graphs)
-            pieces.append((phase, piece))
+            pieces.append((phase, piece, graphs))
         return pieces
-
-    def run_piece(
-        self, phase: str, plain: Call, graphs: dict[Any, Call | None], run: Any, *carry: Any
-    ) -> tuple[Any, ...]:
-        """A piece, compiled for each signature of its input (`graphs`); None where it cannot be."""
-        key = signature_of(carry)
-        if key in graphs:
-            return (graphs[key] or plain)(run, *carry)
-        graphs[key], out = self.compile_piece(phase, plain, run, carry)
-        return out
 
     def compile_piece(
         self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
@@ -176,7 +188,7 @@ class Compiled(Execution):
 
         options: Any = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         compiled: Call = torch.compile(
-            fresh(piece), dynamic=False, fullgraph=True, backend=backend, options=options
+            fresh(piece), fullgraph=True, backend=backend, options=options
         )
         return compiled
 
@@ -202,14 +214,19 @@ def warn(phase: str, error: Exception) -> None:
     )
 
 
-def compiling(device: torch.device) -> Any:
+@contextmanager
+def compiling(device: torch.device) -> Iterator[None]:
     """The settings of a piece's first call. On a CPU weights are constants, which TorchDynamo reads
-    from the global setting. Inductor prints no tables of the products that it measured."""
-    return torch._inductor.config.patch(
+    from the global setting. Inductor prints no tables of the products that it measured. Shapes are
+    static by TorchDynamo's settings: `dynamic=False` would be set again in every call."""
+    inductor = torch._inductor.config.patch(
         freezing=device.type == "cpu",
         autotune_num_choices_displayed=0,
         max_autotune_report_choices_stats=False,
     )
+    static = {"assume_static_by_default": True, "automatic_dynamic_shapes": False}
+    with inductor, torch._dynamo.config.patch(static):
+        yield
 
 
 def fresh(method: Callable[..., Any]) -> Callable[..., Any]:
