@@ -16,6 +16,10 @@ class NumericalError(DecoderError):
     """NaN or infinity where logits or probabilities were expected."""
 
 
+class RefillError(DecoderError):
+    """A part whose state cannot begin another image in the row of a finished one."""
+
+
 def did_you_mean(name: str, options: Iterable[Any]) -> str:
     """`; did you mean 'x' or 'y'?` of the nearest known names; "" where none is near. Of dotted
     names the last parts must be near: settings of one group begin alike."""

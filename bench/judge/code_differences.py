@@ -24,6 +24,7 @@ from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops.autoregressive import ARState, Autoregressive
+from decoders.loops.recording import FinishedImages
 from decoders.loops.start import prefill
 from decoders.noise import Noise
 
@@ -52,7 +53,8 @@ class TeacherForcing(Autoregressive):
         """[B, L, V], of codes [B, L]."""
         model, self.image = self.model, codes.to(self.model.device)
         first = prefill(model, self.sampling, text, noise, model.target.prefix).law
-        run: Any = self._decode_batch(text, noise, 0)
+        done = FinishedImages(text.batch, text.batch)
+        run: Any = self._decode_batch(text, noise, 0, done, range(text.batch))
         laws: Tensor = run.laws.clone()
         # At temperature 0 the prefill's law is logits.
         laws[:, 0] = probabilities(first, self.sampling) if self.sampling.greedy else first

@@ -26,6 +26,7 @@ from decoders.api import (
     Generation,
     ImageModel,
     NumericalError,
+    RefillError,
     VerifiedPairs,
 )
 from decoders.noise import Noise
@@ -42,24 +43,37 @@ def decode_job(
 ) -> list[dict[str, Any]]:
     """Decodes a job; returns what the records of its images hold of the call, with the `picture` of
     those that are kept. Raises what the decoder raises, and as `generate` does."""
-    quality, count = config.quality, len(prompts)
+    quality, size = config.quality, job.size  # size: images decoded at once
     # Verified pairs of an image. At temperature 0 there is no output law.
     paired = job.protocol == QUALITY and not job.variant.sampling.greedy
-    generation, images = generate(
-        model,
-        decoder,
-        [*prompts, *prompts[-1:] * (job.size - count)],  # filled up where that size is compiled
-        job.seed,
-        meter,
-        pairs=quality.pairs / quality.images if paired else 0,
-        rows=job.size,
-        draw=job.protocol != BATCHED,
-    )
-    rule = getattr(decoder, "rule", None)
-    records = to_records(generation, meter, job.timed, rule)[:count]
-    if images is not None and config.keep_images:
-        for record, image in zip(records, images, strict=False):
-            record["picture"] = picture_of(image)
+
+    def records_of(prompts: list[str], size: int) -> list[dict[str, Any]]:
+        generation, images = generate(
+            model,
+            decoder,
+            [*prompts, *prompts[-1:] * (size - len(prompts))],  # filled up where that is compiled
+            job.seed,
+            meter,
+            pairs=quality.pairs / quality.images if paired else 0,
+            rows=size,
+            draw=job.protocol != BATCHED,
+        )
+        rule = getattr(decoder, "rule", None)
+        records = to_records(generation, meter, job.timed, rule)[: len(prompts)]
+        if images is not None and config.keep_images:
+            for record, image in zip(records, images, strict=False):
+                record["picture"] = picture_of(image)
+        return records
+
+    try:
+        return records_of(prompts, size)
+    except RefillError:
+        if job.timed:
+            raise
+    records, fill = [], config.backend.compiles_pictures
+    for first in range(0, len(prompts), size):  # batch by batch, each as slow as its slowest image
+        batch = prompts[first : first + size]
+        records += records_of(batch, size if fill else len(batch))
     return records
 
 
@@ -87,7 +101,7 @@ def generate(
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
     more = {} if rows is None or rows >= len(prompts) else {"rows": rows}
     if more and "rows" not in inspect.signature(decoder.generate).parameters:
-        raise DecoderError(
+        raise RefillError(
             f"{type(decoder).__name__}.generate has no `rows`: it cannot go on with the next image "
             "where one is done (`decoders.api.Decoder`); time it with latency.requests=null"
         )

@@ -11,10 +11,11 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import pandas as pd
 from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.console import progress
 from bench.data.errors import DeviceLostError, Failure, attempt
+from bench.judge.paired import baselines_of, latency_rows, paired_speedup
 from bench.judge.target import examine
 from bench.measure.busy import wait_for_quiet, words
 from bench.measure.device import Provenance, prepare, provenance
@@ -36,8 +38,11 @@ from bench.run.decoders import Decoders, freeze_heap, load_model
 from bench.run.generate import decode_job
 from bench.run.schedule import Job, all_jobs, parts
 from decoders.api import DecoderError, ImageModel
+from decoders.noise import Noise
+from metrics.speedup import FEWEST
 
 log = logging.getLogger(__name__)
+WARM_UP_STEPS = 16  # of a decoder before each block but its first
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,9 @@ class Runner:
             bar.set_postfix_str(f"{job.variant.name} ({job.protocol})", False)
             self.run_job(job)
             bar.update(len(job.indices))
+        if part[0].protocol == LATENCY:
+            for line in self.speedups(part[0].block):
+                bar.write(line, file=sys.stderr)
 
     def run_job(self, job: Job) -> None:
         """Decodes one job and appends its records, those of a failure too."""
@@ -271,7 +279,7 @@ class Runner:
 
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
         """Lets each decoder decode whole images before its first block, until times are stable, and
-        one before each later block; one call in batches. One that fails here fails again.
+        some steps before each later block; in batches one call. One that fails here fails again.
 
         Why whole images: caches, thread pools, allocator and compiled graphs settle only over a
         complete decoding, and the released timing code had all of that inside its first image.
@@ -282,11 +290,14 @@ class Runner:
             first.setdefault(job.shape, job)
         for shape, job in first.items():
             bar.set_postfix_str(f"warming up {job.variant.name}")
+            if shape in self.warm:
+                self.take_steps(job)
+                continue
             # One of each kind of work: a batch, and a place refilled.
             shortened = replace(job, indices=job.indices[: job.size + 1])
-            new = shape not in self.warm and job.protocol == LATENCY
             records: list[Record] | Failure = []
-            seconds, limit = list[float](), latency.warmup_max if new else 1
+            alone = job.protocol == LATENCY
+            seconds, limit = list[float](), latency.warmup_max if alone else 1
             while len(seconds) < limit and not stable(seconds, latency.warmup_tolerance):
                 records = self.decode(shortened)
                 if isinstance(records, Failure):
@@ -296,9 +307,35 @@ class Runner:
             if isinstance(records, Failure):
                 continue
             self.warm.add(shape)
-            if new and "=compiled" in records[0]["path"]:
+            if alone and "=compiled" in records[0]["path"]:
                 prompt = self.prompts[job.indices[0]].text
                 self.decoders.check_compiled_codes(job.variant, prompt, job.seed)
+
+    def take_steps(self, job: Job) -> None:
+        """Lets a decoder take a few steps on a batch of the job's first images."""
+        decoder = self.decoders.built[job.variant.name]
+        if isinstance(decoder, Failure):
+            return
+        prompts = [self.prompts[index].text for index in job.indices[: job.size]]
+        prompts += prompts[-1:] * (job.size - len(prompts))
+        noise = Noise.for_prompts(job.seed, prompts, self.model.target.length)
+        attempt(lambda: decoder.warm_up(self.model.text.encode(prompts), noise, WARM_UP_STEPS))
+
+    def speedups(self, block: int) -> list[str]:
+        """Lists the speed-ups so far, a line per decoder, after a block of timed images."""
+        rows = pd.DataFrame([r for r in self.folder.records.values() if r["protocol"] == LATENCY])
+        if rows.empty:
+            return []
+        lines = [f"speed-ups after block {block + 1} of {self.config.latency.block_count}:"]
+        for name, baseline in baselines_of(self.variants).items():
+            mine = rows[rows.decoder == name]
+            ratio = paired_speedup(rows[rows.decoder == baseline], mine)
+            seconds = latency_rows(mine).seconds_total.mean()
+            speed = "" if ratio is None else f"{ratio.value:.2f}"
+            if ratio is not None and ratio.blocks >= FEWEST:
+                speed += " [{1:.2f}, {2:.2f}]".format(*astuple(ratio.interval()))
+            lines.append(f"  {name:<24} {seconds:8.3f} s/image  {speed}")
+        return lines
 
 
 def stable(seconds: Sequence[float], tolerance: float) -> bool:

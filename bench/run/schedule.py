@@ -4,7 +4,7 @@ The order is part of the protocol. Latency: prompt by prompt, all decoders on th
 after the other, the first one rotating, so that a drift of the machine hits all alike; in blocks of
 prompts spread over the run, so that a difference between moments shows; and again in the larger
 batches of `latency.batch`, whose places are refilled where `latency.requests` says so. Quality:
-decoder by decoder in fixed batches, so that a resumed run decodes the very same batches.
+decoder by decoder, in calls of a few batches, in which the next image takes a finished one's place.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from functools import cached_property
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.records.columns import BATCHED, LATENCY, QUALITY, RESEED
 from bench.records.folder import Key
+
+BATCHES = 4  # of quality images that a call decodes: a kill loses a call, and its last batch waits
 
 
 @dataclass(frozen=True)
@@ -68,25 +70,26 @@ def latency_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[J
 def quality_jobs(
     config: StudyConfig, every: Sequence[DecoderVariant], shard: tuple[int, int] = (0, 1)
 ) -> list[Job]:
-    """Lists quality jobs decoder by decoder, in fixed batches: what one keeps in memory for its
-    batches can then go. A sampling baseline has other seeds too (the reseeds). Where batches are
-    compiled the last one is filled up: another size would be compiled again.
+    """Lists quality jobs decoder by decoder: what one keeps in memory for its batches can then go.
+    A sampling baseline has other seeds too (the reseeds). Where batches are compiled the last one
+    is filled up: another size would be compiled again.
 
     A greedy baseline has no reseed: another seed would give the same images. shard: (i, n), only
     the images whose index is i modulo n.
     """
     first, step = shard
     images, size = range(first, config.quality.images, step), config.quality.batch
-    batches = [tuple(images[start : start + size]) for start in range(0, len(images), size)]
+    count = BATCHES * size
+    calls = [tuple(images[start : start + count]) for start in range(0, len(images), count)]
     fill = config.backend.compiles_pictures
     runs = []
     for variant in every:
         reseeds = config.reseeds if variant.entry.baseline and not variant.sampling.greedy else ()
         runs += [(variant, QUALITY, config.seed), *((variant, RESEED, s) for s in reseeds)]
     return [
-        Job(variant, protocol, seed, batch, len(batches[0] if fill else batch))
+        Job(variant, protocol, seed, call, min(size, len(calls[0] if fill else call)))
         for variant, protocol, seed in runs
-        for batch in batches
+        for call in calls
     ]
 
 

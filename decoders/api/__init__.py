@@ -46,3 +46,4 @@ from decoders.api.running import Loop as Loop
 from decoders.api.running import Piece as Piece
 from decoders.errors import DecoderError as DecoderError
 from decoders.errors import NumericalError as NumericalError
+from decoders.errors import RefillError as RefillError

@@ -104,6 +104,11 @@ class Decoder(Protocol):
         """The verifier's acceptance rule; None where it judges whole drafts."""
         return None if self.verifier is None else self.verifier.rule
 
+    def warm_up(self, text: TextFeatures, noise: Any, steps: int) -> object:
+        """Decodes without a result, so that what follows finds caches and clock as it leaves them.
+        steps: how many are enough; a decoder without steps decodes a whole image."""
+        return self.generate(text, noise)
+
     @abstractmethod
     def generate(
         self, text: TextFeatures, noise: Any, *, pairs: float = 0, rows: int | None = None
@@ -114,5 +119,5 @@ class Decoder(Protocol):
         an image, on average (0: none); its noise decides which, not its batch. rows: how many
         images are decoded at once (None: all). The next image takes the place of a finished one;
         its codes are those of a batch of one. A decoder may leave out this parameter; batches that
-        are refilled are then not timed.
+        are refilled are then not timed, and quality images are decoded batch by batch.
         """

@@ -33,8 +33,8 @@ from decoders.places import compiled_folder, no_programs
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
 Outputs = Callable[..., Sequence[Any]]  # of a graph, for its inputs
-# Phase, piece, and what it was compiled to by the signature of its input, or by the compiled code of
-# the piece before (None: it cannot be compiled); None in place of these where nothing is compiled.
+# Phase, piece, and what it was compiled to, by the signature of its input or the compiled code of
+# the piece before (None: it cannot be compiled); None for a piece that is not compiled.
 ReadyPiece = tuple[str, Call, dict[Any, Call | None] | None]
 # Products are operators of the kernel. What is left has none worth a second thread, which costs
 # more than it gains in the short loops, and twenty times a piece where the core is taken.

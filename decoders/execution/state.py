@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decoders.api import DecoderError, ImageModel, Piece
+from decoders.api import DecoderError, ImageModel, Piece, RefillError
 from decoders.cache import KVCache
 
 Slot = tuple[Any, str | int]  # an owner and the name or index under which it holds a tensor
@@ -69,7 +69,7 @@ def put_row(run: Any, row: int, one: Any) -> None:
     """Puts a new image into a row of a run. `one`: a run of that image alone, which has just begun.
 
     Writes in place, as an execution may hold the addresses. It replaces a plug-in's tensors too, if
-    they have one dimension of B images or of R = G * B rows. Raises DecoderError for other state
+    they have one dimension of B images or of R = G * B rows. Raises RefillError for other state
     that has changed since the run began: nobody knows which part of it belongs to the image.
     """
     batch = len(run.record.codes)
@@ -122,8 +122,8 @@ def numbers(run: Any) -> dict[str, int | float | str]:
     return {path: value for path, value in values.items() if not path.endswith(".calls")}
 
 
-def _unrefillable(why: str) -> DecoderError:
-    return DecoderError(
+def _unrefillable(why: str) -> RefillError:
+    return RefillError(
         f"this decoder cannot go on with the next image in a row that is done: {why}. Expected "
         "tensors with one dimension of B images or R rows, in place from the start. Time it in "
         "batches that are decoded as a whole (latency.requests=null)"

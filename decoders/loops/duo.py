@@ -245,7 +245,9 @@ class Duo(Speculative):
         forward: list[Piece] = [("draft", self.start_drafting), ("forward", self.forward)]
         return [*forward, ("draft", self.join_drafting), ("accept", self.verify_and_commit)]
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> SpecState:
+    def begin(
+        self, text: TextFeatures, noise: Noise, pairs: float = 0, reuse: Any = None
+    ) -> SpecState:
         run = super().begin(text, noise, pairs, reuse)
         session: Any = run.session
         session.all_accepted = run.state[1]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, Generation, Trace, VerifiedPairs
+from decoders.api import Draft, Generation, Trace, VerifiedPairs
 from decoders.cache import ancestry_of
 from decoders.noise import PAIR_SLOT, Noise
 
@@ -117,6 +117,7 @@ class FinishedImages:
         self.images, self.rows, self.steps = images, rows, 0  # steps: of all rows together
         self.order: list[int] = []
         self.parts: list[dict[str, Tensor]] = []
+        self.pairs: list[tuple[Any, ...]] = []  # of each step, as `VerifiedPairs` has them
 
     def take(
         self, images: Sequence[int], record: Recorder, rows: Sequence[int], **more: Any
@@ -130,8 +131,46 @@ class FinishedImages:
         self.parts.append(part | {name: value[index].cpu() for name, value in every.items()})
         self.order += images
 
-    def generation(self, seconds: dict[str, float], path: dict[str, str]) -> Generation:
-        """All images in their order. seconds, path: as in `Trace`."""
+    def keep_pairs(
+        self,
+        sampler: PairSampler,
+        images: Sequence[int | None],
+        p: Tensor,
+        q: Tensor | None,
+        children: Tensor,
+        valid: Tensor,
+        depth: Tensor,
+        position: Tensor,
+        row: Tensor,
+    ) -> None:
+        """Keeps the verified pairs that the sampler chooses of a step's n nodes.
+
+        images: of each row, None where its image is kept elsewhere or done; p, q [n, V]; children,
+        valid [n, K]; depth, position (of the root's child), row [n].
+        """
+        index = sampler.choose(valid, depth, position, row)
+        if len(index) == 0:
+            return
+        image = torch.tensor([-1 if i is None else i for i in images], device=row.device)[row]
+        index = index[image[index] >= 0]
+        every = (p, q, children, valid, depth, position, image)
+        self.pairs.append(tuple(None if t is None else t[index].cpu() for t in every))
+
+    def verified(self, levels: int) -> VerifiedPairs | None:
+        """The pairs of all steps; levels: of the drafts. None where there are none."""
+        if not self.pairs:
+            return None
+        columns: list[Any] = [
+            None if column[0] is None else torch.cat(column)
+            for column in zip(*self.pairs, strict=True)
+        ]
+        p, q, children, valid, depth, position, image = columns
+        return VerifiedPairs(p, q, children, valid, depth, position, levels, image)
+
+    def generation(
+        self, seconds: dict[str, float], path: dict[str, str], sampler: PairSampler | None = None
+    ) -> Generation:
+        """All images in their order. seconds, path: as in `Trace`; sampler: of their pairs."""
         place = torch.tensor(self.order).argsort()
         fields: dict[str, Any] = {
             name: torch.cat([p[name] for p in self.parts])[place] for name in self.parts[0]
@@ -146,61 +185,28 @@ class FinishedImages:
         trace = Trace(
             **fields, drafter_calls=drafts, seconds=seconds, path=path, idle=idle, expected=expected
         )
+        trace.pairs = None if sampler is None else self.verified(sampler.levels)
         return Generation(codes, trace)
 
 
-def rows_at_once(images: int, rows: int | None, pairs: float = 0) -> int:
-    """How many of so many images are decoded at once; rows None: all. Raises DecoderError for
-    verified pairs of images that are not."""
-    if pairs and rows is not None and rows < images:
-        raise DecoderError(
-            f"verified pairs are recorded of images that are decoded at once, found {images} "
-            f"images on {rows} rows; set rows to their number, or pairs to 0"
-        )
-    return min(rows or images, images)
-
-
 class PairSampler:
-    """Keeps (p, q, children) of visited nodes, about `pairs` of an image of `length` codes.
+    """Chooses about `pairs` visited nodes of an image of `length` codes, to keep (p, q, children).
 
-    Each place of an image is decided by one node. Whether that node is kept is up to the image's
-    noise at the place, so it does not depend on the batch. `levels`: of the drafts.
+    Each position of an image is decided by one node. Whether that node is kept is up to the image's
+    noise at the position, so it does not depend on the batch. `levels`: of the drafts.
     """
 
     def __init__(self, pairs: float, noise: Noise, length: int, levels: int = 0) -> None:
         self.levels = levels
-        self.parts: list[tuple[Any, ...]] = []  # a step's each
-        places = torch.arange(length, device=noise.uniform.device)
-        drawn = noise.at(places.expand(len(noise.uniform), -1), PAIR_SLOT)  # [B, L, 1]
+        positions = torch.arange(length, device=noise.uniform.device)
+        drawn = noise.at(positions.expand(len(noise.uniform), -1), PAIR_SLOT)  # [B, L, 1]
         self.wanted = drawn[..., 0] < pairs / length  # [B, L] bool
 
-    def offer(
-        self,
-        p: Tensor,
-        q: Tensor | None,
-        children: Tensor,
-        valid: Tensor,
-        depth: Tensor,
-        place: Tensor,
-        image: Tensor,
-    ) -> None:
-        """p, q [n, V]; children, valid [n, K]; depth, place (of the root's child), image [n] of n
-        nodes; those without a valid child are passed over."""
-        decided = (place + depth).clamp_max(self.wanted.shape[1] - 1)
-        index = (self.wanted[image, decided] & valid.any(-1)).nonzero().flatten()
-        if len(index):
-            every = (p, q, children, valid, depth, place, image)
-            self.parts.append(tuple(None if t is None else t[index].cpu() for t in every))
-
-    def pairs(self) -> VerifiedPairs | None:
-        if not self.parts:
-            return None
-        columns: list[Any] = [
-            None if column[0] is None else torch.cat(column)
-            for column in zip(*self.parts, strict=True)
-        ]
-        p, q, children, valid, depth, place, image = columns
-        return VerifiedPairs(p, q, children, valid, depth, place, self.levels, image)
+    def choose(self, valid: Tensor, depth: Tensor, position: Tensor, row: Tensor) -> Tensor:
+        """Indices of the nodes to keep, of n: valid [n, K]; depth, position (of the root's child),
+        row [n]. Nodes without a valid child are passed over."""
+        decided = (position + depth).clamp_max(self.wanted.shape[1] - 1)
+        return (self.wanted[row, decided] & valid.any(-1)).nonzero().flatten()
 
 
 def expected_codes(draft: Draft) -> Tensor | None:

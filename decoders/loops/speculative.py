@@ -9,7 +9,7 @@ static; nothing inside a step waits for the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from decoders.api import (
 from decoders.cache import CLOSED, additive_mask, ancestry_of, cache_mask, round_up
 from decoders.distribution import code_logits, probabilities
 from decoders.execution.state import put_row
-from decoders.loops.recording import PairSampler, Recorder, rows_at_once
+from decoders.loops.recording import PairSampler, Recorder
 from decoders.loops.speculative_state import (
     Queue,
     SpecState,
@@ -78,29 +78,34 @@ class Speculative(BaseLoop):
     def generate(
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:
-        """See `decoders.api.Decoder`. Raises DecoderError for pairs of images that are not all
-        decoded at once."""
+        """See `decoders.api.Decoder`. Raises RefillError where `rows` are fewer than the images and
+        a part's state cannot begin another image in a row."""
         images, noise = text.batch, noise.to(self.model.device)
-        rows = rows_at_once(images, rows, pairs)
+        rows = min(rows or images, images)
         first = text.rows(slice(rows)), noise.rows(slice(rows))
         run = self.execution.begin(self, self.begin(*first, pairs))
-        queue = Queue(text, noise, rows)
+        queue = Queue(text, noise, rows, pairs)
         steps_left = self._unfinished(1)  # steps until the next look at the lengths
         for _ in range(images * self.model.target.length):
             visited = self.execution.step(self, run)
             queue.done.steps += 1
             if run.pairs is not None:
-                run.pairs.offer(*visited_pairs(*visited))
+                queue.done.keep_pairs(run.pairs, queue.on, *visited_pairs(*visited))
             steps_left -= 1
             if steps_left == 0 and (steps_left := self._poll_lengths(run, queue)) == 0:
                 break
-        generation = queue.done.generation(run.watch.seconds(), run.path)
+        generation = queue.done.generation(run.watch.seconds(), run.path, run.pairs)
         trace = generation.trace
         trace.tree_depth, trace.tree_nodes = self.proposer.depth, self.proposer.nodes
-        trace.pairs = None if run.pairs is None else run.pairs.pairs()
         return generation
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float, reuse: Any = None) -> SpecState:
+    def steps(self, run: SpecState) -> Iterator[int]:
+        """One for each code that is left: a step commits at least one."""
+        return iter(range(self.model.target.length - 1))
+
+    def begin(
+        self, text: TextFeatures, noise: Noise, pairs: float = 0, reuse: Any = None
+    ) -> SpecState:
         """Prefill of target and proposer, and the first code. reuse: see `BaseLoop.prefilled`."""
         target, proposer = self.model.target, self.proposer
         capacity = round_up(target.prefix + target.length + proposer.nodes + 1)

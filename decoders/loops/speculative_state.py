@@ -42,10 +42,11 @@ class SpecState(DecodeState):
 
 class Queue:
     """The images of a call, `rows` of them decoded at once: on which row each is, which wait, which
-    are done."""
+    are done. pairs: verified pairs to keep of an image."""
 
-    def __init__(self, text: TextFeatures, noise: Noise, rows: int) -> None:
-        self.text, self.noise, self.done = text, noise, FinishedImages(text.batch, rows)
+    def __init__(self, text: TextFeatures, noise: Noise, rows: int, pairs: float) -> None:
+        self.text, self.noise, self.pairs = text, noise, pairs
+        self.done = FinishedImages(text.batch, rows)
         self.on: list[int | None] = [*range(rows)]  # by row; None: it was taken off
         self.next = rows  # the first image that waits
         self.spare: Any = None  # a run of one image, in whose cache the next may begin
@@ -66,7 +67,7 @@ class Queue:
         image = self.on[row] = self.next
         self.next += 1
         one = self.text.rows([image]), self.noise.rows([image])
-        self.spare = begin(*one, 0, self.spare)
+        self.spare = begin(*one, self.pairs, self.spare)
         return self.spare
 
 

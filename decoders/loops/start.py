@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, ClassVar
+from itertools import islice
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,20 +28,21 @@ from decoders.api import (
 from decoders.cache import KVCache
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.execution.eager import Eager
-from decoders.loops.recording import FinishedImages, PairSampler, Recorder, Stopwatch, rows_at_once
+from decoders.loops.recording import FinishedImages, PairSampler, Recorder, Stopwatch
 from decoders.noise import TARGET_SLOT, Noise
 
 DECODING = threading.RLock()
+T = TypeVar("T")
 
 
-def one_at_a_time(generate: Callable[..., Generation]) -> Callable[..., Generation]:
-    """`generate` in inference mode. Calls from several threads wait for each other: loops, their
-    parts and executions keep memory from call to call, and use all cores."""
+def one_at_a_time(decode: Callable[..., T]) -> Callable[..., T]:
+    """A method that decodes, in inference mode. Calls from several threads wait for each other:
+    loops, their parts and executions keep memory from call to call, and use all cores."""
 
-    @wraps(generate)
-    def alone(*given: Any, **settings: Any) -> Generation:
+    @wraps(decode)
+    def alone(*given: Any, **settings: Any) -> T:
         with DECODING, torch.inference_mode():
-            return generate(*given, **settings)
+            return decode(*given, **settings)
 
     return alone
 
@@ -104,11 +106,25 @@ class BaseLoop(Decoder, Loop):
         watch.lap("prefill")
         return start, {"noise": noise, "cache": start.cache, "record": record, "watch": watch}
 
+    @one_at_a_time
+    def warm_up(self, text: TextFeatures, noise: Noise, steps: int) -> None:
+        """See `decoders.api.Decoder`."""
+        run = self.execution.begin(self, self.begin(text, noise.to(self.model.device)))
+        for _ in islice(self.steps(run), steps):
+            self.execution.step(self, run)
+
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Any:
+        """Prefill and the first code."""
+        raise NotImplementedError("a loop says what a run begins with")
+
+    def steps(self, run: Any) -> Iterator[Any]:
+        """One item for each step that the run takes, at most."""
+        raise NotImplementedError("a loop says how many steps it takes")
+
 
 class BatchLoop(BaseLoop):
-    """A loop whose images of a batch are done in the same step, or wait for the slowest. A subclass
-    says what its runs begin with (`begin`) and how many steps they take. title: its name in
-    messages."""
+    """A loop whose images of a batch are done in the same step, or wait for the slowest. title: its
+    name in messages."""
 
     title: ClassVar[str]
 
@@ -124,8 +140,8 @@ class BatchLoop(BaseLoop):
         self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
     ) -> Generation:
         """See `decoders.api.Decoder`: one batch of `rows` after the other, the last one filled up
-        with copies. Raises DecoderError for pairs of images that are not all decoded at once."""
-        rows = rows_at_once(text.batch, rows, pairs)
+        with copies."""
+        rows = min(rows or text.batch, text.batch)
         noise = noise.to(self.model.device)
         done, seconds, run = FinishedImages(text.batch, rows), Counter[str](), None
         for first in range(0, text.batch, rows):
@@ -133,23 +149,29 @@ class BatchLoop(BaseLoop):
             filled: Any = slice(first, first + rows)
             if len(batch) < rows:
                 filled = [*batch, *([batch[-1]] * (rows - len(batch)))]
-            run = self._decode_batch(text.rows(filled), noise.rows(filled), pairs)
+            images = *batch, *([None] * (rows - len(batch)))
+            run = self._decode_batch(text.rows(filled), noise.rows(filled), pairs, done, images)
             done.take(batch, run.record, range(len(batch)))
             done.steps += int(run.record.steps.max())
             seconds.update(run.watch.seconds())
         assert run is not None, "there is an image"
-        generation = done.generation(dict(seconds), run.path)
-        if run.pairs is not None:
-            generation.trace.pairs = run.pairs.pairs()
-        return generation
+        return done.generation(dict(seconds), run.path, run.pairs)
 
-    def _decode_batch(self, text: TextFeatures, noise: Noise, pairs: float) -> Any:
-        """The run of one batch, all of its codes chosen."""
+    def _decode_batch(
+        self,
+        text: TextFeatures,
+        noise: Noise,
+        pairs: float,
+        done: FinishedImages,
+        images: Sequence[int | None],
+    ) -> Any:
+        """The run of one batch, all of its codes chosen. done: keeps the pairs of these images, of
+        each row one; None: of a row whose pairs are not kept."""
         run = self.execution.begin(self, self.begin(text, noise, pairs))
         for _ in self.steps(run):
             visited = self.execution.step(self, run)
             if run.pairs is not None:
-                run.pairs.offer(*visited)
+                done.keep_pairs(run.pairs, images, *visited)
         require_finite(run.record, self.title)
         return run
 
@@ -161,14 +183,6 @@ class BatchLoop(BaseLoop):
         if self.sampling.greedy:
             return logits.argmax(-1), p
         return draw_distinct(p, run.noise.at(places, TARGET_SLOT))[..., 0], p
-
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Any:
-        """Prefill and the first code."""
-        raise NotImplementedError("a loop over batches says what a run begins with")
-
-    def steps(self, run: Any) -> Iterator[Any]:
-        """One item for each step that the run takes."""
-        raise NotImplementedError("a loop over batches says how many steps it takes")
 
 
 def prefill(

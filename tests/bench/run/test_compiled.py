@@ -12,11 +12,12 @@ UNFREEZE = gc.unfreeze  # which tests do without (tests/conftest.py)
 
 
 def test_a_last_batch_is_filled_up_where_another_size_would_be_compiled(fake_study, tmp_path):
-    eager = run_study(fake_study(f"run_dir={tmp_path / 'eager'}")).rows
-    assert {size for _, _, size in fakes.CALLS} == {1, 2, 4}
+    few = "quality.batch=4", "quality.images=18"  # a call of four batches, and one of two images
+    eager = run_study(fake_study(*few, f"run_dir={tmp_path / 'eager'}")).rows
+    assert {size for _, _, size in fakes.CALLS} == {1, 2, 16}
     fakes.CALLS.clear()
-    compiled = run_study(fake_study("backend.execution=compile")).rows
-    assert {size for _, _, size in fakes.CALLS} == {1, 4}
+    compiled = run_study(fake_study(*few, "backend.execution=compile")).rows
+    assert {size for _, _, size in fakes.CALLS} == {1, 4, 16}
     each = [rows.sort_values(KEY).reset_index(drop=True) for rows in (eager, compiled)]
     for column in (*KEY, "prompt", "image", "image_hash"):
         assert each[0][column].equals(each[1][column]), column
@@ -76,4 +77,4 @@ def test_a_state_is_freed_behind_the_last_call_of_its_size(fake_study, monkeypat
     assert alive[:2] == [timed] * 2, "timed in turns, so both are kept to the last prompt"
     assert alive[2] < timed and len(alive[2]) == 1 and not alive[3]
     # AR is decoded again under another seed, before the other decoder.
-    assert alive[4:] == [{("ar", 4)}, {("ar", 4), ("ar", 2)}, {("ar", 2)}, set(), set(), set()]
+    assert alive[4:] == [{("ar", 4), ("ar", 2)}, set(), set()]

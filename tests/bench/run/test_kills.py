@@ -43,7 +43,7 @@ class Killed(BaseException):
     """As SIGKILL: nothing handles it."""
 
 
-@pytest.mark.parametrize("at", [2, 5, 8, 12, 16, 17, 19, 23])
+@pytest.mark.parametrize("at", [2, 5, 8, 12, 16, 17, 19])
 def test_a_kill_while_a_file_is_written_gives_the_table_of_a_run_without_kills(
     fake_study, whole, monkeypatch, tmp_path, at
 ):

@@ -38,13 +38,13 @@ def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
     words = ("latency.blocks=2", "quality.reseeds=0", "decoders=[fake_ar,fake_spec]")
     rows = run_study(fake_study(*words)).rows
     prompts, sizes = zip(*[(p, size) for _, p, size in fakes.CALLS], strict=True)
-    second = sizes.index(1, sizes.index(4))  # quality batches of 4 (and the rest, 2) between blocks
+    second = sizes.index(1, sizes.index(6))  # a call of quality images between blocks
     assert {p for p, size in zip(prompts[:second], sizes[:second], strict=True) if size == 1} == {
         "scene number 0", "scene number 1"
     }  # fmt: skip
-    # The second block: each decoder once to warm up, then its two prompts; the other batches last.
+    # The second block: each decoder once to warm up, then its two prompts; the other images last.
     assert prompts[second : second + 6] == ("scene number 2",) * 4 + ("scene number 3",) * 2
-    assert sizes[second:] == (1,) * 6 + (4, 2)
+    assert sizes[second:] == (1,) * 6 + (6,)
     timed = rows[rows.protocol == "latency"]
     assert timed.groupby("prompt_index").block.unique().explode().tolist() == [0, 0, 1, 1]
     assert set(rows[rows.protocol == "quality"].block) == {0}
