@@ -9,8 +9,10 @@ title what it is of.
 from __future__ import annotations
 
 import math
+import multiprocessing
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from bench.data.errors import Failure, Interrupted, attempt
 from bench.judge.fairness import FAIRNESS, ROOFLINE, judge, roofline
 from bench.judge.paired import baselines_of
 from bench.judge.scorers import Scorer
+from bench.measure.device import available_cores
 from bench.records.folder import read_folder
 from bench.records.load import EXACTNESS, make_run
 from bench.records.run_data import RunData
@@ -32,9 +35,11 @@ from bench.run.summary import make_summary, write_csv
 from decoders.api import ImageModel, Sampling
 
 if TYPE_CHECKING:
-    from bench.judge.gate import GateReport
+    from bench.judge.gate import GateReport, RealModel
+    from decoders.compose import DecoderSpec
 
 PARTIAL = "partial"
+DECODERS_OF_A_PROCESS = 3  # that the gate judges, at least
 
 
 def make_scorer(config: StudyConfig) -> Scorer | None:
@@ -72,36 +77,66 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
 def run_gate(
     model: ImageModel, every: Sequence[DecoderVariant], captions: Callable[[], Sequence[str]]
 ) -> list[GateReport]:
-    """Runs the gate on every decoder; one it cannot judge is "not checked", with the error.
+    """Runs the gate on every decoder; one it cannot judge is "not checked", with the error. Several
+    decoders are judged at once, each by one thread, where the cores allow it.
+
     captions: prompts of the model, for greedy codes of a target that is not built in."""
-    judged = []
-    with progress(len(every), "exactness", unit="decoder") as bar:
-        for variant in every:
-            bar.set_postfix_str(variant.name)
-            judged.append(_run_gate_on(variant, model, captions))
+    from bench.judge.gate import GateReport, RealModel
+
+    judged, real = list[GateReport](), RealModel.of(model)
+    with progress(len(every), "exactness", unit="decoder") as bar, reports(every, real) as found:
+        for variant, report in zip(every, found, strict=True):
+            judged.append(_with_greedy_codes(report, variant, model, captions))
+            bar.set_postfix_str(f"{variant.name}: {judged[-1].verdict}")
             bar.update()
     return judged
 
 
-def _run_gate_on(
-    variant: DecoderVariant, model: ImageModel, captions: Callable[[], Sequence[str]]
+@contextmanager
+def reports(
+    every: Sequence[DecoderVariant], real: RealModel
+) -> Iterator[Iterator[GateReport | Failure]]:
+    """The gate's reports in the order of the decoders, from processes where those gain: to start
+    one takes as long as a few checks."""
+    tasks = [(variant.entry.spec, variant.sampling, real) for variant in every]
+    processes = min(available_cores(), len(tasks) // DECODERS_OF_A_PROCESS)
+    if processes < 2:
+        yield (_report_of(task) for task in tasks)
+        return
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+    try:
+        yield pool.map(_report_of, tasks)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():  # of an interrupted run
+            process.terminate()
+
+
+def _report_of(task: tuple[DecoderSpec, Sampling, RealModel]) -> GateReport | Failure:
+    from bench.judge.gate import check_decoder
+
+    return attempt(lambda: check_decoder(*task))
+
+
+def _with_greedy_codes(
+    report: GateReport | Failure,
+    variant: DecoderVariant,
+    model: ImageModel,
+    captions: Callable[[], Sequence[str]],
 ) -> GateReport:
-    """Runs the gate on a decoder, and compares greedy codes of one that it finds exact."""
+    """The gate's report; of a decoder that it finds exact after comparing greedy codes as well."""
     from bench.judge.code_differences import greedy_difference
-    from bench.judge.gate import GateReport, check_decoder
+    from bench.judge.gate import GateReport
 
-    spec, sampling = variant.entry.spec, variant.sampling
-
-    def judge_decoder() -> GateReport:
-        report = check_decoder(spec, sampling, model)
-        if report.verdict == "exact":
-            fault, compared = greedy_difference(model, spec, sampling, captions)
-            if fault:
-                return replace(report, verdict="broken", figure=1.0, detail=fault, sampled=0.0)
-            report = replace(report, detail=f"{report.detail} {compared}".strip())
-        return report
-
-    report = attempt(judge_decoder)
+    if not isinstance(report, Failure) and report.verdict == "exact":
+        spec, sampling, exact = variant.entry.spec, variant.sampling, report
+        codes = attempt(lambda: greedy_difference(model, spec, sampling, captions))
+        if isinstance(codes, Failure):
+            report = codes
+        elif codes[0]:
+            report = replace(exact, verdict="broken", figure=1.0, detail=codes[0], sampled=0.0)
+        else:
+            report = replace(exact, detail=f"{exact.detail} {codes[1]}".strip())
     if isinstance(report, Failure):
         advice = "mend that and check again, or run without verdicts (gate=false)"
         detail = f"on a small random model it raised {report.error}; {advice}"

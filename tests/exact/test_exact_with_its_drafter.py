@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.judge.gate import check_decoder
+from bench.judge.gate import RealModel, check_decoder
 from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
@@ -28,7 +28,7 @@ def medusa(folder, tree="chain"):
 
 @pytest.mark.parametrize("sampling", [TAU_0, TAU_1], ids=["greedy", "sampled"])
 def test_a_trained_medusa_is_exact(trained, sampling, small_images):
-    found = check_decoder(medusa(trained), sampling, MODEL)
+    found = check_decoder(medusa(trained), sampling, RealModel.of(MODEL))
     assert found.verdict == "exact", found
     assert "its drafter untrained" in found.detail
 
@@ -58,4 +58,4 @@ def test_a_drafter_that_cannot_be_built_without_its_weights_is_told_what_to_do(t
     torch.save(torch.randn(40), tmp_path / "weights.pt")
     spec = composed(drafter=part(__name__, "Rigid", weights=str(tmp_path / "weights.pt")))
     with pytest.raises(DecoderError, match="default of None"):
-        check_decoder(spec, TAU_1, MODEL)
+        check_decoder(spec, TAU_1, RealModel.of(MODEL))

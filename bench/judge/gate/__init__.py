@@ -2,5 +2,6 @@
 
 from bench.judge.gate.check import check_decoder
 from bench.judge.gate.report import GateReport
+from bench.judge.gate.small import RealModel
 
-__all__ = ["GateReport", "check_decoder"]
+__all__ = ["GateReport", "RealModel", "check_decoder"]

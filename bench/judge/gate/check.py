@@ -24,9 +24,9 @@ from bench.judge.gate.greedy import greedy_check
 from bench.judge.gate.laws import definition_check, node_law_check, node_trace, recorded_bound_check
 from bench.judge.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
 from bench.judge.gate.sampled import images_check, wide_check
-from bench.judge.gate.small import GateCase, checkpoints
+from bench.judge.gate.small import GateCase, RealModel, checkpoints
 from bench.judge.gate.whole_law import enumeration_checks
-from decoders.api import DecoderError, ImageModel, NumericalError, Sampling
+from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.compose import DecoderSpec, resolve
 from decoders.spec import EXACT
 
@@ -36,16 +36,14 @@ ENUMERATED = 1e-6  # probability that an enumeration may leave out
 
 
 def check_decoder(
-    spec: DecoderSpec, sampling: Sampling, model: ImageModel | None = None
+    spec: DecoderSpec, sampling: Sampling, real: RealModel | None = None
 ) -> GateReport:
     """Builds the composition of `spec` on small random models and judges it under `sampling`.
 
-    model: the real one; k and top-k are scaled from its codebook (without a model: 1024 codes) to
-    that of the small ones. Takes seconds. Raises DecoderError if the composition cannot be built.
+    real: what the small ones take from the run's model; without it 1024 codes in bfloat16. Takes
+    seconds. Raises DecoderError if the composition cannot be built.
     """
-    case = GateCase(spec, sampling)
-    if model is not None:
-        case = replace(case, codebook=model.target.vocab_size, dtype=model.dtype)
+    case = GateCase(spec, sampling, real or RealModel())
     threads = torch.get_num_threads()
     # A second thread gains small tensors nothing, and waiting for a core that is busy takes long.
     torch.set_num_threads(1)

@@ -66,7 +66,7 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
 
     results, outside = list[Node](), 0.0
     levels = 0 if trace.pairs is None else trace.pairs.levels
-    for turn, (words, p, q, children) in enumerate(_nodes(trace.pairs, case.codebook)):
+    for turn, (words, p, q, children) in enumerate(_nodes(trace.pairs, case.real.codebook)):
         rule, siblings = rule_for(len(p)), children if q is not None else len(children)
         for spot in [None] if rule.at is None else _spots(levels, turn):
             law = output_law(rule, p, q, children, spot)

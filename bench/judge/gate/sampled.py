@@ -21,6 +21,7 @@ from bench.judge.gate.reference import ar_probabilities, teacher_laws
 from bench.judge.gate.report import CheckResult
 from bench.judge.gate.small import GateCase
 from decoders.api import Decoder, Generation, TextFeatures
+from decoders.execution.cpu.layers import pack_matrices
 from decoders.models.small import fresh_noise, prompts, same_prompt
 
 GRID = 2  # of all images
@@ -62,11 +63,16 @@ def wide_check(case: GateCase) -> CheckResult:
     """Images with as many codes as the real model has, in its dtype: their codes against teacher
     forcing, and their drafts against the declared q. All begin with one code, so that the first
     drafts of thousands have one law."""
-    vocab, dtype = min(case.codebook, CODES), case.dtype
+    vocab, dtype = min(case.real.codebook, CODES), case.real.dtype
     model = case.model((vocab, GRID, SEED), dtype=dtype)
     target: Any = model.target
     with torch.no_grad():
         target.output.weight.mul_(FLAT)
+    if (
+        case.real.packed
+    ):  # PyTorch's own products of bfloat16 take ten times as long without AVX-512
+        for net in (target, model.drafters["eagle"]):
+            pack_matrices(net, dtype)
     decoder = case.decoder(model)
     nodes = 1 if decoder.proposer is None else decoder.proposer.nodes
     rows = max(64, min(1024, NODES // nodes))

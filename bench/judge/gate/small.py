@@ -26,15 +26,27 @@ Sizes = tuple[int, int, int]  # V, grid, seed
 
 
 @dataclass(frozen=True)
+class RealModel:
+    """What small models take from the run's. codebook: its codes, of which k and top-k keep their
+    share; dtype: of images of many codes; packed: whether the CPU kernel multiplies for these."""
+
+    codebook: int = 1024
+    dtype: torch.dtype = torch.bfloat16
+    packed: bool = False
+
+    @staticmethod
+    def of(model: ImageModel) -> RealModel:
+        return RealModel(model.target.vocab_size, model.dtype, model.mode == "cpu")
+
+
+@dataclass(frozen=True)
 class GateCase:
-    """The composition to judge, and the setting of sampling. codebook: the codes of the real model,
-    of which k and top-k keep their share; dtype: of images of many codes, as the real model's;
-    levels: most that drafts have on small models, where the images allow it."""
+    """The composition to judge, and the setting of sampling. levels: most that drafts have on small
+    models, where the images allow it."""
 
     spec: DecoderSpec
     sampling: Sampling
-    codebook: int = 1024
-    dtype: torch.dtype = torch.bfloat16
+    real: RealModel = RealModel()
     levels: int = PLACES
 
     def model(self, sizes: Sizes, dtype: torch.dtype = torch.float32) -> ImageModel:
@@ -48,7 +60,7 @@ class GateCase:
         """The sampling for so many codes: top-k keeps its share of them, at least two."""
         if not self.sampling.top_k:
             return self.sampling
-        share = round(self.sampling.top_k * vocab / self.codebook)
+        share = round(self.sampling.top_k * vocab / self.real.codebook)
         return replace(self.sampling, top_k=max(2, share))
 
     def decoder(self, model: ImageModel) -> Decoder:
@@ -75,7 +87,7 @@ class GateCase:
         spec, rule = self.spec, self.spec.acceptance
         if rule is not None and isinstance(k := options_of(rule).get("k"), int):
             vocab = model.target.vocab_size
-            share = min(max(1, round(k * vocab / self.codebook)), vocab - 1)
+            share = min(max(1, round(k * vocab / self.real.codebook)), vocab - 1)
             rule = PartSpec(rule.target, {**rule.kwargs, "k": share})
         return replace(
             spec,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
-DOT = "AVX512-BF16"  # instructions that multiply bfloat16
+DOT, TILES = "AVX512-BF16", "AMX-BF16"  # instructions that multiply bfloat16
 # Flags that Linux gives -> the vector instructions that they stand for, widest first.
 VECTORS = {
-    "amx_bf16": "AMX-BF16",
+    "amx_bf16": TILES,
     "avx512_bf16": DOT,
     "avx512f": "AVX-512",
     "avx2": "AVX2",
@@ -42,5 +42,5 @@ def unused() -> tuple[str, ...]:
     are short work beside the tiles'.
     """
     intel = cpuinfo().get("vendor_id") == ["GenuineIntel"]
-    slow = intel and DOT in vectors() and "AMX-BF16" not in vectors()
+    slow = intel and DOT in vectors() and TILES not in vectors()
     return ("-mno-avx512bf16",) if slow else ()
