@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from bench.judge.paired import latency_rows, paired_speedup, timings
-from bench.records.run_data import Entry, Role, RunData, Section
+from bench.records.run_data import Entry, Role, RunData, Section, forward_part
 from bench.report.roofline import bounds
 from bench.report.table import interval, number, percent
 from metrics.speedup import FEWEST
@@ -118,23 +118,20 @@ def _fastest(run: RunData, section: Section) -> list[str]:
     if not counted:
         return []
     exact = [e for e in counted if e.exact]
-    good = [e for e in counted if not_worse(section, e)]
-    lines = []
-    if exact:
-        lines.append(_sentence(run, exact[0], "exact decoder"))
-    if good and good[:1] != exact[:1]:
-        kind = f"decoder that keeps AR's CLIP score (margin {section.margin:g})"
-        lines.append(_sentence(run, good[0], kind))
-    elif good and any(section.quality(e) for e in counted if not e.exact):
-        lines.append(
-            f"No relaxed decoder that keeps AR's CLIP score (margin {section.margin:g}) is faster."
-        )
+    good = [e for e in counted if not e.exact and not_worse(section, e)]
+    lines = [_sentence(run, section, exact[0], "exact decoder")] if exact else []
+    margin = f"CLIP score is not worse than AR's by more than {section.margin:g}"
+    if good:
+        lines.append(_sentence(run, section, good[0], f"relaxed decoder whose {margin}"))
+    elif any(section.quality(e) for e in counted if not e.exact):
+        lines.append(f"No relaxed decoder is known whose {margin}.")
     doubts = _doubts(run, section, [*exact[:1], *good[:1]], counted)
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
 
 
-def _sentence(run: RunData, entry: Entry, kind: str) -> str:
-    """Names the fastest decoder of a kind, and says whether it is faster than AR."""
+def _sentence(run: RunData, section: Section, entry: Entry, kind: str) -> str:
+    """Names the fastest decoder of a kind, and says whether it is faster than AR, and what its
+    forward costs."""
     tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
     speedup = entry.interval("speedup")
     start = f"Fastest {kind}: {entry.name}"
@@ -143,7 +140,17 @@ def _sentence(run: RunData, entry: Entry, kind: str) -> str:
         start = f"No {kind} is faster than AR{chance}. The fastest: {entry.name}"
     speed = f"{interval(speedup, 2)} times as fast as AR"
     parts = [start, speed, run.speed_mark(entry), f"output TV {tv}", entry.word]
-    return ", ".join(filter(None, parts)) + "."
+    return ", ".join(filter(None, parts)) + "." + _cost(run, section, entry)
+
+
+def _cost(run: RunData, section: Section, entry: Entry) -> str:
+    """Says ` Its forward of 5 codes costs 1.65 AR steps.`; "" where that is not known."""
+    base = "" if section.baseline is None else section.baseline.name
+    line, ar = run.roofline.get(entry.name), run.roofline.get(base, {}).get("ar_ms", math.nan)
+    cost = math.nan if line is None else line[f"{forward_part(line)}_ms"] / ar
+    if line is None or not math.isfinite(cost):
+        return ""
+    return f" Its forward of {line['codes']:.0f} codes costs {cost:.2f} AR steps."
 
 
 def _doubts(run: RunData, section: Section, best: list[Entry], counted: list[Entry]) -> list[str]:

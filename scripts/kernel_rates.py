@@ -1,0 +1,103 @@
+"""How near the CPU kernel comes to this processor's limits, for forwards of a few codes.
+
+    .venv/bin/python scripts/kernel_rates.py [model=tiny] [repeats=60]
+
+Prints milliseconds and rates of the layers, of their products alone by matrix, of the guided head,
+and of the rest (attention, norms, threads that meet). Medians; `best`: the fastest forward.
+
+Why: speculation pays where a forward over several codes costs little more than an AR step, and that
+depends on processor and kernel. Run it on a quiet machine, and on every new kind of processor. The
+floor is that of docs/results.md; its rates are measured here, for a second.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+
+import torch
+
+from bench.config.compose import compose_study
+from bench.measure.device import prepare
+from bench.measure.roofline import MachineRates, forward_work, measure_rates
+from bench.run.decoders import load_model
+from decoders.api import ImageModel
+from decoders.execution.cpu.layers import PackedLinear
+
+CODES = (1, 2, 3, 4, 5, 6, 8, 9, 12)
+NAMES = ("wqkv", "wo", "w13", "w2")
+
+
+def timed(call: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Best and median milliseconds of a call."""
+    for _ in range(3):
+        call()
+    seconds = []
+    for _ in range(repeats):
+        began = perf_counter()
+        call()
+        seconds.append(perf_counter() - began)
+    return 1e3 * min(seconds), 1e3 * statistics.median(seconds)
+
+
+def products(model: ImageModel) -> dict[str, list[PackedLinear]]:
+    """The packed matrices of every layer by name, apart from those that the layers use."""
+    packed: dict[str, list[PackedLinear]] = {name: [] for name in NAMES}
+    for layer in model.target.layers:
+        attention, forward = layer.attention, layer.feed_forward
+        matrices = attention.wqkv, attention.wo, forward.w13, forward.w2
+        for name, matrix in zip(NAMES, matrices, strict=True):
+            packed[name].append(PackedLinear(matrix.weight))
+    return packed
+
+
+def multiply(matrices: list[PackedLinear], inputs: torch.Tensor) -> None:
+    for matrix in matrices:
+        matrix(inputs)
+
+
+@torch.inference_mode()
+def main(words: list[str]) -> None:
+    settings = dict(word.split("=", 1) for word in words)
+    repeats = int(settings.pop("repeats", "60"))
+    config = compose_study(["study=quick", *(f"{k}={v}" for k, v in settings.items())])
+    model = load_model(config, prepare(config.backend))
+    target, rows = model.target, model.sampling.guidance_rows
+    if target.packed is None:
+        sys.exit("error: the CPU kernel does not run this model; see the warning above")
+    rates = MachineRates(**measure_rates(model, round(forward_work(target, rows)[0])))
+    print(f"{model.name}, {model.dtype}, {torch.get_num_threads()} threads: the machine {rates}")
+    matrices = products(model)
+    size = sum(weight.numel() for layer in target.layers for weight in layer.parameters())
+    before = target.prefix + target.length // 2  # slots that are filled
+    cache = target.new_cache(rows, before + max(CODES))
+    heading = ("codes", "rows", "floor", "best", "layers", "AR steps", "Gflop/s", "% rate")
+    heading += ("products", "Gflop/s", *NAMES, "rest", "head")
+    print("  ".join(f"{word:>8}" for word in heading))
+    ar = 0.0
+    for codes in CODES:
+        n = rows * codes
+        x = torch.randn(rows, codes, target.width).to(model.dtype)
+        slots = torch.arange(before, before + codes).expand(rows, -1).contiguous()
+        mask = torch.full((rows, codes, cache.capacity), float("-inf"))
+        mask[..., : before + 1] = 0
+        layers = partial(target.packed.layers, x, slots - target.prefix, slots, mask, cache)
+        best, median = timed(layers, repeats)
+        by_name = {}
+        for name, every in matrices.items():
+            inputs = torch.randn(n, every[0].inputs).to(model.dtype)
+            by_name[name] = timed(partial(multiply, every, inputs), repeats)[1]
+        head = timed(partial(target.packed.project.guided, x, model.sampling.cfg), repeats)[1]
+        ar = ar or median
+        alone, gflop = sum(by_name.values()), 2e-9 * size * n
+        floor, rate = rates.floor_ms(*forward_work(target, rows, codes)), 1e3 * gflop / median
+        figures = [floor, best, median, median / ar, rate, 1e11 * rate / rates.operations_per_s]
+        figures += [alone, 1e3 * gflop / alone, *by_name.values(), median - alone, head]
+        print("  ".join([f"{codes:8d}", f"{n:8d}", *(f"{figure:8.2f}" for figure in figures)]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
