@@ -178,8 +178,7 @@ class Runner:
             self.run_job(job)
             bar.update(len(job.indices))
         if part[0].protocol == LATENCY:
-            for line in self.speedups(part[0].block):
-                bar.write(line, file=sys.stderr)
+            bar.write("\n".join(self.speedups(part[0].block)), file=sys.stderr)
 
     def run_job(self, job: Job) -> None:
         """Decodes one job and appends its records, those of a failure too."""

@@ -122,3 +122,26 @@ def test_what_no_image_owns_alone_is_refused() -> None:
         with pytest.raises(DecoderError, match=message):
             decoded(decoder, PROMPTS, rows=3)
         assert decoded(decoder, PROMPTS).codes.shape == (5, 16)  # as a whole it is decoded
+
+
+@pytest.mark.parametrize("name", ["sd_chain", "eagle2", "block_chain", "sjd", "zipar"])
+def test_verified_pairs_of_an_image_do_not_depend_on_its_row(name: str) -> None:
+    decoder = decoder_of(name, Eager())
+    whole = decoded(decoder, PROMPTS, pairs=6).trace.pairs
+    for rows in (1, 2):
+        refilled = decoded(decoder, PROMPTS, pairs=6, rows=rows).trace.pairs
+        assert len(refilled.image) == len(whole.image) > 0
+        for image in range(len(PROMPTS)):
+            each = [pairs_of(pairs, image) for pairs in (refilled, whole)]
+            assert torch.equal(each[0][0], each[1][0]), "the same positions"
+            for one, other in zip(each[0][1:], each[1][1:], strict=True):
+                torch.testing.assert_close(one, other)
+
+
+def pairs_of(pairs: Any, image: int) -> tuple[torch.Tensor, ...]:
+    """Positions, laws, children and their validity of an image's pairs, in the image's order."""
+    mine = (pairs.image == image).nonzero().flatten()
+    mine = mine[(pairs.place + pairs.depth)[mine].argsort(stable=True)]
+    columns = [pairs.place + pairs.depth, pairs.p, pairs.children, pairs.valid]
+    columns += [] if pairs.q is None else [pairs.q]
+    return tuple(column[mine] for column in columns)
