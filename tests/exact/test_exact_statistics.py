@@ -5,7 +5,7 @@ import torch
 
 from bench.judge.gate.reference import ar_probabilities
 from bench.judge.gate.sampled import draw_pvalues, pearson, resolution, sample_and_test
-from bench.judge.gate.small import GateCase
+from bench.judge.gate.small import GateCase, RealModel
 from decoders.api import Sampling
 from decoders.models.small import prompts, small_model
 from tests.exact.specs import TAU_1, composed, lantern, verifying
@@ -86,5 +86,5 @@ def test_the_composition_is_scaled_and_otherwise_kept():
     default = composed("chain", verifying("lantern.Lantern"))  # k = 1,000 where none is given
     assert GateCase(default, TAU_1).small_spec(model).acceptance.kwargs == {"k": 62}
     spec = composed()
-    assert GateCase(spec, Sampling(top_k=1000), 16384).filters(64).top_k == 4
+    assert GateCase(spec, Sampling(top_k=1000), RealModel(16384)).filters(64).top_k == 4
     assert GateCase(spec, TAU_1).filters(64) == TAU_1

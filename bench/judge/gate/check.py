@@ -28,6 +28,7 @@ from bench.judge.gate.small import GateCase, RealModel, checkpoints
 from bench.judge.gate.whole_law import enumeration_checks
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.compose import DecoderSpec, resolve
+from decoders.execution.cpu.library import missing
 from decoders.spec import EXACT
 
 TRIAL = (12, 3, 15)  # (V, grid, seed) of a first decoding
@@ -40,10 +41,11 @@ def check_decoder(
 ) -> GateReport:
     """Builds the composition of `spec` on small random models and judges it under `sampling`.
 
-    real: what the small ones take from the run's model; without it 1024 codes in bfloat16. Takes
-    seconds. Raises DecoderError if the composition cannot be built.
+    real: what the small ones take from the run's model; without it 1024 codes in bfloat16, by the
+    CPU kernel where it can be built. Takes seconds. Raises DecoderError if the composition cannot
+    be built.
     """
-    case = GateCase(spec, sampling, real or RealModel())
+    case = GateCase(spec, sampling, real or RealModel(packed=missing() is None))
     threads = torch.get_num_threads()
     # A second thread gains small tensors nothing, and waiting for a core that is busy takes long.
     torch.set_num_threads(1)

@@ -25,8 +25,8 @@ def by_size(folder: Path) -> dict[tuple[str, int], Line]:
 
 
 def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
-    """Rows say how many were decoded at once; a call is all of its images, the warm-up one batch
-    and one more."""
+    """Rows say how many were decoded at once; a call is all of its images, the first warm-up one
+    batch and one more, later ones a batch."""
     words = ["latency.requests=6", "latency.prompts=12", "latency.batch=[1,2,4]", *FEW[2:]]
     words.append(SLOW + FAST[:-2] + "]")
     config = fake_study(*words)
@@ -37,7 +37,7 @@ def test_places_are_refilled_where_a_call_has_more_images_than_rows(fake_study):
     fakes.CALLS.clear()
     args = [fakes.SEARCHPATH, "study=fake", f"run_dir={config.run_dir}", *words]
     assert main(["run", *args]) == 0
-    assert {size for name, _, size in fakes.CALLS if name == "ar"} == {1, 3, 5, 6}
+    assert {size for name, _, size in fakes.CALLS if name == "ar"} == {1, 3, 5, 2, 4, 6}
     rows = pd.read_parquet(Path(config.run_dir) / "records.parquet")
     batched = rows[rows.protocol == "batched"]
     assert batched.groupby(["decoder", "batch", "block"]).size().tolist() == [6] * 8
