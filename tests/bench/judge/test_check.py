@@ -7,10 +7,14 @@ import pytest
 import bench.judge.gate
 from bench.__main__ import main
 from bench.config.compose import compose_study
-from bench.judge.gate import GateReport
-from bench.run.finish import finish
+from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
+from bench.judge.gate import GateReport, RealModel
+from bench.run.finish import DECODERS_OF_A_PROCESS, finish, reports
 from bench.run.runner import run_study
+from decoders.api import Sampling
+from decoders.compose import DecoderSpec
 from tests.bench.fakes import SEARCHPATH
+from tests.exact.specs import AR
 
 WORDS = [SEARCHPATH, "study=fake", "decoders=[fake_ar,fake_spec]"]
 
@@ -80,3 +84,17 @@ def test_the_column_shows_the_figure_unless_exact(gate, fake_study):
     with (result.path / "exactness.csv").open() as file:
         details = {row["decoder"]: row["detail"] for row in csv.DictReader(file)}
     assert details["fake_spec"] == "above its bound"
+
+
+def test_decoders_that_are_judged_at_once_get_the_same_reports(monkeypatch):
+    entries = [
+        DecoderEntry(f"ar{i}", DecoderSpec(f"ar{i}", AR), SamplingConfig()) for i in range(6)
+    ]
+    every = [DecoderVariant(entry, Sampling(temperature=0.0, cfg=2.0)) for entry in entries]
+    assert len(every) >= 2 * DECODERS_OF_A_PROCESS
+    found = {}
+    for cores in (1, 2):
+        monkeypatch.setattr("bench.run.finish.available_cores", lambda cores=cores: cores)
+        with reports(every, RealModel()) as judged:
+            found[cores] = [*judged]
+    assert found[1] == found[2] and {report.verdict for report in found[1]} == {"exact"}
