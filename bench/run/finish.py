@@ -8,9 +8,11 @@ title what it is of.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import multiprocessing
 import shlex
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 PARTIAL = "partial"
 DECODERS_OF_A_PROCESS = 3  # that the gate judges, at least
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def make_scorer(config: StudyConfig) -> Scorer | None:
@@ -103,13 +106,20 @@ def reports(
     if processes < 2:
         yield (_report_of(task) for task in tasks)
         return
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, spawn, end_with_parent)
     try:
         yield pool.map(_report_of, tasks)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():  # of an interrupted run
             process.terminate()
+
+
+def end_with_parent() -> None:
+    """Has Linux end this process with the one that started it, however that ends: nobody waits for
+    its reports, and it would take a core from the next run's timings."""
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _report_of(task: tuple[DecoderSpec, Sampling, RealModel]) -> GateReport | Failure:
