@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from bench.judge.paired import latency_rows, paired_speedup, timings
 from bench.records.run_data import Entry, Role, RunData, Section, forward_part
-from bench.report.roofline import bounds
+from bench.report.roofline import ar_step_ms, bounds
 from bench.report.table import interval, number, percent
 from metrics.speedup import FEWEST
 from metrics.stats import NOT_TOLD, NOT_WORSE
@@ -145,10 +145,11 @@ def _sentence(run: RunData, section: Section, entry: Entry, kind: str) -> str:
 
 def _cost(run: RunData, section: Section, entry: Entry) -> str:
     """Says ` Its forward of 5 codes costs 1.65 AR steps.`; "" where that is not known."""
-    base = "" if section.baseline is None else section.baseline.name
-    line, ar = run.roofline.get(entry.name), run.roofline.get(base, {}).get("ar_ms", math.nan)
-    cost = math.nan if line is None else line[f"{forward_part(line)}_ms"] / ar
-    if line is None or not math.isfinite(cost):
+    line = run.roofline.get(entry.name)
+    if line is None:
+        return ""
+    cost = line[f"{forward_part(line)}_ms"] / ar_step_ms(run, section)
+    if not math.isfinite(cost):
         return ""
     return f" Its forward of {line['codes']:.0f} codes costs {cost:.2f} AR steps."
 

@@ -83,13 +83,17 @@ def bounds(run: RunData, section: Section) -> Bounds | None:
     return None
 
 
+def ar_step_ms(run: RunData, section: Section) -> float:
+    """Median milliseconds of the baseline's step; NaN where none was timed."""
+    base = "" if section.baseline is None else section.baseline.name
+    return float(run.roofline.get(base, {}).get("ar_ms", math.nan))
+
+
 def roofline_tables(run: RunData) -> list[Table]:
     """Makes one table per section that has a line in roofline.csv."""
     tables = []
     for section in run.sections:
-        base = "" if section.baseline is None else section.baseline.name
-        ar = run.roofline.get(base, {}).get("ar_ms", math.nan)
-        rows = []
+        ar, rows = ar_step_ms(run, section), []
         for entry in section.decoders:
             if entry.failed or entry.name not in run.roofline:
                 continue

@@ -68,9 +68,7 @@ def wide_check(case: GateCase) -> CheckResult:
     target: Any = model.target
     with torch.no_grad():
         target.output.weight.mul_(FLAT)
-    if (
-        case.real.packed
-    ):  # PyTorch's own products of bfloat16 take ten times as long without AVX-512
+    if case.real.packed:  # PyTorch's bfloat16 takes ten times as long without AVX-512
         for net in (target, model.drafters["eagle"]):
             pack_matrices(net, dtype)
     decoder = case.decoder(model)
