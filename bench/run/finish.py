@@ -106,13 +106,13 @@ def reports(
     if processes < 2:
         yield (_report_of(task) for task in tasks)
         return
-    spawn = multiprocessing.get_context("spawn")
+    spawn, others = multiprocessing.get_context("spawn"), {*multiprocessing.active_children()}
     pool = ProcessPoolExecutor(processes, spawn, end_with_parent)
     try:
         yield pool.map(_report_of, tasks)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():  # of an interrupted run
+        for process in {*multiprocessing.active_children()} - others:  # of an interrupted run
             process.terminate()
 
 
