@@ -83,8 +83,8 @@ def run_command(command: Callable[[Sequence[str]], int], words: Sequence[str]) -
     try:
         return command([word_at_home(word) for word in words])
     except KeyboardInterrupt as stop:
-        resumable = "interrupted; what was recorded is safe, the same command resumes"
-        complain(f"\n{stop if isinstance(stop, Interrupted) else resumable}")
+        plain = "interrupted; the same command starts again, or goes on where it stopped"
+        complain(f"\n{stop if isinstance(stop, Interrupted) else plain}")
         return INTERRUPTED
     except (*EXPLAINED, OSError) as error:
         message = describe_os_error(error) if isinstance(error, OSError) else str(error)

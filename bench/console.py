@@ -18,6 +18,7 @@ from bench.data.errors import escape_hidden
 if TYPE_CHECKING:
     from tqdm import tqdm
 
+SIGNALS: list[int] = []  # that came while a command was `interruptible`
 READER_GONE = 128 + signal.SIGPIPE  # what a shell reports of a program that the signal ended
 
 
@@ -48,23 +49,34 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 @contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """Raises KeyboardInterrupt on SIGTERM, which batch systems and `kill` send, as on Ctrl-C.
-    Python allows that in the main thread alone; elsewhere, and where Ray handles the signal in its
-    own process, nothing changes."""
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
+def interruptible() -> Iterator[None]:
+    """Raises KeyboardInterrupt on Ctrl-C and on SIGTERM, which batch systems and `kill` send.
+    Signals reach the main thread alone; elsewhere, and where another handler stands, as Ray's in
+    its own process, nothing changes."""
 
-    def stop(*_: object) -> None:
+    def stop(number: int, _: object) -> None:
+        SIGNALS.append(number)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+        before = {n: how for n, how in usual.items() if signal.getsignal(n) == how}
+        for number in before:
+            signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        SIGNALS.clear()
+        for number, how in before.items():
+            signal.signal(number, how)
+
+
+def stop_if_interrupted() -> None:
+    """Raises KeyboardInterrupt where a signal has come: Python drops an exception that meets it in
+    a finaliser, so a long loop asks from time to time."""
+    if SIGNALS:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -58,15 +58,26 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        memory: Tensor | None = None,
     ) -> None:
+        """memory: holds the numbers; None: new memory, of zeros."""
         shape = (layers, 2, rows, heads, capacity, head_dim)
-        self.data = zeros(shape, dtype, device)
+        if memory is None:
+            self.data = zeros(shape, dtype, device)
+        else:
+            self.data = memory.view(-1)[: torch.Size(shape).numel()].view(shape)
         self.rows, self.capacity = rows, capacity
         lines = torch.arange(rows * heads, device=device) * capacity
         self.line_start = lines.view(rows, heads, 1)  # [R, H, 1]
         self._flat = self.data.view(layers, 2, rows * heads * capacity, head_dim).unbind(0)
-        self._views = [(k, v) for k, v in (layer.unbind(0) for layer in self.data.unbind(0))]
+        self._layers = self.data.unbind(0)
         self._all = self.data.view(layers * 2, rows * heads * capacity, head_dim)
+
+    def narrowed(self, capacity: int) -> KVCache:
+        """A cache of as many or fewer slots in the same memory."""
+        layers, _, rows, heads, _, head_dim = self.data.shape
+        kind = self.data.dtype, self.data.device
+        return KVCache(layers, rows, capacity, heads, head_dim, *kind, memory=self.data)
 
     def clear(self) -> KVCache:
         """Fills this cache with zeros, for other images, and returns it. An attention
@@ -79,6 +90,11 @@ class KVCache:
         keep what they have, which is finite and which no query sees."""
         self.data[:, :, rows, :, : other.capacity] = other.data
 
+    def begin_as(self, other: KVCache) -> None:
+        """The content of another's slots, as many as both have."""
+        slots = min(self.capacity, other.capacity)
+        self.data[..., :slots, :] = other.data[..., :slots, :]
+
     def flat_index(self, slots: Tensor) -> Tensor:
         """slots [R, T] -> [R * H * T] int64 into the flattened (row, head, slot) axis."""
         return (self.line_start + slots[:, None]).view(-1)  # [R * H * T]
@@ -87,12 +103,11 @@ class KVCache:
         """both [2, R, H, T, d]: keys and values, to `index` from `flat_index`."""
         self._flat[layer].index_copy_(1, index, both.reshape(2, -1, both.shape[-1]))
 
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values of all slots, each [R, H, S, d]."""
+    def read(self, layer: int) -> Tensor:
+        """Keys and values of all slots, [2, R, H, S, d]."""
         if torch.compiler.is_compiling():  # one tensor in and out of a graph, no two views of it
-            k, v = self._flat[layer].view(self.data.shape[1:]).unbind(0)
-            return k, v
-        return self._views[layer]
+            return self._flat[layer].view(self.data.shape[1:])
+        return self._layers[layer]
 
     def read_slots(self, reads: Reads, slots: Tensor) -> Tensor:
         """The keys or values at slots [R, T] that `reads` names, n of them -> [R, T, n, H d]."""
@@ -124,10 +139,9 @@ class GrowingCache:
         del index  # all places, in the order they came
         self.parts.setdefault(layer, []).append(both)
 
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int) -> Tensor:
         parts = self.parts[layer]
-        both = torch.cat(parts, 3) if len(parts) > 1 else parts[0]
-        return both[0], both[1]
+        return torch.cat(parts, 3) if len(parts) > 1 else parts[0]
 
 
 # ---- masks --------------------------------------------------------------------------------------

@@ -49,6 +49,16 @@ def resolve(path: str) -> Any:
     return getattr(module, attribute)
 
 
+def is_synthetic(spec: DecoderSpec) -> bool:
+    """Whether a decoder accepts drafts at given rates; not where its verifier cannot be had."""
+    if spec.acceptance is None:
+        return False
+    try:
+        return bool(getattr(resolve(spec.acceptance.target), "synthetic", False))
+    except DecoderError:
+        return False
+
+
 def _import(name: str, path: str) -> ModuleType:
     try:
         return importlib.import_module(name)

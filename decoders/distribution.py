@@ -7,12 +7,14 @@ would create ties that change which codes top-k keeps; everything here is float3
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from decoders.api import Sampling, Target
 from decoders.noise import BELOW_ONE, inverse_cdf
+from decoders.repeated import compiled_once
 
 IMPOSSIBLE = -1e30  # a logit of probability zero; finite, so that infinity still means an error
 
@@ -56,6 +58,7 @@ def take(values: Tensor, index: Tensor) -> Tensor:
     return values.gather(1, index[..., None].expand(-1, -1, values.shape[-1]))
 
 
+@compiled_once
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """Guided logits [..., V] float32 -> probabilities [..., V] float32.
 
@@ -86,6 +89,14 @@ def normalised(mass: Tensor, otherwise: Tensor) -> Tensor:
     return torch.where(total > 0, mass / total.clamp_min(1e-30), otherwise)
 
 
+def setting(value: float, model: Any = None) -> Tensor:
+    """A rule's number as a 0-dim tensor on the model's device (the CPU without one): compiled code
+    reads it, so that rules that differ in it alone are compiled once. float64, which leaves the
+    dtype of what it meets as it is."""
+    device = None if model is None else model.device
+    return torch.tensor(value, dtype=torch.float64, device=device)
+
+
 def pick(p: Tensor, x: Tensor) -> Tensor:
     """p [..., V], x [...] -> p(x) [...]; leading dims of p broadcast over those of x."""
     return p.expand(*x.shape, -1).gather(-1, x.unsqueeze(-1)).squeeze(-1)
@@ -114,9 +125,15 @@ def drop_sibling(q: Tensor, x: Tensor) -> Tensor:
 def draw_distinct(q: Tensor, u: Tensor) -> Tensor:
     """Draws without replacement: q [B, n, V], u [B, n or 1, K] -> [B, n, K] int64."""
     below_one, drawn = u.clamp_max(BELOW_ONE), []
-    for j in range(u.shape[-1]):
-        x = inverse_cdf(q, below_one[..., j : j + 1])  # [B, n, 1]
+    for j in range(u.shape[-1] - 1):
+        x, q = draw_one(q, below_one[..., j : j + 1])
         drawn.append(x)
-        if j + 1 < u.shape[-1]:
-            q = drop_sibling(q, x.squeeze(-1))
-    return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
+    last = inverse_cdf(q, below_one[..., -1:])
+    return torch.cat([*drawn, last], -1) if drawn else last
+
+
+@compiled_once
+def draw_one(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """q [B, n, V], u [B, n or 1, 1] -> a draw [B, n, 1] int64, and the law without it."""
+    x = inverse_cdf(q, u)
+    return x, drop_sibling(q, x.squeeze(-1))

@@ -20,31 +20,57 @@ print(round(card.total_memory / 1e9))') || {
 }
 mkdir -p "$OUT" && { nvidia-smi || true; git log -1 --format='commit %H'; } >"$OUT/machine.txt" 2>&1
 
-stage() { # name, minutes, GB that it needs, command
-    local name=$1 minutes=$2 memory=$3 log=$OUT/$1/log.txt verdict=passed
-    shift 3
-    [[ -z $STAGES || " $STAGES " == *" $name "* ]] || return 0
+stage() { # group, name, minutes, GB that it needs, command
+    local group=$1 name=$2 minutes=$3 memory=$4 log=$OUT/$2/log.txt verdict=passed took=
+    shift 4
+    [[ -z $STAGES || " $STAGES " == *" $group "* || " $STAGES " == *" $name "* ]] || return 0
     mkdir -p "$OUT/$name"
     echo "$name: at most $minutes minutes"
     if ((memory > GB)); then
         verdict="skipped: needs $memory GB on the card, this one has $GB"
     elif ! timeout -k 10 "${minutes}m" "$@" >>"$log" 2>&1 </dev/null; then
         verdict="failed or stopped after $minutes minutes: $(tail -n 1 "$log") ($log)" STATUS=1
+    elif [[ -e $OUT/$name/run/records.parquet ]] && ! took=$(steps "$OUT/$name/run" 2>&1); then
+        verdict="failed: $took" STATUS=1
     elif [[ $name == tests ]] && ! grep -q '[1-9][0-9]* passed' "$log"; then # pytest ends well where all are skipped
         verdict="failed: no test ran ($log)" STATUS=1
     fi
-    echo "$name: $verdict" | tee "$OUT/$name/verdict.txt"
+    echo "$name: $verdict${took:+; $took}" | tee "$OUT/$name/verdict.txt"
 }
 
 bench=("$PYTHON" -m bench run backend=cuda_graph)
-# Names each test as it ends. The project's own options need more plug-ins than a bare machine has. Of five decoders
-# three are compiled, as all take too long; without peers and memory limits.
+
+# What the steps of a run took; status 1 where a timed one ran eagerly, as without Python's headers (python3-dev).
+steps() {
+    "$PYTHON" -c '
+import sys
+import pandas
+rows = pandas.read_parquet(sys.argv[1] + "/records.parquet")
+timed = rows[(rows.protocol == "latency") & (rows.status == "ok")]
+if slow := sorted({path for path in timed.path if "=eager" in path}):
+    sys.exit(f"steps ran eagerly: {slow[0]}; see the warnings in the log")
+for line in pandas.read_csv(sys.argv[1] + "/roofline.csv").itertuples():
+    image = timed[timed.decoder == line.decoder].seconds_total.mean()
+    print(f"{line.decoder}: step {line.step_ms:.2f} ms, {line.step_over_floor:.1f} floors, {image:.3f} s/image", end="; ")
+' "$1"
+}
+
+# One process a decoder, so that each leaves its figures however long the next one compiles.
+costs() { # group, minutes, GB that each needs, decoders, words of the study
+    local group=$1 decoder
+    for decoder in $4; do
+        stage "$group" "${group}_$decoder" "$2" "$3" \
+            "${bench[@]}" study=gpu_costs "decoders=[$decoder]" "${@:5}" run_dir="$OUT/${group}_$decoder/run"
+    done
+}
+
+# Names each test as it ends. The project's own options need more plug-ins than a bare machine has.
 tests=("$PYTHON" -m pytest -v -rfE --tb=short --continue-on-collection-errors)
 tests+=(-o addopts= -o timeout=120 -o session_timeout=420)
 
-stage costs 8 0 "${bench[@]}" study=gpu_costs run_dir="$OUT/costs/run"
-stage costs_7b 8 30 "${bench[@]}" study=gpu_costs model=anole_7b_random run_dir="$OUT/costs_7b/run"
-stage tests 8 0 "${tests[@]}" -k "not (medusa or free or libraries or static_cache or fit)" tests/gpu
-stage main 30 0 "${bench[@]}" study=main run_dir="$OUT/main/run"
+costs costs 3 0 "ar sjd sd_chain paper_2.10 paper_2.67 lantern_pp lantern_pp_57"
+stage tests tests 8 0 "${tests[@]}" tests/gpu
+stage main main 18 0 "${bench[@]}" study=main run_dir="$OUT/main/run"
+costs costs_7b 4 30 "ar paper_2.67 lantern_pp" model=anole_7b_random
 echo "send all of $OUT: tar czf gpu_check.tgz $OUT"
 exit $STATUS

@@ -21,6 +21,7 @@ from time import perf_counter
 import torch
 
 from bench.config.compose import compose_study
+from bench.data.errors import EXPLAINED
 from bench.measure.device import prepare
 from bench.measure.roofline import MachineRates, forward_work, measure_rates
 from bench.run.decoders import load_model
@@ -59,11 +60,25 @@ def multiply(matrices: list[PackedLinear], inputs: torch.Tensor) -> None:
         matrix(inputs)
 
 
+def parsed(words: list[str]) -> tuple[dict[str, str], int]:
+    """The settings of a study, and how often each call is timed."""
+    if wrong := [word for word in words if "=" not in word]:
+        sys.exit(f"error: expected words such as model=tiny and repeats=60, found {wrong}")
+    settings = dict(word.split("=", 1) for word in words)
+    repeats = settings.pop("repeats", "60")
+    if not repeats.isdecimal() or int(repeats) < 1:
+        sys.exit(f"error: repeats is a whole number from 1 on, found {repeats}")
+    return settings, int(repeats)
+
+
 @torch.inference_mode()
 def main(words: list[str]) -> None:
-    settings = dict(word.split("=", 1) for word in words)
-    repeats = int(settings.pop("repeats", "60"))
-    config = compose_study(["study=quick", *(f"{k}={v}" for k, v in settings.items())])
+    if {"-h", "--help"} & {*words}:
+        print(__doc__)
+        return
+    settings, repeats = parsed(words)
+    given = [f"{key}={value}" for key, value in settings.items()]
+    config = compose_study(["study=quick", "backend=cpu", *given])
     model = load_model(config, prepare(config.backend))
     target, rows = model.target, model.sampling.guidance_rows
     if target.packed is None:
@@ -100,4 +115,7 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except EXPLAINED as error:
+        sys.exit(f"error: {error}")

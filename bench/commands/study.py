@@ -55,10 +55,12 @@ def cmd_run(words: Sequence[str]) -> int:
 
 def _run(config: StudyConfig, words: Sequence[str]) -> int:
     """Runs a study that these words describe, here; 1 where some decoder failed."""
+    from bench.measure.device import device_name
     from bench.records.load import load
     from bench.run.finish import explain_interrupts, finish, make_scorer
     from bench.run.runner import run_study
 
+    say(f"backend={config.backend.name} on {device_name(config.backend)}")
     with explain_interrupts(config, words):
         scorer = make_scorer(config)
         result = run_study(config)

@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from bench.config.hydra_edge import (
     alternatives,
     compose_config,
+    compose_root,
     dotted,
     hydra_session,
     nearest,
@@ -75,7 +76,7 @@ def compose_study(words: Sequence[str]) -> StudyConfig:
     """
     with hydra_session():
         overrides = sort_overrides(words)
-        root = plain(compose_config("config", overrides.study + overrides.searchpath))
+        root = compose_root("config", overrides.study + overrides.searchpath)
         chosen = _choose(validate("decoders", root.pop("decoders", None), list), overrides.decoders)
         sampling = validate("sampling", root.pop("sampling", None), SamplingConfig)
         study = _study(root)  # before the entries, which take many times as long

@@ -7,6 +7,7 @@ something is not there.
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from bench.config.words import key_of
 from bench.data.errors import ConfigError, did_you_mean, unknown
 from decoders.spec import PARTS
 
+log = logging.getLogger(__name__)
 SEARCH = "hydra.searchpath"
 # Hydra merges its own groups (logging, launcher, ...) into every composition. Nothing here reads
 # them. Without them a composition, of which a study needs one per decoder, takes 40 % of the time.
@@ -97,7 +99,24 @@ def composed(name: str, words: Sequence[str]) -> dict[str, Any]:
     """conf/NAME.yaml under overrides, as plain containers. Raises ConfigError."""
     overrides = [str(parse_override(word).input_line) for word in words]
     with hydra_session():
-        return plain(compose_config(name, overrides))
+        return compose_root(name, overrides)
+
+
+def compose_root(name: str, overrides: list[str]) -> dict[str, Any]:
+    """conf/NAME.yaml as plain containers, within a session. `backend=auto` is settled: a GPU that
+    works, else the processor."""
+    root = plain(compose_config(name, overrides))
+    backend = root.get("backend")
+    if not isinstance(backend, dict) or backend.get("device") != "auto":
+        return root
+    from decoders.execution.card import NO_CARD, card_fault
+
+    fault = card_fault()
+    if fault not in (None, NO_CARD):
+        log.warning("backend=auto runs on the processor: %s", fault)
+    others = [word for word in overrides if key_of(word) != "backend"]
+    option = "cuda_graph" if fault is None else "cpu"
+    return plain(compose_config(name, [*others, f"backend={option}"]))
 
 
 def _require_folders(searchpath: str) -> None:

@@ -73,8 +73,8 @@ class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
     execution: see decoders.execution. layers: what runs the layers of target and drafter,
     `native` (the C++ operators of decoders.execution.cpu) or `torch`; `auto` is settled when a
-    study is composed. compile: with native layers, whether steps are compiled; `auto`: where images
-    are timed."""
+    study is composed. compile: with native layers or CUDA graphs, in which batches steps are
+    compiled; `auto`: where images are timed."""
 
     name: str
     device: str
@@ -96,7 +96,7 @@ class BackendConfig:
                 f"backend.device=cpu and backend.execution=eager, found {self.device} and "
                 f"{self.execution}; use backend=cpu, or backend.layers=torch"
             )
-        if self.compile == "on" and self.layers == "torch":
+        if self.compile == "on" and self.layers == "torch" and self.execution != "graph":
             raise ConfigError(
                 "backend.compile=on compiles what stands around the CPU kernel's layers, which "
                 f"backend={self.name} does not run; use backend=cpu with a C++ compiler, or "
@@ -106,7 +106,7 @@ class BackendConfig:
     @property
     def compiles_pictures(self) -> bool:
         """Whether decoders are compiled for batches that are not timed too."""
-        return self.execution != "eager" or self.compile == "on"
+        return self.execution == "compile" or self.compile == "on"
 
     @property
     def takes_native(self) -> bool:

@@ -104,6 +104,14 @@ def present(name: str, setting: str = "backend.device") -> torch.device:
     return torch.device(name)
 
 
+def device_name(backend: BackendConfig) -> str:
+    """The device of a backend in words. Raises ConfigError where it is missing."""
+    device = present(backend.device)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_cpu()}, {backend.threads} threads"
+
+
 def available_cores() -> int:
     """Cores that this process may run on, and has time for by a container's quota; at least 1."""
     return max(1, math.floor(min(len(os.sched_getaffinity(0)), quota())))

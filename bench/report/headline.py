@@ -117,14 +117,16 @@ def _fastest(run: RunData, section: Section) -> list[str]:
     counted.sort(key=lambda e: -e.number("speedup"))
     if not counted:
         return []
-    exact = [e for e in counted if e.exact]
-    good = [e for e in counted if not e.exact and not_worse(section, e)]
+    exact, relaxed, unjudged = ([e for e in counted if group(e) == name] for name in GROUPS)
+    good = [e for e in relaxed if not_worse(section, e)]
     lines = [_sentence(run, section, exact[0], "exact decoder")] if exact else []
     margin = f"CLIP score is not worse than AR's by more than {section.margin:g}"
     if good:
         lines.append(_sentence(run, section, good[0], f"relaxed decoder whose {margin}"))
-    elif any(section.quality(e) for e in counted if not e.exact):
+    elif any(section.quality(e) for e in relaxed):
         lines.append(f"No relaxed decoder is known whose {margin}.")
+    if unjudged:
+        lines.append(_sentence(run, section, unjudged[0], "decoder without a verdict"))
     doubts = _doubts(run, section, [*exact[:1], *good[:1]], counted)
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
 
@@ -163,7 +165,7 @@ def _doubts(run: RunData, section: Section, best: list[Entry], counted: list[Ent
         close = [e.name for e in rivals if _as_fast(e, first)]
         if close:
             doubts.append(f"{', '.join(close)} may be as fast as {first.name}")
-    judged = {e.name: section.quality(e) for e in counted if not e.exact}
+    judged = {e.name: section.quality(e) for e in counted if group(e) == GROUPS[1]}
     unclear = [name for name, one in judged.items() if one is not None and one.verdict == NOT_TOLD]
     if unclear:
         names = ", ".join(unclear)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from bench.config.schema import DecoderVariant, StudyConfig
-from bench.console import interrupt_on_sigterm, progress
+from bench.console import interruptible, progress
 from bench.data.errors import Failure, Interrupted, attempt
 from bench.judge.fairness import FAIRNESS, ROOFLINE, judge, roofline
 from bench.judge.paired import baselines_of
@@ -35,6 +35,7 @@ from bench.records.run_data import RunData
 from bench.run.runner import RunResult
 from bench.run.summary import make_summary, write_csv
 from decoders.api import ImageModel, Sampling
+from decoders.compose import is_synthetic
 
 if TYPE_CHECKING:
     from bench.judge.gate import GateReport, RealModel
@@ -65,10 +66,10 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     fair = judge(rows, baselines_of(every), floors)
     write_csv(path / ROOFLINE, floors)
     write_csv(path / FAIRNESS, pd.DataFrame(fair))
-    judged: list[GateReport] = []
-    if config.gate:
-        captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
-        judged = run_gate(result.model, every, lambda: captions)
+    captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
+    # Without a gate the table says all the same which decoders are synthetic.
+    checked = [v for v in every if config.gate or is_synthetic(v.entry.spec)]
+    judged = run_gate(result.model, checked, lambda: captions) if checked else []
     write_csv(path / EXACTNESS, pd.DataFrame([report.line for report in judged]))
     exactness = {report.decoder: report.text for report in judged}
     scorer = scorer if result.model.draws else None
@@ -159,7 +160,7 @@ def explain_interrupts(config: StudyConfig, words: Sequence[str]) -> Iterator[No
     """Turns Ctrl-C and SIGTERM into Interrupted, which says how far the run came and how to go on.
     words: the study's, from the command line."""
     try:
-        with interrupt_on_sigterm():
+        with interruptible():
             yield
     except KeyboardInterrupt as stop:
         folder = read_folder(Path(config.run_dir))

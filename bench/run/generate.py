@@ -29,6 +29,7 @@ from decoders.api import (
     RefillError,
     VerifiedPairs,
 )
+from decoders.compose import is_synthetic
 from decoders.noise import Noise
 from metrics.traces import from_trace, output_tv
 
@@ -56,7 +57,7 @@ def decode_job(
             meter,
             pairs=quality.pairs / quality.images if paired else 0,
             rows=size,
-            draw=job.protocol != BATCHED,
+            draw=job.protocol != BATCHED and not is_synthetic(job.variant.entry.spec),
         )
         rule = getattr(decoder, "rule", None)
         records = to_records(generation, meter, job.timed, rule)[: len(prompts)]

@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from bench.config.schema import DecoderVariant, StudyConfig, variants
-from bench.console import progress
+from bench.console import progress, stop_if_interrupted
 from bench.data.errors import DeviceLostError, Failure, attempt
 from bench.judge.paired import baselines_of, latency_rows, paired_speedup
 from bench.judge.target import examine
@@ -32,7 +32,7 @@ from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.meter import Meter, now
 from bench.measure.roofline import measure_machine
 from bench.prompts import Prompt, load_prompts
-from bench.records.columns import LATENCY, SCHEMA_VERSION, empty_measures
+from bench.records.columns import LATENCY, QUALITY, SCHEMA_VERSION, empty_measures
 from bench.records.folder import Record, RunFolder, open_folder
 from bench.run.decoders import Decoders, freeze_heap, load_model
 from bench.run.generate import decode_job
@@ -174,6 +174,7 @@ class Runner:
             self.warm_up(part, bar)
         freeze_heap()  # what the warm-up has left stays
         for job in part:
+            stop_if_interrupted()
             bar.set_postfix_str(f"{job.variant.name} ({job.protocol})", False)
             self.run_job(job)
             bar.update(len(job.indices))
@@ -306,9 +307,9 @@ class Runner:
             if isinstance(records, Failure):
                 continue
             self.warm.add(shape)
-            if alone and "=compiled" in records[0]["path"]:
-                prompt = self.prompts[job.indices[0]].text
-                self.decoders.check_compiled_codes(job.variant, prompt, job.seed)
+            if alone and ("=compiled" in records[0]["path"] or self.model.mode == "graph"):
+                # Another image than the one that a step was recorded on.
+                self.decoders.check_compiled_codes(job.variant, self.prompts[-1].text, job.seed + 1)
 
     def take_steps(self, job: Job) -> None:
         """Lets a decoder take a few steps on a batch of the job's first images."""
@@ -322,7 +323,9 @@ class Runner:
 
     def speedups(self, block: int) -> list[str]:
         """Lists the speed-ups so far, a line per decoder, after a block of timed images."""
-        rows = pd.DataFrame([r for r in self.folder.records.values() if r["protocol"] == LATENCY])
+        every = self.folder.records.values()  # quality images weigh the blocks, as in the table
+        good = [r for r in every if r["status"] == "ok" and r["protocol"] in (LATENCY, QUALITY)]
+        rows = pd.DataFrame(good)
         if rows.empty:
             return []
         lines = [f"speed-ups after block {block + 1} of {self.config.latency.block_count}:"]

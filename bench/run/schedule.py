@@ -16,6 +16,7 @@ from functools import cached_property
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.records.columns import BATCHED, LATENCY, QUALITY, RESEED
 from bench.records.folder import Key
+from decoders.compose import is_synthetic
 
 BATCHES = 4  # of quality images that a call decodes: a kill loses a call, and its last batch waits
 
@@ -74,8 +75,8 @@ def quality_jobs(
     A sampling baseline has other seeds too (the reseeds). Where batches are compiled the last one
     is filled up: another size would be compiled again.
 
-    A greedy baseline has no reseed: another seed would give the same images. shard: (i, n), only
-    the images whose index is i modulo n.
+    A synthetic decoder has no image that counts. A greedy baseline has no reseed: another seed
+    would give the same images. shard: (i, n), only the images whose index is i modulo n.
     """
     first, step = shard
     images, size = range(first, config.quality.images, step), config.quality.batch
@@ -84,6 +85,8 @@ def quality_jobs(
     fill = config.backend.compiles_pictures
     runs = []
     for variant in every:
+        if is_synthetic(variant.entry.spec):
+            continue
         reseeds = config.reseeds if variant.entry.baseline and not variant.sampling.greedy else ()
         runs += [(variant, QUALITY, config.seed), *((variant, RESEED, s) for s in reseeds)]
     return [

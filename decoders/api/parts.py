@@ -231,6 +231,7 @@ class Verifier(Protocol):
     """
 
     resamples_noise: bool = False
+    synthetic: bool = False  # drafts are accepted at given rates: for times alone
     rule: AcceptRule | None = None  # of a verifier that judges node by node
 
     def begin(self, start: Prefill) -> Any:

@@ -45,6 +45,11 @@ class Execution(Protocol):
         """Called once when a loop is built: an execution may give its parts faster functions."""
         return None
 
+    def new_cache(self, target: Target, rows: int, capacity: int) -> Any:
+        """`target.new_cache`, or one whose memory the loops of this execution share: only one of
+        them runs at a time."""
+        return target.new_cache(rows, capacity)
+
     def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
         """`target.prefill` on G copies of the captions, run as this execution runs a step."""
         return target.prefill(text, copies, cache)

@@ -11,17 +11,17 @@ from decoders.execution.eager import Eager
 from decoders.places import compiled_folder
 
 
-def with_execution(model: ImageModel, mode: str, compiled: Container[int] = ()) -> ImageModel:
-    """The model as `execution(mode, compiled)` runs it, prepared. Raises DecoderError as that
-    does."""
-    how = execution(mode, compiled)
+def with_execution(model: ImageModel, mode: str, sizes: Container[int] | None = None) -> ImageModel:
+    """The model as `execution(mode, sizes)` runs it, prepared. Raises DecoderError as that does."""
+    how = execution(mode, sizes)
     how.prepare(model)
     return replace(model, execution=how)
 
 
-def execution(mode: str, compiled: Container[int] = ()) -> Execution:
-    """`eager`, `compile`, `graph` or `cpu`; compiled: under `cpu` the batch sizes at which pieces
-    without a kernel's call are compiled. Raises DecoderError on another name."""
+def execution(mode: str, sizes: Container[int] | None = None) -> Execution:
+    """`eager`, `compile`, `graph` or `cpu`. sizes: of batches that are compiled, under `cpu` what
+    has no kernel; at others steps run operator by operator. None: under `graph` all, under `cpu`
+    none. Raises DecoderError on another name."""
     compiled_folder()
     if mode == "eager":
         return Eager()
@@ -32,9 +32,9 @@ def execution(mode: str, compiled: Container[int] = ()) -> Execution:
     if mode == "graph":
         from decoders.execution.cuda_graphs import Graphed
 
-        return Graphed()
+        return Graphed() if sizes is None else Graphed(sizes=sizes)
     if mode == "cpu":
         from decoders.execution.cpu.execution import Cpu
 
-        return Cpu(compiled)
+        return Cpu(() if sizes is None else sizes)
     raise DecoderError(f"execution is 'eager', 'compile', 'graph' or 'cpu', found {mode!r}")

@@ -83,31 +83,38 @@ class Compiled(Execution):
 
     name: str = "compile"
     # By target and batch size, what runs the prefill, and its cache.
-    prefills: dict[Any, tuple[Call, Any]] = field(default_factory=dict, repr=False)
+    prefills: dict[Any, tuple[Callable[..., Tensor], Any]] = field(default_factory=dict, repr=False)
+
+    def uncompiled(self) -> Execution:
+        return Eager()
 
     def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
         """Compiled once for a target and batch size, on a small cache for the prefix alone, so that
         decoders with caches of any size share it."""
-        device = text.mask.device
-        if not compiles(device):
+        if not compiles(text.mask.device):
             return target.prefill(text, copies, cache)
-        plain, key = PrefillPiece(target, copies).hidden, (id(target), copies, signature_of(text))
-        if key in self.prefills:
-            piece, small = self.prefills[key]
-            (hidden,) = piece(text, small)
-        else:
-            piece = self.piece(plain, device)
+        key = id(target), copies, signature_of(text)
+        if key not in self.prefills:
             small = target.new_cache(cache.rows, round_up(target.prefix))
-            try:
-                with compiling(device):
-                    (hidden,) = piece(text, small)
-            except FAILURES as error:
-                warn("prefill", error)
-                piece = plain
-                (hidden,) = plain(text, small)
-            self.prefills[key] = piece, small
-        cache.data[..., : small.capacity, :] = small.data
+            self.prefills[key] = self.compile_prefill(target, text, copies, small), small
+        prefill, small = self.prefills[key]
+        hidden = prefill(text, copies, small)
+        cache.begin_as(small)
         return hidden
+
+    def compile_prefill(
+        self, target: Target, text: TextFeatures, copies: int, cache: Any
+    ) -> Callable[..., Tensor]:
+        """A target's prefill, compiled by running it; as it is where it cannot be compiled."""
+        device = text.mask.device
+        piece = self.piece(PrefillPiece(target, copies).hidden, device)
+        try:
+            with compiling(device):
+                piece(text, cache)
+        except FAILURES as error:
+            warn("prefill", error)
+            return target.prefill
+        return lambda text, _, cache: piece(text, cache)[0]
 
     def begin(self, loop: Loop, run: Any) -> Any:
         if not compiles(run.record.codes.device):

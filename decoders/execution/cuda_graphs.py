@@ -9,26 +9,36 @@ size) stays. Later images are prefilled into its caches; the rest of their state
 before their first step. What a piece binds anew is copied back to where the next step reads it
 (`state.rebind`). Recording is done on the first image before its first timed step; its state, but
 for the caches, is copied before (`state.snapshot`) and put back after every step that a recording
-takes, so that each of them is the image's first. All graphs of a study share one memory pool (only
-one of them runs at a time) and one stream, whose libraries' workspaces then exist before the first
-recording, once.
+takes, so that each of them is the image's first. The prefill is recorded likewise, once for all
+decoders of a batch size.
+
+Only one graph of a study runs at a time. So all share one memory pool, one cache of the target for
+each number of rows, and one stream, whose libraries' workspaces then exist before the first
+recording, once. Batches of a size that is not timed run operator by operator: to record them would
+take longer than to decode them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Execution, Loop, Piece, Target, TextFeatures
+from decoders.api import DecoderError, Execution, ImageModel, Loop, Piece, Target, TextFeatures
+from decoders.cache import round_up
+from decoders.execution.card import attending, fastest_attention
 from decoders.execution.compiled import Compiled, compiles
-from decoders.execution.state import fill, rebind, snapshot, step_in_place, tensors
+from decoders.execution.eager import Eager
+from decoders.execution.state import fill, rebind, signature_of, snapshot, step_in_place, tensors
 
 WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
+EVERY = range(1, sys.maxsize)  # batch sizes
 
 
 @dataclass
@@ -39,6 +49,17 @@ class RecordedStep:
     replay: Callable[[], None]
     run: Any
     carry: tuple[Any, ...]
+
+
+@dataclass
+class RecordedPrefill:
+    """A prefill that was recorded: it reads the captions in `text`, fills a cache of the prefix
+    alone, and writes `hidden` [R, P, D]."""
+
+    replay: Callable[[], None]
+    text: TextFeatures
+    cache: Any
+    hidden: Tensor
 
 
 @dataclass(frozen=True)
@@ -79,26 +100,87 @@ def pool(device: torch.device) -> Pool:
 
 @dataclass
 class Graphed(Execution):
-    """One graph a step. Times of the phases are not known: all is charged to `step`."""
+    """One graph a step, at these batch sizes. Times of the phases are not known: all is charged to
+    `step`."""
 
     name: str = "graph"
+    sizes: Container[int] = EVERY
     replays: int = 0
+    attention: str = ""  # see `fastest_attention`
     compiler: Compiled = field(default_factory=Compiled)
+    eager: Eager = field(default_factory=Eager)
+    # By target, batch size and shape of the captions; by target and rows.
+    _prefills: dict[Any, RecordedPrefill] = field(default_factory=dict, repr=False)
+    _caches: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _loops: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
     _pool: Pool | None = field(default=None, repr=False)
+    _broken: list[Pool] = field(default_factory=list, repr=False)
+
+    def uncompiled(self) -> Execution:
+        return self.eager
+
+    def prepare(self, model: ImageModel) -> None:
+        """Chooses the attention."""
+        if model.device.type == "cuda":
+            rows = model.sampling.guidance_rows
+            self.attention = fastest_attention(model.target, rows, model.device)
+
+    def fit(self, loop: Any) -> None:
+        """Remembers a loop for the size of the cache that all share."""
+        self._loops.add(loop)
+
+    def new_cache(self, target: Target, rows: int, capacity: int) -> Any:
+        """A part of the cache that all loops of a target share at this number of rows, as large as
+        the largest of them needs. One that no recorded step reads any more is dropped."""
+        runs = [each.run for loop in self._loops for each in loop.prepared.values()]
+        used = {run.cache.data.untyped_storage().data_ptr() for run in runs}
+        live = self._caches.items()
+        self._caches = {k: c for k, c in live if c.data.untyped_storage().data_ptr() in used}
+        shared = self._caches.get((id(target), rows))
+        if shared is None or shared.capacity < capacity:
+            slots = [loop.slots for loop in self._loops if loop.model.target is target]
+            shared = target.new_cache(rows, max(capacity, *slots, 0))
+            self._caches[id(target), rows] = shared
+        return shared.narrowed(capacity).clear()
 
     def recorded_run(self, loop: Loop, shape: Any) -> Any:
         return loop.prepared[shape].run if shape in loop.prepared else None
 
     def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
-        """Compiled, and not recorded: it runs once per image."""
-        if self._compiles(text.mask.device):
-            return self.compiler.prefill(target, text, copies, cache)
-        return target.prefill(text, copies, cache)
+        """Recorded with a cache for the prefix alone, so that decoders with caches of any size
+        share it."""
+        if text.batch not in self.sizes:
+            return self.eager.prefill(target, text, copies, cache)
+        key = id(target), copies, signature_of(text)
+        recorded = self._prefills.get(key)
+        if recorded is None:
+            with attending(self.attention):
+                recorded = self._prefills[key] = self._record_prefill(target, text, copies)
+        fill(recorded.text, tensors(text))
+        recorded.replay()
+        cache.begin_as(recorded.cache)
+        return recorded.hidden.clone()
+
+    def _record_prefill(self, target: Target, text: TextFeatures, copies: int) -> RecordedPrefill:
+        text, device = text.clone(), text.mask.device
+        small = target.new_cache(text.batch * copies, round_up(target.prefix))
+        piece: Any = target.prefill
+        if self._compiles(device):
+            piece = self.compiler.compile_prefill(target, text, copies, small)
+        replay, (hidden,) = self._capture(
+            lambda: (piece(text, copies, small),), lambda: None, device
+        )
+        return RecordedPrefill(replay, text, small, hidden)
 
     def begin(self, loop: Loop, run: Any) -> Any:
-        run.path = {phase: "eager" for phase, _ in loop.pieces()}
+        if run.shape not in self.sizes:
+            return self.eager.begin(loop, run)
         if run.shape not in loop.prepared:
-            loop.prepared[run.shape] = self._record(loop, run)
+            run.path = {phase: "eager" for phase, _ in loop.pieces()}
+            with attending(self.attention):
+                loop.prepared[run.shape] = self._record(loop, run)
+            if self.attention:
+                run.path["attention"] = self.attention
             return run
         recorded = loop.prepared[run.shape]
         recorded.run.watch, recorded.run.pairs = run.watch, run.pairs
@@ -107,6 +189,8 @@ class Graphed(Execution):
         return recorded.run
 
     def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
+        if run.shape not in self.sizes:
+            return self.eager.step(loop, run)
         recorded = loop.prepared[run.shape]
         recorded.replay()
         self.replays += 1
@@ -145,7 +229,8 @@ class Graphed(Execution):
         self, step: Callable[[], tuple[Any, ...]], undo: Callable[[], None], device: torch.device
     ) -> tuple[Callable[[], None], tuple[Any, ...]]:
         """Records `step`, which `undo` takes back: (what replays it, what it returned: rewritten by
-        every replay)."""
+        every replay). A recording that fails leaves its pool recording, on older PyTorch: the next
+        one has a pool of its own, and the broken one is kept alive."""
         if device.type != "cuda":
             raise DecoderError(
                 f"a CUDA graph was asked for on {device}: use backend=cuda_graph on a CUDA device, "
@@ -161,6 +246,11 @@ class Graphed(Execution):
                 undo()
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with capturing(graph, pool=self._pool.handle, stream=stream):
-            carry = step()
+        try:
+            with capturing(graph, pool=self._pool.handle, stream=stream):
+                carry = step()
+        except BaseException:
+            self._broken.append(self._pool)
+            self._pool = None
+            raise
         return graph.replay, carry

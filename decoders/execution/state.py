@@ -156,15 +156,23 @@ def snapshot(root: Any) -> dict[str, Tensor]:
 def without_views(run_tensors: dict[str, Tensor]) -> list[str]:
     """The paths without views of other tensors among them: a cache keeps views of itself for every
     way of reading it, and is copied once."""
-    spanning: dict[int, str] = {}
+    largest: dict[int, tuple[str, int, int]] = {}  # by memory: path, first and last byte
+    ranges: dict[str, tuple[int, int, int]] = {}
     for path, tensor in run_tensors.items():
-        storage = tensor.untyped_storage()
-        if tensor.numel() * tensor.element_size() == storage.nbytes() > 0:
-            spanning.setdefault(storage.data_ptr(), path)
-    owner = {
-        path: spanning.get(t.untyped_storage().data_ptr(), path) for path, t in run_tensors.items()
-    }
-    return [path for path in run_tensors if owner[path] == path]
+        memory, first = tensor.untyped_storage().data_ptr(), tensor.data_ptr()
+        steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        last = first + (steps + 1) * tensor.element_size() if tensor.numel() else first
+        ranges[path] = memory, first, last
+        _, begin, end = largest.get(memory, ("", 0, 0))
+        if tensor.is_contiguous() and last - first > end - begin:
+            largest[memory] = path, first, last
+
+    def is_view(path: str) -> bool:
+        memory, first, last = ranges[path]
+        owner, begin, end = largest.get(memory, (path, first, last))
+        return owner != path and begin <= first and last <= end
+
+    return [path for path in run_tensors if not is_view(path)]
 
 
 def fill(root: Any, values: dict[str, Tensor]) -> None:

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import CodeKind, Piece, TextFeatures
-from decoders.cache import round_up
 from decoders.distribution import code_logits
 from decoders.loops.start import BatchLoop, DecodeState, choose
 from decoders.noise import TARGET_SLOT, Noise
@@ -39,14 +38,13 @@ class Autoregressive(BatchLoop):
         """Prefill and the first code."""
         del pairs  # nothing is verified
         target = self.model.target
-        capacity = round_up(target.prefix + target.length)
-        start, shared = self.prefilled(text, noise, capacity, 1)
+        start, shared = self.prefilled(text, noise, 1)
         record, steps = shared["record"], target.length - 1
         record.accepted[:, :steps] = 0
         record.step[:, : target.length] = torch.arange(target.length, device=record.step.device)
         record.kind.fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
-        mask = F.pad(valid, (0, capacity - target.prefix))[:, None].contiguous()  # [R, 1, S]
+        mask = F.pad(valid, (0, self.slots - target.prefix))[:, None].contiguous()  # [R, 1, S]
         place = torch.ones(1, dtype=torch.long, device=self.model.device)
         return ARState(mask=mask, codes=start.first, place=place, **shared)
 

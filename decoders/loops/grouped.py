@@ -112,18 +112,21 @@ class Grouped(BatchLoop):
     def pieces(self) -> Sequence[Piece]:
         return [("forward", self.forward), ("accept", self.verify_and_commit)]
 
+    @property
+    def slots(self) -> int:
+        return round_up(self.model.target.prefix + len(self.tables.slots))
+
     def steps(self, run: GroupState) -> Iterator[int]:
         return iter(range(len(self.tables.source)))
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> GroupState:
         del pairs  # nothing is verified
         target = self.model.target
-        slots = round_up(target.prefix + len(self.tables.slots))
-        _, shared = self.prefilled(text, noise, slots, self.tables.drawn.shape[1])
+        _, shared = self.prefilled(text, noise, self.tables.drawn.shape[1])
         shared["record"].kind.fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         return GroupState(
-            open=F.pad(additive_mask(valid), (0, slots - target.prefix), value=CLOSED),
+            open=F.pad(additive_mask(valid), (0, self.slots - target.prefix), value=CLOSED),
             step=torch.zeros(1, dtype=torch.long, device=self.model.device),
             **shared,
         )

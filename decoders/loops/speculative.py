@@ -99,6 +99,11 @@ class Speculative(BaseLoop):
         trace.tree_depth, trace.tree_nodes = self.proposer.depth, self.proposer.nodes
         return generation
 
+    @property
+    def slots(self) -> int:
+        """A draft stands behind the image."""
+        return round_up(super().slots + self.proposer.nodes + 1)
+
     def steps(self, run: SpecState) -> Iterator[int]:
         """One for each code that is left: a step commits at least one."""
         return iter(range(self.model.target.length - 1))
@@ -108,8 +113,7 @@ class Speculative(BaseLoop):
     ) -> SpecState:
         """Prefill of target and proposer, and the first code. reuse: see `BaseLoop.prefilled`."""
         target, proposer = self.model.target, self.proposer
-        capacity = round_up(target.prefix + target.length + proposer.nodes + 1)
-        start, shared = self.prefilled(text, noise, capacity, proposer.depth + 1, reuse)
+        start, shared = self.prefilled(text, noise, proposer.depth + 1, reuse)
         record, watch = shared["record"], shared["watch"]
         if self.draft_calls is None:
             self._probe(start, record)
@@ -120,14 +124,14 @@ class Speculative(BaseLoop):
         ones = torch.ones_like(start.first)
         sampler = PairSampler(pairs, start.noise, target.length, proposer.depth) if pairs else None
         return SpecState(
-            open=F.pad(additive_mask(valid), (0, capacity - target.prefix)),
+            open=F.pad(additive_mask(valid), (0, self.slots - target.prefix)),
             session=session,
             state=self.verifier.begin(start),
             pairs=sampler,
             length=ones,
             drafter_calls=torch.full_like(ones, session.calls),
             output=first_output(start, proposer, record.codes, self.draws_drafts),
-            slots=torch.arange(capacity, device=self.model.device),
+            slots=torch.arange(self.slots, device=self.model.device),
             **shared,
         )
 

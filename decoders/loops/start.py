@@ -25,7 +25,7 @@ from decoders.api import (
     Sampling,
     TextFeatures,
 )
-from decoders.cache import KVCache
+from decoders.cache import KVCache, round_up
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.execution.eager import Eager
 from decoders.loops.recording import FinishedImages, PairSampler, Recorder, Stopwatch
@@ -89,18 +89,23 @@ class BaseLoop(Decoder, Loop):
         self.prepared: dict[Any, Any] = {}
         self.execution.fit(self)
 
+    @property
+    def slots(self) -> int:
+        """Slots of the target's cache, of a row."""
+        return round_up(self.model.target.prefix + self.model.target.length)
+
     def prefilled(
-        self, text: TextFeatures, noise: Noise, slots: int, width: int, reuse: Any = None
+        self, text: TextFeatures, noise: Noise, width: int, reuse: Any = None
     ) -> tuple[Prefill, dict[str, Any]]:
-        """The prefill, its first codes recorded, and what every `DecodeState` begins with. slots:
-        of the cache; width: codes that a step may commit; reuse: a run of as many images that are
-        done, in whose cache these may begin. The noise counts the steps. Text and noise are copied:
-        a recorded step writes those of later images into their tensors."""
+        """The prefill, its first codes recorded, and what every `DecodeState` begins with. width:
+        codes that a step may commit; reuse: a run of as many images that are done, in whose cache
+        these may begin. The noise counts the steps. Text and noise are copied: a recorded step
+        writes those of later images into their tensors."""
         watch = Stopwatch(self.model.device)
         record = Recorder(text.batch, self.model.target.length, width, self.model.device)
         text, noise = text.clone(), noise.stepping(record.steps, self.resamples_noise)
         reuse = reuse or self.execution.recorded_run(self, text.batch)
-        start = prefill(self.model, self.sampling, text, noise, slots, reuse)
+        start = prefill(self.model, self.sampling, text, noise, self.slots, reuse)
         record.check(start.law)
         record.codes[:, 0] = start.first
         watch.lap("prefill")
@@ -202,9 +207,9 @@ def prefill(
             f"{len(noise.uniform)} rows; make it with Noise.for_prompts for the same prompts"
         )
     target, copies = model.target, sampling.guidance_rows
-    rows = text.batch * copies
-    cache = target.new_cache(rows, capacity) if reuse is None else reuse.cache.clear()
-    execution = model.execution or Eager()
+    rows, execution = text.batch * copies, model.execution or Eager()
+    new = reuse is None
+    cache = execution.new_cache(target, rows, capacity) if new else reuse.cache.clear()
     hidden = execution.prefill(target, text, copies, cache)  # [R, P, D]
     places = torch.zeros(text.batch, 1, dtype=torch.long, device=model.device)
     logits = code_logits(target, hidden[:, -1:], sampling.cfg, places)[:, 0]  # [B, V]

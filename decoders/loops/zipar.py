@@ -68,6 +68,11 @@ class ZipAR(BatchLoop):
             ("accept", self.verify_and_commit),
         ]
 
+    @property
+    def slots(self) -> int:
+        """What is drafted stands behind the image."""
+        return round_up(super().slots + self.most + 1)
+
     def steps(self, run: ZipState) -> Iterator[int]:
         size = self.model.target.length
         poll = 1 if self.model.device.type == "cpu" else POLL  # a look at a tensor costs nothing
@@ -77,15 +82,14 @@ class ZipAR(BatchLoop):
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> ZipState:
         target, batch, device = self.model.target, text.batch, self.model.device
         size, most = target.length, self.most
-        slots = round_up(target.prefix + size + most + 1)
-        start, shared = self.prefilled(text, noise, slots, most)
+        start, shared = self.prefilled(text, noise, most)
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         done = torch.zeros(batch, size + most, dtype=torch.bool, device=device)
         done[:, 0] = True
         ones = torch.ones_like(start.first)
         place = ones[:, None].repeat(1, most)
         return ZipState(
-            open=F.pad(additive_mask(valid), (0, slots - target.prefix), value=CLOSED),
+            open=F.pad(additive_mask(valid), (0, self.slots - target.prefix), value=CLOSED),
             pairs=PairSampler(pairs, start.noise, size) if pairs else None,
             done=done,
             place=place,

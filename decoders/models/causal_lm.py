@@ -67,7 +67,8 @@ class SlotCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """[R, K, T, d] each -> [R, K, S, d] each."""
         self.cache.write(layer_idx, self.index, torch.stack([key_states, value_states]))
-        return self.cache.read(layer_idx)
+        keys, values = self.cache.read(layer_idx).unbind(0)
+        return keys, values
 
 
 class CausalLM(nn.Module):

@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import dtype_of
+from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import EagleNet, Transformer
+from decoders.models.nets.transformer import Transformer
 from decoders.models.vq.tokenizer import NoTokenizer
 
 # The target's shape, and the numbers of a code's latent in the codebook.

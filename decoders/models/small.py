@@ -14,7 +14,8 @@ from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.models.loading.checkpoint import cast
-from decoders.models.nets.transformer import EagleNet, Transformer, TransformerConfig
+from decoders.models.nets.eagle import EagleNet
+from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.noise import Noise
 
 SHARPNESS = 6.0  # scale of the random output head

@@ -23,9 +23,10 @@ from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.kinds import validate
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import dtype_of, load_into, read_json, read_state
+from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import EagleNet, Transformer
+from decoders.models.nets.transformer import Transformer
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.vq.tokenizer import VQTokenizer

@@ -10,19 +10,32 @@ Lenience (2211.17192, appendix A.5; decoders.md (u)) has one omega = 1 / l for a
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from decoders.api import Draft
+from decoders.distribution import setting
 from decoders.kinds import NotNegative, Positive, Within
 from decoders.verify.corrected import Corrected, scaled
 
 
-class CoolSD(Corrected):
-    """delta: mean of omega. decay: how fast it falls with the depth (nu; 0: it does not)."""
+class Scaled(Corrected):
+    """a(x) = min(1, omega p(x) / q(x)); omega broadcasts over laws."""
+
+    omega: Tensor
+
+    def __init__(self, omega: Tensor) -> None:
+        self.omega = omega
+
+    def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
+        return scaled(p, q, self.omega)
+
+
+class CoolSD(Scaled):
+    """delta: mean of omega. decay: how fast it falls with the depth (nu; 0: it does not). Asked
+    apart from a draft, it judges one of a single level."""
 
     def __init__(
         self,
@@ -30,37 +43,29 @@ class CoolSD(Corrected):
         delta: Positive = 1.1,
         decay: Annotated[NotNegative, Within(most=100)] = 0.7,
     ) -> None:
-        del model  # the rule needs nothing from it
+        super().__init__(setting(delta, model))
         self.delta, self.decay = delta, decay
-        self.omega: Tensor | float = delta  # of a draft of one level
+        self.nu = setting(decay, model)
 
     def __str__(self) -> str:
         return f"cool_sd(delta={self.delta:g}, decay={self.decay:g})"
 
-    def at(self, draft: Draft, place: Tensor) -> CoolSD:
+    def at(self, draft: Draft, place: Tensor) -> Scaled:
         """The rule of this draft: children of a node at depth d are drafts of level d + 1."""
         del place
-        rule = type(self)(None, self.delta, self.decay)  # no copy(): torch 2.11 cannot trace it
-        weights = [math.exp(-self.decay * i) for i in range(draft.levels)]
-        first = self.delta * draft.levels / sum(weights)  # omega_1, so that their mean is delta
-        rule.omega = (first * torch.exp(-self.decay * draft.depth))[..., None]  # [B, N + 1, 1]
-        return rule
-
-    def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
-        return scaled(p, q, self.omega)
+        levels = torch.arange(draft.levels, device=draft.depth.device)
+        share = torch.exp(-self.nu * draft.depth) / torch.exp(-self.nu * levels).mean()
+        return Scaled((self.omega * share).float()[..., None])  # [B, N + 1, 1]
 
 
-class Lenience(Corrected):
+class Lenience(Scaled):
     """l in (0, 1] (`lenience` in YAML); 1 is the exact rule."""
 
     def __init__(
         self, model: Any = None, lenience: Annotated[float, Within(0, 1, above=True)] = 0.5
     ) -> None:
-        del model  # the rule needs nothing from it
-        self.omega = 1.0 / lenience
+        super().__init__(setting(1.0 / lenience, model))
+        self.lenience = lenience
 
     def __str__(self) -> str:
-        return f"lenience(l={1 / self.omega:g})"
-
-    def mass(self, p: Tensor, q: Tensor | None) -> Tensor:
-        return scaled(p, q, self.omega)
+        return f"lenience(l={self.lenience:g})"

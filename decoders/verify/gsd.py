@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoders.distribution import setting
 from decoders.kinds import Positive, Within
 from decoders.verify.corrected import Corrected
 from decoders.verify.lantern import ROWS
@@ -32,6 +33,7 @@ class Gsd(Corrected):
         theta_d: Positive = 0.5,
     ) -> None:
         self.group, self.theta_p, self.theta_d = group, theta_p, theta_d
+        self.alike = setting(theta_p, model)
         self.near = close(model.codebook, theta_d).to(model.device)  # [V, V] bool
 
     def __str__(self) -> str:
@@ -44,7 +46,7 @@ class Gsd(Corrected):
         inside = torch.ones_like(p, dtype=torch.bool)
         for step in range(1, self.group // 2 + 1):
             # Whether ranks r and r + step are alike is the same seen from either.
-            alike = shifted(inside, step) & (shifted(ranked, step) - ranked < self.theta_p)
+            alike = shifted(inside, step) & (shifted(ranked, step) - ranked < self.alike)
             alike = alike & self.near[order, shifted(order, step)]
             for offset in (step, -step):
                 member = shifted(alike, min(offset, 0))

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import Acceptance, AcceptRule, DecoderError, ImageModel
-from decoders.distribution import normalised, pick, ratio, without
+from decoders.distribution import normalised, pick, ratio, setting, without
 from decoders.kinds import Within
 
 Residual = Literal["paper", "released", "released_lumina"]
@@ -169,13 +169,14 @@ class Lantern(RelaxedRule):
                 f"acceptance.delta is a total-variation bound in [0, 1], found {self.delta}; "
                 "the released code reads delta > 1 as lambda: use acceptance=lantern_pp"
             )
+        self.bound = setting(self.delta, model)
         super().__post_init__(model)
 
     def __str__(self) -> str:
         return f"lantern(k={self.k}, delta={self.delta:g}, residual={self.residual})"
 
     def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
-        return torch.full(x.shape, self.delta, dtype=p.dtype, device=p.device)
+        return self.bound.to(p.dtype).expand(x.shape)
 
 
 @dataclass(eq=False, repr=False)
@@ -186,8 +187,12 @@ class LanternPP(RelaxedRule):
     k: int = 10
     lam: Annotated[float, Within(1)] = 2.0  # 1 is the exact rule
 
+    def __post_init__(self, model: ImageModel) -> None:
+        self.more = setting(self.lam - 1, model)
+        super().__post_init__(model)
+
     def __str__(self) -> str:
         return f"lantern_pp(k={self.k}, lambda={self.lam:g}, residual={self.residual})"
 
     def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
-        return (self.lam - 1) * pick(p, x)
+        return self.more * pick(p, x)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import Acceptance
-from decoders.distribution import pick
+from decoders.distribution import pick, setting
 from decoders.kinds import Count, NotNegative
 from decoders.verify.corrected import Passing
 from decoders.verify.exact import greedy_acceptance
@@ -32,6 +32,9 @@ class SpecDec(Passing):
     beta: Count = 5
     tau: NotNegative = 3.0
 
+    def __post_init__(self, model: Any) -> None:
+        self.least = setting(math.exp(-self.tau), model)
+
     def __str__(self) -> str:
         return f"specdec(beta={self.beta}, tau={self.tau:g})"
 
@@ -42,7 +45,7 @@ class SpecDec(Passing):
         if self.beta == 1:
             return near
         least = p.topk(min(self.beta, p.shape[-1]), -1).values[..., -1:]
-        return near | (p >= torch.maximum(least, best * math.exp(-self.tau)))
+        return near | (p >= torch.maximum(least, best * self.least))
 
     def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
         exact = greedy_acceptance(p, x)

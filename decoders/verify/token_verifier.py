@@ -22,6 +22,7 @@ from decoders.api import Acceptance, AcceptRule, Draft, TargetProbs, Verified, V
 from decoders.cache import ancestry_of
 from decoders.distribution import drop_sibling
 from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverse_cdf
+from decoders.repeated import compiled_once
 
 
 class TokenVerifier(Verifier):
@@ -127,17 +128,29 @@ def test_children(
     children: list[tuple[Tensor, ...]] = []  # accept, strict, tv_shift, bound
     count = codes.shape[-1]
     for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
-        test = rule.test(p, q, x)
-        children.append(require_acceptance(rule, "test", test, x.shape))
-        require_floats(rule, "test", "a residual [..., V]", test.residual, p.shape)
-        p = torch.where(real, test.residual, p)
-        if q is not None and j + 1 < count:
-            q = torch.where(real, drop_sibling(q, x), q)
+        judged = test_child(rule, p, q, x, real, j + 1 == count)
+        children.append(judged[:4])
+        p, q = judged[4:]
     one, columns = count == 1, zip(*children, strict=True)
     stacked = [values[0].unsqueeze(-1) if one else torch.stack(values, -1) for values in columns]
-    judged = torch.where(valid, torch.stack(stacked), 0.0)  # [4, B, n, K]
-    accept, strict, tv_shift, bound = judged.unbind(0)
+    every = torch.where(valid, torch.stack(stacked), 0.0)  # [4, B, n, K]
+    accept, strict, tv_shift, bound = every.unbind(0)
     return Verdicts(accept, strict, tv_shift, bound, residual=p)
+
+
+@compiled_once
+def test_child(
+    rule: AcceptRule, p: Tensor, q: Tensor | None, x: Tensor, real: Tensor, last: bool
+) -> tuple[Any, ...]:
+    """The test of one child x [B, n] of every node: accept, strict, tv_shift, bound, and p and q of
+    the next child. real [B, n, 1] bool; last: no child follows, which needs no q."""
+    test = rule.test(p, q, x)
+    judged = require_acceptance(rule, "test", test, x.shape)
+    require_floats(rule, "test", "a residual [..., V]", test.residual, p.shape)
+    p = torch.where(real, test.residual, p)
+    if q is not None and not last:
+        q = torch.where(real, drop_sibling(q, x), q)
+    return *judged, p, None if last else q
 
 
 def require_acceptance(

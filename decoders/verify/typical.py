@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoders.distribution import setting
 from decoders.kinds import Positive, Share
 from decoders.verify.corrected import Passing
 
@@ -27,9 +28,12 @@ class Typical(Passing):
     eps: Share = 0.09
     alpha: Positive = 0.3
 
+    def __post_init__(self, model: Any) -> None:
+        self.most, self.share = setting(self.eps, model), setting(self.alpha, model)
+
     def __str__(self) -> str:
         return f"typical(eps={self.eps:g}, alpha={self.alpha:g})"
 
     def passes(self, p: Tensor) -> Tensor:
         entropy = -torch.xlogy(p, p).sum(-1, keepdim=True)  # [..., 1]
-        return p > (self.alpha * torch.exp(-entropy)).clamp_max(self.eps)
+        return p > (self.share * torch.exp(-entropy)).minimum(self.most.to(p.dtype))

@@ -107,8 +107,8 @@ class Lowered:
     """A backend of `torch.compile` that lowers and fuses as Inductor does and goes on to machine
     code, and then runs the graph as it is. A graph that the compiler knows is not lowered again.
 
-    caches: shapes of a cache's tensors; copies: kernels beside attention that read or write more
-    than half of a cache."""
+    caches: shapes of a layer's part of a cache; copies: kernels beside attention that read or write
+    more than half of one."""
 
     def __init__(self, compiler: Compiler, card: Card, caches: set[tuple[int, ...]]) -> None:
         self.compiler, self.card, self.caches = compiler, card, caches
@@ -162,13 +162,13 @@ class Lowered:
                 self.compiler.generated(name, source, self.card)
                 for name, source in GENERATED.findall(code.value)
             ]
-            for node in lowered.scheduler.nodes:
-                self.copies += _copies(node, lowered, self.caches)
+            self.copies += _copies(lowered, self.caches)
         return make_boxed_func(graph.forward)
 
 
-def _copies(node: Any, lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
-    """What a node of the schedule does to a whole cache, unless it is attention."""
+def _copies(lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
+    """What a graph and its regions do to a layer's part of a cache, apart from attention."""
+    from torch._inductor.ir import InvokeSubgraph
     from torch._inductor.scheduler import ExternKernelSchedulerNode, NopKernelSchedulerNode
 
     inputs = {
@@ -177,7 +177,11 @@ def _copies(node: Any, lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
         if hasattr(x, "get_size") and tuple(map(int, x.get_size())) in caches
     }
     copies = []
-    for one in node.get_nodes():
+    regions: dict[str, Any] = {}
+    for one in (one for node in lowered.scheduler.nodes for one in node.get_nodes()):
+        if isinstance(getattr(one, "node", None), InvokeSubgraph):
+            regions[one.node.subgraph.name] = one.node.subgraph.graph
+            continue
         used = one.read_writes.reads | one.read_writes.writes
         names = {lowered.scheduler.mutation_real_name.get(dep.name, dep.name) for dep in used}
         touched = [name for name in names if name in inputs]
@@ -188,7 +192,7 @@ def _copies(node: Any, lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
         elif not isinstance(one, NopKernelSchedulerNode):
             size = math.prod(int(each) for part in one.get_ranges() for each in part)
             copies += [f"{one.get_name()} of {x}" for x in touched if 2 * size >= inputs[x]]
-    return copies
+    return copies + [each for graph in regions.values() for each in _copies(graph, caches)]
 
 
 @dataclass

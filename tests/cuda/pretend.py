@@ -20,8 +20,9 @@ from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, fresh
 from decoders.execution.state import tensor_slots
 from decoders.models.loading.checkpoint import assign, empty
+from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
-from decoders.models.nets.transformer import EagleNet, Transformer, TransformerConfig
+from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.random_weights import SIZES, RandomText
 from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
@@ -110,7 +111,7 @@ def step(
     model: ImageModel, spec: DecoderSpec, sampling: Sampling, backend: Callable[..., Any]
 ) -> list[Any]:
     """The prefill and the pieces of one step of a decoder at batch 1, each lowered by what
-    `backend` makes of the shapes of the run's caches."""
+    `backend` makes of the shapes of a layer's part of the run's caches."""
     loop: Any = build_decoder(model, spec, sampling)
     text, key = model.text.encode(["a"]), torch.empty(1, 2, dtype=torch.long, device=CUDA)
     noise = Noise(torch.empty(1, model.target.length + OVERRUN, SLOTS, device=CUDA), key)
@@ -118,8 +119,9 @@ def step(
     carries: list[tuple[Any, ...]] = [()]
     for _, piece in loop.pieces():
         carries.append(piece(run, *carries[-1]))
-    owned = [x for _, (owner, _), x in tensor_slots(run) if isinstance(owner, KVCache)]
-    caches = {tuple(x.shape) for x in owned if x.is_floating_point()}
+    data = [x.data for _, (x, _), _ in tensor_slots(run) if isinstance(x, KVCache)]
+    layers = {tuple(x.shape[1:]) for x in data}  # [2, R, H, S, d]
+    caches = layers | {(2, rows * heads * slots, d) for _, rows, heads, slots, d in layers}
     target, copies = loop.model.target, sampling.guidance_rows
     small = target.new_cache(copies, round_up(target.prefix))
     calls = [(PrefillPiece(target, copies).hidden, (text, small))]

@@ -60,9 +60,17 @@ def test_no_kernel_of_two_layers_copies_a_cache(compiler, name, cc):
 
 def test_a_copy_of_a_cache_is_seen(compiler, monkeypatch):
     def copied(self, layer):
-        return tuple(half.clone() + 1 for half in read(self, layer))
+        return read(self, layer).clone() + 1
 
     read = KVCache.read
     monkeypatch.setattr(KVCache, "read", copied)
     monkeypatch.setattr(Compiler, "generated", lambda *_: "not compiled")
-    assert len(compiler.step("ar", SETTINGS["top_k"], CARDS[120]).copies) == 2
+    assert compiler.step("ar", SETTINGS["top_k"], CARDS[120], layers=2).copies
+
+
+@pytest.mark.slow
+def test_a_layer_is_compiled_once_however_many_there_are(monkeypatch):
+    monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
+    few, many = (Compiler().step("ar", SETTINGS["top_k"], layers=n) for n in (3, 12))
+    assert len(many.kernels) == len(few.kernels) < 40
+    assert many.copies == []

@@ -186,7 +186,7 @@ class HalfSums(Static):
 
     def draw(self, dist, level, noise, place):
         drawn = []
-        for u in self.numbers(level, noise, place).unbind(-1):
+        for u in noise.of_nodes(place, DRAFT_SLOT, dist.shape[1], level.count).unbind(-1):
             sums = dist.to(self.dtype).cumsum(-1)
             limit = u.expand(dist.shape[:-1])[..., None].to(self.dtype) * sums[..., -1:]
             drawn.append((sums > limit).int().argmax(-1))

@@ -27,11 +27,12 @@ from bench.judge.gate.sampled import images_check, wide_check
 from bench.judge.gate.small import GateCase, RealModel, checkpoints
 from bench.judge.gate.whole_law import enumeration_checks
 from decoders.api import DecoderError, NumericalError, Sampling
-from decoders.compose import DecoderSpec, resolve
+from decoders.compose import DecoderSpec, is_synthetic, resolve
 from decoders.execution.cpu.library import missing
 from decoders.spec import EXACT
 
 TRIAL = (12, 3, 15)  # (V, grid, seed) of a first decoding
+SYNTHETIC = "Drafts are accepted at stated rates: its times count, and nothing else."
 DIGITS = 4  # of the figure
 ENUMERATED = 1e-6  # probability that an enumeration may leave out
 
@@ -45,6 +46,8 @@ def check_decoder(
     CPU kernel where it can be built. Takes seconds. Raises DecoderError if the composition cannot
     be built.
     """
+    if is_synthetic(spec):
+        return GateReport("synthetic", math.nan, SYNTHETIC)
     case = GateCase(spec, sampling, real or RealModel(packed=missing() is None))
     threads = torch.get_num_threads()
     # A second thread gains small tensors nothing, and waiting for a core that is busy takes long.

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures
 from decoders.cache import KVCache, additive_mask
-from decoders.distribution import guided, take
+from decoders.distribution import guided
 from decoders.models.nets.parts import CaptionEmbedder, HeadNorm, LabelEmbedder
 from decoders.models.nets.shape import TransformerConfig, tables
+from decoders.repeated import compiled_once
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -115,18 +116,58 @@ class Attention(nn.Module):
         cache: KVCache | None,
         index: Tensor | None,
     ) -> Tensor:
-        rows, length, width = x.shape
-        qkv = self.wqkv(x).view(rows, length, -1, self.head_dim)  # [R, T, 3 H, d]
-        qkv = qkv.transpose(1, 2)
-        turning, v = qkv.split((2 * self.heads, self.heads), 1)
-        if self.qk_norm is not None:
-            turning = self.qk_norm(turning)
-        query, k = rotate(turning, rope).split(self.heads, 1)
+        query, both = self.read(x, rope, layer, cache, index)
+        return self.mix(query, both, bias)
+
+    def read(
+        self,
+        x: Tensor,
+        rope: Tensor,
+        layer: int,
+        cache: KVCache | None,
+        index: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """x [R, T, D] -> queries [R, H, T, d], keys and values [2, R, H, S, d]: of the whole cache
+        once those of x are written to `index` of it, else of x."""
+        query, both = project(self, x, rope)
         if cache is not None and index is not None:
-            cache.write(layer, index, torch.stack([k, v]))  # [R, H, T, d] each
-            k, v = cache.read(layer)  # [R, H, S, d]
-        out = attend(query, k, v, bias)  # [R, H, T, d]
-        return self.wo(out.transpose(1, 2).reshape(rows, length, width))
+            cache.write(layer, index, both)
+            both = cache.read(layer)
+        return query, both
+
+    def mix(self, query: Tensor, both: Tensor, bias: Tensor) -> Tensor:
+        """Queries, keys and values of `read` -> [R, T, D]."""
+        out = attend(query, both[0], both[1], bias)  # [R, H, T, d]
+        return self.wo(out.transpose(1, 2).flatten(2))
+
+
+# A region is compiled once, however many layers call it: nine tenths of the time that compiling a
+# net of 36 layers took were copies of one. It writes nothing: where a region writes into the cache,
+# the compiler copies that, so writing stands between the two.
+
+
+@compiled_once
+def project(attention: Attention, x: Tensor, rope: Tensor) -> tuple[Tensor, Tensor]:
+    """x [R, T, D], normed -> queries [R, H, T, d], keys and values [2, R, H, T, d]."""
+    rows, length, _ = x.shape
+    heads = attention.heads
+    qkv = attention.wqkv(x).view(rows, length, -1, attention.head_dim)  # [R, T, 3 H, d]
+    turning, v = qkv.transpose(1, 2).split((2 * heads, heads), 1)
+    if attention.qk_norm is not None:
+        turning = attention.qk_norm(turning)
+    query, k = rotate(turning, rope).split(heads, 1)
+    return query, torch.stack([k, v])
+
+
+@compiled_once
+def finish(
+    layer: Layer, x: Tensor, query: Tensor, both: Tensor, bias: Tensor, norm: nn.Module | None
+) -> tuple[Tensor, ...]:
+    """What a layer makes of x [R, T, D] and of what its attention has `read`; with a norm, the next
+    layer's, also that of it, which is fused so."""
+    x = x + layer.attention.mix(query, both, bias)
+    x = x + layer.feed_forward(layer.ffn_norm(x))
+    return (x,) if norm is None else (x, norm(x))
 
 
 def swiglu(both: Tensor) -> Tensor:
@@ -168,9 +209,15 @@ class Layer(nn.Module):
         layer: int = 0,
         cache: KVCache | None = None,
         index: Tensor | None = None,
-    ) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rope, bias, layer, cache, index)
-        return x + self.feed_forward(self.ffn_norm(x))
+        normed: Tensor | None = None,
+        norm: nn.Module | None = None,
+    ) -> Any:
+        """x [R, T, D] -> [R, T, D]. normed: x behind the layer's norm, where that is at hand; norm:
+        the next layer's, then the result behind it comes too."""
+        normed = self.attention_norm(x) if normed is None else normed
+        query, both = self.attention.read(normed, rope, layer, cache, index)
+        every = finish(self, x, query, both, bias, norm)
+        return every[0] if norm is None else every
 
 
 # ---- targets and drafters -----------------------------------------------------------------------
@@ -235,9 +282,12 @@ class Transformer(nn.Module):
     def _run(
         self, x: Tensor, rope: Tensor, bias: Tensor, cache: Any = None, index: Any = None
     ) -> Any:
-        for i, layer in enumerate(self.layers):
-            x = layer(x, rope, bias, i, cache, index)
-        return self.norm(x)
+        layers: Any = self.layers
+        norms = [*(layer.attention_norm for layer in layers), self.norm]
+        normed = norms[0](x)
+        for i, layer in enumerate(layers):
+            x, normed = layer(x, rope, bias, i, cache, index, normed, norms[i + 1])
+        return normed
 
     def embed(self, codes: Tensor) -> Tensor:
         """[R, T] int64 -> [R, T, D]."""
@@ -310,73 +360,3 @@ class Transformer(nn.Module):
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
         """The states [B, L, D] that predict codes 0..L-1; see `hidden_states`."""
         return self.hidden_states(text, codes, drop)[:, self.prefix - 1 :]
-
-
-class EagleNet(nn.Module):
-    """An EAGLE drafter's one layer, which predicts the target's next feature (2401.15077). How it
-    drafts is `decoders.propose.drafters.eagle`. ``cfg`` is the target's: width, heads, grid match.
-    input_norm: whether the layer normalises its input, as the released Chameleon drafters' does.
-
-    Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
-    """
-
-    rope: Tensor
-    code_tokens: Tensor | None
-    packed: Any = None  # see `decoders.api.Target`
-
-    def __init__(self, cfg: TransformerConfig, input_norm: bool = False) -> None:
-        super().__init__()
-        self.cfg = cfg
-        self.embed_tokens = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
-        self.fc = nn.Linear(2 * cfg.width, cfg.width, bias=True)
-        self.layers = nn.ModuleList([Layer(cfg, input_norm=input_norm)])
-        for name, table in self.tables().items():
-            self.register_buffer(name, table, persistent=False)
-
-    def tables(self) -> dict[str, Tensor | None]:
-        """The target's tables, the rotary one shifted by a place."""
-        every = tables(self.cfg)
-        rope = every["rope"]
-        return {"rope": None if rope is None else rope[1:], "code_tokens": every["code_tokens"]}
-
-    def token_ids(self, codes: Tensor) -> Tensor:
-        """Codes -> rows of the embedding, same shape."""
-        return codes if self.code_tokens is None else self.code_tokens[codes]
-
-    def prefix_ids(self, text: TextFeatures, drop: Tensor) -> Tensor:
-        """Rows of the embedding at the P - 1 prefix places of the rows of `text`, [R, P - 1]: the
-        token after each state, as in EAGLE; zeros where the prefix is no tokens."""
-        if self.cfg.conditioning == "tokens":
-            return text.token_ids(drop)[:, 1:]
-        return torch.zeros_like(text.mask[:, 1:], dtype=torch.long)
-
-    def valid(self, text: TextFeatures, drop: Tensor) -> Tensor:
-        """Which of the P - 1 prefix places a query may see, [R, P - 1] bool: the released drafters
-        have no padding mask (METHODS 6)."""
-        valid = text.valid(drop)[:, : self.cfg.prefix - 1]
-        return torch.ones_like(valid) if self.cfg.pads == "released" else valid
-
-    def mix(self, ids: Tensor, features: Tensor) -> Tensor:
-        """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
-        embedded = self.embed_tokens(ids).to(features.dtype)
-        both = torch.cat([embedded, features], -1)
-        return self.fc(both) if self.packed is None else self.packed.project(both)
-
-    def layer(
-        self,
-        x: Tensor,
-        places: Tensor,
-        slots: Tensor,
-        mask: Tensor,
-        cache: KVCache,
-        wanted: Tensor | None = None,
-    ) -> Tensor:
-        """Decoding: x [R, T, D] of `mix` at places [R, T] of the rotary table; keys and values go
-        to slots [R, T]; mask [R, T, S], see `decoders.cache`; wanted [R, W]: of which queries the
-        result is read -> predicted features [R, W or T, D]."""
-        if self.packed is not None:
-            return self.packed.layers(x, places, slots, mask, cache, wanted)
-        rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]
-        bias = attention_bias(mask, x.dtype)
-        out = self.layers[0](x, rope, bias, 0, cache, cache.flat_index(slots))
-        return out if wanted is None else take(out, wanted)

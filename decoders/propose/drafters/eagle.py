@@ -3,7 +3,7 @@
 Input at the place of a code: [embedding of the code ; target feature that predicted it], 2D -> D,
 one layer without input norm, no final norm; the target's own head gives q. It runs on the
 conditional and on the unconditional row, and its logits are guided like the target's. Its net is
-`decoders.models.nets.transformer.EagleNet`.
+`decoders.models.nets.eagle.EagleNet`.
 
 Published files are config.json beside pytorch_model.bin or safetensors. What they do not say comes
 from the target: image side, prefix, rotation, padding (LlamaGen's released drafters were trained
@@ -46,8 +46,9 @@ from decoders.models.loading.checkpoint import (
 )
 from decoders.models.loading.layouts import harmless, layer_sources, released_layer
 from decoders.models.loading.weights import write_tensors
+from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import EagleNet, Transformer
+from decoders.models.nets.transformer import Transformer
 from decoders.propose.drafters.common.drafter import (
     NetDrafter,
     check_match,

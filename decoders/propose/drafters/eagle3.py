@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from decoders.api import Prefill
 from decoders.cache import VALUES, Reads
+from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import EagleNet
 from decoders.propose.drafters.common.drafter import TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import FeatureLearner, fresh
 from decoders.propose.drafters.common.sessions import EagleSession

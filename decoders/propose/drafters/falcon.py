@@ -26,8 +26,9 @@ from torch import Tensor, nn
 from decoders.api import ImageModel, Prefill
 from decoders.cache import GrowingCache, additive_mask
 from decoders.distribution import take
+from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import EagleNet, prefix_mask
+from decoders.models.nets.transformer import prefix_mask
 from decoders.propose.drafters.common.drafter import TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import FeatureLearner
 from decoders.propose.drafters.common.sessions import EagleSession

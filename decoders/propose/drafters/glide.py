@@ -102,7 +102,7 @@ class GlideSession(CachedSession):
         read = self.target_slots < cfg.prefix + self.root_slot  # [R, S], slots before the root's
         glimpsed = (read & self.open)[:, None].expand(-1, x.shape[1], -1)  # [R, T, S]
         bias = attention_bias(inputs.mask, x.dtype)
-        k, v = cache.read(cfg.layers - 1)
+        k, v = cache.read(cfg.layers - 1).unbind(0)
         target = attention_bias(glimpsed, k.dtype), k, v
         out = net.run(x, rope, (bias, self.cache, self.cache.flat_index(inputs.slots)), target)
         return inputs.pick(out.to(k.dtype))  # as the target's head takes it

@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import Prefill
+from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.nets.transformer import EagleNet, swiglu
+from decoders.models.nets.transformer import swiglu
 from decoders.propose.drafters.common.drafter import TrainedDrafter
 from decoders.propose.drafters.common.eagle_learner import FeatureLearner, Head, fresh
 from decoders.propose.drafters.common.sessions import EagleSession, NetInput

@@ -117,7 +117,7 @@ class SpecDecSession(DepthSession):
         rope = rope_at(net.rope, self._rows(prefix + places))[:, None, None]
         unseen = self.span[: self.cache.capacity] > self._rows(root)  # [R, S]
         bias = torch.zeros(unseen.shape, device=unseen.device).masked_fill(unseen, float("-inf"))
-        k, v = self.cache.read(0)
+        k, v = self.cache.read(0).unbind(0)
         entry = take(entries, self._rows(last))
         out = net.run(entry, rope, DEPTHS, k, v, bias[:, None, None])[:, 0]  # [R, K, D]
         self.laws.copy_(code_logits(self.target, out.to(hidden.dtype), self.cfg, places))

@@ -94,6 +94,7 @@ class Level:
     offsets: Tensor | None  # [parents] their place within their own level; None: all, in order
     grandparents: Tensor  # [1, parents] the parents' parents
     pick: Tensor | None  # [width] of the [parents * count] draws, in node order; None: all
+    padded: Tensor | None  # [widest level's parents], of the parents; None: all, as they are
 
 
 @dataclass(frozen=True)
@@ -155,19 +156,20 @@ class Static(Tree):
         logits = root_logits[:, None]  # [B, parents, V]
         for depth, level in enumerate(shape.levels, 1):
             place = position + depth - 1
-            law = probabilities(logits, sampling)  # [B, parents, V]
-            laws.append(law)
+            law, parents = probabilities(logits, sampling), len(level.parents)
+            laws.append(law[:, :parents])
             if sampling.greedy:
                 drawn = likeliest(law, level.count).indices  # [B, parents, count]
             else:
                 drawn = self.draw(law, level, noise, place)
-            new = chosen(drawn.flatten(1), level.pick)  # [B, width]
+            new = chosen(drawn[:, :parents].flatten(1), level.pick)  # [B, width]
             codes.append(new)
             if depth < self.depth:
                 below = shape.levels[depth]
                 above = below.grandparents.expand(batch, -1)
-                below_codes = chosen(new, below.offsets)  # [B, parents]
-                logits = session.expand(below_codes, below.parents, above, depth)
+                below_codes = chosen(chosen(new, below.offsets), below.padded)  # [B, parents]
+                nodes = below.parents if below.padded is None else below.parents[below.padded]
+                logits = session.expand(below_codes, nodes, chosen(above, below.padded), depth)
                 require_logits(session, logits, *below_codes.shape, vocab)
         children = shape.children.expand(batch, -1, -1)
         drafted = torch.cat(codes, 1)
@@ -180,14 +182,9 @@ class Static(Tree):
         return shape.draft(drafted, children, q)
 
     def draw(self, dist: Tensor, level: Level, noise: Noise, place: Tensor) -> Tensor:
-        """A level's children, drawn without replacement from dist [B, parents, V] -> [B, parents,
-        count]; place [B], that of the level in the image."""
-        return draw_distinct(dist, self.numbers(level, noise, place))
-
-    @staticmethod
-    def numbers(level: Level, noise: Noise, place: Tensor) -> Tensor:
-        """The uniforms of a level's draws, [B, parents or 1, count]."""
-        return noise.of_nodes(place, DRAFT_SLOT, len(level.parents), level.count)
+        """A level's children, drawn without replacement from dist [B, parents, V], padded ones
+        among them -> [B, parents, count]; place [B], that of the level in the image."""
+        return draw_distinct(dist, noise.of_nodes(place, DRAFT_SLOT, dist.shape[1], level.count))
 
     def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""
@@ -206,12 +203,18 @@ class Static(Tree):
         def some(index: list[int], size: int) -> Tensor | None:
             return None if index == [*range(size)] else tensor(index)
 
+        # A GPU takes as long for a few rows more, and compiles a level of one width once: the last
+        # parent stands in for those that are missing.
+        inner = {p: self.level_of[p] for p in self.parent if p}
+        widths = [sum(d == depth for d in inner.values()) for depth in range(1, self.depth)]
+        widest = max(widths, default=1) if device.type == "cuda" else 0
         levels: list[Level] = []
         first, above = 0, 1  # first node of the level that holds the parents, and its size
         for depth in range(1, self.depth + 1):
             mine = [i for i, d in enumerate(self.level_of) if d == depth]
             parents = sorted({self.parent[i] for i in mine})
             count = 1 + max(self.paths[i - 1][-1] for i in mine)
+            last = len(parents) - 1
             pick = [parents.index(self.parent[i]) * count + self.paths[i - 1][-1] for i in mine]
             levels.append(
                 Level(
@@ -220,6 +223,7 @@ class Static(Tree):
                     offsets=some([p - first for p in parents], above),
                     grandparents=tensor([self.parent[p] for p in parents])[None],
                     pick=some(pick, len(parents) * count),
+                    padded=some([min(i, last) for i in range(max(widest, last + 1))], last + 1),
                 )
             )
             first, above = mine[0], len(mine)

@@ -97,8 +97,8 @@ class CaptionProbe(nn.Module):
         read_layer = target.layers[round(NAMED * cfg.layers) - 1]
         self.hook = read_layer.register_forward_hook(self._keep)
 
-    def _keep(self, layer: nn.Module, given: object, states: Tensor) -> None:
-        self.states = states  # [B, P + L - 1, D]
+    def _keep(self, layer: nn.Module, given: object, states: tuple[Tensor, Tensor]) -> None:
+        self.states = states[0]  # [B, P + L - 1, D]
 
     def accuracy(self, labels: Tensor) -> float:
         """The share of attributes that the states of the last forward name rightly, over all

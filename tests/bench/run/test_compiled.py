@@ -4,8 +4,11 @@ behind its last call."""
 import gc
 import weakref
 
+import pytest
+
 from bench.run.runner import Runner, run_study
 from tests.bench import fakes
+from tests.decoders.execution.test_backends import Replayed
 
 KEY = ["decoder", "protocol", "prompt_index"]
 UNFREEZE = gc.unfreeze  # which tests do without (tests/conftest.py)
@@ -78,3 +81,23 @@ def test_a_state_is_freed_behind_the_last_call_of_its_size(fake_study, monkeypat
     assert alive[2] < timed and len(alive[2]) == 1 and not alive[3]
     # AR is decoded again under another seed, before the other decoder.
     assert alive[4:] == [{("ar", 4), ("ar", 2)}, set(), set()]
+
+
+class Stale(Replayed):
+    """Replays that read the noise of the image that was recorded."""
+
+    def begin(self, loop, run):
+        if run.shape in loop.prepared:
+            run.noise = loop.prepared[run.shape].run.noise
+        return super().begin(loop, run)
+
+
+@pytest.mark.parametrize(("how", "fails"), [(Replayed, False), (Stale, True)])
+def test_a_recorded_step_that_reads_another_image_fails_its_decoder(
+    how, fails, fake_study, monkeypatch
+):
+    execution = how()
+    monkeypatch.setattr("decoders.execution.execution", lambda *_: execution)
+    few = "quality.images=0", "latency.prompts=2", "latency.blocks=1", "latency.busy=1"
+    rows = run_study(fake_study("model=gpt", "decoders=[ar,sjd]", *few)).rows
+    assert [("give other codes" in error) for error in rows.error] == [fails] * 4

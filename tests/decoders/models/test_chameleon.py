@@ -12,8 +12,8 @@ from decoders.api import DecoderError, Sampling
 from decoders.distribution import code_logits, guided
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.zipar import forced_codes
+from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import barred_codes
-from decoders.models.nets.transformer import EagleNet
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle, load_eagle, save_eagle
 from decoders.propose.trees.chain import Chain

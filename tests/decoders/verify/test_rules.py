@@ -46,8 +46,9 @@ def by_hand(p: Tensor, x: int, table: Tensor, k: int, bound: float) -> tuple[lis
 @pytest.mark.parametrize("name", ["lantern", "lantern_pp", "exact"])
 def test_the_paper_rule_is_its_definition(seed: int, drawn: bool, name: str) -> None:
     p, q = pair(seed)
-    rule = LanternPP(MODEL, k=5, lam=3.0) if name == "lantern_pp" else Lantern(MODEL, k=5)
-    rule.delta = 0.15
+    rule = (
+        LanternPP(MODEL, k=5, lam=3.0) if name == "lantern_pp" else Lantern(MODEL, k=5, delta=0.15)
+    )
     for x in range(V):
         bound = {"lantern": 0.15, "lantern_pp": 2.0 * float(p[x]), "exact": -1.0}[name]
         admitted, moved = by_hand(p, x, rule.table, 5, bound)

@@ -1,0 +1,83 @@
+"""What must be known of a GPU before steps are recorded on it: whether one works, and which
+attention is the fastest.
+
+Why attention is measured: PyTorch chooses by its own order, which changes from version to version
+(cuDNN's comes first on Hopper from 2.13 on), and not by the time of one query over a cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from decoders.api import Target
+
+NO_CARD = "no CUDA device"
+OLDEST_CARD = 8  # compute capability: Ampere
+
+
+@cache
+def card_fault() -> str | None:
+    """Why nothing runs on the first CUDA device; None where it works."""
+    if torch.version.hip or not torch.cuda.device_count():
+        return NO_CARD
+    name, (major, minor) = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
+    if major < OLDEST_CARD:
+        return f"{name} has compute capability {major}.{minor}, {OLDEST_CARD}.0 or newer is needed"
+    try:
+        works = float(torch.ones(1, device="cuda").add(1)) == 2
+    except RuntimeError as error:
+        return f"{name}: {str(error).strip().partition(chr(10))[0]}"
+    return None if works else f"{name} computes 1 + 1 wrongly"
+
+
+# ---- attention ----------------------------------------------------------------------------------
+
+# Those that take a mask. Plain products are for what none of them can do.
+ATTENTION = {"cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
+CALLS, REPLAYS = 32, 8  # of an attention in a recording, and of that
+
+
+@contextmanager
+def attending(name: str) -> Iterator[None]:
+    """Attention as `fastest_attention` names it; "": as PyTorch chooses."""
+    if not name:
+        yield
+        return
+    with sdpa_kernel([ATTENTION[name], SDPBackend.MATH], set_priority=True):
+        yield
+
+
+def fastest_attention(target: Target, rows: int, device: torch.device) -> str:
+    """The name in `ATTENTION` of the fastest for one query over a full cache of so many rows; ""
+    where none of them runs."""
+    cache = target.new_cache(rows, -(-(target.prefix + target.length) // 8) * 8)
+    keys, values = cache.read(0).unbind(0)  # [R, H, S, d]
+    query = torch.randn_like(keys[:, :, :1])
+    bias = query.new_zeros(rows, 1, 1, keys.shape[2])
+    times: dict[str, float] = {}
+    for name, backend in ATTENTION.items():
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with sdpa_kernel(backend):
+                F.scaled_dot_product_attention(query, keys, values, bias)
+                torch.cuda.synchronize(device)
+                with torch.cuda.graph(graph):
+                    for _ in range(CALLS):
+                        F.scaled_dot_product_attention(query, keys, values, bias)
+        except RuntimeError:  # it does not run here, or not at this size
+            continue
+        graph.replay()
+        torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        for _ in range(REPLAYS):
+            graph.replay()
+        torch.cuda.synchronize(device)
+        times[name] = time.perf_counter() - began
+    return min(times, key=lambda name: times[name], default="")

@@ -1,0 +1,38 @@
+"""What a step calls many times with tensors of equal shapes, compiled once: layers of a net, tests
+of a node's children.
+
+On a GPU only: nine tenths of the time that a net of 36 layers took to compile were copies of one
+layer. On a CPU layers are operators of the kernel, whose weights a region cannot take.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.compiler import nested_compile_region
+
+MOST = 64  # shapes that a function is compiled for in one piece; PyTorch allows 8 by itself
+T = TypeVar("T")
+
+
+def compiled_once(function: Callable[..., T]) -> Callable[..., T]:
+    """A function whose first tensor says on which device it runs. It may not write into its
+    tensors: the compiler would copy them before and after."""
+    known = inspect.signature(nested_compile_region).parameters
+    options: dict[str, Any] = {"max_reuse_entries": MOST} if "max_reuse_entries" in known else {}
+    region: Callable[..., T] = nested_compile_region(function, **options)
+
+    @wraps(function)
+    def call(*given: Any) -> T:
+        if torch.compiler.is_compiling():
+            first = next(x for x in given if isinstance(x, Tensor))
+            if first.device.type == "cuda":
+                return region(*given)
+        return function(*given)
+
+    return call

@@ -1,0 +1,95 @@
+"""Acceptance at stated rates, whatever the drafts are: what a decoder's steps take on this machine
+if it accepted as much as a paper says. For weights that are not there.
+
+The draft at depth i whose parent was accepted is accepted where u < a_i, u the test number of its
+place. On a tree one child of a node is tested, the first. What follows comes from the target's p.
+No law is kept, so there is no figure of quality (METHODS 4, 2).
+
+For a mean accepted length m on D levels (bonus included) one rate a has 1 + a + ... + a^D = m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from decoders.api import DecoderError, Draft, TargetProbs, Verified, Verifier
+from decoders.kinds import Share, Within
+from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverse_cdf
+from decoders.verify.token_verifier import at_node, children_of, walk
+
+HALVINGS = 60  # of the interval that holds the rate
+
+
+def rate_of(mal: float, levels: int) -> float:
+    """The rate at which a step on so many levels commits `mal` codes on average. Raises
+    DecoderError where no rate is enough."""
+    if mal >= levels + 1:
+        raise DecoderError(
+            f"acceptance.mal={mal:g}: {levels} levels commit at most {levels + 1} codes a step; "
+            f"use a tree of {int(mal)} levels or more, or a lower acceptance.mal"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        rate = (low + high) / 2
+        below = sum(rate**depth for depth in range(levels + 1)) < mal
+        low, high = (rate, high) if below else (low, rate)
+    return low
+
+
+class Synthetic(Verifier):
+    """mal: mean accepted length, from 1 on; or rates: a_1, a_2, ... of the levels, of which those
+    that are not given are 0."""
+
+    synthetic = True
+
+    def __init__(
+        self,
+        model: Any,
+        mal: Annotated[float, Within(1)] | None = None,
+        rates: Sequence[Share] | None = None,
+    ) -> None:
+        if (mal is None) == (rates is None):
+            raise DecoderError(
+                "acceptance=synthetic needs acceptance.mal, a mean accepted length, or "
+                f"acceptance.rates, one for each level; found mal={mal}, rates={rates}"
+            )
+        self.mal, self.rates, self.device = mal, rates, model.device
+        self.by_levels: dict[int, Tensor] = {}
+
+    def __str__(self) -> str:
+        given = f"rates={self.rates}" if self.mal is None else f"mal={self.mal:g}"
+        return f"synthetic({given})"
+
+    def rates_of(self, levels: int) -> Tensor:
+        """[levels + 1]: of the children of a node at each depth."""
+        if levels not in self.by_levels:
+            if self.mal is not None:
+                rates = [rate_of(self.mal, levels)] * levels
+            else:
+                rates = [*(self.rates or ())][:levels]
+            padded = rates + [0.0] * (levels + 1 - len(rates))
+            self.by_levels[levels] = torch.tensor(padded, device=self.device)
+        return self.by_levels[levels]
+
+    def verify(
+        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+    ) -> Verified:
+        """See `decoders.api.Verifier`. Raises DecoderError where no rate gives `mal`."""
+        _, valid = children_of(draft)  # [B, N + 1, K]
+        first = valid & (valid.int().cumsum(-1) == 1)
+        u = noise.at(place[:, None] + draft.depth, ACCEPT_SLOT, 1)  # [B, N + 1, 1]
+        rate = self.rates_of(draft.levels)[draft.depth]  # [B, N + 1]
+        path = walk(draft, first & (u < rate[..., None]), draft.levels)
+        if law.greedy:
+            last = at_node(law.logits, path.last).argmax(-1)
+        else:
+            u = noise.at((place + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
+            last = inverse_cdf(at_node(law.p, path.last), u.clamp_max(BELOW_ONE))[:, 0]
+        bonus = ~at_node(valid, path.last).any(-1)
+        away = torch.ones_like(path.nodes, dtype=law.p.dtype)  # nothing bounds the law
+        relaxed = torch.ones_like(path.order, dtype=torch.bool)
+        return Verified(path.nodes, path.count, last, bonus, away, away, relaxed)
