@@ -52,6 +52,8 @@ CUDA_OPTIONS: dict[str, Any] = {
 }
 
 
+COMPILER = "install a C++ compiler, such as g++, or name one in CXX and CC"
+HEADERS = "; a GPU's needs Python's headers too (Python.h, on Debian in python3-dev)"
 # What a compiler that is missing, broken or asked too much fails with.
 FAILURES = (RuntimeError, ImportError, OSError, subprocess.SubprocessError)
 
@@ -72,7 +74,7 @@ def compiles(device: torch.device) -> bool:
             "work on %s (%s); %s",
             device,
             why,
-            advice or "install a C++ compiler, such as g++, or name one in CXX and CC",
+            advice or COMPILER + HEADERS * (device.type == "cuda"),
         )
     return not why
 

@@ -26,12 +26,11 @@ from triton.errors import TritonError
 
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, resolve
-from tests.cuda.pretend import HOPPER, Card, fake, fake_model, pretend, step
+from tests.cuda.pretend import ATTENTION, HOPPER, Card, fake, fake_model, pretend, step
 from tests.decoders.compositions import spec_of
 
 GENERATED = re.compile(r"async_compile\.triton\('([^']+)', '''(.*?)'''", re.DOTALL)
 USED = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)")
-ATTENTION = "_scaled_dot_product_efficient_attention"
 FAILURES = (TritonError, RuntimeError)  # of Triton's compiler; its passes raise RuntimeError
 
 
@@ -187,7 +186,7 @@ def _copies(lowered: Any, caches: set[tuple[int, ...]]) -> list[str]:
         touched = [name for name in names if name in inputs]
         if isinstance(one, ExternKernelSchedulerNode):
             kernel = str(getattr(one.node, "python_kernel_name", None) or type(one.node).__name__)
-            if touched and ATTENTION not in kernel:
+            if touched and not any(name in kernel for name in ATTENTION.values()):
                 copies.append(f"{kernel} of {touched}")
         elif not isinstance(one, NopKernelSchedulerNode):
             size = math.prod(int(each) for part in one.get_ranges() for each in part)
@@ -205,10 +204,17 @@ class Compiler:
     pieces: dict[str, tuple[list[Kernel], list[str]]] = field(default_factory=dict)
     binaries: dict[tuple[str, int], Kernel] = field(default_factory=dict)
 
-    def step(self, name: str, sampling: Sampling, card: Card = HOPPER, layers: int = 1) -> Step:
+    def step(
+        self,
+        name: str,
+        sampling: Sampling,
+        card: Card = HOPPER,
+        layers: int = 1,
+        attention: str = "efficient",
+    ) -> Step:
         """A step of the decoder `name` of conf/decoder, at LlamaGen-XL's sizes with so many layers,
-        in bfloat16 at batch 1 with guidance."""
-        with fake(), targeting(GPUTarget("cuda", card.cc, 32)):
+        in bfloat16 at batch 1 with guidance. attention: a name of `ATTENTION`."""
+        with fake(attention), targeting(GPUTarget("cuda", card.cc, 32)):
             pieces = step(
                 fake_model(layers), exercised(spec_of(name)), sampling, partial(Lowered, self, card)
             )

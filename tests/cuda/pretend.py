@@ -56,23 +56,31 @@ CARDS = {
 HOPPER = CARDS[90]
 
 
+# What a card takes where there is a mask, by our name. Without one PyTorch takes plain products.
+ATTENTION = {
+    "efficient": "_scaled_dot_product_efficient_attention",
+    "cudnn": "_scaled_dot_product_cudnn_attention",
+}
+
+
 @contextmanager
-def fake() -> Iterator[None]:
+def fake(attention: str = "efficient") -> Iterator[None]:
     """Tensors made inside have no memory."""
     from torch._subclasses import FakeTensorMode
 
-    attend = mock.patch("torch.nn.functional.scaled_dot_product_attention", attended_on_a_card)
+    operator = getattr(torch.ops.aten, ATTENTION[attention]).default
+
+    def attended(
+        query: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor, scale: float | None
+    ) -> Tensor:
+        """The operator that PyTorch's attention becomes."""
+        bias = attn_mask.expand(*query.shape[:-1], keys.shape[-2])
+        result: Tensor = operator(query, keys, values, bias, False, scale=scale)[0]
+        return result
+
+    attend = mock.patch("torch.nn.functional.scaled_dot_product_attention", attended)
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), attend:
         yield
-
-
-def attended_on_a_card(
-    query: Tensor, keys: Tensor, values: Tensor, attn_mask: Tensor, scale: float | None
-) -> Tensor:
-    """What a card takes where there is a mask. Without one PyTorch takes plain products."""
-    bias = attn_mask.expand(*query.shape[:-1], keys.shape[-2])
-    attend = torch.ops.aten._scaled_dot_product_efficient_attention.default
-    return attend(query, keys, values, bias, False, scale=scale)[0]
 
 
 def fake_model(layers: int = 1) -> ImageModel:

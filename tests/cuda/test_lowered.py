@@ -4,13 +4,16 @@ within the card's shared memory, and without a spill.
 AR runs with all tests, the rest with `-m codegen`. A new decoder in conf/decoder is found.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from decoders.api import Sampling
 from decoders.cache import KVCache
+from tests.cuda import lowered
 from tests.cuda.lowered import Binary, Compiler, Step
 from tests.cuda.pretend import CARDS, Card
-from tests.decoders.compositions import DECODERS, WITH
+from tests.decoders.compositions import DECODERS, WITH, spec_of
 
 SETTINGS = {
     "top_k": Sampling(cfg=7.5, top_k=1000),
@@ -74,3 +77,24 @@ def test_a_layer_is_compiled_once_however_many_there_are(monkeypatch):
     few, many = (Compiler().step("ar", SETTINGS["top_k"], layers=n) for n in (3, 12))
     assert len(many.kernels) == len(few.kernels) < 40
     assert many.copies == []
+
+
+@pytest.mark.slow
+def test_settings_of_a_rule_are_no_part_of_the_code(compiler, monkeypatch):
+    """Five deltas are one compilation."""
+    monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
+    compiler, before = Compiler(), spec_of("lantern")
+    for delta in (0.1, 0.3):
+        rule = replace(before.acceptance, kwargs={**before.acceptance.kwargs, "delta": delta})
+        changed = replace(before, acceptance=rule)
+        monkeypatch.setattr(lowered, "spec_of", lambda _, spec=changed: spec)
+        compiler.step("lantern", SETTINGS["top_k"])
+        pieces = len(compiler.pieces)
+        assert pieces == 4  # the prefill and three pieces of a step
+
+
+@pytest.mark.parametrize("way", lowered.ATTENTION)
+def test_no_attention_that_a_card_may_choose_copies_a_cache(way, monkeypatch):
+    monkeypatch.setattr(Compiler, "generated", lambda _, name, *__: name)
+    step = Compiler().step("ar", SETTINGS["top_k"], layers=2, attention=way)
+    assert step.copies == []

@@ -8,6 +8,7 @@ from bench.commands.train import compose_train
 from bench.config.compose import choose_layers, compose_study
 from bench.config.schema import BackendConfig
 from bench.data.errors import EXPLAINED, ConfigError
+from decoders.execution import card
 from decoders.execution.cpu import library
 from tests.bench.fakes import SEARCHPATH
 
@@ -127,6 +128,17 @@ def test_auto_is_the_kernel_where_it_can_be_built(monkeypatch):
     assert compose_study([*STUDY, "backend=cpu"]).backend.layers == "native"
     monkeypatch.setattr(library, "missing", lambda: "no compiler")
     assert compose_study([*STUDY, "backend=cpu"]).backend.layers == "torch"
+
+
+@pytest.mark.parametrize("how", ["works", "broken", "missing"])
+def test_without_a_word_a_card_that_works_is_taken(how, monkeypatch, caplog):
+    fault = {"works": None, "broken": "card: no kernel image", "missing": card.NO_CARD}[how]
+    monkeypatch.setattr(card, "card_fault", lambda: fault)
+    chosen = compose_study([*STUDY, "backend.compile=on"]).backend
+    assert (chosen.name, chosen.compile) == ("cuda_graph" if how == "works" else "cpu", "on")
+    assert ("runs on the processor: card: no kernel" in caplog.text) == (how == "broken")
+    assert compose_study([*STUDY, "backend=cpu"]).backend.device == "cpu"
+    assert compose_study([*STUDY, "backend=auto"]).backend.name == chosen.name
 
 
 @pytest.mark.parametrize("words", [{"device": "cuda"}, {"execution": "compile"}])
