@@ -2,6 +2,7 @@
 #   make bench STUDY=smoke ARGS='sampling.temperature=0'
 #   make test ARGS='tests/exact -x'
 #   make tiny WEIGHTS=DIR ARGS='steps=50'
+#   make tiny SIZE=large
 #   make setup PYTHON=python3.12 PIP_ARGS='--index-url <an index of CPU-only torch wheels>'
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -10,7 +11,8 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 STUDY ?= main
-WEIGHTS ?= work/tiny
+SIZE ?= tiny
+WEIGHTS ?= work/$(SIZE)
 ARGS ?=
 PIP_ARGS ?=
 
@@ -57,9 +59,9 @@ gpu-check: ## check an NVIDIA card in an hour at most; ARGS='DIR STAGE...' (docs
 	    PYTHON="$(PYTHON)" scripts/gpu_check.sh $(ARGS); \
 	else $(MAKE) -s setup && PYTHON=$(PY) scripts/gpu_check.sh $(ARGS); fi
 
-tiny: $(STAMP) ## train the embedded models from nothing into WEIGHTS (three hours on two cores; resumes)
-	$(PY) -m bench train recipe=tiny weights=$(WEIGHTS) $(ARGS)
-	$(PY) -m bench train recipe=clip weights=$(WEIGHTS) $(ARGS)
+tiny: $(STAMP) ## train the embedded models from nothing into WEIGHTS (three hours on two cores; resumes); SIZE=large: on a GPU
+	$(PY) -m bench train recipe=$(SIZE) weights=$(WEIGHTS) $(ARGS)
+	$(if $(filter tiny,$(SIZE)),$(PY) -m bench train recipe=clip weights=$(WEIGHTS) $(ARGS))
 
 # Two processes of one thread: the tests' models are tiny, so threads would mostly wait for each other, and for
 # long where the cores are taken (hence a passive wait). ARGS='-n 0' for one process, to debug in;

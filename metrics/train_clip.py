@@ -103,7 +103,7 @@ def train(
     head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES))
     parts = torch.nn.ModuleDict({"clip": clip.model, "head": head})
     trainer = Trainer(parts, config, folder)
-    batches = stream(Families(config.batch // FAMILY, config.seed), trainer.left)
+    batches = stream(Families(config.batch // FAMILY, config.seed), trainer.left, config.workers)
 
     def losses(step: int, share: float) -> tuple[Tensor, Figures]:
         return _loss(parts, clip, *next(batches))

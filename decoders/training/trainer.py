@@ -37,7 +37,8 @@ class TrainConfig:
     layers' matrices (0: AdamW throughout). clip_value and clip_norm: 0 is off. warmup: steps.
     floor: the last learning rate over the peak. precision: "bf16" autocast where the device
     multiplies bf16, or "float32". evaluate_every 0: at the end only, on `held_out` images. depth:
-    of held-out drafts. budget_seconds: the schedule ends then, whatever `steps` says.
+    of held-out drafts. budget_seconds: the schedule ends then, whatever `steps` says. save_minutes:
+    between checkpoints (0: one behind every step). workers: processes that draw a recipe's scenes.
     """
 
     steps: Count = 1000
@@ -53,11 +54,12 @@ class TrainConfig:
     precision: Literal["bf16", "float32"] = "bf16"
     seed: Seed = 0
     log_every: Count = 20
-    save_every: Count = 200
+    save_minutes: NotNegative = 1.0
     evaluate_every: Amount = 500
     held_out: Count = 48
     depth: Count = 6
     budget_seconds: Positive | None = None
+    workers: Count = 1
 
     def __post_init__(self) -> None:
         validate_fields(self, "train.")
@@ -65,8 +67,8 @@ class TrainConfig:
     def fixed(self) -> dict[str, Any]:
         """Returns the settings that a resumed run must share. It may be longer or shorter."""
         free = (
-            "steps", "budget_seconds", "log_every", "save_every", "evaluate_every", "held_out",
-            "depth",
+            "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out",
+            "depth", "workers",
         )  # fmt: skip
         return {k: v for k, v in asdict(self).items() if k not in free}
 
@@ -131,6 +133,7 @@ class Trainer:
         for the curve. Raises NumericalError where the loss is not finite.
         """
         config, start = self.config, time.monotonic() - self.seconds
+        saved = time.monotonic()
         bar = tqdm(self.left, self.folder.name, config.steps, initial=self.step, mininterval=5.0)
         for step in bar:
             seconds = time.monotonic() - start
@@ -147,9 +150,10 @@ class Trainer:
             every = config.evaluate_every
             if every and self.step % every == 0 and self.step < config.steps:
                 self._evaluate(evaluate)
-            if self.step % config.save_every == 0:
+            if time.monotonic() - saved >= 60 * config.save_minutes:
                 require_finite(figures["loss"], step)
                 self.save()
+                saved = time.monotonic()
         result = self._evaluate(evaluate)
         self.save()
         images = self.step * config.batch
@@ -224,9 +228,9 @@ class Trainer:
         logger.info("%s: resumed at step %d", self.folder, self.step)
 
 
-def stream(batches: Dataset[Any], steps: Sequence[int]) -> Iterator[Any]:
-    """Yields the batches of these steps, in order. A process of its own makes them ahead."""
-    yield from DataLoader(batches, batch_size=None, sampler=steps, num_workers=1)
+def stream(batches: Dataset[Any], steps: Sequence[int], workers: int) -> Iterator[Any]:
+    """Yields the batches of these steps, in order. Processes of their own make them ahead."""
+    yield from DataLoader(batches, batch_size=None, sampler=steps, num_workers=workers)
 
 
 def make_optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:

@@ -105,9 +105,28 @@ def test_other_targets_are_stages_of_their_own(small: None, tmp_path: Path) -> N
     assert shas.items() <= model.weights_sha256.items()
 
 
+def test_a_larger_target_stands_behind_the_shipped_tokenizer(tmp_path: Path) -> None:
+    """The recipe for a GPU, in its smallest form and resumed once, by its own command."""
+    words = [
+        "recipe=large", f"weights={tmp_path}", f"work={tmp_path}", "device=cpu",
+        "shape={width: 64, layers: 2, heads: 2, ffn: 96}", "drafters.drafter.data.shard=4",
+        *(f"train.{name}.batch=2" for name in ("reading", "target", "drafter")),
+        *(f"train.{name}.held_out=4" for name in ("reading", "target", "drafter")),
+    ]  # fmt: skip
+    assert cmd_train([*words, "stages=[target]", "steps=1"]) == 0
+    assert cmd_train([*words, "steps=2"]) == 0
+    card = json.loads((tmp_path / bundle.CARD).read_text())
+    shipped = json.loads((bundle.WEIGHTS / bundle.CARD).read_text())
+    assert card["vq"] == shipped["vq"]
+    assert card["target"]["config"]["width"] == 64 and card["target"]["figures"]["steps"] == 2
+    model = bundle.load(dtype="float32", checkpoint=str(tmp_path))
+    assert len(model.target.layers) == 2 and model.drafters.keys() == {"eagle"}
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["recipe=large", "shape.widht=3"], "widht"),
         (["recipe=tin"], "'tiny'"),
         (["recipe=tiny", "stepz=3"], "unknown setting 'stepz'; did you mean 'steps'"),
         (["recipe=tiny", "train.steps=3"], "unknown setting 'train.steps'"),

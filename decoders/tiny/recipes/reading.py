@@ -89,10 +89,12 @@ def word_states(
     """The prefix's states [n, D] at the n words of `count` captions, and what the caption of each
     word says, int64 [n, attributes]."""
     pairs = scene_captions(split, range(first, first + count))
-    ids, mask = text.tokenizer([caption for caption, _ in pairs])
-    with autocast(ids.device):
-        states = embedder(text(ids, mask), torch.zeros(count, dtype=torch.bool))  # [count, P, D]
-    labels = torch.tensor([answers(*pair) for pair in pairs])  # [count, attributes]
+    device = text.words.weight.device
+    ids, mask = (x.to(device) for x in text.tokenizer([caption for caption, _ in pairs]))
+    with autocast(device):
+        drop = torch.zeros(count, dtype=torch.bool, device=device)
+        states = embedder(text(ids, mask), drop)  # [count, P, D]
+    labels = torch.tensor([answers(*pair) for pair in pairs]).to(device)  # [count, attributes]
     return states[mask], labels[mask.nonzero()[:, 0]]
 
 
@@ -100,7 +102,7 @@ def learn(text: WordEncoder, embedder: Any, config: TrainConfig, folder: Path) -
     """Trains encoder and projection in place. Returns the share (0 to 1) of the attributes of
     held-out captions that a word's state then names rightly, those not mentioned included."""
     naming = Naming(embedder.cap_proj.fc2.out_features)
-    parts = nn.ModuleList([text, embedder.cap_proj, naming])
+    parts = nn.ModuleList([text, embedder.cap_proj, naming]).to(text.words.weight.device)
 
     def losses(step: int, share: float) -> tuple[Tensor, Figures]:
         first = OFFSET + step * config.batch

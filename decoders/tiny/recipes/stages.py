@@ -12,8 +12,9 @@ import json
 import logging
 import os
 import platform
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,25 @@ from torch import nn
 
 from decoders.api import DecoderError, Sampling
 from decoders.errors import unknown
+from decoders.execution.card import card_fault
 from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import read_json, write_tensors
 from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
+from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Transformer
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
-from decoders.tiny.bundle import CARD, TARGETS, TRAINED_WITH, check_together, load, load_part
+from decoders.tiny.bundle import (
+    CARD,
+    TARGETS,
+    TRAINED_WITH,
+    WEIGHTS,
+    check_together,
+    load,
+    load_part,
+)
 from decoders.tiny.recipes import reading, target, vq
 from decoders.tiny.scenes import vocabulary
 from decoders.tiny.scenes.source import Scenes
@@ -47,13 +58,15 @@ SMALL = {"width": 128, "layers": 4, "heads": 4, "ffn": 384}  # of the targets of
 @dataclass(frozen=True)
 class Recipe:
     """The settings of conf/recipe_config.yaml, which explains them. train: by name, the fields of
-    `TrainConfig`. Raises DecoderError."""
+    `TrainConfig`; shape: fields of the target's `TransformerConfig`. Raises DecoderError."""
 
     work: Path
     weights: Path
     train: dict[str, dict[str, Any]]
     seed: Seed = 0
     steps: Amount | None = None
+    device: str | None = None
+    shape: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         validate_fields(self, "")
@@ -68,13 +81,28 @@ class Recipe:
         config: TrainConfig = validate(f"train.{name}", given, TrainConfig)
         return config
 
+    @property
+    def place(self) -> torch.device:
+        """Where parts are trained."""
+        return torch.device(self.device or ("cpu" if card_fault() else "cuda"))
+
     def card(self) -> dict[str, Any]:
         """The entries of the parts that are written; DecoderError where there are none."""
         return read_json(self.weights / CARD)
 
     def part(self, name: str) -> Any:
-        """A written part, frozen."""
-        return load_part(self.weights, self.card(), name)[0]
+        """A written part, frozen, on the device of the training."""
+        return load_part(self.weights, self.card(), name)[0].to(self.place)
+
+    def take_tokenizer(self) -> None:
+        """Writes the shipped tokenizer where there is none: a target of another size has the same
+        codes, and the metrics' networks the same pictures."""
+        if (self.weights / CARD).exists():
+            return
+        entry = read_json(WEIGHTS / CARD)["vq"]
+        self.weights.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(WEIGHTS / "vq.safetensors", self.weights / "vq.safetensors")
+        (self.weights / CARD).write_text(json.dumps({"vq": entry}, indent=1) + "\n")
 
     def write(
         self,
@@ -114,6 +142,8 @@ def make(stages: Sequence[str], drafters: Mapping[str, Mapping[str, Any]], **set
     for stage in stages:
         if stage not in runners:
             raise DecoderError(unknown("stage", stage, runners))
+    if "vq" not in stages:
+        recipe.take_tokenizer()
     for stage in (s for s in runners if s in stages):
         logger.info("training %s", stage)
         runners[stage](recipe)
@@ -121,17 +151,18 @@ def make(stages: Sequence[str], drafters: Mapping[str, Mapping[str, Any]], **set
 
 def _vq(recipe: Recipe) -> None:
     config = recipe.config("vq")
-    model, figures = vq.train(config, recipe.work / "vq")
+    model, figures = vq.train(config, recipe.work / "vq", recipe.place)
     about = {"data": f"scenes, split train, batches of {config.batch}", "figures": figures}
     recipe.write(config, {"vq": (model, vq.CONFIG)}, about, torch.float16)
 
 
 def _target(recipe: Recipe) -> None:
     """The target and its text encoder, which learns to read first."""
-    config, folder, cfg = recipe.config("target"), recipe.work / "target", target.CONFIG
+    config, folder = recipe.config("target"), recipe.work / "target"
+    cfg = validate("shape", asdict(target.CONFIG) | recipe.shape, TransformerConfig)
     torch.manual_seed(config.seed)
     words = WordEncoderConfig(tuple(vocabulary()), width=cfg.text_width, prefix=cfg.prefix)
-    text, model = WordEncoder(words), Transformer(cfg)
+    text, model = WordEncoder(words).to(recipe.place), Transformer(cfg).to(recipe.place)
     read = reading.learn(text, model.cls_embedding, recipe.config("reading"), folder / "reading")
     logger.info("the encoder names %.1f %% of what held-out captions say", 100 * read)
     about = _about(target.train(model, text, recipe.part("vq"), config, folder))
@@ -158,8 +189,8 @@ def _drafter(name: str, settings: Mapping[str, Any], recipe: Recipe) -> None:
     config, second = recipe.config(name), name == "eagle3"
     loss = validate(f"drafters.{name}.loss", settings["loss"], LossConfig)
     states = validate(f"drafters.{name}.data", settings["data"], DataConfig)
-    dtype = str(fast_dtype(torch.device("cpu"))).removeprefix("torch.")
-    model = load("cpu", dtype, str(recipe.weights), drafters=False)
+    dtype = str(fast_dtype(recipe.place)).removeprefix("torch.")
+    model = load(str(recipe.place), dtype, str(recipe.weights), drafters=False)
     if second:
         check_together(recipe.weights, recipe.card(), ["eagle"])
         model.drafters["eagle"] = cast(recipe.part("eagle"), model.device, model.dtype)

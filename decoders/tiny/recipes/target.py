@@ -72,16 +72,17 @@ class Batch:
 
 
 def encode_scenes(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
-    """Scenes as the tokenizer's codes."""
-    images = torch.from_numpy(scenes.images)
-    with autocast(images.device):
+    """Scenes as the tokenizer's codes, on its device."""
+    device = vq.quantize.embedding.weight.device
+    images = torch.from_numpy(scenes.images).to(device)
+    with autocast(device):
         codes = vq.encode(images)  # [B, L]
     side = math.isqrt(codes.shape[1])
-    cover = torch.from_numpy(scenes.cover)
+    cover = torch.from_numpy(scenes.cover).to(device)
     most = F.adaptive_max_pool2d(cover[:, None], side).flatten(1)  # [B, L]
     pairs = zip(scenes.captions, scenes.specs, strict=True)
     labels = torch.tensor([reading.answers(*pair) for pair in pairs])
-    return Batch(scenes.captions, codes, most > SHOWS, labels)
+    return Batch(scenes.captions, codes, most > SHOWS, labels.to(device))
 
 
 class CaptionProbe(nn.Module):
@@ -125,7 +126,7 @@ def losses(
         cache = GrowingCache()
         logits = model.logits(model(text, codes, drop, cache)).float()  # [B, L, V]
         u = torch.rand(codes[:, 1:].shape, generator=torch.Generator().manual_seed(seed))
-        drafts = sample(logits.detach()[:, 1:].softmax(-1), u)  # [B, L - 1]
+        drafts = sample(logits.detach()[:, 1:].softmax(-1), u.to(codes.device))  # [B, L - 1]
         hidden = model.drafted(text, drafts, drop, cache)  # [B, L - 1, D]
         span = model.cfg.span
         return {
@@ -152,7 +153,7 @@ def evaluate(
         batch = encode_scenes(vq, scene_batch("valid", range(first, min(first + PART, count))))
         features = text.encode(batch.captions)
         for ending, without in (("_uncond", True), ("", False)):
-            drop = torch.full((len(batch.codes),), without)
+            drop = torch.full((len(batch.codes),), without, device=batch.codes.device)
             for name, each in losses(model, features, batch.codes, drop, first).items():
                 key = f"valid_nats{'' if name == 'next' else '_' + name}{ending}"
                 means.setdefault(key, []).append(each.mean(1))
@@ -164,16 +165,19 @@ def evaluate(
 def train(
     model: Transformer, text: WordEncoder, vq: LlamaGenVQ, config: TrainConfig, folder: Path
 ) -> dict[str, Any]:
-    """Trains a target, and its text encoder unless that is frozen; returns its figures."""
+    """Trains a target, and its text encoder unless that is frozen, on the tokenizer's device;
+    returns its figures."""
+    device = vq.quantize.embedding.weight.device
     probe = CaptionProbe(model)
-    parts = nn.ModuleDict({"model": model, "text": text, "probe": probe})
+    parts = nn.ModuleDict({"model": model, "text": text, "probe": probe}).to(device)
     trainer = Trainer(parts, config, folder)
-    batches = stream(SceneBatches(config.batch, OFFSET), trainer.left)
+    batches = stream(SceneBatches(config.batch, OFFSET), trainer.left, config.workers)
 
     def step_losses(step: int, share: float) -> tuple[Tensor, Figures]:
-        batch, drop = encode_scenes(vq, next(batches)), drop_captions(config, step)
+        batch, drop = encode_scenes(vq, next(batches)), drop_captions(config, step).to(device)
         weights = batch.weights(OBJECTS + (1 - OBJECTS) * share)  # [B, L]
-        every = losses(model, text(*text.tokenizer(batch.captions)), batch.codes, drop, step)
+        ids, mask = (x.to(device) for x in text.tokenizer(batch.captions))
+        every = losses(model, text(ids, mask), batch.codes, drop, step)
         size = weights.shape[1]
         means = {k: (each * weights[:, size - each.shape[1] :]).mean() for k, each in every.items()}
         naming = probe.loss(batch.labels, drop)  # of a target that refines, at its drafts

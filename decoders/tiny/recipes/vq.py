@@ -77,6 +77,7 @@ def vq_loss(
 def start_codebook(model: LlamaGenVQ, rounds: int = 12) -> None:
     """Spherical k-means of the latents of 128 scenes, from evenly spaced latents."""
     images = torch.from_numpy(scene_batch("train", range(900_000, 900_128)).images)
+    images = images.to(model.quantize.embedding.weight.device)
     z = torch.cat([model.latents(part * 2 - 1).flatten(0, 2) for part in images.split(32)])
     spread = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
     centres = z[spread[: model.cfg.codes]]  # [V, C]
@@ -91,8 +92,10 @@ def start_codebook(model: LlamaGenVQ, rounds: int = 12) -> None:
 @torch.no_grad()
 def evaluate(model: LlamaGenVQ, count: int) -> dict[str, float]:
     """PSNR (dB) and codebook use on the first scenes of the split valid."""
-    squared, hits = [], torch.zeros(model.cfg.codes)
+    device = model.quantize.embedding.weight.device
+    squared, hits = [], torch.zeros(model.cfg.codes, device=device)
     for images in torch.from_numpy(scene_batch("valid", range(count)).images).split(64):
+        images = images.to(device)
         codes = model.encode(images)
         squared.append((model.decode(codes) - images).square().mean((1, 2, 3)))
         hits += torch.bincount(codes.flatten(), minlength=model.cfg.codes)
@@ -104,18 +107,20 @@ def evaluate(model: LlamaGenVQ, count: int) -> dict[str, float]:
     }
 
 
-def train(config: TrainConfig, folder: Path) -> tuple[LlamaGenVQ, dict[str, Any]]:
+def train(
+    config: TrainConfig, folder: Path, device: torch.device
+) -> tuple[LlamaGenVQ, dict[str, Any]]:
     """Trains the tokenizer; returns it with its figures."""
     torch.manual_seed(config.seed)
-    model = LlamaGenVQ(CONFIG)
+    model = LlamaGenVQ(CONFIG).to(device)
     trainer = Trainer(model, config, folder)
-    batches = stream(SceneBatches(config.batch), trainer.left)
+    batches = stream(SceneBatches(config.batch), trainer.left, config.workers)
 
     def losses(step: int, share: float) -> tuple[Tensor, Figures]:
         if step == UNQUANTISED:
             start_codebook(model)
         scenes = next(batches)
-        images, cover = torch.from_numpy(scenes.images), torch.from_numpy(scenes.cover)
+        images, cover = (torch.from_numpy(x).to(device) for x in (scenes.images, scenes.cover))
         return vq_loss(model, images, cover, quantise=step >= UNQUANTISED)
 
     return model, trainer.fit(losses, lambda: evaluate(model, config.held_out))

@@ -32,7 +32,7 @@ GREEDY = Sampling(temperature=0, cfg=2.0)
 LOSS = LossConfig(guided=True, cfg=2.0, soft=1.0, noise=0.0, rollout=3, roots=6)
 CONFIG = TrainConfig(
     steps=40, batch=4, lr=1e-2, decay=0.0, precision="float32", evaluate_every=0, held_out=2,
-    save_every=20, log_every=1, depth=3, warmup=2,
+    save_minutes=0, log_every=1, depth=3, warmup=2,
 )  # fmt: skip
 CAPTIONS = [
     "a red cube", "a blue ring", "a cat", "a red ring on a cube", "a blue cube", "a cat on a cube",

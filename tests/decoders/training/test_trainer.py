@@ -151,7 +151,7 @@ def test_a_finite_source_is_gone_through_again() -> None:
 SAMPLING = Sampling(cfg=2.0)
 LOSS = LossConfig(guided=True, cfg=2.0, rollout=2, roots=4)
 CONFIG = TrainConfig(
-    steps=6, batch=4, lr=1e-2, precision="float32", evaluate_every=0, held_out=2, save_every=2,
+    steps=6, batch=4, lr=1e-2, precision="float32", evaluate_every=0, held_out=2, save_minutes=0,
     log_every=1, depth=2, warmup=2,
 )  # fmt: skip
 
