@@ -70,7 +70,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         logits = logits / sampling.temperature
     size = logits.shape[-1]
     if 0 < sampling.top_k < size:
-        kth = logits.topk(sampling.top_k, -1).values[..., -1:]
+        kth = logits.topk(sampling.top_k, -1, sorted=False).values.amin(-1, keepdim=True)
         logits = logits.masked_fill(logits < kth, float("-inf"))
     p = logits.softmax(-1)
     if sampling.top_p < 1:
