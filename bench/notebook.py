@@ -20,22 +20,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
-import torch
 from PIL import Image
 from torch import Tensor
 
+from bench.analyse.load import load
 from bench.config.compose import compose_study
 from bench.config.schema import variants
 from bench.data.errors import ConfigError, Failure
 from bench.measure.device import prepare, require_unforked
 from bench.measure.meter import Meter
 from bench.prompts import Prompt, check
-from bench.records.load import load
 from bench.run.decoders import build, load_model
 from bench.run.generate import generate, picture_of
 
 if TYPE_CHECKING:
-    from decoders.api import Decoder, ImageModel, Trace
+    from decoders.execution.card import card_fault
+from decoders.api import Decoder, ImageModel, Trace
 
 __all__ = ["Decoded", "decode", "records", "summary"]
 # A loaded decoder keeps memory from call to call, and Hydra one configuration.
@@ -85,7 +85,7 @@ def decode(
     require_unforked()  # a forked child may have a lock that nobody opens
     one = Prompt("given", prompt)
     check([one], "decode")
-    where = "cuda" if torch.cuda.is_available() else "cpu"
+    where = "cpu" if card_fault() else "cuda"
     words = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
     with ONE_AT_A_TIME:
         loaded, built, name = _built(f"decoders=[{decoder}]", *words)
@@ -111,13 +111,13 @@ def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
 
 
 def records(run: str | Path) -> pd.DataFrame:
-    """A run's rows, one per image of a protocol (`bench.records.columns.RECORD`). Raises
+    """A run's rows, one per image of a protocol (`bench.store.columns.RECORD`). Raises
     FolderError."""
     return load(Path(run)).records
 
 
 def summary(run: str | Path) -> pd.DataFrame:
     """A run's table, one row per decoder, with the ends of intervals in `_lo` and `_hi`. Columns:
-    `bench.records.columns.SUMMARY`. Raises FolderError."""
+    `bench.store.columns.SUMMARY`. Raises FolderError."""
     entries = load(Path(run)).entries
     return pd.DataFrame([{**entry.row, "decoder": entry.label} for entry in entries])

@@ -99,8 +99,11 @@ class TvShift(NamedTuple):
 def tv_shift_summary(tv_shift: ArrayLike, bound: ArrayLike, kind: ArrayLike) -> TvShift:
     """Summary over positions at which a draft was tested (kind draft, relaxed or corrected).
 
-    tv_shift, bound, kind: equal shapes, as in `Trace`. An AR run has no such position: all zeros.
+    tv_shift, bound, kind: equal shapes, as in `Trace`. An AR run has no such position: all zeros;
+    NaN where no position was recorded.
     """
+    if not np.size(kind):
+        return TvShift(math.nan, math.nan, math.nan)
     tested = np.isin(np.asarray(kind), _TESTED)
     mass, limit = np.asarray(tv_shift, np.float64), np.asarray(bound, np.float64)
     mass, limit = mass[tested], limit[tested]

@@ -34,6 +34,7 @@ from bench.measure.device import prepare
 from bench.prompts import load_prompts
 from bench.run.decoders import build, load_model
 from decoders.execution import compiled
+from decoders.execution.card import card_fault
 from decoders.noise import Noise
 
 STEPS, PROFILED = 100, 3
@@ -128,6 +129,9 @@ def main(words: list[str]) -> None:
     if wrong := [word for word in words if "=" not in word]:
         sys.exit(f"error: expected words such as trials=base,pdl, found {wrong}")
     settings = dict(word.split("=", 1) for word in words)
+    if fault := card_fault():
+        print(f"{fault}: the embedded model on the processor, to try the script")
+        settings = {"backend": "cpu", "model": "tiny", "prompts": "scenes"} | settings
     folder = Path(settings.pop("out", "results/gpu_trials"))
     chosen = settings.pop("trials", ",".join(TRIALS)).split(",")
     if unknown := [name for name in chosen if name not in TRIALS]:
@@ -152,5 +156,5 @@ def main(words: list[str]) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1:])
-    except EXPLAINED as error:
+    except (*EXPLAINED, OSError) as error:
         sys.exit(f"error: {error}")

@@ -23,7 +23,7 @@ import torch
 from bench.config.compose import compose_study
 from bench.data.errors import EXPLAINED
 from bench.measure.device import prepare
-from bench.measure.roofline import MachineRates, forward_work, measure_rates
+from bench.measure.roofline import MachineRates, measure_rates, work_of
 from bench.run.decoders import load_model
 from decoders.api import ImageModel
 from decoders.execution.cpu.layers import PackedLinear
@@ -83,7 +83,8 @@ def main(words: list[str]) -> None:
     target, rows = model.target, model.sampling.guidance_rows
     if target.packed is None:
         sys.exit("error: the CPU kernel does not run this model; see the warning above")
-    rates = MachineRates(**measure_rates(model, round(forward_work(target, rows)[0])))
+    work = work_of(target)
+    rates = MachineRates(**measure_rates(model, round(work.forward(rows)[0])))
     print(f"{model.name}, {model.dtype}, {torch.get_num_threads()} threads: the machine {rates}")
     matrices = products(model)
     size = sum(weight.numel() for layer in target.layers for weight in layer.parameters())
@@ -108,7 +109,7 @@ def main(words: list[str]) -> None:
         head = timed(partial(target.packed.project.guided, x, model.sampling.cfg), repeats)[1]
         ar = ar or median
         alone, gflop = sum(by_name.values()), 2e-9 * size * n
-        floor, rate = rates.floor_ms(*forward_work(target, rows, codes)), 1e3 * gflop / median
+        floor, rate = rates.floor_ms(*work.forward(rows, codes)), 1e3 * gflop / median
         figures = [floor, best, median, median / ar, rate, 1e11 * rate / rates.operations_per_s]
         figures += [alone, 1e3 * gflop / alone, *by_name.values(), median - alone, head]
         print("  ".join([f"{codes:8d}", f"{n:8d}", *(f"{figure:8.2f}" for figure in figures)]))

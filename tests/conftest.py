@@ -49,7 +49,7 @@ def small_images(monkeypatch: pytest.MonkeyPatch) -> None:
                         ("whole_law.LONG", (2, 6, 3)), ("whole_law.LATE", (2, 7, 3)),
                         ("sampled.DRAWN", 4096), ("sampled.CODES", 256),
                         ("sampled.BRANCHES", 2**13)):  # fmt: skip
-        monkeypatch.setattr(f"bench.judge.gate.{name}", value)
+        monkeypatch.setattr(f"bench.gate.{name}", value)
 
 
 def pytest_sessionstart() -> None:

@@ -58,8 +58,8 @@ LAYERS = {
         "api", "models", "training", "verify", "propose", "execution", "loops", "peers", "tiny",
     ),
     "bench": (
-        "data", "console", "config", "prompts", "measure", "judge.gate", "judge", "records",
-        "run", "report", "compare", "commands", "notebook", "__main__",
+        "data", "console", "config", "prompts", "measure", "store", "analyse", "gate", "run",
+        "report", "compare", "commands", "notebook", "__main__",
     ),
 }  # fmt: skip
 

@@ -16,8 +16,8 @@ from bench.data.errors import ConfigError, unknown
 from bench.report.table import table_of_texts, terminal
 
 if TYPE_CHECKING:
+    from bench.analyse.run_data import RunData
     from bench.config.schema import StudyConfig
-    from bench.records.run_data import RunData
 
 
 def cmd_run(words: Sequence[str]) -> int:
@@ -56,7 +56,6 @@ def cmd_run(words: Sequence[str]) -> int:
 def _run(config: StudyConfig, words: Sequence[str]) -> int:
     """Runs a study that these words describe, here; 1 where some decoder failed."""
     from bench.measure.device import device_name
-    from bench.records.load import load
     from bench.run.finish import explain_interrupts, finish, make_scorer
     from bench.run.runner import run_study
 
@@ -64,15 +63,15 @@ def _run(config: StudyConfig, words: Sequence[str]) -> int:
     with explain_interrupts(config, words):
         scorer = make_scorer(config)
         result = run_study(config)
-        summary = finish(config, result, scorer)
+        run = finish(config, result, scorer)
     if config.report:
-        _write_report(load(result.path))
+        _write_report(run)
     else:
-        say(f"records: {result.path / 'records.parquet'}")
-    failed = summary[summary.status != "ok"]
-    for name, status in zip(failed.decoder, failed.status, strict=True):
+        say(f"records: {run.folder / 'records.parquet'}")
+    failed = {e.name: e.text("status") for e in run.entries if e.text("status") != "ok"}
+    for name, status in failed.items():
         complain(f"{name}: {status}")
-    return 1 if len(failed) else 0
+    return 1 if failed else 0
 
 
 def cmd_sweep(words: Sequence[str]) -> int:
@@ -115,11 +114,11 @@ def cmd_report(words: Sequence[str]) -> int:
     example:
       python -m bench report study=smoke
     """
+    from bench.analyse.load import load
     from bench.config.compose import compose_study
-    from bench.records.load import load
-    from bench.records.study import require_same
     from bench.report.build import PlaceSettings, check_place
     from bench.run.finish import read_unfinished
+    from bench.store.study import require_same
 
     place, words = divided(PlaceSettings, words)
     out = place.out
@@ -138,7 +137,7 @@ def cmd_report(words: Sequence[str]) -> int:
 def _finished_folder(words: Sequence[str]) -> Path | None:
     """Returns the folder of a finished run, where the words name it and nothing else."""
     folder = Path(words[0].partition("=")[2]) if len(words) == 1 else None
-    named = folder and words[0].startswith("run_dir=") and (folder / "summary.csv").is_file()
+    named = folder and words[0].startswith("run_dir=") and (folder / "records.parquet").is_file()
     return folder if named else None
 
 
@@ -163,7 +162,7 @@ def cmd_check(words: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
     from bench.config.schema import variants
-    from bench.judge.target import examine
+    from bench.gate.target import examine
     from bench.measure.device import prepare
     from bench.prompts import load_prompts
     from bench.run.decoders import build, load_model
@@ -229,7 +228,7 @@ def cmd_list(words: Sequence[str]) -> int:
 
 def _columns() -> str:
     """Formats the columns of the two tables of a run."""
-    from bench.records.columns import RECORD, SUMMARY
+    from bench.store.columns import RECORD, SUMMARY
 
     heads = ("column", "type", "unit", "meaning")
     tables = (("records.parquet", RECORD), ("summary.csv", SUMMARY))

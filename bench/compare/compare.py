@@ -14,6 +14,8 @@ from typing import Annotated
 
 import pandas as pd
 
+from bench.analyse.load import load
+from bench.analyse.run_data import RunData
 from bench.compare.published import load as load_published
 from bench.compare.published import load_names
 from bench.compare.verdicts import Comparison, Reproduction, compare_rows
@@ -21,10 +23,9 @@ from bench.config.words import settings
 from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
 from bench.data.files import prepare_folder, write_text
-from bench.records.load import load
-from bench.records.run_data import RunData
 from bench.report import table
 from bench.report.table import Column
+from bench.store.columns import MERGED
 from decoders.kinds import Within
 
 RUNS = Path("results/runs")
@@ -78,8 +79,8 @@ def _run_folder(options: CompareSettings) -> Path:
     if options.run_dir:
         return options.run_dir
     name = options.study or "main"
-    if not (RUNS / name / "summary.csv").is_file():
-        finished = sorted(p.parent.name for p in RUNS.glob("*/summary.csv"))
+    if not (RUNS / name / MERGED).is_file():
+        finished = sorted(p.parent.name for p in RUNS.glob(f"*/{MERGED}"))
         hint = did_you_mean(name, finished) or "."
         raise ConfigError(
             f"study {name!r} has no finished run in {RUNS}{hint} Finished here: "

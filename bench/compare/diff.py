@@ -25,8 +25,8 @@ from bench.config.words import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.data.files import prepare_file, write_text
-from bench.records.study import differences
 from bench.report.table import Column, interval, table_of, terminal
+from bench.store.study import differences
 from decoders.kinds import Within
 
 SIDES = ("in A", "in B")

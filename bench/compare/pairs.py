@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.analyse.paired import mal_interval
+from bench.analyse.run_data import Entry, Role, RunData, as_text
 from bench.compare.published import Names, Published, settings_text
 from bench.config.words import pairs
 from bench.data.errors import FolderError
-from bench.judge.paired import mal_interval
-from bench.records.run_data import Entry, Role, RunData, as_text
 from metrics.stats import Interval
 
 FIGURES = ("speedup", "mal", "latency_s", "fid", "clip", "precision", "recall", "hps")

@@ -21,9 +21,9 @@ from typing import Any
 import pandas as pd
 from scipy.stats import false_discovery_control, ttest_1samp
 
-from bench.judge.paired import image_rows, latency_rows, paired_speedup
-from bench.records.load import load
-from bench.records.run_data import Entry, Role, RunData, Section
+from bench.analyse.load import load
+from bench.analyse.paired import image_rows, latency_rows, paired_speedup
+from bench.analyse.run_data import Entry, Role, RunData, Section
 from metrics.speedup import Speedup
 from metrics.stats import Interval, student_mean
 

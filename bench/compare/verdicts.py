@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bench.analyse.paired import paired_speedup
+from bench.analyse.run_data import RunData
 from bench.compare.pairs import FIGURES, Candidate, is_method, measured_decoders, nearest
 from bench.compare.published import LABELS, Names, Published, contradictions
-from bench.judge.paired import paired_speedup
-from bench.records.run_data import RunData
 from metrics.stats import UNKNOWN, Interval
 
 QUALITY = ("fid", "clip", "precision", "recall", "hps")

@@ -107,15 +107,18 @@ def compose_root(name: str, overrides: list[str]) -> dict[str, Any]:
     works, else the processor."""
     root = plain(compose_config(name, overrides))
     backend = root.get("backend")
-    if not isinstance(backend, dict) or backend.get("device") != "auto":
+    if not isinstance(backend, dict) or backend.get("name") != "auto":
         return root
     from decoders.execution.card import NO_CARD, card_fault
 
-    fault = card_fault()
-    if fault not in (None, NO_CARD):
-        log.warning("backend=auto runs on the processor: %s", fault)
-    others = [word for word in overrides if key_of(word) != "backend"]
-    option = "cuda_graph" if fault is None else "cpu"
+    others, device = [w for w in overrides if key_of(w) != "backend"], str(backend.get("device"))
+    if device == "auto":
+        others = [word for word in others if key_of(word) != "backend.device"]
+        fault = card_fault()
+        if fault not in (None, NO_CARD):
+            log.warning("backend=auto runs on the processor: %s", fault)
+        device = "cpu" if fault else "cuda"
+    option = "cuda_graph" if device.startswith("cuda") else "cpu"
     return plain(compose_config(name, [*others, f"backend={option}"]))
 
 

@@ -9,7 +9,7 @@ little.
 
 An image during which others take more than `latency.busy` of the cores, or a quota stopped this
 process at all, is *disturbed*. The run waits for quiet and times it again. What stays disturbed
-counts for no figure of time (`bench.judge.paired`). On a GPU the host's part is one thread that
+counts for no figure of time (`bench.analyse.paired`). On a GPU the host's part is one thread that
 launches the work: it suffers where no core is left.
 
 A quota (`docker run --cpus N`) is no affinity: the process sees all cores, and the kernel stops its

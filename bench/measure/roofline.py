@@ -9,7 +9,7 @@ head, n layers and width D:
 
 Activations are left out, and so is everything but matrix products: a floor is a lower bound.
 
-machine.json keeps the best rates of a run: other programs only lower them, and a floor from a
+findings.json keeps the best rates of a run: other programs only lower them, and a floor from a
 lowered rate is too high, so that a slow baseline passes as fair. Reading is measured over as many
 bytes as an AR step reads, because they stay in a cache where they do so in the step.
 """
@@ -17,21 +17,16 @@ bytes as an AR step reads, because they stay in a cache where they do so in the 
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from bench.data.files import write_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from decoders.api import ImageModel
 
-MACHINE = "machine.json"
 LEAST_BYTES, MOST_BYTES = 2**20, 2**30  # of the array that is read
 BUDGET = 0.04  # seconds that a kernel is repeated for
 CALLS = 4  # of a kernel in a row, so that waiting for a GPU counts little
@@ -80,39 +75,47 @@ def target_weights(target: Any) -> tuple[set[Tensor], str]:
     return weights, note
 
 
-def forward_work(target: Any, rows: int, codes: int = 1) -> tuple[float, float]:
-    """The bytes and the operations of a forward over R `rows` of T `codes` with half of the image
-    before them, the mean over its steps."""
+@dataclass(frozen=True)
+class TargetWork:
+    """What a forward of a target reads and computes, as numbers that `forward` needs. note: where
+    that is uncertain or not known."""
+
+    weight_bytes: float
+    products: float  # operations of all weights on one code
+    slot_bytes: float  # keys and values of a slot, of all layers
+    slot_operations: float  # of a code's attention, for each slot
+    slots: float  # half of the image and the prefix, the mean over an image's steps
+    note: str = ""
+
+    def forward(self, rows: int, codes: int = 1) -> tuple[float, float]:
+        """The bytes and the operations of a forward over R `rows` of T `codes` with half of the
+        image before them."""
+        slots = self.slots + codes
+        size = self.weight_bytes + rows * slots * self.slot_bytes
+        return size, rows * codes * (self.products + self.slot_operations * slots)
+
+
+def work_of(target: Any) -> TargetWork:
+    """The work of a target."""
     from decoders.cache import ALIGNED
 
-    weights, _ = target_weights(target)
+    weights, note = target_weights(target)
     cache = target.new_cache(1, ALIGNED).data  # [layers, 2, R, H, S, d]
-    slots = target.prefix + target.length / 2 + codes
-    size = sum(weight.nbytes for weight in weights) + rows * slots * cache.nbytes / ALIGNED
-    products = 2 * sum(weight.numel() for weight in weights)
-    return size, rows * codes * (products + 4 * cache.shape[0] * target.width * slots)
+    return TargetWork(
+        weight_bytes=sum(weight.nbytes for weight in weights),
+        products=2 * sum(weight.numel() for weight in weights),
+        slot_bytes=cache.nbytes / ALIGNED,
+        slot_operations=4 * cache.shape[0] * target.width,
+        slots=target.prefix + target.length / 2,
+        note=note,
+    )
 
 
-def read_rates(path: Path) -> MachineRates | None:
-    """The rates of machine.json; None where there is no such file, or one of other fields."""
-    try:
-        values: Any = json.loads(path.read_text(encoding="utf-8"))
-        return MachineRates(**{field.name: values[field.name] for field in fields(MachineRates)})
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def measure_machine(folder: Path, model: ImageModel) -> MachineRates | None:
-    """Measures the machine now; returns the best rates of the run so far, which machine.json keeps;
-    None for a model whose floor is not known. A run folder belongs to one machine, model and
-    backend (`bench.records.study`), so the rates in it are comparable."""
-    if not target_weights(model.target)[0]:
-        return None
-    path, (size, _) = folder / MACHINE, forward_work(model.target, model.sampling.guidance_rows)
-    best = asdict(read_rates(path) or MachineRates())
-    best |= {rate: max(best[rate], now) for rate, now in measure_rates(model, round(size)).items()}
-    write_text(path, json.dumps(best, indent=1) + "\n")
-    return MachineRates(**best)
+def faster(one: MachineRates | None, rates: Mapping[str, float]) -> MachineRates:
+    """The best rates of a run so far. A run folder belongs to one machine, model and backend
+    (`bench.store.study`), so the rates in it are comparable."""
+    best = asdict(one or MachineRates())
+    return MachineRates(**{name: max(best[name], rates[name]) for name in best})
 
 
 def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.analyse.run_data import RunData
 from bench.data.errors import FolderError
 from bench.data.files import write_text
-from bench.records.run_data import RunData
 from bench.report.notes import environment
 from bench.report.plots import figures
 from bench.report.prompts import KEY, PromptPage, prompt_pages, prompts_with_page

@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from bench.judge.paired import CLIP_LESS
-from bench.records.run_data import Entry, Role, RunData, Section
+from bench.analyse.paired import CLIP_LESS
+from bench.analyse.run_data import Entry, Role, RunData, Section
 from bench.report.headline import GROUPS, group, output_tv, quality
 from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from bench.judge.paired import latency_rows, paired_speedup, timings
-from bench.records.run_data import Entry, Role, RunData, Section, forward_part
+from bench.analyse.paired import latency_rows, paired_speedup, timings
+from bench.analyse.run_data import Entry, Role, RunData, Section, forward_part
 from bench.report.roofline import ar_step_ms, bounds
 from bench.report.table import interval, number, percent
 from metrics.speedup import FEWEST

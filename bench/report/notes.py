@@ -12,10 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.judge.fairness import FAIR, UNKNOWN
-from bench.judge.paired import latency_rows, timings
-from bench.records.load import PROVENANCE
-from bench.records.run_data import RESEED_LABEL, RunData, Section, as_text
+from bench.analyse.fairness import FAIR, UNKNOWN
+from bench.analyse.load import PROVENANCE
+from bench.analyse.paired import latency_rows, timings
+from bench.analyse.run_data import RESEED_LABEL, RunData, Section, as_text
 from bench.report.headline import DAGGER, over_declared
 from bench.report.table import ABSENT, NOISE, number, percent
 from metrics.fid import FEWEST
@@ -107,7 +107,8 @@ def columns() -> list[str]:
 
 def unscored(section: Section) -> str:
     """Names decoders with too few images for a CLIP score and FID; "" where all have enough."""
-    blank = [e for e in section.decoders if not e.failed and math.isnan(e.number("clip"))]
+    drawn = [e for e in section.decoders if not e.failed and e.word != "synthetic"]
+    blank = [e for e in drawn if math.isnan(e.number("clip"))]
     names = ", ".join(e.name for e in blank if e.number("n_quality") < FEWEST)
     if not names:
         return ""

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from bench.records.run_data import Entry, Role, RunData, Section
+from bench.analyse.run_data import Entry, Role, RunData, Section
 from bench.report import style
 from bench.report.roofline import bounds, forwards, phase_seconds
 from bench.report.scaling import Line, lines

@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 from PIL import Image
 
-from bench.records.run_data import Entry, Role, RunData, as_text
+from bench.analyse.run_data import Entry, Role, RunData, as_text
 
 PAGES = 200  # a run of 30,000 images has no reader for as many pages
 SAME, OTHER = (225, 225, 225), (170, 30, 45)  # colours of codes that are AR's and that are not

@@ -11,10 +11,10 @@ from statistics import fmean
 
 import numpy as np
 
-from bench.judge.paired import latency_rows
+from bench.analyse.load import PHASES
+from bench.analyse.paired import latency_rows
+from bench.analyse.run_data import Entry, RunData, Section, forward_part
 from bench.measure.roofline import three_digits
-from bench.records.load import PHASES
-from bench.records.run_data import Entry, RunData, Section, forward_part
 from bench.report.table import ABSENT, Column, Row, Table, number
 
 FORWARD = ("ms", "floor_ms", "over_floor")
@@ -73,7 +73,7 @@ class Bounds:
 
 
 def bounds(run: RunData, section: Section) -> Bounds | None:
-    """Reads a section's bounds from its lines of roofline.csv; None where no floor is known."""
+    """Reads a section's bounds from its lines of the roofline; None where no floor is known."""
     for line in (run.roofline[e.name] for e in section.decoders if e.name in run.roofline):
         if line["ar_bytes"] > 0 and line["bytes_per_s"] > 0:
             return Bounds(
@@ -90,7 +90,7 @@ def ar_step_ms(run: RunData, section: Section) -> float:
 
 
 def roofline_tables(run: RunData) -> list[Table]:
-    """Makes one table per section that has a line in roofline.csv."""
+    """Makes one table per section that has a line in the roofline."""
     tables = []
     for section in run.sections:
         ar, rows = ar_step_ms(run, section), []

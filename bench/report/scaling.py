@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.judge.paired import paired_speedup
-from bench.records.columns import BATCHED, LATENCY
-from bench.records.run_data import Entry, Role, RunData
+from bench.analyse.paired import paired_speedup
+from bench.analyse.run_data import Entry, Role, RunData
 from bench.report.table import Column, interval, number
+from bench.store.columns import BATCHED, LATENCY
 from metrics.speedup import FEWEST
 from metrics.stats import UNKNOWN, Interval, student_mean
 

@@ -23,8 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
+from bench.analyse.run_data import Entry, Role, RunData, Section
 from bench.data.files import write_bytes
-from bench.records.run_data import Entry, Role, RunData, Section
 from metrics.stats import Interval
 
 Points = Mapping[str, tuple[float, float]]  # what to write next to which points

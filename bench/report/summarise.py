@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bench.records.run_data import RunData
+from bench.analyse.run_data import RunData
 from bench.report import notes, roofline, scaling
 from bench.report.decoder_tables import detail_tables, main_tables
 from bench.report.headline import headline, in_display_order

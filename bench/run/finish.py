@@ -1,14 +1,14 @@
-"""Finishes a run after its records: exactness gate, roofline, fairness, quality figures,
-summary.csv. Says of an interrupted run how far it came, and summarises what is there.
+"""Finishes a run after its records: exactness gate and quality figures, whose results are facts of
+the run, then the tables. Says of an interrupted run how far it came.
 
-`python -m bench report` on an unfinished run summarises its records so far, without verdicts,
-quality figures and floors other than AR's, which come after the last record. The report says in its
-title what it is of.
+`python -m bench report` on an unfinished run shows what its records give so far, without verdicts
+and quality figures, which come after the last record. The report says in its title what it is of.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 import multiprocessing
 import shlex
@@ -22,25 +22,31 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from bench.analyse.export import export
+from bench.analyse.fairness import below_floors
+from bench.analyse.load import analyse, load
+from bench.analyse.paired import rows_by_line
+from bench.analyse.run_data import RunData
+from bench.analyse.scorers import Scorer
+from bench.analyse.summary import pictures
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import interruptible, progress
 from bench.data.errors import Failure, Interrupted, attempt
-from bench.judge.fairness import FAIRNESS, ROOFLINE, judge, roofline
-from bench.judge.paired import baselines_of
-from bench.judge.scorers import Scorer
 from bench.measure.device import available_cores
-from bench.records.folder import read_folder
-from bench.records.load import EXACTNESS, make_run
-from bench.records.run_data import RunData
-from bench.run.runner import RunResult
-from bench.run.summary import make_summary, write_csv
-from decoders.api import ImageModel, Sampling
+from bench.prompts import Prompt
+from bench.run.runner import RunResult, measure_machine
+from bench.store.findings import Scores, Verdict, read_findings, write_findings
+from bench.store.folder import read_folder
+from bench.store.study import read_study
+from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import is_synthetic
+from metrics import MetricError
 
 if TYPE_CHECKING:
-    from bench.judge.gate import GateReport, RealModel
+    from bench.gate import GateReport, RealModel
     from decoders.compose import DecoderSpec
 
+log = logging.getLogger(__name__)
 PARTIAL = "partial"
 DECODERS_OF_A_PROCESS = 3  # that the gate judges, at least
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -55,27 +61,50 @@ def make_scorer(config: StudyConfig) -> Scorer | None:
         return None
     scorer: Scorer = config.metric.load(device=config.backend.device)
     fits = callable(getattr(scorer, "score", None))
-    config.metric.require(fits, scorer, "a scorer (bench.judge.scorers.Scorer)")
+    config.metric.require(fits, scorer, "a scorer (bench.analyse.scorers.Scorer)")
     return scorer
 
 
-def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None) -> pd.DataFrame:
-    """Judges, scores and summarises the rows of a run; returns the summary."""
+def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None) -> RunData:
+    """Judges and scores a run, writes what that found and the tables that follow from it, and
+    returns all of it."""
     path, rows, every = result.path, result.rows, result.variants
-    floors = roofline(path, result.model, every, rows)
-    fair = judge(rows, baselines_of(every), floors)
-    write_csv(path / ROOFLINE, floors)
-    write_csv(path / FAIRNESS, pd.DataFrame(fair))
     captions = list(dict.fromkeys(rows.sort_values("prompt_index").prompt))
     # Without a gate the table says all the same which decoders are synthetic.
     checked = [v for v in every if config.gate or is_synthetic(v.entry.spec)]
-    judged = run_gate(result.model, checked, lambda: captions) if checked else []
-    write_csv(path / EXACTNESS, pd.DataFrame([report.line for report in judged]))
-    exactness = {report.decoder: report.text for report in judged}
+    reports = run_gate(result.model, checked, lambda: captions) if checked else []
+    gate = {r.decoder: Verdict(r.text, r.detail, r.figure, r.line["expected"]) for r in reports}
     scorer = scorer if result.model.draws else None
-    summary = make_summary(path, rows, every, fair, scorer=scorer, exactness=exactness)
-    summary.write(path)
-    return summary.table
+    scores = scores_of_pictures(scorer, path, rows, [variant.name for variant in every])
+    write_findings(path, replace(read_findings(path), gate=gate, scores=scores, done=True))
+    run = load(path)
+    if below_floors(run.roofline.values()):
+        measure_machine(path, result.model)
+        run = load(path)
+    export(run)
+    return run
+
+
+def scores_of_pictures(
+    scorer: Scorer | None, folder: Path, rows: pd.DataFrame, names: Sequence[str]
+) -> dict[str, Scores]:
+    """The scores of the pictures of every line of the summary that has some. folder: of the run.
+    Where they cannot be scored, a warning says why."""
+    scores: dict[str, Scores] = {}
+    if scorer is None:
+        return scores
+    for name in names:
+        for label, part in rows_by_line(name, rows).items():
+            images = pictures(part)
+            if images.empty:
+                continue
+            columns = images.prompt_id, images.prompt, images.category
+            prompts = [Prompt(*row) for row in zip(*columns, strict=True)]
+            try:
+                scores[label] = scorer.score([folder / path for path in images.image], prompts)
+            except (MetricError, DecoderError) as error:  # of the pictures, of the networks' files
+                log.warning("no quality figures for %s: %s", label, error)
+    return scores
 
 
 def run_gate(
@@ -85,7 +114,7 @@ def run_gate(
     decoders are judged at once, each by one thread, where the cores allow it.
 
     captions: prompts of the model, for greedy codes of a target that is not built in."""
-    from bench.judge.gate import GateReport, RealModel
+    from bench.gate import GateReport, RealModel
 
     judged, real = list[GateReport](), RealModel.of(model)
     with progress(len(every), "exactness", unit="decoder") as bar, reports(every, real) as found:
@@ -124,7 +153,7 @@ def end_with_parent() -> None:
 
 
 def _report_of(task: tuple[DecoderSpec, Sampling, RealModel]) -> GateReport | Failure:
-    from bench.judge.gate import check_decoder
+    from bench.gate import check_decoder
 
     return attempt(lambda: check_decoder(*task))
 
@@ -136,8 +165,8 @@ def _with_greedy_codes(
     captions: Callable[[], Sequence[str]],
 ) -> GateReport:
     """The gate's report; of a decoder that it finds exact after comparing greedy codes as well."""
-    from bench.judge.code_differences import greedy_difference
-    from bench.judge.gate import GateReport
+    from bench.gate import GateReport
+    from bench.gate.code_differences import greedy_difference
 
     if not isinstance(report, Failure) and report.verdict == "exact":
         spec, sampling, exact = variant.entry.spec, variant.sampling, report
@@ -177,26 +206,15 @@ def explain_interrupts(config: StudyConfig, words: Sequence[str]) -> Iterator[No
 
 
 def read_unfinished(config: StudyConfig) -> RunData | None:
-    """Summarises the records of an unfinished run and writes nothing; None for a finished one and
-    where there are no records."""
+    """What the records of an unfinished run give so far; None for a finished one and where there
+    are no records. Writes nothing."""
     folder = read_folder(Path(config.run_dir))
-    if not folder.records or (folder.path / "summary.csv").exists():
+    if not folder.records or read_findings(folder.path).done:
         return None
     rows = folder.table(sorted(folder.records)).to_pandas()
-    every = _variants(config, rows)
-    table = make_summary(folder.path, rows, every, scorer=None, exactness={}).table
-    table = table.assign(status=table.status.replace("ok", PARTIAL))
-    run = make_run(folder.path, rows, table)
-    waiting = [e.name for e in config.decoders if e.name not in {v.name for v in every}]
+    facts = read_study(folder.path), read_findings(folder.path)
+    run = analyse(folder.path, rows, *facts, partial=PARTIAL)
+    done = {entry.name for entry in run.entries}
+    waiting = [entry.name for entry in config.decoders if entry.name not in done]
     none_yet = f"; none yet of {', '.join(waiting)}" if waiting else ""
     return replace(run, study=f"{run.study} ({PARTIAL}: {folder.progress}{none_yet})")
-
-
-def _variants(config: StudyConfig, rows: pd.DataFrame) -> list[DecoderVariant]:
-    """Lists the decoders with rows, in the study's order; temperature and guidance as recorded."""
-    first = rows[rows.protocol != "reseed"].drop_duplicates("decoder").set_index("decoder")
-    return [
-        DecoderVariant(e, Sampling(float(first.temperature[e.name]), float(first.cfg[e.name])))
-        for e in config.decoders
-        if e.name in first.index
-    ]

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bench.config.schema import StudyConfig
 from bench.measure.meter import Meter
-from bench.records.columns import BATCHED, QUALITY, empty_measures
 from bench.run.schedule import Job
+from bench.store.columns import BATCHED, QUALITY, empty_measures
 from decoders.api import (
     AcceptRule,
     CodeKind,

@@ -22,21 +22,22 @@ from typing import Any
 
 import pandas as pd
 
+from bench.analyse.paired import baselines_of, latency_rows, paired_speedup
 from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.console import progress, stop_if_interrupted
 from bench.data.errors import DeviceLostError, Failure, attempt
-from bench.judge.paired import baselines_of, latency_rows, paired_speedup
-from bench.judge.target import examine
+from bench.gate.target import examine
 from bench.measure.busy import wait_for_quiet, words
 from bench.measure.device import Provenance, prepare, provenance
 from bench.measure.meter import Meter, now
-from bench.measure.roofline import measure_machine
+from bench.measure.roofline import MachineRates, faster, measure_rates, work_of
 from bench.prompts import Prompt, load_prompts
-from bench.records.columns import LATENCY, QUALITY, SCHEMA_VERSION, empty_measures
-from bench.records.folder import Record, RunFolder, open_folder
 from bench.run.decoders import Decoders, freeze_heap, load_model
 from bench.run.generate import decode_job
 from bench.run.schedule import Job, all_jobs, parts
+from bench.store.columns import LATENCY, QUALITY, SCHEMA_VERSION, empty_measures
+from bench.store.findings import read_findings, write_findings
+from bench.store.folder import Record, RunFolder, open_folder
 from decoders.api import DecoderError, ImageModel
 from decoders.noise import Noise
 from metrics.speedup import FEWEST
@@ -329,7 +330,7 @@ class Runner:
         if rows.empty:
             return []
         lines = [f"speed-ups after block {block + 1} of {self.config.latency.block_count}:"]
-        for name, baseline in baselines_of(self.variants).items():
+        for name, baseline in baselines_of(self.config.measured()["decoders"], rows).items():
             mine = rows[rows.decoder == name]
             ratio = paired_speedup(rows[rows.decoder == baseline], mine)
             seconds = latency_rows(mine).seconds_total.mean()
@@ -338,6 +339,18 @@ class Runner:
                 speed += " [{1:.2f}, {2:.2f}]".format(*astuple(ratio.interval()))
             lines.append(f"  {name:<24} {seconds:8.3f} s/image  {speed}")
         return lines
+
+
+def measure_machine(folder: Path, model: ImageModel) -> MachineRates | None:
+    """Measures the machine now; returns the best rates of the run so far, which findings.json keeps
+    with the work of the target's forward; None for a model whose floor is not known."""
+    work, found = work_of(model.target), read_findings(folder)
+    best = found.machine
+    if work.weight_bytes:
+        size, _ = work.forward(model.sampling.guidance_rows)
+        best = faster(best, measure_rates(model, round(size)))
+    write_findings(folder, replace(found, machine=best, work=work))
+    return best
 
 
 def stable(seconds: Sequence[float], tolerance: float) -> bool:

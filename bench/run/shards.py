@@ -98,8 +98,8 @@ def run_part(
 ) -> int:
     """Runs a shard, and finishes the run where it was the last. Returns an exit status: 0 even if
     images failed, which are records too. words: of the study; whole: the run without `shard=`."""
-    from bench.records.folder import read_folder
     from bench.run.finish import explain_interrupts
+    from bench.store.folder import read_folder
 
     with explain_interrupts(config, words):
         failed = run_shard(config, shard)
@@ -130,8 +130,8 @@ def require_images(config: StudyConfig) -> None:
 def run_on_ray(config: StudyConfig, settings: RaySettings, words: Sequence[str]) -> int:
     """Runs a study in shards; returns 1 where some decoder failed, or a shard has not ended. words:
     of the study. Raises ConfigError."""
-    from bench.records.folder import read_folder
     from bench.run.finish import explain_interrupts
+    from bench.store.folder import read_folder
 
     require_images(config)
     unended, status = list[str](), 0

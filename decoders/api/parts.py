@@ -234,6 +234,10 @@ class Verifier(Protocol):
     synthetic: bool = False  # drafts are accepted at given rates: for times alone
     rule: AcceptRule | None = None  # of a verifier that judges node by node
 
+    def check(self, proposer: Proposer) -> None:
+        """Called when a loop is built. Raises DecoderError for drafts that it cannot judge."""
+        return None
+
     def begin(self, start: Prefill) -> Any:
         """State of B images for `verify`, tensors of static shapes; None if it keeps none."""
         return None

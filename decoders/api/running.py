@@ -26,6 +26,8 @@ class Loop(Protocol):
     # Names of pieces that are not compiled: one that chooses how a step goes on by Python numbers,
     # or is not worth it. All others are compiled once for each shape of their input.
     uncompiled_pieces: frozenset[str] = frozenset()
+    # False: steps have several shapes, or threads; on a GPU they then run operator by operator.
+    recordable: bool = True
 
     @abstractmethod
     def pieces(self) -> Sequence[Piece]:

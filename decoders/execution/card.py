@@ -25,15 +25,15 @@ OLDEST_CARD = 8  # compute capability: Ampere
 @cache
 def card_fault() -> str | None:
     """Why nothing runs on the first CUDA device; None where it works."""
-    if torch.version.hip or not torch.cuda.device_count():
-        return NO_CARD
-    name, (major, minor) = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
-    if major < OLDEST_CARD:
-        return f"{name} has compute capability {major}.{minor}, {OLDEST_CARD}.0 or newer is needed"
     try:
+        if torch.version.hip or not torch.cuda.device_count():
+            return NO_CARD
+        name, (major, minor) = torch.cuda.get_device_name(0), torch.cuda.get_device_capability(0)
+        if major < OLDEST_CARD:
+            return f"{name} has compute capability {major}.{minor}, {OLDEST_CARD}.0 is needed"
         works = float(torch.ones(1, device="cuda").add(1)) == 2
-    except RuntimeError as error:
-        return f"{name}: {str(error).strip().partition(chr(10))[0]}"
+    except (RuntimeError, AssertionError) as error:  # a driver that is too old, a broken card
+        return str(error).strip().partition("\n")[0]
     return None if works else f"{name} computes 1 + 1 wrongly"
 
 
@@ -46,11 +46,13 @@ CALLS, REPLAYS = 32, 8  # of an attention in a recording, and of that
 
 @contextmanager
 def attending(name: str) -> Iterator[None]:
-    """Attention as `fastest_attention` names it; "": as PyTorch chooses."""
+    """Attention as `fastest_attention` names it, where that cannot do a shape the other one; "": as
+    PyTorch chooses."""
     if not name:
         yield
         return
-    with sdpa_kernel([ATTENTION[name], SDPBackend.MATH], set_priority=True):
+    others = [backend for other, backend in ATTENTION.items() if other != name]
+    with sdpa_kernel([ATTENTION[name], *others, SDPBackend.MATH], set_priority=True):
         yield
 
 

@@ -213,18 +213,14 @@ class Duo(Speculative):
 
     # As the drafter's thread runs what it drafts.
     uncompiled_pieces = frozenset({"draft", "start_drafting", "join_drafting"})
+    recordable = False
     # The gate looks at drafts as they are proposed; both schedules have the same codes.
     exercised: ClassVar = {"parallel": False}
 
     parallel: bool = True
 
     def __post_init__(self) -> None:
-        model, proposer = self.model, self.proposer
-        if model.mode not in ("eager", "cpu"):
-            raise DecoderError(
-                f"DuoDecoding has two threads, which execution {model.mode!r} cannot repeat; use "
-                "backend.execution=eager"
-            )
+        proposer = self.proposer
         if isinstance(proposer, TreeProposer) and self.verifier is not None:
             self.proposer = LookaheadProposer(proposer)
             self.verifier = UnreadLast(completed(self.verifier, Verifier))

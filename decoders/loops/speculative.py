@@ -61,6 +61,7 @@ class Speculative(BaseLoop):
             )
         self.proposer = completed(self.proposer, Proposer)
         self.verifier = completed(self.verifier, Verifier)
+        self.verifier.check(self.proposer)
         super().__post_init__()
         self.resamples_noise = self.verifier.resamples_noise
         self.synchronous = self.model.device.type == "cpu"  # a look at the lengths costs nothing

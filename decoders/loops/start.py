@@ -85,7 +85,10 @@ class BaseLoop(Decoder, Loop):
                 "this target predicts groups of codes and has no law of the next code alone; use "
                 "a decoder with loop=decoders.loops.grouped.Grouped, such as decoder=par"
             )
-        self.execution: Execution = self.model.execution or Eager()
+        how: Execution = self.model.execution or Eager()
+        self.execution: Execution = (
+            how if self.recordable or how.name in ("eager", "cpu") else Eager()
+        )
         self.prepared: dict[Any, Any] = {}
         self.execution.fit(self)
 

@@ -115,12 +115,10 @@ class Vvs(Speculative):
     """interval: every so many steps one is skipped. Steps are of two shapes, of which `choose`
     takes one and counts: no execution may try one."""
 
-    uncompiled_pieces, claims_law = frozenset({"choose"}), False
+    uncompiled_pieces, recordable, claims_law = frozenset({"choose"}), False, False
     interval: Annotated[int, Within(2, 10**6)] = 4
 
     def __post_init__(self) -> None:
-        if self.model.mode not in ("eager", "cpu"):
-            raise DecoderError(f"VVS needs backend.execution=eager, found {self.model.mode!r}")
         if not isinstance(self.proposer, TreeProposer) or not isinstance(
             self.verifier, TokenVerifier
         ):

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Draft, TargetProbs, Verified, Verifier
+from decoders.api import DecoderError, Draft, Proposer, TargetProbs, Verified, Verifier
 from decoders.kinds import Share, Within
 from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverse_cdf
 from decoders.verify.token_verifier import at_node, children_of, walk
@@ -52,7 +52,7 @@ class Synthetic(Verifier):
         mal: Annotated[float, Within(1)] | None = None,
         rates: Sequence[Share] | None = None,
     ) -> None:
-        if (mal is None) == (rates is None):
+        if (mal is None) == (not rates):
             raise DecoderError(
                 "acceptance=synthetic needs acceptance.mal, a mean accepted length, or "
                 f"acceptance.rates, one for each level; found mal={mal}, rates={rates}"
@@ -63,6 +63,19 @@ class Synthetic(Verifier):
     def __str__(self) -> str:
         given = f"rates={self.rates}" if self.mal is None else f"mal={self.mal:g}"
         return f"synthetic({given})"
+
+    def check(self, proposer: Proposer) -> None:
+        """Raises DecoderError where no rate gives `mal`, or nobody knows how deep drafts are."""
+        if self.mal is None:
+            return
+        tree = proposer.tree
+        if proposer.nodes != proposer.depth and (tree is None or tree.paths is None):
+            raise DecoderError(
+                f"acceptance.mal={self.mal:g} needs drafts of a known depth, a chain or a static "
+                "tree, as that of others depends on the drafter; use tree=static, or state "
+                "acceptance.rates"
+            )
+        rate_of(self.mal, proposer.depth)
 
     def rates_of(self, levels: int) -> Tensor:
         """[levels + 1]: of the children of a node at each depth."""

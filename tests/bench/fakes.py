@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bench.__main__ import main
 from bench.prompts import Prompt
-from bench.records.folder import read_records
+from bench.store.folder import read_records
 from decoders.api import (
     Acceptance,
     CodeKind,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
-from bench.records.columns import SCHEMA_VERSION
+from bench.store.columns import SCHEMA_VERSION
 
 HERE = Path(__file__).parents[1]
 PLACES = f"file://{HERE}/bench/conf"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bench.judge.gate import check, whole_law
-from bench.judge.gate.report import CheckResult
+from bench.gate import check, whole_law
+from bench.gate.report import CheckResult
 
 LEFT_OUT = ("batches", "definition", "recorded_bound", "wide")
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.judge.gate.small import GateCase
+from bench.gate.small import GateCase
 from decoders.api import ImageModel, Prefill, Sampling, TextFeatures
 from decoders.cache import KVCache, bool_mask
 from decoders.compose import DecoderSpec, PartSpec

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.judge.gate import check_decoder
-from bench.judge.gate.laws import CLOSE, node_law_check, node_trace
-from bench.judge.gate.small import GateCase
+from bench.gate import check_decoder
+from bench.gate.laws import CLOSE, node_law_check, node_trace
+from bench.gate.small import GateCase
 from decoders.api import Sampling
 from decoders.verify.cool_sd import Lenience
 from decoders.verify.exact import Exact

@@ -3,7 +3,7 @@ called broken."""
 
 import pytest
 
-from bench.judge.gate import check_decoder, sampled
+from bench.gate import check_decoder, sampled
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from tests.exact.specs import (

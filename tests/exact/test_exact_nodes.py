@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.judge.gate.laws import random_pairs
-from bench.judge.gate.reference import ReferenceRule
+from bench.gate.laws import random_pairs
+from bench.gate.reference import ReferenceRule
 from decoders.distribution import normalised
 from decoders.models.small import small_model
 from decoders.verify.exact import Exact

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from bench.judge.gate.reference import ar_probabilities
-from bench.judge.gate.sampled import draw_pvalues, pearson, resolution, sample_and_test
-from bench.judge.gate.small import GateCase, RealModel
+from bench.gate.reference import ar_probabilities
+from bench.gate.sampled import draw_pvalues, pearson, resolution, sample_and_test
+from bench.gate.small import GateCase, RealModel
 from decoders.api import Sampling
 from decoders.models.small import prompts, small_model
 from tests.exact.specs import TAU_1, composed, lantern, verifying

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bench.config.compose import compose_study
-from bench.judge.gate import check_decoder
+from bench.gate import check_decoder
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops.zipar import ZipAR

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from bench.judge.gate import check_decoder
-from bench.judge.gate.enumerate import NotEnumerable, Scripted, enumerate_program
-from bench.judge.gate.reference import ar_probabilities
-from bench.judge.gate.whole_law import MOST, WholeLaw, whole_law
+from bench.gate import check_decoder
+from bench.gate.enumerate import NotEnumerable, Scripted, enumerate_program
+from bench.gate.reference import ar_probabilities
+from bench.gate.whole_law import MOST, WholeLaw, whole_law
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.noise import ACCEPT_SLOT, sample

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.judge.gate import RealModel, check_decoder
+from bench.gate import RealModel, check_decoder
 from decoders.api import DecoderError
 from decoders.models.small import random_model
 from decoders.propose.drafters.medusa import MedusaLearner

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from bench.__main__ import main
+from bench.analyse.load import load
 from bench.measure.roofline import measure_rates
-from bench.records.load import load
 from bench.report.scaling import lines
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder

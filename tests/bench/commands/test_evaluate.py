@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
+from bench.analyse.scorers import CocoScorer
 from bench.commands import evaluate
 from bench.commands.evaluate import cmd_evaluate
 from bench.config.compose import compose_study
 from bench.data.errors import EXPLAINED, ConfigError
-from bench.judge.scorers import CocoScorer
 from bench.prompts import Prompt
 from bench.prompts.file import captions_of
 from bench.run.runner import run_study

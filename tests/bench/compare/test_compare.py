@@ -1,7 +1,7 @@
 """`bench compare`: verdicts on made-up runs with made-up and shipped published numbers, and what is
 refused of a file of them."""
 
-import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,18 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from bench.analyse.fairness import ROOFLINE_COLUMNS
+from bench.analyse.load import assembled
+from bench.analyse.paired import CLIP_COLUMNS, paired_speedup
+from bench.analyse.run_data import RunData
+from bench.compare import compare
 from bench.compare import published as table
 from bench.compare.compare import cmd_compare
 from bench.compare.pairs import measured_decoders
 from bench.compare.published import Published, load_names
 from bench.compare.verdicts import Comparison, Reproduction, compare_rows
-from bench.judge.paired import paired_speedup
-from bench.records import columns as made
-from bench.records.folder import write_parquet
-from bench.records.load import load
+from bench.store import columns as made
+from bench.store.findings import Findings
 from decoders.errors import DecoderError
 
 ALIKE = ("decoder", "model", "backend", "device", "dtype", "temperature", "cfg")
@@ -53,14 +56,12 @@ def published(tmp_path: Path, *rows: dict[str, str]) -> list[Published]:
     return table.load(path)
 
 
-def made_run(folder: Path, *lines: dict[str, Any], **seconds: list[float]) -> Path:
-    """A run folder with a summary of the lines, and with latency rows of each decoder: these
-    seconds on prompts 0, 1, ..., or its mean twice."""
+def made_run(*lines: dict[str, Any], **seconds: list[float]) -> RunData:
+    """A run with a summary of the lines, and with latency rows of each decoder: these seconds on
+    prompts 0, 1, ..., or its mean twice."""
     lines = tuple(BASE | line for line in lines)
-    folder.mkdir(parents=True, exist_ok=True)
-    summary = [dict.fromkeys((c.name for c in made.SUMMARY), "") | line for line in lines]
-    pd.DataFrame(summary).to_csv(folder / "summary.csv", index=False)
-    (folder / "study.json").write_text(json.dumps({"config": {"prompts": {"name": "coco"}}}))
+    empty = {c.name: "" if c.type == "text" else math.nan for c in made.SUMMARY}
+    summary = pd.DataFrame([empty | line for line in lines])
     timed = [
         {column.name: column.empty for column in made.RECORD}
         | {key: line[key] for key in ALIKE}
@@ -72,8 +73,10 @@ def made_run(folder: Path, *lines: dict[str, Any], **seconds: list[float]) -> Pa
         for line in lines
         for i, s in enumerate(seconds.get(line["decoder"], [line["latency_mean_s"]] * 2))
     ]  # fmt: skip
-    write_parquet(folder / "records.parquet", pa.Table.from_pylist(timed, schema=made.SCHEMA))
-    return folder
+    rows = pa.Table.from_pylist(timed, schema=made.SCHEMA).to_pandas()
+    study = {"config": {"prompts": {"name": "coco"}}}
+    pairs, floors = pd.DataFrame(columns=CLIP_COLUMNS), pd.DataFrame(columns=ROOFLINE_COLUMNS)
+    return assembled(Path("made"), rows, study, Findings(), summary, pairs, floors, [])
 
 
 def speed(value: float, width: float = 0.02) -> dict[str, float]:
@@ -81,14 +84,14 @@ def speed(value: float, width: float = 0.02) -> dict[str, float]:
 
 
 def compared(tmp_path: Path, papers: list[dict], *rows: dict, **seconds) -> list[Comparison]:
-    run = load(made_run(tmp_path / "run", *rows, **seconds))
+    run = made_run(*rows, **seconds)
     return compare_rows(published(tmp_path, *papers), run, load_names(), 0.1)
 
 
 SPEED, FID = {"speedup": "1.45"}, {"fid": "24.97"}
 OUR_FID = {"fid": 25.2, "fid_lo": 24.6, "fid_hi": 25.8}
 H200 = {"gpu": "NVIDIA H200"}
-NO_SPEED = {"speedup": "", "speedup_lo": "", "speedup_hi": ""}
+NO_SPEED = dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), math.nan)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_a_ratio_to_eagle2_is_paired_over_shared_prompts(tmp_path):
     rows = AR, EAGLE | speed(0.94), LANTERN | speed(1.5)
     slow, fast = [3.0, 3.4, 3.1, 3.3, 3.2, 3.5] * 2, [2.0, 1.8, 2.1, 1.9, 2.2, 1.7] * 2
     (found,) = compared(tmp_path, [row], *rows, ar=slow, eagle2=slow, lantern=fast)
-    _, eagle, lantern = load(tmp_path / "run").entries
+    _, eagle, lantern = made_run(*rows, ar=slow, eagle2=slow, lantern=fast).entries
     paired = paired_speedup(eagle.records, lantern.records)
     assert paired is not None and found.figure == paired.interval()
     assert found.figure.value == pytest.approx(np.exp(np.mean(np.log(slow) - np.log(fast))))
@@ -178,23 +181,23 @@ def test_disagreeing_papers_are_shown_beside_the_verdict(tmp_path):
     ]  # fmt: skip
 
 
-def test_an_embedded_run_reproduces_nothing(tmp_path, capsys):
+def test_an_embedded_run_reproduces_nothing(tmp_path, capsys, monkeypatch):
     rows = [r | {"model": "tiny", "device": "cpu", "cfg": 3.0} for r in (AR, EAGLE | speed(0.7))]
-    run = made_run(tmp_path / "run", *rows)
-    assert cmd_compare([f"run_dir={run}", f"out={tmp_path / 'out'}"]) == 0
+    monkeypatch.setattr(compare, "load", lambda _: made_run(*rows))
+    assert cmd_compare([f"run_dir={tmp_path}", f"out={tmp_path / 'out'}"]) == 0
     shown = capsys.readouterr().out
     assert "0 reproduced, 0 not reproduced" in shown and "not comparable, " in shown
     text = (tmp_path / "out" / "compare.csv").read_text()
     assert "other model (published LlamaGen-XL stage I, here tiny)" in text
 
 
-def test_compare_writes_the_table_of_the_shipped_numbers(tmp_path):
+def test_compare_writes_the_table_of_the_shipped_numbers(tmp_path, monkeypatch):
     rows = [
         AR | {"fid": 24.9, "fid_lo": 24.5, "fid_hi": 25.3},
         EAGLE | speed(0.95) | {"mal": 1.2},
         LANTERN | speed(1.42) | {"mal": 2.0},
     ]
-    made_run(tmp_path / "run", *rows)
+    monkeypatch.setattr(compare, "load", lambda _: made_run(*rows))
     assert cmd_compare([f"run_dir={tmp_path / 'run'}", "tolerance=0.05"]) == 0
     folder = tmp_path / "run" / "compare"
     table_ = pd.read_csv(folder / "compare.csv")
@@ -204,9 +207,9 @@ def test_compare_writes_the_table_of_the_shipped_numbers(tmp_path):
     assert table_.evidence.notna().all() and set(table_.paper) >= {"COOL-SD", "PJD", "SCD"}
 
 
-def test_failed_decoders_and_reseeds_are_left_out(tmp_path):
+def test_failed_decoders_and_reseeds_are_left_out():
     failed = {"status": "failed: NumericalError: NaN"}
-    run = load(made_run(tmp_path, AR, AR | {"decoder": "ar (reseed)"}, LANTERN | failed))
+    run = made_run(AR, AR | {"decoder": "ar (reseed)"}, LANTERN | failed)
     assert [row.entry.name for row in measured_decoders(run)] == ["ar"]
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 from bench.__main__ import main
-from bench.records import columns
-from bench.records.folder import write_parquet
-from tests.bench.report.synthetic import DECODERS, write_run
+from bench.store import columns
+from bench.store.findings import Scores, read_findings, write_findings
+from bench.store.folder import write_parquet
+from metrics.stats import student_mean
+from tests.bench.report.synthetic import DECODERS, RESEED_FID, write_run
 
 LINEUP = tuple(d for d in DECODERS if d.name in ("ar", "sd_chain", "eagle2", "lantern"))
 
@@ -40,13 +43,18 @@ def again(run: Path, folder: Path, seed: int, hour=1.0, slow=None, loss=None) ->
     for name, factor in (slow or {}).items():
         rows.loc[rows.decoder == name, "seconds_total"] *= factor
     save(rows, folder)
-    judged = {}
+    scores = {}
     for name, group in rows[rows.protocol == "quality"].groupby("decoder"):
         drawn = group.sort_values("prompt_index")
         base = 65 + 10 * np.sin(drawn.prompt_index.to_numpy())  # what the prompt does
         each = base + rng.normal(0, 2, len(drawn)) - (loss or {}).get(name, 0)
-        judged[name] = {"clip_each": list(each)}
-    (folder / "judged.json").write_text(json.dumps(judged))
+        clip, fid = student_mean(each), next(made.fid for made in LINEUP if made.name == name)
+        scores[name] = Scores(
+            fid=fid, fid_lo=fid - 0.45, fid_hi=fid + 0.5, fid_features="scenes-clip",
+            clip=clip.value, clip_lo=clip.lo, clip_hi=clip.hi, clip_each=tuple(map(float, each)),
+        )  # fmt: skip
+    scores["ar (reseed)"] = Scores(fid=RESEED_FID)
+    write_findings(folder, replace(read_findings(run), scores=scores))
     return folder
 
 
@@ -125,10 +133,9 @@ def test_what_the_runs_do_not_share_is_listed(first, tmp_path, capsys):
 
 def with_protocol(run: Path, **lines: str) -> Path:
     """The same run, its quality measured as these lines say."""
-    judged = json.loads((run / "judged.json").read_text())
-    for scores in judged.values():
-        scores["protocol"] = {"network": "one", "clip_network": "one"} | lines
-    (run / "judged.json").write_text(json.dumps(judged))
+    found, protocol = read_findings(run), {"network": "one", "clip_network": "one"} | lines
+    scores = {name: replace(one, protocol=protocol) for name, one in found.scores.items()}
+    write_findings(run, replace(found, scores=scores))
     return run
 
 

@@ -138,6 +138,8 @@ def test_without_a_word_a_card_that_works_is_taken(how, monkeypatch, caplog):
     assert (chosen.name, chosen.compile) == ("cuda_graph" if how == "works" else "cpu", "on")
     assert ("runs on the processor: card: no kernel" in caplog.text) == (how == "broken")
     assert compose_study([*STUDY, "backend=cpu"]).backend.device == "cpu"
+    second = compose_study([*STUDY, "backend.device=cuda:1"]).backend
+    assert (second.name, second.device) == ("cuda_graph", "cuda:1")
     assert compose_study([*STUDY, "backend=auto"]).backend.name == chosen.name
 
 

@@ -1,8 +1,6 @@
 """Floors: what a forward needs against counts of the real thing, and what a run writes of it."""
 
-import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -11,17 +9,19 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.judge.fairness import roofline
-from bench.measure.roofline import MACHINE, MachineRates, forward_work, read_rates, target_weights
+from bench.analyse.fairness import roofline
+from bench.data.errors import FolderError
+from bench.measure.roofline import MachineRates, target_weights, work_of
 from bench.run.finish import finish
 from bench.run.runner import run_study
+from bench.store.findings import Findings, Scores, Verdict, read_findings, write_findings
 from decoders.models.causal_lm import CausalLM
 from decoders.models.small import random_model
 from tests.bench import fakes
-from tests.bench.judge.targets import gpt_model
+from tests.bench.gate.targets import gpt_model
 
 RATES = MachineRates(40e9, 100e9)
-MEASURE = "bench.measure.roofline.measure_rates"
+MEASURE = "bench.run.runner.measure_rates"
 REAL = (
     "model=random24", "metric=none", "quality.images=0", "latency.prompts=2",
     "decoders=[ar,{decoder: eagle2, overrides: ['tree.depth=2','tree.top_k=2','tree.nodes=4']}]",
@@ -44,7 +44,7 @@ def real_work(target, rows: int, codes: int) -> tuple[int, int]:
 @pytest.mark.parametrize(("rows", "codes"), [(1, 1), (2, 1), (2, 5)])
 def test_operations_and_bytes_are_those_of_the_real_forward(rows, codes):
     target = random_model(vocab=24, grid=4, width=32, layers=3).target
-    size, operations = forward_work(target, rows, codes)
+    size, operations = work_of(target).forward(rows, codes)
     cached, flops = real_work(target, rows, codes)
     # Norm weights count as if they were products: less than one part in a hundred.
     assert operations == pytest.approx(flops, rel=0.01)
@@ -56,7 +56,7 @@ def test_a_causal_model_counts_its_layers_and_the_head_of_the_codes():
     target = gpt_model().target
     assert target_weights(target)[1] == ""
     # Its biases count as if they were products.
-    assert forward_work(target, 2, 3)[1] == pytest.approx(real_work(target, 2, 3)[1], rel=0.05)
+    assert work_of(target).forward(2, 3)[1] == pytest.approx(real_work(target, 2, 3)[1], rel=0.05)
 
 
 def test_a_target_that_names_no_layers_has_a_floor_of_its_parameters_and_a_hint(monkeypatch):
@@ -68,16 +68,27 @@ def test_a_target_that_names_no_layers_has_a_floor_of_its_parameters_and_a_hint(
     assert "counts all parameters of Gpt but embeddings" in note and "`output`" in note
 
 
-def test_rates_are_kept_and_known_again_and_the_longer_time_is_the_floor(tmp_path):
+def test_the_longer_time_is_the_floor():
     assert RATES.floor_ms(80e9, 1) == 2000 and RATES.floor_ms(1, 300e9) == 3000
-    path = tmp_path / MACHINE
-    path.write_text(json.dumps({**asdict(RATES), "of an older version": []}))
-    assert read_rates(path) == RATES
     assert str(RATES) == "reads 40 GB/s, multiplies 100 Gflop/s"
-    for text in ("{", "[]", json.dumps({"device": "cpu"})):
-        path.write_text(text)
-        assert read_rates(path) is None
-    assert read_rates(tmp_path / "nowhere") is None
+
+
+def test_findings_are_known_again_and_a_damaged_file_is_refused(tmp_path):
+    assert read_findings(tmp_path) == Findings()
+    gate, scores = {"ar": Verdict("exact", "as AR")}, {"ar": Scores(clip=70.0, clip_each=(69, 71))}
+    found = Findings(RATES, work_of(gpt_model().target), gate, scores)
+    write_findings(tmp_path, found)
+    again = read_findings(tmp_path)
+    assert (again.machine, again.work, again.scores["ar"].clip_each) == (
+        RATES,
+        found.work,
+        (69, 71),
+    )
+    assert math.isnan(again.scores["ar"].fid) and again.gate["ar"].detail == "as AR"
+    for text in ("{", "[]", '{"machine": {"device": "cpu"}}', '{"scores": {"ar": {"clip": "x"}}}'):
+        (tmp_path / "findings.json").write_text(text)
+        with pytest.raises(FolderError, match=r"findings\.json is damaged"):
+            read_findings(tmp_path)
 
 
 def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
@@ -100,7 +111,7 @@ def test_a_run_measures_the_machine_before_between_and_after_and_keeps_the_best(
     finish(config, run_study(config))
     assert len(timed) == 2, "nothing was timed again"
     best = MachineRates(9e15, 9e15)
-    assert read_rates(folder / MACHINE) == best, "of all moments"
+    assert read_findings(folder).machine == best, "of all moments"
     assert (pd.read_csv(folder / "roofline.csv").bytes_per_s == 9e15).all()
 
 
@@ -108,12 +119,12 @@ def test_a_run_leaves_its_roofline(fake_run):
     config, result = fake_run(*REAL)
     finish(config, result)
     table = pd.read_csv(result.path / "roofline.csv").set_index("decoder")
-    rates = read_rates(result.path / MACHINE)
+    rates = read_findings(result.path).machine
     assert rates is not None
     ar, tree = table.loc["ar"], table.loc["eagle2"]
     rows = result.rows[result.rows.decoder == "ar"]
     assert ar.ar_ms == pytest.approx(1e3 * (rows.seconds_forward / rows.nfe).median())
-    floor = rates.floor_ms(*forward_work(result.model.target, 2))
+    floor = rates.floor_ms(*work_of(result.model.target).forward(2))
     assert ar.ar_floor_ms == pytest.approx(floor)
     quiet = 1e3 * (rows.seconds_forward / rows.nfe).quantile(0.1)
     assert ar.ar_over_floor == pytest.approx(quiet / ar.ar_floor_ms) and ar.ar_over_floor > 1
@@ -130,7 +141,8 @@ def test_a_step_that_is_one_graph_is_timed_as_a_whole(fake_run):
     rows = result.rows.copy()
     for name in ("seconds_draft", "seconds_forward", "seconds_accept"):
         rows[name] = 0.0
-    table = roofline(result.path, result.model, result.variants, rows).set_index("decoder")
+    found, names = read_findings(result.path), [variant.name for variant in result.variants]
+    table = roofline(rows, names, found.machine, found.work).set_index("decoder")
     ar, tree = table.loc["ar"], table.loc["eagle2"]
     steps = rows[rows.decoder == "ar"]
     whole = ((steps.seconds_total - steps.seconds_prefill) / steps.nfe).median()
@@ -147,6 +159,6 @@ def test_a_target_without_parameters_is_timed_without_a_floor(fake_study):
     assert table.filter(like="floor").isna().all(axis=None)
     assert table.loc["fake_ar"].ar_ms >= 0 and table.loc["fake_spec"].forward_ms >= 0
     assert table.note.str.contains("FakeTarget has no parameters").all()
-    assert not (result.path / MACHINE).exists(), "no floor asks for its rates"
+    assert read_findings(result.path).machine is None, "no floor asks for its rates"
     fair = pd.read_csv(result.path / "fairness.csv")
     assert (fair.verdict == "unknown").all() and fair.reason.str.contains("no floor known").all()

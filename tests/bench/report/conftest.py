@@ -4,16 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from bench.records.load import load
-from bench.records.run_data import RunData
+from bench.analyse.run_data import RunData
 from bench.report.build import write_report
 from bench.report.summarise import Report, summarise
-from tests.bench.report.synthetic import write_run
+from tests.bench.report.synthetic import made_run
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunData:
-    return load(write_run(tmp_path_factory.mktemp("report") / "run", prompts=4))
+    return made_run(tmp_path_factory.mktemp("report") / "run", prompts=4)
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,13 @@
 """A made-up run folder: eight compositions at temperature 1, three at temperature 0, with traces.
 
 Nothing here is a measurement. Accepted lengths are drawn from a geometric law whose rate is the
-decoder's, so that the report has plausible traces to draw; `summary.csv` holds numbers that tests
-look for again. The chain decodes AR's codes but for code 40. Prompt 1 is a script.
+decoder's, so that the report has plausible traces to draw; `made_run` has numbers that tests look
+for again. The chain decodes AR's codes but for code 40. Prompt 1 is a script.
 """
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,15 @@ import pandas as pd
 import pyarrow as pa
 from PIL import Image
 
-from bench.judge.fairness import ROOFLINE, ROOFLINE_COLUMNS
-from bench.judge.paired import CLIP_COLUMNS, CLIP_PAIRS
-from bench.measure.roofline import MACHINE, MachineRates
-from bench.records import columns as records
-from bench.records.folder import write_parquet
-from bench.records.load import EXACTNESS
+from bench.analyse.fairness import ROOFLINE_COLUMNS
+from bench.analyse.load import assembled, read_rows
+from bench.analyse.paired import CLIP_COLUMNS
+from bench.analyse.run_data import RunData
+from bench.measure.roofline import MachineRates
+from bench.store import columns as records
+from bench.store.findings import Findings, Verdict, read_findings, write_findings
+from bench.store.folder import write_parquet
+from bench.store.study import read_study
 
 LENGTH = 256
 SCRIPT = "<script>document.title = 'taken over'</script> & a \"ring\""
@@ -96,8 +99,8 @@ def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[st
     line |= {
         "accepted": accepted, "kind": rng.integers(0, kinds, LENGTH).tolist(),
         "codes": codes.tolist(), "tv_shift": (made.bound * rng.random(LENGTH)).tolist(),
-        "mal": (LENGTH - 1) / len(accepted), "nfe": len(accepted), "tree_depth": made.depth,
-        "image": image,
+        "bound": [made.bound] * LENGTH, "mal": (LENGTH - 1) / len(accepted),
+        "nfe": len(accepted), "tree_depth": made.depth, "image": image,
     }  # fmt: skip
     if protocol == "latency":
         total = made.seconds * rng.normal(1, 0.04)
@@ -165,35 +168,47 @@ def roofline_line(made: Made) -> dict[str, Any]:
 
 
 def write_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int = 20) -> Path:
-    """Writes the run folder; every quality image has a picture of 8 x 8 pixels."""
-    rows, summary = [], []
-    for made in decoders:
+    """Writes the facts of a run; every quality image has a picture of 8 x 8 pixels."""
+    rows = []
+    for number, made in enumerate(decoders):
         mine = []
         for index in range(prompts):
             image = f"images/{made.name}/quality/{index}.png"
             mine += [row(made, name, index, 0, image) for name in ("latency", "quality")]
             if not made.error:
-                pixels = np.random.default_rng([index, len(summary)]).integers(0, 256, (8, 8, 3))
+                pixels = np.random.default_rng([index, number]).integers(0, 256, (8, 8, 3))
                 (folder / image).parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(pixels.astype(np.uint8)).save(folder / image)
         rows += mine
-        summary.append(summary_row(made, mine))
         if made.name == "ar":
-            summary.append(reseed_row(summary[-1]))
             rows += [row(made, "reseed", index, 1, "") for index in range(prompts)]
     folder.mkdir(parents=True, exist_ok=True)
     write_parquet(folder / "records.parquet", pa.Table.from_pylist(rows, schema=records.SCHEMA))
-    measured = [made for made in decoders if not made.error]
-    differences = pd.DataFrame([*map(clip_pair, measured)], columns=CLIP_COLUMNS)
-    floors = pd.DataFrame([*map(roofline_line, measured)], columns=ROOFLINE_COLUMNS)
-    gate = pd.DataFrame([{"decoder": made.name, "detail": DETAIL} for made in decoders])
-    tables = {
-        "summary.csv": pd.DataFrame(summary), CLIP_PAIRS: differences, ROOFLINE: floors,
-        EXACTNESS: gate,
-    }  # fmt: skip
-    for name, table in tables.items():
-        table.to_csv(folder / name, index=False)
-    (folder / MACHINE).write_text(json.dumps(asdict(RATES)))
     entries = [{"name": made.name, "baseline": made.acceptance == "none"} for made in decoders]
     (folder / "study.json").write_text(json.dumps({"config": {"decoders": entries}}))
+    gate = {made.name: Verdict(made.verdict, DETAIL) for made in decoders}
+    write_findings(folder, Findings(machine=RATES, gate=gate))
     return folder
+
+
+def made_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int = 20) -> RunData:
+    """The run of such a folder, with made-up figures in place of those of its rows."""
+    write_run(folder, decoders, prompts)
+    rows = read_rows(folder / "records.parquet")
+    summary = []
+    for made in decoders:
+        mine = rows[(rows.decoder == made.name) & (rows.seed == 0)]
+        summary.append(summary_row(made, mine.to_dict("records")))
+        if made.name == "ar":
+            summary.append(reseed_row(summary[-1]))
+    measured = [made for made in decoders if not made.error]
+    return assembled(
+        folder,
+        rows,
+        read_study(folder),
+        read_findings(folder),
+        pd.DataFrame(summary),
+        pd.DataFrame([*map(clip_pair, measured)], columns=CLIP_COLUMNS),
+        pd.DataFrame([*map(roofline_line, measured)], columns=ROOFLINE_COLUMNS),
+        [],
+    )

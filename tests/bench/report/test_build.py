@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from bench.__main__ import main
+from bench.analyse.load import load
 from bench.data.errors import FolderError
-from bench.records.load import load
 from bench.report.build import write_report
 from bench.report.plots import figures
 from bench.report.style import save
@@ -54,21 +54,17 @@ def test_a_run_without_quality_pictures_and_traces_shows_nothing_empty(tmp_path)
     old.parent.mkdir(parents=True)
     old.touch()
     shutil.rmtree(folder / "images")  # as a published run: the rows still name them
-    rows, summary = pd.read_parquet(folder / "records.parquet"), pd.read_csv(folder / "summary.csv")
+    rows = pd.read_parquet(folder / "records.parquet")
     for column in ("kind", "depth", "step", "accepted", "tv_shift", "bound", "codes", "tv_output"):
         rows[column] = [[] for _ in rows.index]
     rows.to_parquet(folder / "records.parquet")
-    absent = [name for name in summary if name.startswith(("fid", "clip"))]
-    summary.assign(**dict.fromkeys(absent)).to_csv(folder / "summary.csv", index=False)
-    (folder / "roofline.csv").unlink()
     report = write_report(load(folder))
-    assert plots_of(report) == PLOTS - {"acceptance_depth", "speedup_clip", "verification"}
+    assert plots_of(report) == PLOTS - {"acceptance_depth", "speedup_clip", "speedup_tv_output"}
     page = (report / "index.html").read_text(encoding="utf-8")
     assert 'href="#prompts"' not in page and "<img" not in page
-    assert "Time over floor" not in page
     assert not [*report.glob("prompts/*.html")], "those of an earlier report are removed"
     text = (report / "table.txt").read_text(encoding="utf-8")
-    assert re.search(r"lantern +relaxed +2\.35 \[2\.27, 2\.44\] +1\.020 +[\d.]+ +— ", text)
+    assert re.search(r"lantern +relaxed +2\.[^—]+— ", text)
 
 
 def test_all_failed_run_gives_a_page_that_says_so(tmp_path):
@@ -110,17 +106,14 @@ HARMS = {  # to a table -> what is said
     "lacks the columns mal;": lambda table: table.drop(columns="mal"),
     "schema version [8]": lambda table: table.assign(schema_version=8),
 }
-FILES = ("records.parquet", "summary.csv")
-CASES = [(name, says) for says in HARMS for name in FILES[: 1 if "schema" in says else 2]]
 
 
-@pytest.mark.parametrize(("name", "says"), CASES)
-def test_what_cannot_be_read_is_refused(tmp_path, name, says):
+@pytest.mark.parametrize("says", HARMS)
+def test_what_cannot_be_read_is_refused(tmp_path, says):
+    name = "records.parquet"
     path = write_run(tmp_path, DECODERS[:1], prompts=2) / name
     if HARMS[says] is None:
         path.write_bytes(b"\x00\x01 no table")
-    elif name == "summary.csv":
-        HARMS[says](pd.read_csv(path)).to_csv(path, index=False)
     else:
         HARMS[says](pd.read_parquet(path)).to_parquet(path)
     with pytest.raises(FolderError, match=f"{re.escape(name)}.*{re.escape(says)}"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.records.load import load
+from bench.analyse.load import load
 from bench.report.build import write_report
 from tests.bench.report.synthetic import DECODERS, SCRIPT, write_run
 

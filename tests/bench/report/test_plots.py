@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from matplotlib.text import Text
 
-from bench.judge.paired import latency_rows
+from bench.analyse.paired import latency_rows
 from bench.report import plots
 from bench.report.roofline import phase_seconds
 from bench.report.style import Panel, Plot, inline, plot

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from bench.judge.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
-from bench.records.run_data import Entry, RunData
+from bench.analyse.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
+from bench.analyse.run_data import Entry, RunData
 from bench.report import roofline, texts
 from bench.report.headline import headline
 from bench.report.summarise import Report, summarise

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
+from bench.analyse.load import load
 from bench.config.schema import variants
-from bench.records.load import load
 from bench.report.scaling import Line, lines
 from bench.run.schedule import latency_jobs
 from decoders.api import Sampling

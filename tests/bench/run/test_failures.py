@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
@@ -37,7 +38,8 @@ def test_what_a_decoder_raises_becomes_failed_rows_and_the_others_go_on(
     failed = rows[rows.status == "failed"]
     assert (failed.decoder == "bad").all() and failed.error.str.startswith(error).all()
     assert len(rows[rows.decoder == "fake_ar"]) == 16 and len(failed) == 10 - timed - quality
-    summary = finish(config, result).set_index("decoder")
+    summary = pd.DataFrame([entry.row for entry in finish(config, result).entries])
+    summary = summary.set_index("decoder")
     assert summary.status["fake_ar"] == "ok"
     count = f"{len(failed)} of 10 images failed" if timed else "failed"
     assert summary.status["bad"].startswith(f"{count}: {error}")

@@ -88,7 +88,7 @@ def test_twelve_kills_at_random_moments_lose_at_most_the_call_in_flight(tmp_path
         return time.monotonic() - began
 
     run(unkilled)
-    (tmp_path / "whole" / "summary.csv").unlink()  # the server was started for that one
+    (tmp_path / "whole" / "records.parquet").unlink()  # the server was started for that one
     load = run(unkilled)
     records: list[str] = []
     for _ in range(12):

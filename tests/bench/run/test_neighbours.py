@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
+from bench.analyse.load import load
 from bench.measure import busy
 from bench.measure.busy import Reading
-from bench.records.load import load
 from bench.report import texts
 from bench.report.summarise import summarise
 from bench.run.runner import run_study

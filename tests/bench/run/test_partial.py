@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
+from bench.analyse.load import load
 from bench.data.errors import Interrupted
-from bench.records.load import load
 from bench.report import texts
 from bench.report.summarise import summarise
 from bench.run.finish import explain_interrupts

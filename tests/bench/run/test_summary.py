@@ -7,9 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from bench.judge.scorers import Scores
+from bench.analyse.load import analyse
+from bench.analyse.scorers import Scores
+from bench.run.finish import scores_of_pictures
 from bench.run.runner import run_study
-from bench.run.summary import make_summary
+from bench.store.findings import Findings, Verdict
+from bench.store.study import read_study
 from metrics import MetricError
 from metrics.images import open_rgb
 from metrics.preparations import from_pil
@@ -36,10 +39,11 @@ def done(fake_run):
 
 def summary_of(result, rows=None, scorer=None):
     rows = result.rows.copy() if rows is None else rows
-    verdicts = {"fake_ar": "exact"}
-    made = make_summary(result.path, rows, result.variants, scorer=scorer, exactness=verdicts)
-    made.write(result.path)
-    return made.table.set_index("decoder")
+    names = [variant.name for variant in result.variants]
+    scores = scores_of_pictures(scorer, result.path, rows, names)
+    found = Findings(gate={"fake_ar": Verdict("exact", "")}, scores=scores)
+    run = analyse(result.path, rows, read_study(result.path), found)
+    return pd.DataFrame([entry.row for entry in run.entries]).set_index("decoder")
 
 
 def test_the_speedup_is_typical_of_the_blocks_and_times_are_of_all_timings(fake_study):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.judge.gate.reference import teacher_logits
+from bench.gate.reference import teacher_logits
 from decoders.api import CodeKind, Sampling
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.distribution import probabilities

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bench.__main__ import main
-from bench.judge.gate import check_decoder
+from bench.gate import check_decoder
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops.autoregressive import Autoregressive

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.judge.gate.reference import ar_probabilities
-from bench.judge.gate.sampled import pearson
+from bench.gate.reference import ar_probabilities
+from bench.gate.sampled import pearson
 from decoders.api import Draft, Sampling
 from decoders.loops.speculative import Speculative
 from decoders.models.small import fresh_noise, random_model, same_prompt

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.judge.gate.laws import random_pairs
+from bench.gate.laws import random_pairs
 from decoders.api import Draft
 from decoders.models.small import random_model
 from decoders.verify.cool_sd import CoolSD, Lenience

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.judge.gate.enumerate import Enumerated, Scripted, enumerate_program
+from bench.gate.enumerate import Enumerated, Scripted, enumerate_program
 from decoders.api import Draft, TargetProbs
 from decoders.noise import DRAFT_SLOT, sample
 from decoders.verify.block import Block

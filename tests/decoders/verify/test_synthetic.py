@@ -3,12 +3,21 @@
 import pytest
 import torch
 
-from bench.judge.gate import check_decoder
+from bench.gate import check_decoder
 from decoders.api import CodeKind, DecoderError, Sampling
 from decoders.compose import build_decoder, is_synthetic
 from decoders.models.small import random_model
 from decoders.verify.synthetic import Synthetic, rate_of
-from tests.decoders.compositions import CHAIN, EAGLE, LOOP, STATIC, DecoderSpec, images, part
+from tests.decoders.compositions import (
+    CHAIN,
+    DYNAMIC,
+    EAGLE,
+    LOOP,
+    STATIC,
+    DecoderSpec,
+    images,
+    part,
+)
 from tests.decoders.execution.test_backends import Replayed, require_eager
 
 PROMPTS = [f"{a} {b}" for a in "abcdef" for b in "ghijkl"]
@@ -63,3 +72,21 @@ def test_its_verdict_says_what_it_is():
 
 def test_a_recorded_step_accepts_the_same():
     require_eager(Replayed(), spec(STATIC, mal=2.0))
+
+
+@pytest.mark.parametrize(
+    ("tree", "settings", "says"),
+    [
+        (CHAIN, {"mal": 9.0}, "9 levels or more"),
+        (DYNAMIC, {"mal": 2.0}, "needs drafts of a known depth"),
+        (CHAIN, {"rates": []}, "needs acceptance.mal"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_first_image(tree, settings, says):
+    with pytest.raises(DecoderError, match=says):
+        build_decoder(random_model(), spec(tree, **settings), Sampling())
+
+
+def test_a_dynamic_tree_takes_rates():
+    decoder = build_decoder(random_model(vocab=64, grid=8), spec(DYNAMIC, rates=[1.0]), Sampling())
+    assert images(decoder, PROMPTS[:2]).trace.accepted.max() == 1

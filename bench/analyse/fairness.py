@@ -1,0 +1,146 @@
+"""The roofline (step times over their floors) and the fairness verdict (is the baseline of a
+speed-up as fast as it could be?).
+
+Why: a speed-up over a slow baseline says nothing about a method. It is *unfair* where the
+baseline's step takes more floors (`bench.measure.roofline`) than `MOST`, *not measured* where
+timings were disturbed or a step took less than its floor, *unknown* without one or under load.
+
+The floor of a step is that of its target forward: drafting and acceptance have none. Milliseconds
+are medians over timed images; a time over its floor is of the quantile `QUIET`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.paired import QUIET, busy, latency_rows, loaded
+from bench.measure.roofline import MachineRates, TargetWork, three_digits
+
+MOST, MOST_COMPILED_ON_CPU = 4.0, 2.5  # floors that a step of the baseline may take
+FAIR, UNFAIR, UNKNOWN, UNMEASURED = "fair", "unfair", "unknown", "not measured"
+Lines = Mapping[Any, Mapping[Any, Any]]  # of the roofline, by decoder
+PHASES = {"draft": "drafting", "forward": "target forward", "accept": "acceptance"}
+OVER_FLOOR = ["step_over_floor", "ar_over_floor", "forward_over_floor"]
+ROOFLINE_COLUMNS = [
+    "decoder", "codes", "step_ms", "ar_ms", "ar_floor_ms", "forward_ms", "forward_floor_ms",
+    *OVER_FLOOR, "draft_ms", "ar_bytes", "ar_operations", "bytes_per_s", "operations_per_s", "note",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """The verdict on a decoder's speed-up. mixed: which of its parts ran operator by operator where
+    others' ran compiled; such a decoder stands in no ranking by seconds."""
+
+    decoder: str
+    verdict: str
+    reason: str
+    mixed: str = ""
+
+
+def roofline(
+    rows: pd.DataFrame, names: Sequence[str], machine: MachineRates | None, work: TargetWork | None
+) -> pd.DataFrame:
+    """What the steps of these decoders took and their floors, from the rows of a run."""
+    timed = latency_rows(rows)
+    parts = [(name, timed[timed.decoder == name]) for name in names]
+    lines = [_line(name, part, machine, work) for name, part in parts if len(part)]
+    note = "" if work is None else work.note
+    return pd.DataFrame(lines, columns=ROOFLINE_COLUMNS).assign(note=note)
+
+
+def below_floors(lines: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a step took less than its floor: the rates of the machine are too low."""
+    return any(line[over] < 1 for line in lines for over in OVER_FLOOR)
+
+
+def _line(
+    name: str, timed: pd.DataFrame, machine: MachineRates | None, work: TargetWork | None
+) -> dict[str, Any]:
+    """A decoder's line, from its timed images; what is not known is left out. Where a backend runs
+    a step as one graph only the whole step is known, which for AR is its forward."""
+    rows, codes = (1 if timed.cfg.iloc[0] == 1 else 2), 1 + int(timed.tree_nodes.iloc[0])
+    is_ar = bool((timed.drafter_calls == 0).all() and (timed.mal <= 1).all())
+    part = "ar" if is_ar else "forward"
+    columns = ("nfe", "drafter_calls", "seconds_draft", "seconds_forward")
+    nfe, calls, draft, forward = (timed[n].where(timed[n] > 0) for n in columns)
+    step = (timed.seconds_total - timed.seconds_prefill) / nfe
+    each = step if is_ar and forward.isna().all() else forward / nfe
+    line: dict[str, Any] = {"decoder": name, "codes": codes}
+    line |= {"step_ms": 1e3 * step.median(), f"{part}_ms": 1e3 * each.median()}
+    line["draft_ms"] = 1e3 * (draft / calls).median()
+    if machine is None or work is None:
+        return line
+    size, operations = work.forward(rows)
+    floor = machine.floor_ms(*work.forward(rows, codes))
+    line |= {f"{part}_floor_ms": floor, "ar_floor_ms": machine.floor_ms(size, operations)}
+    for part_name, seconds in (("step", step), (part, each)):
+        line[f"{part_name}_over_floor"] = 1e3 * seconds.quantile(QUIET) / floor
+    line |= {"bytes_per_s": machine.step_bytes_per_s, "operations_per_s": machine.operations_per_s}
+    return line | {"ar_bytes": size, "ar_operations": operations}
+
+
+def judge(
+    rows: pd.DataFrame, baselines: Mapping[str, str | None], roofline: pd.DataFrame
+) -> list[Fairness]:
+    """A verdict on every decoder, from the rows of a run and its roofline. baselines: see
+    `paired.baselines_of`."""
+    lines = roofline.set_index("decoder").to_dict("index")
+    timed = latency_rows(rows)
+    return [
+        Fairness(name, *_verdict(name, base, rows, lines), mixed(timed, name))
+        for name, base in baselines.items()
+    ]
+
+
+def _verdict(name: str, base: str | None, rows: pd.DataFrame, lines: Lines) -> tuple[str, str]:
+    """Verdict and reason of a decoder with this baseline."""
+    if base is None:
+        return UNKNOWN, "no baseline at its temperature and guidance"
+    for decoder in (name, base):
+        its_rows = rows[rows.decoder == decoder]
+        if why := busy(its_rows) or below_floor(decoder, lines):
+            return UNMEASURED, why
+        if (steps := latency_rows(its_rows)).empty:
+            return UNKNOWN, f"no image of {decoder} was timed"
+    line = lines.get(base, {})
+    over, floor = (float(line.get(f"ar_{name}", math.nan)) for name in ("over_floor", "floor_ms"))
+    if math.isnan(over):
+        return UNKNOWN, line.get("note") or f"{base} was not timed step by step"
+    if why := loaded(steps):
+        return UNKNOWN, why
+    quick = (steps.device == "cpu").all() and _ran(steps, "forward", "compiled")
+    limit = MOST_COMPILED_ON_CPU if quick else MOST
+    times = f"{over:.1f} times its floor of {three_digits(floor)} ms"
+    reason = f"in a quiet moment a step of {base} takes {times}"
+    return (UNFAIR, f"{reason}, at most {limit:g} are fair") if over > limit else (FAIR, reason)
+
+
+def below_floor(name: str, lines: Lines) -> str:
+    """A sentence where a step of a decoder took less than its floor, which no step can; else ""."""
+    below = [over for over in map(lines.get(name, {}).get, OVER_FLOOR) if over and over < 1]
+    if not below:
+        return ""
+    return (
+        f"a step of {name} takes {min(below):.2g} times its floor: the machine was busy when its "
+        "rates were measured, the clock is wrong, or a step reads less than its floor counts"
+    )
+
+
+def mixed(timed: pd.DataFrame, decoder: str) -> str:
+    """`Fairness.mixed` of a decoder of these timed rows; "" where its parts ran as others' do."""
+    mine = timed[timed.decoder == decoder]
+    slow = [words for phase, words in PHASES.items() if _ran(mine, phase, "eager")]
+    if not slow or not any(_ran(timed, phase, "compiled") for phase in PHASES):
+        return ""
+    return f"its {' and '.join(slow)} ran eagerly, where others' ran compiled"
+
+
+def _ran(rows: pd.DataFrame, phase: str, way: str) -> bool:
+    """Whether a phase ran in this way in any of these images (`decoders.api.Trace.path`)."""
+    return bool(rows.path.str.contains(f"{phase}={way}", regex=False).any())

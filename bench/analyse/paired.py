@@ -1,0 +1,172 @@
+"""Paired comparisons of a decoder with its baseline on the same images: speed-up, CLIP score
+difference. And which timings count, codes per forward, and the names of reseeds.
+
+Why apart: the summary, the report, `diff` and `compare` pair the same rows and must come to the
+same interval (`metrics.speedup`). CLIP scores differ far more from prompt to prompt than from
+decoder to decoder, so the mean difference over prompts says more than two means. Where the baseline
+was run under other seeds too, the mean of its seeds stands for it, so that one lucky seed does not
+count against every decoder.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from metrics.speedup import Speedup, Timings, speedup
+from metrics.stats import Interval, student_mean, student_ratio
+
+SETTING = ("temperature", "cfg")  # by which decoders of a run differ and do not compare
+IMAGE = ["prompt_index", "seed"]
+LOAD = 0.1  # of the cores, taken by others: what `loaded` allows
+QUIET = 0.1  # quantile over timings: a quiet moment, not the best of a few
+MOST = 1 / 3  # of a decoder's timings: where more are disturbed, the others are hardly quiet
+CLIP_LESS = "clip_less_baseline"  # followed by _lo and _hi: its 95 % interval over prompts
+CLIP_TEST = [CLIP_LESS, f"{CLIP_LESS}_sd", "clip_images"]  # what a verdict on it needs
+CLIP_FIGURES = [CLIP_LESS, f"{CLIP_LESS}_lo", f"{CLIP_LESS}_hi", *CLIP_TEST[1:]]
+CLIP_COLUMNS = ["decoder", "baseline", "seeds", *CLIP_FIGURES]
+Scored = Mapping[int, float]  # prompt index -> 100 cos
+
+
+def baselines_of(
+    decoders: Sequence[Mapping[str, Any]], rows: pd.DataFrame
+) -> dict[str, str | None]:
+    """The first baseline with a decoder's temperature and guidance, of every decoder with rows; in
+    the study's order. None: it has none. decoders: of study.json."""
+    of_rows = rows.drop_duplicates("decoder").set_index("decoder")
+    known = [one for one in decoders if one["name"] in of_rows.index]
+    names = [one["name"] for one in known]
+    setting = {name: tuple(of_rows.loc[name, list(SETTING)]) for name in names}
+    first = {setting[one["name"]]: one["name"] for one in reversed(known) if one["baseline"]}
+    return {name: first.get(key) for name, key in setting.items()}
+
+
+def timings(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of timed images that came out, disturbed or not."""
+    return rows[(rows.protocol == "latency") & (rows.status == "ok")]
+
+
+def latency_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """The timings that count. Disturbed ones do not, and none of a decoder of whose timings more
+    than the share `MOST` is disturbed."""
+    timed = timings(rows)
+    share = timed.groupby("decoder")["disturbed"].transform("mean")
+    return timed[~timed["disturbed"].astype(bool) & (share <= MOST)]
+
+
+def busy(rows: pd.DataFrame) -> str:
+    """Why no time of a decoder counts, where others were on the machine; else ""."""
+    from bench.measure.busy import words
+
+    timed = timings(rows)
+    if timed.empty or len(latency_rows(timed)):
+        return ""
+    rows = timed[timed["disturbed"]]
+    return f"the machine was busy ({words(float((rows.cpu_others + rows.cpu_steal).mean()))})"
+
+
+def loaded(timed: pd.DataFrame) -> str:
+    """Why even the quietest of these timings on a processor say little; else ""."""
+    from bench.measure.busy import words
+
+    share = float((timed.cpu_others + timed.cpu_steal).quantile(QUIET))
+    on_cpu = (timed.device == "cpu").all()
+    return f"the machine was busy all the time ({words(share)})" if on_cpu and share > LOAD else ""
+
+
+def image_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row for each image of a decoder that came out, prompt by prompt: in older runs an image
+    may be timed twice, with the same codes. Without those that were timed in batches."""
+    alone = rows[(rows.status == "ok") & (rows.protocol != "batched")]
+    return alone.drop_duplicates([*IMAGE, "protocol", "decoder"]).sort_values(IMAGE, kind="stable")
+
+
+def mal_interval(rows: pd.DataFrame) -> Interval | None:
+    """Codes per target forward, pooled over a decoder's images, with its interval over them; None
+    below two. The same images as the summary's `mal`: quality ones, else timed."""
+    images = image_rows(rows)
+    drawn = images[images.protocol == "quality"]
+    used = drawn if len(drawn) else images
+    used = used[used.nfe > 0]
+    if len(used) < 2:
+        return None
+    forwards = used.nfe.to_numpy(float)
+    return student_ratio(used.mal.to_numpy(float) * forwards, forwards)
+
+
+def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | None:
+    """Seconds of the baseline over the decoder's, from their rows in one run; None where they were
+    not timed in the same blocks, or timings of one do not count."""
+    sides = [timings_of(rows) for rows in (baseline, decoder)]
+    return None if None in sides else speedup(*sides)  # type: ignore[arg-type]
+
+
+def timings_of(rows: pd.DataFrame) -> Timings | None:
+    """What a speed-up needs of a decoder's rows: its timings that count, and the forwards of all of
+    its images; None where no timing counts."""
+    timed = latency_rows(rows)
+    timed = timed[timed.nfe > 0]
+    if timed.empty:
+        return None
+    prefill = timed.seconds_prefill.fillna(0).to_numpy(float)
+    images = rows[(rows.status == "ok") & rows.protocol.isin(("latency", "quality"))]
+    return Timings(
+        timed.block.to_numpy(int),
+        prefill,
+        timed.seconds_total.to_numpy(float) - prefill,
+        timed.nfe.to_numpy(float),
+        {int(k): float(v) for k, v in images.groupby("prompt_index").nfe.mean().items()},  # type: ignore[call-overload]
+    )
+
+
+def clip_differences(
+    baselines: Mapping[str, str | None], scores: Mapping[str, Sequence[Scored]]
+) -> pd.DataFrame:
+    """The mean difference of every decoder to its baseline (None: it has none), over the prompts
+    that both decoded under all `seeds` of the baseline; without two such prompts there is no row.
+
+    scores: those of a decoder, and behind them those of its reseeds.
+    """
+    lines = []
+    for name, baseline in baselines.items():
+        every = scores.get(baseline or "", ())
+        for number, seed_scores in enumerate(scores.get(name, ())):
+            others = [s for i, s in enumerate(every) if name != baseline or i != number]
+            shared = sorted(set(seed_scores).intersection(*others)) if others else []
+            if len(shared) < 2:
+                continue
+            label = reseed_name(name, number) if number else name
+            less = [seed_scores[p] - statistics.fmean(other[p] for other in others) for p in shared]
+            mean = student_mean(less)
+            ends, sd = (mean.value, mean.lo, mean.hi), statistics.stdev(less)
+            line = (label, baseline, len(others), *ends, sd, len(less))
+            lines.append(line)
+    return pd.DataFrame(lines, columns=CLIP_COLUMNS)
+
+
+def with_differences(summary: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
+    """The summary's rows with the difference and its interval; NaN where there is none."""
+    figures = differences.set_index("decoder")[CLIP_FIGURES].astype(float)
+    return summary.join(figures, on="decoder")
+
+
+def reseed_name(baseline: str, number: int) -> str:
+    """How the summary names a baseline under its n-th other seed, n from 1."""
+    return f"{baseline} (reseed{'' if number == 1 else f' {number}'})"
+
+
+def is_reseed(name: str) -> bool:
+    return " (reseed" in name  # no decoder is called so: a name has no spaces
+
+
+def rows_by_line(name: str, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each line of the summary about a decoder: of its own, and of those under each
+    other seed."""
+    mine = rows[rows["decoder"] == name]
+    reseeds = mine[mine["protocol"] == "reseed"]
+    seeds = enumerate(reseeds.groupby("seed"), 1)
+    others = {reseed_name(name, number): part for number, (_, part) in seeds}
+    return {name: mine.drop(reseeds.index), **others}

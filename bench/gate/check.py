@@ -1,0 +1,159 @@
+"""The exactness verdict on one decoder, from a handful of checks on small random models.
+
+At any temperature an image's codes do not depend on what is decoded with it (`batches`). At
+temperature 0 they are AR's, or those that the rule allows (`greedy`). At others: the law of the
+committed code at every node of a rule (`laws`; none of a verifier, which judges drafts whole), the
+law of images, enumerated (`whole_law`), and sampled codes and drafts, of images with many codes and
+of small ones that cannot be enumerated (`sampled`).
+
+A rule that declares a bound does not follow the AR law. So images are then decoded with the exact
+rule in its place: the loop must be right, and `laws` says what the rule does. Nothing passes that
+is not finite, because every comparison fails on NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from bench.data.errors import Failure, attempt
+from bench.gate.batches import batches_check
+from bench.gate.greedy import greedy_check
+from bench.gate.laws import definition_check, node_law_check, node_trace, recorded_bound_check
+from bench.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
+from bench.gate.sampled import images_check, wide_check
+from bench.gate.small import GateCase, RealModel, checkpoints
+from bench.gate.whole_law import enumeration_checks
+from decoders.api import DecoderError, NumericalError, Sampling
+from decoders.compose import DecoderSpec, is_synthetic, resolve
+from decoders.execution.cpu.library import missing
+from decoders.spec import EXACT
+
+TRIAL = (12, 3, 15)  # (V, grid, seed) of a first decoding
+SYNTHETIC = "Drafts are accepted at stated rates: its times count, and nothing else."
+DIGITS = 4  # of the figure
+ENUMERATED = 1e-6  # probability that an enumeration may leave out
+
+
+def check_decoder(
+    spec: DecoderSpec, sampling: Sampling, real: RealModel | None = None
+) -> GateReport:
+    """Builds the composition of `spec` on small random models and judges it under `sampling`.
+
+    real: what the small ones take from the run's model; without it 1024 codes in bfloat16, by the
+    CPU kernel where it can be built. Takes seconds. Raises DecoderError if the composition cannot
+    be built.
+    """
+    if is_synthetic(spec):
+        return GateReport("synthetic", math.nan, SYNTHETIC)
+    case = GateCase(spec, sampling, real or RealModel(packed=missing() is None))
+    threads = torch.get_num_threads()
+    # A second thread gains small tensors nothing, and waiting for a core that is busy takes long.
+    torch.set_num_threads(1)
+    try:
+        _require_small_drafter(case)
+        report = (_greedy if sampling.greedy else _sampling)(case)
+    except NumericalError as error:  # a drafter that returns NaN declares no distribution
+        return GateReport("broken", 1.0, f"no finite law: {error}")
+    finally:
+        torch.set_num_threads(threads)
+    if report.verdict == "exact" and getattr(resolve(spec.loop.target), "target_changed", False):
+        detail = f"Codes are another target's, to which no TV applies. {report.detail}"
+        report = replace(report, verdict="relaxed", figure=math.nan, detail=detail, changed=True)
+    return report
+
+
+def _require_small_drafter(case: GateCase) -> None:
+    """Raises DecoderError for a drafter with a checkpoint that cannot be built without it."""
+    if not checkpoints(case.spec.drafter):
+        return
+    result = attempt(lambda: case.trial(TRIAL, 1).generate(), (NumericalError,))
+    if isinstance(result, Failure):
+        raise DecoderError(
+            "the drafter cannot be built without its checkpoint on a small model "
+            f"({result.error}); give its class a default of None for the checkpoint, and a net "
+            "that takes its sizes from the model or from the checkpoint's config.json"
+        )
+
+
+def _greedy(case: GateCase) -> GateReport:
+    result, codes = greedy_check(case)
+    loop, bound = [result, batches_check(case)], result.evidence["bound"]
+    if not case.trial(TRIAL, 1).decoder.claims_law:
+        return _unclaimed(case, "", loop, [codes])
+    if bound is None:
+        return _report(case, "exact", "codes equal greedy AR", [*loop, codes])
+    statement = (
+        "every accepted draft is the largest entry of p_A, with a TV shift of at most "
+        f"{result.tv:.4f}, within its bound of {bound:.4f}"
+    )
+    return _report(case, "relaxed", statement, [*loop, codes])
+
+
+def _sampling(case: GateCase) -> GateReport:
+    """The cheap and the exact checks first; images are drawn if none of them finds a fault."""
+    rule, relaxed, acceptance = list[CheckResult](), "", case.spec.acceptance
+    ar_case = case  # the composition whose images must follow AR's law
+    if acceptance is not None and not hasattr(resolve(acceptance.target), "verify"):
+        trace = node_trace(case)
+        rule = [node_law_check(case, trace)]
+        if rule[0].fault:
+            return _report(case, "broken", "", rule)
+        if relaxed := rule[0].evidence["relaxation"]:
+            ar_case = replace(case, spec=replace(case.spec, acceptance=EXACT))
+        rule += [definition_check(case), recorded_bound_check(case, trace)]
+    batches = batches_check(case)
+    laws = [] if "not enumerated" in batches.evidence else enumeration_checks(ar_case)
+    if not case.trial(TRIAL, 1).decoder.claims_law:
+        return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
+    results = [*rule, batches, wide_check(ar_case), *laws]
+    unfollowed = [law.evidence.get("not followed", 1.0) for law in laws]
+    if max(unfollowed, default=1.0) >= ENUMERATED and not any(one.fault for one in results):
+        results.append(images_check(ar_case))
+    if relaxed:
+        statement = f"{relaxed}. With the exact rule images follow the AR law"
+        return _report(case, "relaxed", statement, results)
+    return _report(case, "exact", "images follow the AR law", results)
+
+
+def _unclaimed(
+    case: GateCase, relaxed: str, loop: list[CheckResult], ar: list[CheckResult]
+) -> GateReport:
+    """A loop that claims no law is `relaxed`. ar: comparisons with AR, whose faults only measure
+    its distance; a fault of `loop` makes it broken all the same."""
+    faults = [result.fault for result in ar]
+    statement = _sentences("the loop claims nothing of its codes' law", relaxed, *faults)
+    return _report(case, "relaxed", statement, [*loop, *(replace(one, fault="") for one in ar)])
+
+
+def _report(
+    case: GateCase, verdict: Verdict, statement: str, results: list[CheckResult]
+) -> GateReport:
+    """`verdict` and `statement`, unless a result has a fault; with what was checked."""
+    if faults := [result.fault for result in results if result.fault]:
+        verdict, statement = "broken", _sentences(*faults)
+    reasons = [r.evidence["not enumerated"] for r in results if "not enumerated" in r.evidence]
+    unknown = f"Not enumerated: {reasons[0]}" if reasons else ""
+    checked = [result.summary for result in results if result.summary]
+    checked += ["its drafter untrained"] * bool(checkpoints(case.spec.drafter))
+    detail = _sentences(
+        f"At {_named(case.sampling)}: {statement}", unknown, f"Checked: {', '.join(checked)}"
+    )
+    figure = min(1.0, max(finite_or_inf(result.tv) for result in results))
+    evidence = {result.name: result.evidence for result in results if result.evidence}
+    sampled = evidence.get("images", {}).get("resolution", 0.0)
+    return GateReport(verdict, round(figure, DIGITS), f"{detail}.", evidence, sampled)
+
+
+def _sentences(*parts: str) -> str:
+    """The parts that are not empty, with full stops between them."""
+    return ". ".join(filter(None, parts))
+
+
+def _named(sampling: Sampling) -> str:
+    """The setting that a verdict belongs to."""
+    filters = f", top-k {sampling.top_k}" * bool(sampling.top_k)
+    filters += f", top-p {sampling.top_p:g}" * (sampling.top_p < 1)
+    return f"temperature {sampling.temperature:g}, guidance {sampling.cfg:g}{filters}"

@@ -1,0 +1,221 @@
+"""Checks of an acceptance rule at single nodes: the law of the committed code, enumerated; p_A by
+its definition; whether the loop asks the rule what it should (docs/decoders.md)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bench.gate.reference import ReferenceRule
+from bench.gate.report import CheckResult, finite_or_inf
+from bench.gate.small import GateCase
+from decoders.api import AcceptRule, Trace, VerifiedPairs
+from metrics.output_law import OutputLaw, Spot, judge_at, output_law, spot_of
+
+LONG, IMAGES = (12, 16, 18), 6  # (V, grid, seed) of images whose nodes are visited; images
+BOUNDS = 96  # visited nodes whose bounds are compared
+SLACK, OUTSIDE = 1e-5, 1e-6  # float32 rounding of a TV; of mass on codes with p(x) = 0
+LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
+DRAWABLE = {1: LARGEST, 2: 24, 3: 12, 4: 8}  # by drawn children, whose draws are enumerated in time
+REAL = 2048  # codes of nodes as large as the real model's, at most
+EACH, COUNTS = 3, (1, 2, 3, 4)  # random nodes of each kind; their children, and the most there are
+STRIDE = 97  # between the places of random nodes, which so get all over the image
+DECLARES, CLOSE = 1e-6, 1e-6  # a smaller bound declares nothing; rounding of a bound
+
+
+class Node(NamedTuple):
+    """What it is, its children K, where it stands for a rule that asks, and its enumerated law."""
+
+    words: str
+    siblings: int
+    spot: Spot | None
+    law: OutputLaw
+
+    @property
+    def excess(self) -> float:
+        """TV beyond the declared bound; infinite for NaN."""
+        return finite_or_inf(self.law.tv - self.law.declared)
+
+    def __str__(self) -> str:
+        law, spot = self.law, self.spot
+        where = "" if spot is None else f" at depth {spot.depth}, place {spot.place + spot.depth}"
+        words = f"output TV {law.tv:.4f} where {law.declared:.4f} is declared"
+        return f"{words} ({self.words}{where})"
+
+
+def node_trace(case: GateCase) -> Trace:
+    """Traces of long images, with nodes visited all over them."""
+    return case.trial(LONG, IMAGES).generate(pairs=2 * BOUNDS / IMAGES).trace
+
+
+def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
+    """The law of the committed code at every node. Fault: TV where no bound is declared, or beyond
+    lemma R's output bound, or beyond a declared bound on the output; anything that is not finite. A
+    paper's bound on TV(p, p_A) claims nothing about the output: evidence "beyond" holds the node
+    at which the output is further away."""
+
+    @cache
+    def rule_for(vocab: int) -> AcceptRule:
+        rule: AcceptRule = case.rule(case.model((vocab, LONG[1], 0)))
+        return rule
+
+    results, outside = list[Node](), 0.0
+    levels = 0 if trace.pairs is None else trace.pairs.levels
+    for turn, (words, p, q, children) in enumerate(_nodes(trace.pairs, case.real.codebook)):
+        rule, siblings = rule_for(len(p)), children if q is not None else len(children)
+        for spot in [None] if rule.at is None else _spots(levels, turn):
+            law = output_law(rule, p, q, children, spot)
+            results.append(Node(words, siblings, spot, law))
+            outside = max(outside, float(law.out[p == 0].sum()))
+    if not results:
+        return CheckResult("node law", evidence={"nodes": 0, "relaxation": ""})
+    worst = max(results, key=lambda r: finite_or_inf(r.law.tv))
+    furthest = max(results, key=lambda r: r.excess)
+    beyond = furthest if furthest.excess > SLACK else None
+    max_bound = max(finite_or_inf(r.law.declared) for r in results)
+    relaxed = max_bound > DECLARES
+    fault = "; ".join(_law_faults(rule, results, beyond, relaxed, outside))
+    evidence = {
+        "nodes": len(results),
+        "worst": worst,
+        "outside": outside,
+        "max_bound": max_bound,
+        "beyond": beyond,
+        "relaxation": _relaxation(rule, worst, beyond) if relaxed else "",
+    }
+    tv = finite_or_inf(worst.law.tv)
+    return CheckResult("node law", fault, evidence, tv, f"{len(results)} nodes of the rule")
+
+
+def _relaxation(rule: AcceptRule, worst: Node, beyond: Node | None) -> str:
+    """How far a relaxed rule is away, at enumerated nodes of small random models."""
+    words = f"output TV up to {worst.law.tv:.4f}, within lemma R's bound"
+    if rule.bounds_output:
+        return f"{words}, which the rule declares"
+    law = (beyond or worst).law
+    words += f". TV(p, p_A) is declared to be at most {law.declared:.4f}"
+    return words if beyond is None else f"{words}, where the output is {law.tv:.4f} away"
+
+
+def _law_faults(
+    rule: AcceptRule, results: list[Node], beyond: Node | None, relaxed: bool, outside: float
+) -> Iterator[str]:
+    """The faults of a rule, from the laws at its nodes."""
+    if beyond is not None and beyond.excess == math.inf:
+        yield f"no finite law or bound: {beyond}; accept, residual, bound and q must be finite"
+    elif beyond is not None and (not relaxed or rule.bounds_output):
+        yield str(beyond)
+    single = [r.law for r in results if r.siblings == 1] if rule.bounds_output else []
+    if any(abs(law.declared - law.limit) > SLACK for law in single):
+        yield "the rule declares another output bound than sum (q a - p)+"
+    law = max((r.law for r in results), key=lambda law: finite_or_inf(law.tv - law.limit))
+    if law.tv - law.limit > SLACK and relaxed:
+        yield (
+            f"the output bound, sum (q a - p)+, is exceeded ({law.tv:.4f} where it is "
+            f"{law.limit:.4f}): after a rejection the rule does not go on with norm((p - q a)+)"
+        )
+    if outside > OUTSIDE and not getattr(rule, "beyond_support", False):
+        yield (
+            f"codes with p(x) = 0 are committed (up to {outside:.4f} of a node's law), "
+            "and the rule does not declare it (`beyond_support`)"
+        )
+
+
+def _spots(levels: int, turn: int) -> list[Spot]:
+    """Every depth, at places all over the image; others for every node, whose number is `turn`."""
+    places = [1 + STRIDE * (turn * levels + i) % (LONG[1] ** 2 - 1) for i in range(levels)]
+    return [Spot(depth, place, levels) for depth, place in enumerate(places)]
+
+
+def _nodes(
+    pairs: VerifiedPairs | None, codebook: int
+) -> Iterator[tuple[str, Tensor, Tensor | None, Any]]:
+    """Random nodes with as many children as those that were visited, and some with as many codes as
+    the real model has: words, p and q [V] float32 (q None: deterministic children), and how many
+    children are drawn from q, or their codes [K]."""
+    if pairs is None:
+        return
+    most = int(pairs.valid.sum(-1).max())
+    counts = sorted({min(count, most) for count in (*COUNTS, most)})
+    drawn = pairs.q is not None
+
+    def node(kind: str, p: Tensor, q: Tensor, count: int) -> tuple[str, Tensor, Any, Any]:
+        words = f"{count} {'drawn' if drawn else 'deterministic'} children, V={len(p)}, {kind} p, q"
+        return (words, p, q, count) if drawn else (words, p, None, q.topk(count).indices)
+
+    for count in counts:
+        vocab = DRAWABLE.get(count, SMALLEST) if drawn else LARGEST
+        for pair in random_pairs(vocab, EACH, seed=count):
+            yield node(*pair, min(count, vocab))
+    for kind, p, q in random_pairs(min(codebook, REAL), 1, seed=0):
+        if kind in ("independent", "flat"):
+            yield node(kind, p, q, 1 if drawn else most)
+
+
+def random_pairs(vocab: int, each: int, seed: int) -> list[tuple[str, Tensor, Tensor]]:
+    """`each` times (kind, p, q) of every kind, as an error may show at some kinds only."""
+    g = torch.Generator().manual_seed(seed)
+
+    def logits(scale: float) -> Tensor:
+        return scale * torch.randn(vocab, generator=g)
+
+    def sparse(z: Tensor) -> Tensor:
+        """The distribution as after top-k."""
+        return z.masked_fill(z < z.topk(max(1, vocab // 2)).values[-1], -torch.inf)
+
+    pairs = []
+    for _ in range(each):
+        base = logits(1.5)
+        near = base + logits(0.7)
+        split = (torch.arange(vocab) < vocab // 2)[torch.randperm(vocab, generator=g)]
+        kinds = {
+            "independent": (base, logits(1.5)),
+            "near": (base, near),
+            "equal": (base, base),
+            "flat": (logits(0.2), logits(0.2)),
+            "sparse": (sparse(base), sparse(near)),
+            "disjoint": (base.masked_fill(split, -torch.inf), near.masked_fill(~split, -torch.inf)),
+            "sharp": (4 * base, near),
+        }
+        pairs += [(kind, p.softmax(-1), q.softmax(-1)) for kind, (p, q) in kinds.items()]
+    return pairs
+
+
+def definition_check(case: GateCase) -> CheckResult:
+    """p_A by the rule against p_A by its definition: every draft, random p. Only rules that relax
+    to neighbours have a definition here."""
+    model = case.model((24, 2, 1))
+    rule = case.rule(model)
+    reference = None if rule is None else ReferenceRule.of(rule, model)
+    if reference is None:
+        return CheckResult("definition")
+    worst, x = 0.0, torch.arange(24)
+    for _, p, _ in random_pairs(24, EACH, seed=5):
+        test = rule.test(p.expand(24, -1), None, x)
+        tv_shift, _, near_edge = reference.at(p.double().expand(24, -1), x)
+        gaps = torch.stack([test.tv_shift - tv_shift, test.accept - (p + tv_shift).clamp_max(1.0)])
+        worst = max(worst, finite_or_inf(float(gaps.abs().masked_fill(near_edge, 0.0).amax())))
+    fault = f"p_A differs by {worst:.4f} from its definition" * (worst > SLACK)
+    return CheckResult("definition", fault)
+
+
+def recorded_bound_check(case: GateCase, trace: Trace) -> CheckResult:
+    """Checks that the bound a loop recorded at a node is the rule's, at that depth and place, for
+    one of the node's children: which of them decided is not recorded."""
+    pairs, rule, gap = trace.pairs, case.rule(case.model(LONG)), 0.0
+    if pairs is None:
+        return CheckResult("loop")
+    compared = range(0, len(pairs.p), max(1, -(-len(pairs.p) // BOUNDS)))  # at most BOUNDS
+    for i in compared:
+        bound = trace.bound[pairs.image[i], pairs.place[i] + pairs.depth[i]]
+        p, q = (None if t is None else t[i, None, None] for t in (pairs.p, pairs.q))
+        codes, valid = pairs.children[i, None, None], pairs.valid[i, None, None]
+        judged = judge_at(rule, spot_of(pairs, i))(p, q, codes, valid)  # type: ignore[arg-type]
+        gap = max(gap, finite_or_inf(float((judged.bound[valid] - bound).abs().min())))
+    fault = f"the loop has another bound than the rule gives for the node (off by {gap:.2g})"
+    return CheckResult("loop", fault * (gap > CLOSE), {"nodes": len(compared), "gap": gap})

@@ -1,0 +1,201 @@
+"""Statistical tests of sampled images, with the decoder's own drafter: small images against the
+enumerated AR law, for what cannot be enumerated; images of many codes, where residuals that are cut
+and sums in half precision show.
+
+Codes are compared with teacher forcing over the finished images, drafts with their declared q, by
+tests with known false-alarm rates: Pearson's, of counts, and a normal one of sums over many laws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from scipy.optimize import brentq
+from scipy.stats import chi2, ncx2, norm
+from torch import Tensor
+
+from bench.gate.reference import ar_probabilities, teacher_laws
+from bench.gate.report import CheckResult
+from bench.gate.small import GateCase
+from decoders.api import Decoder, Generation, TextFeatures
+from decoders.execution.cpu.layers import pack_matrices
+from decoders.models.small import fresh_noise, prompts, same_prompt
+
+GRID = 2  # of all images
+SMALL = (5, GRID, 11)  # (V, grid, seed) of small images
+DRAWN, BATCH = 102_400, 1024  # of them; decoded together
+CODES, SEED, FLAT = 1024, 16, 0.2  # of images of many codes; FLAT scales the target's logits
+MOST, BRANCHES, NODES = 4096, 2**15, 2**12  # images at most; nodes of their drafts; of a batch's
+LEAST_EXPECTED = 5.0  # rarer cells are pooled
+ALARM = 1e-4  # adjusted p-value below which new noise is drawn
+CERTAIN = 1e-9  # a p-value below this needs no second look
+MISSED = 0.01  # chance that an error of the size of `resolution` is missed
+
+
+def images_check(case: GateCase) -> CheckResult:
+    """Whole images against the enumerated AR law, and their drafts against the declared q.
+    Evidence "resolution": the least TV that would have been found."""
+    vocab, grid, seed = SMALL
+    model, length = case.model(SMALL), grid**2
+    text = same_prompt(prompts(model, 1, seed), BATCH)
+    every = torch.cartesian_prod(*[torch.arange(vocab)] * length)  # [V**L, L]
+    law = ar_probabilities(model, prompts(model, 1, seed), every, case.filters(vocab)).prod(-1)
+    radix = vocab ** torch.arange(length - 1, -1, -1)  # of an image's number in `every`
+
+    def pvalues(sample: list[Generation]) -> list[float]:
+        met = torch.bincount(codes_of(sample) @ radix, minlength=len(law))
+        possible = not bool(met[law == 0].any())
+        images = pearson(met, law * met.sum()) if possible else 0.0
+        return [images, *draw_pvalues(root_drafts(sample))]
+
+    sample = sampler(case.decoder(model), text, seed, -(-DRAWN // BATCH))
+    _, adjusted = sample_and_test(sample, pvalues)
+    evidence = {"resolution": resolution(DRAWN, len(law), 3)}
+    what = f"images of {vocab}**{length} do not follow the AR law, or their drafts not q"
+    summary = f"{DRAWN} sampled images of {vocab} codes"
+    return CheckResult("images", alarm(adjusted, what), evidence, summary=summary)
+
+
+def wide_check(case: GateCase) -> CheckResult:
+    """Images with as many codes as the real model has, in its dtype: their codes against teacher
+    forcing, and their drafts against the declared q. All begin with one code, so that the first
+    drafts of thousands have one law."""
+    vocab, dtype = min(case.real.codebook, CODES), case.real.dtype
+    model = case.model((vocab, GRID, SEED), dtype=dtype)
+    target: Any = model.target
+    with torch.no_grad():
+        target.output.weight.mul_(FLAT)
+    if case.real.packed:  # PyTorch's bfloat16 takes ten times as long without AVX-512
+        for net in (target, model.drafters["eagle"]):
+            pack_matrices(net, dtype)
+    decoder = case.decoder(model)
+    nodes = 1 if decoder.proposer is None else decoder.proposer.nodes
+    rows = max(64, min(1024, NODES // nodes))
+    batches = max(2 * rows, min(MOST, BRANCHES // nodes)) // rows
+    text, filters = same_prompt(prompts(model, 1, SEED), rows), case.filters(vocab)
+
+    def laws(sample: list[Generation]) -> Iterator[tuple[Tensor, Tensor]]:
+        for one in sample[:2]:
+            p = teacher_laws(model, text, one.codes, filters)
+            yield p[:, 1:].flatten(0, 1), one.codes[:, 1:].flatten()  # the first ones are fixed
+
+    def apart(sample: list[Generation]) -> bool:
+        return len(codes_of(sample)[:, 0].unique()) > 1
+
+    def pvalues(sample: list[Generation]) -> list[float]:
+        if apart(sample):
+            return [1.0]
+        codes = draw_pvalues(laws(sample), possible=False)
+        return [*codes, *draw_pvalues(root_drafts(sample, 1))]
+
+    drawn, adjusted = sample_and_test(sampler(decoder, text, SEED, batches, 0.5), pvalues)
+    if apart(drawn):  # its numbers are not the noise's
+        return CheckResult("wide")
+    kind, images = str(dtype).removeprefix("torch."), batches * rows
+    what = f"images of {vocab} codes in {kind} do not follow the AR law, or their drafts not q"
+    evidence = {"codes": vocab, "p_value": adjusted}
+    summary = f"{images} sampled images of {vocab} codes"
+    return CheckResult("wide", alarm(adjusted, what), evidence, summary=summary)
+
+
+def sampler(
+    decoder: Decoder, text: TextFeatures, seed: int, batches: int, first: float | None = None
+) -> Callable[[], list[Generation]]:
+    """Draws batches of images of one caption, with their verified nodes and new noise each time.
+    first: the number that decides all first codes."""
+    size, generator = GRID**2, torch.Generator().manual_seed(seed)
+
+    def draw() -> list[Generation]:
+        noises = [fresh_noise(text.batch, size, generator) for _ in range(batches)]
+        if first is not None:
+            for noise in noises:
+                noise.uniform[:, 0] = first
+        return [decoder.generate(text, noise, pairs=2 * size) for noise in noises]
+
+    return draw
+
+
+def codes_of(sample: list[Generation]) -> Tensor:
+    """[n, L]."""
+    return torch.cat([one.codes for one in sample])
+
+
+def root_drafts(
+    sample: list[Generation], place: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(q [m, V], codes [m]) of the first draft under every root, or of those at one place. Its
+    number has decided nothing before, so it is drawn from q whatever came earlier."""
+    for pairs in (one.trace.pairs for one in sample):
+        if pairs is not None and pairs.q is not None:
+            root = pairs.depth == 0
+            if place is not None:
+                root &= pairs.place == place
+            q = pairs.q[root].double()
+            yield q / q.sum(-1, keepdim=True), pairs.children[root, 0]
+
+
+def sample_and_test(
+    sample: Callable[[], Any], pvalues: Callable[[Any], Sequence[float]]
+) -> tuple[Any, float]:
+    """Samples and tests; once more with new noise after an alarm that may be chance, so that chance
+    alone raises an alarm in fewer than one of a million. -> the last sample, and the least p-value
+    times the number of tests (Bonferroni)."""
+    for _ in range(2):
+        codes = sample()
+        values = [value if math.isfinite(value) else 0.0 for value in pvalues(codes)]
+        adjusted = min(1.0, min(values) * len(values))
+        if not CERTAIN <= adjusted < ALARM:
+            break
+    return codes, adjusted
+
+
+def alarm(adjusted: float, words: str) -> str:
+    """The fault that a p-value shows; "" for none."""
+    return "" if adjusted >= ALARM else f"{words} (p {adjusted:.1g})"
+
+
+def resolution(images: int, cells: int, tests: int) -> float:
+    """The least TV that Pearson's test of `cells` cells finds in so many images, as one of `tests`:
+    a law that is away by t has a chi-square of at least 4 t^2 per image."""
+    freedom = max(1, cells - 1)
+    limit = chi2.isf(ALARM / tests, freedom)
+    needed = brentq(lambda x: ncx2.cdf(limit, freedom, x) - MISSED, 1e-6, 10 * limit + 100)
+    return float(0.5 * math.sqrt(needed / images))
+
+
+def pearson(observed: Tensor, expected: Tensor) -> float:
+    """p-value of counts [cells] by Pearson's test, with rare cells pooled. If draws have different
+    laws, whose sum is `expected`, it is a little too large."""
+    expected, order = expected.sort(descending=True)
+    observed = observed[order].double()
+    alone = max(1, int((expected >= LEAST_EXPECTED).sum()))
+    if 0 < float(expected[alone:].sum()) < LEAST_EXPECTED and alone > 1:
+        alone -= 1
+    pooled = [torch.cat([x[:alone], x[alone:].sum()[None]]) for x in (observed, expected)]
+    observed, expected = (x[pooled[1] > 0] for x in pooled)
+    if len(expected) < 2:
+        return 1.0
+    return float(chi2.sf(float(((observed - expected) ** 2 / expected).sum()), len(expected) - 1))
+
+
+def draw_pvalues(parts: Iterable[tuple[Tensor, Tensor]], possible: bool = True) -> list[float]:
+    """Parts of laws [m, V] float64 and codes [m], each drawn from its law whatever went before ->
+    p-values of how often each code is drawn, and of draws that are too sharp or too flat. possible:
+    a code of probability zero is an error, as no rounding explains it."""
+    observed = expected = torch.zeros(1, dtype=torch.float64)
+    gap, variance = 0.0, 0.0
+    for laws, codes in parts:
+        p = laws.gather(1, codes[:, None])[:, 0]
+        if not bool(torch.isfinite(laws).all()) or (possible and not bool((p > 0).all())):
+            return [0.0]
+        expected = expected + laws.sum(0)
+        observed = observed + torch.bincount(codes, minlength=laws.shape[1])
+        score = laws.sqrt()  # large for likely codes
+        mean = (laws * score).sum(1)
+        gap += float((p.sqrt() - mean).sum())
+        variance += float(((laws * score**2).sum(1) - mean**2).sum())
+    sharp = 2 * float(norm.sf(abs(gap) / variance**0.5)) if variance > 1e-12 else 1.0
+    return [pearson(observed, expected), sharp]

@@ -1,1 +1,0 @@
-"""Verdicts: exactness, fairness, paired intervals, quality."""

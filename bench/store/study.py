@@ -1,0 +1,148 @@
+"""Reads and writes study.json, which says whose folder it is, and compares configurations.
+
+Rows of two configurations, schema versions or machines in one folder would be averaged as if they
+were one experiment. Such a folder is refused and left as it was. study.json has the names of
+dataclasses; a user wrote `acceptance.k=5` and not `decoders.lantern.spec.acceptance.kwargs.k`, so
+messages name settings as a command line does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.data.errors import FolderError
+from bench.data.files import write_text
+from bench.store.columns import SCHEMA_VERSION
+from decoders.documents import read_object
+from decoders.errors import DecoderError
+from decoders.kinds import Amount
+
+STUDY = "study.json"
+KINDS = {
+    "schema_version": int, "config_hash": str, "rows": Amount, "forced": list[str],
+    "config": dict[str, Any], "machine": dict[str, str],
+    "code": dict[str, str], "weights": dict[str, str],
+}  # fmt: skip
+MOST, LONGEST = 8, 60  # differences in a message, characters of a value
+GROUPS = ("model", "backend", "prompts")  # chosen by name: another name explains all below it
+
+
+def read_study(folder: Path) -> dict[str, Any]:
+    """Reads study.json of a folder; {} where there is none. Raises FolderError on a damaged one."""
+    # A listing, since a shared file system may know a new file there before `exists` does.
+    if not folder.is_dir() or STUDY not in {path.name for path in folder.iterdir()}:
+        return {}
+    path = folder / STUDY
+    try:
+        return read_object(path, KINDS)
+    except DecoderError as error:
+        raise FolderError(f"{path} is damaged: {error}; choose another run_dir=") from error
+
+
+def write_study(folder: Path, entries: Mapping[str, Any]) -> None:
+    """Adds entries to study.json. Shards of a run write the same ones."""
+    study = read_study(folder) | dict(entries)
+    write_text(folder / STUDY, json.dumps(study, indent=1, sort_keys=True))
+
+
+def require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
+    """Raises FolderError where a folder holds no run, or one of another schema version or
+    configuration, or of another machine than `wanted` names."""
+    study = read_study(folder)
+    if not study:
+        raise FolderError(
+            f"{folder} holds no run; name the folder of one, or make one by `python -m bench run`"
+        )
+    if study.get("schema_version") != SCHEMA_VERSION:
+        raise FolderError(
+            f"{folder} holds rows of schema version {study.get('schema_version')}, this code "
+            f"writes {SCHEMA_VERSION}. {advice(folder)}"
+        )
+    stored, config = study.get("config", {}), wanted["config"]
+    if study.get("config_hash") != wanted["config_hash"]:
+        if stored.get("name", config.get("name")) != config.get("name"):
+            raise FolderError(
+                f"{folder} holds the study {stored['name']}, asked for is {config.get('name')}; "
+                f"add study={stored['name']} (and the other words of that run) to go on with it. "
+                f"{advice(folder)}"
+            )
+        raise FolderError(
+            f"{folder} holds another configuration: {differences(stored, config)}. "
+            f"{advice(folder)}, or ask for the settings that are there to go on with it"
+        )
+    if "machine" in wanted and study.get("machine") != wanted["machine"]:
+        shown = differences(study.get("machine", {}), wanted["machine"], ("there", "here"))
+        raise FolderError(
+            f"{folder} was measured on another machine, and times of two machines do not compare: "
+            f"{shown}. {advice(folder)}"
+        )
+
+
+def advice(folder: Path) -> str:
+    """Says what to do about a folder of something else."""
+    return (
+        "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
+        f"results/runs/<name>), or delete {folder}"
+    )
+
+
+def differences(
+    stored: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    sides: tuple[str, str] = ("in the folder", "asked for"),
+) -> str:
+    """Says `latency.prompts: 54 in the folder, 20 asked for; ...`: at most `MOST` differences and a
+    count of the rest, "" where nothing differs. sides: what the two are called.
+
+    Both are plain containers: two `StudyConfig.measured()`, or any other two mappings.
+    """
+    old, new = dict(stored), json.loads(json.dumps(wanted))
+    for group in GROUPS:
+        names = [side.get(group, {}).get("name") for side in (old, new)]
+        if names[0] != names[1]:
+            old[group], new[group] = names
+    one, other = _settings(old, new), _settings(new, old)
+    lines = [
+        f"{key}: {_value(one.get(key))} {sides[0]}, {_value(other.get(key))} {sides[1]}"
+        for key in sorted({**one, **other}, key=lambda key: key not in ("name", "decoders"))
+        if one.get(key) != other.get(key)
+    ]
+    more = len(lines) - MOST
+    return "; ".join(lines[:MOST]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Flattens a configuration; of its decoders it takes those that the other has too."""
+    entries = {entry["name"]: entry for entry in config.get("decoders") or []}
+    settings = {**_flat(config), "decoders": [*entries]}
+    for name in [entry["name"] for entry in other.get("decoders") or []]:
+        parts = {**entries.get(name, {}), **entries.get(name, {}).get("spec", {})}
+        of_decoder = {key: value for key, value in parts.items() if key not in ("name", "spec")}
+        settings |= {f"{key} ({name})": value for key, value in _flat(of_decoder).items()}
+    return settings
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Flattens nested mappings into dotted names; `target` and `kwargs` of what is imported are
+    `_target_` and its keywords, as in YAML."""
+    out: dict[str, Any] = {}
+    if value.keys() >= {"target", "kwargs"}:
+        value = {**value, "_target_": value["target"], **value["kwargs"]}
+        value = {key: inner for key, inner in value.items() if key not in ("target", "kwargs")}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            out |= _flat(inner, f"{above}{key}.")
+        else:
+            out[f"{above}{key}"] = inner
+    return out
+
+
+def _value(value: Any) -> str:
+    """Writes a value as YAML does, a long one cut off."""
+    if value is None:
+        return "not set"
+    text = value if isinstance(value, str) and value else json.dumps(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 2] + " …"

@@ -1,0 +1,149 @@
+"""The fairness gate catches planted baselines that are slow, and clocks that are wrong."""
+
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from bench.analyse.fairness import judge, mixed, roofline
+from bench.analyse.paired import baselines_of
+from bench.analyse.summary import COLUMNS
+from bench.measure.roofline import MachineRates, work_of
+from bench.run.finish import finish
+from bench.store.findings import read_findings, write_findings
+from bench.store.study import read_study
+from tests.bench.measure.test_roofline import MEASURE, REAL
+
+FLOOR_MS = 0.5
+COMPILED = "draft=compiled, forward=compiled, accept=compiled"
+
+
+def rows(**changed: object) -> pd.DataFrame:
+    """Three timed images of a baseline, of a decoder and of a greedy one."""
+    every = {
+        "cfg": 3.0, "protocol": "latency", "status": "ok", "device": "cpu", "path": "",
+        "disturbed": False, "cpu_others": 0.01, "cpu_steal": 0.0, **changed,
+    }  # fmt: skip
+    names = (("ar", 1.0), ("lantern", 1.0), ("lantern_greedy", 0.0))
+    lines = [{"decoder": name, "temperature": heat, **every} for name, heat in names]
+    return pd.DataFrame([line for line in lines for _ in range(3)])
+
+
+def floors(over: float, note: str = "", **lantern: float) -> pd.DataFrame:
+    """roofline.csv with a baseline that takes `over` floors per step."""
+    line = {"decoder": "ar", "ar_over_floor": over, "ar_floor_ms": FLOOR_MS, "note": note}
+    return pd.DataFrame([line, {"decoder": "lantern", **lantern}])
+
+
+def verdict(name: str, rows: pd.DataFrame, roofline: pd.DataFrame) -> tuple[str, str]:
+    baselines = {"ar": "ar", "lantern": "ar", "lantern_greedy": None}
+    found = judge(rows, baselines, roofline)
+    return next((f.verdict, f.reason) for f in found if f.decoder == name)
+
+
+@pytest.mark.parametrize(
+    ("over", "said", "reason"),
+    [
+        (1.9, "fair", "in a quiet moment a step of ar takes 1.9 times its floor of 0.5 ms"),
+        (19.0, "unfair", "takes 19.0 times its floor of 0.5 ms, at most 4 are fair"),
+        # No step can take less: the rates that the floor is of were those of a busy machine.
+        (0.8, "not measured", "a step of ar takes 0.8 times its floor: the machine was busy"),
+        (math.nan, "unknown", "no floor known: the target X has no parameters"),
+    ],
+)
+def test_a_baseline_is_judged_by_its_floor(over, said, reason):
+    for name in ("ar", "lantern"):
+        found = verdict(name, rows(), floors(over, reason))
+        assert found[0] == said and reason in found[1]
+
+
+def test_what_cannot_be_known_is_unknown_and_says_why():
+    alone = verdict("lantern_greedy", rows(), floors(1.9))
+    assert alone == ("unknown", "no baseline at its temperature and guidance")
+    failed = verdict("lantern", rows(status="failed"), floors(1.9))
+    assert failed == ("unknown", "no image of lantern was timed")
+
+
+def test_a_compiled_baseline_on_a_processor_is_fair_below_fewer_floors():
+    compiled = rows(path="forward=compiled")
+    for over, expected in ((2.4, "fair"), (2.6, "unfair")):
+        found, reason = verdict("lantern", compiled, floors(over))
+        assert found == expected and ("at most 2.5 are fair" in reason) == (found == "unfair")
+        for others in (compiled.assign(device="cuda"), rows()):
+            assert verdict("lantern", others, floors(over))[0] == "fair"
+
+
+def test_steps_that_others_slowed_say_nothing_of_the_baseline():
+    """Where `latency.busy` lets others take the cores; a GPU's steps do not suffer."""
+    timed = rows(cpu_others=0.8)
+    why = "the machine was busy all the time (cores 80 % taken by others)"
+    assert verdict("lantern", timed, floors(19.0)) == ("unknown", why)
+    assert verdict("lantern", timed.assign(device="cuda"), floors(19.0))[0] == "unfair"
+    timed.loc[timed.decoder == "ar", "cpu_others"] = [0.8, 0.0, 0.0]
+    assert verdict("lantern", timed, floors(19.0))[0] == "unfair", "most were quiet"
+
+
+@pytest.mark.parametrize("part", ["step", "forward"])
+def test_a_step_or_forward_of_the_decoder_below_its_floor_gives_no_speed_up(part):
+    table = floors(1.9, **{f"{part}_over_floor": 0.9})
+    found, reason = verdict("lantern", rows(), table)
+    assert found == "not measured" and "step of lantern takes 0.9 times its floor" in reason
+    assert verdict("ar", rows(), table)[0] == "fair"
+
+
+def test_a_piece_that_ran_eagerly_beside_compiled_ones_is_marked():
+    """A plug-in's rule that no compiler can trace, beside rules that were compiled."""
+    slow = COMPILED.replace("accept=compiled", "accept=eager")
+    timed = pd.DataFrame({"decoder": ["built_in", "mine"], "path": [COMPILED, slow]})
+    assert mixed(timed, "built_in") == ""
+    assert mixed(timed, "mine") == "its acceptance ran eagerly, where others' ran compiled"
+    assert mixed(timed.assign(path="draft=eager, forward=eager, accept=eager"), "mine") == ""
+
+
+@pytest.fixture
+def real(fake_run):
+    """A study and its rows, without tables and judgements."""
+    return fake_run(*REAL)
+
+
+def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real):
+    """The whole way, from records to a verdict: the same run, its AR steps ten times slower."""
+    config, result = real
+    finish(config, result)
+    summary = pd.read_csv(result.path / "summary.csv")
+    assert list(summary.columns) == COLUMNS, "the contract of summary.csv holds"
+    measured = pd.read_csv(result.path / "roofline.csv").set_index("decoder").loc["ar"]
+    # Machine rates for which this very run is fair: its AR takes twice the floor.
+    quiet = measured.ar_over_floor * measured.ar_floor_ms
+    rate = measured.ar_bytes / (quiet / 2e3)
+    rates = MachineRates(rate, 1e15)
+    for slower, expected in ((1.0, "fair"), (10.0, "unfair")):
+        planted = result.rows.assign(cpu_others=0.0)
+        ar = planted.decoder == "ar"
+        planted.loc[ar, "seconds_forward"] *= slower
+        # A step of another decoder below its own floor (AR had a slow moment) would have the
+        # machine measured again, and the verdict rest on this hour's rates.
+        times = [column for column in planted if column.startswith("seconds_")]
+        planted.loc[~ar, times] *= 100
+        decoders = read_study(result.path)["config"]["decoders"]
+        names = [one["name"] for one in decoders]
+        table = roofline(planted, names, rates, work_of(result.model.target))
+        found = {f.decoder: f for f in judge(planted, baselines_of(decoders, planted), table)}
+        assert found["eagle2"].verdict == found["ar"].verdict == expected, found
+        assert f"takes {2 * slower:.1f} times its floor" in found["eagle2"].reason
+
+
+@pytest.mark.parametrize("quiet_again", [True, False])
+def test_rates_of_a_busy_moment_are_measured_again_and_then_give_no_speed_up(
+    real, monkeypatch, quiet_again
+):
+    config, result = real
+    busy = MachineRates(1.0, 1e15)
+    write_findings(result.path, replace(read_findings(result.path), machine=busy))
+    again = {"step_bytes_per_s": 1e15 if quiet_again else 1.0, "operations_per_s": 1e15}
+    monkeypatch.setattr(MEASURE, lambda *_: again)
+    run = finish(config, result)
+    found = pd.read_csv(result.path / "fairness.csv")
+    assert (set(found.verdict) == {"not measured"}) == (not quiet_again)
+    assert {math.isnan(entry.number("speedup")) for entry in run.entries} == {not quiet_again}

@@ -1,0 +1,168 @@
+"""A run's own target is examined before anything is timed, and codes that differ are told from
+codes that rounding changed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from bench.__main__ import main
+from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
+from bench.gate import GateReport
+from bench.gate.code_differences import compiled_difference, flips, greedy_difference
+from bench.gate.target import TargetError, examine
+from bench.run.finish import run_gate
+from decoders.api import DecoderError, Sampling
+from decoders.compose import DecoderSpec, PartSpec
+from decoders.execution import with_execution
+from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.speculative import Speculative
+from decoders.models.small import random_model
+from tests.bench.fakes import SEARCHPATH
+from tests.bench.gate import targets
+from tests.bench.gate.targets import Gpt, OnePlaceOff, gpt_model
+from tests.exact.table import table_model
+
+PROMPTS = "a red cat", "two blue dogs on a hill"
+SJD = DecoderSpec(
+    "sjd",
+    PartSpec("decoders.loops.speculative.Speculative"),
+    acceptance=PartSpec("decoders.verify.exact.Exact"),
+    proposer=PartSpec("decoders.propose.jacobi.Jacobi"),
+)
+WRONG = {
+    "OnePlaceOff": "places", "PlacesOfSlots": "places", "OwnMask": "mask", "BoolMask": "mask",
+    "PlacesOfFirstRow": "rows", "MixedRows": "rows", "StaleCache": "cache", "BarredApart": "mass",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_target_is_refused_with_what_differs_and_where_to_look(name, dtype):
+    kind = getattr(targets, name)
+    message = f"target {kind.__name__} fails .* {WRONG[name]}: .*`Target"
+    with pytest.raises(TargetError, match=message):
+        examine(gpt_model(kind, dtype), lambda: PROMPTS, 2.0)
+
+
+def test_a_whole_row_is_looked_at_however_long_it_is(monkeypatch):
+    monkeypatch.setattr("bench.gate.target.CODES", targets.SIDE - 1)
+    with pytest.raises(TargetError, match=r"Gpt fails .* places"):
+        examine(gpt_model(targets.OneRow), lambda: PROMPTS, 2.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("cfg", [1.0, 3.0])
+def test_a_right_target_passes(dtype, cfg):
+    for seed in range(3):
+        examine(gpt_model(dtype=dtype, seed=seed), lambda: PROMPTS, cfg)
+
+
+def test_other_right_targets_pass():
+    examine(table_model(vocab=5, length=9), lambda: PROMPTS[:1], 1.0)
+    barred = gpt_model()
+    barred.target.barred = torch.arange(targets.VOCAB) == torch.arange(targets.SIDE)[:, None]
+    examine(barred, lambda: PROMPTS, 2.0)
+
+
+def test_a_target_that_raises_is_refused_with_its_error():
+    model = gpt_model()
+    model.target.prefill = lambda *_: torch.zeros(1)
+    with pytest.raises(TargetError, match=r"Gpt could not be examined.*IndexError"):
+        examine(model, lambda: PROMPTS, 2.0)
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_the_study_stops_before_its_first_image(command, tmp_path, capsys):
+    words = ["study=fake", "model=gpt_wrong", "decoders=[ar,sjd]", f"run_dir={tmp_path / 'run'}"]
+    assert main([command, SEARCHPATH, *words]) == 2
+    assert "Gpt fails a check of this run's own model, places" in capsys.readouterr().err
+    assert not [*Path(tmp_path).glob("run/rows/*")]
+
+
+def test_a_study_of_a_right_target_has_a_floor(tmp_path, monkeypatch):
+    rates = {"step_bytes_per_s": 9e15, "operations_per_s": 9e15}
+    monkeypatch.setattr("bench.run.runner.measure_rates", lambda *_: rates)
+    words = ["study=fake", "model=gpt", "decoders=[ar,sjd]", f"run_dir={tmp_path / 'run'}"]
+    assert main(["run", SEARCHPATH, *words]) == 0
+    table = pd.read_csv(tmp_path / "run" / "roofline.csv").set_index("decoder")
+    assert (table.ar_floor_ms > 0).all() and table.note.isna().all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_greedy_codes_of_an_exact_decoder_are_compared_with_ars_on_the_runs_model(dtype):
+    right, wrong = (gpt_model(kind, dtype, seed=3) for kind in (Gpt, OnePlaceOff))
+    sampling = Sampling(cfg=2.0)
+    equal = "Its greedy codes on this run's model equal AR's."
+    assert greedy_difference(right, SJD, sampling, lambda: PROMPTS) == ("", equal)
+    fault, _ = greedy_difference(wrong, SJD, sampling, lambda: PROMPTS)
+    assert "its codes on this run's model differ from AR's at place" in fault
+
+
+class OnlySamples(Speculative):
+    def __post_init__(self):
+        if self.sampling.greedy:
+            raise DecoderError("no temperature 0")
+        super().__post_init__()
+
+
+def test_a_verdict_says_that_greedy_codes_were_not_compared(monkeypatch):
+    report = GateReport("exact", 0.0, "Checked: all.")
+    monkeypatch.setattr("bench.gate.check_decoder", lambda *_: report)
+    spec = replace(SJD, loop=PartSpec(f"{__name__}.OnlySamples"))
+    entry = DecoderEntry("sjd", spec, SamplingConfig())
+    (verdict,) = run_gate(gpt_model(), [DecoderVariant(entry, Sampling(cfg=2.0))], lambda: PROMPTS)
+    assert verdict.detail == (
+        "Checked: all. Its greedy codes on this run's model are not compared: "
+        "DecoderError: no temperature 0."
+    )
+
+
+class Shifted:
+    """A decoder whose last piece is wrong: it draws with other numbers."""
+
+    def __init__(self, decoder):
+        self.decoder, self.sampling = decoder, decoder.sampling
+
+    def generate(self, text, noise):
+        return self.decoder.generate(text, replace(noise, uniform=1 - noise.uniform))
+
+
+def compared(fast, plain, sampling=None, change=lambda decoder: decoder):
+    """What `compiled_difference` says of AR on two models, as if the first were compiled."""
+    decoders = [Autoregressive(model, sampling or Sampling(cfg=2.0)) for model in (fast, plain)]
+    return compiled_difference((fast, plain), (change(decoders[0]), decoders[1]), PROMPTS[0], 0)
+
+
+def rounded(seed=0):
+    """The same weights in bfloat16, computed with and without rounding between operators."""
+    plain, fast = gpt_model(dtype="bfloat16", seed=seed), gpt_model(seed=seed)
+    fast.target.load_state_dict(plain.target.state_dict())
+    return fast, plain
+
+
+@pytest.mark.parametrize("sampling", [Sampling(cfg=2.0), Sampling(cfg=3.0, temperature=0.0)])
+def test_codes_that_rounding_changes_are_no_fault_of_a_compiler(sampling):
+    assert not any(compared(*rounded(seed), sampling) for seed in range(4))
+
+
+def test_other_laws_and_other_choices_are():
+    fast, plain = rounded()
+    assert "laws differ by TV" in compared(gpt_model(seed=1), gpt_model())
+    assert "laws differ by TV" in compared(gpt_model(seed=1), plain)
+    assert "comes earlier than by rounding" in compared(fast, plain, change=Shifted)
+    exact = gpt_model()
+    assert "comes earlier than by rounding" in compared(exact, exact, change=Shifted)
+
+
+def test_how_often_a_number_draws_another_code():
+    one, other = torch.tensor([[0.5, 0.5], [0.2, 0.8]]), torch.tensor([[0.4, 0.6], [0.2, 0.8]])
+    assert flips(one, other) == pytest.approx(0.1, abs=1e-6)
+
+
+def test_compiled_pieces_in_bfloat16_pass():
+    fast = with_execution(random_model(vocab=24, grid=4, dtype=torch.bfloat16), "cpu", {1})
+    plain = replace(fast, execution=fast.execution.uncompiled())
+    assert compared(fast, plain) == ""
