@@ -36,6 +36,7 @@ from bench.run.generate import generate, picture_of
 if TYPE_CHECKING:
     from decoders.execution.card import card_fault
 from decoders.api import Decoder, ImageModel, Trace
+from decoders.execution.card import card_fault
 
 __all__ = ["Decoded", "decode", "records", "summary"]
 # A loaded decoder keeps memory from call to call, and Hydra one configuration.
