@@ -19,7 +19,7 @@ PIP_ARGS ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-ROOMS := bench decoders metrics
+ROOMS := bench decoders metrics recipes
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

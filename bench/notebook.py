@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 from PIL import Image
@@ -32,9 +31,6 @@ from bench.measure.meter import Meter
 from bench.prompts import Prompt, check
 from bench.run.decoders import build, load_model
 from bench.run.generate import generate, picture_of
-
-if TYPE_CHECKING:
-    from decoders.execution.card import card_fault
 from decoders.api import Decoder, ImageModel, Trace
 from decoders.execution.card import card_fault
 

@@ -2,7 +2,7 @@
 
 Why: the official CLIP and Inception networks were not trained on 64x64 procedural scenes and cannot
 be downloaded where the bench runs. This one is built by ``open_clip.model.CLIP`` from open_clip's
-own configuration and trained by ``metrics.train_clip`` with open_clip's loss. It gives the
+own configuration and trained by ``recipes.clip`` with open_clip's loss. It gives the
 CLIP score, attribute preference and the features of FID, KID, precision and recall. Tables name
 these ``CLIP (scenes)`` and ``FID (scenes-clip)``.
 

@@ -24,7 +24,7 @@ from metrics.scenes_clip import (
     save,
     scenes_features,
 )
-from metrics.train_clip import train
+from recipes.clip import train
 
 from .conftest import small_config
 

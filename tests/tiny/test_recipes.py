@@ -19,9 +19,9 @@ from decoders.models.text.words import WordEncoder, WordEncoderConfig
 from decoders.models.vq.llamagen_vq import VQConfig
 from decoders.propose.drafters.eagle3 import Eagle3
 from decoders.tiny import bundle
-from decoders.tiny.recipes import reading, stages, target, vq
 from decoders.tiny.scenes import ObjectSpec, SceneSpec, vocabulary
 from decoders.training.trainer import TrainConfig
+from recipes import reading, stages, target, vq
 
 CONFIG = TrainConfig(steps=6, batch=2, lr=1e-2, muon_lr=1e-2, evaluate_every=0, held_out=4)
 

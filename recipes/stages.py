@@ -43,12 +43,12 @@ from decoders.tiny.bundle import (
     load,
     load_part,
 )
-from decoders.tiny.recipes import reading, target, vq
 from decoders.tiny.scenes import vocabulary
 from decoders.tiny.scenes.source import Scenes
 from decoders.training.drafter import LossConfig, train_drafter
 from decoders.training.states import DataConfig, StateData, transformer_of
 from decoders.training.trainer import TrainConfig, fast_dtype
+from recipes import reading, target, vq
 
 logger = logging.getLogger(__name__)
 CFG = 3.0  # between fidelity to the caption and variety; also what the drafter is trained under

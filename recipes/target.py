@@ -30,10 +30,10 @@ from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.text.words import WordEncoder
 from decoders.models.vq.llamagen_vq import LlamaGenVQ
 from decoders.noise import sample
-from decoders.tiny.recipes import reading
 from decoders.tiny.scenes import SceneBatch, scene_batch
 from decoders.tiny.scenes.source import SceneBatches
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast, stream
+from recipes import reading
 
 CONFIG = TransformerConfig(
     vocab=1024,

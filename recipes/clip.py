@@ -26,8 +26,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from decoders.tiny.recipes.reading import ANSWERS, answers
-from decoders.tiny.recipes.stages import Recipe
 from decoders.tiny.scenes import (
     ATTRIBUTES,
     SceneSpec,
@@ -44,6 +42,8 @@ from metrics import MetricError
 from metrics.clip import attribute_preference
 from metrics.images import byte_images
 from metrics.scenes_clip import SPECIALS, ClipConfig, ScenesClip, save
+from recipes.reading import ANSWERS, answers
+from recipes.stages import Recipe
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins

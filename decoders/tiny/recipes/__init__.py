@@ -1,1 +1,0 @@
-"""Recipes that trained the embedded models; `decoders.tiny.recipes.stages` runs them."""
