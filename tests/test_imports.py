@@ -47,7 +47,7 @@ def imports() -> Graph:
 
 def test_no_module_imports_one_that_imports_it() -> None:
     graph = imports()
-    assert len(graph) > 200 and "decoders.api" in graph["decoders.noise"]
+    assert "decoders.api" in graph["decoders.noise"]
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 

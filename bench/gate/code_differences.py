@@ -24,8 +24,8 @@ from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops.autoregressive import ARState, Autoregressive
+from decoders.loops.base_loop import prefill
 from decoders.loops.recording import FinishedImages
-from decoders.loops.start import prefill
 from decoders.noise import Noise
 
 IMAGES = 12  # that are compared at most; of sound pieces rarely more than two

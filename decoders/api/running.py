@@ -19,7 +19,7 @@ Piece = tuple[str, Callable[..., tuple[Any, ...]]]  # (phase that its time is ch
 
 class Loop(Protocol):
     """What an execution runs. Its step is a chain of *pieces*, functions of the run's state
-    (`decoders.loops.start.DecodeState`), each given what the one before returned. Pieces have
+    (`decoders.loops.base_loop.DecodeState`), each given what the one before returned. Pieces have
     static shapes and never wait for the device."""
 
     prepared: dict[Any, Any]  # what an execution keeps for this loop, by the run's shape

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoders.api import CodeKind, Piece, TextFeatures
 from decoders.distribution import code_logits
-from decoders.loops.start import BatchLoop, DecodeState, choose
+from decoders.loops.base_loop import BatchLoop, DecodeState, choose
 from decoders.noise import TARGET_SLOT, Noise
 
 

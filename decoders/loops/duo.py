@@ -39,7 +39,7 @@ from decoders.api import (
 )
 from decoders.loops.recording import expected_codes
 from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_state import SpecState
+from decoders.loops.speculative_state import SpecState, Step
 from decoders.noise import OVERRUN, Noise
 from decoders.propose.tree_proposer import TreeProposer, TreeSession, require_logits
 from decoders.propose.trees.static import Static
@@ -285,7 +285,7 @@ class Duo(Speculative):
 
     def verify_and_commit(
         self, run: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
-    ) -> tuple[Any, ...]:
+    ) -> tuple[Step]:
         """Judges all g drafts by the laws behind root and g - 1 of them, [B, g, V]."""
         assert isinstance(draft, LookaheadDraft) and draft.whole is not None
         return super().verify_and_commit(run, draft.whole, hidden, F.pad(logits, (0, 0, 0, 1)))

@@ -26,7 +26,7 @@ from torch import Tensor
 from decoders.api import CodeKind, DecoderError, Piece, TextFeatures
 from decoders.cache import CLOSED, additive_mask, cache_mask, round_up
 from decoders.distribution import code_logits
-from decoders.loops.start import BatchLoop, DecodeState
+from decoders.loops.base_loop import BatchLoop, DecodeState
 from decoders.models.nets.grouped import Schedule
 from decoders.noise import Noise
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -132,28 +133,17 @@ class FinishedImages:
         self.order += images
 
     def keep_pairs(
-        self,
-        sampler: PairSampler,
-        images: Sequence[int | None],
-        p: Tensor,
-        q: Tensor | None,
-        children: Tensor,
-        valid: Tensor,
-        depth: Tensor,
-        position: Tensor,
-        row: Tensor,
+        self, sampler: PairSampler, images: Sequence[int | None], nodes: VisitedNodes
     ) -> None:
-        """Keeps the verified pairs that the sampler chooses of a step's n nodes.
-
-        images: of each row, None where its image is kept elsewhere or done; p, q [n, V]; children,
-        valid [n, K]; depth, position (of the root's child), row [n].
-        """
-        index = sampler.choose(valid, depth, position, row)
+        """Keeps the verified pairs that the sampler chooses of a step's nodes. images: of each row,
+        None where its image is kept elsewhere or done."""
+        index = sampler.choose(nodes)
         if len(index) == 0:
             return
-        image = torch.tensor([-1 if i is None else i for i in images], device=row.device)[row]
+        of_rows = [-1 if image is None else image for image in images]
+        image = torch.tensor(of_rows, device=nodes.row.device)[nodes.row]
         index = index[image[index] >= 0]
-        every = (p, q, children, valid, depth, position, image)
+        every = [value for name, value in vars(nodes).items() if name != "row"] + [image]
         self.pairs.append(tuple(None if t is None else t[index].cpu() for t in every))
 
     def verified(self, levels: int) -> VerifiedPairs | None:
@@ -189,6 +179,19 @@ class FinishedImages:
         return Generation(codes, trace)
 
 
+@dataclass
+class VisitedNodes:
+    """The n nodes that a step visited in all rows, for `VerifiedPairs`."""
+
+    p: Tensor  # [n, V]
+    q: Tensor | None  # [n, V]; None: deterministic children
+    children: Tensor  # [n, K] int64
+    valid: Tensor  # [n, K] bool
+    depth: Tensor  # [n] int64
+    position: Tensor  # [n] int64, of the root's child
+    row: Tensor  # [n] int64
+
+
 class PairSampler:
     """Chooses about `pairs` visited nodes of an image of `length` codes, to keep (p, q, children).
 
@@ -202,11 +205,10 @@ class PairSampler:
         drawn = noise.at(positions.expand(len(noise.uniform), -1), PAIR_SLOT)  # [B, L, 1]
         self.wanted = drawn[..., 0] < pairs / length  # [B, L] bool
 
-    def choose(self, valid: Tensor, depth: Tensor, position: Tensor, row: Tensor) -> Tensor:
-        """Indices of the nodes to keep, of n: valid [n, K]; depth, position (of the root's child),
-        row [n]. Nodes without a valid child are passed over."""
-        decided = (position + depth).clamp_max(self.wanted.shape[1] - 1)
-        return (self.wanted[row, decided] & valid.any(-1)).nonzero().flatten()
+    def choose(self, nodes: VisitedNodes) -> Tensor:
+        """Indices of the nodes to keep. Those without a valid child are passed over."""
+        decided = (nodes.position + nodes.depth).clamp_max(self.wanted.shape[1] - 1)
+        return (self.wanted[nodes.row, decided] & nodes.valid.any(-1)).nonzero().flatten()
 
 
 def expected_codes(draft: Draft) -> Tensor | None:

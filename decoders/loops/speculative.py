@@ -34,15 +34,16 @@ from decoders.api import (
 from decoders.cache import CLOSED, additive_mask, ancestry_of, cache_mask, round_up
 from decoders.distribution import code_logits, probabilities
 from decoders.execution.state import put_row
+from decoders.loops.base_loop import BaseLoop, one_at_a_time, require_finite
 from decoders.loops.recording import PairSampler, Recorder
 from decoders.loops.speculative_state import (
     Queue,
     SpecState,
+    Step,
     first_output,
-    visited_pairs,
+    visited,
     write_laws,
 )
-from decoders.loops.start import BaseLoop, one_at_a_time, require_finite
 from decoders.noise import Noise
 
 
@@ -88,10 +89,11 @@ class Speculative(BaseLoop):
         queue = Queue(text, noise, rows, pairs)
         steps_left = self._unfinished(1)  # steps until the next look at the lengths
         for _ in range(images * self.model.target.length):
-            visited = self.execution.step(self, run)
+            (step,) = self.execution.step(self, run)
             queue.done.steps += 1
             if run.pairs is not None:
-                queue.done.keep_pairs(run.pairs, queue.on, *visited_pairs(*visited))
+                nodes = visited(step, self.model.target.length)
+                queue.done.keep_pairs(run.pairs, queue.on, nodes)
             steps_left -= 1
             if steps_left == 0 and (steps_left := self._poll_lengths(run, queue)) == 0:
                 break
@@ -169,8 +171,8 @@ class Speculative(BaseLoop):
 
     def verify_and_commit(
         self, run: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
-    ) -> tuple[Any, ...]:
-        """Judges, records and commits; returns what `visited_pairs` needs."""
+    ) -> tuple[Step]:
+        """Judges, records and commits."""
         size = self.model.target.length
         law = TargetProbs(logits, probabilities(logits, self.sampling), self.sampling.greedy)
         run.record.check(law.p[..., 0])  # one NaN makes a softmax's row NaN
@@ -187,7 +189,7 @@ class Speculative(BaseLoop):
             run.noise.renew(run.length[:, None] + span)
         if self.proposer.reads_laws:
             write_laws(run.output, draft, law.p, verified.nodes)
-        return run.output.start, size, draft, verified.nodes, verified.count, law.p
+        return (Step(run.output.start, draft, verified.nodes, verified.count, law.p),)
 
     def _advance(
         self, run: SpecState, verified: Verified, committed: Tensor, states: Tensor, active: Tensor

@@ -23,8 +23,8 @@ from decoders.api import (
     StepOutput,
     TextFeatures,
 )
-from decoders.loops.recording import FinishedImages
-from decoders.loops.start import DecodeState
+from decoders.loops.base_loop import DecodeState
+from decoders.loops.recording import FinishedImages, VisitedNodes
 from decoders.noise import Noise
 from decoders.verify.token_verifier import children_of
 
@@ -117,25 +117,35 @@ def write_laws(output: StepOutput, draft: Draft, p: Tensor, nodes: Tensor) -> No
     output.nodes.copy_(nodes)
 
 
-def visited_pairs(
-    start: Tensor, size: int, draft: Draft, nodes: Tensor, count: Tensor, p: Tensor
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(p, q, children, validity, depth, place of the root's child, row) of every node of the path,
-    rows and depths flattened; what lies past the path's or the image's end has no valid child.
-    start [B]: place of the root's child; nodes [B, D + 1], count [B]: the path."""
+@dataclass
+class Step:
+    """What a step of a batch verified: of its B rows the path through the draft, and where that
+    stands."""
+
+    start: Tensor  # [B] int64, place of the root's child
+    draft: Draft
+    nodes: Tensor  # [B, D + 1] int64, the path
+    count: Tensor  # [B] int64, drafts accepted
+    p: Tensor  # [B, N + 1, V]
+
+
+def visited(step: Step, size: int) -> VisitedNodes:
+    """Every node of a step's path, rows and depths flattened; what lies past the path's or the
+    image's end (`size` codes) has no valid child."""
+    nodes, p = step.nodes, step.p
     span = torch.arange(nodes.shape[1], device=p.device)
-    inside = start[:, None] + span < size  # [B, D + 1], places of the next codes
-    live = (span <= count[:, None]) & inside
+    inside = step.start[:, None] + span < size  # [B, D + 1], places of the next codes
+    live = (span <= step.count[:, None]) & inside
     rows = torch.arange(len(p), device=p.device)[:, None]
-    codes, valid = children_of(draft)
-    q = None if draft.q is None else draft.q[rows, nodes].flatten(0, 1)
+    codes, valid = children_of(step.draft)
+    q = None if step.draft.q is None else step.draft.q[rows, nodes].flatten(0, 1)
     valid = valid[rows, nodes] & live[..., None]  # [B, D + 1, K]
-    return (
-        p[rows, nodes].flatten(0, 1),
-        q,
-        codes[rows, nodes].flatten(0, 1),
-        valid.flatten(0, 1),
-        span.expand_as(nodes).flatten(),
-        start[:, None].expand_as(nodes).flatten(),
-        rows.expand_as(nodes).flatten(),
+    return VisitedNodes(
+        p=p[rows, nodes].flatten(0, 1),
+        q=q,
+        children=codes[rows, nodes].flatten(0, 1),
+        valid=valid.flatten(0, 1),
+        depth=span.expand_as(nodes).flatten(),
+        position=step.start[:, None].expand_as(nodes).flatten(),
+        row=rows.expand_as(nodes).flatten(),
     )

@@ -22,7 +22,7 @@ from decoders.cache import ancestry_of
 from decoders.distribution import take
 from decoders.kinds import Within
 from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_state import SpecState
+from decoders.loops.speculative_state import SpecState, Step
 from decoders.noise import PLUGIN_SLOT, sample
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
 from decoders.verify.token_verifier import TokenVerifier, Verdicts, at_node, children_of, path_to
@@ -150,9 +150,9 @@ class Vvs(Speculative):
 
     def verify_and_commit(
         self, run: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
-    ) -> tuple[Any, ...]:
-        start, size, _, nodes, count, p = super().verify_and_commit(run, draft, hidden, logits)
-        run.session.last.copy_(at_node(p, nodes[:, -1]))  # type: ignore[attr-defined]
+    ) -> tuple[Step]:
+        (step,) = super().verify_and_commit(run, draft, hidden, logits)
+        run.session.last.copy_(at_node(step.p, step.nodes[:, -1]))  # type: ignore[attr-defined]
         if isinstance(draft, SkippedDraft):  # nothing tested its chain
             draft = replace(draft, children=draft.children * ~draft.untested[..., None])
-        return start, size, draft, nodes, count, p
+        return (replace(step, draft=draft),)

@@ -24,8 +24,8 @@ from decoders.api import CodeKind, Piece, TextFeatures
 from decoders.cache import CLOSED, additive_mask, cache_mask, round_up
 from decoders.distribution import code_logits
 from decoders.kinds import Within
-from decoders.loops.recording import PairSampler
-from decoders.loops.start import BatchLoop, DecodeState
+from decoders.loops.base_loop import BatchLoop, DecodeState
+from decoders.loops.recording import PairSampler, VisitedNodes
 from decoders.noise import Noise
 
 POLL = 8  # steps between looks at the images, at most, on an asynchronous device
@@ -162,7 +162,7 @@ class ZipAR(BatchLoop):
         return opened, code_logits(target, hidden, self.sampling.cfg, places[:, : self.most] + 1)
 
     def verify_and_commit(self, run: ZipState, opened: Tensor, logits: Tensor) -> tuple[Any, ...]:
-        """Draws a code for each open lane, records and commits; what `PairSampler.offer` needs."""
+        """Draws a code for each open lane, records and commits; what it visited."""
         codes, p = self.draw(run, logits, run.place)
         return self.commit(run, codes, opened, p)
 
@@ -182,8 +182,11 @@ class ZipAR(BatchLoop):
         row = torch.arange(new.numel(), device=new.device) // self.most  # [B K]
         run.place.add_(new.long())
         self.shift(run)
-        visited = p.flatten(0, 1), None, codes.reshape(-1, 1), new.reshape(-1, 1)
-        return *visited, torch.zeros_like(at), at, row
+        visited = VisitedNodes(
+            p.flatten(0, 1), None, codes.reshape(-1, 1), new.reshape(-1, 1),
+            depth=torch.zeros_like(at), position=at, row=row,
+        )  # fmt: skip
+        return (visited,)
 
     def shift(self, run: ZipState) -> None:
         """A topmost row that is complete leaves its lane, where the row below is open."""

@@ -45,7 +45,7 @@ from decoders.api import (
 )
 from decoders.distribution import guided
 from decoders.loops.autoregressive import Autoregressive
-from decoders.loops.start import one_at_a_time
+from decoders.loops.base_loop import one_at_a_time
 from decoders.models.loading.layouts import released_layer
 from decoders.models.nets.transformer import Transformer
 from decoders.noise import Noise

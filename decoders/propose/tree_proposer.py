@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.answers import AnswerError, class_path, describe, require_floats
 from decoders.api import (
     DecoderError,
     Draft,
@@ -21,6 +20,7 @@ from decoders.api import (
     Tree,
     completed,
 )
+from decoders.checks import AnswerError, class_path, describe, require_floats
 from decoders.noise import MAX_CHILDREN, OVERRUN
 
 

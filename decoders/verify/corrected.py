@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoders.answers import require_floats
 from decoders.api import Acceptance, AcceptRule
+from decoders.checks import require_floats
 from decoders.distribution import normalised, pick, ratio
 from decoders.verify.exact import greedy_acceptance
 

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.answers import require_floats
 from decoders.api import Acceptance, AcceptRule, Draft, TargetProbs, Verified, Verifier, completed
 from decoders.cache import ancestry_of
+from decoders.checks import require_floats
 from decoders.distribution import drop_sibling
 from decoders.noise import ACCEPT_SLOT, BELOW_ONE, TARGET_SLOT, inverse_cdf
 from decoders.repeated import compiled_once

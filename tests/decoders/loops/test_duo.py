@@ -34,7 +34,7 @@ DRAFTERS = {
     "eagle": EAGLE, "itself": ITSELF, "shallow": part("propose.drafters.free.Free", layers=1),
     "hawk": DRAFTER_SPECS["hawk"].drafter, "chimera": DRAFTER_SPECS["chimera"].drafter,
 }  # fmt: skip
-TRACE = ("kind", "step", "depth", "accepted", "target_calls", "drafter_calls", "expected")
+TRACE = ("kind", "step", "depth", "accepted", "target_calls", "drafter_calls")
 
 
 def built(drafter: Any, depth: int = 3, sampling: Sampling = SAMPLING, **options: Any) -> Any:
@@ -90,6 +90,8 @@ def test_two_threads_have_the_codes_of_one_and_of_ar(name: str, depth: int) -> N
         images(built(DRAFTERS[name], depth, parallel=both), PROMPTS) for both in (True, False)
     )
     require_same(one, other, *TRACE)
+    if one.trace.expected is not None:  # its sums round as the number of threads has them
+        torch.testing.assert_close(one.trace.expected, other.trace.expected)
     greedy = images(built(DRAFTERS[name], depth, GREEDY), PROMPTS)
     require_same(greedy, images(build_decoder(MODEL, SPECS["ar"], GREEDY), PROMPTS))
 
