@@ -115,7 +115,8 @@ def tv_shift_summary(tv_shift: ArrayLike, bound: ArrayLike, kind: ArrayLike) -> 
 def tested_share(kinds: Iterable[ArrayLike]) -> np.ndarray:
     """[n]: the share of each image's codes at which a draft was tested; kinds: as in `Trace`. The
     others, bonus and first codes, are drawn from the target's own law."""
-    return np.array([np.isin(np.asarray(kind), _TESTED).mean() for kind in kinds])
+    each = (np.isin(np.asarray(kind), _TESTED) for kind in kinds)
+    return np.array([tested.mean() if tested.size else 0.0 for tested in each])
 
 
 class OutputTV(NamedTuple):
