@@ -1,4 +1,4 @@
-"""Decodes a job by one call, timed and checked, and makes a record of each of its images.
+"""Decodes a job by one call, timed and checked, and keeps its pictures.
 
 Why the checks: a plug-in that returns a code outside the codebook, a trace of another shape or a
 NaN image must become a failed record that says so, not a figure in a table.
@@ -7,7 +7,6 @@ NaN image must become a failed record that says so, not a figure in a table.
 from __future__ import annotations
 
 import inspect
-import math
 from typing import Any
 
 import torch
@@ -16,10 +15,10 @@ from torch import Tensor
 
 from bench.config.schema import StudyConfig
 from bench.measure.meter import Meter
+from bench.run.row import measured
 from bench.run.schedule import Job
-from bench.store.columns import BATCHED, QUALITY, empty_measures
+from bench.store.columns import BATCHED, QUALITY
 from decoders.api import (
-    AcceptRule,
     CodeKind,
     Decoder,
     DecoderError,
@@ -27,11 +26,9 @@ from decoders.api import (
     ImageModel,
     NumericalError,
     RefillError,
-    VerifiedPairs,
 )
 from decoders.compose import is_synthetic
 from decoders.noise import Noise
-from metrics.traces import from_trace, output_tv
 
 
 def decode_job(
@@ -60,7 +57,7 @@ def decode_job(
             draw=job.protocol != BATCHED and not is_synthetic(job.variant.entry.spec),
         )
         rule = getattr(decoder, "rule", None)
-        records = to_records(generation, meter, job.timed, rule)[: len(prompts)]
+        records = measured(generation, meter, job.timed, rule)[: len(prompts)]
         if images is not None and config.keep_images:
             for record, image in zip(records, images, strict=False):
                 record["picture"] = picture_of(image)
@@ -175,63 +172,3 @@ def _require(name: str, values: Tensor, shape: tuple[int, ...], largest: int | N
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > largest:
         raise DecoderError(f"{name} must lie in 0..{largest}, found {low}..{high}")
-
-
-def to_records(
-    generation: Generation, meter: Meter, timed: bool, rule: AcceptRule | None
-) -> list[dict[str, Any]]:
-    """Makes the measured columns of the record of each image of a call.
-
-    meter: has measured the call; timed: whether times of phases are recorded; else only
-    seconds_batch says how long the call took. Raises MetricError where the trace contradicts
-    itself.
-    """
-    trace, load = generation.trace, meter.load
-    # A recorded step is one launch: its phases are not known, only `step`.
-    unknown = math.nan if "step" in trace.seconds else 0.0
-    seconds = {"prefill": 0.0, **dict.fromkeys(("draft", "forward", "accept"), unknown)}
-    seconds |= {name: trace.seconds[name] for name in seconds if name in trace.seconds}
-    timings = {f"seconds_{name}": value for name, value in (seconds | meter.seconds).items()}
-    timings |= {f"cpu_{name}": getattr(load, name) for name in ("own", "others", "steal")}
-    timings |= {"disturbed": load.disturbed, "idle": trace.idle}
-    tvs = tv_of_pairs(rule, trace.pairs, len(generation.codes))
-    rows = []
-    for b, accepted in enumerate(from_trace(trace)):
-        steps = trace.accepted[b]  # [S]
-        row = {
-            **empty_measures(),
-            **(timings if timed else {}),
-            **tvs[b],
-            "started_at": meter.started,
-            "seconds_batch": meter.seconds["total"],
-            "mal": accepted.mal,
-            "mal_no_bonus": accepted.mal_no_bonus,
-            "mal_expected": math.nan if trace.expected is None else float(trace.expected[b]),
-            "nfe": accepted.nfe,
-            "drafter_calls": int(trace.drafter_calls[b]),
-            "tree_depth": trace.tree_depth,
-            "tree_nodes": trace.tree_nodes,
-            "accepted": steps[steps >= 0].tolist(),
-            "peak_memory_mb": meter.peak_mb,
-            "path": ", ".join(f"{phase}={ran}" for phase, ran in trace.path.items()),
-            "codes": generation.codes[b].tolist(),
-        }
-        for column in ("kind", "depth", "step", "tv_shift", "bound"):
-            row[column] = getattr(trace, column)[b].tolist()
-        rows.append(row)
-    return rows
-
-
-def tv_of_pairs(
-    rule: AcceptRule | None, pairs: VerifiedPairs | None, batch: int
-) -> list[dict[str, list[float]]]:
-    """Computes output TV and its two bounds at recorded pairs, of each image of a batch; empty
-    where there are none."""
-    names = "tv_output", "tv_declared_bound", "tv_output_bound"
-    rows: list[dict[str, list[float]]] = [{name: [] for name in names} for _ in range(batch)]
-    if rule is None or pairs is None:
-        return rows
-    for name, values in zip(names, output_tv(rule, pairs), strict=True):
-        for image, value in zip(pairs.image.tolist(), values.tolist(), strict=True):
-            rows[image][name].append(value)
-    return rows

@@ -9,7 +9,6 @@ killed run loses the call in flight. A part of the quality images is decoded by 
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import sys
 from collections import Counter
@@ -29,13 +28,14 @@ from bench.data.errors import DeviceLostError, Failure, attempt
 from bench.gate.target import examine
 from bench.measure.busy import wait_for_quiet, words
 from bench.measure.device import Provenance, prepare, provenance
-from bench.measure.meter import Meter, now
+from bench.measure.meter import Meter
 from bench.measure.roofline import MachineRates, faster, measure_rates, work_of
 from bench.prompts import Prompt, load_prompts
 from bench.run.decoders import Decoders, freeze_heap, load_model
 from bench.run.generate import decode_job
+from bench.run.row import constants, failed, row
 from bench.run.schedule import Job, all_jobs, parts
-from bench.store.columns import LATENCY, QUALITY, SCHEMA_VERSION, empty_measures
+from bench.store.columns import LATENCY, QUALITY
 from bench.store.findings import read_findings, write_findings
 from bench.store.folder import Record, RunFolder, open_folder
 from decoders.api import DecoderError, ImageModel
@@ -108,30 +108,15 @@ class Runner:
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
         self.variants = variants(config, model.sampling)
         self.decoders = Decoders(model, self.variants)
-        self.columns = {v.name: self._columns(v, origin) for v in self.variants}
+        made = self.decoders
+        self.constants = {
+            v.name: constants(config, v, made.labels[v.name], made.digests[v.name], origin)
+            for v in self.variants
+        }
         self.meter = Meter(model.device, config.latency.busy, recorded=model.mode == "graph")
         self.jobs_left: Counter[tuple[str, int]] = Counter()
         self.warm: set[tuple[str, int]] = set()
         self.current, self.gave_up = "", False
-
-    def _columns(self, variant: DecoderVariant, origin: Provenance) -> Record:
-        """Returns the columns that all records of a decoder share."""
-        config = self.config
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "study": config.name,
-            "config_hash": config.hash,
-            "model": config.model.name,
-            "backend": config.backend.name,
-            "device": config.backend.device,
-            "dtype": config.backend.dtype,
-            "decoder": variant.name,
-            **vars(variant.sampling),
-            **self.decoders.labels[variant.name],
-            "code": self.decoders.digests[variant.name],
-            **vars(origin),
-            "versions": json.dumps(origin.versions, sort_keys=True),
-        }
 
     def run(self, parts: Sequence[Sequence[Job]], name: str) -> None:
         """Runs the jobs that are not recorded yet, in order. name: what the terminal shows."""
@@ -217,28 +202,11 @@ class Runner:
         self.decoders.require_unchanged(job.variant)
         return records
 
-    def append(self, job: Job, measured: Sequence[Record], error: str = "") -> None:
-        """Appends a job's records. measured: what they hold of its call; error: why it failed."""
-        records = []
-        for index, columns in zip(job.indices, measured, strict=True):
-            prompt = self.prompts[index]
-            records.append(
-                self.columns[job.variant.name]
-                | {
-                    "protocol": job.protocol,
-                    "prompt_index": index,
-                    "prompt_id": prompt.id,
-                    "prompt": prompt.text,
-                    "category": prompt.category,
-                    "seed": job.seed,
-                    "batch": job.size,
-                    "block": job.block,
-                    "status": "failed" if error else "ok",
-                    "error": error,
-                }
-                | columns
-            )
-        self.folder.append(records)
+    def append(self, job: Job, measured: Sequence[Record]) -> None:
+        """Appends the rows of a job. measured: the columns of its call."""
+        shared = self.constants[job.variant.name]
+        pairs = zip(job.indices, measured, strict=True)
+        self.folder.append([row(shared, job, self.prompts[i], i, columns) for i, columns in pairs])
 
     def wait_to_time_again(self, record: Record) -> bool:
         """Waits for a quiet machine where others disturbed the image just timed; returns whether to
@@ -261,8 +229,7 @@ class Runner:
     def _fail(self, job: Job, error: str) -> None:
         """Appends the records of a job that failed."""
         log.warning("%s failed (%s): %s", job.variant.name, job.protocol, error)
-        nothing = {**empty_measures(), "started_at": now()}
-        self.append(job, [nothing] * len(job.indices), error)
+        self.append(job, [failed(error)] * len(job.indices))
 
     def _lose_device(self, todo: Sequence[Job], error: DeviceLostError) -> None:
         """Records what is left of the decoder that has lost the GPU as failed, so that a resume
