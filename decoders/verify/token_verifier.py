@@ -125,32 +125,31 @@ def test_children(
     p becomes the rule's residual and q loses the rejected code. Invalid children are never
     accepted.
     """
-    children: list[tuple[Tensor, ...]] = []  # accept, strict, tv_shift, bound
+    children: list[Tensor] = []  # [4, B, n] each: accept, strict, tv_shift, bound
     count = codes.shape[-1]
     for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
-        judged = test_child(rule, p, q, x, real, j + 1 == count)
-        children.append(judged[:4])
-        p, q = judged[4:]
-    one, columns = count == 1, zip(*children, strict=True)
-    stacked = [values[0].unsqueeze(-1) if one else torch.stack(values, -1) for values in columns]
-    every = torch.where(valid, torch.stack(stacked), 0.0)  # [4, B, n, K]
-    accept, strict, tv_shift, bound = every.unbind(0)
+        judged, p, *left = test_child(rule, p, q, x, real, j + 1 == count)
+        children.append(judged)
+        q = left[0] if left else q
+    stacked = children[0].unsqueeze(-1) if count == 1 else torch.stack(children, -1)
+    accept, strict, tv_shift, bound = torch.where(valid, stacked, 0.0).unbind(0)  # [B, n, K]
     return Verdicts(accept, strict, tv_shift, bound, residual=p)
 
 
 @compiled_once
 def test_child(
     rule: AcceptRule, p: Tensor, q: Tensor | None, x: Tensor, real: Tensor, last: bool
-) -> tuple[Any, ...]:
-    """The test of one child x [B, n] of every node: accept, strict, tv_shift, bound, and p and q of
-    the next child. real [B, n, 1] bool; last: no child follows, which needs no q."""
+) -> tuple[Tensor, ...]:
+    """The test of one child x [B, n] of every node: accept, strict, tv_shift and bound, [4, B, n];
+    p of the next child, and q where there is one. One tensor for each, as a region that returns the
+    same one twice returns it once. real [B, n, 1] bool; last: no child follows."""
     test = rule.test(p, q, x)
-    judged = require_acceptance(rule, "test", test, x.shape)
+    judged = torch.stack(require_acceptance(rule, "test", test, x.shape))
     require_floats(rule, "test", "a residual [..., V]", test.residual, p.shape)
     p = torch.where(real, test.residual, p)
-    if q is not None and not last:
-        q = torch.where(real, drop_sibling(q, x), q)
-    return *judged, p, None if last else q
+    if q is None or last:
+        return judged, p
+    return judged, p, torch.where(real, drop_sibling(q, x), q)
 
 
 def require_acceptance(
