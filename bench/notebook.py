@@ -22,7 +22,7 @@ import pandas as pd
 from PIL import Image
 from torch import Tensor
 
-from bench.analyse.load import load
+from bench.analyse.analyse import load
 from bench.config.compose import compose_study
 from bench.config.schema import variants
 from bench.data.errors import ConfigError, Failure

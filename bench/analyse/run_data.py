@@ -168,7 +168,7 @@ class Section:
 
 @dataclass(frozen=True)
 class RunData:
-    """A run as `bench.analyse.load` reads it. identity: study.json; roofline, scores
+    """A run as `bench.analyse.analyse` reads it. identity: study.json; roofline, scores
     (`bench.analyse.scorers.Scores`), fairness, gate (what its report says in detail): by decoder;
     machine: None where its rates were not measured; clip_pairs: differences of CLIP scores, see
     `paired.clip_differences`."""

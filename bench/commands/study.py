@@ -114,7 +114,7 @@ def cmd_report(words: Sequence[str]) -> int:
     example:
       python -m bench report study=smoke
     """
-    from bench.analyse.load import load
+    from bench.analyse.analyse import load
     from bench.config.compose import compose_study
     from bench.report.build import PlaceSettings, check_place
     from bench.run.finish import read_unfinished

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import pandas as pd
 
-from bench.analyse.load import load
+from bench.analyse.analyse import load
 from bench.analyse.run_data import RunData
 from bench.compare.published import load as load_published
 from bench.compare.published import load_names

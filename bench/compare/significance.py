@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 from scipy.stats import false_discovery_control, ttest_1samp
 
-from bench.analyse.load import load
+from bench.analyse.analyse import load
 from bench.analyse.paired import image_rows, latency_rows, paired_speedup
 from bench.analyse.run_data import Entry, Role, RunData, Section
 from metrics.speedup import Speedup

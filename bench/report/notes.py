@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.analyse.analyse import PROVENANCE
 from bench.analyse.fairness import FAIR, UNKNOWN
-from bench.analyse.load import PROVENANCE
 from bench.analyse.paired import latency_rows, timings
 from bench.analyse.run_data import RESEED_LABEL, RunData, Section, as_text
 from bench.report.headline import DAGGER, over_declared

@@ -11,7 +11,7 @@ from statistics import fmean
 
 import numpy as np
 
-from bench.analyse.load import PHASES
+from bench.analyse.analyse import PHASES
 from bench.analyse.paired import latency_rows
 from bench.analyse.run_data import Entry, RunData, Section, forward_part
 from bench.measure.roofline import three_digits

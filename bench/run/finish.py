@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from bench.analyse.analyse import analyse, load
 from bench.analyse.export import export
 from bench.analyse.fairness import below_floors
-from bench.analyse.load import analyse, load
 from bench.analyse.paired import rows_by_line
 from bench.analyse.run_data import RunData
 from bench.analyse.scorers import Scorer

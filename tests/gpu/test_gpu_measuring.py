@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bench.__main__ import main
-from bench.analyse.load import load
+from bench.analyse.analyse import load
 from bench.measure.roofline import measure_rates
 from bench.report.scaling import lines
 from decoders.api import Sampling

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.analyse.load import load
+from bench.analyse.analyse import load
 
 TABLES = Path(__file__).parents[3] / "results" / "tables"
 RUNS = sorted(path.parent for path in TABLES.rglob("study.json"))

@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from bench.analyse.analyse import assembled
 from bench.analyse.fairness import ROOFLINE_COLUMNS
-from bench.analyse.load import assembled
 from bench.analyse.paired import CLIP_COLUMNS, paired_speedup
 from bench.analyse.run_data import RunData
 from bench.compare import compare

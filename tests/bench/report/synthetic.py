@@ -16,8 +16,8 @@ import pandas as pd
 import pyarrow as pa
 from PIL import Image
 
+from bench.analyse.analyse import assembled, read_rows
 from bench.analyse.fairness import ROOFLINE_COLUMNS
-from bench.analyse.load import assembled, read_rows
 from bench.analyse.paired import CLIP_COLUMNS
 from bench.analyse.run_data import RunData
 from bench.measure.roofline import MachineRates

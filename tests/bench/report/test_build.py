@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from bench.__main__ import main
-from bench.analyse.load import load
+from bench.analyse.analyse import load
 from bench.data.errors import FolderError
 from bench.report.build import write_report
 from bench.report.plots import figures

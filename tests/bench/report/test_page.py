@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bench.analyse.load import load
+from bench.analyse.analyse import load
 from bench.report.build import write_report
 from tests.bench.report.synthetic import DECODERS, SCRIPT, write_run
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.analyse.load import load
+from bench.analyse.analyse import load
 from bench.config.schema import variants
 from bench.report.scaling import Line, lines
 from bench.run.schedule import latency_jobs

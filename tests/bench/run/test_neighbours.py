@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.analyse.load import load
+from bench.analyse.analyse import load
 from bench.measure import busy
 from bench.measure.busy import Reading
 from bench.report import texts

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from bench.analyse.load import analyse
+from bench.analyse.analyse import analyse
 from bench.analyse.scorers import Scores
 from bench.run.finish import scores_of_pictures
 from bench.run.runner import run_study

@@ -1,7 +1,7 @@
 """A synthetic decoder in a run: timed, without pictures, and called so."""
 
 from bench.__main__ import main
-from bench.analyse.load import load
+from bench.analyse.analyse import load
 from tests.bench.fakes import SEARCHPATH
 
 ENTRY = (
