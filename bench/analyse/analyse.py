@@ -89,7 +89,7 @@ def assembled(
         roofline={line["decoder"]: line for line in to_dicts(floors)},
         scores={label: asdict(one) for label, one in findings.scores.items()},
         fairness={one.decoder: one for one in fair},
-        gate={name: one.detail for name, one in findings.gate.items()},
+        gate=findings.gate,
         machine=findings.machine,
         clip_pairs=clip_pairs,
     )
@@ -131,9 +131,8 @@ def _sections(entries: list[Entry], baselines: set[str], margin: float) -> list[
     """Groups entries by paired.SETTING, in order of first appearance. baselines: by study.json."""
     groups: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
-        groups.setdefault(tuple(as_text(entry.row[key]) for key in paired.SETTING), []).append(
-            entry
-        )
+        setting = tuple(as_text(entry.row[key]) for key in paired.SETTING)
+        groups.setdefault(setting, []).append(entry)
     return [_section(group, baselines, margin) for group in groups.values()]
 
 

@@ -9,18 +9,16 @@ import pandas as pd
 from bench.analyse.run_data import RunData
 from bench.data.files import write_text
 from bench.store.columns import SUMMARY
-from bench.store.findings import read_findings
 
 
 def export(run: RunData) -> None:
     """Writes summary.csv, roofline.csv, fairness.csv, clip_pairs.csv and exactness.csv, those that
     have a row."""
-    gate = read_findings(run.folder).gate
     tables = {
         "summary": [{c.name: e.row[c.name] for c in SUMMARY} for e in run.entries],
         "roofline": [*run.roofline.values()],
         "fairness": [vars(one) for one in run.fairness.values()],
-        "exactness": [{"decoder": name, **vars(one)} for name, one in gate.items()],
+        "exactness": [{"decoder": name, **vars(one)} for name, one in run.gate.items()],
     }
     for name, lines in tables.items():
         _write(run.folder / f"{name}.csv", pd.DataFrame(lines))

@@ -12,7 +12,7 @@ are medians over timed images; a time over its floor is of the quantile `QUIET`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,11 +52,6 @@ def roofline(
     lines = [_line(name, part, machine, work) for name, part in parts if len(part)]
     note = "" if work is None else work.note
     return pd.DataFrame(lines, columns=ROOFLINE_COLUMNS).assign(note=note)
-
-
-def below_floors(lines: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a step took less than its floor: the rates of the machine are too low."""
-    return any(line[over] < 1 for line in lines for over in OVER_FLOOR)
 
 
 def _line(

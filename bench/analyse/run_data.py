@@ -18,6 +18,7 @@ import pandas as pd
 from bench.analyse.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.analyse.paired import CLIP_LESS, CLIP_TEST, image_rows
 from bench.measure.roofline import MachineRates
+from bench.store.findings import Verdict
 from metrics.stats import (
     UNKNOWN,
     Interval,
@@ -169,7 +170,7 @@ class Section:
 @dataclass(frozen=True)
 class RunData:
     """A run as `bench.analyse.analyse` reads it. identity: study.json; roofline, scores
-    (`bench.analyse.scorers.Scores`), fairness, gate (what its report says in detail): by decoder;
+    (`bench.analyse.scorers.Scores`), fairness, gate: by decoder;
     machine: None where its rates were not measured; clip_pairs: differences of CLIP scores, see
     `paired.clip_differences`."""
 
@@ -181,7 +182,7 @@ class RunData:
     roofline: dict[str, dict[str, Any]] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     fairness: dict[str, Fairness] = field(default_factory=dict)
-    gate: dict[str, str] = field(default_factory=dict)
+    gate: dict[str, Verdict] = field(default_factory=dict)
     machine: MachineRates | None = None
     clip_pairs: pd.DataFrame = field(default_factory=pd.DataFrame)
 
@@ -203,7 +204,8 @@ class RunData:
         return f"{mark[0]} ({self.marks.index(mark) + 1})" if mark else ""
 
     def _verdict_mark(self, entry: Entry) -> tuple[str, str] | None:
-        reason = "" if entry.failed else self.gate.get(entry.name, "")
+        verdict = None if entry.failed else self.gate.get(entry.name)
+        reason = "" if verdict is None else verdict.detail
         return (entry.word, reason) if reason and entry.word in MARKED else None
 
     def _speed_mark(self, entry: Entry) -> tuple[str, str] | None:

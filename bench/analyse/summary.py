@@ -50,13 +50,13 @@ def summary_of(
     for name, baseline in baselines.items():
         clip[name] = []
         for label, part in paired.rows_by_line(name, rows).items():
-            score = findings.scores.get(label, UNSCORED)
-            line = _line(part, drawn(part)) | vars(score) | {"decoder": label}
+            score, images = findings.scores.get(label, UNSCORED), drawn(part)
+            line = _line(part, images) | vars(score) | {"decoder": label}
             if label == name and name not in unmeasured:
                 line |= _speedup(rows[rows.decoder == baseline], part)
             verdict = findings.gate.get(name)
             lines.append(line | {"exactness": "" if verdict is None else verdict.text})
-            indices = pictures(part).prompt_index.astype(int)
+            indices = pictures(images).prompt_index.astype(int)
             each = zip(indices, score.clip_each, strict=True) if score.clip_each else ()
             clip[name].append(dict(each))
     table = pd.DataFrame(lines)[COLUMNS]
@@ -72,9 +72,8 @@ def drawn(rows: pd.DataFrame) -> pd.DataFrame:
     return good.sort_values("prompt_index")
 
 
-def pictures(rows: pd.DataFrame) -> pd.DataFrame:
+def pictures(images: pd.DataFrame) -> pd.DataFrame:
     """Those of which a picture is kept."""
-    images = drawn(rows)
     return images[images.image != ""]
 
 

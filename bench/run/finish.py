@@ -24,11 +24,11 @@ import pandas as pd
 
 from bench.analyse.analyse import analyse, load
 from bench.analyse.export import export
-from bench.analyse.fairness import below_floors
+from bench.analyse.fairness import below_floor
 from bench.analyse.paired import rows_by_line
 from bench.analyse.run_data import RunData
 from bench.analyse.scorers import Scorer
-from bench.analyse.summary import pictures
+from bench.analyse.summary import drawn, pictures
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import interruptible, progress
 from bench.data.errors import Failure, Interrupted, attempt
@@ -78,7 +78,7 @@ def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None)
     scores = scores_of_pictures(scorer, path, rows, [variant.name for variant in every])
     write_findings(path, replace(read_findings(path), gate=gate, scores=scores, done=True))
     run = load(path)
-    if below_floors(run.roofline.values()):
+    if any(below_floor(name, run.roofline) for name in run.roofline):
         measure_machine(path, result.model)
         run = load(path)
     export(run)
@@ -95,7 +95,7 @@ def scores_of_pictures(
         return scores
     for name in names:
         for label, part in rows_by_line(name, rows).items():
-            images = pictures(part)
+            images = pictures(drawn(part))
             if images.empty:
                 continue
             columns = images.prompt_id, images.prompt, images.category

@@ -91,7 +91,7 @@ def measured(
     rows = []
     for b, accepted in enumerate(from_trace(trace)):
         steps = trace.accepted[b]  # [S]
-        row = {
+        columns = {
             **empty_measures(),
             **(timings if timed else {}),
             **tvs[b],
@@ -110,8 +110,8 @@ def measured(
             "codes": generation.codes[b].tolist(),
         }
         for column in ("kind", "depth", "step", "tv_shift", "bound"):
-            row[column] = getattr(trace, column)[b].tolist()
-        rows.append(row)
+            columns[column] = getattr(trace, column)[b].tolist()
+        rows.append(columns)
     return rows
 
 

@@ -11,12 +11,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decoders.api import Target
+from decoders.cache import round_up
 
 NO_CARD = "no CUDA device"
 OLDEST_CARD = 8  # compute capability: Ampere
@@ -35,6 +37,18 @@ def card_fault() -> str | None:
     except (RuntimeError, AssertionError) as error:  # a driver that is too old, a broken card
         return str(error).strip().partition("\n")[0]
     return None if works else f"{name} computes 1 + 1 wrongly"
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
+    """`torch.cuda.graph`, after which the stream that was current is so again, also where the
+    recording breaks: then torch leaves its own stream current."""
+    before = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, **options):
+            yield
+    finally:
+        torch.cuda.set_stream(before)
 
 
 # ---- attention ----------------------------------------------------------------------------------
@@ -59,7 +73,7 @@ def attending(name: str) -> Iterator[None]:
 def fastest_attention(target: Target, rows: int, device: torch.device) -> str:
     """The name in `ATTENTION` of the fastest for one query over a full cache of so many rows; ""
     where none of them runs."""
-    cache = target.new_cache(rows, -(-(target.prefix + target.length) // 8) * 8)
+    cache = target.new_cache(rows, round_up(target.prefix + target.length))
     keys, values = cache.read(0).unbind(0)  # [R, H, S, d]
     query = torch.randn_like(keys[:, :, :1])
     bias = query.new_zeros(rows, 1, 1, keys.shape[2])
@@ -70,7 +84,7 @@ def fastest_attention(target: Target, rows: int, device: torch.device) -> str:
             with sdpa_kernel(backend):
                 F.scaled_dot_product_attention(query, keys, values, bias)
                 torch.cuda.synchronize(device)
-                with torch.cuda.graph(graph):
+                with capturing(graph):
                     for _ in range(CALLS):
                         F.scaled_dot_product_attention(query, keys, values, bias)
         except RuntimeError:  # it does not run here, or not at this size

@@ -21,8 +21,7 @@ take longer than to decode them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
@@ -32,7 +31,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Execution, ImageModel, Loop, Piece, Target, TextFeatures
 from decoders.cache import round_up
-from decoders.execution.card import attending, fastest_attention
+from decoders.execution.card import attending, capturing, fastest_attention
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.eager import Eager
 from decoders.execution.state import fill, rebind, signature_of, snapshot, step_in_place, tensors
@@ -71,18 +70,6 @@ class Pool:
     handle: Any
     stream: Any
     anchor: Any
-
-
-@contextmanager
-def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
-    """`torch.cuda.graph`, after which the stream that was current is so again, also where the
-    recording breaks: then torch leaves its own stream current."""
-    before = torch.cuda.current_stream()
-    try:
-        with torch.cuda.graph(graph, **options):
-            yield
-    finally:
-        torch.cuda.set_stream(before)
 
 
 def pool(device: torch.device) -> Pool:
