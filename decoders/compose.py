@@ -21,9 +21,8 @@ from decoders.api import (
     Verifier,
     completed,
 )
-from decoders.errors import did_you_mean, unknown
+from decoders.errors import did_you_mean, installed_folders, plugin_line, unknown
 from decoders.kinds import hints_of, validate
-from decoders.places import installed_folders, place
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.spec import DecoderSpec as DecoderSpec
 from decoders.spec import PartSpec as PartSpec
@@ -86,7 +85,7 @@ def _import(name: str, path: str) -> ModuleType:
 def _broken(name: str, path: str, error: Exception) -> BrokenModule:
     """What importing a module raised, with the line of a file of one's own."""
     message = error.msg if isinstance(error, SyntaxError) else str(error)
-    where = place(error)
+    where = plugin_line(error)
     return BrokenModule(
         f"cannot import {name!r} (for {path!r}): {type(error).__name__}: {message}"
         + (f", at {where}" if where else "")

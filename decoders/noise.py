@@ -1,25 +1,26 @@
-"""An image's randomness: a function of (seed, prompt, place, purpose, round) alone.
+"""An image's randomness: a function of (seed, prompt, position, purpose, round) alone.
 
 Every decoder reads the same numbers, so a result does not depend on batch size, sharding, order or
 device, and AR and speculative runs of one prompt share their noise. The numbers are made by a
 counter generator (`decoders.philox`), whose key is a hash of seed and prompt.
 
 A purpose is a range of slots: `ACCEPT_SLOT + j` tests the j-th child. Decoders that decide once at
-a place read round 0, a table. A uniform that decided something is never used again, so a decoder
-that comes back to a place reads a later round. A loop of steps counts them in `Noise.round`:
+a position read round 0, a table. A uniform that decided something is never used again, so a decoder
+that comes back to a position reads a later round. A loop of steps counts them in `Noise.round`:
 
-* Node by node, a place's uniforms are used by exactly one visited decision. Drafts past a rejected
-  place are drawn again with the same numbers. That is sound: nothing decided before depended on
-  them. It stays sound only if a drafter's law at a place does not depend on drafts that were
-  rejected there or behind it in earlier steps: it may read the committed codes and the draft's own
-  path, and nothing else (the gate compares it at one prefix after different rejected drafts).
-* A verifier whose decision depends on places that it leaves open says `resamples_noise`. The loop
-  then writes the numbers of the round over the table, so that drafts and tests of a step are all
-  new.
-* A proposer that decides a place again in every step (the couplings of Jacobi decoding) asks for
-  the round: ``noise.at(places, COUPLE_SLOT, 1, noise.round[:, None])``.
+* Node by node, a position's uniforms are used by exactly one visited decision. Drafts past a
+  rejected position are drawn again with the same numbers. That is sound: nothing decided before
+  depended on them. It stays sound only if a drafter's distribution at a position does not depend on
+  drafts that were rejected there or behind it in earlier steps: it may read the committed codes and
+  the draft's own path, and nothing else (the gate compares it at one prefix after different
+  rejected drafts).
+* A verifier whose decision depends on positions that it leaves open says `resamples_noise`. The
+  loop then writes the numbers of the round over the table, so that drafts and tests of a step are
+  all new.
+* A proposer that decides a position again in every step (the couplings of Jacobi decoding) asks for
+  the round: ``noise.at(positions, COUPLE_SLOT, 1, noise.round[:, None])``.
 
-Gumbel rows have the law of -log(-log u), independent of all uniforms.
+Gumbel rows have the distribution of -log(-log u), independent of all uniforms.
 
 On one core, the table of 1,024 codes costs 0.7 ms per image, 64 uniforms of a later round 0.2 ms,
 and 64 Gumbel rows of 1,024 codes 2 ms.
@@ -39,13 +40,15 @@ from decoders.api import DecoderError
 from decoders.philox import gumbels, uniforms, words
 
 MAX_CHILDREN = 16
-OVERRUN = 64  # places past the image's end that a tree may reach
+OVERRUN = 64  # positions past the image's end that a tree may reach
 TARGET_SLOT = 0  # the code sampled from the target or from the residual
 ACCEPT_SLOT = 1  # + j: acceptance test of the j-th child
 DRAFT_SLOT = 1 + MAX_CHILDREN  # + j: the drafter's j-th draw
 SLOTS = 1 + 2 * MAX_CHILDREN  # slots of the table; those from here on are made when asked for
-COUPLE_SLOT = SLOTS  # + j: the coupling that replaces the j-th draft of a place (decoders.md (c))
-PAIR_SLOT = COUPLE_SLOT + MAX_CHILDREN  # whether the node that decides a place is recorded
+COUPLE_SLOT = (
+    SLOTS  # + j: the coupling that replaces the j-th draft of a position (decoders.md (c))
+)
+PAIR_SLOT = COUPLE_SLOT + MAX_CHILDREN  # whether the node that decides a position is recorded
 PLUGIN_SLOT = 64  # + any number below NODE_SLOT: a plug-in's own purposes
 NODE_SLOT = 2**12  # times one more than a slot of the table: that purpose, node by node
 BELOW_ONE = 1.0 - 2.0**-23
@@ -78,8 +81,8 @@ class Noise:
     @staticmethod
     def of_keys(key: Tensor, length: int) -> Noise:
         """One row per key; key [B, 2] int64 in [0, 2**32), `length` is L."""
-        place = torch.arange(length + OVERRUN, device=key.device).expand(len(key), -1)
-        return Noise(_drawn(key, place, 0, (0, SLOTS), 0, uniforms), key)
+        position = torch.arange(length + OVERRUN, device=key.device).expand(len(key), -1)
+        return Noise(_drawn(key, position, 0, (0, SLOTS), 0, uniforms), key)
 
     def to(self, device: torch.device) -> Noise:
         return Noise(self.uniform.to(device), None if self.key is None else self.key.to(device))
@@ -90,13 +93,13 @@ class Noise:
 
     def stepping(self, steps: Tensor, renewed: bool) -> Noise:
         """The noise of a loop that counts its steps in `steps`, [B] int64, in place. Its numbers
-        are copied: `renew` and a recorded step write others over them."""
+        are copied: `renew` and a captured step write others over them."""
         key = None if self.key is None else self.key.clone()
         return replace(self, uniform=self.uniform.clone(), key=key, round=steps, renewed=renewed)
 
     def renew(self, position: Tensor) -> None:
         """Writes the numbers of this round over the table at position [B, n], in all slots but
-        TARGET_SLOT: a place's last code is drawn once, with the number that AR draws it with.
+        TARGET_SLOT: a position's last code is drawn once, with the number that AR draws it with.
 
         Raises DecoderError for a table given by hand.
         """
@@ -110,8 +113,8 @@ class Noise:
     def at(self, position: Tensor, slot: int, count: int = 1, round: int | Tensor = 0) -> Tensor:
         """position [B, ...] -> [B, ..., count] uniforms of slots slot..slot+count-1.
 
-        round: a number, or int64 that broadcasts to position's shape (a recorded step needs a
-        tensor). Round 0 of the table's slots is read there, up to the table's last place. Raises
+        round: a number, or int64 that broadcasts to position's shape (a captured step needs a
+        tensor). Round 0 of the table's slots is read there, up to the table's last position. Raises
         DecoderError where a table given by hand has no such number.
         """
         if slot + count > SLOTS or not (isinstance(round, int) and round == 0):
@@ -124,7 +127,7 @@ class Noise:
         return picked if position.ndim == 2 else picked.view(*position.shape, count)
 
     def of_nodes(self, position: Tensor, slot: int, nodes: int, count: int) -> Tensor:
-        """Numbers of `nodes` nodes that share a place: position [B] -> [B, nodes or 1, count].
+        """Numbers of `nodes` nodes that share a position: position [B] -> [B, nodes or 1, count].
 
         Judged node by node, only one of a level's nodes is visited, so all share one row. A
         verifier that looks ahead judges all of them, so each has a row of its own, of this round.
@@ -139,7 +142,8 @@ class Noise:
         self, position: Tensor, vocab: int, slot: int = TARGET_SLOT, round: int | Tensor = 0
     ) -> Tensor:
         """position [B, ...] -> [B, ..., V] float32, independent standard Gumbel numbers: argmax(log
-        p + them) has the law p. A slot's rows are independent of other slots' and of all uniforms.
+        p + them) has the distribution p. A slot's rows are independent of other slots' and of all
+        uniforms.
 
         Needs float64 (CPU, CUDA). Raises DecoderError for a table given by hand.
         """
@@ -166,9 +170,10 @@ def _drawn(
     round: int | Tensor,
     span: tuple[int, int],
     domain: int,
-    law: Callable[[Tensor], Tensor],
+    numbers: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """`law` of the words span[0], ..., span[0] + span[1] - 1 of every place: [B, ..., span[1]].
+    """Numbers made of the words span[0], ..., span[0] + span[1] - 1 of every position: [B, ...,
+    span[1]].
 
     domain: 0 for uniforms, 1 + slot for the Gumbel rows of a slot.
     """
@@ -177,13 +182,13 @@ def _drawn(
     blocks = torch.arange(first // 4, (first + count + 3) // 4, device=key.device)
     if not isinstance(round, Tensor):
         round = torch.full((), round, device=key.device)
-    place = position.reshape(len(key), -1)  # [B, n]
-    turn = round.expand(position.shape).reshape(place.shape)  # [B, n]
+    flat = position.reshape(len(key), -1)  # [B, n]
+    turn = round.expand(position.shape).reshape(flat.shape)  # [B, n]
     most = PART[int(key.device.type != "cpu")]
-    size = max(1, most // (len(key) * len(blocks)))  # places of a part
+    size = max(1, most // (len(key) * len(blocks)))  # positions of a part
     parts = [
-        law(words(key, here, now, blocks, domain)[..., begin : begin + count])
-        for here, now in zip(place.split(size, 1), turn.split(size, 1), strict=True)
+        numbers(words(key, here, now, blocks, domain)[..., begin : begin + count])
+        for here, now in zip(flat.split(size, 1), turn.split(size, 1), strict=True)
     ]
     whole = parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # [B, n, count]
     return whole.view(*position.shape, count)

@@ -34,25 +34,26 @@ def philox(counter: Block, key: tuple[Words, Words]) -> Block:
     return a, b & LOW, c, d & LOW
 
 
-def words(key: Tensor, place: Tensor, turn: Tensor, blocks: Tensor, domain: int) -> Tensor:
-    """Words of the counters (block, place, domain, turn), 4 a block: key [B, 2], place and turn
-    [B, n], blocks [m], all int64 below 2**32 -> [B, n, 4 m] int64."""
+def words(key: Tensor, position: Tensor, turn: Tensor, blocks: Tensor, domain: int) -> Tensor:
+    """Words of the counters (block, position, domain, turn), 4 a block: key [B, 2], position and
+    turn [B, n], blocks [m], all int64 below 2**32 -> [B, n, 4 m] int64."""
     given: list[Words] = [
         (blocks & LOW)[None, None],  # [1, 1, m]; masked, or Inductor takes an arange for int32
-        place[..., None],  # [B, n, 1]
+        position[..., None],  # [B, n, 1]
         torch.full_like(blocks[:1], domain)[None, None],  # [1, 1, 1]
         turn[..., None],
         key[:, None, :1],  # [B, 1, 1]
         key[:, None, 1:],
     ]
-    arrays = place.device.type == "cpu" and not torch.compiler.is_compiling()
+    arrays = position.device.type == "cpu" and not torch.compiler.is_compiling()
     a, b, c, d, first, second = [t.numpy() for t in given] if arrays else given
     output = philox((a, b, c, d), (first, second))
     whole = [torch.from_numpy(w) for w in output] if arrays else [*output]
     return torch.stack(whole, -1).flatten(2)  # [B, n, m, 4] -> [B, n, 4 m]
 
 
-# ---- laws ---------------------------------------------------------------------------------------
+# ---- distributions
+# ---------------------------------------------------------------------------------------
 
 
 def uniforms(drawn: Tensor) -> Tensor:

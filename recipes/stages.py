@@ -82,7 +82,7 @@ class Recipe:
         return config
 
     @property
-    def place(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         """Where parts are trained."""
         return torch.device(self.device or ("cpu" if card_fault() else "cuda"))
 
@@ -92,7 +92,7 @@ class Recipe:
 
     def part(self, name: str) -> Any:
         """A written part, frozen, on the device of the training."""
-        return load_part(self.weights, self.card(), name)[0].to(self.place)
+        return load_part(self.weights, self.card(), name)[0].to(self.torch_device)
 
     def take_tokenizer(self) -> None:
         """Writes the shipped tokenizer where there is none: a target of another size has the same
@@ -151,7 +151,7 @@ def make(stages: Sequence[str], drafters: Mapping[str, Mapping[str, Any]], **set
 
 def _vq(recipe: Recipe) -> None:
     config = recipe.config("vq")
-    model, figures = vq.train(config, recipe.work / "vq", recipe.place)
+    model, figures = vq.train(config, recipe.work / "vq", recipe.torch_device)
     about = {"data": f"scenes, split train, batches of {config.batch}", "figures": figures}
     recipe.write(config, {"vq": (model, vq.CONFIG)}, about, torch.float16)
 
@@ -162,7 +162,10 @@ def _target(recipe: Recipe) -> None:
     cfg = validate("shape", asdict(target.CONFIG) | recipe.shape, TransformerConfig)
     torch.manual_seed(config.seed)
     words = WordEncoderConfig(tuple(vocabulary()), width=cfg.text_width, prefix=cfg.prefix)
-    text, model = WordEncoder(words).to(recipe.place), Transformer(cfg).to(recipe.place)
+    text, model = (
+        WordEncoder(words).to(recipe.torch_device),
+        Transformer(cfg).to(recipe.torch_device),
+    )
     read = reading.learn(text, model.cls_embedding, recipe.config("reading"), folder / "reading")
     logger.info("the encoder names %.1f %% of what held-out captions say", 100 * read)
     about = _about(target.train(model, text, recipe.part("vq"), config, folder))
@@ -176,7 +179,7 @@ def _small(name: str, recipe: Recipe) -> None:
     model = GroupedTransformer(GroupedConfig(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
     given = recipe.part("text"), recipe.part("vq")
     about = _about(target.train(model, *given, config, recipe.work / name))
-    recipe.write(config, {name: (model, model.cfg)}, about)
+    recipe.write(config, {name: (model, model.config)}, about)
 
 
 def _about(figures: dict[str, Any]) -> dict[str, Any]:
@@ -189,8 +192,8 @@ def _drafter(name: str, settings: Mapping[str, Any], recipe: Recipe) -> None:
     config, second = recipe.config(name), name == "eagle3"
     loss = validate(f"drafters.{name}.loss", settings["loss"], LossConfig)
     states = validate(f"drafters.{name}.data", settings["data"], DataConfig)
-    dtype = str(fast_dtype(recipe.place)).removeprefix("torch.")
-    model = load(str(recipe.place), dtype, str(recipe.weights), drafters=False)
+    dtype = str(fast_dtype(recipe.torch_device)).removeprefix("torch.")
+    model = load(str(recipe.torch_device), dtype, str(recipe.weights), drafters=False)
     if second:
         check_together(recipe.weights, recipe.card(), ["eagle"])
         model.drafters["eagle"] = cast(recipe.part("eagle"), model.device, model.dtype)
@@ -205,5 +208,5 @@ def _drafter(name: str, settings: Mapping[str, Any], recipe: Recipe) -> None:
     figures = {"images": data.images(steps), "steps": steps, "seconds": done.trainer.seconds}
     figures |= {f"valid_{key}": value for key, value in done.acceptance.figures().items()}
     about = {"data": f"scenes, split train from index {source.offset}", "figures": figures}
-    shape = {"parameters": sum(p.numel() for p in net.parameters())} if second else net.cfg
+    shape = {"parameters": sum(p.numel() for p in net.parameters())} if second else net.config
     recipe.write(config, {"eagle3" if second else "eagle": (net, shape)}, about)

@@ -91,7 +91,7 @@ class CaptionProbe(nn.Module):
 
     def __init__(self, target: Transformer) -> None:
         super().__init__()
-        cfg = target.cfg
+        cfg = target.config
         self.naming = reading.Naming(cfg.width)
         self.prefix = cfg.prefix
         self.states = torch.empty(0)
@@ -121,14 +121,14 @@ def losses(
     """Cross-entropy in nats of every code, [B, L] float32, by its law: `next`, and of a target that
     refines `refined` [B, L - 1] and `behind` [B, L - 1 - N]."""
     with autocast(codes.device):
-        if not isinstance(model, GroupedTransformer) or not model.cfg.refines:
+        if not isinstance(model, GroupedTransformer) or not model.config.refines:
             return {"next": nats(model.logits(model(text, codes, drop)), codes)}
         cache = GrowingCache()
         logits = model.logits(model(text, codes, drop, cache)).float()  # [B, L, V]
         u = torch.rand(codes[:, 1:].shape, generator=torch.Generator().manual_seed(seed))
         drafts = sample(logits.detach()[:, 1:].softmax(-1), u.to(codes.device))  # [B, L - 1]
         hidden = model.drafted(text, drafts, drop, cache)  # [B, L - 1, D]
-        span = model.cfg.span
+        span = model.config.span
         return {
             "next": nats(logits, codes),
             "refined": nats(model.logits(model.refined(hidden)), codes[:, 1:]),

@@ -80,7 +80,7 @@ def start_codebook(model: LlamaGenVQ, rounds: int = 12) -> None:
     images = images.to(model.quantize.embedding.weight.device)
     z = torch.cat([model.latents(part * 2 - 1).flatten(0, 2) for part in images.split(32)])
     spread = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
-    centres = z[spread[: model.cfg.codes]]  # [V, C]
+    centres = z[spread[: model.config.codes]]  # [V, C]
     for _ in range(rounds):
         nearest = (z @ centres.T).argmax(-1)
         sums = torch.zeros_like(centres).index_add_(0, nearest, z)
@@ -93,12 +93,12 @@ def start_codebook(model: LlamaGenVQ, rounds: int = 12) -> None:
 def evaluate(model: LlamaGenVQ, count: int) -> dict[str, float]:
     """PSNR (dB) and codebook use on the first scenes of the split valid."""
     device = model.quantize.embedding.weight.device
-    squared, hits = [], torch.zeros(model.cfg.codes, device=device)
+    squared, hits = [], torch.zeros(model.config.codes, device=device)
     for images in torch.from_numpy(scene_batch("valid", range(count)).images).split(64):
         images = images.to(device)
         codes = model.encode(images)
         squared.append((model.decode(codes) - images).square().mean((1, 2, 3)))
-        hits += torch.bincount(codes.flatten(), minlength=model.cfg.codes)
+        hits += torch.bincount(codes.flatten(), minlength=model.config.codes)
     share = hits / hits.sum()
     return {
         "valid_psnr_db": float((-10 * torch.cat(squared).log10()).mean()),

@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/gpu_trials.py [trials=base,pdl] [out=DIR] [model=NAME]
 
-Prints milliseconds of a recorded step for each trial, and writes its kernels into DIR
+Prints milliseconds of a captured step for each trial, and writes its kernels into DIR
 (results/gpu_trials): name, launches, microseconds, and the gaps between them. A trial that fails
 says why, and the next one goes on. What gains belongs into CUDA_OPTIONS of
 decoders/execution/compiled.py, or into the nets.

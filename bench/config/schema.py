@@ -87,7 +87,7 @@ class BackendConfig:
     def __post_init__(self) -> None:
         if self.execution == "graph" and not self.device.startswith("cuda"):
             raise ConfigError(
-                "backend.execution=graph records CUDA graphs, which needs backend.device=cuda, "
+                "backend.execution=graph captures CUDA graphs, which needs backend.device=cuda, "
                 f"found {self.device}; use backend=cuda_graph, or backend=cpu"
             )
         if self.layers == "native" and not self.takes_native:

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from decoders.cache_folder import is_cache
 from decoders.errors import DecoderError
 from decoders.errors import did_you_mean as did_you_mean
+from decoders.errors import plugin_line
 from decoders.errors import unknown as unknown
-from decoders.places import is_cache, place
 from metrics import MetricError
 
 T = TypeVar("T")
@@ -111,7 +112,7 @@ def describe_error(error: BaseException) -> str:
     """Writes `Type: message`, with file and line where a plug-in raised it. An error of the
     project's own types explains itself and needs no place."""
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    where = "" if isinstance(error, EXPLAINED) else place(error)
+    where = "" if isinstance(error, EXPLAINED) else plugin_line(error)
     return escape_hidden(f"{text}, at {where}" if where else text)
 
 

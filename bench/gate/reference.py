@@ -29,11 +29,11 @@ def teacher_logits(model: ImageModel, text: TextFeatures, codes: Tensor, cfg: fl
             logits = uncond + cfg * (logits - uncond)
     if target.barred is None:
         return logits
-    places = torch.arange(codes.shape[1], device=codes.device) % len(target.barred)
-    return logits.masked_fill(target.barred[places], IMPOSSIBLE)
+    positions = torch.arange(codes.shape[1], device=codes.device) % len(target.barred)
+    return logits.masked_fill(target.barred[positions], IMPOSSIBLE)
 
 
-def teacher_laws(
+def teacher_probs(
     model: ImageModel, text: TextFeatures, codes: Tensor, sampling: Sampling
 ) -> Tensor:
     """AR's law of every code given the codes before it, [B, L, V] float64."""
@@ -46,7 +46,7 @@ def ar_probabilities(
     """AR's probability of each code of images [B, L] of the first caption, [B, L] float64."""
     parts = []
     for some in codes.split(max(1, TOGETHER // codes.shape[1] ** 2)):
-        laws = teacher_laws(model, same_prompt(text, len(some)), some, sampling)
+        laws = teacher_probs(model, same_prompt(text, len(some)), some, sampling)
         parts.append(laws.gather(-1, some[..., None])[..., 0])
     return torch.cat(parts)
 

@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2, norm
 from torch import Tensor
 
-from bench.gate.reference import ar_probabilities, teacher_laws
+from bench.gate.reference import ar_probabilities, teacher_probs
 from bench.gate.report import CheckResult
 from bench.gate.small import GateCase
 from decoders.api import Decoder, Generation, TextFeatures
@@ -79,7 +79,7 @@ def wide_check(case: GateCase) -> CheckResult:
 
     def laws(sample: list[Generation]) -> Iterator[tuple[Tensor, Tensor]]:
         for one in sample[:2]:
-            p = teacher_laws(model, text, one.codes, filters)
+            p = teacher_probs(model, text, one.codes, filters)
             yield p[:, 1:].flatten(0, 1), one.codes[:, 1:].flatten()  # the first ones are fixed
 
     def apart(sample: list[Generation]) -> bool:
@@ -124,15 +124,15 @@ def codes_of(sample: list[Generation]) -> Tensor:
 
 
 def root_drafts(
-    sample: list[Generation], place: int | None = None
+    sample: list[Generation], position: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(q [m, V], codes [m]) of the first draft under every root, or of those at one place. Its
+    """(q [m, V], codes [m]) of the first draft under every root, or of those at one position. Its
     number has decided nothing before, so it is drawn from q whatever came earlier."""
     for pairs in (one.trace.pairs for one in sample):
         if pairs is not None and pairs.q is not None:
             root = pairs.depth == 0
-            if place is not None:
-                root &= pairs.place == place
+            if position is not None:
+                root &= pairs.position == position
             q = pairs.q[root].double()
             yield q / q.sum(-1, keepdim=True), pairs.children[root, 0]
 

@@ -20,7 +20,7 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, r
 from decoders.models.small import LAYERS, fresh_noise, prompts, small_model
 from decoders.noise import Noise
 
-PLACES = 2**10  # more than any small image has
+POSITIONS = 2**10  # more than any small image has
 NODES = 8  # of a static tree for two or three codes: then all ways to an image can be followed
 Sizes = tuple[int, int, int]  # V, grid, seed
 
@@ -47,7 +47,7 @@ class GateCase:
     spec: DecoderSpec
     sampling: Sampling
     real: RealModel = RealModel()
-    levels: int = PLACES
+    levels: int = POSITIONS
 
     def model(self, sizes: Sizes, dtype: torch.dtype = torch.float32) -> ImageModel:
         """A small model, with a drafter under every name that the composition may ask for."""

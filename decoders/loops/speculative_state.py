@@ -24,7 +24,7 @@ from decoders.api import (
     TextFeatures,
 )
 from decoders.loops.base_loop import DecodeState
-from decoders.loops.recording import FinishedImages, VisitedNodes
+from decoders.loops.trace import FinishedImages, VisitedNodes
 from decoders.noise import Noise
 from decoders.verify.token_verifier import children_of
 
@@ -33,7 +33,7 @@ from decoders.verify.token_verifier import children_of
 class SpecState(DecodeState):
     open: Tensor  # [R, S] float32, 0: open to every query (valid prefix, all behind it), -inf
     session: ProposerSession
-    state: Any  # the verifier's
+    verifier_state: Any
     length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
     drafter_calls: Tensor  # [B]
     output: StepOutput  # of the last step
@@ -55,10 +55,10 @@ class Queue:
     def waiting(self) -> int:
         return self.text.batch - self.next
 
-    def take(self, run: SpecState, rows: Sequence[int]) -> None:
+    def take(self, state: SpecState, rows: Sequence[int]) -> None:
         """The images on these rows are done."""
         images = [image for row in rows if (image := self.on[row]) is not None]
-        self.done.take(images, run.record, rows, drafter_calls=run.drafter_calls)
+        self.done.take(images, state.trace, rows, drafter_calls=state.drafter_calls)
         for row in rows:
             self.on[row] = None
 
@@ -72,35 +72,35 @@ class Queue:
 
 
 def first_output(
-    start: Prefill, proposer: Proposer, image: Tensor, drawn: bool = True
+    prefill: Prefill, proposer: Proposer, image: Tensor, drawn: bool = True
 ) -> StepOutput:
     """What the first draft is given: the code sampled from the prefill, and the state that
     predicted it. image [B, >= L]: where the run records its codes; drawn: whether drafts are drawn
-    from laws q."""
-    depth, ones = proposer.depth, torch.ones_like(start.first)
+    from distributions q."""
+    depth, ones = proposer.depth, torch.ones_like(prefill.first)
     output = StepOutput(
-        F.pad(start.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
-        F.pad(start.first[:, None], (0, depth)),  # [B, D + 1]
+        F.pad(prefill.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
+        F.pad(prefill.first[:, None], (0, depth)),  # [B, D + 1]
         ones,
         ones - 1,
         image,
     )
-    if proposer.reads_laws:
-        batch, nodes = start.batch, proposer.nodes + 1
-        size = start.model.target.vocab_size
+    if proposer.reads_probs:
+        batch, nodes = prefill.batch, proposer.nodes + 1
+        size = prefill.model.target.vocab_size
         blank = torch.zeros(batch, nodes, dtype=torch.long, device=ones.device)
         kids = blank[..., None].repeat(1, 1, proposer.branching)
-        law = start.law.new_zeros(batch, nodes, size)
-        q = law.clone() if drawn else None
+        probs = prefill.probs.new_zeros(batch, nodes, size)
+        q = probs.clone() if drawn else None
         output.draft = Draft(blank, blank.clone(), blank.clone(), kids, q, levels=depth)
-        output.p, output.nodes = law, blank[:, :1].repeat(1, depth + 1)
+        output.p, output.nodes = probs, blank[:, :1].repeat(1, depth + 1)
     return output
 
 
-def write_laws(output: StepOutput, draft: Draft, p: Tensor, nodes: Tensor) -> None:
-    """The draft, the target's laws at its nodes and the path, for the next proposal. In place, as
-    an execution may hold their addresses. Raises DecoderError where drafts are drawn in some steps
-    and deterministic in others."""
+def write_probs(output: StepOutput, draft: Draft, p: Tensor, nodes: Tensor) -> None:
+    """The draft, the target's distributions at its nodes and the path, for the next proposal. In
+    place, as an execution may hold their addresses. Raises DecoderError where drafts are drawn in
+    some steps and deterministic in others."""
     last = output.draft
     assert last is not None and output.p is not None and output.nodes is not None
     if (draft.q is None) != (last.q is None):
@@ -122,7 +122,7 @@ class Step:
     """What a step of a batch verified: of its B rows the path through the draft, and where that
     stands."""
 
-    start: Tensor  # [B] int64, place of the root's child
+    position: Tensor  # [B] int64, position of the root's child
     draft: Draft
     nodes: Tensor  # [B, D + 1] int64, the path
     count: Tensor  # [B] int64, drafts accepted
@@ -134,7 +134,7 @@ def visited(step: Step, size: int) -> VisitedNodes:
     image's end (`size` codes) has no valid child."""
     nodes, p = step.nodes, step.p
     span = torch.arange(nodes.shape[1], device=p.device)
-    inside = step.start[:, None] + span < size  # [B, D + 1], places of the next codes
+    inside = step.position[:, None] + span < size  # [B, D + 1], positions of the next codes
     live = (span <= step.count[:, None]) & inside
     rows = torch.arange(len(p), device=p.device)[:, None]
     codes, valid = children_of(step.draft)
@@ -146,6 +146,6 @@ def visited(step: Step, size: int) -> VisitedNodes:
         children=codes[rows, nodes].flatten(0, 1),
         valid=valid.flatten(0, 1),
         depth=span.expand_as(nodes).flatten(),
-        position=step.start[:, None].expand_as(nodes).flatten(),
+        position=step.position[:, None].expand_as(nodes).flatten(),
         row=rows.expand_as(nodes).flatten(),
     )

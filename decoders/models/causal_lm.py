@@ -107,7 +107,7 @@ class CausalLM(nn.Module):
         self.output: Any = head_rows(model, codes) if head is None else head
         self.eval().requires_grad_(False)
         self.config = model.config.get_text_config(decoder=True)
-        self.places = require_positions(self.config, prefix + self.length)
+        self.positions = require_positions(self.config, prefix + self.length)
         try:
             self.compare(separate_head=head is not None)
         except UNFIT as error:
@@ -144,11 +144,11 @@ class CausalLM(nn.Module):
         else:
             right = self.model(input_ids=ids).logits[..., self.code_tokens]
         self.model.set_attn_implementation(NAME)
-        places = torch.arange(-pads, ids.shape[1], device=ids.device)[None]  # [1, 2 + T]
-        cache = self.new_cache(1, places.shape[1])
+        positions = torch.arange(-pads, ids.shape[1], device=ids.device)[None]  # [1, 2 + T]
+        cache = self.new_cache(1, positions.shape[1])
         x = F.pad(x, (0, 0, pads, 0))
-        mask, slots = causal_mask(places >= 0), cache.flat_index(places + pads)
-        hidden = self._run(x, places.clamp_min(0), mask, SlotCache(cache, slots))
+        mask, slots = causal_mask(positions >= 0), cache.flat_index(positions + pads)
+        hidden = self._run(x, positions.clamp_min(0), mask, SlotCache(cache, slots))
         logits = self.logits(hidden[:, pads:])
         error = float((logits - right).float().abs().max() / right.float().std().clamp_min(1e-6))
         most = EXACT if right.dtype == torch.float32 else ROUGH
@@ -180,12 +180,14 @@ class CausalLM(nn.Module):
         x: Tensor = (self.code_embedding or self.words)(self.token_ids(codes))
         return x
 
-    def _run(self, x: Tensor, places: Tensor, mask: Tensor, cache: Cache | None = None) -> Tensor:
-        """x [R, T, D] at positions places [R, T], mask [R, T, S] of either kind -> [R, T, D]."""
+    def _run(
+        self, x: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
+    ) -> Tensor:
+        """x [R, T, D] at positions positions [R, T], mask [R, T, S] of either kind -> [R, T, D]."""
         out = self.decoder(
             inputs_embeds=x,
             attention_mask=attention_bias(mask, x.dtype),
-            position_ids=places.clamp_max(self.places - 1),
+            position_ids=positions.clamp_max(self.positions - 1),
             past_key_values=cache,
             use_cache=cache is not None,
         )
@@ -202,13 +204,13 @@ class CausalLM(nn.Module):
         return self._run(self.words(rows.token_ids(drop)), positions(valid), mask, slot_cache)
 
     def forward_codes(
-        self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
+        self, codes: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
         """See `decoders.api.Target`. Every code sees its whole prompt, so the mask says how long
         that is."""
-        places = bool_mask(mask[..., : self.prefix]).sum(-1) + grid_index  # [R, T]
+        positions = bool_mask(mask[..., : self.prefix]).sum(-1) + positions  # [R, T]
         slot_cache = SlotCache(cache, cache.flat_index(slots))
-        return self._run(self.embed(codes), places, mask, slot_cache)
+        return self._run(self.embed(codes), positions, mask, slot_cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""

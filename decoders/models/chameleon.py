@@ -83,7 +83,7 @@ def config_of(
     _refuse(opened)
     rope = config.get("rope_parameters") or {}
     base = rope.get("rope_theta", config.get("rope_theta", 10000.0))
-    cfg = TransformerConfig(
+    config = TransformerConfig(
         vocab=codes,
         tokens=int(config["vocab_size"]),
         grid=grid,
@@ -100,13 +100,13 @@ def config_of(
         row_end=row_end,
         qk_norm=True,
     )
-    places = int(config.get("max_position_embeddings", 4096))
-    if cfg.prefix + cfg.length > places:
+    positions = int(config.get("max_position_embeddings", 4096))
+    if config.prefix + config.length > positions:
         raise DecoderError(
-            f"a prompt of {cfg.prefix} and an image of {cfg.length} tokens are more than the "
-            f"model's {places} positions; lower model.prefix or model.grid"
+            f"a prompt of {config.prefix} and an image of {config.length} tokens are more than the "
+            f"model's {positions} positions; lower model.prefix or model.grid"
         )
-    return cfg
+    return config
 
 
 def _refuse(opened: Checkpoint) -> None:
@@ -170,7 +170,7 @@ def load_model(
     or next to the checkpoint, else no pictures. text: the same of the text tokenizer. drafters:
     names for drafter checkpoints. cfg, top_k: the usual sampling. Raises DecoderError.
     """
-    place, kind = torch.device(device), dtype_of(dtype)
+    torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Chameleon target")
     layout, template = layout_of(opened, "Chameleon", [LAYOUT]), template_of(grid)
     if row_end is None:
@@ -178,15 +178,17 @@ def load_model(
     tokens = code_tokens(opened, text, CODE, row_end, TOKENIZERS)
     shape = config_of(opened, len(tokens), grid, prefix, row_end is not None)
     pictures, digests = load_pictures(
-        CHAMELEON, opened, tokenizer, len(tokens), grid, place, shape.row_end
+        CHAMELEON, opened, tokenizer, len(tokens), grid, torch_device, shape.row_end
     )
     return ImageModel(
         name=name,
-        target=load_target(opened, layout, shape, tokens, kind, place),
-        text=PromptEncoder(opened, template, prefix, text, place, TOKENIZERS, tokens.tolist()),
+        target=load_target(opened, layout, shape, tokens, kind, torch_device),
+        text=PromptEncoder(
+            opened, template, prefix, text, torch_device, TOKENIZERS, tokens.tolist()
+        ),
         tokenizer=pictures,
         sampling=Sampling(cfg=cfg, top_k=min(top_k, len(tokens))),
-        device=place,
+        device=torch_device,
         dtype=kind,
         weights_sha256=opened.sha256() | digests,
         drafters=dict(drafters or {}),

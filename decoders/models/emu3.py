@@ -76,19 +76,19 @@ def load(
     prompt names; 90 rows of 90 codes and a row end are 720 pixels. prefix: tokens of the longest
     prompt, its template included. text: folder, file or hub id of the text tokenizer; None: next to
     the checkpoint. cfg, top_k: the usual sampling. Raises DecoderError."""
-    place, kind = torch.device(device), dtype_of(dtype)
+    torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Emu3-Gen target")
     tokens = code_tokens(opened, text, CODE, ROW_END)
-    whole = read_model(opened, kind, place, Emu3ForConditionalGeneration)
+    whole = read_model(opened, kind, torch_device, Emu3ForConditionalGeneration)
     words, template = text_model(whole, Emu3ForCausalLM), template_of(grid)
     target: Any = CausalLM(words, tokens, grid, prefix, row_end=True)
     return ImageModel(
         name=name,
         target=target,
-        text=PromptEncoder(opened, template, prefix, text, place, control=tokens.tolist()),
+        text=PromptEncoder(opened, template, prefix, text, torch_device, control=tokens.tolist()),
         tokenizer=tokenizer_of(whole, opened, grid),
         sampling=Sampling(cfg=cfg, top_k=min(top_k, len(tokens))),
-        device=place,
+        device=torch_device,
         dtype=kind,
         weights_sha256=opened.sha256(),
     )

@@ -72,19 +72,19 @@ def load(
     384 pixels. prefix: tokens of the longest prompt, its template included. text: folder, file or
     hub id of the text tokenizer; None: next to the checkpoint. drafters: names of smaller models of
     the family. cfg, top_k: the usual sampling. Raises DecoderError."""
-    place, kind = torch.device(device), dtype_of(dtype)
-    target, opened = read_target(checkpoint, grid, prefix, kind, place)
+    torch_device, kind = torch.device(device), dtype_of(dtype)
+    target, opened = read_target(checkpoint, grid, prefix, kind, torch_device)
     return ImageModel(
         name=name,
         target=target,
-        text=PromptEncoder(opened, TEMPLATE, prefix, text, place),
-        tokenizer=load_pictures(JANUS, opened, None, target.vocab_size, grid, place)[0],
+        text=PromptEncoder(opened, TEMPLATE, prefix, text, torch_device),
+        tokenizer=load_pictures(JANUS, opened, None, target.vocab_size, grid, torch_device)[0],
         sampling=Sampling(cfg=cfg, top_k=top_k),
-        device=place,
+        device=torch_device,
         dtype=kind,
         weights_sha256=opened.sha256(),
         drafters={
-            key: partial(read_target, at, grid, prefix, kind, place)
+            key: partial(read_target, at, grid, prefix, kind, torch_device)
             for key, at in (drafters or {}).items()
         },
     )

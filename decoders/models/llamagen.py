@@ -135,23 +135,25 @@ def load(
     neighbours cannot be had. text: folder or hub id of the T5 encoder, loaded when first needed.
     drafters: names for drafter checkpoints. cfg, top_k: the usual sampling.
     """
-    place, kind = torch.device(device), dtype_of(dtype)
+    torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
     layout = layout_of(opened, "LlamaGen", LAYOUTS)
     shape = config_of(opened, layout, grid)
     encoder: Any
     if shape.conditioning == "class":
-        encoder = LabelEncoder(shape.classes, device=place)
+        encoder = LabelEncoder(shape.classes, device=torch_device)
     else:
-        encoder = T5Encoder(text or HUB, length=shape.prefix, device=place, dtype=kind)
-    pictures, digests = load_pictures(LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, place)
+        encoder = T5Encoder(text or HUB, length=shape.prefix, device=torch_device, dtype=kind)
+    pictures, digests = load_pictures(
+        LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, torch_device
+    )
     return ImageModel(
         name=name,
-        target=load_target(opened, layout, shape, None, kind, place),
+        target=load_target(opened, layout, shape, None, kind, torch_device),
         text=encoder,
         tokenizer=pictures,
         sampling=Sampling(cfg=cfg, top_k=min(top_k, shape.vocab)),
-        device=place,
+        device=torch_device,
         dtype=kind,
         weights_sha256=opened.sha256() | digests,
         drafters=dict(drafters or {}),

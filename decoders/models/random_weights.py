@@ -45,20 +45,20 @@ def load(
     top_k: int = 1000,
 ) -> ImageModel:
     """Target, EAGLE drafter and codebook. cfg, top_k: the usual sampling of the released model."""
-    (shape, latent), place, kind = SIZES[size], torch.device(device), dtype_of(dtype)
-    with initialised(place, kind):
+    (shape, latent), torch_device, kind = SIZES[size], torch.device(device), dtype_of(dtype)
+    with initialised(torch_device, kind):
         target = Transformer(shape)
         drafter = EagleNet(replace(shape, layers=1), input_norm=shape.tokens > 0)
         codebook = F.normalize(torch.randn(shape.vocab, latent, dtype=torch.float32), dim=-1)
     for module in (target, drafter):
-        cast(module.eval().requires_grad_(False), place, kind)
+        cast(module.eval().requires_grad_(False), torch_device, kind)
     return ImageModel(
         name=f"{size}_random",
         target=target,
-        text=RandomText(shape, place, kind),
+        text=RandomText(shape, torch_device, kind),
         tokenizer=NoTokenizer("a model with random weights has none", codebook),
         sampling=Sampling(cfg=cfg, top_k=top_k),
-        device=place,
+        device=torch_device,
         dtype=kind,
         weights_sha256={size: "random"},
         drafters={"eagle": drafter},
@@ -66,12 +66,12 @@ def load(
 
 
 @contextmanager
-def initialised(place: torch.device, dtype: torch.dtype) -> Iterator[None]:
+def initialised(torch_device: torch.device, dtype: torch.dtype) -> Iterator[None]:
     """Modules are made on the device, in their final dtype, from the seed 0: 14 GB need no copy."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with torch.random.fork_rng(), torch.device(place):
+        with torch.random.fork_rng(), torch.device(torch_device):
             torch.manual_seed(0)
             yield
     finally:
@@ -82,21 +82,21 @@ def initialised(place: torch.device, dtype: torch.dtype) -> Iterator[None]:
 class RandomText:
     """Features [B, P, F] or token ids [B, P] that are a function of the prompt."""
 
-    cfg: TransformerConfig
+    config: TransformerConfig
     device: torch.device
     dtype: torch.dtype
 
     def encode(self, prompts: list[str]) -> TextFeatures:
-        size, rows = self.cfg.prefix, []
+        size, rows = self.config.prefix, []
         for prompt in prompts:
             generator = torch.Generator().manual_seed(zlib.crc32(prompt.encode()))
-            if self.cfg.conditioning == "tokens":
-                rows.append(torch.randint(self.cfg.tokens, (size,), generator=generator))
+            if self.config.conditioning == "tokens":
+                rows.append(torch.randint(self.config.tokens, (size,), generator=generator))
             else:
-                rows.append(torch.randn(size, self.cfg.text_width, generator=generator))
+                rows.append(torch.randn(size, self.config.text_width, generator=generator))
         mask = torch.ones(len(prompts), size, dtype=torch.bool, device=self.device)
         features = torch.stack(rows).to(self.device)  # [B, P, F] or [B, P]
-        if self.cfg.conditioning != "tokens":
+        if self.config.conditioning != "tokens":
             return TextFeatures(features.to(self.dtype), mask)
         alone = mask & (torch.arange(size, device=self.device) >= size - 2)  # start, image token
         return TextFeatures(features, mask, features, alone)

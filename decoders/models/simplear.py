@@ -75,18 +75,18 @@ def load(
     template included. tokenizer: see `load_cosmos`. text: the text tokenizer; None: next to the
     checkpoint. drafters: names of smaller models of the family. cfg, top_k: the usual sampling.
     Raises DecoderError."""
-    place = torch.device(device)
-    pictures, digests = load_cosmos(tokenizer, grid, place)
-    sizes = len(pictures.codebook), grid, prefix, dtype_of(dtype), place
+    torch_device = torch.device(device)
+    pictures, digests = load_cosmos(tokenizer, grid, torch_device)
+    sizes = len(pictures.codebook), grid, prefix, dtype_of(dtype), torch_device
     target, opened = read_target(checkpoint, *sizes)
     smaller = {key: partial(read_target, at, *sizes) for key, at in (drafters or {}).items()}
     return ImageModel(
         name=name,
         target=target,
-        text=PromptEncoder(opened, TEMPLATE, prefix, text, place),
+        text=PromptEncoder(opened, TEMPLATE, prefix, text, torch_device),
         tokenizer=pictures,
         sampling=Sampling(cfg=cfg, top_k=top_k),
-        device=place,
+        device=torch_device,
         dtype=dtype_of(dtype),
         weights_sha256=opened.sha256() | digests,
         drafters=smaller,
@@ -108,8 +108,8 @@ def load_cosmos(
     if source is None:
         why = f"no {FILE} is named; set model.tokenizer to a folder with it, or its hub id"
         return NoTokenizer(why, codebook().to(device)), {}
-    place = locate(source, (FILE,), "Cosmos tokenizer")
-    path = place / FILE if place.is_dir() else place
+    folder = locate(source, (FILE,), "Cosmos tokenizer")
+    path = folder / FILE if folder.is_dir() else folder
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that TorchScript is old

@@ -65,7 +65,7 @@ def random_model(
     heads: int = 2,
 ) -> ImageModel:
     """An `ImageModel` of V = vocab codes and L = grid**2 with a random EAGLE drafter."""
-    place = torch.device(device)
+    torch_device = torch.device(device)
     config = TransformerConfig(
         vocab=vocab,
         width=width,
@@ -87,14 +87,14 @@ def random_model(
         codebook = torch.nn.functional.normalize(torch.randn(vocab, 3), dim=-1)
     for module in (target, drafter):
         module.eval().requires_grad_(False)
-        cast(module, place, dtype)
+        cast(module, torch_device, dtype)
     return ImageModel(
         name=f"random-{vocab}x{grid * grid}",
         target=target,
-        text=FixedText(config.prefix, config.text_width, place, dtype),
-        tokenizer=RandomTokenizer(codebook.to(place)),
+        text=FixedText(config.prefix, config.text_width, torch_device, dtype),
+        tokenizer=RandomTokenizer(codebook.to(torch_device)),
         sampling=Sampling(cfg=2.0),
-        device=place,
+        device=torch_device,
         dtype=dtype,
         weights_sha256={},
         drafters={"eagle": drafter},
@@ -130,7 +130,7 @@ def prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
     """`count` different random captions of different lengths, left-padded."""
     target: Any = model.target
     generator = torch.Generator().manual_seed(seed)
-    shape = (count, target.prefix, target.cfg.text_width)
+    shape = (count, target.prefix, target.config.text_width)
     pad = torch.randint(0, target.prefix, (count, 1), generator=generator)  # [B, 1]
     features = torch.randn(shape, generator=generator).to(model.dtype)
     return TextFeatures(features, torch.arange(target.prefix) >= pad)

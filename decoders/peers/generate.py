@@ -4,14 +4,14 @@ Why: a speed-up says little if the baseline is slow, and transformers is what mo
 Everything a call needs is inside `generate`: our caption network, the prefix, the loop. Guidance is
 what its users do: rows [conditional; unconditional] in one forward, mixed by a logits processor
 that also gives both rows the same code. At temperature 0 it is an argmax; else codes are drawn with
-torch.multinomial, so they differ from ours, from the same law.
+torch.multinomial, so they differ from ours, from the same distribution.
 
 The model is transformers' Llama on our weights under other names (`llama_of`). Both are pre-norm
 layers with RMSNorm and SwiGLU, so three things are left to translate. Fused matrices are split. Our
-rotation turns neighbours (2i, 2i + 1) of a head, Llama's the halves' places (i, i + d/2): the rows
-of its query and key matrices are put in that order, which leaves every product q k as it is. And
-its rotary module, which knows a line of positions only, is replaced by a look-up in our table, so
-that grid, zero prefix and all are ours.
+rotation turns neighbours (2i, 2i + 1) of a head, Llama's the halves' positions (i, i + d/2): the
+rows of its query and key matrices are put in that order, which leaves every product q k as it is.
+And its rotary module, which knows a line of positions only, is replaced by a look-up in our table,
+so that grid, zero prefix and all are ours.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class TableRotary(nn.Module):
 
 def prompt_of(target: Transformer, text: TextFeatures, copies: int) -> dict[str, Tensor]:
     """The prefix of B prompts as `generate` takes it, R = copies * B rows: states of our caption
-    network [R, P, D], the mask [R, P], and places of the rotary table, where padding counts."""
+    network [R, P, D], the mask [R, P], and positions of the rotary table, where padding counts."""
     rows, drop = text.paired(copies)
     return {
         "inputs_embeds": target.cls_embedding(rows, drop),
@@ -199,11 +199,11 @@ def prompt_of(target: Transformer, text: TextFeatures, copies: int) -> dict[str,
 def llama_of(target: Transformer) -> LlamaForCausalLM:
     """A `LlamaForCausalLM` on the target's weights, frozen; whatever need not be reordered is
     shared. Raises DecoderError where Llama has no such part."""
-    cfg, weight = target.cfg, target.output.weight
+    config, weight = target.config, target.output.weight
     parts = {
-        "normalised queries and keys": cfg.qk_norm,
-        "codes inside a larger vocabulary": cfg.conditioning == "tokens",
-        "structural codes": cfg.row_end,
+        "normalised queries and keys": config.qk_norm,
+        "codes inside a larger vocabulary": config.conditioning == "tokens",
+        "structural codes": config.row_end,
     }
     if lacking := [name for name, there in parts.items() if there]:
         raise DecoderError(
@@ -211,14 +211,14 @@ def llama_of(target: Transformer) -> LlamaForCausalLM:
             "is nothing to compare with on equal weights; use a LlamaGen model or model=tiny"
         )
     config = LlamaConfig(  # type: ignore[call-arg]  # the last two are of its base class
-        vocab_size=cfg.vocab,
-        hidden_size=cfg.width,
-        intermediate_size=cfg.ffn,
-        num_hidden_layers=cfg.layers,
-        num_attention_heads=cfg.heads,
-        num_key_value_heads=cfg.heads,
-        rms_norm_eps=cfg.norm_eps,
-        max_position_embeddings=cfg.prefix + cfg.length,
+        vocab_size=config.vocab,
+        hidden_size=config.width,
+        intermediate_size=config.ffn,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.heads,
+        rms_norm_eps=config.norm_eps,
+        max_position_embeddings=config.prefix + config.length,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=None,  # an image ends by its length
@@ -234,7 +234,7 @@ def llama_of(target: Transformer) -> LlamaForCausalLM:
         "model.norm.weight": target.norm.weight,
         "lm_head.weight": weight,
     }
-    for i in range(cfg.layers):
+    for i in range(config.layers):
         layer: Any = target.layers[i]
         named |= released_layer(layer, f"model.layers.{i}.")
     llama.load_state_dict(named, assign=True)
@@ -247,7 +247,9 @@ def prove(decoder: Generate, text: TextFeatures) -> None:
     codes are our AR's to the last one. A ratio of two different models would be worth nothing:
     raises DecoderError.
     """
-    target = Transformer(decoder.target.cfg).to(decoder.model.device).eval().requires_grad_(False)
+    target = (
+        Transformer(decoder.target.config).to(decoder.model.device).eval().requires_grad_(False)
+    )
     target.load_state_dict(decoder.target.state_dict())
     model = replace(decoder.model, target=target, dtype=torch.float32, execution=None)
     first = TextFeatures(text.features[:1].float(), text.mask[:1])
@@ -259,7 +261,7 @@ def prove(decoder: Generate, text: TextFeatures) -> None:
     if not torch.equal(codes, theirs):
         at = int((codes != theirs).flatten().nonzero()[0])
         raise DecoderError(
-            f"greedy codes differ at place {at} of {codes.numel()} (guidance {greedy.cfg:g}): ours "
-            f"{int(codes[0, at])}, generate {int(theirs[0, at])}: the two libraries do not run the "
-            "same model"
+            f"greedy codes differ at position {at} of {codes.numel()} (guidance {greedy.cfg:g}): "
+            f"ours {int(codes[0, at])}, generate {int(theirs[0, at])}: the two libraries do not "
+            "run the same model"
         )

@@ -133,7 +133,7 @@ def load(
     """An embedded model on a device. checkpoint: a folder of this layout; None: the shipped one.
     drafters: whether they are loaded too. target: the part that is the target; one of `TARGETS`
     has no drafters. targets: further ones. Raises DecoderError."""
-    place, kind = torch.device(device), dtype_of(dtype)
+    torch_device, kind = torch.device(device), dtype_of(dtype)
     folder = shipped_folder(target) if checkpoint is None else Path(checkpoint)
     card = read_json(folder / CARD)
     drafters = drafters and target == "target"
@@ -148,16 +148,16 @@ def load(
         for name in others
     }
     if drafters:
-        named["eagle"] = cast(parts["eagle"], place, kind)
+        named["eagle"] = cast(parts["eagle"], torch_device, kind)
     return ImageModel(
         name="tiny",
-        target=cast(parts[target], place, kind),
-        text=parts["text"].to(place),
-        tokenizer=VQTokenizer(parts["vq"].to(place)),
+        target=cast(parts[target], torch_device, kind),
+        text=parts["text"].to(torch_device),
+        tokenizer=VQTokenizer(parts["vq"].to(torch_device)),
         sampling=config_of(Sampling, part_of(card, target, path).sampling, path),
-        device=place,
+        device=torch_device,
         dtype=kind,
         weights_sha256={name: sha256 for name, (_, sha256) in loaded.items()},
         drafters=named,
-        targets={name: cast(parts[name], place, kind) for name in targets},
+        targets={name: cast(parts[name], torch_device, kind) for name in targets},
     )

@@ -71,13 +71,13 @@ class LossConfig:
 def logits_at(drafted: Drafted, images: int, cfg: float) -> Tensor:
     """Returns the logits drafted at one depth, [B, m, V] float32: guided where rows are paired;
     [R, m, V] of the rows where they are single."""
-    return head_logits(drafted.head, drafted.hidden, drafted.places, images, cfg)
+    return head_logits(drafted.head, drafted.hidden, drafted.positions, images, cfg)
 
 
-def head_logits(head: Target, hidden: Tensor, places: Tensor, images: int, cfg: float) -> Tensor:
-    """Computes logits of a head on hidden [R, m, D] at `places` [m], guided where R = 2 B."""
+def head_logits(head: Target, hidden: Tensor, positions: Tensor, images: int, cfg: float) -> Tensor:
+    """Computes logits of a head on hidden [R, m, D] at `positions` [m], guided where R = 2 B."""
     copies = len(hidden) // images
-    return code_logits(head, hidden, cfg if copies == 2 else 1.0, places.expand(images, -1))
+    return code_logits(head, hidden, cfg if copies == 2 else 1.0, positions.expand(images, -1))
 
 
 def soft_cross_entropy(p: Tensor, logits: Tensor) -> Tensor:
@@ -109,17 +109,17 @@ def drafter_loss(
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device
     roots = torch.randperm(length - depth, generator=random)[: config.roots]
     noise = uniform_noise(states, config.noise, random) if config.noise else None
-    places = torch.arange(1, length, device=device)
-    hidden = true_states(target, states, places)  # [R, L - 1, D]
+    positions = torch.arange(1, length, device=device)
+    hidden = true_states(target, states, positions)  # [R, L - 1, D]
     with torch.no_grad():
-        p = head_logits(target, hidden, places, images, config.cfg).softmax(-1)  # [B, L - 1, V]
+        p = head_logits(target, hidden, positions, images, config.cfg).softmax(-1)  # [B, L - 1, V]
     total, parts = torch.zeros((), device=device), {}
     drafts = learner.draft(states, roots.sort().values.to(device), depth, noise)
     whole = sum(config.decay**d for d in range(len(drafts)))
     counts = torch.ones_like(states.images.codes, dtype=torch.bool)  # [B, L], by root
     for d, drafted in enumerate(drafts):
         share = config.decay**d / whole
-        index = drafted.places - 1
+        index = drafted.positions - 1
         logits = logits_at(drafted, images, config.cfg)  # [B, m, V]
         here = counts[:, index - d].float()  # [B, m]
         figures = _compare(drafted, logits, hidden[:, index], p[:, index], here, config)
@@ -202,7 +202,7 @@ class AcceptanceRates:
 def measure_rates(
     learner: Learner, target: Transformer, batches: Iterable[States], sampling: Sampling, depth: int
 ) -> AcceptanceRates:
-    """Measures acceptance at depths 1..depth: at every place for depth 1, behind `ROOTS` evenly
+    """Measures acceptance at depths 1..depth: at every position for depth 1, behind `ROOTS` evenly
     spaced roots per image for the deeper ones.
 
     p and q are processed by `sampling` (temperature 1 where it is greedy); guided where the states
@@ -213,14 +213,14 @@ def measure_rates(
     sums, agree, count = torch.zeros(depth), torch.zeros(depth), torch.zeros(depth)
     for states in batches:
         images, device = len(states.images), states.hidden.device
-        places = torch.arange(1, target.length, device=device)
-        hidden = true_states(target, states, places)
-        truth = head_logits(target, hidden, places, images, sampling.cfg)  # [B, L - 1, V]
+        positions = torch.arange(1, target.length, device=device)
+        hidden = true_states(target, states, positions)
+        truth = head_logits(target, hidden, positions, images, sampling.cfg)  # [B, L - 1, V]
         p = probabilities(truth, drawn)
         last = target.length - depth - 1
         roots = torch.linspace(0, last, min(ROOTS, last + 1), device=device).long()
         for d, drafted in enumerate(learner.draft(states, roots, depth)):
-            index = drafted.places - 1
+            index = drafted.positions - 1
             logits = logits_at(drafted, images, sampling.cfg)
             q = probabilities(logits, drawn)
             sums[d] += torch.minimum(p[:, index], q).sum().cpu()

@@ -121,9 +121,9 @@ def target_states(
     return States(images, hidden, marked, torch.stack(parts, 2) if reads else None)
 
 
-def true_states(target: Transformer, states: States, places: Tensor) -> Tensor:
-    """Selects the target's states that predict the codes at `places` [m] -> [R, m, D]."""
-    return states.hidden[:, target.prefix - 1 + places]
+def true_states(target: Transformer, states: States, positions: Tensor) -> Tensor:
+    """Selects the target's states that predict the codes at `positions` [m] -> [R, m, D]."""
+    return states.hidden[:, target.prefix - 1 + positions]
 
 
 # ---- in shards ----------------------------------------------------------------------------------
@@ -188,8 +188,8 @@ class StateData:
         number, turn = divmod(step, self.steps)
         if number != self._number:
             start, count = number * self.shard, self.source.train
-            places = range(start, start + self.shard)
-            indices = places if count is None else [place % count for place in places]
+            positions = range(start, start + self.shard)
+            indices = positions if count is None else [position % count for position in positions]
             self._shard, self._number = self.states("train", indices), number
         generator = torch.Generator().manual_seed(self.seed * 7_919 + number)
         passes = -(-self.steps * self.batch // self.shard)
@@ -238,7 +238,7 @@ class Drafted:
     Logits are ``head.logits(hidden)``; ``head.barred``: where codes may not stand, as of a target.
     """
 
-    places: Tensor  # [m] int64, the places of the codes that are predicted
+    positions: Tensor  # [m] int64, the positions of the codes that are predicted
     hidden: Tensor  # [R, m, D]
     head: Any
     states: Tensor | None = None  # [R, m, D], what predicts the target's states, if anything does
@@ -251,19 +251,19 @@ class Learner(Protocol):
 
     @property
     def reads(self) -> Reads:
-        """The target's keys and values that it reads (`States.keys_values`); those of a place are
-        of the state there."""
+        """The target's keys and values that it reads (`States.keys_values`); those of a position
+        are of the state there."""
         return ()
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         """Drafts for depths 1..depth along the true codes, as decoding would: a draft at depth d
-        from root r (the place of the last committed code) sees true states up to r only.
+        from root r (the position of the last committed code) sees true states up to r only.
 
         roots [m] int64, below L - depth; they hold for depth 2 and deeper. Depth 1, which costs
-        little to have everywhere, predicts the places 1..L-1. noise: added to the states that the
-        drafter reads, their shape.
+        little to have everywhere, predicts the positions 1..L-1. noise: added to the states that
+        the drafter reads, their shape.
         """
         ...
 

@@ -29,7 +29,7 @@ class Block(WholeDraft):
     def __str__(self) -> str:
         return "block"
 
-    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Verified:
+    def judge(self, p: Tensor, draft: Draft, noise: Any, position: Tensor) -> Verified:
         """Raises DecoderError for a tree, and for deterministic drafts."""
         size, q = draft.levels, drawn_from(draft, "block verification")
         if draft.children.shape[-1] != 1 or draft.codes.shape[1] != size + 1:
@@ -39,10 +39,10 @@ class Block(WholeDraft):
             )
         share, left = self.shares(p, q, draft.codes[:, 1:])  # [B, g + 1], [B, g + 1, V]
         level = torch.arange(size + 1, device=p.device)
-        u = noise.at(place[:, None] + level[:-1], ACCEPT_SLOT)[..., 0]  # [B, g]
+        u = noise.at(position[:, None] + level[:-1], ACCEPT_SLOT)[..., 0]  # [B, g]
         count = torch.where(u < self.chances(share, left), level[1:], 0).amax(1)  # [B]
         after = at_node(normalised(left, p), count)  # [B, V]
-        last = sample(after, noise.at(place + count, TARGET_SLOT)[:, 0])
+        last = sample(after, noise.at(position + count, TARGET_SLOT)[:, 0])
         return exactly_verified(torch.minimum(level, count[:, None]), count, last, count == size)
 
     def shares(self, p: Tensor, q: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:

@@ -103,8 +103,8 @@ def released_residual(
     if nothing is left."""
     any_admitted = r.admitted.any(-1, keepdim=True)
 
-    def zeroed(law: Tensor) -> Tensor:
-        return torch.where(any_admitted, law.scatter(-1, r.near, 0.0), law)
+    def zeroed(probs: Tensor) -> Tensor:
+        return torch.where(any_admitted, probs.scatter(-1, r.near, 0.0), probs)
 
     if q is None:
         left = zeroed(without(p, x))

@@ -4,8 +4,9 @@ A draft x passes where x is among the `beta` likeliest codes of p and log p(top)
 SpecDec decodes greedily, and what follows a rejected draft is the argmax; it has no bound. At
 temperature 0 this is that rule, and a draft that passes without being the argmax is declared as
 what it is there, another code: 1. While sampling the rule has no published form; here p is the
-processed law, and lemma R gives the correction and the bound. SpecDec's drafter, a model of its own
-that fills a block of masked places at once, is here `decoders.propose.drafters.specdec`.
+processed distribution, and lemma R gives the correction and the bound. SpecDec's drafter, a model
+of its own that fills a block of masked positions at once, is here
+`decoders.propose.drafters.specdec`.
 """
 
 from __future__ import annotations

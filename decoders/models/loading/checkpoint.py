@@ -105,11 +105,11 @@ def open_checkpoint(
     files: those to look for, best first. what: how messages call it. Raises DecoderError: nothing
     there, offline, a damaged file, a pickle that is more than tensors.
     """
-    place = locate(source, files, what)
-    opened = Checkpoint(place, {}, {})
+    where = locate(source, files, what)
+    opened = Checkpoint(where, {}, {})
     if (described := opened.folder / "config.json").exists():
         opened.config = read_json(described, CONFIG)
-    for path in _files(place, files, what):
+    for path in _files(where, files, what):
         if path.suffix not in (".safetensors", *PICKLED):
             raise DecoderError(
                 f"{path}: expected a file .safetensors, {', '.join(PICKLED)}, found "
@@ -126,27 +126,27 @@ def open_checkpoint(
     return opened
 
 
-def _files(place: Path, files: Sequence[str], what: str) -> list[Path]:
+def _files(where: Path, files: Sequence[str], what: str) -> list[Path]:
     """The files that hold the tensors of a folder, or the file itself."""
-    if not place.is_dir():
-        return [place]
-    file = find(place, files)
+    if not where.is_dir():
+        return [where]
+    file = find(where, files)
     if file is None:
-        raise DecoderError(none_of(place, [p.name for p in place.iterdir()], files, what))
-    return _shards(place, file.name, what) if file.name.endswith(INDEX) else [file]
+        raise DecoderError(none_of(where, [p.name for p in where.iterdir()], files, what))
+    return _shards(where, file.name, what) if file.name.endswith(INDEX) else [file]
 
 
-def _shards(place: Path, name: str, what: str) -> list[Path]:
-    weights = read_json(place / name, {"weight_map": dict[str, str]}).get("weight_map")
+def _shards(where: Path, name: str, what: str) -> list[Path]:
+    weights = read_json(where / name, {"weight_map": dict[str, str]}).get("weight_map")
     if not weights:
         raise DecoderError(
-            f"{place / name} has no `weight_map` from tensors to names of files; download it again"
+            f"{where / name} has no `weight_map` from tensors to names of files; download it again"
         )
-    shards = sorted({place / file for file in weights.values()})
+    shards = sorted({where / file for file in weights.values()})
     missing = [path.name for path in shards if not path.exists()]
     if missing:
         raise DecoderError(
-            f"{what}: {place} lacks {len(missing)} of the {len(shards)} shards that {name} lists: "
+            f"{what}: {where} lacks {len(missing)} of the {len(shards)} shards that {name} lists: "
             f"{some(missing)}; download them into the same folder"
         )
     return shards
@@ -223,11 +223,11 @@ def assign(module: nn.Module, name: str, value: Tensor) -> None:
     setattr(module.get_submodule(parent), leaf, nn.Parameter(value, requires_grad=False))
 
 
-def empty(kind: Callable[[Any], Any], cfg: Any) -> Any:
+def empty(kind: Callable[[Any], Any], config: Any) -> Any:
     """A module of class `kind` whose parameters are still to be filled (`fill`): nothing is
     allocated or initialised but its tables, on the CPU."""
     with torch.device("meta"):
-        module = kind(cfg)
+        module = kind(config)
     for name, table in module.tables().items():
         module.register_buffer(name, table, persistent=False)
     return module.eval()

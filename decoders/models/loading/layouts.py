@@ -68,19 +68,19 @@ def layout_of(opened: Checkpoint, name: str, layouts: Sequence[Layout]) -> Layou
 def load_target(
     opened: Checkpoint,
     layout: Layout,
-    cfg: TransformerConfig,
+    config: TransformerConfig,
     tokens: Tensor | None,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Transformer:
     """The target of an opened checkpoint; tokens [V] int64: of the codes, where they are part of a
     larger vocabulary."""
-    if tokens is not None and int(tokens.max()) >= cfg.tokens:
+    if tokens is not None and int(tokens.max()) >= config.tokens:
         raise DecoderError(
             f"{opened.path}: the vocabulary names token {int(tokens.max())}, config.json has "
-            f"vocab_size {cfg.tokens}; do they belong together?"
+            f"vocab_size {config.tokens}; do they belong together?"
         )
-    module: Transformer = empty(Transformer, cfg)
+    module: Transformer = empty(Transformer, config)
     if tokens is not None:
         module.code_tokens = tokens
     head = layout.head
@@ -90,12 +90,12 @@ def load_target(
     def unused(name: str) -> bool:
         return name.startswith(layout.elsewhere) or harmless(name)
 
-    fill(module, sources(cfg, layout, tokens, head), opened, dtype, device, unused)
+    fill(module, sources(config, layout, tokens, head), opened, dtype, device, unused)
     return cast(module, device, dtype)
 
 
 def sources(
-    cfg: TransformerConfig, layout: Layout, tokens: Tensor | None, head: str
+    config: TransformerConfig, layout: Layout, tokens: Tensor | None, head: str
 ) -> dict[str, Source]:
     """Every parameter of the target; tokens [V] are the rows of the matrix `head` that are kept,
     None: all."""
@@ -105,11 +105,11 @@ def sources(
         "norm.weight": Source((f"{layout.words}norm.weight",)),
         "output.weight": Source((head,), rows),
     }
-    for name in CONDITIONING.get(cfg.conditioning, ()):
+    for name in CONDITIONING.get(config.conditioning, ()):
         out[f"cls_embedding.{name}"] = Source((f"{layout.words}cls_embedding.{name}",))
-    for n in range(cfg.layers):
+    for n in range(config.layers):
         theirs = f"{layout.words}layers.{n}."
-        out |= layer_sources(f"layers.{n}.", theirs, cfg, names=layout.layer)
+        out |= layer_sources(f"layers.{n}.", theirs, config, names=layout.layer)
     return out
 
 
@@ -122,7 +122,11 @@ def harmless(name: str) -> bool:
 
 
 def layer_sources(
-    prefix: str, theirs: str, cfg: TransformerConfig, input_norm: bool = True, names: Names = LLAMA
+    prefix: str,
+    theirs: str,
+    config: TransformerConfig,
+    input_norm: bool = True,
+    names: Names = LLAMA,
 ) -> dict[str, Source]:
     """Parameters of one `Layer` under `prefix` from tensors under `theirs`."""
     sources = {
@@ -130,16 +134,18 @@ def layer_sources(
         for name, parts in names.items()
         if input_norm or name != "attention_norm"
     }
-    if cfg.positions == "line":  # published rows of queries and keys are ordered by halves
+    if config.positions == "line":  # published rows of queries and keys are ordered by halves
         matrices = f"{prefix}attention.wqkv.weight"
         sources[matrices] = Source(
             sources[matrices].names,
-            lambda tensors: [*(to_pairs(rows, cfg.heads) for rows in tensors[:2]), tensors[2]],
+            lambda tensors: [*(to_pairs(rows, config.heads) for rows in tensors[:2]), tensors[2]],
         )
-    for kind in ("weight", "bias") if cfg.qk_norm else ():
+    for kind in ("weight", "bias") if config.qk_norm else ():
         sources[f"{prefix}attention.qk_norm.{kind}"] = Source(
             tuple(f"{theirs}self_attn.{name}_norm.{kind}" for name in "qk"),
-            lambda tensors: [head_values(values, cfg.heads, cfg.head_dim) for values in tensors],
+            lambda tensors: [
+                head_values(values, config.heads, config.head_dim) for values in tensors
+            ],
         )
     return sources
 

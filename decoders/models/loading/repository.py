@@ -36,8 +36,8 @@ def needed_files(names: Collection[str], files: Sequence[str] = WEIGHTS) -> list
 
 def find(folder: Path, files: Sequence[str] = WEIGHTS) -> Path | None:
     """The first of `files` that a folder has; a broken link counts, and reading it is an error."""
-    places = (folder / file for file in files)
-    return next((place for place in places if place.is_symlink() or place.exists()), None)
+    candidates = (folder / file for file in files)
+    return next((where for where in candidates if where.is_symlink() or where.exists()), None)
 
 
 def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -> Path:
@@ -71,10 +71,10 @@ def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -
     raise DecoderError(none_of(source, names, files, what))
 
 
-def none_of(place: object, names: Iterable[str], files: Sequence[str], what: str) -> str:
+def none_of(where: object, names: Iterable[str], files: Sequence[str], what: str) -> str:
     """The message about a folder or repository without any of the files."""
     there = ", ".join(sorted(names)[:4])
-    return f"no {what} in {place}: expected {' or '.join(files)}, found {there or 'nothing'}"
+    return f"no {what} in {where}: expected {' or '.join(files)}, found {there or 'nothing'}"
 
 
 def failures() -> tuple[type[Exception], ...]:

@@ -44,12 +44,12 @@ class CaptionEmbedder(nn.Module):
     """Caption features [R, P, F], zero on the padding, or the unconditional embedding on all P
     positions."""
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.shape = (cfg.prefix, cfg.text_width)
-        self.cap_proj = CaptionMLP(cfg.text_width, cfg.width)
+        self.shape = (config.prefix, config.text_width)
+        self.cap_proj = CaptionMLP(config.text_width, config.width)
         self.uncond_embedding = nn.Parameter(
-            torch.randn(cfg.prefix, cfg.text_width) / cfg.text_width**0.5
+            torch.randn(config.prefix, config.text_width) / config.text_width**0.5
         )
 
     def forward(self, text: TextFeatures, drop: Tensor) -> Tensor:
@@ -69,10 +69,10 @@ class CaptionEmbedder(nn.Module):
 class LabelEmbedder(nn.Module):
     """A class as a prefix of one position; the last row of the table is the unconditional one."""
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.classes = cfg.classes
-        self.embedding_table = nn.Embedding(cfg.classes + 1, cfg.width)
+        self.classes = config.classes
+        self.embedding_table = nn.Embedding(config.classes + 1, config.width)
 
     def forward(self, text: TextFeatures, drop: Tensor) -> Tensor:
         """features [R, 1] int64 -> [R, 1, D]."""

@@ -68,28 +68,30 @@ class TransformerConfig:
 
     @property
     def length(self) -> int:
-        """L: places of an image, structural codes included."""
+        """L: positions of an image, structural codes included."""
         return self.grid * (self.grid + self.row_end)
 
 
-def rope_table(cfg: TransformerConfig) -> Tensor:
+def rope_table(config: TransformerConfig) -> Tensor:
     """[P + L + OVERRUN, d / 2] complex64, interleaved pairs. On the grid: half of a head turns with
     the row, half with the column; zero past the end, zero or one on the prefix."""
-    if cfg.positions == "line":
-        frequency = 1.0 / cfg.rope_base ** (torch.arange(0, cfg.head_dim, 2).float() / cfg.head_dim)
-        place = torch.arange(cfg.prefix + cfg.length + OVERRUN).float()
-        angle = torch.outer(place, frequency)  # [P + L + OVERRUN, d / 2]
+    if config.positions == "line":
+        frequency = 1.0 / config.rope_base ** (
+            torch.arange(0, config.head_dim, 2).float() / config.head_dim
+        )
+        position = torch.arange(config.prefix + config.length + OVERRUN).float()
+        angle = torch.outer(position, frequency)  # [P + L + OVERRUN, d / 2]
         return torch.polar(torch.ones_like(angle), angle)
-    half = cfg.head_dim // 2
-    frequency = 1.0 / cfg.rope_base ** (torch.arange(0, half, 2).float() / half)  # [d / 4]
-    angle = torch.outer(torch.arange(cfg.grid).float(), frequency)  # [grid, d / 4]
-    side = cfg.grid
+    half = config.head_dim // 2
+    frequency = 1.0 / config.rope_base ** (torch.arange(0, half, 2).float() / half)  # [d / 4]
+    angle = torch.outer(torch.arange(config.grid).float(), frequency)  # [grid, d / 4]
+    side = config.grid
     grid = torch.cat(
         [angle[:, None].expand(side, side, -1), angle[None].expand(side, side, -1)], -1
     )
     cells = torch.polar(torch.ones_like(grid), grid).flatten(0, 1)  # [grid**2, d / 2]
-    fill = 0.0 if cfg.prefix_rope == "zero" else 1.0
-    prefix = torch.full((cfg.prefix, half), fill, dtype=cells.dtype)
+    fill = 0.0 if config.prefix_rope == "zero" else 1.0
+    prefix = torch.full((config.prefix, half), fill, dtype=cells.dtype)
     return torch.cat([prefix, cells, torch.zeros(OVERRUN, half, dtype=cells.dtype)])
 
 
@@ -100,8 +102,8 @@ def barred_codes(grid: int, vocab: int) -> Tensor:
     return last[:, None] != (torch.arange(vocab) == vocab - 1)
 
 
-def tables(cfg: TransformerConfig) -> dict[str, Tensor | None]:
+def tables(config: TransformerConfig) -> dict[str, Tensor | None]:
     """The buffers that follow from a configuration: never stored, made at construction."""
-    tokens = torch.arange(cfg.vocab) if cfg.tokens else None
-    barred = barred_codes(cfg.grid, cfg.vocab) if cfg.row_end else None
-    return {"rope": rope_table(cfg), "barred": barred, "code_tokens": tokens}
+    tokens = torch.arange(config.vocab) if config.tokens else None
+    barred = barred_codes(config.grid, config.vocab) if config.row_end else None
+    return {"rope": rope_table(config), "barred": barred, "code_tokens": tokens}

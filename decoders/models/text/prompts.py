@@ -88,13 +88,13 @@ def tokenizer_file(
     opened: Checkpoint, source: str | None, files: Sequence[str] = (TOKENIZER,)
 ) -> Path:
     """The tokenizer's file: at `source` (a file, folder or hub id), else next to the checkpoint."""
-    place = opened.folder if source is None else locate(source, files, "text tokenizer")
-    if place.is_file():
-        return place
-    file = find(place, files)
+    where = opened.folder if source is None else locate(source, files, "text tokenizer")
+    if where.is_file():
+        return where
+    file = find(where, files)
     if file is None:
         raise DecoderError(
-            f"no tokenizer in {place}: expected {' or '.join(files[:2])}; put the released "
+            f"no tokenizer in {where}: expected {' or '.join(files[:2])}; put the released "
             "model's there or set model.text"
         )
     return file

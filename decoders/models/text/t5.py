@@ -134,10 +134,10 @@ def left_padded(features: Tensor, mask: Tensor) -> TextFeatures:
     """Right-padded features [B, P, F], mask [B, P] bool -> the same with the valid ones at the
     right end in their order, zero elsewhere. A row without padding stays as it is."""
     length = mask.shape[1]
-    place = torch.arange(length, device=mask.device) + mask.sum(1, keepdim=True)
-    place = place % length  # [B, P], where each position's feature comes from
-    rolled = features.gather(1, place[..., None].expand_as(features))  # [B, P, F]
-    valid = mask.gather(1, place)  # [B, P]
+    position = torch.arange(length, device=mask.device) + mask.sum(1, keepdim=True)
+    position = position % length  # [B, P], where each position's feature comes from
+    rolled = features.gather(1, position[..., None].expand_as(features))  # [B, P, F]
+    valid = mask.gather(1, position)  # [B, P]
     return TextFeatures(rolled.masked_fill(~valid[..., None], 0), valid)
 
 

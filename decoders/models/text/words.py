@@ -93,21 +93,21 @@ class Block(nn.Module):
 class WordEncoder(nn.Module):
     """`decoders.api.TextEncoder` over word ids; positions count from the caption's first word."""
 
-    def __init__(self, cfg: WordEncoderConfig) -> None:
+    def __init__(self, config: WordEncoderConfig) -> None:
         super().__init__()
-        self.cfg = cfg
-        self.tokenizer = WordTokenizer(cfg.vocabulary, cfg.prefix)
-        self.words = nn.Embedding(len(cfg.vocabulary) + 1, cfg.width)
-        self.positions = nn.Embedding(cfg.prefix, cfg.width)
-        self.layers = nn.ModuleList(Block(cfg.width, cfg.heads) for _ in range(cfg.layers))
-        self.norm = nn.LayerNorm(cfg.width)
+        self.config = config
+        self.tokenizer = WordTokenizer(config.vocabulary, config.prefix)
+        self.words = nn.Embedding(len(config.vocabulary) + 1, config.width)
+        self.positions = nn.Embedding(config.prefix, config.width)
+        self.layers = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
         nn.init.normal_(self.words.weight, std=0.5)
         nn.init.normal_(self.positions.weight, std=0.2)
 
     def forward(self, ids: Tensor, mask: Tensor) -> TextFeatures:
         """ids, mask [B, P] -> features [B, P, F], zero on the padding."""
-        place = (mask.long().cumsum(1) - 1).clamp_min(0)  # [B, P]
-        x = self.words(ids) + self.positions(place)  # [B, P, F]
+        position = (mask.long().cumsum(1) - 1).clamp_min(0)  # [B, P]
+        x = self.words(ids) + self.positions(position)  # [B, P, F]
         eye = torch.eye(ids.shape[1], dtype=torch.bool, device=ids.device)
         visible = mask[:, None, None, :] | eye  # [B, 1, P, P]
         bias = torch.zeros(visible.shape, device=ids.device).masked_fill(~visible, float("-inf"))

@@ -133,21 +133,21 @@ def to_unit(images: Tensor) -> Tensor:
 
 
 class Encoder(nn.Module):
-    def __init__(self, cfg: VQConfig) -> None:
+    def __init__(self, config: VQConfig) -> None:
         super().__init__()
-        self.conv_in = nn.Conv2d(3, cfg.channels, 3, padding=1)
-        width, last = cfg.channels, len(cfg.ch_mult) - 1
+        self.conv_in = nn.Conv2d(3, config.channels, 3, padding=1)
+        width, last = config.channels, len(config.ch_mult) - 1
         levels = []
-        for i, mult in enumerate(cfg.ch_mult):
-            out = cfg.channels * mult
+        for i, mult in enumerate(config.ch_mult):
+            out = config.channels * mult
             resample = "" if i == last else "downsample"
-            attention = cfg.attention and i == last
-            levels.append(Level(width, out, cfg.res_blocks, attention, resample))
+            attention = config.attention and i == last
+            levels.append(Level(width, out, config.res_blocks, attention, resample))
             width = out
         self.conv_blocks = nn.Sequential(*levels)
         self.mid = middle(width)
         self.norm_out = group_norm(width)
-        self.conv_out = nn.Conv2d(width, cfg.z_channels, 3, padding=1)
+        self.conv_out = nn.Conv2d(width, config.z_channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.mid(self.conv_blocks(self.conv_in(x)))
@@ -155,17 +155,17 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, cfg: VQConfig) -> None:
+    def __init__(self, config: VQConfig) -> None:
         super().__init__()
-        width = cfg.channels * cfg.ch_mult[-1]
-        self.conv_in = nn.Conv2d(cfg.z_channels, width, 3, padding=1)
+        width = config.channels * config.ch_mult[-1]
+        self.conv_in = nn.Conv2d(config.z_channels, width, 3, padding=1)
         self.mid = middle(width)
-        levels, last = [], len(cfg.ch_mult) - 1
-        for i in reversed(range(len(cfg.ch_mult))):
-            out = cfg.channels * cfg.ch_mult[i]
+        levels, last = [], len(config.ch_mult) - 1
+        for i in reversed(range(len(config.ch_mult))):
+            out = config.channels * config.ch_mult[i]
             resample = "" if i == 0 else "upsample"
-            attention = cfg.attention and i == last
-            levels.append(Level(width, out, cfg.res_blocks + 1, attention, resample))
+            attention = config.attention and i == last
+            levels.append(Level(width, out, config.res_blocks + 1, attention, resample))
             width = out
         self.conv_blocks = nn.Sequential(*levels)
         self.norm_out = group_norm(width)
@@ -179,12 +179,12 @@ class Decoder(nn.Module):
 class Codebook(nn.Module):
     """V vectors of C dims; looked up by cosine (= L2 after normalisation) when ``l2_norm``."""
 
-    def __init__(self, cfg: VQConfig) -> None:
+    def __init__(self, config: VQConfig) -> None:
         super().__init__()
-        self.l2_norm = cfg.l2_norm
-        self.embedding = nn.Embedding(cfg.codes, cfg.dim)
-        nn.init.uniform_(self.embedding.weight, -1.0 / cfg.codes, 1.0 / cfg.codes)
-        if cfg.l2_norm:
+        self.l2_norm = config.l2_norm
+        self.embedding = nn.Embedding(config.codes, config.dim)
+        nn.init.uniform_(self.embedding.weight, -1.0 / config.codes, 1.0 / config.codes)
+        if config.l2_norm:
             with torch.no_grad():
                 self.embedding.weight.normal_()
                 self.embedding.weight.copy_(F.normalize(self.embedding.weight, dim=-1))
@@ -208,17 +208,17 @@ class Codebook(nn.Module):
 class LlamaGenVQ(nn.Module):
     """Images [B, 3, H, W] in [-1, 1] <-> codes [B, L] int64 in raster order."""
 
-    def __init__(self, cfg: VQConfig) -> None:
+    def __init__(self, config: VQConfig) -> None:
         super().__init__()
-        self.cfg, self.grid = cfg, cfg.grid
-        self.encoder = Encoder(cfg)
-        self.decoder = Decoder(cfg)
-        self.quantize = Codebook(cfg)
-        self.quant_conv = nn.Conv2d(cfg.z_channels, cfg.dim, 1)
-        self.post_quant_conv = nn.Conv2d(cfg.dim, cfg.z_channels, 1)
+        self.config, self.grid = config, config.grid
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self.quantize = Codebook(config)
+        self.quant_conv = nn.Conv2d(config.z_channels, config.dim, 1)
+        self.post_quant_conv = nn.Conv2d(config.dim, config.z_channels, 1)
         for module in self.modules():
             if isinstance(module, nn.GroupNorm):
-                module.num_groups = min(GROUPS, module.num_channels // cfg.group_width)
+                module.num_groups = min(GROUPS, module.num_channels // config.group_width)
 
     @property
     def codebook(self) -> Tensor:

@@ -148,10 +148,10 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
             f"{opened.path} holds {only}no {kind.what}: expected {expected}, found "
             f"{some(opened.index)}; set model.tokenizer to {kind.released}"
         )
-    cfg = config_from_tensors(kind, opened, at, grid)
+    config = config_from_tensors(kind, opened, at, grid)
     with torch.device("meta"):
-        module = LlamaGenVQ(cfg)
-    levels = len(cfg.ch_mult)
+        module = LlamaGenVQ(config)
+    levels = len(config.ch_mult)
     parts = {
         name: Source((f"{at}{kind.name(name, levels)}",)) for name, _ in module.named_parameters()
     }

@@ -34,10 +34,10 @@ def real_work(target, rows: int, codes: int) -> tuple[int, int]:
     slots = target.prefix + target.length // 2 + codes
     cache = target.new_cache(rows, slots)
     ids = torch.zeros(rows, codes, dtype=torch.long)
-    places = torch.arange(codes).expand(rows, -1)
+    positions = torch.arange(codes).expand(rows, -1)
     mask = torch.ones(rows, codes, slots, dtype=torch.bool)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        target.logits(target.forward_codes(ids, places, places, mask, cache))
+        target.logits(target.forward_codes(ids, positions, positions, mask, cache))
     return cache.data.nbytes, counter.get_total_flops()
 
 

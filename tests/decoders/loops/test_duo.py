@@ -29,7 +29,7 @@ MODEL = random_model(vocab=24, grid=6, seed=1)
 PROMPTS = ["a", "b c", "d"]
 SAMPLING = Sampling(cfg=2.0, top_k=20)
 GREEDY = replace(SAMPLING, temperature=0.0)
-ITSELF = part("propose.drafters.free.Free", layers=MODEL.target.cfg.layers)
+ITSELF = part("propose.drafters.free.Free", layers=MODEL.target.config.layers)
 DRAFTERS = {
     "eagle": EAGLE, "itself": ITSELF, "shallow": part("propose.drafters.free.Free", layers=1),
     "hawk": DRAFTER_SPECS["hawk"].drafter, "chimera": DRAFTER_SPECS["chimera"].drafter,

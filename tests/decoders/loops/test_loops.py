@@ -141,10 +141,10 @@ def test_pairs_are_those_of_visited_nodes() -> None:
     for law in (pairs.p, pairs.q):
         torch.testing.assert_close(law.sum(-1), torch.ones(len(pairs.p)))
     assert pairs.valid.any(-1).all()
-    places = zip(pairs.image.tolist(), (pairs.place + pairs.depth).tolist(), strict=True)
+    positions = zip(pairs.image.tolist(), (pairs.position + pairs.depth).tolist(), strict=True)
     kind = generation.trace.kind
     tested = ((kind != CodeKind.TARGET) & (kind != CodeKind.BONUS)).nonzero().tolist()
-    assert sorted(places) == sorted(map(tuple, tested)), "each tested code's node, once"
+    assert sorted(positions) == sorted(map(tuple, tested)), "each tested code's node, once"
     assert run("dynamic", "lantern", 1, pairs=4).trace.pairs.q is None
 
 
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused(loop: PartSpec, parts: Any, message: str) 
 
 
 @pytest.mark.parametrize("loop", [DUO, vvs()])
-def test_loops_that_cannot_be_recorded_run_eagerly(loop: PartSpec) -> None:
+def test_loops_that_cannot_be_captured_state_eagerly(loop: PartSpec) -> None:
     spec = DecoderSpec("x", loop, EAGLE, CHAIN, EXACT)
     for model in (MODEL, replace(MODEL, execution=Graphed())):
         assert build_decoder(model, spec, Sampling()).execution.name == "eager"

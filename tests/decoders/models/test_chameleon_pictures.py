@@ -30,7 +30,7 @@ def some_codes(batch: int = 2) -> torch.Tensor:
 
 
 def layouts(where, hf, folder, bare, tmp_path):
-    """A checkpoint with the VQGAN in one of the places it may be, and the tokenizer option."""
+    """A checkpoint with the VQGAN in one of the positions it may be, and the tokenizer option."""
     if where == "inside":
         return folder, None
     alone = tmp_path / "alone"  # as leloy/Anole-7b-v0.1-vqvae-hf has it

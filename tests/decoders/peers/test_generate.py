@@ -72,7 +72,7 @@ def test_the_embedded_model_is_the_same_in_both_libraries(cfg, cache):
 def test_every_rotation_is_translated(rope, positions):
     """Also LlamaGen's: the grid's table is zero on the prefix, where keys and queries vanish."""
     made = random_model(vocab=24, grid=GRID, layers=3)
-    config = dataclasses.replace(made.target.cfg, prefix_rope=rope, positions=positions)
+    config = dataclasses.replace(made.target.config, prefix_rope=rope, positions=positions)
     target = Transformer(config).eval().requires_grad_(False)
     target.load_state_dict(made.target.state_dict())
     changed = dataclasses.replace(made, target=target)

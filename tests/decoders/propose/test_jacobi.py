@@ -72,17 +72,17 @@ def test_no_draft_is_a_code_that_may_not_stand_at_its_place(
     model, drafts = with_row_ends(), list[tuple[Draft, Tensor]]()
     propose = WindowSession.propose
 
-    def noting(self: Any, step: Any, noise: Any, place: Tensor) -> Draft:
-        drafts.append((propose(self, step, noise, place), place.clone()))
+    def noting(self: Any, step: Any, noise: Any, position: Tensor) -> Draft:
+        drafts.append((propose(self, step, noise, position), position.clone()))
         return drafts[-1][0]
 
     monkeypatch.setattr(WindowSession, "propose", noting)
     proposer = replace(WINDOWS[name], model=model)
     decoder = Speculative(model, Sampling(temperature, 2.0), proposer, TokenVerifier(Exact()))
     assert ((images(decoder, PROMPTS).codes == 0) == (torch.arange(16) % 4 == 3)).all()
-    for draft, place in drafts:
-        active = place[:, None] < 16  # finished images stand still
-        barred = model.target.barred[(place[:, None] + draft.depth - 1)[:, 1:] % 4]  # [B, N, V]
+    for draft, position in drafts:
+        active = position[:, None] < 16  # finished images stand still
+        barred = model.target.barred[(position[:, None] + draft.depth - 1)[:, 1:] % 4]  # [B, N, V]
         linked = torch.zeros_like(draft.codes, dtype=torch.bool)
         linked.scatter_(1, draft.children.flatten(1), True)  # drafts that are judged
         forbidden = barred.gather(-1, draft.codes[:, 1:, None])[..., 0]

@@ -58,8 +58,8 @@ class Stopwatch:
         return dict(self._seconds)
 
 
-class Recorder:
-    """Buffers by place, [B, L + width]; `FinishedImages` cuts off what lies past the end."""
+class TraceBuffers:
+    """Buffers by position, [B, L + width]; `FinishedImages` cuts off what lies past the end."""
 
     def __init__(self, batch: int, length: int, width: int, device: torch.device) -> None:
         self.length = length
@@ -78,10 +78,10 @@ class Recorder:
         self.depths = (self.span + 1).to(torch.uint8)  # of a step's drafts
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
 
-    def put(self, places: Tensor, codes: Tensor, **fields: Tensor) -> None:
-        """codes and fields [B, n] at any places [B, n] of the image, at most one code a place; what
-        lies past its end is cut off."""
-        index = places.clamp_max(self.codes.shape[1] - 1)
+    def put(self, positions: Tensor, codes: Tensor, **fields: Tensor) -> None:
+        """codes and fields [B, n] at any positions [B, n] of the image, at most one code a
+        position; what lies past its end is cut off."""
+        index = positions.clamp_max(self.codes.shape[1] - 1)
         self.codes.scatter_(1, index, codes)
         for name, value in fields.items():
             buffer: Tensor = getattr(self, name)
@@ -121,14 +121,14 @@ class FinishedImages:
         self.pairs: list[tuple[Any, ...]] = []  # of each step, as `VerifiedPairs` has them
 
     def take(
-        self, images: Sequence[int], record: Recorder, rows: Sequence[int], **more: Any
+        self, images: Sequence[int], trace: TraceBuffers, rows: Sequence[int], **more: Any
     ) -> None:
         """What a run has recorded of these images, in these of its rows. more: [B] each."""
-        index = torch.tensor(rows, device=record.codes.device)
-        size = record.length
-        part = {name: getattr(record, name)[index, :size].cpu() for name in PER_CODE}
-        every = {"accepted": record.accepted, "target_calls": record.steps, **more}
-        every["expected"] = record.expected
+        index = torch.tensor(rows, device=trace.codes.device)
+        size = trace.length
+        part = {name: getattr(trace, name)[index, :size].cpu() for name in PER_CODE}
+        every = {"accepted": trace.accepted, "target_calls": trace.steps, **more}
+        every["expected"] = trace.expected
         self.parts.append(part | {name: value[index].cpu() for name, value in every.items()})
         self.order += images
 
@@ -161,9 +161,9 @@ class FinishedImages:
         self, seconds: dict[str, float], path: dict[str, str], sampler: PairSampler | None = None
     ) -> Generation:
         """All images in their order. seconds, path: as in `Trace`; sampler: of their pairs."""
-        place = torch.tensor(self.order).argsort()
+        position = torch.tensor(self.order).argsort()
         fields: dict[str, Any] = {
-            name: torch.cat([p[name] for p in self.parts])[place] for name in self.parts[0]
+            name: torch.cat([p[name] for p in self.parts])[position] for name in self.parts[0]
         }
         codes, calls = fields.pop("codes"), fields["target_calls"].int()
         most, taken = int(calls.max()), int(calls.sum())
@@ -216,8 +216,8 @@ def expected_codes(draft: Draft) -> Tensor | None:
     nodes of its probability of the path to the node, [B] float32. None where drafts are certain
     codes of no probability.
 
-    It is what a test by equality would commit, were the target's law the drafter's. A tree that
-    knows it says so (`Draft.expected`). Of drawn children it follows from q.
+    It is what a test by equality would commit, were the target's distribution the drafter's. A tree
+    that knows it says so (`Draft.expected`). Of drawn children it follows from q.
     """
     if draft.expected is not None or draft.q is None:
         return draft.expected
