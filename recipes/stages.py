@@ -159,17 +159,17 @@ def _vq(recipe: Recipe) -> None:
 def _target(recipe: Recipe) -> None:
     """The target and its text encoder, which learns to read first."""
     config, folder = recipe.config("target"), recipe.work / "target"
-    cfg = validate("shape", asdict(target.CONFIG) | recipe.shape, TransformerConfig)
+    shape = validate("shape", asdict(target.CONFIG) | recipe.shape, TransformerConfig)
     torch.manual_seed(config.seed)
-    words = WordEncoderConfig(tuple(vocabulary()), width=cfg.text_width, prefix=cfg.prefix)
+    words = WordEncoderConfig(tuple(vocabulary()), width=shape.text_width, prefix=shape.prefix)
     text, model = (
         WordEncoder(words).to(recipe.torch_device),
-        Transformer(cfg).to(recipe.torch_device),
+        Transformer(shape).to(recipe.torch_device),
     )
     read = reading.learn(text, model.cls_embedding, recipe.config("reading"), folder / "reading")
     logger.info("the encoder names %.1f %% of what held-out captions say", 100 * read)
     about = _about(target.train(model, text, recipe.part("vq"), config, folder))
-    recipe.write(config, {"text": (text, words), "target": (model, cfg)}, about)
+    recipe.write(config, {"text": (text, words), "target": (model, shape)}, about)
 
 
 def _small(name: str, recipe: Recipe) -> None:

@@ -91,11 +91,11 @@ class CaptionProbe(nn.Module):
 
     def __init__(self, target: Transformer) -> None:
         super().__init__()
-        cfg = target.config
-        self.naming = reading.Naming(cfg.width)
-        self.prefix = cfg.prefix
+        config = target.config
+        self.naming = reading.Naming(config.width)
+        self.prefix = config.prefix
         self.states = torch.empty(0)
-        read_layer = target.layers[round(NAMED * cfg.layers) - 1]
+        read_layer = target.layers[round(NAMED * config.layers) - 1]
         self.hook = read_layer.register_forward_hook(self._keep)
 
     def _keep(self, layer: nn.Module, given: object, states: tuple[Tensor, Tensor]) -> None:
