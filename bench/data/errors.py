@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from decoders.cache_folder import is_cache
-from decoders.errors import DecoderError
+from decoders.errors import DecoderError, plugin_line
 from decoders.errors import did_you_mean as did_you_mean
-from decoders.errors import plugin_line
 from decoders.errors import unknown as unknown
 from metrics import MetricError
 

@@ -24,7 +24,7 @@ from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops.autoregressive import ARState, Autoregressive
-from decoders.loops.base_loop import prefill
+from decoders.loops.base_loop import run_prefill
 from decoders.loops.trace import FinishedImages
 from decoders.noise import Noise
 
@@ -52,7 +52,7 @@ class TeacherForcing(Autoregressive):
     def laws(self, text: TextFeatures, noise: Noise, codes: Tensor) -> Tensor:
         """[B, L, V], of codes [B, L]."""
         model, self.image = self.model, codes.to(self.model.device)
-        first = prefill(model, self.sampling, text, noise, model.target.prefix).law
+        first = run_prefill(model, self.sampling, text, noise, model.target.prefix).probs
         done = FinishedImages(text.batch, text.batch)
         state: Any = self._decode_batch(text, noise, 0, done, range(text.batch))
         laws: Tensor = state.laws.clone()

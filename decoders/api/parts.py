@@ -44,7 +44,7 @@ class Draft:
 @dataclass(frozen=True)
 class Prefill:
     """What every loop, proposer and verifier begins with: the prefill and the first code. Made by
-    `decoders.loops.base_loop.prefill`."""
+    `decoders.loops.base_loop.run_prefill`."""
 
     model: ImageModel
     sampling: Sampling

@@ -83,7 +83,7 @@ def config_of(
     _refuse(opened)
     rope = config.get("rope_parameters") or {}
     base = rope.get("rope_theta", config.get("rope_theta", 10000.0))
-    config = TransformerConfig(
+    shape = TransformerConfig(
         vocab=codes,
         tokens=int(config["vocab_size"]),
         grid=grid,
@@ -101,12 +101,12 @@ def config_of(
         qk_norm=True,
     )
     positions = int(config.get("max_position_embeddings", 4096))
-    if config.prefix + config.length > positions:
+    if shape.prefix + shape.length > positions:
         raise DecoderError(
-            f"a prompt of {config.prefix} and an image of {config.length} tokens are more than the "
+            f"a prompt of {shape.prefix} and an image of {shape.length} tokens are more than the "
             f"model's {positions} positions; lower model.prefix or model.grid"
         )
-    return config
+    return shape
 
 
 def _refuse(opened: Checkpoint) -> None:

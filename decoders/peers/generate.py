@@ -210,7 +210,7 @@ def llama_of(target: Transformer) -> LlamaForCausalLM:
             f"the model has {' and '.join(lacking)}, which transformers' Llama has not, so there "
             "is nothing to compare with on equal weights; use a LlamaGen model or model=tiny"
         )
-    config = LlamaConfig(  # type: ignore[call-arg]  # the last two are of its base class
+    llama_config = LlamaConfig(  # type: ignore[call-arg]  # the last two are of its base class
         vocab_size=config.vocab,
         hidden_size=config.width,
         intermediate_size=config.ffn,
@@ -227,7 +227,7 @@ def llama_of(target: Transformer) -> LlamaForCausalLM:
         dtype=weight.dtype,
     )
     with torch.device("meta"):
-        llama = LlamaForCausalLM(config)
+        llama = LlamaForCausalLM(llama_config)
     llama.model.rotary_emb = TableRotary(target.rope, weight.dtype)
     named = {
         "model.embed_tokens.weight": target.tok_embeddings.weight,

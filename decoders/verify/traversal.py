@@ -133,8 +133,8 @@ def drawn_from(draft: Draft, name: str) -> Tensor:
     if draft.q is None:
         raise DecoderError(
             f"{name} judges drafts by the distribution q that they were drawn from; these are "
-            "deterministic (a dynamic tree takes the likeliest codes) and have none; use a tree that "
-            "draws its children (tree=chain, tree=static), or acceptance=exact"
+            "deterministic (a dynamic tree takes the likeliest codes) and have none; use a tree "
+            "that draws its children (tree=chain, tree=static), or acceptance=exact"
         )
     return draft.q
 

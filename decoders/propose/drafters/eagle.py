@@ -180,11 +180,11 @@ def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16)
         BIAS: net.fc.bias,
         **released_layer(layer, LAYER, halves=config.conditioning == "tokens"),
     }
-    config = {
+    described = {
         "num_attention_heads": config.heads,
         "num_hidden_layers": 1,
         "rms_norm_eps": config.norm_eps,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config) + "\n")
+    (folder / "config.json").write_text(json.dumps(described) + "\n")
     return write_tensors(named, folder / "model.safetensors", dtype)
