@@ -17,10 +17,10 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from decoders.errors import DecoderError, unknown
-from decoders.kinds import Amount, Positive, Size, Within, validate_entries
+from decoders.kinds import validate_entries
 
 MOST_BYTES = 1 << 30  # COCO's largest caption file has 92 MB
 MOST_CHARACTERS = 10_000  # of one field; a text encoder reads a few hundred
@@ -30,17 +30,6 @@ HEAD = 512  # bytes that tell what a file is
 LFS, ANNEX = b"version https://git-lfs", b"/annex/objects/"
 PAGES = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<error")
 FETCH = "download it again, and compare its size with the one that its source gives"
-# What config.json must say where it says it, of whatever family: the rest is not read.
-CONFIG: dict[str, Any] = {
-    **dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "block_size"), Size),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "caption_dim"), Size),
-    "num_hidden_layers": Annotated[int, Within(1, 10_000)],
-    **dict.fromkeys(("rms_norm_eps", "norm_eps", "rope_base", "rope_theta"), Positive),
-    **dict.fromkeys(("rope_parameters", "rope_scaling"), dict[str, Any]),
-    **dict.fromkeys(("swin_norm", "tie_word_embeddings"), bool),
-    **dict.fromkeys(("hidden_act", "input_type", "model_type"), str),
-    "vocabulary_map": dict[str, Amount],
-}
 
 
 def read_text(path: Path, hint: str = "correct the path") -> str:

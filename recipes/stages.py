@@ -23,15 +23,16 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, Sampling
+from decoders.documents import read_object
 from decoders.errors import unknown
 from decoders.execution.card import card_fault
 from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
-from decoders.models.loading.weights import read_json, write_tensors
+from decoders.models.loading.weights import write_tensors
 from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Transformer
-from decoders.models.text.words import WordEncoder, WordEncoderConfig
+from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
 from decoders.tiny.bundle import (
@@ -39,12 +40,12 @@ from decoders.tiny.bundle import (
     TARGETS,
     TRAINED_WITH,
     WEIGHTS,
+    Scenes,
     check_together,
     load,
     load_part,
 )
-from decoders.tiny.scenes import vocabulary
-from decoders.tiny.scenes.source import Scenes
+from decoders.tiny.captions import vocabulary
 from decoders.training.drafter import LossConfig, train_drafter
 from decoders.training.states import DataConfig, StateData, transformer_of
 from decoders.training.trainer import TrainConfig, fast_dtype
@@ -88,7 +89,7 @@ class Recipe:
 
     def card(self) -> dict[str, Any]:
         """The entries of the parts that are written; DecoderError where there are none."""
-        return read_json(self.weights / CARD)
+        return read_object(self.weights / CARD)
 
     def part(self, name: str) -> Any:
         """A written part, frozen, on the device of the training."""
@@ -99,7 +100,7 @@ class Recipe:
         codes, and the metrics' networks the same pictures."""
         if (self.weights / CARD).exists():
             return
-        entry = read_json(WEIGHTS / CARD)["vq"]
+        entry = read_object(WEIGHTS / CARD)["vq"]
         self.weights.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(WEIGHTS / "vq.safetensors", self.weights / "vq.safetensors")
         (self.weights / CARD).write_text(json.dumps({"vq": entry}, indent=1) + "\n")

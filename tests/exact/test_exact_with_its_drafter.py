@@ -5,7 +5,7 @@ import torch
 
 from bench.gate import RealModel, check_decoder
 from decoders.api import DecoderError
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
 from tests.exact.specs import TAU_0, TAU_1, composed, drafting, part, verifying
 

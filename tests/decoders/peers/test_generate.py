@@ -17,7 +17,7 @@ from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.nets.transformer import Transformer
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.peers import generate
 from decoders.peers.generate import Generate, llama_of, prompt_of, prove
 from tests.bench.fakes import SEARCHPATH

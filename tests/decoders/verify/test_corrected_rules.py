@@ -11,7 +11,7 @@ import torch
 
 from bench.gate.laws import random_pairs
 from decoders.api import Draft
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.verify.cool_sd import CoolSD, Lenience
 from decoders.verify.exact import Exact
 from decoders.verify.gsd import Gsd
