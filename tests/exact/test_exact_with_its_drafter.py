@@ -36,9 +36,9 @@ def test_a_trained_medusa_is_exact(trained, sampling, small_images):
 @pytest.mark.parametrize(
     ("rule", "sampling", "verdict"),
     [
-        (verifying("specdec.SpecDec", beta=1), TAU_0, "exact"),
-        (verifying("specdec.SpecDec"), TAU_0, "relaxed"),
-        (verifying("specdec.SpecDec"), TAU_1, "relaxed"),
+        (verifying("specdec.SpecVerification", beta=1), TAU_0, "exact"),
+        (verifying("specdec.SpecVerification"), TAU_0, "relaxed"),
+        (verifying("specdec.SpecVerification"), TAU_1, "relaxed"),
     ],
 )
 @pytest.mark.usefixtures("small_images")
