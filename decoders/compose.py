@@ -104,8 +104,8 @@ def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
 def check_keywords(
     name: str, target: Any, kwargs: Mapping[str, Any], given: Iterable[str] = ()
 ) -> None:
-    """Raises DecoderError where `target` takes no such keyword, or a value is not what it is annotated
-    with; a default always is. given: keywords that are none of the user's."""
+    """Raises DecoderError where `target` takes no such keyword, or a value is not what it is
+    annotated with; a default always is. given: keywords that are none of the user's."""
     parameters = inspect.signature(target).parameters
     hints = hints_of(target)
     for key, value in kwargs.items():
