@@ -90,8 +90,6 @@ class Window(Proposer):
 class WindowSession(ProposerSession):
     """It keeps nothing: all that it needs is in the last step's output."""
 
-    calls = 0
-
     def __init__(self, part: Window, prefill: Prefill) -> None:
         target, device = prefill.model.target, prefill.first.device
         if part.couples and prefill.noise.renewed:
