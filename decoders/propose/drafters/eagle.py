@@ -55,7 +55,7 @@ from decoders.propose.drafters.common.drafter import (
     no_drafter,
     require_equal,
 )
-from decoders.propose.drafters.common.eagle_learner import FeatureLearner, fresh
+from decoders.propose.drafters.common.eagle_learner import FeatureLearner, untrained_net
 from decoders.propose.drafters.common.sessions import EagleSession
 
 LAYER = "layers.0."
@@ -95,7 +95,7 @@ class EagleLearner(FeatureLearner):
     """Trains `EagleNet`. checkpoint: a drafter to go on from (a name of the model's drafters, a
     folder or a hub id); None starts from random weights and the target's embedding."""
 
-    untrained = staticmethod(fresh)
+    untrained = staticmethod(untrained_net)
 
     def load(self, model: ImageModel, checkpoint: str) -> EagleNet:
         stored = net_of(model, checkpoint)

@@ -125,7 +125,6 @@ class Static(Tree):
     def __init__(
         self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"
     ) -> None:
-        del model
         self.paths = parse_choices(choices)
         self.label = choices if isinstance(choices, str) else f"{len(self.paths)} nodes"
         index = {(): 0, **{path: i + 1 for i, path in enumerate(self.paths)}}
@@ -136,6 +135,8 @@ class Static(Tree):
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
         self._shape: Shape | None = None
+        if model is not None:  # before a step is captured, which expects all tensors to be there
+            self.shape_on(model.device)
 
     def __str__(self) -> str:
         return f"static({self.label}, depth={self.depth}, nodes={self.nodes})"
