@@ -79,9 +79,10 @@ class Naming(nn.Module):
         scaled = SHARPNESS * F.rms_norm(states.float(), states.shape[-1:])
         return [scaled @ F.normalize(table, dim=-1).T for table in self.directions]
 
-    def predict(self, states: Tensor) -> Tensor:
-        """Predicts the index in `ANSWERS` of every attribute, int64 [..., attributes]."""
-        return torch.stack([logits.argmax(-1) for logits in self(states)], -1)
+    def accuracy(self, states: Tensor, labels: Tensor) -> float:
+        """Returns the share of labels [..., attributes] that states [..., D] name rightly."""
+        named = torch.stack([logits.argmax(-1) for logits in self(states)], -1)
+        return float((named == labels).float().mean())
 
     def loss(self, states: Tensor, labels: Tensor) -> Tensor:
         """Computes mean nats per attribute; states [n, D], labels [n, attributes] int64."""
@@ -117,6 +118,6 @@ def learn(text: WordEncoder, embedder: Any, config: TrainConfig, folder: Path) -
     @torch.no_grad()
     def evaluate() -> dict[str, float]:
         states, labels = word_states(text, embedder, "valid", 0, config.held_out)
-        return {"named": float((naming.predict(states) == labels).float().mean())}
+        return {"named": naming.accuracy(states, labels)}
 
     return Trainer(parts, config, folder).fit(losses, evaluate)["named"]

@@ -88,23 +88,18 @@ class CaptionProbe(nn.Module):
         super().__init__()
         config = target.config
         self.naming = Naming(config.width)
-        self.prefix = config.prefix
         self.states = torch.empty(0)
+
+        def keep(layer: nn.Module, inputs: object, states: tuple[Tensor, Tensor]) -> None:
+            self.states = states[0][:, config.prefix - 1 :]  # [B, L, D], of the last forward
+
         read_layer = target.layers[round(NAMED * config.layers) - 1]
-        self.hook = read_layer.register_forward_hook(self._keep)
-
-    def _keep(self, layer: nn.Module, given: object, states: tuple[Tensor, Tensor]) -> None:
-        self.states = states[0]  # [B, P + L - 1, D]
-
-    def accuracy(self, labels: Tensor) -> float:
-        """Returns the share of attributes that the states of the last forward name rightly."""
-        states = self.states[:, self.prefix - 1 :]  # [B, L, D]
-        return float((self.naming.predict(states) == labels[:, None]).float().mean())
+        self.hook = read_layer.register_forward_hook(keep)
 
     def loss(self, labels: Tensor, drop: Tensor) -> Tensor:
         """Computes nats per attribute at the codes of the last forward, without the rows that have
         no caption. labels [B, attributes], drop [B] bool."""
-        states = self.states[:, self.prefix - 1 :][~drop]  # [b, L, D]
+        states = self.states[~drop]  # [b, L, D]
         each = labels[~drop][:, None].expand(-1, states.shape[1], -1)  # [b, L, attributes]
         return self.naming.loss(states.flatten(0, 1), each.flatten(0, 1))
 
@@ -151,7 +146,9 @@ def evaluate(
             for name, each in losses(model, features, batch.codes, drop, first).items():
                 key = f"valid_nats{'' if name == 'next' else '_' + name}{ending}"
                 means.setdefault(key, []).append(each.mean(1))
-        share = torch.full((len(batch.codes),), probe.accuracy(batch.labels))
+        share = torch.full(
+            (len(batch.codes),), probe.naming.accuracy(probe.states, batch.labels[:, None])
+        )
         means.setdefault("valid_naming", []).append(share)
     return {key: float(torch.cat(each).mean()) for key, each in means.items()}
 
