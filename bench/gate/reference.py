@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.distribution import IMPOSSIBLE, probabilities
-from decoders.models.small import same_prompt
+from decoders.models.random_weights import same_prompt
 
 TOGETHER = 2**20  # codes squared of the images of one forward, at most
 EDGE = 2e-6  # cumulative masses this near to the bound may fall on either side in float32

@@ -29,8 +29,8 @@ ROWS = 2048  # codes a chunk, which bounds the memory of the distance matrix
 
 
 def neighbour_table(codebook: Tensor, k: int) -> Tensor:
-    """B_k(x): codebook [V, C] float -> [V, min(k + 1, V - 1)] int32, the codes nearest to x, itself
-    excluded, nearest first, lowest index on ties (METHODS 2).
+    """Computes B_k(x): of a codebook [V, C] float the codes nearest to each, itself excluded,
+    nearest first, lowest index on ties (METHODS 2); [V, min(k + 1, V - 1)] int32.
 
     Only k + 1 columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all
     V - 1 neighbours takes 512 MiB. The extra column serves the released residuals.
@@ -58,66 +58,13 @@ def neighbour_table(codebook: Tensor, k: int) -> Tensor:
     return torch.cat(parts)
 
 
-def latent_space(codebook: Tensor, raw: Tensor | None, metric: str) -> Tensor:
-    """The vectors in which distance is measured: the tokenizer's own metric, or the raw rows that
-    the released tables were built from."""
-    if metric == "tokenizer":
-        return codebook
-    if raw is None:
-        raise DecoderError("metric=raw: this tokenizer has no raw codebook; use metric=tokenizer")
-    return raw
-
-
-@dataclass(frozen=True)
-class Relaxation:
-    """p_A at x and what it took. k counts the neighbours considered."""
-
-    near: Tensor  # [..., columns] int64, x's row of the table
-    admitted: Tensor  # [..., k] bool, A(x)
-    mass: Tensor  # [...] float32, sum of p over A(x) = TV(p, p_A)
-    p_x: Tensor  # [...] float32
-
-
-def relax(p: Tensor, x: Tensor, table: Tensor, k: int, bound: Tensor) -> Relaxation:
-    """p [..., V] that broadcasts over x [...], table [V, >= k] int32, bound [...] -> the relaxation
-    at x."""
-    near = table[x].long()  # [..., columns]
-    masses = p.expand(*x.shape, -1).gather(-1, near[..., :k])  # [..., k]
-    admitted = masses.cumsum(-1) <= bound[..., None]  # monotone, so a prefix
-    mass = (masses * admitted).sum(-1)
-    return Relaxation(near, admitted, mass, pick(p, x))
-
-
-def aggregate_neighbours(p: Tensor, x: Tensor, r: Relaxation, k: int) -> Tensor:
-    """p_A [..., V]: zero on A(x), p(x) + mass at x, p elsewhere."""
-    near = r.near[..., :k]
-    left = p.scatter(-1, near, torch.where(r.admitted, 0.0, p.gather(-1, near)))
-    return left.scatter(-1, x.unsqueeze(-1), (r.p_x + r.mass).unsqueeze(-1))
-
-
-def released_residual(
-    p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation, lumina: bool
-) -> Tensor:
-    """The authors' code: k + 1 neighbours are zeroed if any was admitted. In p with deterministic
-    children (dynamic tree); with drawn ones (static tree) in q, or in Lumina's code in p. Uniform
-    if nothing is left."""
-    any_admitted = r.admitted.any(-1, keepdim=True)
-
-    def zeroed(probs: Tensor) -> Tensor:
-        return torch.where(any_admitted, probs.scatter(-1, r.near, 0.0), probs)
-
-    if q is None:
-        left = zeroed(without(p, x))
-    elif lumina:
-        left = zeroed(p) - q
-    else:
-        left = p - zeroed(q)
-    return normalised(left.clamp_min(0.0), torch.full_like(p, 1.0 / p.shape[-1]))
-
-
 @dataclass(eq=False, repr=False)
 class RelaxedRule(AcceptRule):
-    """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
+    """Everything but the bound: a concrete rule defines `bound_of` and its own settings.
+
+    metric: how distance is measured, the tokenizer's own way, or on the raw rows that the released
+    tables were built from.
+    """
 
     model: InitVar[ImageModel]
     k: int = 1000
@@ -125,34 +72,58 @@ class RelaxedRule(AcceptRule):
     metric: Metric = "tokenizer"
 
     def __post_init__(self, model: ImageModel) -> None:
-        space = latent_space(model.codebook, model.tokenizer.raw_codebook, self.metric)
+        raw = self.metric == "raw"
+        space = model.tokenizer.raw_codebook if raw else model.codebook
+        if space is None:
+            raise DecoderError(
+                "metric=raw: this tokenizer has no raw codebook; use metric=tokenizer"
+            )
         self.beyond_support |= self.residual != "paper"  # uniform where nothing is left
         self.table = neighbour_table(space, self.k).to(model.device)
 
     def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
-        """[...] float32: how much neighbour mass the rule may move onto x."""
+        """Returns how much neighbour mass the rule may move onto x, [...] float32."""
         raise NotImplementedError("a relaxed rule defines its bound")
+
+    def relax(self, p: Tensor, x: Tensor, bound: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Finds A(x): p [..., V] that broadcasts over x [...], bound [...] -> x's row of the table
+        [..., columns], which of its first k are admitted, their mass [...] = TV(p, p_A), p(x)."""
+        near = self.table[x].long()  # [..., columns]
+        masses = p.expand(*x.shape, -1).gather(-1, near[..., : self.k])  # [..., k]
+        admitted = masses.cumsum(-1) <= bound[..., None]  # monotone, so a prefix
+        return near, admitted, (masses * admitted).sum(-1), pick(p, x)
 
     def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Acceptance:
         bound = self.bound_of(p, x)
-        r = relax(p, x, self.table, self.k, bound)
-        accept = ratio(r.p_x + r.mass, q, x)
-        if self.residual != "paper":
-            left = released_residual(p, q, x, r, self.residual == "released_lumina")
-        else:
-            relaxed = aggregate_neighbours(p, x, r, self.k)
-            taken = without(relaxed, x) if q is None else (relaxed - q).clamp_min(0.0)
-            left = normalised(taken, p)
-        return Acceptance(accept, ratio(r.p_x, q, x), left, r.mass, bound.clamp_max(1.0))
+        near, admitted, mass, p_x = self.relax(p, x, bound)
+        if self.residual == "paper":
+            near, otherwise = near[..., : self.k], p
+            moved = p.scatter(-1, near, torch.where(admitted, 0.0, p.gather(-1, near)))
+            relaxed = moved.scatter(-1, x.unsqueeze(-1), (p_x + mass).unsqueeze(-1))  # p_A
+            left = without(relaxed, x) if q is None else relaxed - q
+        else:  # the authors' code: k + 1 neighbours are zeroed if any was admitted
+
+            def zeroed(probs: Tensor) -> Tensor:
+                moved = probs.scatter(-1, near, 0.0)
+                return torch.where(admitted.any(-1, keepdim=True), moved, probs)
+
+            otherwise = torch.full_like(p, 1.0 / p.shape[-1])
+            if q is None:
+                left = zeroed(without(p, x))
+            else:
+                left = p - zeroed(q) if self.residual == "released" else zeroed(p) - q
+        residual = normalised(left.clamp_min(0.0), otherwise)
+        accept, strict = ratio(p_x + mass, q, x), ratio(p_x, q, x)
+        return Acceptance(accept, strict, residual, mass, bound.clamp_max(1.0))
 
     def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
-        """Accept iff p_A(x) is the largest entry of p_A; the bonus stays the argmax of p."""
+        """Accepts iff p_A(x) is the largest entry of p_A; the bonus stays the argmax of p."""
         bound = self.bound_of(p, x)
-        r = relax(p, x, self.table, self.k, bound)
+        _, _, mass, p_x = self.relax(p, x, bound)
         peak, best = p.max(-1)
-        hit = (r.p_x + r.mass >= peak).float()
+        hit = (p_x + mass >= peak).float()
         strict = (best == x).float()
-        return Acceptance(torch.maximum(hit, strict), strict, p, r.mass, bound.clamp_max(1.0))
+        return Acceptance(torch.maximum(hit, strict), strict, p, mass, bound.clamp_max(1.0))
 
 
 @dataclass(eq=False, repr=False)

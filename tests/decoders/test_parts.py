@@ -16,7 +16,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.distribution import guided, probabilities
 from decoders.kinds import Seed, Within, hints_of, validate
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 
 if TYPE_CHECKING:
     from somewhere import Unknown  # type: ignore[import-not-found]

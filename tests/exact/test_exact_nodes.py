@@ -9,7 +9,7 @@ import torch
 from bench.gate.laws import random_pairs
 from bench.gate.reference import ReferenceRule
 from decoders.distribution import normalised
-from decoders.models.small import small_model
+from decoders.models.random_weights import small_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
 from metrics.output_law import output_law

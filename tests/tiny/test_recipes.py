@@ -14,12 +14,12 @@ from bench.commands.train import cmd_train
 from bench.config.hydra_edge import composed
 from bench.data.errors import ConfigError
 from decoders.api import DecoderError
+from decoders.models.llamagen_vq import VQConfig
 from decoders.models.nets.transformer import Transformer, TransformerConfig
-from decoders.models.text.words import WordEncoder, WordEncoderConfig
-from decoders.models.vq.llamagen_vq import VQConfig
+from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle3 import Eagle3
 from decoders.tiny import bundle
-from decoders.tiny.scenes import ObjectSpec, SceneSpec, vocabulary
+from decoders.tiny.captions import ObjectSpec, SceneSpec, vocabulary
 from decoders.training.trainer import TrainConfig
 from recipes import reading, stages, target, vq
 

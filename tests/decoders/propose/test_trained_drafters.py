@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError, ImageModel, Sampling, completed
 from decoders.compose import PartSpec, build_part, resolve
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.griffin import GriffinLearner
 from decoders.propose.drafters.medusa import Medusa, MedusaLearner

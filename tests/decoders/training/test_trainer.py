@@ -18,14 +18,21 @@ from PIL import Image
 from torch import Tensor
 
 from decoders.api import DecoderError, NumericalError, Sampling
-from decoders.models.small import random_model
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.models.vq.tokenizer import VQTokenizer
+from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.pictures import VQTokenizer
+from decoders.models.random_weights import random_model
 from decoders.propose.drafters.eagle import EagleLearner
-from decoders.tiny.scenes.source import Scenes
+from decoders.tiny.bundle import Scenes
 from decoders.training.drafter import LossConfig, TrainingResult, train_drafter
-from decoders.training.sources import Listed, pictures
-from decoders.training.states import DataConfig, Images, StateData, target_states, transformer_of
+from decoders.training.states import (
+    DataConfig,
+    ImageList,
+    Images,
+    StateData,
+    pictures,
+    target_states,
+    transformer_of,
+)
 from decoders.training.trainer import TrainConfig
 
 MODEL = random_model(vocab=24, grid=3)
@@ -43,7 +50,7 @@ def images_of(numbers: list[int]) -> Images:
 def data(count: int = 40, paired: bool = True, batch: int = 4, **settings: object) -> StateData:
     chosen: dict[str, object] = {"shard": 8, "reuse": 2.0, "chunk": 3} | settings
     config = DataConfig(**chosen)  # type: ignore[arg-type]
-    return StateData(TARGET, Listed(count, 0.1, 0, images_of), paired, config, batch)
+    return StateData(TARGET, ImageList(count, 0.1, 0, images_of), paired, config, batch)
 
 
 def drawn(states: StateData, step: int) -> list[int]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.compose import PartSpec, build_part
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP, neighbour_table
 
@@ -137,7 +137,7 @@ def test_greedy_accepts_where_p_a_peaks() -> None:
     ("lantern.Lantern", {"metric": "l3"}, "metric must be .tokenizer. or .raw."),
     ("lantern.Lantern", {"metric": "raw"}, "no raw codebook"),
     ("typical.Typical", {"eps": 1.5}, "eps must be at most 1"),
-    ("specdec.SpecDec", {"beta": 0}, "beta must be at least 1, found 0"),
+    ("specdec.SpecVerification", {"beta": 0}, "beta must be at least 1, found 0"),
 ])  # fmt: skip
 def test_bad_settings_are_refused(rule: str, options: dict[str, Any], says: str) -> None:
     usual = {"k": 3} if rule.startswith("lantern") else {}
