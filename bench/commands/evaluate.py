@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from bench.config.words import folders, settings
+from bench.config.arguments import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder, write_text
@@ -66,7 +66,7 @@ class EvaluateConfig:
     weights: WeightFiles = WeightFiles()
 
 
-def cmd_evaluate(words: Sequence[str]) -> int:
+def cmd_evaluate(arguments: Sequence[str]) -> int:
     """Quality of any folder of images with captions, in the papers' protocol: evaluate [DIR].
     A folder of pictures of a run says enough by itself: its captions.json is read. Without
     metrics=, those that fit: scenes where the embedded CLIP knows all words of the captions (it
@@ -93,7 +93,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     """
     from metrics.images import image_files
 
-    config = parse(words)
+    config = parse(arguments)
     device = choose_device(config.device)
     if config.out is not None:
         prepare_file(config.out)
@@ -194,12 +194,12 @@ def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[st
     ]
 
 
-def parse(words: Sequence[str]) -> EvaluateConfig:
+def parse(arguments: Sequence[str]) -> EvaluateConfig:
     """Reads the settings; a folder without a key is `images`. Raises ConfigError where there is
     none or more than one, DecoderError on a value of another kind."""
-    places, rest = folders(words)
+    places, rest = folders(arguments)
     rest += [f"images={place}" for place in places]
-    count = sum(word.startswith("images=") for word in rest)
+    count = sum(one.startswith("images=") for one in rest)
     if count != 1:
         raise ConfigError(
             f"expected one folder of images, found {count}; write `python -m bench evaluate DIR`, "

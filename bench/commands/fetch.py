@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BY_HAND = ("prompts.path", "metric.reference")  # settings that name no repository
 
 
-def cmd_fetch(words: Sequence[str]) -> int:
+def cmd_fetch(arguments: Sequence[str]) -> int:
     """Download what a study needs, once: models from the hub, and the metrics' networks.
     All names are looked up before the first download. A revision that the cache has is kept. With
     HF_HUB_OFFLINE=1 runs then read the cache alone.
@@ -39,7 +39,7 @@ def cmd_fetch(words: Sequence[str]) -> int:
     from decoders.models.loading.repository import HUB_ID
     from metrics.official.checkpoint import download
 
-    config = compose_study(words)
+    config = compose_study(arguments)
     missing = {source: of for source, of in sources_of(config).items() if not on_disk(source)}
     hub = {k: of for k, of in missing.items() if of not in BY_HAND and HUB_ID.fullmatch(k)}
     repositories = [look_up(k, of, files_of(of, config.model)) for k, of in hub.items()]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.config.catalogue import groups
+from bench.config.arguments import groups
 from bench.config.compose import compose_study
 from bench.config.schema import LoaderConfig
 from bench.data.errors import EXPLAINED, PromptError
