@@ -15,6 +15,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
@@ -129,8 +130,8 @@ def _refusal(error: ValidationError) -> str:
 
 
 def hints_of(target: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a class's (or function's) parameters, those of a base class too: each is
-    in the words of its own module. Those that cannot be resolved (a name that is imported for type
+    """The annotations of a class's (or function's) parameters, those of a base class too, each as
+    its own module names types. Those that cannot be resolved (a name that is imported for type
     checkers alone) are left out, so they are not judged."""
     owners = reversed(inspect.getmro(target)) if isinstance(target, type) else (target,)
     hints: dict[str, Any] = {}
@@ -139,11 +140,9 @@ def hints_of(target: Callable[..., Any]) -> dict[str, Any]:
         call = inspect.unwrap(call.func if isinstance(call, functools.partial) else call)
         for name, hint in getattr(call, "__annotations__", {}).items():
             alone = types.SimpleNamespace(__annotations__={name: hint})
-            try:
+            with suppress(NameError, AttributeError, TypeError, SyntaxError):
                 scope = getattr(call, "__globals__", {})
                 hints |= typing.get_type_hints(alone, scope, include_extras=True)
-            except (NameError, AttributeError, TypeError, SyntaxError):
-                hints.pop(name, None)
     return hints
 
 

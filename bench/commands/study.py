@@ -94,9 +94,9 @@ def cmd_sweep(arguments: Sequence[str]) -> int:
     example:
       python -m bench sweep study=main decoders=[ar,lantern] acceptance.delta=0.05,0.1,0.2
     """
-    from bench.config.compose import sort_arguments
+    from bench.config.compose import sort_overrides
 
-    if not any(len(values) > 1 for values in sort_arguments(arguments).entry):
+    if not any(len(values) > 1 for values in sort_overrides(arguments).entry):
         raise ConfigError(
             "nothing to sweep: no setting of a decoder has several values; give one, as in "
             "acceptance.delta=0.1,0.2, or use `run`"

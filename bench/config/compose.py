@@ -57,7 +57,7 @@ class EntryConfig:
 
 
 @dataclass(frozen=True)
-class Arguments:
+class Overrides:
     """A command line, sorted: arguments of the study, of its entries (a sweep is several
     alternatives), search paths, and the choice of decoders."""
 
@@ -74,7 +74,7 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
     type, impossible value; DecoderError where a part's own settings are refused.
     """
     with hydra_session(arguments):
-        given = sort_arguments(arguments)
+        given = sort_overrides(arguments)
         root = composed("config", given.study + given.searchpath)
         listed = [_entry(one) for one in validate("decoders", root.pop("decoders", None), list)]
         chosen = listed if given.decoders is None else [_choose(x, listed) for x in given.decoders]
@@ -90,9 +90,9 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
         return dataclasses.replace(study, decoders=_entries(chosen, given, sampling))
 
 
-def sort_arguments(arguments: Sequence[str]) -> Arguments:
+def sort_overrides(arguments: Sequence[str]) -> Overrides:
     """Parses the arguments. Raises ConfigError on one that is no override."""
-    given = Arguments([], [], [], None)
+    given = Overrides([], [], [], None)
     for argument in arguments:
         override = parse_override(argument, sweeps=True)
         key = override.key_or_group
@@ -145,7 +145,7 @@ def _followed(overrides: list[str], more: list[str]) -> list[str]:
 
 
 def _entries(
-    chosen: list[EntryConfig], given: Arguments, study: SamplingConfig
+    chosen: list[EntryConfig], given: Overrides, study: SamplingConfig
 ) -> tuple[DecoderEntry, ...]:
     """Every entry composed, once for each combination of what is swept and it has. Raises
     ConfigError on an argument that no entry has."""

@@ -41,7 +41,9 @@ def parse_override(argument: str, sweeps: bool = False) -> Override:
     folder of `hydra.searchpath` that is not there: its options would only be unknown."""
     key, _, value = argument.partition("=")
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    example = INNER if value.startswith(("[", "{")) else shlex.quote(f'{key}="{escaped}"')
+    example = shlex.quote(f'{key}="{escaped}"') if value else "latency.prompts=8"
+    if value.startswith(("[", "{")):
+        example = INNER
     advice = f"write key=value, in quotes where the value holds = ( ) , or spaces, as in {example}"
     try:
         (override,) = OverridesParser.create().parse_overrides([argument])
@@ -91,31 +93,35 @@ def hydra_session(arguments: Sequence[str]) -> Iterator[None]:
         values = [one.partition("=")[2] for one in arguments if key_of(one) == key]
         if values and "valid string" in reason:
             text = shlex.quote(f'{key}="{values[-1]}"')
-            raise ConfigError(f"{error}; a text that reads as a number: {text}") from error
+            raise ConfigError(f"{error}; as text it is written {text}") from error
         raise
     finally:
         GlobalHydra.instance().hydra = outer
 
 
 def composed(name: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """conf/NAME.yaml under overrides, as plain containers, within a session. `backend=auto` is
-    settled: a GPU that works, else the processor. Raises ConfigError."""
+    """conf/NAME.yaml under overrides, as plain containers. `backend=auto` is settled: a GPU that
+    works, else the processor. Raises ConfigError."""
     overrides = [str(parse_override(argument).input_line) for argument in arguments]
-    root = compose_config(name, overrides)
-    backend = root.get("backend")
-    if not isinstance(backend, dict) or backend.get("name") != "auto":
-        return root
-    from decoders.execution.card import NO_CARD, card_fault
+    with hydra_session(arguments):
+        root = compose_config(name, overrides)
+        backend = root.get("backend")
+        if not isinstance(backend, dict) or backend.get("name") != "auto":
+            return root
+        from decoders.execution.card import NO_CARD, card_fault
 
-    others, device = [w for w in overrides if key_of(w) != "backend"], str(backend.get("device"))
-    if device == "auto":
-        others = [word for word in others if key_of(word) != "backend.device"]
-        fault = card_fault()
-        if fault not in (None, NO_CARD):
-            log.warning("backend=auto runs on the processor: %s", fault)
-        device = "cpu" if fault else "cuda"
-    option = "cuda_graph" if device.startswith("cuda") else "cpu"
-    return compose_config(name, [*others, f"backend={option}"])
+        others, device = (
+            [w for w in overrides if key_of(w) != "backend"],
+            str(backend.get("device")),
+        )
+        if device == "auto":
+            others = [one for one in others if key_of(one) != "backend.device"]
+            fault = card_fault()
+            if fault not in (None, NO_CARD):
+                log.warning("backend=auto runs on the processor: %s", fault)
+            device = "cpu" if fault else "cuda"
+        option = "cuda_graph" if device.startswith("cuda") else "cpu"
+        return compose_config(name, [*others, f"backend={option}"])
 
 
 def compose_config(name: str, overrides: list[str], whole: bool = True) -> dict[str, Any]:

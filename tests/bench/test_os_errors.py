@@ -20,11 +20,10 @@ def refused(code: int, name: str | None = "/data/x") -> OSError:
     ("code", "says"),
     [
         (errno.EACCES, "permissions"), (errno.EROFS, "Read-only"), (errno.ENOSPC, "free some"),
-        (errno.EDQUOT, "free some"), (errno.ENOTDIR, "under a file"), (errno.ELOOP, "link"),
-        (errno.EISDIR, "name the file"), (errno.ENAMETOOLONG, "shorter"), (errno.EIO, "the disk"),
+        (errno.EEXIST, "as a file where a folder"), (errno.ENAMETOOLONG, "name another"),
     ],
 )  # fmt: skip
-def test_every_refusal_has_its_advice(code, says, capsys):
+def test_what_the_system_refuses_is_named_with_advice(code, says, capsys):
     def command(words: Sequence[str]) -> int:
         raise refused(code)
 

@@ -12,7 +12,7 @@ from decoders.execution import card
 from decoders.execution.cpu import library
 from tests.bench.fakes import SEARCHPATH
 
-INNER = "in quotes of their own: 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="
+INNER = "as in 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="
 MEDUSA = "decoders=[{decoder: sd_chain, overrides: ['drafter=medusa', 'drafter.haeds=2']}]"
 SPEC = "{decoder: fake_spec, name: big, overrides: ['acceptance.k=8', 'loop.step=5']}"
 
@@ -40,7 +40,7 @@ def test_study_main_composes_the_published_decoders():
         (["study=mian"], "'main'"),
         (["acceptance.dleta=0.1"], "did you mean 'acceptance.delta'"),
         ([MEDUSA], "did you mean 'drafter.heads'? (`python -m bench list drafter=NAME` shows all)"),
-        (["latency.prompts=abc"], "latency.prompts must be an integer, found 'abc'"),
+        (["latency.prompts=abc"], "latency.prompts: Input should be a valid integer, found 'abc'"),
         (["latency.prompts"], "key=value"),
         (["decoders=[]"], "at least one decoder"),
         (["decoders=[ar,ar]"], "named twice: ar"),
