@@ -111,8 +111,8 @@ def read_object(path: Path, kinds: Mapping[str, Any] | None = None) -> dict[str,
 
 
 def parse_json(text: str, source: str) -> Any:
-    """A JSON value. Raises DecoderError: no JSON, NaN, a key that stands twice, numbers of thousands
-    of digits, or lists within lists too deep to be read."""
+    """A JSON value. Raises DecoderError: no JSON, NaN, a key twice, numbers of thousands of digits,
+    or lists within lists too deep to be read."""
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)

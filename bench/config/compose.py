@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-
 from bench.config.arguments import key_of
 from bench.config.hydra_edge import (
     SEARCH,
@@ -29,7 +27,7 @@ from bench.config.hydra_edge import (
     dotted,
     hydra_session,
     nearest,
-    parse_override,
+    value_of,
 )
 from bench.config.schema import (
     BackendConfig,
@@ -43,7 +41,6 @@ from decoders.kinds import validate
 from decoders.spec import PARTS, DecoderSpec, PartSpec
 
 log = logging.getLogger(__name__)
-NOTHING = {"_target_": None}  # of a part that a decoder does not have
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Overrides:
     alternatives), search paths, and the choice of decoders."""
 
     study: list[str]
-    entry: list[list[Override]]
+    entry: list[list[str]]
     searchpath: list[str]
     decoders: list[Any] | None
 
@@ -94,17 +91,16 @@ def sort_overrides(arguments: Sequence[str]) -> Overrides:
     """Parses the arguments. Raises ConfigError on one that is no override."""
     given = Overrides([], [], [], None)
     for argument in arguments:
-        override = parse_override(argument, sweeps=True)
-        key = override.key_or_group
+        key = key_of(argument)
         if key == "decoders":
-            swept = [one.value() for one in alternatives(override)]  # [a,b], and a,b too
-            chosen = swept[0] if isinstance(swept[0], list) and len(swept) == 1 else swept
-            given = dataclasses.replace(given, decoders=chosen)
+            values = [value_of(one) for one in alternatives(argument)]  # [a,b], and a,b too
+            one_list = len(values) == 1 and isinstance(values[0], list)
+            given = dataclasses.replace(given, decoders=values[0] if one_list else values)
         elif re.split("[.@]", key)[0] in (*PARTS, "sampling"):
-            given.entry.append(alternatives(override))
+            given.entry.append(alternatives(argument))
         else:
-            parse_override(argument)  # refuses a sweep
-            (given.searchpath if key == SEARCH else given.study).append(str(override.input_line))
+            value_of(argument)
+            (given.searchpath if key == SEARCH else given.study).append(argument)
     return given
 
 
@@ -112,17 +108,14 @@ def _entry(item: Any) -> EntryConfig:
     """An item of the list `decoders`; a bare name is a decoder of that name. Raises ConfigError."""
     entry = validate("decoders[]", item, str | EntryConfig)
     entry = EntryConfig(entry) if isinstance(entry, str) else entry
-    entry = dataclasses.replace(
-        entry, name=unicodedata.normalize("NFC", entry.name or entry.decoder)
-    )
-    if not re.fullmatch(r"[\w+-][\w.+-]*", entry.name):
+    name = unicodedata.normalize("NFC", entry.name or entry.decoder)
+    if not re.fullmatch(r"[\w+-][\w.+-]*", name):
         raise ConfigError(
-            "an entry's name may hold letters, digits and _ . + - (no dot first), found "
-            f"{entry.name!r}"
+            f"an entry's name may hold letters, digits and _ . + - (no dot first), found {name!r}"
         )
     for override in entry.overrides:
-        parse_override(override)
-    return entry
+        value_of(override)
+    return dataclasses.replace(entry, name=name)
 
 
 def _choose(item: Any, listed: list[EntryConfig]) -> EntryConfig:
@@ -149,25 +142,25 @@ def _entries(
 ) -> tuple[DecoderEntry, ...]:
     """Every entry composed, once for each combination of what is swept and it has. Raises
     ConfigError on an argument that no entry has."""
-    unused = {str(o.input_line) for either in given.entry for o in either}
+    unused = {key_of(one) for either in given.entry for one in either}
     entries: list[DecoderEntry] = []
     settable: set[str] = set()
     for item in chosen:
         done: list[list[str]] = []  # what of the combinations applied to this entry
         for combination in itertools.product(*given.entry):
-            overrides = [f"decoder={item.decoder}", *item.overrides]
-            values = compose_config("entry", overrides + given.searchpath)
-            applied: list[str] = []
+            overrides, applied = [f"decoder={item.decoder}", *item.overrides], []
+            values = _composed_entry(overrides + given.searchpath)
             # Which settings a part has depends on its option, so options come first.
             for options in (True, False):
-                fits = [str(o.input_line) for o in combination
-                        if (o.key_or_group in PARTS) == options and _has(values, o)]  # fmt: skip
+                names = {*dotted(values)}
+                fits = [one for one in combination
+                        if (key_of(one) in PARTS) == options and _parent(one) in names]  # fmt: skip
                 if fits:
                     overrides = _followed(overrides, fits)
-                    values = compose_config("entry", overrides + given.searchpath)
+                    values = _composed_entry(overrides + given.searchpath)
                     applied += fits
-                settable |= {*dotted(values)}
-            unused.difference_update(applied)
+                settable |= names
+            unused.difference_update(map(key_of, applied))
             if applied in done:
                 continue
             done.append(applied)
@@ -175,9 +168,11 @@ def _entries(
             if keys & {"acceptance", "acceptance._target_"} and "expect" not in keys:
                 values["expect"] = None  # it was said of the rule that is replaced
             name = item.name
-            for o, either in zip(combination, given.entry, strict=True):
-                if len(either) > 1 and str(o.input_line) in applied:
-                    name += f"_{_label(o)}"
+            for one, either in zip(combination, given.entry, strict=True):
+                if len(either) > 1 and one in applied:  # `delta0.1` for `acceptance.delta=0.1`
+                    key, value = key_of(one), one.partition("=")[2]
+                    text = value if key in PARTS else key.rpartition(".")[2] + value
+                    name += "_" + re.sub(r"[^\w.+-]+", "-", text)
             entry = _decoder_entry(name, values, study)
             twin = next((e for e in entries if applied and _same(e, entry)), None)
             if twin is None:
@@ -185,10 +180,9 @@ def _entries(
             else:
                 log.warning("%s is %s under these overrides; it runs once", name, twin.name)
     if unused:
-        keys = {key_of(one) for one in unused}
-        key = min(keys)
-        part, names = key.partition(".")[0], ", ".join(map(repr, sorted(keys)))
-        if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
+        key, names = min(unused), ", ".join(map(repr, sorted(unused)))
+        part = key.partition(".")[0]
+        if part in PARTS and part not in settable:
             raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
         raise ConfigError(
             f"no decoder of the study has the setting {names}{nearest(key, settable)}"
@@ -196,18 +190,22 @@ def _entries(
     return tuple(entries)
 
 
-def _has(values: Any, override: Override) -> bool:
-    """Whether an entry has the part (for `tree=static`) or the setting (`acceptance.k=10`)."""
-    key, line = override.key_or_group, str(override.input_line)
-    if line.startswith("+") and not line.startswith("++"):  # it is added to what must be there
-        key = key.rpartition(".")[0]
-    if key in PARTS:
-        key += "._target_"
-    for name in key.split("."):
-        if not isinstance(values, dict) or name not in values:
-            return False
-        values = values[name]
-    return not key.endswith("._target_") or values is not None
+def _composed_entry(overrides: list[str]) -> dict[str, Any]:
+    """conf/entry.yaml under overrides, without the parts that the decoder does not have."""
+    values = compose_config("entry", overrides)
+    for key in PARTS:
+        part = values.get(key)
+        if not part or (isinstance(part, dict) and part.get("_target_", "") is None):
+            values.pop(key, None)
+    return values
+
+
+def _parent(argument: str) -> str:
+    """What an entry must have for an argument to apply: the setting itself, the group of one that
+    is added (`+acceptance.mine=1`)."""
+    key = key_of(argument)
+    added = argument.startswith("+") and not argument.startswith("++")
+    return key.rpartition(".")[0] if added else key
 
 
 def _same(one: DecoderEntry, other: DecoderEntry) -> bool:
@@ -216,19 +214,12 @@ def _same(one: DecoderEntry, other: DecoderEntry) -> bool:
     return (one.spec, one.sampling) == (spec, other.sampling)
 
 
-def _label(swept: Override) -> str:
-    """What a swept setting adds to its decoder's name: `delta0.1` for `acceptance.delta=0.1`."""
-    key, _, value = str(swept.input_line).lstrip("+~").partition("=")
-    text = value if key in PARTS else key.rpartition(".")[2] + value
-    return re.sub(r"[^\w.+-]+", "-", text)
-
-
 def _decoder_entry(name: str, values: dict[str, Any], study: SamplingConfig) -> DecoderEntry:
     """The DecoderEntry of a composed config, whose keys it removes from the mapping."""
     parts: dict[str, Any] = {
-        key: PartSpec.of(values.pop(key, None) or NOTHING, f"{name}: {key}") for key in PARTS
+        key: PartSpec.of(values.pop(key), f"{name}: {key}") for key in PARTS if key in values
     }
-    if parts["loop"] is None:
+    if "loop" not in parts:
         raise ConfigError(f"the decoder {name} has no loop; set loop._target_ in its YAML")
     sampling = validate(f"{name}: sampling", values.pop("sampling", None), SamplingConfig)
     values.pop("published", None)  # of `bench.compare.published`

@@ -25,7 +25,6 @@ from omegaconf.errors import OmegaConfBaseException
 from bench.config.arguments import groups, key_of
 from bench.data.errors import ConfigError, did_you_mean, unknown
 from decoders.errors import DecoderError
-from decoders.spec import PARTS
 
 log = logging.getLogger(__name__)
 SEARCH = "hydra.searchpath"
@@ -36,47 +35,58 @@ WITHOUT_THEM = tuple(f"hydra/{group}=[]" for group in HYDRA_GROUPS.split())
 INNER = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
 
 
-def parse_override(argument: str, sweeps: bool = False) -> Override:
-    """One argument of a command line; sweeps: `key=a,b` is one too. Raises ConfigError, also on a
-    folder of `hydra.searchpath` that is not there: its options would only be unknown."""
-    key, _, value = argument.partition("=")
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    example = shlex.quote(f'{key}="{escaped}"') if value else "latency.prompts=8"
-    if value.startswith(("[", "{")):
-        example = INNER
-    advice = f"write key=value, in quotes where the value holds = ( ) , or spaces, as in {example}"
-    try:
-        (override,) = OverridesParser.create().parse_overrides([argument])
-    except (HydraException, ValueError) as error:  # ValueError: Python reads no number so long
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(f"cannot read {argument!r:.200} ({reason}); {advice:.400}") from error
-    if override.is_sweep_override() and not sweeps:
+def value_of(argument: str) -> Any:
+    """The value of `key=value`, an argument of a command line. Raises ConfigError, also on a sweep,
+    and on a folder of `hydra.searchpath` that is not there: its options would only be unknown."""
+    override = _parsed(argument)
+    if override.is_sweep_override():
         raise ConfigError(
             f"{argument!r} is a sweep, which only parts of decoders and `sampling` take; give one "
-            f"value, or {advice}"
+            f"value, or {_quoted(argument)}"
         )
-    places: Any = override.value() if override.key_or_group == SEARCH else []
-    for place in places if isinstance(places, list) else [places]:
+    value: Any = override.value()
+    for place in value if isinstance(value, list) and key_of(argument) == SEARCH else ():
         folder = str(place).removeprefix("file://")
-        if str(place).startswith("file://") and not Path(folder).is_dir():
+        if folder != place and not Path(folder).is_dir():
             raise ConfigError(
                 f"{SEARCH}: {folder} is no folder; write file:// and the absolute path of a folder "
                 "that holds groups, such as one with drafter/mine.yaml in it"
             )
+    return value
+
+
+def alternatives(argument: str) -> list[str]:
+    """`key=a`, `key=b` of the sweep `key=a,b`; any other argument alone. Raises ConfigError."""
+    override = _parsed(argument)
+    if not override.is_sweep_override():
+        return [argument]
+    key = argument.partition("=")[0]  # with its + or ~
+    try:
+        return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    except HydraException as error:  # interval(0,1), glob(*)
+        raise ConfigError(
+            f"{argument!r} names no values ({error}); write them, as in {key}=A,B"
+        ) from error
+
+
+def _parsed(argument: str) -> Override:
+    try:
+        (override,) = OverridesParser.create().parse_overrides([argument])
+    except (HydraException, ValueError) as error:  # ValueError: Python reads no number so long
+        reason = str(error).partition("\n")[0]
+        advice = _quoted(argument)
+        raise ConfigError(f"cannot read {argument!r:.200} ({reason:.200}); {advice}") from error
     return override
 
 
-def alternatives(override: Override) -> list[Override]:
-    """`key=a`, `key=b` of the sweep `key=a,b`; any other override alone."""
-    if not override.is_sweep_override():
-        return [override]
-    key = str(override.input_line).partition("=")[0]  # with its + or ~
-    try:
-        return [parse_override(f"{key}={value}") for value in override.sweep_string_iterator()]
-    except HydraException as error:  # interval(0,1), glob(*)
-        raise ConfigError(
-            f"{override.input_line!r} names no values ({error}); write them, as in {key}=A,B"
-        ) from error
+def _quoted(argument: str) -> str:
+    """How to write an argument that Hydra's grammar does not take as it stands."""
+    key, _, value = argument.partition("=")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    example = shlex.quote(f'{key}="{escaped:.200}"') if value else "latency.prompts=8"
+    if value.startswith(("[", "{")):
+        example = INNER
+    return f"write key=value, in quotes where the value holds = ( ) , or spaces, as in {example}"
 
 
 @contextmanager
@@ -100,20 +110,19 @@ def hydra_session(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def composed(name: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """conf/NAME.yaml under overrides, as plain containers. `backend=auto` is settled: a GPU that
+    """conf/NAME.yaml under arguments, as plain containers. `backend=auto` is settled: a GPU that
     works, else the processor. Raises ConfigError."""
-    overrides = [str(parse_override(argument).input_line) for argument in arguments]
+    for argument in arguments:
+        value_of(argument)
     with hydra_session(arguments):
-        root = compose_config(name, overrides)
+        root = compose_config(name, arguments)
         backend = root.get("backend")
         if not isinstance(backend, dict) or backend.get("name") != "auto":
             return root
         from decoders.execution.card import NO_CARD, card_fault
 
-        others, device = (
-            [w for w in overrides if key_of(w) != "backend"],
-            str(backend.get("device")),
-        )
+        others = [one for one in arguments if key_of(one) != "backend"]
+        device = str(backend.get("device"))
         if device == "auto":
             others = [one for one in others if key_of(one) != "backend.device"]
             fault = card_fault()
@@ -124,7 +133,7 @@ def composed(name: str, arguments: Sequence[str]) -> dict[str, Any]:
         return compose_config(name, [*others, f"backend={option}"])
 
 
-def compose_config(name: str, overrides: list[str], whole: bool = True) -> dict[str, Any]:
+def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> dict[str, Any]:
     """`hydra.compose` as plain containers; whole: resolved, and no value is missing. Raises
     ConfigError with Hydra's words and the nearest known names."""
     try:
@@ -137,7 +146,7 @@ def compose_config(name: str, overrides: list[str], whole: bool = True) -> dict[
             raise ConfigError(str(error)) from error
         hint = ""
         if "/" in option or Path(option).suffix:
-            hint = f". A path is given as {group}.path={option}{options_with(f'{group}.path')}"
+            hint = f". A path is given as {group}.path={option}{nearest(f'{group}.path', ())}"
         elif SEARCH not in map(key_of, overrides):
             hint = (
                 f". A file {group}/{option}.yaml of your own is found with {SEARCH}=[file:///DIR], "
@@ -149,7 +158,7 @@ def compose_config(name: str, overrides: list[str], whole: bool = True) -> dict[
         if not match:
             raise ConfigError(str(error)) from error
         others = [one for one in overrides if key_of(one) != match[1]]
-        known = [*dotted(compose_config(name, others, whole=False)), *PARTS]
+        known = dotted(compose_config(name, others, whole=False))
         raise ConfigError(f"unknown setting {match[1]!r}{nearest(match[1], known)}") from error
     except (HydraException, OmegaConfBaseException) as error:
         key = getattr(error, "full_key", None) or name
@@ -161,28 +170,25 @@ def compose_config(name: str, overrides: list[str], whole: bool = True) -> dict[
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """What to write in place of an unknown setting, and where all are shown."""
+    """What to write in place of an unknown setting: the options of its group that have it, else the
+    nearest known names; and where all are shown."""
     group, _, setting = key.partition(".")
-    listed = f"{group}=NAME" if setting and group in groups() else "settings"
-    hint = options_with(key) or did_you_mean(key, known)
+    options = groups().get(group, {})
+    having = [
+        o for o, text in options.items() if setting and setting in (yaml.safe_load(text) or ())
+    ]
+    hint = f"; to set it, add {' or '.join(f'{group}={option}' for option in having)}"
     if group in ("rule", "verifier"):
         hint = "; rules and verifiers are chosen by acceptance=NAME"
+    elif not having:
+        hint = did_you_mean(key, known)
+    listed = f"{group}=NAME" if setting and options else "settings"
     return f"{hint} (`python -m bench list {listed}` shows all)"
 
 
-def options_with(key: str) -> str:
-    """`; to set it, add prompts=coco or prompts=file`: the options that have a setting of their
-    group; "" where none has."""
-    group, _, setting = key.partition(".")
-    options = groups().get(group, {}).items()
-    having = [f"{group}={k}" for k, text in options if setting in (yaml.safe_load(text) or ())]
-    return f"; to set it, add {' or '.join(having)}" if having else ""
-
-
 def dotted(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Names of all settings, as in acceptance.delta."""
+    """Names of all groups and settings, as in acceptance.delta."""
     for key, value in config.items():
-        if isinstance(value, Mapping) and value:
+        yield f"{above}{key}"
+        if isinstance(value, Mapping):
             yield from dotted(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}"
