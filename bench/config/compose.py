@@ -21,13 +21,12 @@ from typing import Any
 from bench.config.arguments import key_of
 from bench.config.hydra_edge import (
     SEARCH,
-    alternatives,
     compose_config,
     composed,
     dotted,
     hydra_session,
     nearest,
-    value_of,
+    values_of,
 )
 from bench.config.schema import (
     BackendConfig,
@@ -93,13 +92,13 @@ def sort_overrides(arguments: Sequence[str]) -> Overrides:
     for argument in arguments:
         key = key_of(argument)
         if key == "decoders":
-            values = [value_of(one) for one in alternatives(argument)]  # [a,b], and a,b too
+            values = [*values_of(argument, sweeps=True).values()]  # of [a,b], and of a,b
             one_list = len(values) == 1 and isinstance(values[0], list)
             given = dataclasses.replace(given, decoders=values[0] if one_list else values)
         elif re.split("[.@]", key)[0] in (*PARTS, "sampling"):
-            given.entry.append(alternatives(argument))
+            given.entry.append([*values_of(argument, sweeps=True)])
         else:
-            value_of(argument)
+            values_of(argument)
             (given.searchpath if key == SEARCH else given.study).append(argument)
     return given
 
@@ -114,7 +113,7 @@ def _entry(item: Any) -> EntryConfig:
             f"an entry's name may hold letters, digits and _ . + - (no dot first), found {name!r}"
         )
     for override in entry.overrides:
-        value_of(override)
+        values_of(override)
     return dataclasses.replace(entry, name=name)
 
 
@@ -180,12 +179,12 @@ def _entries(
             else:
                 log.warning("%s is %s under these overrides; it runs once", name, twin.name)
     if unused:
-        key, names = min(unused), ", ".join(map(repr, sorted(unused)))
+        key, listed = min(unused), ", ".join(map(repr, sorted(unused)))
         part = key.partition(".")[0]
         if part in PARTS and part not in settable:
-            raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
+            raise ConfigError(f"{listed}: no decoder of the study has a part `{part}`")
         raise ConfigError(
-            f"no decoder of the study has the setting {names}{nearest(key, settable)}"
+            f"no decoder of the study has the setting {listed}{nearest(key, settable)}"
         )
     return tuple(entries)
 
@@ -193,6 +192,7 @@ def _entries(
 def _composed_entry(overrides: list[str]) -> dict[str, Any]:
     """conf/entry.yaml under overrides, without the parts that the decoder does not have."""
     values = compose_config("entry", overrides)
+    values.pop("published", None)  # of `bench.compare.published`
     for key in PARTS:
         part = values.get(key)
         if not part or (isinstance(part, dict) and part.get("_target_", "") is None):
@@ -222,7 +222,6 @@ def _decoder_entry(name: str, values: dict[str, Any], study: SamplingConfig) -> 
     if "loop" not in parts:
         raise ConfigError(f"the decoder {name} has no loop; set loop._target_ in its YAML")
     sampling = validate(f"{name}: sampling", values.pop("sampling", None), SamplingConfig)
-    values.pop("published", None)  # of `bench.compare.published`
     spec = DecoderSpec(name, **parts)
     values |= {"name": name, "spec": spec, "sampling": sampling.resolve(study)}
     entry: DecoderEntry = validate(name, values, DecoderEntry)

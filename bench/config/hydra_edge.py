@@ -17,7 +17,6 @@ import yaml
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -35,58 +34,27 @@ WITHOUT_THEM = tuple(f"hydra/{group}=[]" for group in HYDRA_GROUPS.split())
 INNER = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
 
 
-def value_of(argument: str) -> Any:
-    """The value of `key=value`, an argument of a command line. Raises ConfigError, also on a sweep,
-    and on a folder of `hydra.searchpath` that is not there: its options would only be unknown."""
-    override = _parsed(argument)
-    if override.is_sweep_override():
-        raise ConfigError(
-            f"{argument!r} is a sweep, which only parts of decoders and `sampling` take; give one "
-            f"value, or {_quoted(argument)}"
-        )
-    value: Any = override.value()
-    for place in value if isinstance(value, list) and key_of(argument) == SEARCH else ():
-        folder = str(place).removeprefix("file://")
-        if folder != place and not Path(folder).is_dir():
-            raise ConfigError(
-                f"{SEARCH}: {folder} is no folder; write file:// and the absolute path of a folder "
-                "that holds groups, such as one with drafter/mine.yaml in it"
-            )
-    return value
-
-
-def alternatives(argument: str) -> list[str]:
-    """`key=a`, `key=b` of the sweep `key=a,b`; any other argument alone. Raises ConfigError."""
-    override = _parsed(argument)
-    if not override.is_sweep_override():
-        return [argument]
-    key = argument.partition("=")[0]  # with its + or ~
-    try:
-        return [f"{key}={value}" for value in override.sweep_string_iterator()]
-    except HydraException as error:  # interval(0,1), glob(*)
-        raise ConfigError(
-            f"{argument!r} names no values ({error}); write them, as in {key}=A,B"
-        ) from error
-
-
-def _parsed(argument: str) -> Override:
-    try:
-        (override,) = OverridesParser.create().parse_overrides([argument])
-    except (HydraException, ValueError) as error:  # ValueError: Python reads no number so long
-        reason = str(error).partition("\n")[0]
-        advice = _quoted(argument)
-        raise ConfigError(f"cannot read {argument!r:.200} ({reason:.200}); {advice}") from error
-    return override
-
-
-def _quoted(argument: str) -> str:
-    """How to write an argument that Hydra's grammar does not take as it stands."""
+def values_of(argument: str, sweeps: bool = False) -> dict[str, Any]:
+    """{argument: its value}. sweeps: of `key=a,b` those of `key=a` and of `key=b`. Raises
+    ConfigError."""
     key, _, value = argument.partition("=")
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     example = shlex.quote(f'{key}="{escaped:.200}"') if value else "latency.prompts=8"
-    if value.startswith(("[", "{")):
-        example = INNER
-    return f"write key=value, in quotes where the value holds = ( ) , or spaces, as in {example}"
+    advice = (
+        "write key=value, or key=A,B to sweep a part of decoders or `sampling`; a value with "
+        f"= ( ) , or spaces in quotes: {INNER if value.startswith(('[', '{')) else example}"
+    )
+    try:
+        (override,) = OverridesParser.create().parse_overrides([argument])
+        if not override.is_sweep_override():
+            return {argument: override.value()}
+        alternatives = [f"{key}={text}" for text in override.sweep_string_iterator()]
+    except (HydraException, ValueError) as error:  # ValueError: Python reads no number so long
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"cannot read {argument!r:.200} ({reason:.200}); {advice}") from error
+    if not sweeps:
+        raise ConfigError(f"{argument!r} is a sweep, which is not taken here; {advice}")
+    return {text: value for one in alternatives for text, value in values_of(one).items()}
 
 
 @contextmanager
@@ -113,7 +81,14 @@ def composed(name: str, arguments: Sequence[str]) -> dict[str, Any]:
     """conf/NAME.yaml under arguments, as plain containers. `backend=auto` is settled: a GPU that
     works, else the processor. Raises ConfigError."""
     for argument in arguments:
-        value_of(argument)
+        (value,) = values_of(argument).values()
+        for place in value if isinstance(value, list) and key_of(argument) == SEARCH else ():
+            folder = str(place).removeprefix("file://")
+            if folder != place and not Path(folder).is_dir():
+                raise ConfigError(
+                    f"{SEARCH}: {folder} is no folder; write file:// and the absolute path of a "
+                    "folder that holds groups, such as one with drafter/mine.yaml in it"
+                )
     with hydra_session(arguments):
         root = compose_config(name, arguments)
         backend = root.get("backend")
@@ -147,10 +122,10 @@ def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> d
         hint = ""
         if "/" in option or Path(option).suffix:
             hint = f". A path is given as {group}.path={option}{nearest(f'{group}.path', ())}"
-        elif SEARCH not in map(key_of, overrides):
+        elif SEARCH not in map(key_of, overrides) and not did_you_mean(option, error.options):
             hint = (
-                f". A file {group}/{option}.yaml of your own is found with {SEARCH}=[file:///DIR], "
-                f"where DIR is the folder that {group} lies in"
+                f". Your own {group}/{option}.yaml is found with {SEARCH}=[file:///DIR], where DIR "
+                f"holds the folder {group}"
             )
         raise ConfigError(unknown(group, option, error.options) + hint) from error
     except ConfigCompositionException as error:
@@ -160,13 +135,14 @@ def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> d
         others = [one for one in overrides if key_of(one) != match[1]]
         known = dotted(compose_config(name, others, whole=False))
         raise ConfigError(f"unknown setting {match[1]!r}{nearest(match[1], known)}") from error
-    except (HydraException, OmegaConfBaseException) as error:
-        key = getattr(error, "full_key", None) or name
-        raise ConfigError(f"{key}: {error.args[0]}; set it with {key}=VALUE") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"a YAML file that {' '.join(overrides) or name} reads is damaged: {error}"
         ) from error
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: of model=3
+        key, reason = getattr(error, "full_key", None), str(error).partition("\n")[0]
+        hint = f"{key}: {reason}; set it with {key}=VALUE" if key else f"{name}: {error}"
+        raise ConfigError(hint) from error
 
 
 def nearest(key: str, known: Iterable[str]) -> str:

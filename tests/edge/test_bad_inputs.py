@@ -160,6 +160,7 @@ FILES = [
         "nowhere is no folder"),
     option("no YAML", "model", "name: [1", "damaged"),
     option("a typo", "backend", "name: x\ndevcie: cpu\n", "device"),
+    option("an unquoted off", "backend", "defaults: [cpu]\nexecution: off\n", 'write "off"'),
     Bad("drafter: no class", ["check", "study=smoke", OWN, "decoders=[sd_chain]", "drafter=mine"],
         "sd_chain: drafter has no `_target_`", file("conf/drafter/mine.yaml", "width: 3\n")),
     Bad("prompts of a device", [*RUN, "prompts=coco", "prompts.path=/dev/zero"], "device"),
