@@ -134,7 +134,7 @@ def test_greedy_accepts_where_p_a_peaks() -> None:
     ("lantern.Lantern", {"delta": float("nan")}, "found nan"),
     ("lantern.LanternPP", {"lam": 0.5}, "lam must be at least 1, found 0.5"),
     ("lantern.Lantern", {"residual": "papr"}, r"residual must be .paper., .released"),
-    ("lantern.Lantern", {"metric": "l3"}, "metric must be .tokenizer. or .raw."),
+    ("lantern.Lantern", {"metric": "l3"}, "metric must be .l2., .cosine."),
     ("lantern.Lantern", {"metric": "raw"}, "no raw codebook"),
     ("typical.Typical", {"eps": 1.5}, "eps must be at most 1"),
     ("specdec.SpecDec", {"beta": 0}, "beta must be at least 1, found 0"),
