@@ -34,11 +34,8 @@ FETCH = "download it again, and compare its size with the one that its source gi
 
 def read_text(path: Path, hint: str = "correct the path") -> str:
     """Reads the text of a UTF-8 file, newlines as they are, a byte-order mark removed. hint: what
-    to do where there is no such file.
-
-    Raises DecoderError: nothing there, a folder, a pipe or device, no text, too large; and any
-    other OSError as it comes.
-    """
+    to do where there is no such file. Raises DecoderError: nothing there, a folder, a pipe or
+    device, no text, too large; and any other OSError as it comes."""
     if kind := no_file(path):
         raise DecoderError(f"{path} is {kind}, a text file is expected")
     try:
@@ -115,12 +112,10 @@ def parse_json(text: str, source: str) -> Any:
 
 def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: bool = True) -> Any:
     """Reads what a file holds, by its ending: the lines of a .txt, the rows of a .csv or .tsv by
-    column without blank lines, the value of a .json, those of the lines of a .jsonl.
-
-    what: it is for; kinds: endings that are read; hint: see `read_text`; quotes: whether fields in
-    quotes may hold delimiters and newlines. Raises DecoderError; of a table: no header, a column
-    that stands twice, a row with more or fewer fields than the header, a quote that is not closed.
-    """
+    column without blank lines, the value of a .json, those of the lines of a .jsonl. what: it is
+    for; kinds: endings that are read; hint: see `read_text`; quotes: whether fields in quotes may
+    hold delimiters and newlines. Raises DecoderError; of a table: no header, a column that stands
+    twice, a row with more or fewer fields than the header, a quote that is not closed."""
     kind = path.suffix.lower()
     if kind not in kinds and not path.is_dir():
         raise DecoderError(unknown(f"kind of {what} file", path.suffix or path.name, kinds))

@@ -57,13 +57,11 @@ PART = 2**15, 2**20  # counters at once on the CPU and elsewhere: what caches an
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of B images.
-
-    uniform [B, L + OVERRUN, SLOTS] float32 in [0, 1): round 0 of the slots below SLOTS (see `renew`
-    for later ones). key [B, 2] int64 of 32 bits each; None for a table given by hand, which has no
-    other numbers. round [B] int64: steps that each image has taken, 0 in its first; None outside of
-    a loop of steps. renewed: whether the loop writes every round over the table.
-    """
+    """The noise of B images. uniform [B, L + OVERRUN, SLOTS] float32 in [0, 1): round 0 of the
+    slots below SLOTS (see `renew` for later ones). key [B, 2] int64 of 32 bits each; None for a
+    table given by hand, which has no other numbers. round [B] int64: steps that each image has
+    taken, 0 in its first; None outside of a loop of steps. renewed: whether the loop writes every
+    round over the table."""
 
     uniform: Tensor
     key: Tensor | None = None
@@ -101,9 +99,7 @@ class Noise:
     def renew(self, position: Tensor) -> None:
         """Writes the numbers of this round over the table at position [B, n], in all slots but
         TARGET_SLOT: a position's last code is drawn once, with the number that AR draws it with.
-
-        Raises DecoderError for a table given by hand.
-        """
+        Raises DecoderError for a table given by hand."""
         assert self.round is not None, "only the noise of a loop's steps has rounds"
         index = position.clamp_max(self.uniform.shape[1] - 1)  # [B, n]
         count = SLOTS - ACCEPT_SLOT
@@ -112,12 +108,10 @@ class Noise:
         self.uniform[..., ACCEPT_SLOT:].scatter_(1, index, drawn)
 
     def at(self, position: Tensor, slot: int, count: int = 1, round: int | Tensor = 0) -> Tensor:
-        """Reads uniforms of slots slot..slot+count-1: position [B, ...] -> [B, ..., count].
-
-        round: a number, or int64 that broadcasts to position's shape (a captured step needs a
-        tensor). Round 0 of the table's slots is read there, up to the table's last position. Raises
-        DecoderError where a table given by hand has no such number.
-        """
+        """Reads uniforms of slots slot..slot+count-1: position [B, ...] -> [B, ..., count]. round:
+        a number, or int64 that broadcasts to position's shape (a captured step needs a tensor).
+        Round 0 of the table's slots is read there, up to the table's last position. Raises
+        DecoderError where a table given by hand has no such number."""
         if slot + count > SLOTS or not (isinstance(round, int) and round == 0):
             return _numbers(self._key(), position, round, slot, count)
         index = position.clamp_max(self.uniform.shape[1] - 1)
@@ -128,11 +122,9 @@ class Noise:
         return picked if position.ndim == 2 else picked.view(*position.shape, count)
 
     def of_nodes(self, position: Tensor, slot: int, nodes: int, count: int) -> Tensor:
-        """Reads uniforms of `nodes` nodes that share position [B] -> [B, nodes or 1, count].
-
-        Judged node by node, only one of a level's nodes is visited, so all share one row. A
-        verifier that looks ahead judges all of them, so each has a row of its own, of this round.
-        """
+        """Reads uniforms of `nodes` nodes that share position [B] -> [B, nodes or 1, count]. Judged
+        node by node, only one of a level's nodes is visited, so all share one row. A verifier that
+        looks ahead judges all of them, so each has a row of its own, of this round."""
         if nodes == 1 or not self.renewed:
             return self.at(position, slot, count)[:, None]
         assert self.round is not None, "only the noise of a loop's steps is renewed"
@@ -144,10 +136,8 @@ class Noise:
     ) -> Tensor:
         """Makes rows of independent standard Gumbel numbers: position [B, ...] -> [B, ..., V]
         float32. argmax(log p + row) has the distribution p. A slot's rows are independent of other
-        slots' and of all uniforms.
-
-        Needs float64 (CPU, CUDA). Raises DecoderError for a table given by hand.
-        """
+        slots' and of all uniforms. Needs float64 (CPU, CUDA). Raises DecoderError for a table given
+        by hand."""
         return _numbers(self._key(), position, round, 0, vocab, domain=1 + slot)
 
     def _key(self) -> Tensor:
@@ -166,9 +156,7 @@ def _numbers(
     key: Tensor, position: Tensor, round: int | Tensor, first: int, count: int, domain: int = 0
 ) -> Tensor:
     """Makes the numbers first, ..., first + count - 1 of every position, [B, ..., count] float32.
-
-    domain: 0 for uniforms in [0, 1), 1 + slot for the Gumbel rows of a slot.
-    """
+    domain: 0 for uniforms in [0, 1), 1 + slot for the Gumbel rows of a slot."""
     blocks = torch.arange(first // 4, (first + count + 3) // 4, device=key.device)  # [m]
     if not isinstance(round, Tensor):
         round = torch.full((), round, device=key.device)
@@ -190,11 +178,9 @@ def _numbers(
 
 
 def random_bits(key: Tensor, position: Tensor, turn: Tensor, blocks: Tensor, domain: int) -> Tensor:
-    """Computes 32-bit numbers of the counters (block, position, domain, turn), 4 per block: key
-    [B, 2], position and turn [B, n], blocks [m], all int64 below 2**32 -> [B, n, 4 m] int64.
-
-    On the CPU it computes with numpy's arrays, which take half of the time for a few numbers.
-    """
+    """Computes 32-bit numbers of the counters (block, position, domain, turn), 4 per block: key [B,
+    2], position and turn [B, n], blocks [m], all int64 below 2**32 -> [B, n, 4 m] int64. On the CPU
+    it computes with numpy's arrays, which take half of the time for a few numbers."""
     counter_and_key: list[Any] = [
         (blocks & LOW)[None, None],  # [1, 1, m]; masked, or Inductor takes an arange for int32
         position[..., None],  # [B, n, 1]
@@ -218,11 +204,9 @@ INCREMENTS = 0x9E3779B9, 0xBB67AE85  # added to the key after every round
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
     """Computes four random 32-bit numbers of a counter of four and a key of two: Philox4x32-10
-    (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-
-    All are int64 tensors or numpy arrays whose shapes broadcast. Only products, shifts and xors are
-    used, whose bits are the same on every device.
-    """
+    (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011). All are
+    int64 tensors or numpy arrays whose shapes broadcast. Only products, shifts and xors are used,
+    whose bits are the same on every device."""
     a, b, c, d = counter
     for i in range(ROUNDS):
         first, second = key[0] + i * INCREMENTS[0], key[1] + i * INCREMENTS[1]
@@ -239,14 +223,12 @@ LN2 = float.fromhex("0x1.62e42fefa39p-1")  # 45 bits: times an exponent it is ex
 
 
 def logarithm(x: Tensor) -> Tensor:
-    """Computes ln x of positive normal float64, to 1e-11 of its value, alike on every device.
-
-    The libraries' logarithms differ in the last bit from device to device. This one is made of
-    sums, products and quotients, each rounded in one way by IEEE 754. No product is added to
-    anything unless it is exact, so that a fused multiply-add changes nothing either.
-    With x = 2**e m and s = (1 - m) / (1 + m): ln m = -2 artanh s, and 2 artanh s is the continued
-    fraction 2s / (1 - t / (3 - t / (5/4 - t / (28/9 - t / (81/64 - ...))))), t = s**2 <= 0.0295.
-    """
+    """Computes ln x of positive normal float64, to 1e-11 of its value, alike on every device. The
+    libraries' logarithms differ in the last bit from device to device. This one is made of sums,
+    products and quotients, each rounded in one way by IEEE 754. No product is added to anything
+    unless it is exact, so that a fused multiply-add changes nothing either. With x = 2**e m and s =
+    (1 - m) / (1 + m): ln m = -2 artanh s, and 2 artanh s is the continued fraction 2s / (1 - t / (3
+    - t / (5/4 - t / (28/9 - t / (81/64 - ...))))), t = s**2 <= 0.0295."""
     bits = x.view(torch.int64) - SPAN
     m = (bits & FRACTION).add_(SPAN).view(torch.float64)  # in [sqrt(1/2), sqrt(2))
     s = (1 - m).div_(m.add_(1))
@@ -262,20 +244,15 @@ def logarithm(x: Tensor) -> Tensor:
 
 def sample(p: Tensor, u: Tensor) -> Tensor:
     """Samples by the inverse CDF: p [..., V] float32 (need not sum to one), u [...] in [0, 1) ->
-    [...] int64.
-
-    Never returns a code of probability zero, unless all are. Where sums run in parallel they may
-    differ by a rounding between codes of probability zero, so there these are left out.
-    """
+    [...] int64. Never returns a code of probability zero, unless all are. Where sums run in
+    parallel they may differ by a rounding between codes of probability zero, so there these are
+    left out."""
     return inverse_cdf(p, u.clamp_max(BELOW_ONE)[..., None]).squeeze(-1)
 
 
 def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
-    """Finds the first code at which the running sum of p exceeds u times the whole sum.
-
-    p [..., V] float32; u [..., 1], at most BELOW_ONE, whose other dims broadcast to p's -> [..., 1]
-    int64.
-    """
+    """Finds the first code at which the running sum of p exceeds u times the whole sum. p [..., V]
+    float32; u [..., 1], at most BELOW_ONE, whose other dims broadcast to p's -> [..., 1] int64."""
     size = p.shape[-1]
     if p.device.type != "cpu":
         cdf = sums_of_blocks(p)

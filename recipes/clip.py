@@ -106,11 +106,8 @@ def train(
 
 
 def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:
-    """Figures on the first `count` scenes of the split valid.
-
-    preference: right over wrong caption, the attribute drawn by `counterfactual`;
-    preference_ATTRIBUTE: on every scene that has it.
-    """
+    """Figures on the first `count` scenes of the split valid. preference: right over wrong caption,
+    the attribute drawn by `counterfactual`; preference_ATTRIBUTE: on every scene that has it."""
     indices = list(range(count))
     scenes = scene_batch("valid", indices)
     images = torch.from_numpy(scenes.images)
@@ -147,11 +144,9 @@ class Families(Dataset[Any]):
 
 
 def family(spec: SceneSpec, rng: np.random.Generator) -> list[SceneSpec]:
-    """Four scenes that differ from one another in one attribute, the given one first.
-
-    An attribute with fewer than four possible values (size) is crossed with a second one instead:
-    each of its two values with each of two values of the other.
-    """
+    """Four scenes that differ from one another in one attribute, the given one first. An attribute
+    with fewer than four possible values (size) is crossed with a second one instead: each of its
+    two values with each of two values of the other."""
     attributes = [a for a in ATTRIBUTES if a != "relation" or spec.relation is not None]
     weights = np.array([_WEIGHTS[a] for a in attributes])
     attribute, other = rng.choice(attributes, size=2, replace=False, p=weights / weights.sum())
@@ -178,11 +173,9 @@ def _changed(spec: SceneSpec, attribute: str, second: bool, rng: np.random.Gener
 
 def labels_of(specs: Sequence[SceneSpec]) -> Tensor:
     """Class numbers of all that a viewer could name, [n, len(_CLASSES)] int64; -100 for nothing.
-
     Arrangement (alone, side by side, stacked), background kind and colour, then size, texture,
     colour and shape of the left or upper object and of the right or lower one. Which object the
-    caption says first is not visible, hence the order by place.
-    """
+    caption says first is not visible, hence the order by place."""
     rows = []
     for spec in specs:
         answer = dict(zip(ANSWERS, answers("", spec), strict=True))

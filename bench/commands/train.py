@@ -91,11 +91,8 @@ def cmd_train(arguments: Sequence[str]) -> int:
 
 
 def compose_train(arguments: Sequence[str]) -> TrainStudy:
-    """Composes and validates the training that the overrides describe.
-
-    Raises ConfigError on an unknown option or key (with the nearest known names), DecoderError on
-    impossible values.
-    """
+    """Composes and validates the training that the overrides describe. Raises ConfigError on an
+    unknown option or key (with the nearest known names), DecoderError on impossible values."""
     root = composed("train_config", arguments)
     drafter, data, loss = (dict(validate(k, root[k], dict)) for k in ("drafter", "data", "loss"))
     target = drafter.pop("_target_", None)

@@ -79,8 +79,7 @@ class GuidedHead(LogitsProcessor):
 class Generate:
     """`generate` of the library. cache: transformers'; compiled: a static one, and the forward is
     compiled. prove: before its first image, it is shown that both libraries run the same model
-    (`prove`). Raises DecoderError for a model that transformers' Llama cannot be.
-    """
+    (`prove`). Raises DecoderError for a model that transformers' Llama cannot be."""
 
     exercised: ClassVar = {"cache": "dynamic", "prove": False}  # on the gate's small models
 
@@ -233,8 +232,7 @@ def llama_of(target: Transformer) -> LlamaForCausalLM:
 def prove(decoder: Generate, text: TextFeatures) -> None:
     """Shows that both libraries run the same model, in float32 and on the first prompt: greedy
     codes are our AR's to the last one. A ratio of two different models would be worth nothing:
-    raises DecoderError.
-    """
+    raises DecoderError."""
     target = Transformer(decoder.target.config).to(decoder.model.device).requires_grad_(False)
     target.load_state_dict(decoder.target.state_dict())
     model = replace(decoder.model, target=target, dtype=torch.float32, execution=None)

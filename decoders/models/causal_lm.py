@@ -48,11 +48,8 @@ def read_model(
     unread: tuple[str, ...] = (),
 ) -> Any:
     """Reads the model of a checkpoint, whole and finite, by the loader of `kind`, a class of
-    transformers; frozen.
-
-    unread: how names of tensors begin that the class does without. Raises DecoderError for weights
-    that are incomplete, damaged, quantised or of another model.
-    """
+    transformers; frozen. unread: how names of tensors begin that the class does without. Raises
+    DecoderError for weights that are incomplete, damaged, quantised or of another model."""
     with explain_loading(opened):
         model, report = kind.from_pretrained(
             opened.folder, dtype=dtype, output_loading_info=True, **LOCAL
@@ -147,14 +144,12 @@ class SlotCache(Cache):
 
 
 class CausalLM(nn.Module):
-    """A target (`decoders.api.Target`) of square images and prompts as tokens.
-
-    model: of a class `...ForCausalLM`, its weights final. tokens: the token of every code, [V];
-    with `row_end` the last one closes every row of the grid. grid: codes per side. prefix: P,
-    tokens of the longest prompt. embed, head: modules codes -> [..., D] and [..., D] -> [..., V],
-    of a model whose codes are not in its vocabulary (then only the number of tokens counts);
-    None: the model's own, of `tokens`. Raises DecoderError for a model that is none of this kind.
-    """
+    """A target (`decoders.api.Target`) of square images and prompts as tokens. model: of a class
+    `...ForCausalLM`, its weights final. tokens: the token of every code, [V]; with `row_end` the
+    last one closes every row of the grid. grid: codes per side. prefix: P, tokens of the longest
+    prompt. embed, head: modules codes -> [..., D] and [..., D] -> [..., V], of a model whose codes
+    are not in its vocabulary (then only the number of tokens counts); None: the model's own, of
+    `tokens`. Raises DecoderError for a model that is none of this kind."""
 
     barred: Tensor | None
     code_tokens: Tensor  # [V] int64

@@ -148,11 +148,10 @@ def load_model(
     top_k: int = 2000,
 ) -> ImageModel:
     """Loads a model. template_of: of prompts, by the grid. row_end: the token that closes a row.
-    checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest
-    prompt, its template included. tokenizer: folder, file or hub id of the VQ tokenizer; None: in
-    or next to the checkpoint, else no pictures. text: the same of the text tokenizer. drafters:
-    names for drafter checkpoints. cfg, top_k: the usual sampling. Raises DecoderError.
-    """
+    checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest prompt,
+    its template included. tokenizer: folder, file or hub id of the VQ tokenizer; None: in or next
+    to the checkpoint, else no pictures. text: the same of the text tokenizer. drafters: names for
+    drafter checkpoints. cfg, top_k: the usual sampling. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Chameleon target")
     layout, template = layout_of(opened, "Chameleon", [LAYOUT]), template_of(grid)

@@ -36,10 +36,8 @@ LAYOUTS = (  # the hub conversion, the original
 
 def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> TransformerConfig:
     """Reads the target's shape from config.json where there is one, else off the tensors' shapes.
-
     grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
-    where config.json contradicts it or the tensors.
-    """
+    where config.json contradicts it or the tensors."""
     config, path, index = checkpoint.config, checkpoint.path, checkpoint.index
     first, gate = f"{layout.prefix}layers.0.", layout.layer["feed_forward.w13"][0]
     vocab, width = checkpoint.shape(layout.embedding, 2)
@@ -108,13 +106,11 @@ def load(
     cfg: float = 7.5,
     top_k: int = 1000,
 ) -> ImageModel:
-    """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder.
-
-    checkpoint: folder, file or hub id of the target. tokenizer: the same of the VQ tokenizer; None:
-    beside the target, else the model has none: codes can be decoded and compared, pictures and
-    neighbours cannot be had. text: folder or hub id of the T5 encoder, loaded when first needed.
-    drafters: names for drafter checkpoints. cfg, top_k: the usual sampling.
-    """
+    """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder. checkpoint: folder,
+    file or hub id of the target. tokenizer: the same of the VQ tokenizer; None: beside the target,
+    else the model has none: codes can be decoded and compared, pictures and neighbours cannot be
+    had. text: folder or hub id of the T5 encoder, loaded when first needed. drafters: names for
+    drafter checkpoints. cfg, top_k: the usual sampling."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
     layout = layout_of(opened, "LlamaGen", LAYOUTS)

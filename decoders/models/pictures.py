@@ -37,10 +37,8 @@ FAR = 100.0  # the row end's distance, in diameters of the codebook
 
 class VQTokenizer:
     """An image tokenizer (`decoders.api.ImageTokenizer`) in float32: decoding costs little,
-    rounding would show. vq: a `LlamaGenVQ`, or a `PictureDecoder`, which does not encode.
-
-    row_end: code n of n + 1 follows the codes of every row and carries no picture.
-    """
+    rounding would show. vq: a `LlamaGenVQ`, or a `PictureDecoder`, which does not encode. row_end:
+    code n of n + 1 follows the codes of every row and carries no picture."""
 
     def __init__(self, vq: Any, row_end: bool = False) -> None:
         self.vq, self.row_end = vq, row_end
@@ -50,10 +48,8 @@ class VQTokenizer:
 
     def decode(self, codes: Tensor) -> Tensor:
         """Decodes codes [B, L] int64 to images [B, 3, H, W] float32 in [0, 1]; row ends are
-        dropped.
-
-        Raises DecoderError where a row end stands inside a row, or L is not the image's.
-        """
+        dropped. Raises DecoderError where a row end stands inside a row, or L is not the
+        image's."""
         side, count = self.vq.grid, len(self.codebook) - self.row_end
         if codes.shape[1] != side * (side + self.row_end):
             raise DecoderError(
@@ -203,12 +199,9 @@ def load_pictures(
     row_end: bool = False,
 ) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
     """Loads the image tokenizer in float32, and the SHA-256 of its files where they are not the
-    target's.
-
-    source: folder, file or hub id; None: the target's own, else a file next to it, else its
-    codebook alone (no pictures), else nothing. codes: V of the target, the row end included. Raises
-    DecoderError where the tokenizer has others.
-    """
+    target's. source: folder, file or hub id; None: the target's own, else a file next to it, else
+    its codebook alone (no pictures), else nothing. codes: V of the target, the row end included.
+    Raises DecoderError where the tokenizer has others."""
     if source is None and kind.root(target, DECODER) is None:
         beside = find(target.folder, kind.files)
         if beside is None:

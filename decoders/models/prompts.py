@@ -28,11 +28,9 @@ LETTERS = str.maketrans("ABCDEFGHIJ", "0123456789")  # Chameleon writes a code's
 @dataclass(frozen=True)
 class Template:
     """What surrounds a prompt. text: with {prompt}, or {stripped} for the prompt without the white
-    space around it. before, after: names of tokens, and text where a name starts with a space.
-
-    The unconditional row is one of: `uncond`, names of all its tokens; `negative`, another text;
-    `pad`, a token in the place of each of the text's.
-    """
+    space around it. before, after: names of tokens, and text where a name starts with a space. The
+    unconditional row is one of: `uncond`, names of all its tokens; `negative`, another text; `pad`,
+    a token in the place of each of the text's."""
 
     text: str
     before: tuple[str, ...]
@@ -95,11 +93,9 @@ def read_tokenizer(
 
 class PromptEncoder:
     """`decoders.api.TextEncoder` over token ids. The tokenizer is read when a prompt is encoded.
-
     length: P, the template included. source: the tokenizer's file, folder or hub id; None: next to
     the checkpoint. files: its usual names. control: ids that no prompt may hold, besides control
-    tokens by their names.
-    """
+    tokens by their names."""
 
     def __init__(
         self,
@@ -121,11 +117,8 @@ class PromptEncoder:
 
     def encode(self, prompts: list[str]) -> TextFeatures:
         """Encodes prompts to ids [B, P] int64 and mask [B, P] bool, left-padded, with those of the
-        unconditional prompt.
-
-        Raises DecoderError: no or empty prompts, one that is too long or holds a control token, no
-        tokenizer.
-        """
+        unconditional prompt. Raises DecoderError: no or empty prompts, one that is too long or
+        holds a control token, no tokenizer."""
         if not prompts:
             raise DecoderError("no prompts given: expected at least one caption")
         rows, template = [self._ids(prompt) for prompt in prompts], self.template

@@ -35,10 +35,8 @@ TOKENIZER = ("tokenizer.json", "spiece.model")
 
 class T5Encoder:
     """`decoders.api.TextEncoder` over a T5 encoder; nothing is loaded before it is needed.
-
     checkpoint: a folder in transformers' layout (config.json, tokenizer.json, weights) or a hub id.
-    length: P. dtype: the encoder's; features are float32 in any case.
-    """
+    length: P. dtype: the encoder's; features are float32 in any case."""
 
     def __init__(
         self,
@@ -92,11 +90,8 @@ class T5Encoder:
     @torch.inference_mode()
     def encode(self, prompts: list[str]) -> TextFeatures:
         """Encodes prompts to features [B, P, F] float32 on the device, zero on the padding, and
-        mask [B, P].
-
-        A prompt of more than P tokens is cut, as the released code does. Raises DecoderError: no or
-        empty prompts, no weights.
-        """
+        mask [B, P]. A prompt of more than P tokens is cut, as the released code does. Raises
+        DecoderError: no or empty prompts, no weights."""
         if not prompts:
             raise DecoderError("no prompts given: expected at least one caption")
         tokenizer, encoder = self.loaded

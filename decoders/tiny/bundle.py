@@ -164,10 +164,8 @@ def load(
 @dataclass(frozen=True)
 class Scenes:
     """The embedded scenes as an `ImageSource` of a drafter's training (`data=scenes`), drawn and
-    encoded on the fly: no two alike, none held out twice.
-
-    offset: the first index of the train split, past what tokenizer and target have seen.
-    """
+    encoded on the fly: no two alike, none held out twice. offset: the first index of the train
+    split, past what tokenizer and target have seen."""
 
     model: ImageModel
     offset: int = 5_000_000

@@ -95,12 +95,9 @@ class ObjectSpec:
 
 @dataclass(frozen=True)
 class SceneSpec:
-    """Everything a caption can say about one scene.
-
-    objects: one or two; relation: where the first stands from the second, a value of RELATIONS,
-    None with one object; background_kind, background_colour, light: values of BACKGROUND_KINDS,
-    BACKGROUND_COLOURS, LIGHTS.
-    """
+    """Everything a caption can say about one scene. objects: one or two; relation: where the first
+    stands from the second, a value of RELATIONS, None with one object; background_kind,
+    background_colour, light: values of BACKGROUND_KINDS, BACKGROUND_COLOURS, LIGHTS."""
 
     objects: tuple[ObjectSpec, ...]
     relation: str | None
@@ -133,10 +130,8 @@ _DRAWS = 24  # uniforms a caption takes, always all of them, so that a template 
 
 def describe(spec: SceneSpec, rng: np.random.Generator) -> str:
     """Writes one caption of the scene, lower case, about 9 to 26 words (commas are not counted).
-
     The template and synonyms depend on `rng` alone: captions of two specs with equal object counts
-    and equal generators differ only in the attributes that differ.
-    """
+    and equal generators differ only in the attributes that differ."""
     uniforms = iter(rng.random(_DRAWS).tolist())
 
     def pick(options: Sequence[str]) -> str:

@@ -165,10 +165,8 @@ def _draw(
 
 
 def _distance(shape: str, px: Array, py: Array, r: Array, turn: Array) -> Array:
-    """Computes the signed distance to a shape's edge, negative inside, float32 [n, S, S].
-
-    px, py: offsets from the centre [n, S, S]; r: radius [n, 1, 1]; turn: radians [n, 1, 1].
-    """
+    """Computes the signed distance to a shape's edge, negative inside, float32 [n, S, S]. px, py:
+    offsets from the centre [n, S, S]; r: radius [n, 1, 1]; turn: radians [n, 1, 1]."""
     if shape in ("circle", "ring"):
         length = np.sqrt(px * px + py * py)
         return length - r if shape == "circle" else np.abs(length - 0.76 * r) - 0.28 * r

@@ -76,11 +76,8 @@ def counterfactual(
     split: str, index: int, seed: int = 0, attribute: str | None = None
 ) -> tuple[str, str, str]:
     """Returns (right caption, wrong caption, attribute): one attribute differs, the template does
-    not.
-
-    Colour, shape, texture and size are the first object's. attribute None draws one that the
-    scene has; 'relation' on a scene of one object is a ValueError. Deterministic.
-    """
+    not. Colour, shape, texture and size are the first object's. attribute None draws one that the
+    scene has; 'relation' on a scene of one object is a ValueError. Deterministic."""
     key = _key(split, seed)
     ((right, spec),) = scene_captions(split, [index], seed)
     rng = _rng(key, _ALTER, index)
@@ -92,11 +89,9 @@ def counterfactual(
 
 
 def alter(spec: SceneSpec, attribute: str, rng: np.random.Generator) -> SceneSpec:
-    """Copies a scene with exactly one attribute changed (of the first object).
-
-    'background' changes either its kind or its colour. Raises ValueError for an unknown
-    attribute, and for 'relation' on one object.
-    """
+    """Copies a scene with exactly one attribute changed (of the first object). 'background' changes
+    either its kind or its colour. Raises ValueError for an unknown attribute, and for 'relation' on
+    one object."""
     first, *rest = spec.objects
     if attribute == "relation":
         if spec.relation is None:

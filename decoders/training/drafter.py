@@ -36,15 +36,12 @@ ROOTS = 64  # per image, from which held-out acceptance starts deeper drafts
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights and options of the loss.
-
-    cfg: guidance that distributions are compared under where `guided`. noise: width of the uniform
-    noise on the states that the drafter reads. rollout: depths trained (1: the target's states
-    only), once the share `unroll_from` of the training is done; roots: how many roots per image the
-    deeper ones start from. decay: weight of a depth over that of the depth above. aligned: a deeper
-    draft counts only where at all depths above the code was among the drafter's so many likeliest
-    ones (GRIFFIN, 2502.11018); 0: everywhere.
-    """
+    """Weights and options of the loss. cfg: guidance that distributions are compared under where
+    `guided`. noise: width of the uniform noise on the states that the drafter reads. rollout:
+    depths trained (1: the target's states only), once the share `unroll_from` of the training is
+    done; roots: how many roots per image the deeper ones start from. decay: weight of a depth over
+    that of the depth above. aligned: a deeper draft counts only where at all depths above the code
+    was among the drafter's so many likeliest ones (GRIFFIN, 2502.11018); 0: everywhere."""
 
     guided: bool = False
     cfg: NotNegative = 1.0
@@ -85,10 +82,8 @@ def drafter_loss(
     step: int = 0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the scalar loss, a mean over images, and its parts (detached): `regression`, `soft`,
-    and the overlap at each depth, sum_x min(p, q).
-
-    Roots and noise, uniform on [-noise / 2, noise / 2) of the states, follow from (seed, step).
-    """
+    and the overlap at each depth, sum_x min(p, q). Roots and noise, uniform on [-noise / 2, noise /
+    2) of the states, follow from (seed, step)."""
     length, images, codes = target.length, len(states.images), states.images.codes
     depth, device = min(config.rollout, length - 1), states.hidden.device
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device
@@ -177,11 +172,8 @@ def measure_rates(
     learner: Learner, target: Transformer, batches: Iterable[States], sampling: Sampling, depth: int
 ) -> AcceptanceRates:
     """Measures acceptance at depths 1..depth: at every position for depth 1, behind `ROOTS` evenly
-    spaced roots per image for the deeper ones.
-
-    p and q are processed by `sampling` (temperature 1 where it is greedy); guided where the states
-    are paired, else without guidance.
-    """
+    spaced roots per image for the deeper ones. p and q are processed by `sampling` (temperature 1
+    where it is greedy); guided where the states are paired, else without guidance."""
     drawn = sampling if not sampling.greedy else Sampling(1.0, sampling.cfg)
     depth = min(depth, target.length - 1)
     sums, agree, count = torch.zeros(depth), torch.zeros(depth), torch.zeros(depth)

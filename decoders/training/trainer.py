@@ -90,9 +90,7 @@ class TrainConfig:
 class Trainer:
     """Trains `net`; goes on from the checkpoint in `folder` if there is one. settings: others that
     a resumed run must share. Raises DecoderError for a checkpoint of a run with other settings.
-
-    step: steps taken; seconds: spent; history: rows of the curve; all include resumed runs.
-    """
+    step: steps taken; seconds: spent; history: rows of the curve; all include resumed runs."""
 
     def __init__(
         self,
@@ -124,11 +122,9 @@ class Trainer:
         evaluate: Callable[[], Mapping[str, float]],
     ) -> dict[str, float]:
         """Takes the steps that are left; returns the figures of the last evaluation, and how many
-        images, steps and seconds it took.
-
-        losses: of the step and the share of the training that is done, the step's loss with figures
-        for the curve. Raises NumericalError where the loss is not finite.
-        """
+        images, steps and seconds it took. losses: of the step and the share of the training that is
+        done, the step's loss with figures for the curve. Raises NumericalError where the loss is
+        not finite."""
         config, net, saved = self.config, self.net, time.monotonic()
         start = saved - self.seconds
 
@@ -224,11 +220,9 @@ class Trainer:
 
 
 def make_optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Makes Muon for the matrices inside the layers, AdamW for everything else.
-
-    Muon reaches the same loss in about two thirds of the images, which makes training on two cores
-    bearable. It multiplies in bfloat16, which takes minutes per step on a processor without it.
-    """
+    """Makes Muon for the matrices inside the layers, AdamW for everything else. Muon reaches the
+    same loss in about two thirds of the images, which makes training on two cores bearable. It
+    multiplies in bfloat16, which takes minutes per step on a processor without it."""
     inner: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in net.named_parameters():

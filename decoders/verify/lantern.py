@@ -30,11 +30,9 @@ ROWS = 2048  # codes a chunk, which bounds the memory of the distance matrix
 
 def neighbour_table(codebook: Tensor, k: int) -> Tensor:
     """Computes B_k(x): of a codebook [V, C] float the codes nearest to each, itself excluded,
-    nearest first, lowest index on ties (METHODS 2); [V, min(k + 1, V - 1)] int32.
-
-    Only k + 1 columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all
-    V - 1 neighbours takes 512 MiB. The extra column serves the released residuals.
-    """
+    nearest first, lowest index on ties (METHODS 2); [V, min(k + 1, V - 1)] int32. Only k + 1
+    columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all V - 1
+    neighbours takes 512 MiB. The extra column serves the released residuals."""
     size = codebook.shape[0]
     if not 1 <= k <= size - 1:
         raise DecoderError(
@@ -60,11 +58,9 @@ def neighbour_table(codebook: Tensor, k: int) -> Tensor:
 
 @dataclass(eq=False, repr=False)
 class RelaxedRule(AcceptRule):
-    """Everything but the bound: a concrete rule defines `bound_of` and its own settings.
-
-    metric: how distance is measured, the tokenizer's own way, or on the raw rows that the released
-    tables were built from.
-    """
+    """Everything but the bound: a concrete rule defines `bound_of` and its own settings. metric:
+    how distance is measured, the tokenizer's own way, or on the raw rows that the released tables
+    were built from."""
 
     model: InitVar[ImageModel]
     k: int = 1000

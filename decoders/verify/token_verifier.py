@@ -91,10 +91,8 @@ class TokenVerifier(Verifier):
 
 
 def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(tv_shift, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D].
-
-    Past the accepted drafts: the first child that was tested and rejected.
-    """
+    """(tv_shift, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D]. Past
+    the accepted drafts: the first child that was tested and rejected."""
     batch, _, width = u.shape
     depth = path.order.shape[1]
     flat = path.nodes * width + F.pad(path.order, (0, 1))  # [B, D + 1] (node, child taken)
@@ -125,12 +123,9 @@ Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, cod
 def test_children(
     rule: AcceptRule, p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor
 ) -> Verdicts:
-    """Sequential tests of K children at every node.
-
-    p [B, n, V]; q [B, n, V] or None (deterministic children); codes, valid [B, n, K]. On rejection
-    p becomes the rule's residual and q loses the rejected code. Invalid children are never
-    accepted.
-    """
+    """Sequential tests of K children at every node. p [B, n, V]; q [B, n, V] or None (deterministic
+    children); codes, valid [B, n, K]. On rejection p becomes the rule's residual and q loses the
+    rejected code. Invalid children are never accepted."""
     children: list[Tensor] = []  # [4, B, n] each: accept, strict, tv_shift, bound
     count = codes.shape[-1]
     for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
@@ -196,11 +191,9 @@ class AcceptedPath:
 
 
 def walk(draft: Draft, taken: Tensor, depth: int) -> AcceptedPath:
-    """Follows the first accepted child from the root, `depth` levels at most.
-
-    taken [B, N + 1, K] bool, the uniforms' outcome at every node. Taking the *first* accepted child
-    is what makes sampling exact (METHODS 3).
-    """
+    """Follows the first accepted child from the root, `depth` levels at most. taken [B, N + 1, K]
+    bool, the uniforms' outcome at every node. Taking the *first* accepted child is what makes
+    sampling exact (METHODS 3)."""
     wanted = draft.children * taken  # [B, N + 1, K], 0 where a child is not taken
     first = (wanted > 0).int().argmax(-1, keepdim=True)  # [B, N + 1, 1]
     child = wanted.gather(2, first).squeeze(-1)  # [B, N + 1]
@@ -219,11 +212,9 @@ def walk(draft: Draft, taken: Tensor, depth: int) -> AcceptedPath:
 
 def table_order(draft: Draft, above: Tensor) -> Tensor:
     """Positions [B, N + 1] of the nodes in the released table of root-to-leaf paths: of two nodes
-    at one depth, the one with the lower number is on the earlier row (METHODS 6).
-
-    above [B, N + 1, N + 1] bool, see `Draft.ancestry`. The table is sorted by the numbers of a
-    path's nodes, or with `Draft.by_leaf` by the number of the leaf in which the path ends.
-    """
+    at one depth, the one with the lower number is on the earlier row (METHODS 6). above [B, N + 1,
+    N + 1] bool, see `Draft.ancestry`. The table is sorted by the numbers of a path's nodes, or with
+    `Draft.by_leaf` by the number of the leaf in which the path ends."""
     number = torch.arange(above.shape[1], device=above.device)  # [N + 1]
     size = above.sum(1)  # [B, N + 1], nodes at or below
     if draft.by_leaf:
@@ -247,10 +238,7 @@ def path_to(draft: Draft, above: Tensor, node: Tensor, depth: int) -> Tensor:
 
 def longest(draft: Draft, accepted: Tensor, depth: int) -> AcceptedPath:
     """Greedy: the longest path that was accepted whole; of equally long ones the first in the
-    released table of paths (METHODS 6).
-
-    accepted [B, N + 1, K] bool per (node, child).
-    """
+    released table of paths (METHODS 6). accepted [B, N + 1, K] bool per (node, child)."""
     batch, nodes, width = accepted.shape
     hit = torch.zeros(batch, nodes, dtype=torch.bool, device=accepted.device)
     index = draft.children.reshape(batch, -1)  # [B, (N + 1) K]; 0 where there is no child

@@ -76,10 +76,8 @@ class Traversal(WholeDraft):
 
 def weights(p: Tensor, q: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
     """alpha [B, N + 1] and m [B, N + 1, V] of every node once all below it is removed; alpha is 0
-    at what hangs on no node.
-
-    Level by level, at the nodes that have children; at all nodes where these are not known.
-    """
+    at what hangs on no node. Level by level, at the nodes that have children; at all nodes where
+    these are not known."""
     codes, valid = children_of(draft)  # [B, N + 1, K]
     every = (torch.arange(codes.shape[1], device=p.device),) * draft.levels
     down = torch.zeros_like(p[..., 0])  # alpha before anything was removed

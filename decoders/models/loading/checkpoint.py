@@ -118,11 +118,9 @@ def count_parts(checkpoint: Checkpoint, pattern: str) -> int:
 def open_checkpoint(
     source: str, files: Sequence[str] = WEIGHTS, what: str = "weights"
 ) -> Checkpoint:
-    """Opens a local folder or file, or a hub id, which is fetched.
-
-    files: those to look for, best first. what: how messages call it. Raises DecoderError: nothing
-    there, offline, a damaged file, a pickle that is more than tensors.
-    """
+    """Opens a local folder or file, or a hub id, which is fetched. files: those to look for, best
+    first. what: how messages call it. Raises DecoderError: nothing there, offline, a damaged file,
+    a pickle that is more than tensors."""
     where = locate(source, files, what)
     opened = Checkpoint(where, {}, {})
     if (described := opened.folder / "config.json").exists():
@@ -207,11 +205,9 @@ def read_parameters(
     device: torch.device,
     unused_ok: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Reads the parameters of a module built on the meta device, frozen, one at a time.
-
-    Raises DecoderError listing what is missing, left over (`unused_ok` says which leftovers are
-    known and harmless) or of another shape.
-    """
+    """Reads the parameters of a module built on the meta device, frozen, one at a time. Raises
+    DecoderError listing what is missing, left over (`unused_ok` says which leftovers are known and
+    harmless) or of another shape."""
     used = {name for origin in origins.values() for name in origin.names}
     missing = sorted(used - checkpoint.index.keys())
     extra = sorted(name for name in checkpoint.index.keys() - used if not unused_ok(name))

@@ -197,9 +197,7 @@ def require_weights(path: Path) -> None:
 
 def load_pickle(path: Path) -> Any:
     """Reads a PyTorch file of tensors and plain containers. It is the only place that unpickles.
-
-    Raises DecoderError for a damaged file, and for one that would have to run code.
-    """
+    Raises DecoderError for a damaged file, and for one that would have to run code."""
     require_weights(path)
     try:
         mapped = zipfile.is_zipfile(path)  # as torch writes them since 1.6

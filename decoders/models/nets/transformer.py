@@ -48,10 +48,9 @@ def causal_mask(valid: Tensor, turn: Tensor | None = None) -> Tensor:
 
 
 def prefix_mask(valid: Tensor, config: TransformerConfig, turn: Tensor | None = None) -> Tensor:
-    """Validity [R, T], T >= P -> causal mask [R, T, T], see `causal_mask`. With
-    ``pads="released"`` a padded query sees, as in the released float32 code, all positions up to
-    itself and the whole caption, all alike, as its query is zero (METHODS 6).
-    """
+    """Validity [R, T], T >= P -> causal mask [R, T, T], see `causal_mask`. With ``pads="released"``
+    a padded query sees, as in the released float32 code, all positions up to itself and the whole
+    caption, all alike, as its query is zero (METHODS 6)."""
     visible = causal_mask(valid, turn)
     if config.pads != "released":
         return visible
@@ -67,12 +66,10 @@ def attend(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float | None = None
 ) -> Tensor:
     """softmax(scale q k^T + bias) v: query [R, H, T, d], keys, values [R, H, S, d], bias as of
-    `attention_bias`; scale: 1 / sqrt(d) where there is none -> [R, H, T, d].
-
-    On a CPU plain matrix products beat the fused operator at these sizes: 6 times at T = 1, 1.7
-    times at T = 58, and 1.4 times in a training step, as they use the bf16 units throughout. A
-    training step in float32 is the exception: the fused operator makes it up to 1.4 times as fast.
-    """
+    `attention_bias`; scale: 1 / sqrt(d) where there is none -> [R, H, T, d]. On a CPU plain matrix
+    products beat the fused operator at these sizes: 6 times at T = 1, 1.7 times at T = 58, and 1.4
+    times in a training step, as they use the bf16 units throughout. A training step in float32 is
+    the exception: the fused operator makes it up to 1.4 times as fast."""
     trains = query.requires_grad and query.dtype == torch.float32
     if query.device.type != "cpu" or trains:
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scale)
@@ -309,11 +306,8 @@ class Transformer(nn.Module):
         return self.cls_embedding(text, drop)
 
     def prefill(self, text: TextFeatures, guidance_rows: int, cache: KVCache) -> Tensor:
-        """Runs the prefix of [conditional; unconditional] rows -> hidden [R, P, D].
-
-        With captions both rows use the caption's mask (METHODS 6). Slots 0..P-1 of the cache are
-        filled.
-        """
+        """Runs the prefix of [conditional; unconditional] rows -> hidden [R, P, D]. With captions
+        both rows use the caption's mask (METHODS 6). Slots 0..P-1 of the cache are filled."""
         rows, drop = text.paired(guidance_rows)
         x = self._prefix(rows, drop)  # [R, P, D]
         valid = rows.valid(drop)  # [R, P]
@@ -343,12 +337,10 @@ class Transformer(nn.Module):
     def hidden_states(
         self, text: TextFeatures, codes: Tensor, drop: Tensor, cache: Any = None
     ) -> Tensor:
-        """Teacher-forced states of prefix and codes, [B, P + L - 1, D] (normed, head-ready).
-
-        text of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool:
-        rows without their caption. The state at P - 1 + j predicts code j. cache: one that
-        grows, see `decoders.cache.GrowingCache`.
-        """
+        """Teacher-forced states of prefix and codes, [B, P + L - 1, D] (normed, head-ready). text
+        of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool: rows
+        without their caption. The state at P - 1 + j predicts code j. cache: one that grows, see
+        `decoders.cache.GrowingCache`."""
         prefix = self._prefix(text, drop)  # [B, P, D]
         read, positions, turn = self.training_queries(codes)
         x = torch.cat([prefix, self.embed(read).to(prefix.dtype)], 1)
