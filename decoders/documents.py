@@ -1,9 +1,8 @@
 """Text files and JSON documents that come from elsewhere: read strictly, with limits, here alone.
 
-Prompts, captions, a checkpoint's config.json, study.json: such a file comes from a download, a
-colleague or an editor. Whatever is wrong with it is said with its name and the line or key. A
-download that failed leaves a file of the right name (an empty one, a pointer, a page), which a
-reader would call corrupt: each kind has its own message. No torch here.
+Prompts, captions, a checkpoint's config.json come from a download, a colleague or an editor. What
+is wrong with one is said with its name and the line or key. A download that failed leaves a file of
+the right name (an empty one, a pointer, a page): each kind has its own message. No torch here.
 
 A line ends at a newline and nowhere else: str.splitlines() also cuts captions at U+2028, U+0085 and
 vertical tabs, which would shift all that follow.
@@ -156,10 +155,9 @@ def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: b
 
 
 def one_line(text: str) -> str:
-    """Returns a caption as it is read: line breaks and other white space are spaces, none around
+    """Returns a caption as it is read: white space and line breaks are single spaces, none around
     it. An accent is a part of its letter (NFC), as files of macOS have the two apart. Characters
-    without a shape (joiners, soft hyphens, byte-order marks, directions of writing) go, as no model
-    was trained on them and nobody sees them."""
+    without a shape (joiners, soft hyphens, byte-order marks, directions of writing) go."""
     plain = SPACES.sub(" ", BREAKS.sub(" ", unicodedata.normalize("NFC", text)))
     return "".join(c for c in plain if unicodedata.category(c) != "Cf").strip()
 

@@ -1,27 +1,21 @@
 """An image's randomness: a function of (seed, prompt, position, purpose, round) alone.
 
 Every decoder reads the same numbers, so a result does not depend on batch size, sharding, order or
-device, and AR and speculative runs of one prompt share their noise. A generator with a state would
-give other numbers in another order of calls; here they come from a counter (`philox`), whose key is
-a hash of seed and prompt.
+device, and AR and speculative runs of one prompt share their noise. The numbers come from a counter
+(`philox`), whose key is a hash of seed and prompt.
 
 A purpose is a range of slots: `ACCEPT_SLOT + j` tests the j-th child. Decoders that decide once at
 a position read round 0, a table. A uniform that decided something is never used again, so a decoder
 that comes back to a position reads a later round. A loop of steps counts them in `Noise.round`:
 
 * Node by node, a position's uniforms are used by exactly one visited decision. Drafts past a
-  rejected position are drawn again with the same numbers. That is sound: nothing decided before
-  depended on them. It stays sound only if a drafter's distribution at a position does not depend on
-  drafts that were rejected there or behind it in earlier steps: it may read the committed codes and
-  the draft's own path, and nothing else (the gate compares it at one prefix after different
-  rejected drafts).
+  rejected position are drawn again with the same numbers: nothing decided before depended on them.
+  That stays sound only if a drafter's distribution at a position reads the committed codes and the
+  draft's own path, and nothing else (the gate compares it after different rejected drafts).
 * A verifier whose decision depends on positions that it leaves open says `resamples_noise`. The
-  loop then writes the numbers of the round over the table, so that drafts and tests of a step are
-  all new.
+  loop then writes the numbers of the round over the table: drafts and tests of a step are new.
 * A proposer that decides a position again in every step (the couplings of Jacobi decoding) asks for
   the round: ``noise.at(positions, COUPLE_SLOT, 1, noise.round[:, None])``.
-
-Gumbel rows have the distribution of -log(-log u), independent of all uniforms.
 
 On one core, the table of 1,024 codes costs 0.7 ms per image, 64 uniforms of a later round 0.2 ms,
 and 64 Gumbel rows of 1,024 codes 2 ms.
@@ -58,10 +52,9 @@ PART = 2**15, 2**20  # counters at once on the CPU and elsewhere: what caches an
 @dataclass(frozen=True)
 class Noise:
     """The noise of B images. uniform [B, L + OVERRUN, SLOTS] float32 in [0, 1): round 0 of the
-    slots below SLOTS (see `renew` for later ones). key [B, 2] int64 of 32 bits each; None for a
-    table given by hand, which has no other numbers. round [B] int64: steps that each image has
-    taken, 0 in its first; None outside of a loop of steps. renewed: whether the loop writes every
-    round over the table."""
+    slots below SLOTS. key [B, 2] int64 of 32 bits each; None for a table given by hand, which has
+    no other numbers. round [B] int64: steps that each image has taken, from 0; None outside of a
+    loop of steps. renewed: whether the loop writes every round over the table."""
 
     uniform: Tensor
     key: Tensor | None = None
@@ -134,10 +127,10 @@ class Noise:
     def gumbel(
         self, position: Tensor, vocab: int, slot: int = TARGET_SLOT, round: int | Tensor = 0
     ) -> Tensor:
-        """Makes rows of independent standard Gumbel numbers: position [B, ...] -> [B, ..., V]
-        float32. argmax(log p + row) has the distribution p. A slot's rows are independent of other
-        slots' and of all uniforms. Needs float64 (CPU, CUDA). Raises DecoderError for a table given
-        by hand."""
+        """Makes rows of independent standard Gumbel numbers, -log(-log u): position [B, ...] -> [B,
+        ..., V] float32. argmax(log p + row) has the distribution p. A slot's rows are independent
+        of other slots' and of all uniforms. Needs float64. Raises DecoderError for a table given by
+        hand."""
         return _numbers(self._key(), position, round, 0, vocab, domain=1 + slot)
 
     def _key(self) -> Tensor:
@@ -204,9 +197,9 @@ INCREMENTS = 0x9E3779B9, 0xBB67AE85  # added to the key after every round
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
     """Computes four random 32-bit numbers of a counter of four and a key of two: Philox4x32-10
-    (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011). All are
-    int64 tensors or numpy arrays whose shapes broadcast. Only products, shifts and xors are used,
-    whose bits are the same on every device."""
+    (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). All are int64 tensors
+    or numpy arrays whose shapes broadcast; products, shifts and xors have the same bits on every
+    device."""
     a, b, c, d = counter
     for i in range(ROUNDS):
         first, second = key[0] + i * INCREMENTS[0], key[1] + i * INCREMENTS[1]
@@ -223,12 +216,14 @@ LN2 = float.fromhex("0x1.62e42fefa39p-1")  # 45 bits: times an exponent it is ex
 
 
 def logarithm(x: Tensor) -> Tensor:
-    """Computes ln x of positive normal float64, to 1e-11 of its value, alike on every device. The
-    libraries' logarithms differ in the last bit from device to device. This one is made of sums,
-    products and quotients, each rounded in one way by IEEE 754. No product is added to anything
-    unless it is exact, so that a fused multiply-add changes nothing either. With x = 2**e m and s =
-    (1 - m) / (1 + m): ln m = -2 artanh s, and 2 artanh s is the continued fraction 2s / (1 - t / (3
-    - t / (5/4 - t / (28/9 - t / (81/64 - ...))))), t = s**2 <= 0.0295."""
+    """Computes ln x of positive normal float64, to 1e-11 of its value, alike on every device.
+
+    The libraries' logarithms differ in the last bit. This one is made of sums, products and
+    quotients, each rounded in one way by IEEE 754. No product is added to anything unless it is
+    exact, so that a fused multiply-add changes nothing. With x = 2**e m and s = (1 - m) / (1 + m):
+    ln m = -2 artanh s, and 2 artanh s is the continued fraction 2s / (1 - t / (3 - t / (5/4 - t /
+    (28/9 - t / (81/64 - ...))))), t = s**2 <= 0.0295.
+    """
     bits = x.view(torch.int64) - SPAN
     m = (bits & FRACTION).add_(SPAN).view(torch.float64)  # in [sqrt(1/2), sqrt(2))
     s = (1 - m).div_(m.add_(1))

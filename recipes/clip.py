@@ -1,16 +1,13 @@
 """Recipe of the tiny CLIP: open_clip's model and loss on scenes, with one-attribute hard negatives.
 
-Why hard negatives: the bench asks whether an image shows *this* caption and not one that differs in
-a single attribute. A batch is made of families: a scene and three twins in which one attribute has
-other values, rendered from the same pixel randomness and described with the same template, so that
-in the contrastive loss (Radford et al. 2103.00020) a scene's strongest competitors differ from it
-in exactly that attribute. Scenes are drawn on the fly: no image is seen twice.
+Why: the bench asks whether an image shows *this* caption and not one that differs in a single
+attribute. A batch is made of families: a scene and three twins in which one attribute has other
+values, with the same pixel randomness and template, so that in the contrastive loss (Radford et al.
+2103.00020) a scene's strongest competitors differ from it in exactly that attribute.
 
-The contrastive loss alone was still at chance on texture, shape and relation after 60,000 images,
-so a linear head on the shared space, dropped after training, also names the scene's attributes from
-the image and from the caption (`_naming_loss`).
-
-One step of 128 images takes about 0.6 s on one core.
+That loss alone was still at chance on texture, shape and relation after 60,000 images, so a linear
+head on the shared space, dropped after training, also names the scene's attributes from the image
+and from the caption (`_naming_loss`). One step of 128 images takes about 0.6 s on one core.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """What a caption says, as questions with answers: the word encoder learns to read before the target
 learns to draw, and the target's states are read again while it learns.
 
-What a caption says about an object is worth some two nats an attribute, of the 580 of an image. An
-encoder that learned from the target's loss alone had dropped the words of shapes and textures: a
-linear probe named the shape of a scene's only object in 59 % of captions. Here encoder and caption
-projection learn to say the whole scene at every word: a state of the prefix, normalised as its
-first layer does, must name every attribute by the nearest of a few directions of fixed length, so
-what it says is large. Objects are named by where they stand, not by their order in the caption.
+What a caption says about an object is worth some two nats per attribute, of the 580 of an image. An
+encoder that learned from the target's loss alone had dropped the words of shapes: a linear probe
+named the shape of a scene's only object in 59 % of captions. Here a state of the prefix, normalised
+as its first layer does, must name every attribute of the scene at every word, by the nearest of a
+few directions of fixed length. Objects are named by where they stand, not by their order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`train recipe=tiny`: trains the embedded models, stage by stage, and writes weights and card.
 
 Each stage reads the *written* weights of the stages before it (rounded as they ship), resumes from
-its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``: what the
-part was trained on, for how long and how good it is. Checkpoint and loss curve go to
-``<work>/<stage>``.
+its last checkpoint in ``<work>/<stage>``, and adds its entry to ``weights/models.json``: what the
+part was trained on, for how long and how good it is.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Recipe of the embedded targets: codes from a caption, some captions dropped for guidance.
 
-Codes are made on the fly by the frozen tokenizer, so every image is seen once. Most codes of a
-scene are background texture, whose noise no caption predicts. The few codes that show objects count
-for more in the loss at first, and like all others at the end, so that the trained distribution is
-the data's. And at first every code's state halfway up must also name what the caption says, as an
-attribute is worth two nats of an image's 580: the loss alone hardly tells a code where to look for
-it.
+Codes are made on the fly by the frozen tokenizer, so every image is seen once. The few codes that
+show objects count for more in the loss at first, and like all others at the end, so that the
+trained distribution is the data's. At first every code's state halfway up must also name what the
+caption says: the loss alone hardly tells a code where to look for it.
 
 COrAL's loss is the mean of three: of the next group behind true codes; of the next one behind a
 drafted group; and of the drafted group's own codes. Drafts are drawn from the first of these laws,

@@ -1,7 +1,6 @@
 """LlamaGen's released checkpoints (2406.06525): text-conditional XL, class-conditional B to 3B.
 
-Two layouts are read into `Transformer`: the original ``.pt`` (``layers.N.attention.wqkv.weight``)
-and the hub conversion with Llama names (``model.layers.N.self_attn.q_proj.weight``), whose rotation
+Two layouts are read: the original ``.pt`` and the hub conversion with Llama names, whose rotation
 is interleaved too, so nothing is permuted. What config.json does not say is read off the shapes.
 """
 
@@ -108,9 +107,8 @@ def load(
 ) -> ImageModel:
     """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder. checkpoint: folder,
     file or hub id of the target. tokenizer: the same of the VQ tokenizer; None: beside the target,
-    else the model has none: codes can be decoded and compared, pictures and neighbours cannot be
-    had. text: folder or hub id of the T5 encoder, loaded when first needed. drafters: names for
-    drafter checkpoints. cfg, top_k: the usual sampling."""
+    else the model draws no pictures. text: folder or hub id of the T5 encoder, loaded when first
+    needed. drafters: names for drafter checkpoints. cfg, top_k: the usual sampling."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
     layout = layout_of(opened, "LlamaGen", LAYOUTS)

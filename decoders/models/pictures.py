@@ -1,9 +1,9 @@
 """Image tokenizers, and how those of released models are read.
 
-LlamaGen's network (2406.06525) serves Chameleon too (2405.09818, 8192 x 256, down 16), which has no
-attention in the coarsest level and a codebook that is not normalised. Chameleon's files have the
-names of taming-transformers (2012.09841), and so have Janus's in transformers; transformers' own
-Chameleon has no decoder (Anole's conversion carries one).
+LlamaGen's network (2406.06525) serves Chameleon too (2405.09818), which has no attention in the
+coarsest level and a codebook that is not normalised. Chameleon's files have the names of
+taming-transformers (2012.09841), and so have Janus's in transformers; transformers' own Chameleon
+has no decoder (Anole's conversion carries one).
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class VQTokenizer:
         self.raw_codebook: Tensor = with_row_end(vq.raw_codebook, row_end)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Decodes codes [B, L] int64 to images [B, 3, H, W] float32 in [0, 1]; row ends are
-        dropped. Raises DecoderError where a row end stands inside a row, or L is not the
-        image's."""
+        """Decodes codes [B, L] int64 to images [B, 3, H, W] float32 in [0, 1]. Raises DecoderError
+        where a row end stands inside a row, or L is not the image's."""
         side, count = self.vq.grid, len(self.codebook) - self.row_end
         if codes.shape[1] != side * (side + self.row_end):
             raise DecoderError(

@@ -27,10 +27,10 @@ LETTERS = str.maketrans("ABCDEFGHIJ", "0123456789")  # Chameleon writes a code's
 
 @dataclass(frozen=True)
 class Template:
-    """What surrounds a prompt. text: with {prompt}, or {stripped} for the prompt without the white
-    space around it. before, after: names of tokens, and text where a name starts with a space. The
-    unconditional row is one of: `uncond`, names of all its tokens; `negative`, another text; `pad`,
-    a token in the place of each of the text's."""
+    """What surrounds a prompt. text: with {prompt}, or {stripped} without the white space around
+    it. before, after: names of tokens, and text where a name starts with a space. The unconditional
+    row is `uncond`, names of all its tokens; `negative`, another text; or `pad`, a token for
+    each."""
 
     text: str
     before: tuple[str, ...]
@@ -48,9 +48,8 @@ def code_tokens(
     files: Sequence[str] = (TOKENIZER,),
 ) -> Tensor:
     """Returns the token of every code, [V] int64, by the number in its name, which is the pattern's
-    first group; the row end's, where there is one, is the last. Names are those of config.json's
-    `vocabulary_map`, else of the tokenizer. Raises DecoderError where the numbers are not 0, 1, ...
-    """
+    first group; then the row end's. Names are those of config.json's `vocabulary_map`, else of the
+    tokenizer. Raises DecoderError where the numbers are not 0, 1, ..."""
     names: Mapping[str, int] | None = opened.config.get("vocabulary_map")
     if not names:
         names = read_tokenizer(opened, source, files).get_vocab()

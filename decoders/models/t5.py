@@ -1,13 +1,9 @@
 """flan-t5 caption features with LlamaGen's convention (2406.06525, METHODS 6).
 
 Cleaned caption -> 120 tokens, padded on the right -> encoder -> rolled to left padding, zero on the
-padding. Prompts are encoded one at a time, as the released code does: then features do not depend
-on what else is in the batch.
-
-Captions are cleaned as LlamaGen was trained and sampled with: features of an uncleaned caption are
-other features, and other images. The rules were made for captions scraped from the web; each is
-applied in order, and the whole table twice. They are kept as they are, also where they eat honest
-words ("free shipping", "grass.covered").
+padding. Prompts are encoded one at a time, as the released code does, so features do not depend on
+the batch. Captions are cleaned as LlamaGen was trained: the rules, made for captions of the web,
+are applied in order, twice, also where they eat honest words ("free shipping", "grass.covered").
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What a scene is made of, and how captions say it: attributes, the specification of one scene, the
-grammar.
+"""What a scene is made of, and how captions say it.
 
-Captions, rendering and the alignment test (counterfactual captions) must agree on one list of
-values. Colours are RGB in [0, 1], chosen to stay apart under shading. Synonyms and word orders make
-the text condition a real one while the vocabulary stays small enough for word-level tokens. Every
-attribute but the light is always said, so that changing one attribute always changes the caption.
+Captions, rendering and the alignment test (counterfactual captions) agree on one list of values.
+Colours are RGB in [0, 1], chosen to stay apart under shading. Synonyms and word orders make the
+text condition a real one while the vocabulary stays small. Every attribute but the light is always
+said, so that changing one attribute always changes the caption.
 """
 
 import math

@@ -1,9 +1,6 @@
-"""Drawing scenes: signed distance shapes, light, shadow and grain, over a batch at once.
-
-Why: training draws images on the fly, so a core must give hundreds a second; and an image must
-not depend on its neighbours in the batch, so its randomness is drawn from its own generator and
-everything after is elementwise. Lengths are in pixels.
-"""
+"""Drawing scenes: signed distance shapes, light, shadow and grain, over a batch at once. Training
+needs hundreds of images per second and core, each independent of its neighbours in the batch: so
+its randomness is its own generator's, and all else is elementwise. Lengths are in pixels."""
 
 from __future__ import annotations
 

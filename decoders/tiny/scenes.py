@@ -1,13 +1,10 @@
 """Scenes: an unlimited procedural set of captioned 64x64 images, deterministic by (seed, split,
 index), and captions that are wrong in one attribute.
 
-Why: a tiny tokenizer and text-to-image model need data that is free, exactly reproducible, and
-whose images vary much under one caption (random phases and noise), so that the autoregressive
-model's next-code distribution is flat, which is the phenomenon the decoders are measured on.
-
-Training, validation, benchmark prompts, reference statistics and the alignment gate never share a
-scene's randomness, and a scene does not depend on how indices are batched: each has its own
-counter-based generators, keyed by a hash of seed and split.
+Why: a tiny text-to-image model needs data that is free and reproducible, and whose images vary much
+under one caption, so that the next-code distribution is flat, which is the phenomenon the decoders
+are measured on. Splits never share a scene's randomness, and a scene does not depend on its batch:
+each has its own counter-based generators, keyed by a hash of seed and split.
 """
 
 import hashlib
@@ -75,9 +72,9 @@ def scene_captions(
 def counterfactual(
     split: str, index: int, seed: int = 0, attribute: str | None = None
 ) -> tuple[str, str, str]:
-    """Returns (right caption, wrong caption, attribute): one attribute differs, the template does
-    not. Colour, shape, texture and size are the first object's. attribute None draws one that the
-    scene has; 'relation' on a scene of one object is a ValueError. Deterministic."""
+    """Returns (right caption, wrong caption, attribute): one attribute (None: drawn), of the first
+    object where it is an object's, differs, the template does not. Raises ValueError for the
+    relation of one object."""
     key = _key(split, seed)
     ((right, spec),) = scene_captions(split, [index], seed)
     rng = _rng(key, _ALTER, index)

@@ -2,14 +2,12 @@
 
 The loss (METHODS 6) is SmoothL1 on features + soft cross-entropy on distributions. Options, all off
 in the released recipe: compare after guidance (that is where drafts are accepted), add the
-acceptance of the exact rule itself (1 - sum min(p, q), the total variation of DistillSpec,
-2310.08461), and unroll the drafter on its own features (HASS, 2408.15766), since its deeper drafts
-read these and no others.
+acceptance of the exact rule itself (1 - sum min(p, q); DistillSpec, 2310.08461), and unroll the
+drafter on its own features (HASS, 2408.15766).
 
-Held-out acceptance per depth says what a drafter is worth before any decoder is run with it. It is
-run along held-out codes as decoding would run it: at depth d it reads its own features. The mean of
-sum_x min(p, q) at depth d is the probability that the exact rule accepts a draft there, given that
-the d - 1 before it were accepted; top-1 agreement is the same for greedy decoding.
+Held-out acceptance per depth is run as decoding would run it. The mean of sum_x min(p, q) at depth
+d is the probability that the exact rule accepts a draft there, given that the d - 1 before it were
+accepted; top-1 agreement is the same for greedy decoding.
 """
 
 from __future__ import annotations

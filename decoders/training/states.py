@@ -1,18 +1,15 @@
 """What a drafter learns from: captions and codes of images, the target's states along them,
 computed by teacher forcing; and what the trainer asks of a drafter.
 
-A source of images (`ImageSource`) is a pure function of an index, so that a run that resumes, or
-shares its work among processes, sees what an uninterrupted one sees.
-
-Two layouts of rows. *Paired*: every image once with its caption and once without, rows ordered
-[conditional; unconditional], so that distributions can be compared after guidance, where drafts are
-accepted. *Single*: one row per image, a share of the captions dropped, as in the released training
-(METHODS 6).
+A source of images is a pure function of an index, so that a run that resumes sees what an
+uninterrupted one sees. Two layouts of rows. *Paired*: every image with and without its caption,
+rows ordered [conditional; unconditional], so that distributions can be compared after guidance.
+*Single*: one row per image, a share of the captions dropped, as in the released training (METHODS
+6).
 
 For the images of LlamaGen-XL's training all states would fill 96 GB. Here only those of one shard
-of consecutive images are kept. Its images are gone through `reuse` times in random order, then
-comes the next shard. A batch is a function of its step, so a run that resumes computes the shard
-again.
+of consecutive images are kept, gone through `reuse` times in random order. A batch is a function of
+its step, so a run that resumes computes the shard again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Acceptance at stated rates, whatever the drafts are: what a decoder's steps take on this machine
 if it accepted as much as a paper says. For weights that are not there.
 
-The draft at depth i whose parent was accepted is accepted where u < a_i, u the test number of its
-place. On a tree one child of a node is tested, the first. What follows comes from the target's p.
-No distribution is kept, so there is no figure of quality (METHODS 4, 2).
-
-For a mean accepted length m on D levels (bonus included) one rate a has 1 + a + ... + a^D = m.
+The draft at depth i whose parent was accepted is accepted where u < a_i. On a tree the first child
+of a node is tested. What follows comes from the target's p. No distribution is kept, so there is no
+figure of quality (METHODS 4, 2). For a mean accepted length m on D levels (bonus included) one rate
+a has 1 + a + ... + a^D = m.
 """
 
 from __future__ import annotations

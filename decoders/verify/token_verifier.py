@@ -1,10 +1,9 @@
 """A rule judges every node's children, the uniforms decide, and the path is walked: the verifier of
 every acceptance rule.
 
-The children of a node are tested in order; what a later child meets depends on the earlier ones
-having been rejected, never on the uniforms. So every acceptance probability of the tree is computed
-in K vector steps, all nodes at once, and the walk only compares uniforms. The exactness gate
-enumerates the very same function.
+What a later child meets depends on earlier ones having been rejected, never on the uniforms. So
+every acceptance probability of the tree is computed in K vector steps, all nodes at once, and the
+walk only compares uniforms. The exactness gate enumerates the very same function.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ A node has a weight alpha (the root 1), the target's distribution m and the draf
 after it. A child t of it gets alpha_t = min(1, alpha m(t) / s(t)). A node without (remaining)
 children is accepted with probability alpha: the path to it is committed, the next code drawn from
 its m. Else it is removed from its parent, where
+
     R = sum (alpha m - s)+,  m <- norm((alpha m - s)+),  alpha <- R / (R + 1 - alpha),
     s <- norm(s without t),
+
 and the next sibling follows. What a node meets hangs on earlier ones having been removed, never on
 the uniforms. So all weights are computed first, level by level, and the uniforms choose: the first
 accepted node in the order of removal, children before parents.

@@ -1,8 +1,7 @@
 """Checkpoints as they are published: sharded or single, safetensors or pickled, local or on a hub.
 
 A `Checkpoint` reads one tensor at a time, so that a model is filled with hardly more memory than
-its own size. Pickled files (.bin, .pt) are read with ``weights_only=True``: they can hold tensors
-and plain containers and cannot run code; a file that needs more is refused.
+its own size.
 """
 
 from __future__ import annotations

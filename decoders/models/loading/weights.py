@@ -1,11 +1,8 @@
-"""Files of weights: where they are (a file, a folder, a repository of the hub), whether they are
-what their names say, reading and writing.
+"""Files of weights: where they are (a file, a folder, a repository of the hub), reading, writing.
 
-Each reader names the files that it can use, best first. Of a repository that file, its shards and
-the files that describe a model are fetched, and nothing else.
-
-A download that failed leaves a file of the right name: an empty one, a pointer of Git LFS, the HTML
-page of a login. A quantised file, or one whose tail was never written, has the right names and
+Of a repository only the file that a reader can use, its shards and what describes the model are
+fetched. A download that failed leaves a file of the right name: an empty one, a pointer of Git LFS,
+the page of a login. A quantised file, or one whose tail was never written, has the right names and
 shapes and would decode noise for hours. Each is refused with the names of the file and the tensor.
 """
 

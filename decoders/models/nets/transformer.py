@@ -1,11 +1,9 @@
 """The decoder-only transformer over VQ codes that serves every target and every EAGLE drafter.
 
-LlamaGen (2406.06525) and Chameleon (2405.09818: Anole, Lumina-mGPT) differ in a few choices that
-are fields of `TransformerConfig`: how the prefix is made, rotation over the grid or along the line,
-normalised queries and keys. Everything else is the same: attention of T new codes over a cache of S
-slots, then SwiGLU. Parameter names follow LlamaGen's original checkpoint, except that w1 and w3 of
-the feed-forward are one matrix ``w13``; `decoders.models.loading.layouts` reads the released ones
-into it.
+LlamaGen (2406.06525) and Chameleon (2405.09818: Anole, Lumina-mGPT) differ in fields of
+`TransformerConfig`: how the prefix is made, rotation over the grid or along the line, normalised
+queries and keys. Parameter names follow LlamaGen's original checkpoint, except that w1 and w3 of
+the feed-forward are one matrix ``w13`` (`decoders.models.loading.layouts`).
 
 The rotary table of LlamaGen's prefix is **zero** in the released models (METHODS 6), so prefix keys
 and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotated instead.
@@ -65,11 +63,11 @@ def prefix_mask(valid: Tensor, config: TransformerConfig, turn: Tensor | None = 
 def attend(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float | None = None
 ) -> Tensor:
-    """softmax(scale q k^T + bias) v: query [R, H, T, d], keys, values [R, H, S, d], bias as of
-    `attention_bias`; scale: 1 / sqrt(d) where there is none -> [R, H, T, d]. On a CPU plain matrix
-    products beat the fused operator at these sizes: 6 times at T = 1, 1.7 times at T = 58, and 1.4
-    times in a training step, as they use the bf16 units throughout. A training step in float32 is
-    the exception: the fused operator makes it up to 1.4 times as fast."""
+    """Computes softmax(scale q k^T + bias) v: query [R, H, T, d], keys, values [R, H, S, d], bias
+    as of `attention_bias`; scale: 1 / sqrt(d) where there is none -> [R, H, T, d]. On a CPU plain
+    matrix products beat the fused operator at these sizes: 6 times at T = 1, 1.7 times at T = 58,
+    1.4 times in a training step, but for one in float32, where the fused operator is up to 1.4
+    times as fast."""
     trains = query.requires_grad and query.dtype == torch.float32
     if query.device.type != "cpu" or trains:
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scale)
