@@ -31,8 +31,8 @@ from metrics import MetricError
 from metrics.clip import attribute_preference
 from metrics.images import byte_images
 from metrics.scenes_clip import SPECIALS, ClipConfig, ScenesClip, save
-from recipes.reading import ANSWERS, answers
 from recipes.stages import Recipe
+from recipes.target import ANSWERS, answers
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins

@@ -26,6 +26,10 @@ from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, validate_
 from decoders.models.loading.weights import load_pickle
 
 CHECKPOINT, CURVE = "training.ckpt", "curve.csv"
+FREE = (  # settings in which a resumed run may differ
+    "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out", "depth",
+    "workers",
+)  # fmt: skip
 logger = logging.getLogger(__name__)
 Figures = Mapping[str, Tensor | float]
 
@@ -63,14 +67,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         validate_fields(self, "train.")
 
-    def fixed(self) -> dict[str, Any]:
-        """Returns the settings that a resumed run must share. It may be longer or shorter."""
-        free = (
-            "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out",
-            "depth", "workers",
-        )  # fmt: skip
-        return {k: v for k, v in asdict(self).items() if k not in free}
-
     def share(self, step: int, seconds: float) -> float:
         """Returns the share of the training done before a step, 0..1, of its steps or budget."""
         done = step / self.steps
@@ -100,7 +96,8 @@ class Trainer:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.net, self.config, self.folder = net, config, folder
-        self.settings = config.fixed() | dict(settings or {})
+        fixed = {k: v for k, v in asdict(config).items() if k not in FREE}
+        self.settings = fixed | dict(settings or {})
         self.checkpoint = folder / CHECKPOINT
         # Under autocast norms keep their float32 weights, of which torch warns.
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")

@@ -77,20 +77,19 @@ class Synthetic(Verifier):
         rate_of(self.mal, proposer.depth)
 
     def rates_of(self, levels: int) -> Tensor:
-        """[levels + 1]: of the children of a node at each depth."""
+        """Returns the rates of the children of a node at each depth, [levels + 1]."""
         if levels not in self.by_levels:
+            rates = [*(self.rates or ())]
             if self.mal is not None:
                 rates = [rate_of(self.mal, levels)] * levels
-            else:
-                rates = [*(self.rates or ())][:levels]
-            padded = rates + [0.0] * (levels + 1 - len(rates))
+            padded = [*rates[:levels], *[0.0] * (levels + 1)][: levels + 1]
             self.by_levels[levels] = torch.tensor(padded, device=self.device)
         return self.by_levels[levels]
 
     def verify(
         self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
     ) -> Verified:
-        """See `decoders.api.Verifier`. Raises DecoderError where no rate gives `mal`."""
+        """Raises DecoderError where no rate gives `mal`."""
         _, valid = children_of(draft)  # [B, N + 1, K]
         first = valid & (valid.int().cumsum(-1) == 1)
         u = noise.at(position[:, None] + draft.depth, ACCEPT_SLOT, 1)  # [B, N + 1, 1]

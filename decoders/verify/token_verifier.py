@@ -52,7 +52,7 @@ class TokenVerifier(Verifier):
     def verdicts(
         self, probs: TargetProbs, draft: Draft, codes: Tensor, valid: Tensor, position: Tensor
     ) -> Verdicts:
-        """On every child of every node; codes, valid [B, N + 1, K]."""
+        """Judges every child of every node; codes, valid [B, N + 1, K]."""
         rule = self.rule if self.rule.at is None else self.rule.at(draft, position)
         if not probs.greedy:
             return test_children(rule, probs.p, draft.q, codes, valid)
@@ -64,12 +64,11 @@ class TokenVerifier(Verifier):
         return Verdicts(accept, strict, tv_shift, bound, residual=probs.p)
 
     def tests(self, noise: Any, positions: Tensor, count: int) -> Tensor:
-        """The uniforms of `count` children of every node, [B, N + 1, count]; positions [B, N +
-        1]."""
+        """Reads uniforms of `count` children of every node, [B, N + 1, count]."""
         return noise.at(positions, ACCEPT_SLOT, count)
 
     def path(self, probs: TargetProbs, draft: Draft, accepted: Tensor) -> AcceptedPath:
-        """Sampling: the first accepted child of every node, which is exact. Greedy: the longest
+        """Follows the first accepted child of every node, which is exact; greedy: the longest
         accepted path (METHODS 6). accepted [B, N + 1, K] bool."""
         follow = longest if probs.greedy else walk
         return follow(draft, accepted, draft.levels)
@@ -82,7 +81,7 @@ class TokenVerifier(Verifier):
         noise: Any,
         position: Tensor,
     ) -> Tensor:
-        """The corrected or bonus code behind the path, [B]."""
+        """Draws the corrected or bonus code behind the path, [B]."""
         if probs.greedy:
             return at_node(probs.logits, path.last).argmax(-1)
         u = noise.at((position + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
@@ -157,25 +156,24 @@ def require_acceptance(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """accept, strict, tv_shift and bound, as a method of the rule returned them. Raises AnswerError
     where one is not of the codes' shape."""
-    require_floats(rule, method, "accept [...]", judged.accept, shape)
-    require_floats(rule, method, "strict [...]", judged.strict, shape)
-    require_floats(rule, method, "a tv_shift [...]", judged.tv_shift, shape)
-    require_floats(rule, method, "a bound [...]", judged.bound, shape)
-    return judged.accept, judged.strict, judged.tv_shift, judged.bound
+    values = judged.accept, judged.strict, judged.tv_shift, judged.bound
+    for name, value in zip(("accept", "strict", "a tv_shift", "a bound"), values, strict=True):
+        require_floats(rule, method, f"{name} [...]", value, shape)
+    return values
 
 
 # ---- the path through a draft -------------------------------------------------------------------
 
 
 def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
-    """Codes and validity of every node's children, [B, N + 1, K] each."""
+    """Returns codes and validity of every node's children, [B, N + 1, K] each."""
     batch, nodes, width = draft.children.shape
     flat = draft.children.reshape(batch, nodes * width)
     return draft.codes.gather(1, flat).view(batch, nodes, width), draft.children > 0
 
 
 def at_node(values: Tensor, node: Tensor) -> Tensor:
-    """values [B, N + 1, V], node [B] -> [B, V]."""
+    """Selects values [B, N + 1, V] at node [B] -> [B, V]."""
     return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
 
 

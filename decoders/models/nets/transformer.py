@@ -120,12 +120,7 @@ class Attention(nn.Module):
         return self.mix(query, both, bias)
 
     def read(
-        self,
-        x: Tensor,
-        rope: Tensor,
-        layer: int,
-        cache: KVCache | None,
-        index: Tensor | None,
+        self, x: Tensor, rope: Tensor, layer: int, cache: KVCache | None, index: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """x [R, T, D] -> queries [R, H, T, d], keys and values [2, R, H, S, d]: of the whole cache
         once those of x are written to `index` of it, else of x."""
