@@ -34,17 +34,8 @@ from decoders.models.nets.grouped import GroupedTransformer
 from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.prompts import WordEncoder
 from decoders.noise import sample
-from decoders.tiny.captions import (
-    BACKGROUND_COLOURS,
-    BACKGROUND_KINDS,
-    COLOURS,
-    LIGHTS,
-    SHAPES,
-    SIZES,
-    TEXTURES,
-    SceneSpec,
-    caption_tokens,
-)
+from decoders.tiny import captions
+from decoders.tiny.captions import SceneSpec, caption_tokens
 from decoders.tiny.scenes import SceneBatch, scene_batch, scene_captions
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 from recipes.vq import SceneBatches
@@ -55,12 +46,17 @@ READ_FROM = 8_000_000  # train-split indices of which nobody sees the images
 SHARPNESS = 2.0  # of the choice between directions; a state's entries are of size 1
 NONE = "none"  # what is not there or not said
 AXES = {None: NONE, "left": "across", "right": "across", "above": "down", "below": "down"}
-_THING = {"shape": SHAPES, "texture": TEXTURES, "colour": tuple(COLOURS), "size": SIZES}
+_THING = {
+    "shape": captions.SHAPES,
+    "texture": captions.TEXTURES,
+    "colour": tuple(captions.COLOURS),
+    "size": captions.SIZES,
+}
 ANSWERS: dict[str, tuple[str, ...]] = {
     "axis": (NONE, "across", "down"),
-    "kind": BACKGROUND_KINDS,
-    "ground": tuple(BACKGROUND_COLOURS),
-    "light": (NONE, *LIGHTS),
+    "kind": captions.BACKGROUND_KINDS,
+    "ground": tuple(captions.BACKGROUND_COLOURS),
+    "light": (NONE, *captions.LIGHTS),
     **{f"near {name}": values for name, values in _THING.items()},
     **{f"far {name}": (NONE, *values) for name, values in _THING.items()},
 }
