@@ -129,7 +129,8 @@ def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> D
             )
         proposer = completed(build_part(spec.proposer, model), Proposer)
     elif any(drafts):
-        proposer = TreeProposer(*(part and build_part(part, model) for part in drafts))
+        parts = [None if part is None else build_part(part, model) for part in drafts]
+        proposer = TreeProposer(*parts)
     verifier = verifier_of(model, spec)
     loop = build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
     decoder: Decoder = completed(loop, Decoder)

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -94,15 +96,26 @@ def read_object(path: Path, kinds: Mapping[str, Any] | None = None) -> dict[str,
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Parses a JSON value. Raises DecoderError: no JSON, NaN, numbers of thousands of digits, or
-    lists within lists too deep to be read."""
-    from pydantic_core import from_json
+    """A JSON value. Raises DecoderError: no JSON, NaN, a key twice, numbers of thousands of digits,
+    or lists within lists too deep to be read."""
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            ((name, _),) = Counter(key for key, _ in pairs).most_common(1)
+            raise DecoderError(f"{source} names {name} twice; keep one of them")
+        return values
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no number of JSON")
 
     try:
-        return from_json(text, allow_inf_nan=False)
-    except ValueError as error:
+        return json.loads(text, object_pairs_hook=mapping, parse_constant=refuse)
+    except DecoderError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise DecoderError(
-            f"{source} is not valid JSON ({error}); restore it, or make or download it again"
+            f"{source} is not valid JSON ({error}); correct it, or make or download it again"
         ) from error
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from bench.config.words import folders, settings
+from bench.config.arguments import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder, write_text

@@ -16,9 +16,9 @@ from typing import Any, cast
 
 import torch
 
-from bench.config.hydra_edge import composed
+from bench.config.arguments import key_of
+from bench.config.hydra_edge import composed, hydra_session
 from bench.config.schema import BackendConfig, LoaderConfig, SamplingConfig, StudyConfig
-from bench.config.words import key_of
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder
@@ -91,31 +91,32 @@ def cmd_train(arguments: Sequence[str]) -> int:
 
 
 def compose_train(arguments: Sequence[str]) -> TrainStudy:
-    """Composes and validates the training that the overrides describe. Raises ConfigError on an
+    """Composes and validates the training that the arguments describe. Raises ConfigError on an
     unknown option or key (with the nearest known names), DecoderError on impossible values."""
-    root = composed("train_config", arguments)
-    drafter, data, loss = (dict(validate(k, root[k], dict)) for k in ("drafter", "data", "loss"))
-    target = drafter.pop("_target_", None)
-    if target is None:
-        raise ConfigError("the drafter has no `_target_`: nothing to train; set drafter=eagle")
-    model = LoaderConfig.of(root["model"], "model")
-    texts = {k: validate(k, root[k], str | None) for k in ("name", "start", "run_dir")}
-    name = texts["name"] or f"{str(target).rpartition('.')[2].lower()}_{model.name}"
-    fields = [f.name for f in dataclasses.fields(DataConfig) if f.name in data]
-    data_settings = {key: data.pop(key) for key in fields}
-    cfg = validate("loss.cfg", loss.get("cfg"), float | None)
-    whole = dataclasses.asdict(validate("loss", loss | {"cfg": cfg or 1.0}, LossConfig))
-    learner = validate("learner", root["learner"], str)
-    values = {key: root[key] for key in ("backend", "train", "sampling")} | {
-        "name": name,
-        "run_dir": texts["run_dir"] or f"results/train/{name}",
-        "model": model,
-        "learner": PartSpec(learner, {**drafter, "checkpoint": texts["start"]}),
-        "source": LoaderConfig.of(data | {"name": "data"}, "data"),
-        "data": data_settings,
-        "loss": whole | {"cfg": cfg},
-    }
-    study: TrainStudy = validate("", values, TrainStudy)
+    with hydra_session(arguments):
+        root = composed("train_config", arguments)
+        drafter = PartSpec.of(root["drafter"], "drafter")
+        if drafter is None:
+            raise ConfigError("the drafter has no `_target_`: nothing to train; set drafter=eagle")
+        model = LoaderConfig.of(root["model"], "model")
+        name = root["name"] or f"{drafter.target.rpartition('.')[2].lower()}_{model.name}"
+        start = validate("start", root["start"], str | None)
+        data, loss = (dict(validate(key, root[key], dict)) for key in ("data", "loss"))
+        fields = [f.name for f in dataclasses.fields(DataConfig) if f.name in data]
+        data_settings = {key: data.pop(key) for key in fields}
+        cfg = validate("loss.cfg", loss.get("cfg"), float | None)
+        whole = dataclasses.asdict(validate("loss", loss | {"cfg": cfg or 1.0}, LossConfig))
+        learner = validate("learner", root["learner"], str)
+        values = {key: root[key] for key in ("backend", "train", "sampling")} | {
+            "name": name,
+            "run_dir": root["run_dir"] or f"results/train/{name}",
+            "model": model,
+            "learner": PartSpec(learner, {**drafter.kwargs, "checkpoint": start}),
+            "source": LoaderConfig.of(data | {"name": "data"}, "data"),
+            "data": data_settings,
+            "loss": whole | {"cfg": cfg},
+        }
+        study: TrainStudy = validate("", values, TrainStudy)
     if study.backend.layers == "native":  # it keeps a copy of the weights, which training changes
         raise ConfigError("backend.layers=native is for decoding; leave it at auto to train")
     return dataclasses.replace(study, backend=dataclasses.replace(study.backend, layers="torch"))

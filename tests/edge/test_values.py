@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from bench.commands.train import compose_train
-from bench.config.catalogue import groups
+from bench.config.arguments import groups
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from decoders.api import DecoderError, Sampling
