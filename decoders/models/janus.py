@@ -26,7 +26,7 @@ from decoders.api import ImageModel, Sampling
 from decoders.models.causal_lm import CausalLM, read_model, text_model
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, require_side
 from decoders.models.loading.weights import dtype_of
-from decoders.models.pictures import JANUS, load_pictures
+from decoders.models.pictures import JANUS, load_vq
 from decoders.models.prompts import PromptEncoder, Template
 
 TEMPLATE = Template(
@@ -75,7 +75,7 @@ def load(
         name=name,
         target=target,
         text=PromptEncoder(opened, TEMPLATE, prefix, text, torch_device),
-        tokenizer=load_pictures(JANUS, opened, None, target.vocab_size, grid, torch_device)[0],
+        tokenizer=load_vq(JANUS, opened, None, target.vocab_size, grid, torch_device)[0],
         sampling=Sampling(cfg=cfg, top_k=top_k),
         device=torch_device,
         dtype=kind,

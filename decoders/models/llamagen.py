@@ -22,7 +22,7 @@ from decoders.models.loading.checkpoint import (
 from decoders.models.loading.layouts import ORIGINAL, Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.pictures import LLAMAGEN, load_pictures
+from decoders.models.pictures import LLAMAGEN, load_vq
 from decoders.models.t5 import HUB, T5Encoder
 
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
@@ -118,9 +118,7 @@ def load(
         encoder = LabelEncoder(shape.classes, device=torch_device)
     else:
         encoder = T5Encoder(text or HUB, length=shape.prefix, device=torch_device, dtype=kind)
-    pictures, digests = load_pictures(
-        LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, torch_device
-    )
+    pictures, digests = load_vq(LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, torch_device)
     return ImageModel(
         name=name,
         target=load_target(opened, layout, shape, None, kind, torch_device),

@@ -135,7 +135,7 @@ MIDDLE = ("block_1", "attn_1", "block_2")  # taming's names of the middle's bloc
 
 
 @dataclass(frozen=True)
-class Pictures:
+class VQLayout:
     """How a family's VQ tokenizer is stored. what: how messages call it. released: what
     model.tokenizer may be set to. files: names of its file, best first. roots: prefixes that its
     names may have in a checkpoint. taming: whether names are taming's; finest_first: whether the
@@ -165,12 +165,12 @@ class Pictures:
         )
 
 
-LLAMAGEN = Pictures(
+LLAMAGEN = VQLayout(
     "LlamaGen VQ tokenizer",
     "peizesun/llamagen_t2i (vq_ds16_t2i.pt)",
     ("vq_ds16_t2i.pt", "vq_ds16_c2i.pt", "vq_ds16_t2i.safetensors", "vq_ds16_c2i.safetensors"),
 )
-CHAMELEON = Pictures(
+CHAMELEON = VQLayout(
     "Chameleon VQGAN",
     "leloy/Anole-7b-v0.1-vqvae-hf, or to vqgan.ckpt of the Chameleon release",
     (
@@ -185,11 +185,11 @@ CHAMELEON = Pictures(
     finest_first=True,
     l2_norm=False,
 )
-JANUS = Pictures("Janus VQ tokenizer", "", roots=("model.vqmodel.", "vqmodel."), taming=True)
+JANUS = VQLayout("Janus VQ tokenizer", "", roots=("model.vqmodel.", "vqmodel."), taming=True)
 
 
-def load_pictures(
-    kind: Pictures,
+def load_vq(
+    kind: VQLayout,
     target: Checkpoint,
     source: str | None,
     codes: int,
@@ -228,7 +228,7 @@ def load_pictures(
     return tokenizer, {} if opened is target else opened.sha256()
 
 
-def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
+def read_vq(kind: VQLayout, opened: Checkpoint, grid: int) -> Any:
     """Reads the VQ model of a checkpoint, float32 on the CPU; grid: the side of the images it
     makes. Raises DecoderError where the checkpoint holds none, or one without a decoder."""
     at = kind.root(opened, DECODER)
@@ -255,7 +255,7 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
     return module.eval()
 
 
-def config_from_tensors(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig:
+def config_from_tensors(kind: VQLayout, opened: Checkpoint, at: str, grid: int) -> VQConfig:
     """Reads the network's configuration off the shapes of the tensors under the prefix `at`."""
     stem = r"decoder\.up\.{}\.block\.{}" if kind.taming else r"decoder\.conv_blocks\.{}\.res\.{}"
     block = rf"{re.escape(at)}{stem}\.conv1\.weight"

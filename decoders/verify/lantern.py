@@ -46,8 +46,9 @@ def check_k(k: int, size: int) -> None:
 
 def neighbour_table(codebook: Tensor, k: int) -> Tensor:
     """Computes B_k(x): of a codebook [V, C] float the codes nearest to each, itself excluded,
-    nearest first, lowest index on ties (METHODS 2); [V, min(k + 1, V - 1)] int32. Only k + 1 columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all
-    V - 1 neighbours takes 512 MiB. The extra column serves the released residuals."""
+    nearest first, lowest index on ties (METHODS 2); [V, min(k + 1, V - 1)] int32. Only k + 1
+    columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all V - 1
+    neighbours takes 512 MiB. The extra column serves the released residuals."""
     size = codebook.shape[0]
     check_k(k, size)
     table = codebook.float()
