@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.gate.enumerate import EVERY, Spans, Scripted, enumerate_program
+from bench.gate.enumerate import EVERY, Scripted, Spans, enumerate_program
 from bench.gate.reference import ar_probabilities
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase, Sizes
@@ -61,11 +61,7 @@ class WholeLaw:
 
 
 def whole_law(
-    decoder: Decoder,
-    model: ImageModel,
-    sampling: Sampling,
-    most: int = MOST,
-    free: Spans = EVERY,
+    decoder: Decoder, model: ImageModel, sampling: Sampling, most: int = MOST, free: Spans = EVERY
 ) -> WholeLaw:
     """The law of a decoder's images of one caption, on a small model; of each block of free
     positions given the codes before it.
@@ -120,11 +116,7 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     both = torch.cat([every, every[::DEEP]])
     positions = (
         ("position law", LONG, Spans(both, 1, torch.arange(len(both)) >= len(every))),
-        (
-            "late law",
-            LATE,
-            Spans(late, 1, late % 4 == 0),
-        ),  # in turns at a first level and at any
+        ("late law", LATE, Spans(late, 1, late % 4 == 0)),  # in turns at a first level and at any
     )
     for name, sizes, free in positions:
         words = f"codes of {len(free.first.unique())} positions"
