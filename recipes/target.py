@@ -140,16 +140,9 @@ def learn_to_read(text: WordEncoder, embedder: Any, config: TrainConfig, folder:
 # ---- drawing ------------------------------------------------------------------------------------
 
 CONFIG = TransformerConfig(
-    vocab=1024,
-    width=384,
-    layers=16,
-    heads=6,
-    ffn=1024,
-    grid=16,
-    prefix=32,
-    text_width=128,
+    vocab=1024, width=384, layers=16, heads=6, ffn=1024, grid=16, prefix=32, text_width=128,
     prefix_rope="identity",
-)
+)  # fmt: skip
 DROP = 0.1  # share of captions dropped
 OFFSET = 1_000_000  # train-split indices the tokenizer never saw
 OBJECTS = 4.0  # weight of a code that shows an object, at the first step; 1 at the last
