@@ -93,11 +93,11 @@ class Checkpoint:
         return {path.name: sha256_of(path) for path in sorted(set(self.index.values()))}
 
 
-def some(names: Collection[str], count: int = 4) -> str:
+def some(names: Collection[str]) -> str:
     """Names the first ones and how many there are, for a message."""
     ordered = sorted(names)
-    more = f", ... ({len(ordered)} in all)" if len(ordered) > count else ""
-    return ", ".join(ordered[:count]) + more
+    more = f", ... ({len(ordered)} in all)" if len(ordered) > 4 else ""
+    return ", ".join(ordered[:4]) + more
 
 
 def count_parts(checkpoint: Checkpoint, pattern: str) -> int:
