@@ -1,9 +1,8 @@
 """Text files and JSON documents that come from elsewhere: read strictly, with limits, here alone.
 
-Prompts, captions, a checkpoint's config.json, study.json: such a file comes from a download, a
-colleague or an editor. Whatever is wrong with it is said with its name and the line or key. A
-download that failed leaves a file of the right name (an empty one, a pointer, a page), which a
-reader would call corrupt: each kind has its own message. No torch here.
+Prompts, captions, a checkpoint's config.json come from a download, a colleague or an editor. What
+is wrong with one is said with its name and the line or key. A download that failed leaves a file of
+the right name (an empty one, a pointer, a page): each kind has its own message. No torch here.
 
 A line ends at a newline and nowhere else: str.splitlines() also cuts captions at U+2028, U+0085 and
 vertical tabs, which would shift all that follow.
@@ -36,11 +35,8 @@ FETCH = "download it again, and compare its size with the one that its source gi
 
 def read_text(path: Path, hint: str = "correct the path") -> str:
     """Reads the text of a UTF-8 file, newlines as they are, a byte-order mark removed. hint: what
-    to do where there is no such file.
-
-    Raises DecoderError: nothing there, a folder, a pipe or device, no text, too large; and any
-    other OSError as it comes.
-    """
+    to do where there is no such file. Raises DecoderError: nothing there, a folder, a pipe or
+    device, no text, too large; and any other OSError as it comes."""
     if kind := no_file(path):
         raise DecoderError(f"{path} is {kind}, a text file is expected")
     try:
@@ -128,12 +124,10 @@ def parse_json(text: str, source: str) -> Any:
 
 def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: bool = True) -> Any:
     """Reads what a file holds, by its ending: the lines of a .txt, the rows of a .csv or .tsv by
-    column without blank lines, the value of a .json, those of the lines of a .jsonl.
-
-    what: it is for; kinds: endings that are read; hint: see `read_text`; quotes: whether fields in
-    quotes may hold delimiters and newlines. Raises DecoderError; of a table: no header, a column
-    that stands twice, a row with more or fewer fields than the header, a quote that is not closed.
-    """
+    column without blank lines, the value of a .json, those of the lines of a .jsonl. what: it is
+    for; kinds: endings that are read; hint: see `read_text`; quotes: whether fields in quotes may
+    hold delimiters and newlines. Raises DecoderError; of a table: no header, a column that stands
+    twice, a row with more or fewer fields than the header, a quote that is not closed."""
     kind = path.suffix.lower()
     if kind not in kinds and not path.is_dir():
         raise DecoderError(unknown(f"kind of {what} file", path.suffix or path.name, kinds))
@@ -174,10 +168,9 @@ def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: b
 
 
 def one_line(text: str) -> str:
-    """Returns a caption as it is read: line breaks and other white space are spaces, none around
+    """Returns a caption as it is read: white space and line breaks are single spaces, none around
     it. An accent is a part of its letter (NFC), as files of macOS have the two apart. Characters
-    without a shape (joiners, soft hyphens, byte-order marks, directions of writing) go, as no model
-    was trained on them and nobody sees them."""
+    without a shape (joiners, soft hyphens, byte-order marks, directions of writing) go."""
     plain = SPACES.sub(" ", BREAKS.sub(" ", unicodedata.normalize("NFC", text)))
     return "".join(c for c in plain if unicodedata.category(c) != "Cf").strip()
 

@@ -1,8 +1,5 @@
-"""Picture files: which files are pictures, and their pixels as RGB of 8 bits.
-
-Why one place: pictures to measure and pictures to train on are the same kinds of file. Pillow
-clips 16-bit grey to white without a word, and its errors are of a dozen types.
-"""
+"""Picture files: which files are pictures, and their pixels as RGB of 8 bits. Pillow clips 16-bit
+grey to white without a word, and its errors are of a dozen types."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """What a step calls many times with tensors of equal shapes, compiled once: layers of a net, tests
-of a node's children.
-
-On a GPU only: nine tenths of the time that a net of 36 layers took to compile were copies of one
-layer. On a CPU layers are operators of the kernel, whose weights a region cannot take.
-"""
+of a node's children. On a GPU only, where nine tenths of compiling a net of 36 layers were copies
+of one layer. On a CPU layers are operators of the kernel, whose weights a region cannot take."""
 
 from __future__ import annotations
 

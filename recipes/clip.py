@@ -1,16 +1,13 @@
 """Recipe of the tiny CLIP: open_clip's model and loss on scenes, with one-attribute hard negatives.
 
-Why hard negatives: the bench asks whether an image shows *this* caption and not one that differs in
-a single attribute. A batch is made of families: a scene and three twins in which one attribute has
-other values, rendered from the same pixel randomness and described with the same template, so that
-in the contrastive loss (Radford et al. 2103.00020) a scene's strongest competitors differ from it
-in exactly that attribute. Scenes are drawn on the fly: no image is seen twice.
+Why: the bench asks whether an image shows *this* caption and not one that differs in a single
+attribute. A batch is made of families: a scene and three twins in which one attribute has other
+values, with the same pixel randomness and template, so that in the contrastive loss (Radford et al.
+2103.00020) a scene's strongest competitors differ from it in exactly that attribute.
 
-The contrastive loss alone was still at chance on texture, shape and relation after 60,000 images,
-so a linear head on the shared space, dropped after training, also names the scene's attributes from
-the image and from the caption (`_naming_loss`).
-
-One step of 128 images takes about 0.6 s on one core.
+That loss alone was still at chance on texture, shape and relation after 60,000 images, so a linear
+head on the shared space, dropped after training, also names the scene's attributes from the image
+and from the caption (`_naming_loss`). One step of 128 images takes about 0.6 s on one core.
 """
 
 from __future__ import annotations
@@ -34,8 +31,8 @@ from metrics import MetricError
 from metrics.clip import attribute_preference
 from metrics.images import byte_images
 from metrics.scenes_clip import SPECIALS, ClipConfig, ScenesClip, save
-from recipes.reading import ANSWERS, answers
 from recipes.stages import Recipe
+from recipes.target import ANSWERS, answers
 
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins
@@ -106,11 +103,8 @@ def train(
 
 
 def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:
-    """Figures on the first `count` scenes of the split valid.
-
-    preference: right over wrong caption, the attribute drawn by `counterfactual`;
-    preference_ATTRIBUTE: on every scene that has it.
-    """
+    """Figures on the first `count` scenes of the split valid. preference: right over wrong caption,
+    the attribute drawn by `counterfactual`; preference_ATTRIBUTE: on every scene that has it."""
     indices = list(range(count))
     scenes = scene_batch("valid", indices)
     images = torch.from_numpy(scenes.images)
@@ -147,11 +141,9 @@ class Families(Dataset[Any]):
 
 
 def family(spec: SceneSpec, rng: np.random.Generator) -> list[SceneSpec]:
-    """Four scenes that differ from one another in one attribute, the given one first.
-
-    An attribute with fewer than four possible values (size) is crossed with a second one instead:
-    each of its two values with each of two values of the other.
-    """
+    """Four scenes that differ from one another in one attribute, the given one first. An attribute
+    with fewer than four possible values (size) is crossed with a second one instead: each of its
+    two values with each of two values of the other."""
     attributes = [a for a in ATTRIBUTES if a != "relation" or spec.relation is not None]
     weights = np.array([_WEIGHTS[a] for a in attributes])
     attribute, other = rng.choice(attributes, size=2, replace=False, p=weights / weights.sum())
@@ -178,11 +170,9 @@ def _changed(spec: SceneSpec, attribute: str, second: bool, rng: np.random.Gener
 
 def labels_of(specs: Sequence[SceneSpec]) -> Tensor:
     """Class numbers of all that a viewer could name, [n, len(_CLASSES)] int64; -100 for nothing.
-
     Arrangement (alone, side by side, stacked), background kind and colour, then size, texture,
     colour and shape of the left or upper object and of the right or lower one. Which object the
-    caption says first is not visible, hence the order by place.
-    """
+    caption says first is not visible, hence the order by place."""
     rows = []
     for spec in specs:
         answer = dict(zip(ANSWERS, answers("", spec), strict=True))

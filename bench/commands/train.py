@@ -91,11 +91,8 @@ def cmd_train(arguments: Sequence[str]) -> int:
 
 
 def compose_train(arguments: Sequence[str]) -> TrainStudy:
-    """Composes and validates the training that the arguments describe.
-
-    Raises ConfigError on an unknown option or key (with the nearest known names), DecoderError on
-    impossible values.
-    """
+    """Composes and validates the training that the arguments describe. Raises ConfigError on an
+    unknown option or key (with the nearest known names), DecoderError on impossible values."""
     with hydra_session(arguments):
         root = composed("train_config", arguments)
         drafter = PartSpec.of(root["drafter"], "drafter")

@@ -1,13 +1,10 @@
-"""Loads the embedded model: target, text encoder, tokenizer and drafter, checksummed; and its
-scenes, which drafters are trained on.
+"""Loads the embedded model: target, text encoder, tokenizer and drafter; and its scenes as data.
 
-``weights/models.json`` holds, for every part, its configuration, its SHA-256, those of the parts
-that it was trained with (`TRAINED_WITH`), and its figures; it is written by the recipes and read
-here. A target that was trained on another tokenizer's codes draws noise without any error, so parts
-that do not belong together are refused.
-
+``weights/models.json``, written by the recipes, holds for every part its configuration, SHA-256,
+figures, and the SHA-256 of the parts that it was trained with. A target trained on another
+tokenizer's codes draws noise without any error, so parts that do not belong together are refused.
 The small targets of `TARGETS` lie in ``weights/targets``, with the text encoder that they were
-trained with, and share the tokenizer.
+trained with.
 """
 
 from __future__ import annotations
@@ -164,10 +161,8 @@ def load(
 @dataclass(frozen=True)
 class Scenes:
     """The embedded scenes as an `ImageSource` of a drafter's training (`data=scenes`), drawn and
-    encoded on the fly: no two alike, none held out twice.
-
-    offset: the first index of the train split, past what tokenizer and target have seen.
-    """
+    encoded on the fly: no two alike, none held out twice. offset: the first index of the train
+    split, past what tokenizer and target have seen."""
 
     model: ImageModel
     offset: int = 5_000_000

@@ -1,10 +1,9 @@
-"""What a scene is made of, and how captions say it: attributes, the specification of one scene, the
-grammar.
+"""What a scene is made of, and how captions say it.
 
-Captions, rendering and the alignment test (counterfactual captions) must agree on one list of
-values. Colours are RGB in [0, 1], chosen to stay apart under shading. Synonyms and word orders make
-the text condition a real one while the vocabulary stays small enough for word-level tokens. Every
-attribute but the light is always said, so that changing one attribute always changes the caption.
+Captions, rendering and the alignment test (counterfactual captions) agree on one list of values.
+Colours are RGB in [0, 1], chosen to stay apart under shading. Synonyms and word orders make the
+text condition a real one while the vocabulary stays small. Every attribute but the light is always
+said, so that changing one attribute always changes the caption.
 """
 
 import math
@@ -16,31 +15,18 @@ import numpy as np
 RGB = tuple[float, float, float]
 
 COLOURS: dict[str, RGB] = {
-    "red": (0.86, 0.10, 0.12),
-    "orange": (1.00, 0.52, 0.05),
-    "yellow": (1.00, 0.90, 0.15),
-    "lime": (0.60, 0.92, 0.15),
-    "green": (0.05, 0.52, 0.16),
-    "cyan": (0.10, 0.80, 0.85),
-    "blue": (0.12, 0.28, 0.92),
-    "purple": (0.52, 0.16, 0.72),
-    "pink": (1.00, 0.50, 0.74),
-    "brown": (0.46, 0.26, 0.10),
-    "white": (0.96, 0.96, 0.96),
-    "black": (0.06, 0.06, 0.07),
-}
+    "red": (0.86, 0.10, 0.12), "orange": (1.00, 0.52, 0.05), "yellow": (1.00, 0.90, 0.15),
+    "lime": (0.60, 0.92, 0.15), "green": (0.05, 0.52, 0.16), "cyan": (0.10, 0.80, 0.85),
+    "blue": (0.12, 0.28, 0.92), "purple": (0.52, 0.16, 0.72), "pink": (1.00, 0.50, 0.74),
+    "brown": (0.46, 0.26, 0.10), "white": (0.96, 0.96, 0.96), "black": (0.06, 0.06, 0.07),
+}  # fmt: skip
 BACKGROUND_COLOURS: dict[str, RGB] = {
-    "grey": (0.55, 0.55, 0.56),
-    "dark grey": (0.27, 0.27, 0.29),
-    "beige": (0.84, 0.77, 0.60),
-    "dark blue": (0.10, 0.15, 0.38),
-    "pale blue": (0.66, 0.80, 0.94),
-    "dark green": (0.09, 0.27, 0.16),
-    "pale green": (0.70, 0.88, 0.70),
-    "dark red": (0.37, 0.09, 0.11),
-    "pale pink": (0.95, 0.80, 0.83),
+    "grey": (0.55, 0.55, 0.56), "dark grey": (0.27, 0.27, 0.29), "beige": (0.84, 0.77, 0.60),
+    "dark blue": (0.10, 0.15, 0.38), "pale blue": (0.66, 0.80, 0.94),
+    "dark green": (0.09, 0.27, 0.16), "pale green": (0.70, 0.88, 0.70),
+    "dark red": (0.37, 0.09, 0.11), "pale pink": (0.95, 0.80, 0.83),
     "dark purple": (0.27, 0.13, 0.36),
-}
+}  # fmt: skip
 LIGHTS: dict[str, tuple[float, float]] = {  # towards the lamp, x right, y down
     "left": (-0.95, -0.31),
     "right": (0.95, -0.31),
@@ -49,34 +35,23 @@ LIGHTS: dict[str, tuple[float, float]] = {  # towards the lamp, x right, y down
 # Values of the other attributes, each with the words that captions may have for it.
 _SIZE = {"small": ("small", "little", "small"), "large": ("large", "big", "large")}
 _SHAPE = {
-    "circle": ("circle", "disc"),
-    "square": ("square", "box"),
-    "triangle": ("triangle",),
-    "ring": ("ring", "hoop"),
-    "star": ("star",),
-    "cross": ("cross", "plus"),
-}
+    "circle": ("circle", "disc"), "square": ("square", "box"), "triangle": ("triangle",),
+    "ring": ("ring", "hoop"), "star": ("star",), "cross": ("cross", "plus"),
+}  # fmt: skip
 _TEXTURE = {
-    "smooth": ("smooth", "polished"),
-    "cloudy": ("cloudy", "patchy"),
-    "grainy": ("grainy", "speckled"),
-    "striped": ("striped", "stripy"),
-    "checkered": ("checkered", "checked"),
-    "marbled": ("marbled", "veined"),
-}
+    "smooth": ("smooth", "polished"), "cloudy": ("cloudy", "patchy"),
+    "grainy": ("grainy", "speckled"), "striped": ("striped", "stripy"),
+    "checkered": ("checkered", "checked"), "marbled": ("marbled", "veined"),
+}  # fmt: skip
 _RELATION = {
     "left": ("left of", "to the left of", "on the left of"),
     "right": ("right of", "to the right of", "on the right of"),
-    "above": ("above", "over", "on top of"),
-    "below": ("below", "under", "beneath"),
-}
+    "above": ("above", "over", "on top of"), "below": ("below", "under", "beneath"),
+}  # fmt: skip
 _KIND = {
-    "plain": ("plain", "flat"),
-    "gradient": ("gradient", "fading"),
-    "cloudy": ("cloudy", "misty"),
-    "woven": ("woven", "fabric"),
-    "sandy": ("sandy", "gritty"),
-}
+    "plain": ("plain", "flat"), "gradient": ("gradient", "fading"), "cloudy": ("cloudy", "misty"),
+    "woven": ("woven", "fabric"), "sandy": ("sandy", "gritty"),
+}  # fmt: skip
 SIZES, SHAPES, TEXTURES = tuple(_SIZE), tuple(_SHAPE), tuple(_TEXTURE)
 RELATIONS, BACKGROUND_KINDS = tuple(_RELATION), tuple(_KIND)
 ATTRIBUTES = ("colour", "shape", "texture", "relation", "size", "background")
@@ -95,12 +70,9 @@ class ObjectSpec:
 
 @dataclass(frozen=True)
 class SceneSpec:
-    """Everything a caption can say about one scene.
-
-    objects: one or two; relation: where the first stands from the second, a value of RELATIONS,
-    None with one object; background_kind, background_colour, light: values of BACKGROUND_KINDS,
-    BACKGROUND_COLOURS, LIGHTS.
-    """
+    """Everything a caption can say about one scene. objects: one or two; relation: where the first
+    stands from the second, a value of RELATIONS, None with one object; background_kind,
+    background_colour, light: values of BACKGROUND_KINDS, BACKGROUND_COLOURS, LIGHTS."""
 
     objects: tuple[ObjectSpec, ...]
     relation: str | None
@@ -133,10 +105,8 @@ _DRAWS = 24  # uniforms a caption takes, always all of them, so that a template 
 
 def describe(spec: SceneSpec, rng: np.random.Generator) -> str:
     """Writes one caption of the scene, lower case, about 9 to 26 words (commas are not counted).
-
     The template and synonyms depend on `rng` alone: captions of two specs with equal object counts
-    and equal generators differ only in the attributes that differ.
-    """
+    and equal generators differ only in the attributes that differ."""
     uniforms = iter(rng.random(_DRAWS).tolist())
 
     def pick(options: Sequence[str]) -> str:

@@ -1,9 +1,6 @@
-"""Drawing scenes: signed distance shapes, light, shadow and grain, over a batch at once.
-
-Why: training draws images on the fly, so a core must give hundreds a second; and an image must
-not depend on its neighbours in the batch, so its randomness is drawn from its own generator and
-everything after is elementwise. Lengths are in pixels.
-"""
+"""Drawing scenes: signed distance shapes, light, shadow and grain, over a batch at once. Training
+needs hundreds of images per second and core, each independent of its neighbours in the batch: so
+its randomness is its own generator's, and all else is elementwise. Lengths are in pixels."""
 
 from __future__ import annotations
 
@@ -165,10 +162,8 @@ def _draw(
 
 
 def _distance(shape: str, px: Array, py: Array, r: Array, turn: Array) -> Array:
-    """Computes the signed distance to a shape's edge, negative inside, float32 [n, S, S].
-
-    px, py: offsets from the centre [n, S, S]; r: radius [n, 1, 1]; turn: radians [n, 1, 1].
-    """
+    """Computes the signed distance to a shape's edge, negative inside, float32 [n, S, S]. px, py:
+    offsets from the centre [n, S, S]; r: radius [n, 1, 1]; turn: radians [n, 1, 1]."""
     if shape in ("circle", "ring"):
         length = np.sqrt(px * px + py * py)
         return length - r if shape == "circle" else np.abs(length - 0.76 * r) - 0.28 * r

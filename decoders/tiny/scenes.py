@@ -1,13 +1,10 @@
 """Scenes: an unlimited procedural set of captioned 64x64 images, deterministic by (seed, split,
 index), and captions that are wrong in one attribute.
 
-Why: a tiny tokenizer and text-to-image model need data that is free, exactly reproducible, and
-whose images vary much under one caption (random phases and noise), so that the autoregressive
-model's next-code distribution is flat, which is the phenomenon the decoders are measured on.
-
-Training, validation, benchmark prompts, reference statistics and the alignment gate never share a
-scene's randomness, and a scene does not depend on how indices are batched: each has its own
-counter-based generators, keyed by a hash of seed and split.
+Why: a tiny text-to-image model needs data that is free and reproducible, and whose images vary much
+under one caption, so that the next-code distribution is flat, which is the phenomenon the decoders
+are measured on. Splits never share a scene's randomness, and a scene does not depend on its batch:
+each has its own counter-based generators, keyed by a hash of seed and split.
 """
 
 import hashlib
@@ -17,26 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from decoders.errors import DecoderError, unknown
-from decoders.tiny.captions import (
-    ATTRIBUTES,
-    BACKGROUND_COLOURS,
-    BACKGROUND_KINDS,
-    COLOURS,
-    LIGHTS,
-    RELATIONS,
-    SHAPES,
-    SIZES,
-    TEXTURES,
-    ObjectSpec,
-    SceneSpec,
-    describe,
-    separable,
-)
+from decoders.tiny import captions
+from decoders.tiny.captions import ObjectSpec, SceneSpec, describe, separable
 from decoders.tiny.render import render
 
 SPLITS = ("train", "valid", "bench", "reference", "gate")
 PAIRS = 0.35  # share of scenes with two objects
-_VALUES = {"shape": SHAPES, "texture": TEXTURES, "size": SIZES}
+_VALUES = {"shape": captions.SHAPES, "texture": captions.TEXTURES, "size": captions.SIZES}
 _SPEC, _CAPTION, _PIXELS, _ALTER = range(4)  # independent random streams of one scene
 
 
@@ -75,39 +59,34 @@ def scene_captions(
 def counterfactual(
     split: str, index: int, seed: int = 0, attribute: str | None = None
 ) -> tuple[str, str, str]:
-    """Returns (right caption, wrong caption, attribute): one attribute differs, the template does
-    not.
-
-    Colour, shape, texture and size are the first object's. attribute None draws one that the
-    scene has; 'relation' on a scene of one object is a ValueError. Deterministic.
-    """
+    """Returns (right caption, wrong caption, attribute): one attribute (None: drawn), of the first
+    object where it is an object's, differs, the template does not. Raises ValueError for the
+    relation of one object."""
     key = _key(split, seed)
     ((right, spec),) = scene_captions(split, [index], seed)
     rng = _rng(key, _ALTER, index)
     if attribute is None:
-        possible = [a for a in ATTRIBUTES if a != "relation" or spec.relation is not None]
+        possible = [a for a in captions.ATTRIBUTES if a != "relation" or spec.relation is not None]
         attribute = _choose(rng, possible)
     wrong = describe(alter(spec, attribute, rng), _rng(key, _CAPTION, index))
     return right, wrong, attribute
 
 
 def alter(spec: SceneSpec, attribute: str, rng: np.random.Generator) -> SceneSpec:
-    """Copies a scene with exactly one attribute changed (of the first object).
-
-    'background' changes either its kind or its colour. Raises ValueError for an unknown
-    attribute, and for 'relation' on one object.
-    """
+    """Copies a scene with exactly one attribute changed (of the first object). 'background' changes
+    either its kind or its colour. Raises ValueError for an unknown attribute, and for 'relation' on
+    one object."""
     first, *rest = spec.objects
     if attribute == "relation":
         if spec.relation is None:
             raise ValueError(
                 "a scene of one object has no relation to alter; choose another "
-                f"attribute of {ATTRIBUTES}"
+                f"attribute of {captions.ATTRIBUTES}"
             )
-        return replace(spec, relation=_choose(rng, _others(RELATIONS, spec.relation)))
+        return replace(spec, relation=_choose(rng, _others(captions.RELATIONS, spec.relation)))
     if attribute == "background":
         if rng.random() < 0.5:
-            kinds = _others(BACKGROUND_KINDS, spec.background_kind)
+            kinds = _others(captions.BACKGROUND_KINDS, spec.background_kind)
             return replace(spec, background_kind=_choose(rng, kinds))
         grounds = _others(_grounds(spec.objects), spec.background_colour)
         if not grounds:
@@ -115,13 +94,15 @@ def alter(spec: SceneSpec, attribute: str, rng: np.random.Generator) -> SceneSpe
         return replace(spec, background_colour=_choose(rng, grounds))
     if attribute == "colour":
         taken = {o.colour for o in spec.objects}
-        free = [c for c in COLOURS if c not in taken and separable(c, spec.background_colour)]
+        free = [
+            c for c in captions.COLOURS if c not in taken and separable(c, spec.background_colour)
+        ]
         changed = replace(first, colour=_choose(rng, free))
     elif attribute in _VALUES:
         others = _others(_VALUES[attribute], getattr(first, attribute))
         changed = replace(first, **{attribute: _choose(rng, others)})
     else:
-        raise ValueError(unknown("attribute", attribute, ATTRIBUTES))
+        raise ValueError(unknown("attribute", attribute, captions.ATTRIBUTES))
     return replace(spec, objects=(changed, *rest))
 
 
@@ -130,22 +111,25 @@ def _draw_spec(rng: np.random.Generator) -> SceneSpec:
     pair = rng.random() < PAIRS
     objects: list[ObjectSpec] = []
     for _ in range(2 if pair else 1):
-        colours = [c for c in COLOURS if all(c != o.colour for o in objects)]
-        values = (_choose(rng, options) for options in (SIZES, TEXTURES, colours, SHAPES))
+        colours = [c for c in captions.COLOURS if all(c != o.colour for o in objects)]
+        values = (
+            _choose(rng, options)
+            for options in (captions.SIZES, captions.TEXTURES, colours, captions.SHAPES)
+        )
         objects.append(ObjectSpec(*values))
-    relation = _choose(rng, RELATIONS) if pair else None
+    relation = _choose(rng, captions.RELATIONS) if pair else None
     return SceneSpec(
         tuple(objects),
         relation,
-        _choose(rng, BACKGROUND_KINDS),
+        _choose(rng, captions.BACKGROUND_KINDS),
         _choose(rng, _grounds(objects)),
-        _choose(rng, tuple(LIGHTS)),
+        _choose(rng, tuple(captions.LIGHTS)),
     )
 
 
 def _grounds(objects: Sequence[ObjectSpec]) -> list[str]:
     """Lists the background colours from which every object stands out."""
-    return [g for g in BACKGROUND_COLOURS if all(separable(o.colour, g) for o in objects)]
+    return [g for g in captions.BACKGROUND_COLOURS if all(separable(o.colour, g) for o in objects)]
 
 
 def _others(values: Sequence[str] | Mapping[str, object], current: str) -> list[str]:

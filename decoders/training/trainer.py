@@ -26,6 +26,10 @@ from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, validate_
 from decoders.models.loading.weights import load_pickle
 
 CHECKPOINT, CURVE = "training.ckpt", "curve.csv"
+FREE = (  # settings in which a resumed run may differ
+    "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out", "depth",
+    "workers",
+)  # fmt: skip
 logger = logging.getLogger(__name__)
 Figures = Mapping[str, Tensor | float]
 
@@ -63,14 +67,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         validate_fields(self, "train.")
 
-    def fixed(self) -> dict[str, Any]:
-        """Returns the settings that a resumed run must share. It may be longer or shorter."""
-        free = (
-            "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out",
-            "depth", "workers",
-        )  # fmt: skip
-        return {k: v for k, v in asdict(self).items() if k not in free}
-
     def share(self, step: int, seconds: float) -> float:
         """Returns the share of the training done before a step, 0..1, of its steps or budget."""
         done = step / self.steps
@@ -90,9 +86,7 @@ class TrainConfig:
 class Trainer:
     """Trains `net`; goes on from the checkpoint in `folder` if there is one. settings: others that
     a resumed run must share. Raises DecoderError for a checkpoint of a run with other settings.
-
-    step: steps taken; seconds: spent; history: rows of the curve; all include resumed runs.
-    """
+    step: steps taken; seconds: spent; history: rows of the curve; all include resumed runs."""
 
     def __init__(
         self,
@@ -102,7 +96,8 @@ class Trainer:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.net, self.config, self.folder = net, config, folder
-        self.settings = config.fixed() | dict(settings or {})
+        fixed = {k: v for k, v in asdict(config).items() if k not in FREE}
+        self.settings = fixed | dict(settings or {})
         self.checkpoint = folder / CHECKPOINT
         # Under autocast norms keep their float32 weights, of which torch warns.
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
@@ -124,11 +119,9 @@ class Trainer:
         evaluate: Callable[[], Mapping[str, float]],
     ) -> dict[str, float]:
         """Takes the steps that are left; returns the figures of the last evaluation, and how many
-        images, steps and seconds it took.
-
-        losses: of the step and the share of the training that is done, the step's loss with figures
-        for the curve. Raises NumericalError where the loss is not finite.
-        """
+        images, steps and seconds it took. losses: of the step and the share of the training that is
+        done, the step's loss with figures for the curve. Raises NumericalError where the loss is
+        not finite."""
         config, net, saved = self.config, self.net, time.monotonic()
         start = saved - self.seconds
 
@@ -224,11 +217,9 @@ class Trainer:
 
 
 def make_optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Makes Muon for the matrices inside the layers, AdamW for everything else.
-
-    Muon reaches the same loss in about two thirds of the images, which makes training on two cores
-    bearable. It multiplies in bfloat16, which takes minutes per step on a processor without it.
-    """
+    """Makes Muon for the matrices inside the layers, AdamW for everything else. Muon reaches the
+    same loss in about two thirds of the images, which makes training on two cores bearable. It
+    multiplies in bfloat16, which takes minutes per step on a processor without it."""
     inner: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in net.named_parameters():

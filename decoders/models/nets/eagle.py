@@ -15,13 +15,10 @@ from decoders.models.nets.transformer import Layer, attention_bias, rope_at
 
 
 class EagleNet(nn.Module):
-    """An EAGLE drafter's one layer, which predicts the target's next feature (2401.15077). How it
-    drafts is `decoders.propose.drafters.eagle`. ``config`` is the target's: width, heads, grid
-    match. input_norm: whether the layer normalises its input, as the released Chameleon drafters'
-    does.
-
-    Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
-    """
+    """An EAGLE drafter's one layer, which predicts the target's next feature (2401.15077).
+    ``config`` is the target's. input_norm: whether the layer normalises its input, as the released
+    Chameleon drafters' does. Where the target's prefix is tokens, the drafter reads them; else its
+    prefix codes are zeros."""
 
     rope: Tensor
     code_tokens: Tensor | None
