@@ -136,7 +136,7 @@ class GrowingCache:
         self.parts: dict[int, list[Tensor]] = {}  # by layer, [2, R, H, T, d] each
 
     def write(self, layer: int, index: Tensor, both: Tensor) -> None:
-        del index  # all places, in the order they came
+        del index  # all positions, in the order they came
         self.parts.setdefault(layer, []).append(both)
 
     def read(self, layer: int) -> Tensor:

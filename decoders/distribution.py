@@ -40,17 +40,18 @@ class DraftHead:
     guided_logits: Callable[[Tensor, float], Tensor] | None = None
 
 
-def code_logits(head: Target | DraftHead, hidden: Tensor, cfg: float, places: Tensor) -> Tensor:
-    """Guided logits of the codes at `places`: hidden [R, T, D], places [B, T] -> [B, T, V] float32.
+def code_logits(head: Target | DraftHead, hidden: Tensor, cfg: float, positions: Tensor) -> Tensor:
+    """Guided logits of the codes at `positions`: hidden [R, T, D], positions [B, T] -> [B, T, V]
+    float32.
 
-    Where the model has structural codes (Lumina's row ends) they stand at their places with
+    Where the model has structural codes (Lumina's row ends) they stand at their positions with
     certainty and nowhere else: `Target.barred`.
     """
     both, barred = head.guided_logits, head.barred
     logits = guided(head.logits(hidden), cfg) if both is None else both(hidden, cfg)
     if barred is None:
         return logits
-    return logits.masked_fill(barred[places % len(barred)], IMPOSSIBLE)
+    return logits.masked_fill(barred[positions % len(barred)], IMPOSSIBLE)
 
 
 def take(values: Tensor, index: Tensor) -> Tensor:
@@ -134,6 +135,6 @@ def draw_distinct(q: Tensor, u: Tensor) -> Tensor:
 
 @compiled_once
 def draw_one(q: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    """q [B, n, V], u [B, n or 1, 1] -> a draw [B, n, 1] int64, and the law without it."""
+    """q [B, n, V], u [B, n or 1, 1] -> a draw [B, n, 1] int64, and the distribution without it."""
     x = inverse_cdf(q, u)
     return x, drop_sibling(q, x.squeeze(-1))

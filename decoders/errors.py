@@ -1,11 +1,19 @@
-"""The errors of `decoders`, and the nearest known names for an unknown one. Imports nothing heavy:
-the command line names these errors before torch is loaded."""
+"""The errors of `decoders`, the nearest known names for an unknown one, and the line of a plug-in's
+file at which an error was raised: `TypeError: unsupported operand` from deep inside a loop tells
+the author of a drafter nothing. Imports nothing heavy: the command line names these errors before
+torch is loaded."""
 
 from __future__ import annotations
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[1]
+OURS = tuple(PROJECT / name for name in ("bench", "decoders", "metrics"))
 
 
 class DecoderError(ValueError):
@@ -38,3 +46,24 @@ def unknown(what: str, name: str, options: Iterable[str]) -> str:
     names = sorted(options)
     hint = did_you_mean(name, names) or "."
     return f"unknown {what} {name!r}{hint} Known: {', '.join(names) or '(none)'}"
+
+
+def installed_folders() -> list[Path]:
+    """The folders of Python and of installed packages."""
+    paths = sysconfig.get_paths()
+    return [Path(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+
+def plugin_line(error: BaseException) -> str:
+    """`FILE:LINE` of the plug-in line that raised an error last; "" where no plug-in's file is
+    among its frames. A syntax error has the line that Python could not read."""
+    others = (*OURS, *installed_folders())
+    frames = traceback.walk_tb(error.__traceback__)  # outermost first
+    lines = [(frame.f_code.co_filename, line) for frame, line in frames]
+    if isinstance(error, SyntaxError) and error.filename:
+        lines.append((error.filename, error.lineno or 0))
+    for file, line in reversed(lines):  # Python's own have no file: <frozen importlib._bootstrap>
+        path = Path(file)
+        if path.is_absolute() and not any(path.is_relative_to(folder) for folder in others):
+            return f"{file}:{line}"
+    return ""

@@ -61,17 +61,17 @@ class _Level:
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a node stands: its depth in a draft of `levels` levels, and the place in the image of
-    the root's children."""
+    """Where a node stands: its depth in a draft of `levels` levels, and the position in the image
+    of the root's children."""
 
     depth: int
-    place: int
+    position: int
     levels: int
 
 
 def spot_of(pairs: VerifiedPairs, row: int) -> Spot:
     """Where a recorded node stood."""
-    return Spot(int(pairs.depth[row]), int(pairs.place[row]), pairs.levels)
+    return Spot(int(pairs.depth[row]), int(pairs.position[row]), pairs.levels)
 
 
 def judge_at(rule: AcceptRule, spot: Spot | None) -> Judge:
@@ -81,14 +81,14 @@ def judge_at(rule: AcceptRule, spot: Spot | None) -> Judge:
     if at is None:
         return partial(test_children, rule)
     if spot is None:
-        raise ValueError(f"{rule} depends on depth and place, which are not known of this node")
+        raise ValueError(f"{rule} depends on depth and position, which are not known of this node")
 
     def judge(p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor) -> Verdicts:
         blank = torch.zeros_like(codes[..., 0])  # [1, n]
         depth = torch.full_like(blank, spot.depth)
         draft = Draft(blank, blank, depth, blank[..., None], None, levels=spot.levels)
-        place = torch.full_like(blank[:, 0], spot.place)
-        return test_children(at(draft, place), p, q, codes, valid)
+        position = torch.full_like(blank[:, 0], spot.position)
+        return test_children(at(draft, position), p, q, codes, valid)
 
     return judge
 

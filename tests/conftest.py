@@ -43,8 +43,8 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exactness gate draws few images, and looks at 25 to 49 places and 256 codes, where else
-    at 64 to 256 and 1024: for verdicts that hang on none of the others."""
+    """The exactness gate draws few images, and looks at 25 to 49 positions and 256 codes, where
+    else at 64 to 256 and 1024: for verdicts that hang on none of the others."""
     for name, value in (("batches.SIZES", (12, 5)), ("laws.LONG", (12, 6, 18)), ("laws.REAL", 256),
                         ("whole_law.LONG", (2, 6, 3)), ("whole_law.LATE", (2, 7, 3)),
                         ("sampled.DRAWN", 4096), ("sampled.CODES", 256),

@@ -91,12 +91,12 @@ def _metrics(config: StudyConfig, folder: Path) -> list[str]:
     write_all(folder / "metrics", keys)
     write_scenes(folder / "reference", "reference", IMAGES)  # real ones are there
     named = [f"metric.weights.{key}=null" for key in keys]
-    places = {
+    positions = {
         "weights.folder": folder / "metrics",
         "reference": folder / "reference",
         "cache_dir": folder / "cache",
     }
-    return [*named, *(f"metric.{key}={value}" for key, value in places.items())]
+    return [*named, *(f"metric.{key}={value}" for key, value in positions.items())]
 
 
 def main(words: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from bench.analyse.analyse import load
 from bench.analyse.paired import latency_rows, mal_interval, paired_speedup
 from bench.analyse.run_data import Role, RunData, as_text
 from bench.compare.published import Names, as_number, load_names, load_published
-from bench.config.words import settings
+from bench.config.arguments import settings
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import prepare_folder, write_text
@@ -52,7 +52,7 @@ class CompareSettings:
     out: Path | None = None
 
 
-def cmd_compare(words: Sequence[str]) -> int:
+def cmd_compare(arguments: Sequence[str]) -> int:
     """A run and the papers' numbers: reproduced, or not, or not told, or why not comparable.
     Writes compare.csv, with the grounds of every verdict.
 
@@ -65,7 +65,7 @@ def cmd_compare(words: Sequence[str]) -> int:
     example:
       python -m bench compare run_dir=results/runs/main tolerance=0.05
     """
-    options = settings(CompareSettings, words)
+    options = settings(CompareSettings, arguments)
     if options.study and options.run_dir:
         raise ConfigError("study and run_dir each name a run; keep one of them")
     folder = options.run_dir or Path("results/runs") / (options.study or "main")
@@ -210,9 +210,9 @@ def obstacles_of(pair: Any, ours: pd.DataFrame, names: Names) -> dict[str, Any]:
     kind = names["figures"][metric]
     if math.isnan(figure.value):
         found["no_figure"] = f"{kind['label']} was not measured"
-    elif words := kind.get("weights"):
-        known = {*words} <= {*re.split(r"[^a-z0-9.]+", pair.weights.lower())}
-        require("other_weights", "weights", " ".join(words), pair.weights, known)
+    elif wanted := kind.get("weights"):
+        known = {*wanted} <= {*re.split(r"[^a-z0-9.]+", pair.weights.lower())}
+        require("other_weights", "weights", " ".join(wanted), pair.weights, known)
     if images := kind.get("images"):
         assumed += [f"{images} images"] * (not pair.images)
         require("other_images", "number of images", pair.images or f"{images}", pair.images_here)

@@ -24,7 +24,7 @@ from scipy.stats import false_discovery_control, ttest_1samp
 from bench.analyse.analyse import load
 from bench.analyse.paired import image_rows, latency_rows, paired_speedup
 from bench.analyse.run_data import Entry, RunData, Section
-from bench.config.words import folders, settings
+from bench.config.arguments import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.data.files import prepare_file, write_text
@@ -47,7 +47,7 @@ class DiffSettings:
     out: Path | None = None
 
 
-def cmd_diff(words: Sequence[str]) -> int:
+def cmd_diff(arguments: Sequence[str]) -> int:
     """Two runs, or two decoders of one, paired by image: diff RUN_A [RUN_B].
     On the images that both made. First what differs, then machines, commits, verdicts, and every
     figure: better, worse, equal or not told apart. Exit status 1 where B is slower or worse than A.
@@ -60,8 +60,8 @@ def cmd_diff(words: Sequence[str]) -> int:
     example:
       python -m bench diff results/runs/main results/runs/main_again
     """
-    places, words = folders(words)
-    options = settings(DiffSettings, words)
+    places, arguments = folders(arguments)
+    options = settings(DiffSettings, arguments)
     wanted = 1 if options.decoders else 2
     if len(places) != wanted:
         raise ConfigError(f"expected {wanted} run folders, found {len(places)}; {USAGE}")
@@ -168,9 +168,9 @@ def differences_of(pairs: Sequence[tuple[Side, Side]], level: float) -> pd.DataF
     ratio, is_fid = table.figure.isin(RATIOS), table.figure == "FID"
     differs = (table.p < level) | is_fid & ((table.lo > 0) | (table.hi < 0))
     good = (table.value > ratio) != is_fid
-    words = np.where(ratio, np.where(good, "faster", "slower"), np.where(good, "better", "worse"))
+    names = np.where(ratio, np.where(good, "faster", "slower"), np.where(good, "better", "worse"))
     kinds = [table.value == ratio, ~differs]
-    return table.assign(verdict=np.select(kinds, [EQUAL, NOT_APART], words))
+    return table.assign(verdict=np.select(kinds, [EQUAL, NOT_APART], names))
 
 
 COLUMNS = (
@@ -232,22 +232,22 @@ def notes_of(
     places: Sequence[Path], runs: Sequence[dict[str, Side]], pairs: Sequence[tuple[Side, Side]]
 ) -> list[str]:
     """Says what differs between two runs, what is therefore not compared, and what failed."""
-    words, apart, lines = ("in A", "in B"), dict[str, list[str]](), []
+    where, apart, lines = ("in A", "in B"), dict[str, list[str]](), []
     for place, run, other in zip(places, runs, reversed(runs), strict=True):
         if names := sorted(run.keys() - other.keys()):
             lines.append(f"only in {place}: {', '.join(names)}")
     configs = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs]
-    if text := differences(configs[0], configs[-1], words):
+    if text := differences(configs[0], configs[-1], where):
         lines.append(f"settings differ: {text}")
     for a, b in pairs:
         for figure in ("CLIP", "FID"):
-            if text := differences(a.protocol[figure], b.protocol[figure], words):
+            if text := differences(a.protocol[figure], b.protocol[figure], where):
                 why = f"{figure} was measured in two ways, {text}"
                 apart.setdefault(why, []).append(b.entry.name)
     lines += [f"not compared: {why} ({', '.join(names)})" for why, names in apart.items()]
     untimed, failed = list[str](), list[str]()
     for side in (side for pair in pairs for side in pair):
-        where, count = f"{side.entry.name} in {side.run.folder.resolve()}", side.entry.failures
-        untimed += [f"not compared: times of {where}: {side.unmeasured}"] * bool(side.unmeasured)
-        failed += [f"{where}: {count} of {len(side.entry.records)} rows failed"] * bool(count)
+        name, count = f"{side.entry.name} in {side.run.folder.resolve()}", side.entry.failures
+        untimed += [f"not compared: times of {name}: {side.unmeasured}"] * bool(side.unmeasured)
+        failed += [f"{name}: {count} of {len(side.entry.records)} rows failed"] * bool(count)
     return [*lines, *dict.fromkeys(untimed), *failed]

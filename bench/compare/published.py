@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from bench.config.catalogue import groups
+from bench.config.arguments import groups
 from decoders.errors import DecoderError, unknown
 from decoders.kinds import validate
 

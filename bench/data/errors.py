@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from decoders.errors import DecoderError
+from decoders.cache_folder import is_cache
+from decoders.errors import DecoderError, plugin_line
 from decoders.errors import did_you_mean as did_you_mean
 from decoders.errors import unknown as unknown
-from decoders.places import is_cache, place
 from metrics import MetricError
 
 T = TypeVar("T")
@@ -111,30 +111,20 @@ def describe_error(error: BaseException) -> str:
     """Writes `Type: message`, with file and line where a plug-in raised it. An error of the
     project's own types explains itself and needs no place."""
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    where = "" if isinstance(error, EXPLAINED) else place(error)
+    where = "" if isinstance(error, EXPLAINED) else plugin_line(error)
     return escape_hidden(f"{text}, at {where}" if where else text)
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-NAMELESS = (*FULL, errno.EIO, errno.EMFILE, errno.EFBIG, errno.ENOMEM)
-ADVICE = {
-    errno.ENOENT: "check the path, or make the folder that it lies in",
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "ask for its permissions, or name another path"),
-    errno.EROFS: "name a path that can be written to",
-    errno.EISDIR: "a file is expected there: name the file",
-    errno.ENOTDIR: "it lies under a file: name a path whose parents are folders",
-    errno.EEXIST: "it is there already, as a file where a folder is expected: name another path",
-    errno.ENAMETOOLONG: "name a shorter path",
-    errno.ELOOP: "it leads back to itself: remove the link, or name its target",
+ADVICE = {  # where the system's own words do not say what to do
     **dict.fromkeys(
-        FULL, "free some space, or name a path on another disk; what was written whole is safe"
+        FULL, "free some space, or name a path on another disk; no file is half written"
     ),
-    errno.EFBIG: "name a path on another disk",
-    errno.ENOTEMPTY: "empty it, or name another path",
-    errno.ESTALE: "mount the network share again",
+    errno.EEXIST: "it is there as a file where a folder is expected: name another path",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENOMEM: "free some memory",
 }
+NAMELESS = (*ADVICE, errno.EIO, errno.EFBIG)  # of the file system, also without a file's name
 
 
 def describe_os_error(error: OSError) -> str | None:
@@ -142,7 +132,7 @@ def describe_os_error(error: OSError) -> str | None:
     if error.errno is None or (error.filename is None and error.errno not in NAMELESS):
         return None
     names = [str(n) for n in (error.filename, error.filename2) if n is not None]
-    advice = ADVICE.get(error.errno, "name another path, or check the disk")
+    advice = ADVICE.get(error.errno, "correct the path and its permissions, or name another")
     if error.errno not in FULL and any(is_cache(Path(name)) for name in names):
         advice = "set XDG_CACHE_HOME to a folder that can be written"
     return f"{' -> '.join(names) or 'a file'}: {os.strerror(error.errno)}; {advice}"

@@ -43,8 +43,10 @@ def batches_check(case: GateCase) -> CheckResult:
             if names := ", ".join(sorted(random.names)):
                 reason = f"it draws random numbers of its own ({names}), others in every batch"
                 return CheckResult("batches", evidence={"not enumerated": reason})
-            image, place = differ.nonzero()[0].tolist()
-            first = f"image {image} has other codes {way} than in a batch, from place {place} on"
+            image, position = differ.nonzero()[0].tolist()
+            first = (
+                f"image {image} has other codes {way} than in a batch, from position {position} on"
+            )
             fault = fault or first + ROW_INDEX * (way != "alone")
             differing += int(differ.any(-1).sum())
         if differing != 1:

@@ -24,8 +24,8 @@ from decoders.api import Decoder, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops.autoregressive import ARState, Autoregressive
-from decoders.loops.base_loop import prefill
-from decoders.loops.recording import FinishedImages
+from decoders.loops.base_loop import run_prefill
+from decoders.loops.trace import FinishedImages
 from decoders.noise import Noise
 
 IMAGES = 12  # that are compared at most; of sound pieces rarely more than two
@@ -52,34 +52,34 @@ class TeacherForcing(Autoregressive):
     def laws(self, text: TextFeatures, noise: Noise, codes: Tensor) -> Tensor:
         """[B, L, V], of codes [B, L]."""
         model, self.image = self.model, codes.to(self.model.device)
-        first = prefill(model, self.sampling, text, noise, model.target.prefix).law
+        first = run_prefill(model, self.sampling, text, noise, model.target.prefix).probs
         done = FinishedImages(text.batch, text.batch)
-        run: Any = self._decode_batch(text, noise, 0, done, range(text.batch))
-        laws: Tensor = run.laws.clone()
+        state: Any = self._decode_batch(text, noise, 0, done, range(text.batch))
+        laws: Tensor = state.laws.clone()
         # At temperature 0 the prefill's law is logits.
         laws[:, 0] = probabilities(first, self.sampling) if self.sampling.greedy else first
         return laws
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> TeacherForcingState:
-        run, codes = super().begin(text, noise), self.image.clone()
-        run.codes.copy_(codes[:, 0])
+        state, codes = super().begin(text, noise), self.image.clone()
+        state.codes.copy_(codes[:, 0])
         laws = torch.zeros(*codes.shape, self.model.target.vocab_size, device=codes.device)
-        return TeacherForcingState(**vars(run), image=codes, laws=laws)
+        return TeacherForcingState(**vars(state), image=codes, laws=laws)
 
-    def next(self, run: TeacherForcingState) -> tuple[()]:  # type: ignore[override]
-        law = probabilities(self.logits(run), self.sampling)  # [B, V]
-        run.laws.index_copy_(1, run.place, law[:, None])
-        codes = run.image.index_select(1, run.place)  # [B, 1]
-        run.record.codes.index_copy_(1, run.place, codes)
-        run.codes.copy_(codes[:, 0])
-        run.place.add_(1)
+    def next(self, state: TeacherForcingState) -> tuple[()]:  # type: ignore[override]
+        law = probabilities(self.logits(state), self.sampling)  # [B, V]
+        state.laws.index_copy_(1, state.position, law[:, None])
+        codes = state.image.index_select(1, state.position)  # [B, 1]
+        state.trace.codes.index_copy_(1, state.position, codes)
+        state.codes.copy_(codes[:, 0])
+        state.position.add_(1)
         return ()
 
 
 def first_difference(one: Tensor, other: Tensor) -> int | None:
-    """The first place at which codes [L] differ."""
-    places = (one != other).nonzero()
-    return int(places[0]) if len(places) else None
+    """The first position at which codes [L] differ."""
+    positions = (one != other).nonzero()
+    return int(positions[0]) if len(positions) else None
 
 
 def eager_laws(
@@ -95,8 +95,8 @@ def eager_laws(
 
 
 def flips(one: Tensor, other: Tensor) -> float:
-    """The expected number of places at which one uniform number draws different codes from two laws
-    [n, V]."""
+    """The expected number of positions at which one uniform number draws different codes from two
+    laws [n, V]."""
     ends = torch.stack([one, other]).double().cumsum(-1)  # [2, n, V]
     starts = F.pad(ends, (1, 0))[..., :-1]
     shared = (ends.amin(0) - starts.amax(0)).clamp_min(0).sum(-1)  # [n]
@@ -136,14 +136,14 @@ def compiled_difference(
             tied = sampling.greedy and _gap(laws, n, images) <= 2 * allowed
             worst = max(worst, SLACK * flips(fast_laws, laws), float(tied))
         if worst ** (i + 1) < UNLIKELY:
-            return f"the first code that differs comes earlier than by rounding, at place {n}"
+            return f"the first code that differs comes earlier than by rounding, at position {n}"
         if worst**IMAGES > UNLIKELY:
             return ""
     return ""
 
 
 def _gap(laws: Tensor, n: int, images: Sequence[Tensor]) -> float:
-    """Between the probabilities of the codes of two images [1, L] at place n."""
+    """Between the probabilities of the codes of two images [1, L] at position n."""
     one, other = (float(laws[n, codes[0, n]]) for codes in images)
     return abs(one - other)
 
@@ -176,8 +176,8 @@ def greedy_difference(
         laws, allowed = eager_laws(model, greedy, text.rows([b]), noise.rows([b]), images[1])
         if (gap := _gap(laws, n, images)) > 2 * allowed:
             return (
-                f"At temperature 0 its codes on this run's model differ from AR's at place {n} of "
-                f"{prompt!r}: the probabilities of the two codes are {gap:.2g} apart, and rounding "
-                f"explains {2 * allowed:.1g}."
+                f"At temperature 0 its codes on this run's model differ from AR's at position {n} "
+                f"of {prompt!r}: the probabilities of the two codes are {gap:.2g} apart, and "
+                f"rounding explains {2 * allowed:.1g}."
             ), ""
     return "", "Its greedy codes on this run's model equal AR's."

@@ -22,7 +22,7 @@ from torch import Tensor
 from decoders.api import DecoderError
 from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT, OVERRUN, SLOTS, Noise
 
-PLACES, MOST_SLOTS = 2**10, 2**20  # a key is (round * PLACES + place) * MOST_SLOTS + slot
+POSITIONS, MOST_SLOTS = 2**10, 2**20  # a key is (round * POSITIONS + position) * MOST_SLOTS + slot
 RENEWED = 2**16  # added to the round of numbers that are new in every step
 TINY = 1e-13  # a narrower cell is rounding
 CHUNK = 4096  # rows that run at once
@@ -45,13 +45,14 @@ class NotEnumerable(DecoderError):
 
 
 class Free(NamedTuple):
-    """Blocks of places whose numbers are split: `size` places from each of first [M] on. A block
-    has a law of its own, in which all other numbers are fixed, at values as good as random. accept
-    [M]: whether those that test drafts accept them all, so that the block is met at any level.
-    Else most are accepted, and none at the place before: the block begins with a first level."""
+    """Blocks of positions whose numbers are split: `size` positions from each of first [M] on. A
+    block has a law of its own, in which all other numbers are fixed, at values as good as random.
+    accept [M]: whether those that test drafts accept them all, so that the block is met at any
+    level. Else most are accepted, and none at the position before: the block begins with a first
+    level."""
 
     first: Tensor
-    size: int = PLACES
+    size: int = POSITIONS
     accept: Tensor = torch.zeros(1, dtype=torch.bool)
 
 
@@ -63,7 +64,7 @@ def fixed(keys: Tensor, first: Tensor, accept: Tensor) -> Tensor:
     blocks have these [B, 1]."""
     slot, value = keys % MOST_SLOTS, _scattered(keys)
     tested = (slot >= ACCEPT_SLOT) & (slot < DRAFT_SLOT)
-    before = keys // MOST_SLOTS % PLACES == first - 1
+    before = keys // MOST_SLOTS % POSITIONS == first - 1
     tests = torch.where(accept, 0.0, torch.where(before, LARGEST, 0.5 * value))
     return torch.where(tested, tests, value)
 
@@ -98,8 +99,8 @@ class Script:
     """Decides the numbers of B rows, and queues the cells that they do not follow."""
 
     def __init__(self, rows: Rows, size: int, length: int, columns: dict[int, int]) -> None:
-        """size: free places of each row; length: places of the image; columns: where the boxes
-        have the interval of a key, counted from its block's first place on."""
+        """size: free positions of each row; length: positions of the image; columns: where the
+        boxes have the interval of a key, counted from its block's first position on."""
         self.rows, self.size, self.length, self.columns = rows, size, length, columns
         self.weight = rows.weight.clone()  # of the cells that the rows follow
         self.steps: Tensor | None = None  # [B], of each image: later rounds decide nothing
@@ -112,17 +113,17 @@ class Script:
 
     def decide(self, keys: Tensor, thresholds: Tensor) -> Tensor:
         """keys [B, ...], thresholds [B, ..., M] ascending -> how many of the thresholds the number
-        reaches, [B, n] int64. Numbers of places past the image's end decide nothing and are fixed,
-        unless a verifier looks ahead."""
+        reaches, [B, n] int64. Numbers of positions past the image's end decide nothing and are
+        fixed, unless a verifier looks ahead."""
         batch, first = len(self.weight), self.rows.first[:, None]
         keys = keys.as_subclass(Tensor).expand(thresholds.shape[:-1]).reshape(batch, -1).long()
         thresholds = thresholds.double().nan_to_num(0.0).reshape(batch, -1, thresholds.shape[-1])
         values = fixed(keys, first, self.rows.accept[:, None])  # [B, n]
         cells = (thresholds <= values[..., None]).sum(-1)  # [B, n]
         at = keys // MOST_SLOTS
-        turn, place = at // PLACES, at % PLACES
-        free = (first <= place) & (place < first + self.size)
-        free &= (place < self.length) | (turn >= RENEWED)
+        turn, position = at // POSITIONS, at % POSITIONS
+        free = (first <= position) & (position < first + self.size)
+        free &= (position < self.length) | (turn >= RENEWED)
         for number in free.any(0).nonzero().flatten().tolist():
             rows = free[:, number].nonzero().flatten()
             cells[rows, number] = self._cell(rows, keys[rows, number], thresholds[rows, number])
@@ -149,7 +150,7 @@ class Script:
         share = share / (high - low)
         which, cell = possible.nonzero(as_tuple=True)
         if len(which):
-            turn, row = keys // MOST_SLOTS // PLACES, rows[which]
+            turn, row = keys // MOST_SLOTS // POSITIONS, rows[which]
             others = replace(self.rows, weight=self.weight)[row]
             others.weight.mul_(share[which, cell])
             others.box[torch.arange(len(row)), column[which]] = cells[which, cell]
@@ -222,8 +223,8 @@ class Scripted(Noise):
 
     @staticmethod
     def of(script: Script) -> Scripted:
-        place = torch.arange(min(PLACES, script.length + OVERRUN))
-        keys = place[:, None] * MOST_SLOTS + torch.arange(SLOTS)  # [places, SLOTS]
+        position = torch.arange(min(POSITIONS, script.length + OVERRUN))
+        keys = position[:, None] * MOST_SLOTS + torch.arange(SLOTS)  # [positions, SLOTS]
         table = _numbers(keys.expand(len(script.weight), -1, -1), script)
         return Scripted(table, None, script=script)
 
@@ -246,7 +247,7 @@ class Scripted(Noise):
             assert self.round is not None, "numbers are renewed by a loop's steps"
             steps = self.round.view(-1, *[1] * (position.ndim - 1))
             turn = RENEWED + (steps if isinstance(round, int) else round)
-        keys = (turn * PLACES + position.clamp_max(PLACES - 1)) * MOST_SLOTS + slot
+        keys = (turn * POSITIONS + position.clamp_max(POSITIONS - 1)) * MOST_SLOTS + slot
         return _numbers(keys[..., None] + torch.arange(count), self.script)
 
     def gumbel(self, *_: Any, **__: Any) -> Tensor:
@@ -260,7 +261,7 @@ def _numbers(keys: Tensor, script: Script) -> Uniform:
 
 
 class Enumerated(NamedTuple):
-    """value [n, k], weight [n] and the block's first place [n] of all rows that ran; rest: the
+    """value [n, k], weight [n] and the block's first position [n] of all rows that ran; rest: the
     weight of those that did not."""
 
     value: Tensor
@@ -278,7 +279,7 @@ def enumerate_program(
     Raises NotEnumerable."""
     columns, done, rest = dict[int, int](), list[tuple[Tensor, Tensor, Tensor]](), 0.0
     same = (free.first[:, None] == free.first).sum(-1)
-    weight = 1.0 / same.double()  # blocks of the same places make one law
+    weight = 1.0 / same.double()  # blocks of the same positions make one law
     waiting = Rows(free.first, free.accept, weight.new_zeros(len(weight), 0, 2), weight)
     while len(waiting.weight) and sum(len(value) for value, _, _ in done) < most:
         order = waiting.weight.argsort(descending=True)

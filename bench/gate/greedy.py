@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bench.gate.reference import ReferenceRule, teacher_laws, teacher_logits
+from bench.gate.reference import ReferenceRule, teacher_logits, teacher_probs
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase, Trial
 from decoders.api import CodeKind, Generation, Sampling
@@ -59,7 +59,7 @@ def _justified(run: Trial, done: Generation, sampling: Sampling) -> tuple[float,
     and a TV shift within its bound, and every other code is the argmax. -> the largest TV shift,
     the bound of that draft, faults."""
     trace, faults = done.trace, list[str]()
-    p = teacher_laws(run.model, run.text, done.codes, sampling)
+    p = teacher_probs(run.model, run.text, done.codes, sampling)
     at = p.gather(-1, done.codes[..., None])[..., 0]  # [B, L]
     missing: Tensor = p.amax(-1) - at - MASS  # [B, L], above 0 where another code is likelier
     drafted = torch.isin(trace.kind, torch.tensor(DRAFTED, dtype=torch.uint8))

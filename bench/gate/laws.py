@@ -24,7 +24,7 @@ LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
 DRAWABLE = {1: LARGEST, 2: 24, 3: 12, 4: 8}  # by drawn children, whose draws are enumerated in time
 REAL = 2048  # codes of nodes as large as the real model's, at most
 EACH, COUNTS = 3, (1, 2, 3, 4)  # random nodes of each kind; their children, and the most there are
-STRIDE = 97  # between the places of random nodes, which so get all over the image
+STRIDE = 97  # between the positions of random nodes, which so get all over the image
 DECLARES, CLOSE = 1e-6, 1e-6  # a smaller bound declares nothing; rounding of a bound
 
 
@@ -43,7 +43,9 @@ class Node(NamedTuple):
 
     def __str__(self) -> str:
         law, spot = self.law, self.spot
-        where = "" if spot is None else f" at depth {spot.depth}, place {spot.place + spot.depth}"
+        where = (
+            "" if spot is None else f" at depth {spot.depth}, position {spot.position + spot.depth}"
+        )
         words = f"output TV {law.tv:.4f} where {law.declared:.4f} is declared"
         return f"{words} ({self.words}{where})"
 
@@ -127,9 +129,10 @@ def _law_faults(
 
 
 def _spots(levels: int, turn: int) -> list[Spot]:
-    """Every depth, at places all over the image; others for every node, whose number is `turn`."""
-    places = [1 + STRIDE * (turn * levels + i) % (LONG[1] ** 2 - 1) for i in range(levels)]
-    return [Spot(depth, place, levels) for depth, place in enumerate(places)]
+    """Every depth, at positions all over the image; others for every node, whose number is
+    `turn`."""
+    positions = [1 + STRIDE * (turn * levels + i) % (LONG[1] ** 2 - 1) for i in range(levels)]
+    return [Spot(depth, position, levels) for depth, position in enumerate(positions)]
 
 
 def _nodes(
@@ -205,14 +208,14 @@ def definition_check(case: GateCase) -> CheckResult:
 
 
 def recorded_bound_check(case: GateCase, trace: Trace) -> CheckResult:
-    """Checks that the bound a loop recorded at a node is the rule's, at that depth and place, for
-    one of the node's children: which of them decided is not recorded."""
+    """Checks that the bound a loop recorded at a node is the rule's, at that depth and position,
+    for one of the node's children: which of them decided is not recorded."""
     pairs, rule, gap = trace.pairs, case.rule(case.model(LONG)), 0.0
     if pairs is None:
         return CheckResult("loop")
     compared = range(0, len(pairs.p), max(1, -(-len(pairs.p) // BOUNDS)))  # at most BOUNDS
     for i in compared:
-        bound = trace.bound[pairs.image[i], pairs.place[i] + pairs.depth[i]]
+        bound = trace.bound[pairs.image[i], pairs.position[i] + pairs.depth[i]]
         p, q = (None if t is None else t[i, None, None] for t in (pairs.p, pairs.q))
         codes, valid = pairs.children[i, None, None], pairs.valid[i, None, None]
         judged = judge_at(rule, spot_of(pairs, i))(p, q, codes, valid)  # type: ignore[arg-type]

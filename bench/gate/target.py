@@ -2,11 +2,11 @@
 decoders rely on them, and an error shows in no image of AR.
 
 Why: the gate judges decoders on small random models. A target whose forward of several codes stands
-one place off has right AR images and wrong ones with all decoders that verify drafts. So the
+one position off has right AR images and wrong ones with all decoders that verify drafts. So the
 target's probabilities are compared with those of AR steps, one code per forward: *rows* (each row
-of a batch is as it is alone), *mask* (no query sees what its mask closes), *places* (several codes
-per forward, a chain and a tree, are as one by one), *cache* (after a commit it is as freshly made),
-*mass* (a barred code has none). Two prompts and a few codes of each: seconds.
+of a batch is as it is alone), *mask* (no query sees what its mask closes), *positions* (several
+codes per forward, a chain and a tree, are as one by one), *cache* (after a commit it is as freshly
+made), *mass* (a barred code has none). Two prompts and a few codes of each: seconds.
 
 How far two float computations of the same law may lie apart is measured: the same step in a batch
 of another size. The project's own targets are not examined, since its tests do that.
@@ -32,15 +32,15 @@ LEAST, MOST = 1e-5, (1e-3, 32)  # of what rounding may explain: TV; TV or units 
 # Nodes of a tree that each node sees: two paths of three codes, which share the first.
 TREE = [0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4]
 LOOK = {
-    "rows": "`Target.prefill` and `forward_codes`: each row has its own codes, `grid_index`, "
+    "rows": "`Target.prefill` and `forward_codes`: each row has its own codes, `positions`, "
     "`slots` and mask, and sees no other row",
     "mask": "`Target.forward_codes`: a query sees the cache slots that its row of `mask` opens, "
     "and no others (both kinds of decoders.cache)",
-    "places": "`Target.forward_codes`: a code stands at its own `grid_index` and is written to its "
-    "own slot, whatever else is in the forward",
+    "positions": "`Target.forward_codes`: a code stands at its own `positions` and is written to "
+    "its own slot, whatever else is in the forward",
     "cache": "`Target.new_cache` and `forward_codes`: all that is kept of a code lies in its slot "
     "of the cache, which `commit` moves",
-    "mass": "`Target.barred` and `logits`: a code that is barred at a place has no probability "
+    "mass": "`Target.barred` and `logits`: a code that is barred at a position has no probability "
     "there, and others have some",
 }
 
@@ -119,26 +119,26 @@ class Exam:
             self.tree(path)
 
     def rows_apart(self, path: DecodedPath) -> None:
-        """Images of one batch that stand at different places."""
+        """Images of one batch that stand at different positions."""
         last = self.size - 1
-        places = torch.tensor([[last], [last - 1]], device=self.device)  # [B, 1]
-        codes = path.codes.gather(1, places)
-        sees = torch.arange(self.size, device=self.device) <= places[..., None]  # [B, 1, T]
-        hidden = self.forward(self.text, path.cache, codes, places, places, sees)
+        positions = torch.tensor([[last], [last - 1]], device=self.device)  # [B, 1]
+        codes = path.codes.gather(1, positions)
+        sees = torch.arange(self.size, device=self.device) <= positions[..., None]  # [B, 1, T]
+        hidden = self.forward(self.text, path.cache, codes, positions, positions, sees)
         row = torch.arange(len(hidden), device=self.device)
-        expected = path.laws[row, places.repeat(self.copies, 1)[:, 0]]
-        self.require("rows", self.laws(hidden)[:, 0], expected, "images at different places")
+        expected = path.laws[row, positions.repeat(self.copies, 1)[:, 0]]
+        self.require("rows", self.laws(hidden)[:, 0], expected, "images at different positions")
 
     def chain(self, path: DecodedPath) -> None:
         """Several codes per forward, one after the other."""
-        places = torch.arange(self.size, device=self.device)
-        sees = places <= places[:, None]
-        laws, _ = self.at_once(path.codes, places, sees)
+        positions = torch.arange(self.size, device=self.device)
+        sees = positions <= positions[:, None]
+        laws, _ = self.at_once(path.codes, positions, sees)
         changed = path.codes.clone()
         changed[:, -1] = (changed[:, -1] + 1) % self.target.vocab_size
-        others, _ = self.at_once(changed, places, sees)
+        others, _ = self.at_once(changed, positions, sees)
         self.require("mask", laws[:, :-1], others[:, :-1], "codes before one that was changed")
-        self.require("places", laws, path.laws, f"{self.size} codes in a forward and one by one")
+        self.require("positions", laws, path.laws, f"{self.size} codes in a forward and one by one")
 
     def tree(self, path: DecodedPath) -> None:
         """Two paths in one forward, and the cache with the second one committed."""
@@ -157,13 +157,13 @@ class Exam:
         self.require("mask", laws[:, last], beside[:, last], "a path beside one that was changed")
         for nodes, alone in ((list(TREE[-2]), path), (last, branch)):
             expected = alone.laws[:, :count]
-            self.require("places", laws[:, nodes], expected, "a path in a tree and one by one")
+            self.require("positions", laws[:, nodes], expected, "a path in a tree and one by one")
         start = self.target.prefix
         source = torch.tensor(last, device=self.device).expand(len(laws), -1) + start
         cache.commit(source, torch.arange(count, device=self.device).expand_as(source) + start)
-        place = torch.full((2, 1), count, device=self.device)
+        position = torch.full((2, 1), count, device=self.device)
         sees = torch.ones(1, count + 1, dtype=torch.bool, device=self.device)
-        hidden = self.forward(self.text, cache, second[count][:, None], place, place, sees)
+        hidden = self.forward(self.text, cache, second[count][:, None], position, position, sees)
         after, expected = self.laws(hidden)[:, 0], branch.laws[:, count]
         self.require("cache", after, expected, "a code after a committed path and one by one")
 
@@ -173,29 +173,31 @@ class Exam:
         hidden = self.target.prefill(text, self.copies, cache)[:, -1:]
         chosen, laws = list[Tensor](), list[Tensor]()
         for t in range(self.size):
-            place = torch.full((text.batch, 1), t, device=self.device)
-            drawn = self.draw(hidden, place)  # where a code is given too: it checks the law
+            position = torch.full((text.batch, 1), t, device=self.device)
+            drawn = self.draw(hidden, position)  # where a code is given too: it checks the law
             chosen.append(drawn if codes is None or t >= codes.shape[1] else codes[:, t : t + 1])
             sees = torch.ones(1, t + 1, dtype=torch.bool, device=self.device)
-            hidden = self.forward(text, cache, chosen[-1], place, place, sees)
+            hidden = self.forward(text, cache, chosen[-1], position, position, sees)
             laws.append(self.laws(hidden))
         return DecodedPath(torch.cat(chosen, 1), torch.cat(laws, 1), cache)
 
-    def draw(self, hidden: Tensor, place: Tensor) -> Tensor:
+    def draw(self, hidden: Tensor, position: Tensor) -> Tensor:
         """A code [B, 1] of the law that decoders see; raises TargetError where it has mass on a
         code that is barred there."""
-        law = code_logits(self.target, hidden, self.cfg, place).softmax(-1)[:, 0]
-        barred, where = self.target.barred, f"at place {int(place[0])}"
+        law = code_logits(self.target, hidden, self.cfg, position).softmax(-1)[:, 0]
+        barred, where = self.target.barred, f"at position {int(position[0])}"
         if not bool(torch.isfinite(law).all()):
             raise self.error("mass", f"the logits {where} are not finite")
-        mass = 0.0 if barred is None else float(law[:, barred[int(place[0]) % len(barred)]].sum())
+        mass = (
+            0.0 if barred is None else float(law[:, barred[int(position[0]) % len(barred)]].sum())
+        )
         if mass > 0:
             raise self.error("mass", f"codes that are barred {where} have mass {mass:.2g}")
         return torch.multinomial(law.cpu(), 1, generator=self.generator).to(self.device)
 
     def at_once(self, codes: Tensor, depth: Tensor, sees: Tensor) -> tuple[Tensor, Any]:
-        """The laws [R, n, V] of codes [B, n] at places `depth` [n] in one forward after a prefill,
-        and the cache; sees [n, n] bool."""
+        """The laws [R, n, V] of codes [B, n] at positions `depth` [n] in one forward after a
+        prefill, and the cache; sees [n, n] bool."""
         cache = self.target.new_cache(len(codes) * self.copies, self.capacity)
         self.target.prefill(self.text, self.copies, cache)
         slots = torch.arange(codes.shape[1], device=self.device).expand_as(codes)
@@ -207,15 +209,15 @@ class Exam:
         text: TextFeatures,
         cache: Any,
         codes: Tensor,
-        places: Tensor,
+        positions: Tensor,
         slots: Tensor,
         sees: Tensor,
     ) -> Tensor:
-        """Hidden states [R, n, D] of codes, places and slots (behind the prefix) [B, n]; sees
+        """Hidden states [R, n, D] of codes, positions and slots (behind the prefix) [B, n]; sees
         [..., n, m] bool: of the first m slots. The mask is of bools for one code and of floats for
         several, as loops have both."""
         slots = slots + self.target.prefix
-        ids, grid, written = (part.repeat(self.copies, 1) for part in (codes, places, slots))
+        ids, grid, written = (part.repeat(self.copies, 1) for part in (codes, positions, slots))
         prefix = text.row_mask(self.copies)[:, None].expand(-1, codes.shape[1], -1)  # [R, n, P]
         image = sees.expand(len(codes), -1, -1).repeat(self.copies, 1, 1)  # [R, n, m]
         mask = torch.cat([prefix, image], -1)

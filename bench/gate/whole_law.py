@@ -1,14 +1,14 @@
 """The law of images of a decoder, enumerated (`bench.gate.enumerate`) on small transformers
 with the decoder's own drafter. Nothing is sampled, so the only error is rounding.
 
-* Images of three codes and four places.
-* One place behind the first code, of six codes: a node of the tree keeps four siblings.
-* Every place of a long image, and some of a longer one, alone: all other numbers are fixed. The
+* Images of three codes and four positions.
+* One position behind the first code, of six codes: a node of the tree keeps four siblings.
+* Every position of a long image, and some of a longer one, alone: all other numbers are fixed. The
   code there follows AR's law given the codes before it, unless its draft or a test read a number
-  that is not its own, or the rule is another there. Most places are met at a first level of the
+  that is not its own, or the rule is another there. Most positions are met at a first level of the
   drafts, some at others.
 
-A verifier that looks ahead decides a place by numbers of later ones: it has the first two alone,
+A verifier that looks ahead decides a position by numbers of later ones: it has the first two alone,
 the second with drafts of one level. Of a decoder with too many ways to an image the likeliest are
 followed: more mass on an image than its probability is an error all the same.
 """
@@ -26,21 +26,21 @@ from bench.gate.reference import ar_probabilities
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase, Sizes
 from decoders.api import Decoder, ImageModel, Sampling
-from decoders.models.small import same_prompt
+from decoders.models.random_weights import same_prompt
 
 MOST = 40_000  # rows that run at most
 CLOSE = 1e-5  # a TV that is no rounding in float32
 COMPLETE = 1e-10  # probability that may be left out of a law that is called complete
 WHOLE, SIBLINGS = (3, 2, 19), (6, 2, 5)  # (V, grid, seed)
-LONG, LATE = (2, 12, 3), (2, 16, 3)  # of the places of LATE those that LONG has not
-DEEP = 7  # of so many places one is met with all drafts before it accepted, at any level
+LONG, LATE = (2, 12, 3), (2, 16, 3)  # of the positions of LATE those that LONG has not
+DEEP = 7  # of so many positions one is met with all drafts before it accepted, at any level
 
 
 @dataclass(frozen=True)
 class WholeLaw:
-    """law, ar [M] float64: the decoder's and AR's, of all codes of the free places that were met;
-    first [M]: where their block begins. rest: the probability of what was not followed; forwards:
-    mean target forwards of an image that was followed, prefill not counted."""
+    """law, ar [M] float64: the decoder's and AR's, of all codes of the free positions that were
+    met; first [M]: where their block begins. rest: the probability of what was not followed;
+    forwards: mean target forwards of an image that was followed, prefill not counted."""
 
     law: Tensor
     ar: Tensor
@@ -50,7 +50,7 @@ class WholeLaw:
 
     @property
     def tv_by_block(self) -> Tensor:
-        """The total variation of each block, by its first place; the least that it can be if not
+        """The total variation of each block, by its first position; the least that it can be if not
         all was followed."""
         above = (self.law - self.ar).clamp_min(0.0)
         return above.new_zeros(int(self.first.max()) + 1).index_add_(0, self.first, above)
@@ -63,8 +63,8 @@ class WholeLaw:
 def whole_law(
     decoder: Decoder, model: ImageModel, sampling: Sampling, most: int = MOST, free: Free = EVERY
 ) -> WholeLaw:
-    """The law of a decoder's images of one caption, on a small model; of each block of free places
-    given the codes before it.
+    """The law of a decoder's images of one caption, on a small model; of each block of free
+    positions given the codes before it.
 
     Raises NotEnumerable where a random number is used in a way that cannot be followed."""
     text, size = model.text.encode(["x"]), model.target.length
@@ -75,7 +75,7 @@ def whole_law(
         return torch.cat([done.codes.long(), done.trace.target_calls.long()[:, None]], 1)
 
     def until(stop: Tensor, codes: Tensor) -> Tensor:
-        """Without what is decided from the place `stop` [n] on."""
+        """Without what is decided from the position `stop` [n] on."""
         return torch.where(torch.arange(size) < stop[:, None], codes, 0)
 
     def mass(labels: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,8 +86,8 @@ def whole_law(
     images = enumerate_program(run, size, most, free)
     codes = until(images.first + free.size, images.value[:, :size])
     distinct, law, _ = mass(torch.cat([images.first[:, None], codes], 1), images.weight)
-    first, codes, place = distinct[:, 0], distinct[:, 1:], torch.arange(size)
-    inside = (place >= first[:, None]) & (place < first[:, None] + free.size)  # [M, L]
+    first, codes, position = distinct[:, 0], distinct[:, 1:], torch.arange(size)
+    inside = (position >= first[:, None]) & (position < first[:, None] + free.size)  # [M, L]
     p = torch.where(inside, ar_probabilities(model, text, codes, sampling), 1.0).prod(-1)
     # The fixed numbers make one beginning of a block, if decisions read no later numbers.
     _, begun, index = mass(torch.cat([first[:, None], until(first, codes)], 1), law)
@@ -106,7 +106,7 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     checks = [enumeration_check("whole law", images, case, WHOLE, Free(first))]
     siblings = 0 if proposer is None else proposer.branching
     if siblings > 2:
-        shallow = replace(case, levels=1) if resamples else case  # no numbers of later places
+        shallow = replace(case, levels=1) if resamples else case  # no numbers of later positions
         nodes = f"nodes of {siblings} siblings"
         checks.append(enumeration_check("sibling law", nodes, shallow, SIBLINGS, Free(first, 1)))
     if resamples:
@@ -114,12 +114,12 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     plain = replace(case, sampling=replace(case.sampling, cfg=1.0))  # guidance doubles the rows
     every, late = torch.arange(LONG[1] ** 2), torch.arange(LONG[1] ** 2, LATE[1] ** 2, 2)
     both = torch.cat([every, every[::DEEP]])
-    places = (
-        ("place law", LONG, Free(both, 1, torch.arange(len(both)) >= len(every))),
+    positions = (
+        ("position law", LONG, Free(both, 1, torch.arange(len(both)) >= len(every))),
         ("late law", LATE, Free(late, 1, late % 4 == 0)),  # in turns at a first level and at any
     )
-    for name, sizes, free in places:
-        words = f"codes of {len(free.first.unique())} places"
+    for name, sizes, free in positions:
+        words = f"codes of {len(free.first.unique())} positions"
         checks.append(enumeration_check(name, words, plain, sizes, free))
     return checks
 
@@ -142,6 +142,6 @@ def enumeration_check(
         least = "at least " if rest > COMPLETE else ""
         first = int((~(law.tv_by_block <= CLOSE)).int().argmax())
         fault = f"{words} do not follow the AR law: TV {least}{tv:.2g}, by enumeration, "
-        fault += f"first at place {first}"
+        fault += f"first at position {first}"
     evidence = {"tv": tv, "not followed": rest}
     return CheckResult(name, fault, evidence, tv, words + f" but for {rest:.1g}" * (rest > 0))

@@ -7,7 +7,7 @@ garbage collector is off during a call, because its pauses hit whoever happens t
 
 Memory: that of the device on CUDA, else the resident memory of this process, whose high-water mark
 Linux resets on request (proc(5), /proc/self/clear_refs). It is not known (NaN) where the mark
-cannot be reset, and for a recorded step (a CUDA graph): what that needs was allocated once, when it
+cannot be reset, and for a captured step (a CUDA graph): what that needs was allocated once, when it
 was recorded, together with the states that all other decoders keep.
 """
 

@@ -131,7 +131,7 @@ class Decoders:
 
     def release(self, shapes: Collection[tuple[str, int]] = ()) -> bool:
         """Drops what executions keep for calls of other shapes (`Job.shape`) than these, and make
-        again where needed: a recorded step keeps its caches. Returns whether there was any."""
+        again where needed: a captured step keeps its caches. Returns whether there was any."""
         dropped = [
             release(decoder, {size for owner, size in shapes if owner == name})
             for name, decoder in self.built.items()

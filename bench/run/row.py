@@ -80,7 +80,7 @@ def measured(
     itself.
     """
     trace, load = generation.trace, meter.load
-    # A recorded step is one launch: its phases are not known, only `step`.
+    # A captured step is one launch: its phases are not known, only `step`.
     unknown = math.nan if "step" in trace.seconds else 0.0
     seconds = {"prefill": 0.0, **dict.fromkeys(("draft", "forward", "accept"), unknown)}
     seconds |= {name: trace.seconds[name] for name in seconds if name in trace.seconds}

@@ -132,8 +132,8 @@ class VerifiedPairs:
 
     M nodes that were really visited. With deterministic children ``q`` is None. ``children`` are
     the codes that were tested, in order; ``valid`` marks the real ones. Where a node stood, for
-    rules that ask (`AcceptRule.at`): its depth in a draft of so many ``levels``, and the place of
-    the root's children. ``image``: of the call, in whose row it was visited.
+    rules that ask (`AcceptRule.at`): its depth in a draft of so many ``levels``, and the position
+    of the root's children. ``image``: of the call, in whose row it was visited.
     """
 
     p: Tensor  # [M, V] float32, processed target distribution (raw softmax at temperature 0)
@@ -141,7 +141,7 @@ class VerifiedPairs:
     children: Tensor  # [M, K] int64
     valid: Tensor  # [M, K] bool
     depth: Tensor  # [M] int64
-    place: Tensor  # [M] int64
+    position: Tensor  # [M] int64
     levels: int
     image: Tensor  # [M] int64
 
@@ -161,11 +161,11 @@ class Trace:
     # [B, L] float32, TV(p, p_A) of the draft that was accepted, or of the first that was rejected.
     tv_shift: Tensor
     # [B, L] float32, the bound that the rule declared on `tv_shift`. It is of one child of the
-    # node: on a tree neither it nor a sum of it bounds the law of the output.
+    # node: on a tree neither it nor a sum of it bounds the distribution of the output.
     bound: Tensor
     accepted: Tensor  # [B, S] int16
     target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)
-    drafter_calls: Tensor  # [B] int32
+    drafter_calls: Tensor  # [B] int32, forwards of a drafter, its prefix not counted
     seconds: dict[str, float] = field(default_factory=dict)  # by phase, of the whole batch
     # The share of row-steps (steps times rows) in which the row's image was done already.
     idle: float = math.nan

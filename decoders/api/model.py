@@ -62,8 +62,8 @@ class Target(Protocol):
     width: int
     length: int  # L
     prefix: int  # P
-    barred: Tensor | None  # [W, V] bool: codes that may not stand at a place n, row n % W
-    cfg: Any = None  # a decoders.models.nets.shape.TransformerConfig, or one with the same names
+    barred: Tensor | None  # [W, V] bool: codes that may not stand at a position n, row n % W
+    config: Any = None  # a decoders.models.nets.shape.TransformerConfig, or one with the same names
     layers: Any = None  # its layers, a module
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
@@ -72,8 +72,9 @@ class Target(Protocol):
     schedule: Any = None
 
     def grid(self) -> tuple[int, int]:
-        """Height and width of an image in codes, structural ones included: place n stands in row n
-        // width. As it is here: square, and with `barred` one place more in a row (a row end)."""
+        """Height and width of an image in codes, structural ones included: position n stands in row
+        n // width. As it is here: square, and with `barred` one position more in a row (a row
+        end)."""
         width = isqrt(self.length) + (self.barred is not None)
         return -(-self.length // width), width
 
@@ -88,11 +89,11 @@ class Target(Protocol):
 
     @abstractmethod
     def forward_codes(
-        self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: Any
+        self, codes: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, cache: Any
     ) -> Tensor:
         """One forward over T codes a row -> final hidden states [R, T, D] (normed, head-ready).
 
-        codes [R, T] int64; grid_index [R, T] int64, the place of each code in the image (0 is the
+        codes [R, T] int64; positions [R, T] int64, the position of each code in the image (0 is the
         first); slots [R, T] int64, cache positions written; mask [R, T, S], of either kind of
         `decoders.cache`: at which cache positions a query may look (its own slot included).
         """

@@ -44,7 +44,7 @@ class Draft:
 @dataclass(frozen=True)
 class Prefill:
     """What every loop, proposer and verifier begins with: the prefill and the first code. Made by
-    `decoders.loops.base_loop.prefill`."""
+    `decoders.loops.base_loop.run_prefill`."""
 
     model: ImageModel
     sampling: Sampling
@@ -53,7 +53,7 @@ class Prefill:
     cache: Any  # decoders.cache.KVCache, filled up to the prefix
     hidden: Tensor  # [R, P, D], states of the prefix; padded ones are anything finite
     first: Tensor  # [B] int64, the first code
-    law: Tensor  # [B, V], the distribution that it came from
+    probs: Tensor  # [B, V], the distribution that it came from
 
     @property
     def batch(self) -> int:
@@ -64,21 +64,22 @@ class Prefill:
 class StepOutput:
     """What the last step showed. T = 1 + the most drafts that a step accepts.
 
-    ``count`` is what the step decided on, past the image's end too: start + count may be more than
-    L in an image's last step. A finished image of a batch is stepped on with the others: its start
-    is L and its count some number. What is drafted past the end is cut off, and an index that
-    follows from start + count needs a clamp to L - 1.
+    ``count`` is what the step decided on, past the image's end too: position + count may be more
+    than L in an image's last step. A finished image of a batch is stepped on with the others: its
+    start is L and its count some number. What is drafted past the end is cut off, and an index that
+    follows from position + count needs a clamp to L - 1.
 
-    ``draft``, ``p`` and ``nodes`` are the last draft, the target's laws at its nodes and the path
-    that was taken, for a proposer that asks for them (`Proposer.reads_laws`); zeros before the
-    first step, None where nobody asks. ``draft.q`` is None where the children are deterministic.
+    ``draft``, ``p`` and ``nodes`` are the last draft, the target's distributions at its nodes and
+    the path that was taken, for a proposer that asks for them (`Proposer.reads_probs`); zeros
+    before the first step, None where nobody asks. ``draft.q`` is None where the children are
+    deterministic.
     """
 
     hidden: Tensor  # [R, T, D], hidden[:, i] is the target state that predicted codes[:, i]
     codes: Tensor  # [B, T] int64, committed in the last step; the last real one is the root
     count: Tensor  # [B] int64, how many of them are real
-    start: Tensor  # [B] int64, place in the image of the first
-    image: Tensor  # [B, >= L] int64, all codes by place, the loop's own; past the root anything
+    position: Tensor  # [B] int64, position in the image of the first
+    image: Tensor  # [B, >= L] int64, all codes by position, the loop's own; past the root anything
     draft: Draft | None = None
     p: Tensor | None = None  # [B, N + 1, V] float32
     nodes: Tensor | None = None  # [B, D + 1] int64, see `Verified.nodes`
@@ -87,25 +88,20 @@ class StepOutput:
 class ProposerSession(Protocol):
     """A proposer at work on B images; what it keeps is tensors of static shapes."""
 
-    @property
     @abstractmethod
-    def calls(self) -> int:
-        """Forwards of a drafter so far."""
-
-    @abstractmethod
-    def propose(self, output: StepOutput, noise: Any, place: Tensor) -> Draft:
-        """Drafts under the root, the last code of `output`; place [B]: that of the root's child.
+    def propose(self, output: StepOutput, noise: Any, position: Tensor) -> Draft:
+        """Drafts under the root, the last code of `output`; position [B]: that of the root's child.
         What it returns lasts until the next call.
 
-        A place whose draft hangs on no earlier draft at that place may read the same numbers in
-        every step. What decides on an earlier draft (a coupling) needs new ones in every step:
-        ``noise.at(places, COUPLE_SLOT, 1, noise.round[:, None])``, where noise.round [B] counts the
-        steps of every image.
+        A position whose draft hangs on no earlier draft at that position may read the same numbers
+        in every step. What decides on an earlier draft (a coupling) needs new ones in every step:
+        ``noise.at(positions, COUPLE_SLOT, 1, noise.round[:, None])``, where noise.round [B] counts
+        the steps of every image.
         """
 
     def require_finite(self) -> None:
-        """Called once behind the last step. Raises NumericalError where a draft's law was not
-        finite, which nothing may wait for earlier."""
+        """Called once behind the last step. Raises NumericalError where a draft's distribution was
+        not finite, which nothing may wait for earlier."""
         return None
 
 
@@ -116,36 +112,38 @@ class Proposer(Protocol):
     nodes: int  # N of every draft
     depth: int  # D, its levels: the most drafts that a step accepts
     branching: int  # K, most children of a node
-    reads_laws: bool = False  # whether `StepOutput.draft`, `p` and `nodes` are wanted
+    forwards: int = 0  # of a drafter, that a step takes
+    draws: bool = True  # whether drafts are drawn from q, where the sampling is not greedy
+    reads_probs: bool = False  # whether `StepOutput.draft`, `p` and `nodes` are wanted
     drafter: Drafter | None = None  # of a proposer that is made of a drafter and a tree
     tree: Tree | None = None
 
     @abstractmethod
-    def begin(self, start: Prefill) -> ProposerSession: ...
+    def begin(self, prefill: Prefill) -> ProposerSession: ...
 
 
 class DraftSession(Protocol):
     """A drafter at work on B images. Its nodes are numbered by the tree that grows; 0 is the root.
     What a session or a tree returns lasts until its next call: memory may be used again.
 
-    Numbers at a place are read again in every step until its code is committed. So the law after a
-    node is a function of the committed codes and the path to the node alone: it may not depend on
-    drafts that were rejected, nor on how many steps it took.
+    Numbers at a position are read again in every step until its code is committed. So the
+    distribution after a node is a function of the committed codes and the path to the node alone:
+    it may not depend on drafts that were rejected, nor on how many steps it took.
 
     Tensors of a session with a dimension of B are the state of an image, as the values of a new
     image replace its row: keep no row index, make `torch.arange` where it is needed.
     """
 
     root_code: Tensor  # [B] int64, the last committed code
-    calls: int  # forwards of the drafter so far
 
     @abstractmethod
-    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
         """Gives the drafter the committed codes; returns guided logits after the new root, [B, V]
         float32.
 
         hidden [R, T, D]: target states; hidden[:, i] is the state that predicted codes[:, i].
-        codes [B, T]; count [B]: how many of the T are real; start [B]: grid place of codes[:, 0].
+        codes [B, T]; count [B]: how many of the T are real; position [B]: grid position of codes[:,
+        0].
         """
 
     @abstractmethod
@@ -170,8 +168,12 @@ class Drafter(Protocol):
     net: Any = None
     exit_layers: int = 0  # of the target's own first layers: how many it runs
 
+    def forwards(self, levels: int) -> int:
+        """How many forwards of the drafter a draft of so many levels takes."""
+        return levels
+
     @abstractmethod
-    def begin(self, start: Prefill, max_new: int, nodes: int) -> DraftSession:
+    def begin(self, prefill: Prefill, max_new: int, nodes: int) -> DraftSession:
         """At most `max_new` codes are committed per step, and session indices stay within
         0..nodes."""
 
@@ -184,6 +186,7 @@ class Tree(Protocol):
     depth: int  # D
     branching: int  # K
     session_nodes: int  # session indices used while growing, root not counted
+    draws: bool = True  # whether children are drawn from q, where the sampling is not greedy
     paths: Sequence[tuple[int, ...]] | None = None  # of a tree that is the same in every step
 
     @abstractmethod
@@ -195,7 +198,8 @@ class Tree(Protocol):
         noise: Any,
         position: Tensor,
     ) -> Draft:
-        """root_logits [B, V]; position [B], the place in the image of the root's child."""
+        """Calls `session.expand` once for every level but the last. root_logits [B, V]; position
+        [B], the position in the image of the root's child."""
 
 
 @dataclass(frozen=True)
@@ -217,16 +221,20 @@ class Verified:
     bonus: Tensor  # [B] bool, True where the last accepted node had no draft to reject
     tv_shift: Tensor  # [B, D + 1] float32, TV(p, p_A) of the draft tested at each depth
     bound: Tensor  # [B, D + 1] float32, the bound that was declared on it
-    relaxed: Tensor  # [B, D] bool, accepted by the relaxed rule alone
+    relaxed: (
+        Tensor  # [B, D] bool, accepted by the relaxed rule alone; [B, D + 1] with the last code
+    )
+    # [B] bool, where the last code is a draft itself, which the target has not read; None: nowhere.
+    last_is_draft: Tensor | None = None
 
 
 class Verifier(Protocol):
     """Judges whole drafts. Built as ``cls(model, **yaml_keywords)``.
 
-    ``resamples_noise``: what is accepted depends on drafts or uniforms of places that stay open
+    ``resamples_noise``: what is accepted depends on drafts or uniforms of positions that stay open
     (block and traversal verification). They are then never used again: from step to step the loop
-    renews the numbers at the draft's places, for the drafts and for the tests. So
-    ``noise.at(places, ACCEPT_SLOT)`` is right for every verifier. Such a run needs noise with a
+    renews the numbers at the draft's positions, for the drafts and for the tests. So
+    ``noise.at(positions, ACCEPT_SLOT)`` is right for every verifier. Such a run needs noise with a
     key, as `Noise.for_prompts` makes it.
     """
 
@@ -238,15 +246,15 @@ class Verifier(Protocol):
         """Called when a loop is built. Raises DecoderError for drafts that it cannot judge."""
         return None
 
-    def begin(self, start: Prefill) -> Any:
+    def begin(self, prefill: Prefill) -> Any:
         """State of B images for `verify`, tensors of static shapes; None if it keeps none."""
         return None
 
     @abstractmethod
     def verify(
-        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+        self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
     ) -> Verified:
-        """place [B]: that of the root's children in the image."""
+        """position [B]: that of the root's children in the image."""
 
 
 @dataclass(frozen=True)
@@ -269,13 +277,13 @@ class AcceptRule(Protocol):
     """A pure function of tensors; leading dims are arbitrary. All float32. Built as ``cls(model,
     **yaml_keywords)``."""
 
-    # Whether `Acceptance.bound` is on what the test does to the code's law, TV(law, p) (lemma R),
-    # and not on TV(p, p_A).
+    # Whether `Acceptance.bound` is on what the test does to the code's distribution,
+    # TV(distribution, p) (lemma R), and not on TV(p, p_A).
     bounds_output: bool = False
     beyond_support: bool = False  # it may commit a code with p(x) = 0; of others that is an error
-    # The rule of a draft, where it depends on the depth or the place; place [B] that of the root's
-    # children. It judges the children of all nodes, x [B, N + 1]; at temperature 0 all children at
-    # once, p [B, N + 1, 1, V] and x [B, N + 1, K].
+    # The rule of a draft, where it depends on the depth or the position; position [B] that of the
+    # root's children. It judges the children of all nodes, x [B, N + 1]; at temperature 0 all
+    # children at once, p [B, N + 1, 1, V] and x [B, N + 1, K].
     at: Callable[[Draft, Tensor], AcceptRule] | None = None
 
     @abstractmethod

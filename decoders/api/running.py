@@ -27,7 +27,7 @@ class Loop(Protocol):
     # or is not worth it. All others are compiled once for each shape of their input.
     uncompiled_pieces: frozenset[str] = frozenset()
     # False: steps have several shapes, or threads; on a GPU they then run operator by operator.
-    recordable: bool = True
+    capturable: bool = True
 
     @abstractmethod
     def pieces(self) -> Sequence[Piece]:
@@ -57,20 +57,20 @@ class Execution(Protocol):
         return target.prefill(text, copies, cache)
 
     @abstractmethod
-    def begin(self, loop: Loop, run: Any) -> Any:
-        """The run to go on with: the given one, or one whose tensors stay where a recorded step
+    def begin(self, loop: Loop, state: Any) -> Any:
+        """The run to go on with: the given one, or one whose tensors stay where a captured step
         expects them."""
 
     @abstractmethod
-    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        """One step; returns what the last piece returned. Charges laps to `run.watch`."""
+    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
+        """One step; returns what the last piece returned. Charges laps to `state.watch`."""
 
     def uncompiled(self) -> Execution | None:
         """The same without a compiler, to compare with; None where it compiles nothing, or where
         another way of adding up makes other codes."""
         return None
 
-    def recorded_run(self, loop: Loop, shape: Any) -> Any:
+    def captured_state(self, loop: Loop, shape: Any) -> Any:
         """The run on whose tensors this loop's steps of a shape were recorded. A new image may be
         prefilled into its cache, which saves a copy. None where nothing was recorded."""
         return None
@@ -89,7 +89,8 @@ class Decoder(Protocol):
     verifier: Verifier | None = None
     execution: Execution | None = None  # of a loop that one runs
     # False: codes are committed untested, or from a context that is not complete. The gate then
-    # says how far their law lies from the target's, and does not hold it against the decoder.
+    # says how far their distribution lies from the target's, and does not hold it against the
+    # decoder.
     claims_law: bool = True
     target_changed: bool = False  # whether codes are those of another target than the model's own
     # Options under which small random models run every part of the loop, for the gate (where a

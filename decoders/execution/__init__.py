@@ -7,8 +7,8 @@ from collections.abc import Container
 from dataclasses import replace
 
 from decoders.api import DecoderError, Execution, ImageModel
+from decoders.cache_folder import compiled_folder
 from decoders.execution.eager import Eager
-from decoders.places import compiled_folder
 
 
 def with_execution(model: ImageModel, mode: str, sizes: Container[int] | None = None) -> ImageModel:

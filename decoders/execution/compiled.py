@@ -26,9 +26,9 @@ from torch import Tensor
 
 from decoders.api import Execution, Loop, Target, TextFeatures
 from decoders.cache import round_up
+from decoders.cache_folder import compiled_folder, no_programs
 from decoders.execution.eager import Eager, chain
 from decoders.execution.state import fill, signature_of, snapshot, step_in_place, tensors
-from decoders.places import compiled_folder, no_programs
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
@@ -118,67 +118,67 @@ class Compiled(Execution):
             return target.prefill
         return lambda text, _, cache: piece(text, cache)[0]
 
-    def begin(self, loop: Loop, run: Any) -> Any:
-        if not compiles(run.record.codes.device):
-            return Eager().begin(loop, run)
-        run.path = {}
-        if run.shape not in loop.prepared and not loop.uncompiled_pieces:
-            before = snapshot(run)
-            step_in_place(loop.pieces(), run)  # chooses and allocates what a trace must find
-            fill(run, before)
-        run.pieces = self.ready(loop, run)
-        return run
+    def begin(self, loop: Loop, state: Any) -> Any:
+        if not compiles(state.trace.codes.device):
+            return Eager().begin(loop, state)
+        state.path = {}
+        if state.shape not in loop.prepared and not loop.uncompiled_pieces:
+            before = snapshot(state)
+            step_in_place(loop.pieces(), state)  # chooses and allocates what a trace must find
+            fill(state, before)
+        state.pieces = self.ready(loop, state)
+        return state
 
-    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
+    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
         """Runs the pieces. What compiled code returns has one signature, so the code of the piece
         before stands for it: to look at every tensor would cost a hundredth of a step."""
-        if run.pieces is None:
-            return chain(loop.pieces(), run)
+        if state.pieces is None:
+            return chain(loop.pieces(), state)
         carry, key = (), None
-        for phase, plain, graphs in run.pieces:
+        for phase, plain, graphs in state.pieces:
             if graphs is None:
-                carry, key = plain(run, *carry), None
+                carry, key = plain(state, *carry), None
             else:
                 key = signature_of(carry) if key is None else key
                 if key in graphs:
                     key = graphs[key]
-                    carry = (key or plain)(run, *carry)
+                    carry = (key or plain)(state, *carry)
                 else:
-                    graphs[key], carry = self.compile_piece(phase, plain, run, carry)
+                    graphs[key], carry = self.compile_piece(phase, plain, state, carry)
                     key = graphs[key]
-            run.watch.lap(phase)
+            state.watch.lap(phase)
         return carry
 
-    def ready(self, loop: Loop, run: Any) -> list[ReadyPiece]:
+    def ready(self, loop: Loop, state: Any) -> list[ReadyPiece]:
         """The pieces of a step. Each is compiled in its first call with a signature and kept for
         the loop's runs of this shape. The run's path says how a phase runs: eagerly, if one of its
         pieces does."""
-        by_piece: dict[Any, Any] = loop.prepared.setdefault(run.shape, {})
-        state, pieces = signature_of(tensors(run)), list[ReadyPiece]()
+        by_piece: dict[Any, Any] = loop.prepared.setdefault(state.shape, {})
+        signature, pieces = signature_of(tensors(state)), list[ReadyPiece]()
         for phase, piece in loop.pieces():
             graphs = None
             if piece.__name__ not in loop.uncompiled_pieces:
-                graphs = by_piece.setdefault((piece.__name__, state), {})
-                if run.path.get(phase) != "eager":
-                    run.path[phase] = "eager" if None in graphs.values() else "compiled"
+                graphs = by_piece.setdefault((piece.__name__, signature), {})
+                if state.path.get(phase) != "eager":
+                    state.path[phase] = "eager" if None in graphs.values() else "compiled"
             pieces.append((phase, piece, graphs))
         return pieces
 
     def compile_piece(
-        self, phase: str, plain: Call, run: Any, carry: tuple[Any, ...]
+        self, phase: str, plain: Call, state: Any, carry: tuple[Any, ...]
     ) -> tuple[Call | None, tuple[Any, ...]]:
         """A piece compiled by running it, or None where that fails, and what it returned. The run's
         path says how it runs."""
-        before, device = snapshot(run), run.record.codes.device
+        before, device = snapshot(state), state.trace.codes.device
         try:
             piece = self.piece(plain, device)
             with compiling(device):
-                return piece, piece(run, *carry)
+                return piece, piece(state, *carry)
         except FAILURES as error:
             warn(phase, error)
-            fill(run, before)
-            run.path[phase] = "eager"
-            return None, plain(run, *carry)
+            fill(state, before)
+            state.path[phase] = "eager"
+            return None, plain(state, *carry)
 
     def compile_graph(self, graph: Any, inputs: Sequence[Any], device: torch.device) -> Outputs:
         """A graph of TorchDynamo's as a function of its inputs."""

@@ -4,7 +4,7 @@ The compiler fuses what any rule, tree or drafter does between two matrix produc
 writes a kernel for it. A piece that it cannot compile, and every piece where there is no working
 compiler, is recorded operator by operator; a warning says so.
 
-A recorded step reads and writes fixed addresses. So the state of the first image of a (loop, batch
+A captured step reads and writes fixed addresses. So the state of the first image of a (loop, batch
 size) stays. Later images are prefilled into its caches; the rest of their state is copied into it
 before their first step. What a piece binds anew is copied back to where the next step reads it
 (`state.rebind`). Recording is done on the first image before its first timed step; its state, but
@@ -42,11 +42,11 @@ EVERY = range(1, sys.maxsize)  # batch sizes
 
 @dataclass
 class RecordedStep:
-    """A step that was recorded on `run`; `carry` is what its last piece returned, rewritten by
+    """A step that was recorded on `state`; `carry` is what its last piece returned, rewritten by
     every replay."""
 
     replay: Callable[[], None]
-    run: Any
+    state: Any
     carry: tuple[Any, ...]
 
 
@@ -118,9 +118,9 @@ class Graphed(Execution):
 
     def new_cache(self, target: Target, rows: int, capacity: int) -> Any:
         """A part of the cache that all loops of a target share at this number of rows, as large as
-        the largest of them needs. One that no recorded step reads any more is dropped."""
-        runs = [each.run for loop in self._loops for each in loop.prepared.values()]
-        used = {run.cache.data.untyped_storage().data_ptr() for run in runs}
+        the largest of them needs. One that no captured step reads any more is dropped."""
+        states = [each.state for loop in self._loops for each in loop.prepared.values()]
+        used = {state.cache.data.untyped_storage().data_ptr() for state in states}
         live = self._caches.items()
         self._caches = {k: c for k, c in live if c.data.untyped_storage().data_ptr() in used}
         shared = self._caches.get((id(target), rows))
@@ -130,8 +130,8 @@ class Graphed(Execution):
             self._caches[id(target), rows] = shared
         return shared.narrowed(capacity).clear()
 
-    def recorded_run(self, loop: Loop, shape: Any) -> Any:
-        return loop.prepared[shape].run if shape in loop.prepared else None
+    def captured_state(self, loop: Loop, shape: Any) -> Any:
+        return loop.prepared[shape].state if shape in loop.prepared else None
 
     def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
         """Recorded with a cache for the prefix alone, so that decoders with caches of any size
@@ -139,16 +139,16 @@ class Graphed(Execution):
         if text.batch not in self.sizes:
             return self.eager.prefill(target, text, copies, cache)
         key = id(target), copies, signature_of(text)
-        recorded = self._prefills.get(key)
-        if recorded is None:
+        captured = self._prefills.get(key)
+        if captured is None:
             with attending(self.attention):
-                recorded = self._prefills[key] = self._record_prefill(target, text, copies)
-        fill(recorded.text, tensors(text))
-        recorded.replay()
-        cache.begin_as(recorded.cache)
-        return recorded.hidden.clone()
+                captured = self._prefills[key] = self._capture_prefill(target, text, copies)
+        fill(captured.text, tensors(text))
+        captured.replay()
+        cache.begin_as(captured.cache)
+        return captured.hidden.clone()
 
-    def _record_prefill(self, target: Target, text: TextFeatures, copies: int) -> RecordedPrefill:
+    def _capture_prefill(self, target: Target, text: TextFeatures, copies: int) -> RecordedPrefill:
         text, device = text.clone(), text.mask.device
         small = target.new_cache(text.batch * copies, round_up(target.prefix))
         piece: Any = target.prefill
@@ -159,57 +159,57 @@ class Graphed(Execution):
         )
         return RecordedPrefill(replay, text, small, hidden)
 
-    def begin(self, loop: Loop, run: Any) -> Any:
-        if run.shape not in self.sizes:
-            return self.eager.begin(loop, run)
-        if run.shape not in loop.prepared:
-            run.path = {phase: "eager" for phase, _ in loop.pieces()}
+    def begin(self, loop: Loop, state: Any) -> Any:
+        if state.shape not in self.sizes:
+            return self.eager.begin(loop, state)
+        if state.shape not in loop.prepared:
+            state.path = {phase: "eager" for phase, _ in loop.pieces()}
             with attending(self.attention):
-                loop.prepared[run.shape] = self._record(loop, run)
+                loop.prepared[state.shape] = self._record(loop, state)
             if self.attention:
-                run.path["attention"] = self.attention
-            return run
-        recorded = loop.prepared[run.shape]
-        recorded.run.watch, recorded.run.pairs = run.watch, run.pairs
-        fill(recorded.run, tensors(run))
-        run.watch.lap("prefill")
-        return recorded.run
+                state.path["attention"] = self.attention
+            return state
+        captured = loop.prepared[state.shape]
+        captured.state.watch, captured.state.pairs = state.watch, state.pairs
+        fill(captured.state, tensors(state))
+        state.watch.lap("prefill")
+        return captured.state
 
-    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        if run.shape not in self.sizes:
-            return self.eager.step(loop, run)
-        recorded = loop.prepared[run.shape]
-        recorded.replay()
+    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
+        if state.shape not in self.sizes:
+            return self.eager.step(loop, state)
+        captured = loop.prepared[state.shape]
+        captured.replay()
         self.replays += 1
-        run.watch.lap("step")
-        return recorded.carry
+        state.watch.lap("step")
+        return captured.carry
 
-    def _record(self, loop: Loop, run: Any) -> RecordedStep:
-        before, device = snapshot(run), run.record.codes.device
-        step_in_place(loop.pieces(), run)  # chooses and allocates what a trace must find
-        fill(run, before)
-        pieces = self._compile_pieces(loop, run) if self._compiles(device) else loop.pieces()
-        fill(run, before)
+    def _record(self, loop: Loop, state: Any) -> RecordedStep:
+        before, device = snapshot(state), state.trace.codes.device
+        step_in_place(loop.pieces(), state)  # chooses and allocates what a trace must find
+        fill(state, before)
+        pieces = self._compile_pieces(loop, state) if self._compiles(device) else loop.pieces()
+        fill(state, before)
         replay, carry = self._capture(
-            lambda: step_in_place(pieces, run), lambda: fill(run, before), device
+            lambda: step_in_place(pieces, state), lambda: fill(state, before), device
         )
-        fill(run, before)
-        run.watch.restart()
-        return RecordedStep(replay, run, carry)
+        fill(state, before)
+        state.watch.restart()
+        return RecordedStep(replay, state, carry)
 
     def _compiles(self, device: torch.device) -> bool:
         """Whether pieces are compiled: on a GPU with a working compiler."""
         return device.type == "cuda" and compiles(device)
 
-    def _compile_pieces(self, loop: Loop, run: Any) -> list[Piece]:
+    def _compile_pieces(self, loop: Loop, state: Any) -> list[Piece]:
         """The pieces, compiled by running them; one that cannot be compiled stays as it is."""
         pieces: list[Piece] = []
-        before, carry = tensors(run), ()
+        before, carry = tensors(state), ()
         for phase, plain in loop.pieces():
-            run.path[phase] = "compiled"
-            piece, carry = self.compiler.compile_piece(phase, plain, run, carry)
+            state.path[phase] = "compiled"
+            piece, carry = self.compiler.compile_piece(phase, plain, state, carry)
             pieces.append((phase, piece or plain))
-        rebind(run, before)
+        rebind(state, before)
         return pieces
 
     def _capture(

@@ -20,20 +20,20 @@ class Eager(Execution):
 
     name = "eager"
 
-    def begin(self, loop: Loop, run: Any) -> Any:
-        run.path = {phase: "eager" for phase, _ in loop.pieces()}
-        return run
+    def begin(self, loop: Loop, state: Any) -> Any:
+        state.path = {phase: "eager" for phase, _ in loop.pieces()}
+        return state
 
-    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        return chain(loop.pieces(), run)
+    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
+        return chain(loop.pieces(), state)
 
 
-def chain(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
+def chain(pieces: Sequence[Piece], state: Any) -> tuple[Any, ...]:
     """Runs the pieces one after the other, charging their time to their phases."""
     carry: tuple[Any, ...] = ()
     for phase, piece in pieces:
-        carry = piece(run, *carry)
-        run.watch.lap(phase)
+        carry = piece(state, *carry)
+        state.watch.lap(phase)
     return carry
 
 

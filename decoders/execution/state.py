@@ -1,4 +1,4 @@
-"""All tensors of a run, however deep in its objects: what a recorded step reads and writes by
+"""All tensors of a run, however deep in its objects: what a captured step reads and writes by
 address.
 
 Why a search and not a registry: a plug-in's drafter keeps its state as it likes, and should run as
@@ -65,15 +65,15 @@ def tensors(root: Any) -> dict[str, Tensor]:
     return {path: tensor for path, _, tensor in tensor_slots(root)}
 
 
-def put_row(run: Any, row: int, one: Any) -> None:
+def put_row(state: Any, row: int, one: Any) -> None:
     """Puts a new image into a row of a run. `one`: a run of that image alone, which has just begun.
 
     Writes in place, as an execution may hold the addresses. It replaces a plug-in's tensors too, if
     they have one dimension of B images or of R = G * B rows. Raises RefillError for other state
     that has changed since the run began: nobody knows which part of it belongs to the image.
     """
-    batch = len(run.record.codes)
-    run_tensors, other = list(tensor_slots(run)), list(tensor_slots(one))
+    batch = len(state.trace.codes)
+    run_tensors, other = list(tensor_slots(state)), list(tensor_slots(one))
     if [path for path, _, _ in run_tensors] != [path for path, _, _ in other]:
         odd = sorted({path for path, _, _ in run_tensors} ^ {path for path, _, _ in other})
         raise _unrefillable(f"{', '.join(odd[:3])} is there after some steps alone, or before")
@@ -86,7 +86,7 @@ def put_row(run: Any, row: int, one: Any) -> None:
         elif old is not new and not path.startswith(caches):
             _put(path, old, new, batch, row)
     new_values = numbers(one)
-    for path, value in numbers(run).items():
+    for path, value in numbers(state).items():
         fresh = new_values.get(path)
         if value not in (fresh, fresh * batch if isinstance(fresh, int) else fresh):
             raise _unrefillable(
@@ -110,13 +110,13 @@ def _put(path: str, old: Tensor, new: Tensor, batch: int, row: int) -> None:
         )
 
 
-def numbers(run: Any) -> dict[str, int | float | str]:
+def numbers(state: Any) -> dict[str, int | float | str]:
     """The Python numbers and texts in a run's session and in the verifier's state, by path. `calls`
     counts those of the whole batch and is no state, so it is left out."""
     values = {
         f".{part}{path}": value
-        for part in ("session", "state")
-        for path, (owner, _), value in _leaves(getattr(run, part, None))
+        for part in ("session", "verifier_state")
+        for path, (owner, _), value in _leaves(getattr(state, part, None))
         if isinstance(value, int | float | str) and not isinstance(owner, KVCache)
     }
     return {path: value for path, value in values.items() if not path.endswith(".calls")}
@@ -182,7 +182,7 @@ def fill(root: Any, values: dict[str, Tensor]) -> None:
     if run_tensors.keys() != values.keys():
         odd = sorted(run_tensors.keys() ^ values.keys())
         raise DecoderError(
-            f"a recorded step expects the state that it was recorded on; these differ: {odd[:5]}"
+            f"a captured step expects the state that it was recorded on; these differ: {odd[:5]}"
         )
     for path in without_views(run_tensors):
         tensor, other = run_tensors[path], values[path]
@@ -190,7 +190,7 @@ def fill(root: Any, values: dict[str, Tensor]) -> None:
             continue
         if other.shape != tensor.shape or other.dtype != tensor.dtype:
             raise DecoderError(
-                f"{path} of a recorded step is {tuple(tensor.shape)} {tensor.dtype}, found "
+                f"{path} of a captured step is {tuple(tensor.shape)} {tensor.dtype}, found "
                 f"{tuple(other.shape)} {other.dtype}; shapes of a step must be static"
             )
         if tensor.data_ptr() != other.data_ptr():
@@ -230,11 +230,11 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
             setattr(owner, str(name), old)
 
 
-def step_in_place(pieces: Sequence[Piece], run: Any) -> tuple[Any, ...]:
+def step_in_place(pieces: Sequence[Piece], state: Any) -> tuple[Any, ...]:
     """A step that leaves every tensor of the state where it was."""
-    before = tensors(run)
+    before = tensors(state)
     carry: tuple[Any, ...] = ()
     for _, piece in pieces:
-        carry = piece(run, *carry)
-    rebind(run, before)
+        carry = piece(state, *carry)
+    rebind(state, before)
     return carry

@@ -22,12 +22,12 @@ from decoders.noise import TARGET_SLOT, Noise
 class ARState(DecodeState):
     mask: Tensor  # [R, 1, S] bool, slots that the next query may look at
     codes: Tensor  # [B] int64, the code just chosen
-    place: Tensor  # [1] int64, place of the code to choose next
+    position: Tensor  # [1] int64, position of the code to choose next
 
 
 class Autoregressive(BatchLoop):
-    """Plain next-code decoding. All images are as long as each other, so all places of a batch are
-    free in the same step."""
+    """Plain next-code decoding. All images are as long as each other, so all positions of a batch
+    are free in the same step."""
 
     title = "the autoregressive loop"
 
@@ -38,39 +38,39 @@ class Autoregressive(BatchLoop):
         """Prefill and the first code."""
         del pairs  # nothing is verified
         target = self.model.target
-        start, shared = self.prefilled(text, noise, 1)
-        record, steps = shared["record"], target.length - 1
-        record.accepted[:, :steps] = 0
-        record.step[:, : target.length] = torch.arange(target.length, device=record.step.device)
-        record.kind.fill_(int(CodeKind.TARGET))
+        prefill, shared = self.prefilled(text, noise, 1)
+        trace, steps = shared["trace"], target.length - 1
+        trace.accepted[:, :steps] = 0
+        trace.step[:, : target.length] = torch.arange(target.length, device=trace.step.device)
+        trace.kind.fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         mask = F.pad(valid, (0, self.slots - target.prefix))[:, None].contiguous()  # [R, 1, S]
-        place = torch.ones(1, dtype=torch.long, device=self.model.device)
-        return ARState(mask=mask, codes=start.first, place=place, **shared)
+        position = torch.ones(1, dtype=torch.long, device=self.model.device)
+        return ARState(mask=mask, codes=prefill.first, position=position, **shared)
 
-    def steps(self, run: ARState) -> Iterator[int]:
+    def steps(self, state: ARState) -> Iterator[int]:
         yield from range(1, self.model.target.length)
-        run.record.steps.fill_(self.model.target.length - 1)
+        state.trace.steps.fill_(self.model.target.length - 1)
 
-    def next(self, run: ARState) -> tuple[()]:
+    def next(self, state: ARState) -> tuple[()]:
         """The target on the last code, and the next code."""
-        sampling, place, logits = self.sampling, run.place, self.logits(run)
-        u = run.noise.uniform[:, :, TARGET_SLOT].index_select(1, place)[:, 0]  # [B]
+        sampling, position, logits = self.sampling, state.position, self.logits(state)
+        u = state.noise.uniform[:, :, TARGET_SLOT].index_select(1, position)[:, 0]  # [B]
         codes, p = choose(logits, sampling, u)
-        run.record.check(p if sampling.greedy else p[:, :1])  # one NaN makes a softmax's row NaN
-        run.record.codes.index_copy_(1, place, codes[:, None])
-        run.codes.copy_(codes)
-        run.place.add_(1)
+        state.trace.check(p if sampling.greedy else p[:, :1])  # one NaN makes a softmax's row NaN
+        state.trace.codes.index_copy_(1, position, codes[:, None])
+        state.codes.copy_(codes)
+        state.position.add_(1)
         return ()
 
-    def logits(self, run: ARState) -> Tensor:
+    def logits(self, state: ARState) -> Tensor:
         """The target on the last code -> guided logits of the next one, [B, V]."""
-        target, copies, place = self.model.target, self.sampling.guidance_rows, run.place
-        grid = (place - 1).expand(len(run.mask), 1)  # [R, 1]
+        target, copies, position = self.model.target, self.sampling.guidance_rows, state.position
+        grid = (position - 1).expand(len(state.mask), 1)  # [R, 1]
         slots = grid + target.prefix
-        run.mask.index_fill_(2, slots[0], True)
+        state.mask.index_fill_(2, slots[0], True)
         hidden = target.forward_codes(
-            run.codes.repeat(copies)[:, None], grid, slots, run.mask, run.cache
+            state.codes.repeat(copies)[:, None], grid, slots, state.mask, state.cache
         )
-        places = place.expand(len(run.codes), 1)  # [B, 1]
-        return code_logits(target, hidden, self.sampling.cfg, places)[:, 0]
+        positions = position.expand(len(state.codes), 1)  # [B, 1]
+        return code_logits(target, hidden, self.sampling.cfg, positions)[:, 0]

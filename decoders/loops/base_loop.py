@@ -28,7 +28,7 @@ from decoders.api import (
 from decoders.cache import KVCache, round_up
 from decoders.distribution import code_logits, draw_distinct, probabilities
 from decoders.execution.eager import Eager
-from decoders.loops.recording import FinishedImages, PairSampler, Recorder, Stopwatch
+from decoders.loops.trace import FinishedImages, PairSampler, Stopwatch, TraceBuffers
 from decoders.noise import TARGET_SLOT, Noise
 
 DECODING = threading.RLock()
@@ -49,12 +49,12 @@ def one_at_a_time(decode: Callable[..., T]) -> Callable[..., T]:
 
 @dataclass(kw_only=True)
 class DecodeState:
-    """The moving state of B images, of any loop: a *run*. Its tensors are changed in place, and an
-    execution may hold the addresses of all that hang on it."""
+    """The moving state of B images, of any loop: a *state*. Its tensors are changed in place, and
+    an execution may hold the addresses of all that hang on it."""
 
     noise: Noise
     cache: KVCache
-    record: Recorder
+    trace: TraceBuffers
     watch: Stopwatch
     pairs: PairSampler | None = None  # None: no verified pairs are recorded
     path: dict[str, str] = field(default_factory=dict)  # `decoders.api.Trace`, by the execution
@@ -63,13 +63,13 @@ class DecodeState:
     @property
     def shape(self) -> int:
         """What decides the shapes of a step: B."""
-        return len(self.record.codes)
+        return len(self.trace.codes)
 
 
 @dataclass(eq=False, repr=False)
 class BaseLoop(Decoder, Loop):
     """A decoder that an execution runs piece by piece. resamples_noise: whether every step has new
-    numbers at the places that it leaves open (`Verifier.resamples_noise`)."""
+    numbers at the positions that it leaves open (`Verifier.resamples_noise`)."""
 
     model: ImageModel = field()
     sampling: Sampling = field()
@@ -82,12 +82,12 @@ class BaseLoop(Decoder, Loop):
     def __post_init__(self) -> None:
         if self.model.target.schedule is not None and not self.scheduled:
             raise DecoderError(
-                "this target predicts groups of codes and has no law of the next code alone; use "
-                "a decoder with loop=decoders.loops.grouped.Grouped, such as decoder=par"
+                "this target predicts groups of codes and has no distribution of the next code "
+                "alone; use a decoder with loop=decoders.loops.grouped.Grouped, such as decoder=par"
             )
         how: Execution = self.model.execution or Eager()
         self.execution: Execution = (
-            how if self.recordable or how.name in ("eager", "cpu") else Eager()
+            how if self.capturable or how.name in ("eager", "cpu") else Eager()
         )
         self.prepared: dict[Any, Any] = {}
         self.execution.fit(self)
@@ -102,30 +102,30 @@ class BaseLoop(Decoder, Loop):
     ) -> tuple[Prefill, dict[str, Any]]:
         """The prefill, its first codes recorded, and what every `DecodeState` begins with. width:
         codes that a step may commit; reuse: a run of as many images that are done, in whose cache
-        these may begin. The noise counts the steps. Text and noise are copied: a recorded step
+        these may begin. The noise counts the steps. Text and noise are copied: a captured step
         writes those of later images into their tensors."""
         watch = Stopwatch(self.model.device)
-        record = Recorder(text.batch, self.model.target.length, width, self.model.device)
-        text, noise = text.clone(), noise.stepping(record.steps, self.resamples_noise)
-        reuse = reuse or self.execution.recorded_run(self, text.batch)
-        start = prefill(self.model, self.sampling, text, noise, self.slots, reuse)
-        record.check(start.law)
-        record.codes[:, 0] = start.first
+        trace = TraceBuffers(text.batch, self.model.target.length, width, self.model.device)
+        text, noise = text.clone(), noise.stepping(trace.steps, self.resamples_noise)
+        reuse = reuse or self.execution.captured_state(self, text.batch)
+        prefill = run_prefill(self.model, self.sampling, text, noise, self.slots, reuse)
+        trace.check(prefill.probs)
+        trace.codes[:, 0] = prefill.first
         watch.lap("prefill")
-        return start, {"noise": noise, "cache": start.cache, "record": record, "watch": watch}
+        return prefill, {"noise": noise, "cache": prefill.cache, "trace": trace, "watch": watch}
 
     @one_at_a_time
     def warm_up(self, text: TextFeatures, noise: Noise, steps: int) -> None:
         """See `decoders.api.Decoder`."""
-        run = self.execution.begin(self, self.begin(text, noise.to(self.model.device)))
-        for _ in islice(self.steps(run), steps):
-            self.execution.step(self, run)
+        state = self.execution.begin(self, self.begin(text, noise.to(self.model.device)))
+        for _ in islice(self.steps(state), steps):
+            self.execution.step(self, state)
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Any:
         """Prefill and the first code."""
         raise NotImplementedError("a loop says what a run begins with")
 
-    def steps(self, run: Any) -> Iterator[Any]:
+    def steps(self, state: Any) -> Iterator[Any]:
         """One item for each step that the run takes, at most."""
         raise NotImplementedError("a loop says how many steps it takes")
 
@@ -151,19 +151,19 @@ class BatchLoop(BaseLoop):
         with copies."""
         rows = min(rows or text.batch, text.batch)
         noise = noise.to(self.model.device)
-        done, seconds, run = FinishedImages(text.batch, rows), Counter[str](), None
+        done, seconds, state = FinishedImages(text.batch, rows), Counter[str](), None
         for first in range(0, text.batch, rows):
             batch = range(first, min(first + rows, text.batch))
             filled: Any = slice(first, first + rows)
             if len(batch) < rows:
                 filled = [*batch, *([batch[-1]] * (rows - len(batch)))]
             images = *batch, *([None] * (rows - len(batch)))
-            run = self._decode_batch(text.rows(filled), noise.rows(filled), pairs, done, images)
-            done.take(batch, run.record, range(len(batch)))
-            done.steps += int(run.record.steps.max())
-            seconds.update(run.watch.seconds())
-        assert run is not None, "there is an image"
-        return done.generation(dict(seconds), run.path, run.pairs)
+            state = self._decode_batch(text.rows(filled), noise.rows(filled), pairs, done, images)
+            done.take(batch, state.trace, range(len(batch)))
+            done.steps += int(state.trace.steps.max())
+            seconds.update(state.watch.seconds())
+        assert state is not None, "there is an image"
+        return done.generation(dict(seconds), state.path, state.pairs)
 
     def _decode_batch(
         self,
@@ -175,25 +175,25 @@ class BatchLoop(BaseLoop):
     ) -> Any:
         """The run of one batch, all of its codes chosen. done: keeps the pairs of these images, of
         each row one; None: of a row whose pairs are not kept."""
-        run = self.execution.begin(self, self.begin(text, noise, pairs))
-        for _ in self.steps(run):
-            visited = self.execution.step(self, run)
-            if run.pairs is not None:
-                done.keep_pairs(run.pairs, images, *visited)
-        require_finite(run.record, self.title)
-        return run
+        state = self.execution.begin(self, self.begin(text, noise, pairs))
+        for _ in self.steps(state):
+            visited = self.execution.step(self, state)
+            if state.pairs is not None:
+                done.keep_pairs(state.pairs, images, *visited)
+        require_finite(state.trace, self.title)
+        return state
 
-    def draw(self, run: Any, logits: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Guided logits [B, n, V] -> the codes [B, n] at places [B, n], each by the number of its
-        place, and the laws that they came from."""
+    def draw(self, state: Any, logits: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Guided logits [B, n, V] -> the codes [B, n] at positions [B, n], each by the number of
+        its position, and the distributions that they came from."""
         p = probabilities(logits, self.sampling)
-        run.record.check(p[..., 0])
+        state.trace.check(p[..., 0])
         if self.sampling.greedy:
             return logits.argmax(-1), p
-        return draw_distinct(p, run.noise.at(places, TARGET_SLOT))[..., 0], p
+        return draw_distinct(p, state.noise.at(positions, TARGET_SLOT))[..., 0], p
 
 
-def prefill(
+def run_prefill(
     model: ImageModel,
     sampling: Sampling,
     text: TextFeatures,
@@ -214,10 +214,10 @@ def prefill(
     new = reuse is None
     cache = execution.new_cache(target, rows, capacity) if new else reuse.cache.clear()
     hidden = execution.prefill(target, text, copies, cache)  # [R, P, D]
-    places = torch.zeros(text.batch, 1, dtype=torch.long, device=model.device)
-    logits = code_logits(target, hidden[:, -1:], sampling.cfg, places)[:, 0]  # [B, V]
-    first, law = choose(logits, sampling, noise.uniform[:, 0, TARGET_SLOT])
-    return Prefill(model, sampling, text, noise, cache, hidden, first, law)
+    positions = torch.zeros(text.batch, 1, dtype=torch.long, device=model.device)
+    logits = code_logits(target, hidden[:, -1:], sampling.cfg, positions)[:, 0]  # [B, V]
+    first, probs = choose(logits, sampling, noise.uniform[:, 0, TARGET_SLOT])
+    return Prefill(model, sampling, text, noise, cache, hidden, first, probs)
 
 
 def choose(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,9 +228,9 @@ def choose(logits: Tensor, sampling: Sampling, u: Tensor) -> tuple[Tensor, Tenso
     return draw_distinct(p[:, None], u[:, None, None])[:, 0, 0], p
 
 
-def require_finite(recorder: Recorder, where: str) -> None:
+def require_finite(trace: TraceBuffers, where: str) -> None:
     """Raises NumericalError where a distribution of the run was not finite."""
-    if bool(recorder.bad):
+    if bool(trace.bad):
         raise NumericalError(
             f"{where}: expected finite logits, found NaN or infinity while decoding; check the "
             "checkpoint and its dtype (float16 overflows where bfloat16 does not)"

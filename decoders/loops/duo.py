@@ -1,16 +1,16 @@
 """DuoDecoding (2503.00784, decoders.md (m)): the drafter goes on while the target verifies.
 
 A step has g drafts. The forward reads the root and all drafts but the last, whose test needs the
-law before it alone. Meanwhile the drafter goes on from the last draft with g more. Where all are
-accepted, the last one is the next root and the g more are the next step's drafts: nothing is
-drafted before its forward. Elsewhere they are thrown away, and g new ones are drafted first.
+distribution before it alone. Meanwhile the drafter goes on from the last draft with g more. Where
+all are accepted, the last one is the next root and the g more are the next step's drafts: nothing
+is drafted before its forward. Elsewhere they are thrown away, and g new ones are drafted first.
 
-Exact with every exact rule: the law of a draft that is kept was fixed before the tests that it is
-kept by, and its own numbers have decided nothing. That no code is drawn behind the last draft, so
-that what goes on from it need not be guessed, and that the drafter reads a kept draft again under
-its new root (with the target's states above it, and so that rows of a batch stay in step), are
-choices of this file. As are its threads: one for the drafter, which on a GPU has a stream of its
-own; the paper's drafter is on the CPU.
+Exact with every exact rule: the distribution of a draft that is kept was fixed before the tests
+that it is kept by, and its own numbers have decided nothing. That no code is drawn behind the last
+draft, so that what goes on from it need not be guessed, and that the drafter reads a kept draft
+again under its new root (with the target's states above it, and so that rows of a batch stay in
+step), are choices of this file. As are its threads: one for the drafter, which on a GPU has a
+stream of its own; the paper's drafter is on the CPU.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ from decoders.api import (
     Verifier,
     completed,
 )
-from decoders.loops.recording import expected_codes
-from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_state import SpecState, Step
+from decoders.loops.speculative import SpecState, Speculative
+from decoders.loops.trace import Step, expected_codes
 from decoders.noise import OVERRUN, Noise
 from decoders.propose.tree_proposer import TreeProposer, TreeSession, require_logits
 from decoders.propose.trees.static import Static
@@ -78,40 +77,41 @@ class LookaheadProposer(Proposer):
                 f"{self.tree.depth}; set the tree's depth"
             )
         self.nodes = self.depth = self.tree.depth - 1
+        self.forwards = self.drafter.forwards(2 * self.tree.depth)
 
-    def begin(self, start: Prefill) -> LookaheadSession:
-        return LookaheadSession(self, start)
+    def begin(self, prefill: Prefill) -> LookaheadSession:
+        return LookaheadSession(self, prefill)
 
 
 class LookaheadSession(TreeSession):
     """Drafts for B images, and where they go on: nodes 1..g under the root, g + 1..2g behind."""
 
-    def __init__(self, part: LookaheadProposer, start: Prefill) -> None:
+    def __init__(self, part: LookaheadProposer, prefill: Prefill) -> None:
         size = part.depth + 1
-        super().__init__(part, start, 2 * size)
-        shape = start.batch, size + 1
+        super().__init__(part, prefill, 2 * size)
+        shape = prefill.batch, size + 1
         # [B], rows whose g drafts were all accepted: the codes drafted behind them are of use.
-        self.all_accepted = torch.zeros_like(start.first).bool()
-        self.codes = start.first.new_zeros(shape)  # the last draft, and the g behind it
-        drawn = not start.sampling.greedy
-        self.q = start.law.new_zeros(*shape, self.vocab) if drawn else None
-        self.numbers = torch.arange(size + 1, device=start.first.device)
+        self.all_accepted = torch.zeros_like(prefill.first).bool()
+        self.codes = prefill.first.new_zeros(shape)  # the last draft, and the g behind it
+        drawn = not prefill.sampling.greedy
+        self.q = prefill.probs.new_zeros(*shape, self.vocab) if drawn else None
+        self.numbers = torch.arange(size + 1, device=prefill.first.device)
 
-    def grow(self, logits: Tensor, noise: Any, place: Tensor) -> LookaheadDraft:
+    def grow(self, logits: Tensor, noise: Any, position: Tensor) -> LookaheadDraft:
         """Both parts of a step's drafting, one after the other."""
-        draft = self.drafts(logits, noise, place)
-        self.extend(draft, noise, place)
+        draft = self.drafts(logits, noise, position)
+        self.extend(draft, noise, position)
         return draft
 
-    def read(self, output: StepOutput, noise: Any, place: Tensor) -> LookaheadDraft:
+    def read(self, output: StepOutput, noise: Any, position: Tensor) -> LookaheadDraft:
         """The session reads what was committed, and has g drafts under the root."""
-        return self.drafts(self.advance(output), noise, place)
+        return self.drafts(self.advance(output), noise, position)
 
-    def drafts(self, logits: Tensor, noise: Any, place: Tensor) -> LookaheadDraft:
+    def drafts(self, logits: Tensor, noise: Any, position: Tensor) -> LookaheadDraft:
         """Those of the last step where they stand, new ones elsewhere."""
         all_accepted = self.all_accepted[:, None]  # [B, 1]
         root = SubtreeSession(self.session, self.session.root_code, 0, (all_accepted, self.codes))
-        grown = self.tree.grow(root, logits, self.sampling, noise, place)  # type: ignore[arg-type]
+        grown = self.tree.grow(root, logits, self.sampling, noise, position)  # type: ignore[arg-type]
         self.check(logits, grown.q)
         codes, q = torch.where(all_accepted, self.codes, grown.codes), grown.q
         if q is not None:
@@ -139,7 +139,7 @@ class LookaheadSession(TreeSession):
         )
         return replace(short, whole=replace(whole, expected=expected_codes(short)))
 
-    def extend(self, draft: LookaheadDraft, noise: Any, place: Tensor) -> None:
+    def extend(self, draft: LookaheadDraft, noise: Any, position: Tensor) -> None:
         """Goes on from the last draft of what `read` has just drafted, with g more."""
         assert draft.whole is not None
         size, last = self.tree.depth, draft.whole.codes[:, -1:]  # [B, 1]
@@ -147,7 +147,7 @@ class LookaheadSession(TreeSession):
         logits = self.session.expand(last, node, above, size)  # [B, 1, V]
         require_logits(self.session, logits, len(last), 1, self.vocab)
         below: Any = SubtreeSession(self.session, last[:, 0], size)
-        grown = self.tree.grow(below, logits[:, 0], self.sampling, noise, place + size)
+        grown = self.tree.grow(below, logits[:, 0], self.sampling, noise, position + size)
         self.check(logits[:, 0], grown.q)
         self.codes.copy_(grown.codes)
         if self.q is not None and grown.q is not None:
@@ -185,15 +185,15 @@ class UnreadLast(Verifier):
     def __str__(self) -> str:
         return str(self.inner)
 
-    def begin(self, start: Prefill) -> tuple[Any, Tensor]:
-        return self.inner.begin(start), torch.zeros_like(start.first).bool()
+    def begin(self, prefill: Prefill) -> tuple[Any, Tensor]:
+        return self.inner.begin(prefill), torch.zeros_like(prefill.first).bool()
 
     def verify(
-        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+        self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
     ) -> Verified:
-        """See `decoders.api.Verifier`; the law behind the last draft is anything."""
+        """See `decoders.api.Verifier`; the distribution behind the last draft is anything."""
         inner, all_accepted = state
-        whole, last = self.inner.verify(law, draft, noise, place, inner), draft.levels - 1
+        whole, last = self.inner.verify(probs, draft, noise, position, inner), draft.levels - 1
         all_accepted.copy_(whole.count > last)
         return Verified(
             whole.nodes[:, :-1],
@@ -203,6 +203,7 @@ class UnreadLast(Verifier):
             whole.tv_shift[:, :-1],
             whole.bound[:, :-1],
             whole.relaxed,
+            last_is_draft=all_accepted,
         )
 
 
@@ -213,7 +214,7 @@ class Duo(Speculative):
 
     # As the drafter's thread runs what it drafts.
     uncompiled_pieces = frozenset({"draft", "start_drafting", "join_drafting"})
-    recordable = False
+    capturable = False
     # The gate looks at drafts as they are proposed; both schedules have the same codes.
     exercised: ClassVar = {"parallel": False}
 
@@ -244,37 +245,37 @@ class Duo(Speculative):
     def begin(
         self, text: TextFeatures, noise: Noise, pairs: float = 0, reuse: Any = None
     ) -> SpecState:
-        run = super().begin(text, noise, pairs, reuse)
-        session: Any = run.session
-        session.all_accepted = run.state[1]
-        if run.pairs is not None:
-            run.pairs.levels = session.tree.depth
-        return run
+        state = super().begin(text, noise, pairs, reuse)
+        session: Any = state.session
+        session.all_accepted = state.verifier_state[1]
+        if state.pairs is not None:
+            state.pairs.levels = session.tree.depth
+        return state
 
-    def start_drafting(self, run: SpecState) -> tuple[LookaheadDraft, Tensor]:
+    def start_drafting(self, state: SpecState) -> tuple[LookaheadDraft, Tensor]:
         """What the forward reads; the drafter is on its way with what comes behind."""
-        session: Any = run.session
+        session: Any = state.session
         ready = bool(session.all_accepted.all())  # in all rows: nothing need be drafted now
         if ready:
             q = None if session.q is None else session.q.clone()
             draft = session.without_last(session.codes.clone(), q)
         else:
-            draft = session.read(run.output, run.noise, run.length)
+            draft = session.read(state.output, state.noise, state.length)
         if self.model.device.type == "cuda":
             self.side = self.side or torch.cuda.Stream(self.model.device)
             self.side.wait_stream(torch.cuda.current_stream(self.side.device))
-        self.drafting = self.worker.submit(self.draft_ahead, run, draft, ready)
-        return self.with_mask(run, draft)  # type: ignore[return-value]
+        self.drafting = self.worker.submit(self.draft_ahead, state, draft, ready)
+        return draft, self.mask_of(state, draft)
 
-    def draft_ahead(self, run: SpecState, draft: LookaheadDraft, ready: bool) -> None:
+    def draft_ahead(self, state: SpecState, draft: LookaheadDraft, ready: bool) -> None:
         """The drafter's part of a step, beside the target's."""
-        session: Any = run.session
+        session: Any = state.session
         with torch.inference_mode(), torch.cuda.stream(self.side):
             if ready:
-                session.read(run.output, run.noise, run.length)  # drafted, and not yet read
-            session.extend(draft, run.noise, run.length)
+                session.read(state.output, state.noise, state.length)  # drafted, and not yet read
+            session.extend(draft, state.noise, state.length)
 
-    def join_drafting(self, run: SpecState, *carry: Any) -> tuple[Any, ...]:
+    def join_drafting(self, state: SpecState, *carry: Any) -> tuple[Any, ...]:
         """Waits for the drafter."""
         assert self.drafting is not None, "drafting starts before it is joined"
         self.drafting.result()
@@ -284,15 +285,8 @@ class Duo(Speculative):
         return carry
 
     def verify_and_commit(
-        self, run: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
+        self, state: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
     ) -> tuple[Step]:
-        """Judges all g drafts by the laws behind root and g - 1 of them, [B, g, V]."""
+        """Judges all g drafts by the distributions behind root and g - 1 of them, [B, g, V]."""
         assert isinstance(draft, LookaheadDraft) and draft.whole is not None
-        return super().verify_and_commit(run, draft.whole, hidden, F.pad(logits, (0, 0, 0, 1)))
-
-    def _record(
-        self, run: SpecState, verified: Verified, committed: Tensor, drafted: Tensor, active: Tensor
-    ) -> None:
-        last = run.record.span == self.proposer.depth  # [g], where the last draft was committed
-        drafted = drafted | (run.state[1][:, None] & last)  # [B, g]
-        super()._record(run, verified, committed, drafted, active)
+        return super().verify_and_commit(state, draft.whole, hidden, F.pad(logits, (0, 0, 0, 1)))

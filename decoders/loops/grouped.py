@@ -1,16 +1,17 @@
 """Group by group: a loop for targets that predict several codes in one forward
 (`decoders.models.nets.grouped`: PAR 2412.15119, SATIC 2106.09436, COrAL 2410.09675).
 
-A forward reads the codes of the last group; the codes of the next one are drawn from its laws, each
-from its own, by the number of its place. So an image is a function of prompt and seed. A target
-that is like all others has groups of one: AR, code by code.
+A forward reads the codes of the last group; the codes of the next one are drawn from its
+distributions, each from its own, by the number of its position. So an image is a function of prompt
+and seed. A target that is like all others has groups of one: AR, code by code.
 
 COrAL: a forward reads two groups. The older one has left the window and is final. The newer one is
-a draft: its codes are drawn again, from laws that have seen all of it, by the same numbers. The
-group behind is drawn from the draft. The last group is not drawn again, as nothing would read it.
+a draft: its codes are drawn again, from distributions that have seen all of it, by the same
+numbers. The group behind is drawn from the draft. The last group is not drawn again, as nothing
+would read it.
 
-Such codes follow the law of another target than the one that speed-ups refer to. They are compared
-by quality and time, never by TV.
+Such codes follow the distribution of another target than the one that speed-ups refer to. They are
+compared by quality and time, never by TV.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class GroupState(DecodeState):
 @dataclass(frozen=True)
 class Tables:
     """What each of T forwards does, of W queries and W drawn codes; N or 2 N. A query or code that
-    is none has a slot of its own, and a place behind the image."""
+    is none has a slot of its own, and a position behind the image."""
 
     source: Tensor  # [T, W] int64, see `Schedule.forwards`
-    place: Tensor  # [T, W] int64
+    position: Tensor  # [T, W] int64
     slot: Tensor  # [T, W] int64, behind the prefix
     turn: Tensor  # [T, W] int64, a query sees the slots of no later turn
-    drawn: Tensor  # [T, W] int64, places of the codes; of two groups the one that is drawn again
+    drawn: Tensor  # [T, W] int64, positions of the codes; of two groups the one that is drawn again
     slots: Tensor  # [Q + W] int64, the turn of every slot behind the prefix
 
     @classmethod
@@ -73,14 +74,14 @@ class Tables:
                 later = groups[part + 1] if part >= 0 else ()
                 drawn += [*later, *(size + len(drawn) + i for i in range(wide - len(later)))]
             lines.append([[*column] for column in zip(*rows, strict=True)] + [drawn])
-        source, place, slot, turn, drawn_ = torch.tensor(lines, device=device).unbind(1)
+        source, position, slot, turn, drawn_ = torch.tensor(lines, device=device).unbind(1)
         ends = [step for step, group in enumerate(queries) for _ in group]
         slots = torch.tensor([*ends, *[NEVER] * width], device=device)
-        return cls(source, place, slot, turn, drawn_, slots)
+        return cls(source, position, slot, turn, drawn_, slots)
 
     def at(self, step: Tensor) -> list[Tensor]:
-        """source, place, slot, turn, drawn of a forward, [W] each; step [1]."""
-        every = self.source, self.place, self.slot, self.turn, self.drawn
+        """source, position, slot, turn, drawn of a forward, [W] each; step [1]."""
+        every = self.source, self.position, self.slot, self.turn, self.drawn
         return [table.index_select(0, step)[0] for table in every]
 
 
@@ -100,7 +101,7 @@ class Grouped(BatchLoop):
             self.model = other(self.model, self.target)
         super().__post_init__()
         target = self.model.target
-        one = tuple((place,) for place in range(target.length))
+        one = tuple((position,) for position in range(target.length))
         self.schedule = target.schedule or Schedule(one)
         self.tables = Tables.of(self.schedule, self.model.device)
         rows = target.vocab_size + torch.arange(self.schedule.wide - 1)
@@ -116,14 +117,14 @@ class Grouped(BatchLoop):
     def slots(self) -> int:
         return round_up(self.model.target.prefix + len(self.tables.slots))
 
-    def steps(self, run: GroupState) -> Iterator[int]:
+    def steps(self, state: GroupState) -> Iterator[int]:
         return iter(range(len(self.tables.source)))
 
     def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> GroupState:
         del pairs  # nothing is verified
         target = self.model.target
         _, shared = self.prefilled(text, noise, self.tables.drawn.shape[1])
-        shared["record"].kind.fill_(int(CodeKind.TARGET))
+        shared["trace"].kind.fill_(int(CodeKind.TARGET))
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
         return GroupState(
             open=F.pad(additive_mask(valid), (0, self.slots - target.prefix), value=CLOSED),
@@ -131,13 +132,13 @@ class Grouped(BatchLoop):
             **shared,
         )
 
-    def forward(self, run: GroupState) -> tuple[Tensor, Tensor]:
-        """The codes' places [W], and their guided logits [B, W, V]."""
+    def forward(self, state: GroupState) -> tuple[Tensor, Tensor]:
+        """The codes' positions [W], and their guided logits [B, W, V]."""
         target: Any = self.model.target
         copies = self.sampling.guidance_rows
-        source, place, slot, turn, drawn = self.tables.at(run.step)
-        batch = len(run.record.codes)
-        codes = run.record.codes[:, : target.length]
+        source, position, slot, turn, drawn = self.tables.at(state.step)
+        batch = len(state.trace.codes)
+        codes = state.trace.codes[:, : target.length]
         readable = torch.cat([codes, self.learned.expand(batch, -1)], 1)  # [B, L + N - 1]
         rows = batch * copies
         earlier = additive_mask(self.tables.slots <= turn[:, None]).expand(
@@ -145,26 +146,28 @@ class Grouped(BatchLoop):
         )  # [R, W, Q + W]
         hidden = target.forward_codes(
             readable.index_select(1, source).repeat(copies, 1),
-            place.expand(rows, -1),
+            position.expand(rows, -1),
             (target.prefix + slot).expand(rows, -1),
-            cache_mask(run.open, earlier, target.prefix),  # [R, W, S]
-            run.cache,
+            cache_mask(state.open, earlier, target.prefix),  # [R, W, S]
+            state.cache,
         )
         if self.schedule.refines:
             newer = hidden[:, self.schedule.wide :]
             hidden = torch.cat([target.refined(newer), newer], 1)
-        places = drawn.expand(batch, -1)
-        return drawn, code_logits(target, hidden, self.sampling.cfg, places)
+        positions = drawn.expand(batch, -1)
+        return drawn, code_logits(target, hidden, self.sampling.cfg, positions)
 
-    def verify_and_commit(self, run: GroupState, drawn: Tensor, logits: Tensor) -> tuple[Any, ...]:
+    def verify_and_commit(
+        self, state: GroupState, drawn: Tensor, logits: Tensor
+    ) -> tuple[Any, ...]:
         """Draws and records the codes."""
-        places = drawn.expand(len(logits), -1)  # [B, W]
-        codes, _ = self.draw(run, logits, places.clamp_max(self.model.target.length))
+        positions = drawn.expand(len(logits), -1)  # [B, W]
+        codes, _ = self.draw(state, logits, positions.clamp_max(self.model.target.length))
         first = torch.arange(codes.shape[1], device=codes.device) >= len(drawn) - self.schedule.wide
-        step = run.record.steps[:, None] + first  # [B, W], in which a code was drawn first
-        run.record.put(places, codes, step=step)
-        run.record.end_step(torch.zeros_like(codes[:, 0]))
-        run.step.add_(1)
+        step = state.trace.steps[:, None] + first  # [B, W], in which a code was drawn first
+        state.trace.put(positions, codes, step=step)
+        state.trace.end_step(torch.zeros_like(codes[:, 0]))
+        state.step.add_(1)
         return ()
 
 

@@ -1,10 +1,10 @@
 """VVS, verification skipping (2511.13587, decoders.md (s)): of `interval` steps one has no forward.
 
 Such a step commits a path of the draft tree, uniform over the leaves and untested. The path is cut
-to the mean codes per forward so far less one, and a root from the target's last law follows. The
-drafter goes on from there with its old feature. The next forward runs on the skipped codes too, so
-a skipped and a verified step are one draft here: a chain of S codes with a tree under it. The rule
-judges the tree. Of a chain's code TV(p, q) is recorded, as TV shift and as bound.
+to the mean codes per forward so far less one, and a root from the target's last distribution
+follows. The drafter goes on from there with its old feature. The next forward runs on the skipped
+codes too, so a skipped and a verified step are one draft here: a chain of S codes with a tree under
+it. The rule judges the tree. Of a chain's code TV(p, q) is recorded, as TV shift and as bound.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from decoders.api import DecoderError, Draft, Piece, Prefill, StepOutput, Target
 from decoders.cache import ancestry_of
 from decoders.distribution import take
 from decoders.kinds import Within
-from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_state import SpecState, Step
+from decoders.loops.speculative import SpecState, Speculative
+from decoders.loops.trace import Step
 from decoders.noise import PLUGIN_SLOT, sample
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
 from decoders.verify.token_verifier import TokenVerifier, Verdicts, at_node, children_of, path_to
@@ -34,33 +34,35 @@ class SkippedDraft(Draft):
     chain; the nodes up to there are committed untested."""
 
     untested: Any = None  # [B, N + 1] bool, nodes whose first child is committed untested
-    laws: Any = None  # [B, S, V], where the chain's codes were drawn from
+    probs: Any = None  # [B, S, V], where the chain's codes were drawn from
 
 
 class SkippingSession(TreeSession):
-    def __init__(self, part: Any, start: Prefill) -> None:
-        super().__init__(part, start)
-        self.turn, self.row = -1, start.model.target.grid()[1]  # the first row is never skipped
-        self.last = torch.zeros_like(start.law)  # [B, V], the target's last law, from the loop
+    def __init__(self, part: Any, prefill: Prefill) -> None:
+        super().__init__(part, prefill)
+        self.turn, self.row = -1, prefill.model.target.grid()[1]  # the first row is never skipped
+        self.last = torch.zeros_like(
+            prefill.probs
+        )  # [B, V], the target's last distribution, from the loop
 
-    def propose_step(self, output: StepOutput, noise: Any, place: Tensor, skips: bool) -> Draft:
+    def propose_step(self, output: StepOutput, noise: Any, position: Tensor, skips: bool) -> Draft:
         """skips: behind a step that is skipped. Raises DecoderError for trees that are drawn."""
-        tree: Any = self.propose(output, noise, place)
+        tree: Any = self.propose(output, noise, position)
         if tree.expected is None or tree.q is not None:
             raise DecoderError("VVS needs a tree that is not drawn; set tree=dynamic or tree=opt")
         if not skips:
             return replace(tree, levels=self.part.depth)
-        root, (codes, taken, laws) = tree.codes[:, :1].clone(), self.skip(tree, noise, place)
-        copies, end = len(output.hidden) // len(place), taken[:, None]  # [B, 1]
+        root, (codes, taken, probs) = tree.codes[:, :1].clone(), self.skip(tree, noise, position)
+        copies, end = len(output.hidden) // len(position), taken[:, None]  # [B, 1]
         old = take(output.hidden, (output.count - 1).repeat(copies)[:, None])  # [R, 1, D]
         wide = F.pad(codes, (0, output.codes.shape[1] - codes.shape[1]))  # [B, T]
         skipped = replace(
             output, hidden=torch.where(end.repeat(copies, 1)[..., None] > 0, old, output.hidden),
             codes=torch.where(end > 0, wide, output.codes),
             count=torch.where(taken > 0, taken, output.count),
-            start=torch.where(taken > 0, place, output.start),
+            position=torch.where(taken > 0, position, output.position),
         )  # fmt: skip
-        tree, size = self.propose(skipped, noise, place + taken), codes.shape[1]
+        tree, size = self.propose(skipped, noise, position + taken), codes.shape[1]
         level = torch.arange(size + 1, device=codes.device).expand(len(codes), -1)  # [B, S + 1]
         parents = torch.where(tree.parents > 0, tree.parents + size, end)[:, 1:]
         kids = torch.where(tree.children > 0, tree.children + size, 0)  # [B, N + 1, K]
@@ -71,38 +73,39 @@ class SkippingSession(TreeSession):
             torch.cat([(level - 1).clamp_min(0), parents], 1),
             torch.cat([level, tree.depth[:, 1:] + end], 1),
             torch.cat([chain, kids[:, 1:]], 1),
-            q=None, levels=size + tree.levels, by_leaf=tree.by_leaf, laws=laws,
+            q=None, levels=size + tree.levels, by_leaf=tree.by_leaf, probs=probs,
             expected=taken + tree.expected, untested=F.pad(level < end, (0, kids.shape[1] - 1)),
         )  # fmt: skip
 
-    def skip(self, tree: Draft, noise: Any, place: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def skip(self, tree: Draft, noise: Any, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A path at random and the root behind it: codes [B, S], how many are taken [B], and the
-        laws [B, S, V]: of a code the shares of leaves below its siblings, of the root the last."""
+        distributions [B, S, V]: of a code the shares of leaves below its siblings, of the root the
+        last."""
         (code, valid), above = children_of(tree), ancestry_of(tree)  # [B, N + 1, K], [.., N + 1]
-        u, leaf = noise.at(place, PLUGIN_SLOT, 2), ~valid.any(-1)  # [B, 2], [B, N + 1]
+        u, leaf = noise.at(position, PLUGIN_SLOT, 2), ~valid.any(-1)  # [B, 2], [B, N + 1]
         rank = (u[:, :1] * leaf.sum(-1, keepdim=True)).long()
         path = path_to(tree, above, (leaf.cumsum(-1) <= rank).sum(-1), tree.levels)  # [B, D + 1]
         below = (leaf[..., None] & above).sum(1)  # [B, N + 1], leaves at or below
         share = below.gather(1, tree.children.flatten(1)).view_as(code) * valid / below[..., None]
-        laws = share.new_zeros(*leaf.shape, self.vocab).scatter_add(2, code, share)
-        laws = F.pad(take(laws, path[:, :-1]), (0, 0, 0, 1))  # [B, S, V]
-        mean = (place - 1) // noise.round  # [B], whole codes per forward so far
+        probs = share.new_zeros(*leaf.shape, self.vocab).scatter_add(2, code, share)
+        probs = F.pad(take(probs, path[:, :-1]), (0, 0, 0, 1))  # [B, S, V]
+        mean = (position - 1) // noise.round  # [B], whole codes per forward so far
         count = torch.minimum(tree.depth.gather(1, path[:, -1:])[:, 0], mean - 1)
-        count = torch.where(place > self.row, count, 0).clamp_min(0)[:, None]  # [B, 1]
+        count = torch.where(position > self.row, count, 0).clamp_min(0)[:, None]  # [B, 1]
         root = self.last.argmax(-1) if self.sampling.greedy else sample(self.last, u[:, 1])
         codes = F.pad(tree.codes.gather(1, path[:, 1:]), (0, 1)).scatter(1, count, root[:, None])
-        laws = laws.scatter(1, count[..., None].expand(-1, 1, self.vocab), self.last[:, None])
-        return codes, torch.where(count > 0, count + 1, 0)[:, 0], laws
+        probs = probs.scatter(1, count[..., None].expand(-1, 1, self.vocab), self.last[:, None])
+        return codes, torch.where(count > 0, count + 1, 0)[:, 0], probs
 
 
 class SkipVerifier(TokenVerifier):
     """The rule, which does not test a draft's chain."""
 
-    def verdicts(self, law: TargetProbs, draft: Draft, *tests: Tensor) -> Verdicts:
-        verdicts = super().verdicts(law, draft, *tests)
+    def verdicts(self, probs: TargetProbs, draft: Draft, *tests: Tensor) -> Verdicts:
+        verdicts = super().verdicts(probs, draft, *tests)
         if isinstance(draft, SkippedDraft):
-            size = draft.laws.shape[1]
-            away = 0.5 * (law.p[:, :size] - draft.laws).abs().sum(-1)  # [B, S], TV(p, q)
+            size = draft.probs.shape[1]
+            away = 0.5 * (probs.p[:, :size] - draft.probs).abs().sum(-1)  # [B, S], TV(p, q)
             values = {"accept": 1.0, "strict": 0.0, "tv_shift": away, "bound": away}
             for name, value in values.items():
                 first = getattr(verdicts, name)[:, :size, 0]  # of each node's first child
@@ -115,7 +118,7 @@ class Vvs(Speculative):
     """interval: every so many steps one is skipped. Steps are of two shapes, of which `choose`
     takes one and counts: no execution may try one."""
 
-    uncompiled_pieces, recordable, claims_law = frozenset({"choose"}), False, False
+    uncompiled_pieces, capturable, claims_law = frozenset({"choose"}), False, False
     interval: Annotated[int, Within(2, 10**6)] = 4
 
     def __post_init__(self) -> None:
@@ -135,24 +138,25 @@ class Vvs(Speculative):
     def pieces(self) -> Sequence[Piece]:
         return [("draft", self.choose), *super().pieces()]
 
-    def choose(self, run: SpecState) -> tuple[bool]:
+    def choose(self, state: SpecState) -> tuple[bool]:
         """Whether a step is skipped now; asked once per draft."""
-        session: Any = run.session
+        session: Any = state.session
         session.turn += 1
         return (session.turn > 0 and session.turn % (self.interval - 1) == 0,)
 
-    def draft(self, run: SpecState, skips: bool = False) -> tuple[Draft, Tensor]:
-        session: Any = run.session
+    def draft(self, state: SpecState, skips: bool = False) -> tuple[Draft, Tensor]:
+        session: Any = state.session
         if skips:  # it drafts twice
-            active = run.length < self.model.target.length
-            run.drafter_calls.add_(active, alpha=self.draft_calls or 0)
-        return self.with_mask(run, session.propose_step(run.output, run.noise, run.length, skips))
+            active = state.length < self.model.target.length
+            state.trace.drafter_calls.add_(active, alpha=self.proposer.forwards)
+        draft = session.propose_step(state.output, state.noise, state.length, skips)
+        return draft, self.mask_of(state, draft)
 
     def verify_and_commit(
-        self, run: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
+        self, state: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
     ) -> tuple[Step]:
-        (step,) = super().verify_and_commit(run, draft, hidden, logits)
-        run.session.last.copy_(at_node(step.p, step.nodes[:, -1]))  # type: ignore[attr-defined]
+        (step,) = super().verify_and_commit(state, draft, hidden, logits)
+        state.session.last.copy_(at_node(step.p, step.nodes[:, -1]))  # type: ignore[attr-defined]
         if isinstance(draft, SkippedDraft):  # nothing tested its chain
             draft = replace(draft, children=draft.children * ~draft.untested[..., None])
         return (replace(step, draft=draft),)

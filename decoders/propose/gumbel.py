@@ -1,9 +1,9 @@
 """Speculative coupled decoding with Gumbel noise (SCD-GS, 2510.24211, decoders.md (c)).
 
-Every place has one row of Gumbel numbers for the whole image: x = argmax(log r + g), with r the
-target's last law there, or 1 / V. Two successive drafts are equal with probability at least
-(1 - TV) / (1 + TV). The row is independent of all earlier places and of all uniforms, so x has the
-law r.
+Every position has one row of Gumbel numbers for the whole image: x = argmax(log r + g), with r the
+target's last distribution there, or 1 / V. Two successive drafts are equal with probability at
+least (1 - TV) / (1 + TV). The row is independent of all earlier positions and of all uniforms, so x
+has the distribution r.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ class Gumbel(Window):
 
     couples = True
 
-    def draw(self, law: Tensor, old: OldWindow, noise: Any, places: Tensor) -> Tensor:
-        return (law.log() + noise.gumbel(places, law.shape[-1])).argmax(-1)
+    def draw(self, probs: Tensor, old: OldWindow, noise: Any, positions: Tensor) -> Tensor:
+        return (probs.log() + noise.gumbel(positions, probs.shape[-1])).argmax(-1)

@@ -1,9 +1,9 @@
 """Speculative coupled decoding, maximal coupling (SCD-MC, 2510.24211, decoders.md (c)).
 
-A draft is not redrawn but coupled to the new law: x' = x with probability min(1, p(x) / q(x)), else
-x' ~ norm((p - q)+). So x' has the law p, and equals x as often as it can: 1 - TV(p, q). What is
-declared is p, at *every* place of the window: a draft that was kept has been selected by the test
-on p, so that its old q would be biased (lemma J).
+A draft is not redrawn but coupled to the new distribution: x' = x with probability min(1, p(x) /
+q(x)), else x' ~ norm((p - q)+). So x' has the distribution p, and equals x as often as it can: 1 -
+TV(p, q). What is declared is p, at *every* position of the window: a draft that was kept has been
+selected by the test on p, so that its old q would be biased (lemma J).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoders.distribution import pick, ratio
 from decoders.noise import COUPLE_SLOT, sample
-from decoders.propose.window import Codes, OldWindow, Window, certain, fresh_uniforms
+from decoders.propose.window import Codes, OldWindow, Window, certain, step_uniforms
 from decoders.verify.exact import residual
 
 
@@ -27,14 +27,14 @@ class Maximal(Window):
     couples = True
     window: Codes = 32
 
-    def draw(self, law: Tensor, old: OldWindow, noise: Any, places: Tensor) -> Tensor:
-        law_of_new = coupled(law, old.q, old.codes)  # [B, W, V], given the old draft
-        law = torch.where(old.drafted[..., None], law_of_new, law)
-        return sample(law, fresh_uniforms(noise, places, COUPLE_SLOT)[..., 0])
+    def draw(self, probs: Tensor, old: OldWindow, noise: Any, positions: Tensor) -> Tensor:
+        coupled_probs = coupled(probs, old.q, old.codes)  # [B, W, V], given the old draft
+        probs = torch.where(old.drafted[..., None], coupled_probs, probs)
+        return sample(probs, step_uniforms(noise, positions, COUPLE_SLOT)[..., 0])
 
 
-def coupled(law: Tensor, q: Tensor, codes: Tensor) -> Tensor:
-    """The law of what a draft from q [..., V] becomes, so that it has the law `law` [..., V] and
-    stays as often as it can; codes [...]."""
-    keep = ratio(pick(law, codes), q, codes)[..., None]  # [..., 1]
-    return (1 - keep) * residual(law, q, codes) + keep * certain(codes, law)
+def coupled(probs: Tensor, q: Tensor, codes: Tensor) -> Tensor:
+    """The distribution of what a draft from q [..., V] becomes, so that it has the distribution
+    `distribution` [..., V] and stays as often as it can; codes [...]."""
+    keep = ratio(pick(probs, codes), q, codes)[..., None]  # [..., 1]
+    return (1 - keep) * residual(probs, q, codes) + keep * certain(codes, probs)

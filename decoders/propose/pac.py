@@ -1,9 +1,9 @@
 """SJD-PAC: proactive drafting, adaptive continuation (2603.18599, decoders.md (d)).
 
 The first levels of the window hold K candidates each, shared by all nodes of the level above; a
-chain of first candidates follows. The first candidate is coupled to the new law p (SCD-MC). The
-others are drawn from p without it, without replacement. So all K are an exact draw without
-replacement from p, which is declared; the walk takes the first accepted one.
+chain of first candidates follows. The first candidate is coupled to the new distribution p
+(SCD-MC). The others are drawn from p without it, without replacement. So all K are an exact draw
+without replacement from p, which is declared; the walk takes the first accepted one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from decoders.distribution import drop_sibling, without
 from decoders.kinds import Within
 from decoders.noise import COUPLE_SLOT, MAX_CHILDREN, sample
 from decoders.propose.maximal import Maximal
-from decoders.propose.window import Codes, OldWindow, fresh_uniforms
+from decoders.propose.window import Codes, OldWindow, step_uniforms
 
 
 @dataclass(eq=False, repr=False)
@@ -44,23 +44,23 @@ class Pac(Maximal):
         return f"pac({shape})"
 
     def siblings(
-        self, codes: Tensor, law: Tensor, old: OldWindow, noise: Any, places: Tensor
+        self, codes: Tensor, probs: Tensor, old: OldWindow, noise: Any, positions: Tensor
     ) -> Tensor:
         """See `Window`. Levels of the chain repeat their first candidate, which is not read."""
         if self.candidates == 1 or self.levels == 0:
             return codes[..., None]
         upper = slice(0, self.levels)
-        main, law, count = codes[:, upper], law[:, upper], self.candidates - 1
+        main, probs, count = codes[:, upper], probs[:, upper], self.candidates - 1
         wide = codes[..., None].repeat(1, 1, self.candidates)  # [B, W, K]
         if old.greedy:
-            law = torch.where(old.has_law[:, upper, None], old.p[:, upper], law)
-            best = without(law, main).topk(count)  # a code that may not stand there has no mass
+            probs = torch.where(old.has_probs[:, upper, None], old.p[:, upper], probs)
+            best = without(probs, main).topk(count)  # a code that may not stand there has no mass
             wide[:, upper, 1:] = torch.where(best.values > 0, best.indices, main[..., None])
             return wide
-        u = fresh_uniforms(noise, places[:, upper], COUPLE_SLOT + 1, count)  # [B, levels, K - 1]
+        u = step_uniforms(noise, positions[:, upper], COUPLE_SLOT + 1, count)  # [B, levels, K - 1]
         drawn = [main]
         for j in range(count):
-            law = drop_sibling(law, drawn[-1])
-            drawn.append(sample(law, u[..., j]))
+            probs = drop_sibling(probs, drawn[-1])
+            drawn.append(sample(probs, u[..., j]))
         wide[:, upper] = torch.stack(drawn, -1)
         return wide

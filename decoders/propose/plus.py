@@ -1,11 +1,11 @@
 """SJD++ (2512.07503, decoders.md (y)): a draft behind the first rejection stays where the target's
-new law is high against its old one, and is redrawn elsewhere.
+new distribution is high against its old one, and is redrawn elsewhere.
 
     x' = x if p(x) / q(x) > tau else x' ~ p
 
-So a draft x ~ q becomes x' ~ q 1[A] + q(A^c) p, A = {p > tau q}. That law is declared, which makes
-the decoder exact (lemma J); the paper declares p, which is biased. There is no released code. tau
-is that of two re-implementations, which agree.
+So a draft x ~ q becomes x' ~ q 1[A] + q(A^c) p, A = {p > tau q}. That distribution is declared,
+which makes the decoder exact (lemma J); the paper declares p, which is biased. There is no released
+code. tau is that of two re-implementations, which agree.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from decoders.distribution import pick
 from decoders.kinds import NotNegative
 from decoders.noise import DRAFT_SLOT, sample
-from decoders.propose.window import OldWindow, Window, fresh_uniforms
+from decoders.propose.window import OldWindow, Window, step_uniforms
 
 
 @dataclass(eq=False, repr=False)
@@ -32,15 +32,15 @@ class Plus(Window):
     def __str__(self) -> str:
         return f"plus(window={self.depth + 1}, tau={self.tau:g})"
 
-    def stays(self, law: Tensor, old: OldWindow) -> Tensor:
+    def stays(self, probs: Tensor, old: OldWindow) -> Tensor:
         """Codes that would stay where they are drafted, [B, W, V] bool."""
-        return old.drafted[..., None] & (law > self.tau * old.q)
+        return old.drafted[..., None] & (probs > self.tau * old.q)
 
-    def draw(self, law: Tensor, old: OldWindow, noise: Any, places: Tensor) -> Tensor:
-        new = sample(law, fresh_uniforms(noise, places, DRAFT_SLOT)[..., 0])
-        return torch.where(pick(self.stays(law, old), old.codes), old.codes, new)
+    def draw(self, probs: Tensor, old: OldWindow, noise: Any, positions: Tensor) -> Tensor:
+        new = sample(probs, step_uniforms(noise, positions, DRAFT_SLOT)[..., 0])
+        return torch.where(pick(self.stays(probs, old), old.codes), old.codes, new)
 
-    def declared(self, law: Tensor, old: OldWindow, codes: Tensor) -> Tensor:
-        staying = torch.where(self.stays(law, old), old.q, 0.0)  # [B, W, V]
+    def declared(self, probs: Tensor, old: OldWindow, codes: Tensor) -> Tensor:
+        staying = torch.where(self.stays(probs, old), old.q, 0.0)  # [B, W, V]
         leaving = (old.q - staying).sum(-1, keepdim=True)
-        return torch.where(old.drafted[..., None], staying + leaving * law, law)
+        return torch.where(old.drafted[..., None], staying + leaving * probs, probs)

@@ -27,34 +27,30 @@ from decoders.noise import MAX_CHILDREN, OVERRUN
 class TreeSession(ProposerSession):
     """A drafter's session, and the tree that grows in it."""
 
-    def __init__(self, part: Any, start: Prefill, nodes: int = 0) -> None:
+    def __init__(self, part: Any, prefill: Prefill, nodes: int = 0) -> None:
         """part: a `TreeProposer`, or a proposer that has drafter and tree. nodes: how many session
         indices are in use; 0: the tree's."""
-        model, tree = start.model, part.tree
-        self.part, self.sampling = part, start.sampling
+        model, tree = prefill.model, part.tree
+        self.part, self.sampling = part, prefill.sampling
         self.tree: Tree = tree
         self.vocab = model.target.vocab_size
-        self.bad = torch.zeros((), dtype=torch.bool, device=start.first.device)
+        self.bad = torch.zeros((), dtype=torch.bool, device=prefill.first.device)
         self.session: DraftSession = part.drafter.begin(
-            start, part.depth + 1, nodes or tree.session_nodes
+            prefill, part.depth + 1, nodes or tree.session_nodes
         )
 
-    @property
-    def calls(self) -> int:
-        return self.session.calls
-
-    def propose(self, output: StepOutput, noise: Any, place: Tensor) -> Draft:
+    def propose(self, output: StepOutput, noise: Any, position: Tensor) -> Draft:
         """The session reads what was committed, and a tree grows under the root."""
         try:
             logits = self.advance(output)
-            draft = self.grow(logits, noise, place)
+            draft = self.grow(logits, noise, position)
             self.check(logits, draft.q)
             return draft
         except AnswerError as error:
             raise DecoderError(f"the drafter {class_path(self.part.drafter)}: {error}") from error
 
     def require_finite(self) -> None:
-        """Raises NumericalError where the drafter's laws were NaN or infinite."""
+        """Raises NumericalError where the drafter's distributions were NaN or infinite."""
         if bool(self.bad):
             name = class_path(self.part.drafter)
             raise NumericalError(
@@ -70,12 +66,12 @@ class TreeSession(ProposerSession):
     def advance(self, output: StepOutput) -> Tensor:
         """Logits after the root, [B, V]. They are checked in every step, as a drafter may be right
         for one image and wrong for a batch; no values are read."""
-        logits = self.session.advance(output.hidden, output.codes, output.count, output.start)
+        logits = self.session.advance(output.hidden, output.codes, output.count, output.position)
         require_root(self.session, output.count)
         return require_logits(self.session, logits, len(output.count), self.vocab)
 
-    def grow(self, logits: Tensor, noise: Any, place: Tensor) -> Draft:
-        return self.tree.grow(self.session, logits, self.sampling, noise, place)
+    def grow(self, logits: Tensor, noise: Any, position: Tensor) -> Draft:
+        return self.tree.grow(self.session, logits, self.sampling, noise, position)
 
 
 class TreeProposer(Proposer):
@@ -99,9 +95,10 @@ class TreeProposer(Proposer):
             )
         self.drafter, self.tree = completed(drafter, Drafter), completed(tree, Tree)
         self.nodes, self.depth, self.branching = tree.nodes, tree.depth, tree.branching
+        self.forwards, self.draws = self.drafter.forwards(tree.depth), self.tree.draws
 
-    def begin(self, start: Prefill) -> TreeSession:
-        return self.session(self, start)
+    def begin(self, prefill: Prefill) -> TreeSession:
+        return self.session(self, prefill)
 
 
 # ---- checks of what a drafter returns -----------------------------------------------------------

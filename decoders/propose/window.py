@@ -1,16 +1,16 @@
-"""The window of Jacobi decoding (2410.01699, decoders.md (a)): drafts at the next W places, without
-a drafter.
+"""The window of Jacobi decoding (2410.01699, decoders.md (a)): drafts at the next W positions,
+without a drafter.
 
-A forward over a window gives the target's law at every place, given the drafts before it. The next
-window reaches further, and its codes are drawn from those of these laws that lie within it (`draw`,
-in which the methods differ). Where there is no law yet a draft is drawn from the uniform law of the
-codes that may stand there, which is declared: 1 / V where all may, so it is accepted with
-min(1, V p(x)). So a structural code (Lumina's row ends) is certain at its place, and is drafted
-nowhere else.
+A forward over a window gives the target's distribution at every position, given the drafts before
+it. The next window reaches further, and its codes are drawn from those of these distributions that
+lie within it (`draw`, in which the methods differ). Where there is no distribution yet a draft is
+drawn from the uniform distribution of the codes that may stand there, which is declared: 1 / V
+where all may, so it is accepted with min(1, V p(x)). So a structural code (Lumina's row ends) is
+certain at its position, and is drafted nowhere else.
 
-A decoder of this family is exact (decoders.md, lemma J) if at every place the draft has the law
-that is declared for it, given all that happened at earlier places. A place is tested once, with a
-uniform of its own: that is the verifier's part. Rows of a batch advance alone.
+A decoder of this family is exact (decoders.md, lemma J) if at every position the draft has the
+distribution that is declared for it, given all that happened at earlier positions. A position is
+tested once, with a uniform of its own: that is the verifier's part. Rows of a batch advance alone.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Codes = Annotated[int, Within(2, OVERRUN)]
 
 @dataclass(frozen=True)
 class OldWindow:
-    """The window of the last step at the W places of the new one."""
+    """The window of the last step at the W positions of the new one."""
 
-    p: Tensor  # [B, W, V], the target's law; zeros where it said nothing
-    has_law: Tensor  # [B, W] bool, whether it said anything
+    p: Tensor  # [B, W, V], the target's distribution; zeros where it said nothing
+    has_probs: Tensor  # [B, W] bool, whether it said anything
     codes: Tensor  # [B, W] int64, the old draft
-    q: Tensor  # [B, W, V], the law that was declared for it
+    q: Tensor  # [B, W, V], the distribution that was declared for it
     drafted: Tensor  # [B, W] bool, whether there was one
     greedy: bool  # temperature 0
 
@@ -47,13 +47,13 @@ class OldWindow:
 @dataclass(eq=False, repr=False)
 class Window(Proposer):
     """window: L, codes of a forward, with the root and the tree of candidates. Exact as long as a
-    subclass draws its codes (`draw`) from the laws that it declares."""
+    subclass draws its codes (`draw`) from the distributions that it declares."""
 
     model: InitVar[Any]
     window: Codes = 16
 
-    reads_laws = True
-    couples = False  # whether a draft hangs on earlier drafts at its place
+    reads_probs = True
+    couples = False  # whether a draft hangs on earlier drafts at its position
     candidates, levels = 1, 0  # K, on how many levels of the tree
 
     def __post_init__(self, model: Any) -> None:
@@ -69,19 +69,19 @@ class Window(Proposer):
     def __str__(self) -> str:
         return f"{type(self).__name__.lower()}(window={self.depth + 1})"
 
-    def begin(self, start: Prefill) -> WindowSession:
-        return WindowSession(self, start)
+    def begin(self, prefill: Prefill) -> WindowSession:
+        return WindowSession(self, prefill)
 
-    def draw(self, law: Tensor, old: OldWindow, noise: Any, places: Tensor) -> Tensor:
-        """Drafts [B, W] from law [B, W, V]."""
+    def draw(self, probs: Tensor, old: OldWindow, noise: Any, positions: Tensor) -> Tensor:
+        """Drafts [B, W] from distribution [B, W, V]."""
         raise NotImplementedError("a window says how its codes are drawn")
 
-    def declared(self, law: Tensor, old: OldWindow, codes: Tensor) -> Tensor:
-        """The laws [B, W, V] that are declared for the drafts."""
-        return law
+    def declared(self, probs: Tensor, old: OldWindow, codes: Tensor) -> Tensor:
+        """The distributions [B, W, V] that are declared for the drafts."""
+        return probs
 
     def siblings(
-        self, codes: Tensor, law: Tensor, old: OldWindow, noise: Any, places: Tensor
+        self, codes: Tensor, probs: Tensor, old: OldWindow, noise: Any, positions: Tensor
     ) -> Tensor:
         """Codes [B, W] -> [B, W, K], the first candidates and their siblings."""
         return codes[..., None]
@@ -90,72 +90,75 @@ class Window(Proposer):
 class WindowSession(ProposerSession):
     """It keeps nothing: all that it needs is in the last step's output."""
 
-    calls = 0
-
-    def __init__(self, part: Window, start: Prefill) -> None:
-        target, device = start.model.target, start.first.device
-        if part.couples and start.noise.renewed:
+    def __init__(self, part: Window, prefill: Prefill) -> None:
+        target, device = prefill.model.target, prefill.first.device
+        if part.couples and prefill.noise.renewed:
             raise DecoderError(
                 f"proposer {part} keeps drafts from step to step, and a verifier that looks ahead "
                 "has selected them by then; use proposer=jacobi, or acceptance=exact"
             )
-        self.part, self.greedy = part, start.sampling.greedy
+        self.part, self.greedy = part, prefill.sampling.greedy
         self.shape = part.lattice.shape_on(device)
         self.lines, self.pick = part.lines.to(device), part.pick.to(device)
         self.span = torch.arange(part.depth, device=device)  # [W]
-        self.fresh = uniform_laws(target, start.law.dtype, device)
+        self.uniform = uniform_probs(target, prefill.probs.dtype, device)
 
-    def propose(self, output: StepOutput, noise: Any, place: Tensor) -> Draft:
+    def propose(self, output: StepOutput, noise: Any, position: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
         part = self.part
         old = self.old_window(output)
-        places = place[:, None] + self.span  # [B, W]
-        law = torch.where(old.has_law[..., None], old.p, self.fresh[places % len(self.fresh)])
+        positions = position[:, None] + self.span  # [B, W]
+        probs = torch.where(
+            old.has_probs[..., None], old.p, self.uniform[positions % len(self.uniform)]
+        )
         if self.greedy:
-            law = torch.where(old.has_law[..., None], certain(law.argmax(-1), law), law)
+            probs = torch.where(old.has_probs[..., None], certain(probs.argmax(-1), probs), probs)
         root = output.codes.gather(1, output.count[:, None] - 1)  # [B, 1]
-        codes = part.draw(law, old, noise, places)
-        declared = part.declared(law, old, codes)
-        every = part.siblings(codes, declared, old, noise, places)  # [B, W, K]
+        codes = part.draw(probs, old, noise, positions)
+        declared = part.declared(probs, old, codes)
+        every = part.siblings(codes, declared, old, noise, positions)  # [B, W, K]
         return self.draft(root, every, declared)
 
     def old_window(self, output: StepOutput) -> OldWindow:
-        """The last step's window at the new places. Level i of the new window was level count + 1 +
-        i of the old one. Its law is read on the committed row, or on the main row below it."""
+        """The last step's window at the new positions. Level i of the new window was level count +
+        1 + i of the old one. Its distribution is read on the committed row, or on the main row
+        below it."""
         old, p = output.draft, output.p
         assert old is not None and p is not None and output.nodes is not None
         depth = self.part.depth
-        level = output.count[:, None] + self.span  # [B, W], of the node that a law is read at
+        level = (
+            output.count[:, None] + self.span
+        )  # [B, W], of the node that a distribution is read at
         row = self.lines[output.nodes[:, -1]]  # [B, D + 1]
         main, below = (self.lines[0][i.clamp_max(depth)] for i in (level, level + 1))  # [B, W]
-        laws = take(p, row.gather(1, level.clamp_max(depth)))
-        has_law = (level <= depth) & (laws.sum(-1) > 0)
-        drafted = has_law & (level < depth)
-        laws = torch.where(has_law[..., None], laws, 0.0)
+        probs = take(p, row.gather(1, level.clamp_max(depth)))
+        has_probs = (level <= depth) & (probs.sum(-1) > 0)
+        drafted = has_probs & (level < depth)
+        probs = torch.where(has_probs[..., None], probs, 0.0)
         codes = old.codes.gather(1, below)
-        q = torch.zeros_like(laws) if old.q is None else take(old.q, main)
-        return OldWindow(laws, has_law, codes, q, drafted, self.greedy)
+        q = torch.zeros_like(probs) if old.q is None else take(old.q, main)
+        return OldWindow(probs, has_probs, codes, q, drafted, self.greedy)
 
-    def draft(self, root: Tensor, every: Tensor, law: Tensor) -> Draft:
-        """root [B, 1], candidates [B, W, K], law [B, W, V] of each level."""
+    def draft(self, root: Tensor, every: Tensor, probs: Tensor) -> Draft:
+        """root [B, 1], candidates [B, W, K], distribution [B, W, V] of each level."""
         codes = torch.cat([root, every.flatten(1).index_select(1, self.pick)], 1)  # [B, N + 1]
         children = self.shape.children.expand(len(codes), -1, -1)
         if self.greedy:
             return self.shape.draft(codes, children, None)
-        q = F.pad(law, (0, 0, 0, 1)).index_select(1, self.shape.depth[0])  # [B, N + 1, V]
+        q = F.pad(probs, (0, 0, 0, 1)).index_select(1, self.shape.depth[0])  # [B, N + 1, V]
         if self.part.branching > 1:
             children = drop_impossible(children, codes, q)
         return self.shape.draft(codes, children, q)
 
 
 def certain(codes: Tensor, like: Tensor) -> Tensor:
-    """Codes [...] -> laws [..., V] that are 1 there."""
+    """Codes [...] -> distributions [..., V] that are 1 there."""
     return torch.zeros_like(like).scatter(-1, codes[..., None], 1.0)
 
 
-def fresh_uniforms(noise: Any, places: Tensor, slot: int, count: int = 1) -> Tensor:
+def step_uniforms(noise: Any, positions: Tensor, slot: int, count: int = 1) -> Tensor:
     """Uniforms [B, W, count], new ones in every step."""
-    return noise.at(places, slot, count, noise.round[:, None])
+    return noise.at(positions, slot, count, noise.round[:, None])
 
 
 def lattice(depth: int, candidates: int, levels: int) -> list[tuple[int, ...]]:
@@ -195,8 +198,9 @@ def lines_of(parent: Sequence[int], level: Sequence[int]) -> Tensor:
     return torch.tensor(rows)
 
 
-def uniform_laws(target: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The uniform law of the codes that may stand at a place, [W, V]: of a place n row n % W."""
+def uniform_probs(target: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The uniform distribution of the codes that may stand at a position, [W, V]: of a position n
+    row n % W."""
     if target.barred is None:
         size = target.vocab_size
         return torch.full((1, size), 1 / size, dtype=dtype, device=device)

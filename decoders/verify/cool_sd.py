@@ -3,7 +3,7 @@
     a_i(x) = min(1, omega_i p(x) / q(x)),  omega_i = delta exp(-nu i) / mean_j exp(-nu j)
 
 for the i-th of L drafts in a row. The paper's correction is norm((p - q a_i)+), the lemma's own. A
-node's law is at most 1 - 1 / omega_i away from p, and exact where omega_i <= 1.
+node's distribution is at most 1 - 1 / omega_i away from p, and exact where omega_i <= 1.
 
 Lenience (2211.17192, appendix A.5; decoders.md (u)) has one omega = 1 / l for all depths.
 """
@@ -22,7 +22,7 @@ from decoders.verify.corrected import Corrected, scaled
 
 
 class Scaled(Corrected):
-    """a(x) = min(1, omega p(x) / q(x)); omega broadcasts over laws."""
+    """a(x) = min(1, omega p(x) / q(x)); omega broadcasts over distributions."""
 
     omega: Tensor
 
@@ -50,9 +50,9 @@ class CoolSD(Scaled):
     def __str__(self) -> str:
         return f"cool_sd(delta={self.delta:g}, decay={self.decay:g})"
 
-    def at(self, draft: Draft, place: Tensor) -> Scaled:
+    def at(self, draft: Draft, position: Tensor) -> Scaled:
         """The rule of this draft: children of a node at depth d are drafts of level d + 1."""
-        del place
+        del position
         levels = torch.arange(draft.levels, device=draft.depth.device)
         share = torch.exp(-self.nu * draft.depth) / torch.exp(-self.nu * levels).mean()
         return Scaled((self.omega * share).float()[..., None])  # [B, N + 1, 1]

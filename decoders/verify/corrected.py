@@ -2,9 +2,9 @@
 (decoders.md, lemma R).
 
 A draft x ~ q is accepted with probability a(x). After a rejection the code comes from
-norm((p - q a)+). The committed code's law is then sum_x (q(x) a(x) - p(x))+ away from p, and no
-correction does better. So that sum is what such a rule declares, and it is exact for one draft.
-A concrete rule says q a and nothing else.
+norm((p - q a)+). The committed code's distribution is then sum_x (q(x) a(x) - p(x))+ away from p,
+and no correction does better. So that sum is what such a rule declares, and it is exact for one
+draft. A concrete rule says q a and nothing else.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ if it accepted as much as a paper says. For weights that are not there.
 
 The draft at depth i whose parent was accepted is accepted where u < a_i, u the test number of its
 place. On a tree one child of a node is tested, the first. What follows comes from the target's p.
-No law is kept, so there is no figure of quality (METHODS 4, 2).
+No distribution is kept, so there is no figure of quality (METHODS 4, 2).
 
 For a mean accepted length m on D levels (bonus included) one rate a has 1 + a + ... + a^D = m.
 """
@@ -89,20 +89,20 @@ class Synthetic(Verifier):
         return self.by_levels[levels]
 
     def verify(
-        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+        self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
     ) -> Verified:
         """See `decoders.api.Verifier`. Raises DecoderError where no rate gives `mal`."""
         _, valid = children_of(draft)  # [B, N + 1, K]
         first = valid & (valid.int().cumsum(-1) == 1)
-        u = noise.at(place[:, None] + draft.depth, ACCEPT_SLOT, 1)  # [B, N + 1, 1]
+        u = noise.at(position[:, None] + draft.depth, ACCEPT_SLOT, 1)  # [B, N + 1, 1]
         rate = self.rates_of(draft.levels)[draft.depth]  # [B, N + 1]
         path = walk(draft, first & (u < rate[..., None]), draft.levels)
-        if law.greedy:
-            last = at_node(law.logits, path.last).argmax(-1)
+        if probs.greedy:
+            last = at_node(probs.logits, path.last).argmax(-1)
         else:
-            u = noise.at((place + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
-            last = inverse_cdf(at_node(law.p, path.last), u.clamp_max(BELOW_ONE))[:, 0]
+            u = noise.at((position + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
+            last = inverse_cdf(at_node(probs.p, path.last), u.clamp_max(BELOW_ONE))[:, 0]
         bonus = ~at_node(valid, path.last).any(-1)
-        away = torch.ones_like(path.nodes, dtype=law.p.dtype)  # nothing bounds the law
+        away = torch.ones_like(path.nodes, dtype=probs.p.dtype)  # nothing bounds the distribution
         relaxed = torch.ones_like(path.order, dtype=torch.bool)
         return Verified(path.nodes, path.count, last, bonus, away, away, relaxed)

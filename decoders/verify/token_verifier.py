@@ -35,52 +35,58 @@ class TokenVerifier(Verifier):
         return str(self.rule)
 
     def verify(
-        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+        self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
     ) -> Verified:
         """See `decoders.api.Verifier`."""
         codes, valid = children_of(draft)  # [B, N + 1, K]
-        verdicts = self.verdicts(law, draft, codes, valid, place)
-        if law.greedy:
+        verdicts = self.verdicts(probs, draft, codes, valid, position)
+        if probs.greedy:
             u = torch.full_like(verdicts.accept, 0.5)
         else:
-            u = self.tests(noise, place[:, None] + draft.depth, codes.shape[-1])
-        path = self.path(law, draft, (u < verdicts.accept) & valid)
+            u = self.tests(noise, position[:, None] + draft.depth, codes.shape[-1])
+        path = self.path(probs, draft, (u < verdicts.accept) & valid)
         tv_shift, bound, relaxed = along_path(path, verdicts, u)
         bonus = ~at_node(valid, path.last).any(-1)  # [B]
-        last = self.last_code(law, verdicts, path, noise, place)
+        last = self.last_code(probs, verdicts, path, noise, position)
         return Verified(path.nodes, path.count, last, bonus, tv_shift, bound, relaxed)
 
     def verdicts(
-        self, law: TargetProbs, draft: Draft, codes: Tensor, valid: Tensor, place: Tensor
+        self, probs: TargetProbs, draft: Draft, codes: Tensor, valid: Tensor, position: Tensor
     ) -> Verdicts:
         """On every child of every node; codes, valid [B, N + 1, K]."""
-        rule = self.rule if self.rule.at is None else self.rule.at(draft, place)
-        if not law.greedy:
-            return test_children(rule, law.p, draft.q, codes, valid)
-        judged = rule.greedy(law.p[:, :, None], codes)  # p [B, N + 1, 1, V]: once a node
+        rule = self.rule if self.rule.at is None else self.rule.at(draft, position)
+        if not probs.greedy:
+            return test_children(rule, probs.p, draft.q, codes, valid)
+        judged = rule.greedy(probs.p[:, :, None], codes)  # p [B, N + 1, 1, V]: once a node
         accept, strict, tv_shift, bound = (
             torch.where(valid, value, 0.0)
             for value in require_acceptance(rule, "greedy", judged, codes.shape)
         )
-        return Verdicts(accept, strict, tv_shift, bound, residual=law.p)
+        return Verdicts(accept, strict, tv_shift, bound, residual=probs.p)
 
-    def tests(self, noise: Any, places: Tensor, count: int) -> Tensor:
-        """The uniforms of `count` children of every node, [B, N + 1, count]; places [B, N + 1]."""
-        return noise.at(places, ACCEPT_SLOT, count)
+    def tests(self, noise: Any, positions: Tensor, count: int) -> Tensor:
+        """The uniforms of `count` children of every node, [B, N + 1, count]; positions [B, N +
+        1]."""
+        return noise.at(positions, ACCEPT_SLOT, count)
 
-    def path(self, law: TargetProbs, draft: Draft, accepted: Tensor) -> AcceptedPath:
+    def path(self, probs: TargetProbs, draft: Draft, accepted: Tensor) -> AcceptedPath:
         """Sampling: the first accepted child of every node, which is exact. Greedy: the longest
         accepted path (METHODS 6). accepted [B, N + 1, K] bool."""
-        follow = longest if law.greedy else walk
+        follow = longest if probs.greedy else walk
         return follow(draft, accepted, draft.levels)
 
     def last_code(
-        self, law: TargetProbs, verdicts: Verdicts, path: AcceptedPath, noise: Any, place: Tensor
+        self,
+        probs: TargetProbs,
+        verdicts: Verdicts,
+        path: AcceptedPath,
+        noise: Any,
+        position: Tensor,
     ) -> Tensor:
         """The corrected or bonus code behind the path, [B]."""
-        if law.greedy:
-            return at_node(law.logits, path.last).argmax(-1)
-        u = noise.at((place + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
+        if probs.greedy:
+            return at_node(probs.logits, path.last).argmax(-1)
+        u = noise.at((position + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
         return inverse_cdf(at_node(verdicts.residual, path.last), u.clamp_max(BELOW_ONE))[:, 0]
 
 
@@ -212,8 +218,8 @@ def walk(draft: Draft, taken: Tensor, depth: int) -> AcceptedPath:
 
 
 def table_order(draft: Draft, above: Tensor) -> Tensor:
-    """Places [B, N + 1] of the nodes in the released table of root-to-leaf paths: of two nodes at
-    one depth, the one with the lower number is on the earlier row (METHODS 6).
+    """Positions [B, N + 1] of the nodes in the released table of root-to-leaf paths: of two nodes
+    at one depth, the one with the lower number is on the earlier row (METHODS 6).
 
     above [B, N + 1, N + 1] bool, see `Draft.ancestry`. The table is sorted by the numbers of a
     path's nodes, or with `Draft.by_leaf` by the number of the leaf in which the path ends.
@@ -256,8 +262,8 @@ def longest(draft: Draft, accepted: Tensor, depth: int) -> AcceptedPath:
     whole = (hit[:, None] | ~above).all(-1)  # [B, N + 1], nodes whose path was accepted
     reached = torch.where(whole, draft.depth, -1)
     count = reached.amax(1, keepdim=True)  # [B, 1]
-    place = torch.where(reached == count, table_order(draft, above), torch.iinfo(torch.long).max)
-    best = place.argmin(1, keepdim=True)  # [B, 1]
+    position = torch.where(reached == count, table_order(draft, above), torch.iinfo(torch.long).max)
+    best = position.argmin(1, keepdim=True)  # [B, 1]
     path = path_to(draft, above, best[:, 0], depth)
     live = torch.arange(1, depth + 1, device=accepted.device) <= count  # [B, D]
     order = torch.where(live, which.gather(1, path[:, 1:]), 0)

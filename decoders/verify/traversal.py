@@ -2,10 +2,10 @@
 the root, so that a path is rejected code by code from its end. Exact; on a chain it is block
 verification.
 
-A node has a weight alpha (the root 1), the target's law m and the drafter's law s after it. A child
-t of it gets alpha_t = min(1, alpha m(t) / s(t)). A node without (remaining) children is accepted
-with probability alpha: the path to it is committed, the next code drawn from its m. Else it is
-removed from its parent, where
+A node has a weight alpha (the root 1), the target's distribution m and the drafter's distribution s
+after it. A child t of it gets alpha_t = min(1, alpha m(t) / s(t)). A node without (remaining)
+children is accepted with probability alpha: the path to it is committed, the next code drawn from
+its m. Else it is removed from its parent, where
     R = sum (alpha m - s)+,  m <- norm((alpha m - s)+),  alpha <- R / (R + 1 - alpha),
     s <- norm(s without t),
 and the next sibling follows. What a node meets hangs on earlier ones having been removed, never on
@@ -31,9 +31,9 @@ AT_TEMPERATURE_ZERO = TokenVerifier(Exact())
 
 
 class WholeDraft(Verifier):
-    """Judges a draft by the laws that it was drawn from, all nodes at once, so that drafts behind a
-    rejected one still count. That is how a subclass judges while sampling. Greedy decoding has
-    nothing to gain: the longest path of argmax codes is committed, as with the exact rule."""
+    """Judges a draft by the distributions that it was drawn from, all nodes at once, so that drafts
+    behind a rejected one still count. That is how a subclass judges while sampling. Greedy decoding
+    has nothing to gain: the longest path of argmax codes is committed, as with the exact rule."""
 
     resamples_noise = True
 
@@ -41,14 +41,14 @@ class WholeDraft(Verifier):
         del model  # it needs nothing from it
 
     def verify(
-        self, law: TargetProbs, draft: Draft, noise: Any, place: Tensor, state: Any
+        self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
     ) -> Verified:
         """See `decoders.api.Verifier`. Raises DecoderError for deterministic children."""
-        if law.greedy:
-            return AT_TEMPERATURE_ZERO.verify(law, draft, noise, place, state)
-        return self.judge(law.p, draft, noise, place)
+        if probs.greedy:
+            return AT_TEMPERATURE_ZERO.verify(probs, draft, noise, position, state)
+        return self.judge(probs.p, draft, noise, position)
 
-    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Verified:
+    def judge(self, p: Tensor, draft: Draft, noise: Any, position: Tensor) -> Verified:
         """As `verify`; p [B, N + 1, V]."""
         raise NotImplementedError("a verifier of whole drafts says how it judges them")
 
@@ -59,17 +59,17 @@ class Traversal(WholeDraft):
     def __str__(self) -> str:
         return "traversal"
 
-    def judge(self, p: Tensor, draft: Draft, noise: Any, place: Tensor) -> Verified:
+    def judge(self, p: Tensor, draft: Draft, noise: Any, position: Tensor) -> Verified:
         q = drawn_from(draft, "traversal verification")
         alpha, m = weights(p, q, draft)  # [B, N + 1], [B, N + 1, V]
-        u = noise.of_nodes(place, ACCEPT_SLOT, draft.codes.shape[1], 1)[..., 0]  # [B, N + 1]
+        u = noise.of_nodes(position, ACCEPT_SLOT, draft.codes.shape[1], 1)[..., 0]  # [B, N + 1]
         above = ancestry_of(draft)
         hit = u < alpha
         hit[:, 0] = True  # where all else was removed
         order = torch.where(hit, turn(draft, above), draft.codes.shape[1])
         node = order.argmin(1)  # [B]
         count = draft.depth.gather(1, node[:, None])[:, 0]
-        last = sample(at_node(m, node), noise.at(place + count, TARGET_SLOT)[:, 0])
+        last = sample(at_node(m, node), noise.at(position + count, TARGET_SLOT)[:, 0])
         bonus = ~at_node(draft.children > 0, node).any(-1)
         return exactly_verified(path_to(draft, above, node, draft.levels), count, last, bonus)
 
@@ -87,11 +87,11 @@ def weights(p: Tensor, q: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
     for nodes in draft.inner or every:
         down[:, 0] = 1.0  # also where `children` says 0: there is no child
         rows = (t.index_select(1, nodes) for t in (p, q, codes, valid, down))
-        below, after, law = remove_children(*rows)  # [B, n, K], [B, n], [B, n, V]
+        below, after, probs = remove_children(*rows)  # [B, n, K], [B, n], [B, n, V]
         index = draft.children.index_select(1, nodes).flatten(1)  # [B, n K]
         down.scatter_(1, index, below.flatten(1))
         alpha.index_copy_(1, nodes, after)
-        m.index_copy_(1, nodes, law)
+        m.index_copy_(1, nodes, probs)
     return torch.where(valid.any(-1), alpha, down), m
 
 
@@ -132,9 +132,9 @@ def drawn_from(draft: Draft, name: str) -> Tensor:
     """q [B, N + 1, V]. Raises DecoderError where the children are deterministic."""
     if draft.q is None:
         raise DecoderError(
-            f"{name} judges drafts by the law q that they were drawn from; these are deterministic "
-            "(a dynamic tree takes the likeliest codes) and have none; use a tree that draws its "
-            "children (tree=chain, tree=static), or acceptance=exact"
+            f"{name} judges drafts by the distribution q that they were drawn from; these are "
+            "deterministic (a dynamic tree takes the likeliest codes) and have none; use a tree "
+            "that draws its children (tree=chain, tree=static), or acceptance=exact"
         )
     return draft.q
 

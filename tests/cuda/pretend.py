@@ -23,8 +23,8 @@ from decoders.models.loading.checkpoint import assign, empty
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.transformer import Transformer, TransformerConfig
+from decoders.models.pictures import NoTokenizer
 from decoders.models.random_weights import SIZES, RandomText
-from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
 from decoders.tiny.bundle import TARGETS
 
@@ -123,18 +123,18 @@ def step(
     loop: Any = build_decoder(model, spec, sampling)
     text, key = model.text.encode(["a"]), torch.empty(1, 2, dtype=torch.long, device=CUDA)
     noise = Noise(torch.empty(1, model.target.length + OVERRUN, SLOTS, device=CUDA), key)
-    run = loop.begin(text, noise, *([0] if loop.proposer is not None else []))
+    state = loop.begin(text, noise, *([0] if loop.proposer is not None else []))
     carries: list[tuple[Any, ...]] = [()]
     for _, piece in loop.pieces():
-        carries.append(piece(run, *carries[-1]))
-    data = [x.data for _, (x, _), _ in tensor_slots(run) if isinstance(x, KVCache)]
+        carries.append(piece(state, *carries[-1]))
+    data = [x.data for _, (x, _), _ in tensor_slots(state) if isinstance(x, KVCache)]
     layers = {tuple(x.shape[1:]) for x in data}  # [2, R, H, S, d]
     caches = layers | {(2, rows * heads * slots, d) for _, rows, heads, slots, d in layers}
     target, copies = loop.model.target, sampling.guidance_rows
     small = target.new_cache(copies, round_up(target.prefix))
     calls = [(PrefillPiece(target, copies).hidden, (text, small))]
     steps = zip(loop.pieces(), carries[:-1], strict=True)
-    calls += [(piece, (run, *carry)) for (_, piece), carry in steps]
+    calls += [(piece, (state, *carry)) for (_, piece), carry in steps]
     backends = []  # behind an eager step, as in a recorded one: what is chosen once is chosen
     for piece, given in calls:
         torch._dynamo.reset()

@@ -100,9 +100,11 @@ def through_cache(model: Any, text: TextFeatures, codes: Tensor, room: int = 0) 
     seen = F.pad(text.row_mask(2), (0, more))
     for i in range(codes.shape[1]):
         seen[:, target.prefix + i] = True
-        place = torch.full((rows, 1), i)
+        position = torch.full((rows, 1), i)
         ids = codes[:, i : i + 1].repeat(2, 1)
-        states.append(target.forward_codes(ids, place, place + target.prefix, seen[:, None], cache))
+        states.append(
+            target.forward_codes(ids, position, position + target.prefix, seen[:, None], cache)
+        )
     return torch.cat(states, 1), cache
 
 
@@ -118,8 +120,8 @@ def prefilled(
 def grouped_config(model: ImageModel, name: str) -> GroupedConfig:
     """The shape of the model's target with the schedule of another; an odd side has no 2 x 2
     regions."""
-    schedule = TARGETS[name] | ({"order": "raster"} if model.target.cfg.grid % 2 else {})
-    return GroupedConfig(**asdict(model.target.cfg) | schedule)
+    schedule = TARGETS[name] | ({"order": "raster"} if model.target.config.grid % 2 else {})
+    return GroupedConfig(**asdict(model.target.config) | schedule)
 
 
 def with_targets(model: ImageModel) -> ImageModel:

@@ -1,5 +1,5 @@
 """What the contracts of `decoders.api` show to a part of one's own: a proposer the image so far, a
-rule the depth and the place, and a drafter that its answer fits no tree. Whole methods as parts:
+rule the depth and the position, and a drafter that its answer fits no tree. Whole methods as parts:
 docs/adding.md (`tests.docs.test_adding`).
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from decoders.api import DecoderError, Draft, Sampling, Target, completed
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution import with_execution
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
@@ -39,22 +39,22 @@ class Watching:
     """A proposer and its own session: chains of uniform drafts. Notes what it is shown without
     asking for laws."""
 
-    reads_laws, branching, calls = False, 1, 0
+    reads_probs, branching, calls = False, 1, 0
 
     def __init__(self, model: Any, width: int = 3) -> None:
         self.model, self.nodes, self.depth = model, width, width
         self.met: list[tuple[torch.Tensor, ...]] = []
 
-    def begin(self, start: Any) -> Any:
+    def begin(self, prefill: Any) -> Any:
         return type(self)(self.model, self.nodes)
 
-    def propose(self, output: Any, noise: Any, place: torch.Tensor) -> Draft:
+    def propose(self, output: Any, noise: Any, position: torch.Tensor) -> Draft:
         assert output.p is None and output.draft is None
-        self.met.append((output.image.clone(), output.start.clone(), output.count.clone()))
-        rows, size = len(place), self.model.target.vocab_size
-        places = place[:, None] + torch.arange(self.nodes)
+        self.met.append((output.image.clone(), output.position.clone(), output.count.clone()))
+        rows, size = len(position), self.model.target.vocab_size
+        positions = position[:, None] + torch.arange(self.nodes)
         q = torch.full((rows, self.nodes, size), 1 / size)
-        codes = sample(q, noise.at(places, DRAFT_SLOT)[..., 0])  # [B, W]
+        codes = sample(q, noise.at(positions, DRAFT_SLOT)[..., 0])  # [B, W]
         root = output.codes.gather(1, output.count[:, None] - 1)  # [B, 1]
         here = torch.arange(self.nodes + 1).expand(rows, -1)  # [B, W + 1]
         below = F.pad(here[:, 1:], (0, 1))[..., None]  # [B, W + 1, 1]
@@ -65,13 +65,13 @@ class Watching:
 
 
 class Noting(Exact):
-    """Notes the places that it is told."""
+    """Notes the positions that it is told."""
 
     def __init__(self, model: Any) -> None:
-        self.places: list[torch.Tensor] = []
+        self.positions: list[torch.Tensor] = []
 
-    def at(self, draft: Draft, place: torch.Tensor) -> Noting:
-        self.places.append(place.clone())
+    def at(self, draft: Draft, position: torch.Tensor) -> Noting:
+        self.positions.append(position.clone())
         return self
 
 
@@ -84,21 +84,21 @@ def test_a_proposer_is_shown_the_image_so_far_and_a_rule_its_place(how):
     loop: Any = build_decoder(model, spec, SAMPLING)
     sessions: list[Any] = []
     begins = loop.proposer.begin
-    loop.proposer.begin = lambda start: sessions.append(begins(start)) or sessions[-1]
+    loop.proposer.begin = lambda prefill: sessions.append(begins(prefill)) or sessions[-1]
     names = [f"image {i}" for i in range(16)]
     generation = loop.generate(model.text.encode(names), Noise.for_prompts(1, names, size))
     met = max((s.met for s in sessions), key=len)
     assert len(met) == generation.trace.target_calls.max()
-    places = loop.verifier.rule.places
-    for (image, start, count), place in zip(met, places, strict=True):
-        ends = (start + count).clamp_max(size)
-        assert torch.equal(place, ends)
+    positions = loop.verifier.rule.positions
+    for (image, first, count), position in zip(met, positions, strict=True):
+        ends = (first + count).clamp_max(size)
+        assert torch.equal(position, ends)
         committed = torch.arange(size) < ends[:, None]
         assert torch.equal(image[:, :size][committed], generation.codes[committed])
-    last_start, last_count = met[-1][1:]
-    done = last_start + last_count >= size
+    last_position, last_count = met[-1][1:]
+    done = last_position + last_count >= size
     assert done.any() and not done.all()
-    assert (last_start[generation.trace.target_calls < len(met) - 1] == size).all()
+    assert (last_position[generation.trace.target_calls < len(met) - 1] == size).all()
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,11 @@ from decoders.noise import (
     TARGET_SLOT,
     Noise,
     first_above,
+    logarithm,
+    philox,
     sample,
     sums_of_blocks,
 )
-from decoders.philox import logarithm, philox
 
 LENGTH = 12
 KNOWN = (  # Random123's known answers for philox4x32-10: counter, key, output
@@ -51,10 +52,10 @@ def plain_philox(counter: list[int], key: list[int]) -> list[int]:
     return c
 
 
-def plain_word(seed: int, prompt: str, place: int, turn: int, domain: int, index: int) -> int:
+def plain_word(seed: int, prompt: str, position: int, turn: int, domain: int, index: int) -> int:
     digest = hashlib.sha256(f"{seed}\n{prompt}".encode()).hexdigest()
     key = [int(digest[:8], 16), int(digest[8:16], 16)]
-    return plain_philox([index // 4, place, domain, turn], key)[index % 4]
+    return plain_philox([index // 4, position, domain, turn], key)[index % 4]
 
 
 @pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
@@ -67,19 +68,22 @@ def test_the_generator_gives_its_known_answers(counter: str, key: str, answer: s
 
 def test_a_uniform_is_what_whole_numbers_give() -> None:
     noise = Noise.for_prompts(7, ["x", "y z"], LENGTH)
-    place, each = torch.tensor([[0, 3, 75], [11, 11, 4000]]), torch.tensor([[0, 1, 2], [3, 4, 5]])
+    position, each = (
+        torch.tensor([[0, 3, 75], [11, 11, 4000]]),
+        torch.tensor([[0, 1, 2], [3, 4, 5]]),
+    )
     for slot, turn in (
         (TARGET_SLOT, 1),
         (ACCEPT_SLOT + 2, 5),
         (COUPLE_SLOT, 0),
         (PLUGIN_SLOT, each),
     ):
-        numbers = noise.at(place, slot, 3, turn)
+        numbers = noise.at(position, slot, 3, turn)
         turns = torch.as_tensor(turn).expand(2, 3).tolist()
         expected = [
             [[(plain_word(7, text, i, t, 0, slot + j) >> 8) / 2**24 for j in range(3)]
              for i, t in zip(row, rounds, strict=True)]
-            for text, row, rounds in zip(("x", "y z"), place.tolist(), turns, strict=True)
+            for text, row, rounds in zip(("x", "y z"), position.tolist(), turns, strict=True)
         ]  # fmt: skip
         assert numbers.dtype == torch.float32 and numbers.tolist() == expected
     assert noise.uniform[1, 5, 20].item() == (plain_word(7, "y z", 5, 0, 0, 20) >> 8) / 2**24
@@ -101,9 +105,9 @@ def test_a_gumbel_number_is_what_whole_numbers_give() -> None:
     noise = Noise.for_prompts(7, ["x", "y z"], LENGTH)
     numbers = noise.gumbel(torch.tensor([[4], [9]]), 30, DRAFT_SLOT, torch.tensor([[3], [8]]))
     assert numbers.dtype == torch.float32 and numbers.shape == (2, 1, 30)
-    for text, place, turn, row in (("x", 4, 3, numbers[0, 0]), ("y z", 9, 8, numbers[1, 0])):
+    for text, position, turn, row in (("x", 4, 3, numbers[0, 0]), ("y z", 9, 8, numbers[1, 0])):
         for code, g in enumerate(row.tolist()):
-            u = (plain_word(7, text, place, turn, 1 + DRAFT_SLOT, code) + 0.5) / 2**32
+            u = (plain_word(7, text, position, turn, 1 + DRAFT_SLOT, code) + 0.5) / 2**32
             assert g == np.float32(-plain_logarithm(-plain_logarithm(u)))  # every bit of it
             assert g == pytest.approx(-math.log(-math.log(u)), rel=1e-6)
 
@@ -123,9 +127,9 @@ def cells(u: torch.Tensor, v: torch.Tensor) -> float:
 def test_numbers_of_other_purposes_rounds_places_and_images_are_independent() -> None:
     noise = Noise.for_prompts(0, [f"prompt {i}" for i in range(24)], 961)
     slots = TARGET_SLOT, ACCEPT_SLOT, DRAFT_SLOT, COUPLE_SLOT, PLUGIN_SLOT
-    place = torch.arange(1000).expand(24, -1)
-    drawn = {(s, t): noise.at(place, s, 1, t)[..., 0] for s in slots for t in (0, 1)}
-    gumbel = (-(-noise.gumbel(place, 2).double()).exp()).exp().clamp_max(1 - 2.0**-24)
+    position = torch.arange(1000).expand(24, -1)
+    drawn = {(s, t): noise.at(position, s, 1, t)[..., 0] for s in slots for t in (0, 1)}
+    gumbel = (-(-noise.gumbel(position, 2).double()).exp()).exp().clamp_max(1 - 2.0**-24)
     values = [cells(u, v) for u, v in itertools.combinations(drawn.values(), 2)]
     values += [cells(u, gumbel[..., 0].float()) for u in drawn.values()]
     values += [cells(gumbel[..., 0], gumbel[..., 1])]
@@ -136,19 +140,24 @@ def test_numbers_of_other_purposes_rounds_places_and_images_are_independent() ->
 
 
 def test_a_table_given_by_hand_has_round_0_only() -> None:
-    noise, place = Noise(torch.rand(1, 8, SLOTS)), torch.zeros(1, 2, dtype=torch.long)
-    assert torch.equal(noise.at(place, ACCEPT_SLOT, 2)[0, 0], noise.uniform[0, 0, 1:3])
+    noise, position = Noise(torch.rand(1, 8, SLOTS)), torch.zeros(1, 2, dtype=torch.long)
+    assert torch.equal(noise.at(position, ACCEPT_SLOT, 2)[0, 0], noise.uniform[0, 0, 1:3])
     for draw in (
-        lambda: noise.at(place, ACCEPT_SLOT, 1, 1), lambda: noise.at(place, COUPLE_SLOT),
-        lambda: noise.at(place, ACCEPT_SLOT, 1, torch.tensor(0)), lambda: noise.gumbel(place, 9),
+        lambda: noise.at(position, ACCEPT_SLOT, 1, 1), lambda: noise.at(position, COUPLE_SLOT),
+        lambda: noise.at(position, ACCEPT_SLOT, 1, torch.tensor(0)),
+        lambda: noise.gumbel(position, 9),
     ):  # fmt: skip
         with pytest.raises(DecoderError, match=r"a table given by hand.*Noise\.for_prompts"):
             draw()
 
 
 def drawn(uniform: torch.Tensor, key: torch.Tensor, turn: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    noise, place = Noise(uniform, key), torch.arange(20, device=key.device).expand(len(key), -1)
-    return noise.at(place, 1, 3, turn), noise.at(place, 1, 3, 4), noise.gumbel(place, 50, 0, turn)
+    noise, position = Noise(uniform, key), torch.arange(20, device=key.device).expand(len(key), -1)
+    return (
+        noise.at(position, 1, 3, turn),
+        noise.at(position, 1, 3, 4),
+        noise.gumbel(position, 50, 0, turn),
+    )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

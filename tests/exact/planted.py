@@ -22,7 +22,7 @@ from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.jacobi import Jacobi
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
-from decoders.propose.window import fresh_uniforms
+from decoders.propose.window import step_uniforms
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
 
@@ -91,13 +91,13 @@ def without_first(logits, *_):
     return logits.clone().index_fill_(1, torch.tensor([0]), torch.nan)
 
 
-def flatter(logits, hidden, codes, count, start):
+def flatter(logits, hidden, codes, count, position):
     return torch.where((count == 1)[:, None], 0.5 * logits, logits)
 
 
 NoLogit = answering(without_first)  # one of the drafter's logits is NaN
 # Right, and breaks the contract: q is flatter where the last step accepted nothing. Numbers of
-# places behind the rejected one are new ones then, so that the output is exact.
+# positions behind the rejected one are new ones then, so that the output is exact.
 Adaptive = answering(flatter)
 
 
@@ -116,25 +116,25 @@ def remembering(usual, *args):
     session, old = usual(*args), {}
     advance, expand = session.advance, session.expand
 
-    def advanced(hidden, codes, count, start):
-        logits, place = advance(hidden, codes, count, start).clone(), start + count
+    def advanced(hidden, codes, count, position):
+        logits, root = advance(hidden, codes, count, position).clone(), position + count
         for code, where in old.get("drafts", []):
-            held = 1.5 * (where == place).float()
+            held = 1.5 * (where == root).float()
             logits.scatter_add_(1, code[:, None], -held[:, None].to(logits))
-        old["drafts"], old["place"] = [], place
+        old["drafts"], old["position"] = [], root
         return logits
 
     def expanded(codes, nodes, parents, depth):
         if depth >= 2:
-            old["drafts"] = [*old["drafts"], (codes[:, 0], old["place"] + depth - 1)]
+            old["drafts"] = [*old["drafts"], (codes[:, 0], old["position"] + depth - 1)]
         return expand(codes, nodes, parents, depth)
 
     session.advance, session.expand = advanced, expanded
     return session
 
 
-# (t2) What was drafted at a place as a second level, and was rejected or stands now, is told less
-# likely there once the root has come to it.
+# (t2) What was drafted at a position as a second level, and was rejected or stands now, is told
+# less likely there once the root has come to it.
 DeepRejected = changed(Eagle, begin=remembering)
 
 
@@ -166,8 +166,8 @@ OwnSeed = shaken(lambda: torch.Generator().manual_seed(3))  # right: the same on
 def with_rows(power):
     """Drafts are drawn from q^power with Gumbel rows, q is declared."""
 
-    def draw(_, dist, level, noise, place):
-        rows = noise.gumbel(place, dist.shape[-1], DRAFT_SLOT)[:, None]  # [B, 1, V]
+    def draw(_, dist, level, noise, position):
+        rows = noise.gumbel(position, dist.shape[-1], DRAFT_SLOT)[:, None]  # [B, 1, V]
         return (power * dist.log() + rows).topk(level.count, -1).indices
 
     return changed(Static, draw=draw)
@@ -184,9 +184,9 @@ class HalfSums(Static):
         super().__init__(model, choices)
         self.dtype = model.dtype
 
-    def draw(self, dist, level, noise, place):
+    def draw(self, dist, level, noise, position):
         drawn = []
-        for u in noise.of_nodes(place, DRAFT_SLOT, dist.shape[1], level.count).unbind(-1):
+        for u in noise.of_nodes(position, DRAFT_SLOT, dist.shape[1], level.count).unbind(-1):
             sums = dist.to(self.dtype).cumsum(-1)
             limit = u.expand(dist.shape[:-1])[..., None].to(self.dtype) * sums[..., -1:]
             drawn.append((sums > limit).int().argmax(-1))
@@ -211,26 +211,26 @@ RandomDynamic = changed(Dynamic, grow=noisy)
 class StaleCache(Speculative):
     """(9) The accepted path's keys and values stay where the tree wrote them."""
 
-    def verify_and_commit(self, run, *args):
-        with mock.patch.object(run.cache, "commit"):
-            return super().verify_and_commit(run, *args)
+    def verify_and_commit(self, state, *args):
+        with mock.patch.object(state.cache, "commit"):
+            return super().verify_and_commit(state, *args)
 
 
 class StaleRow(Speculative):
     """(t4) After step 11 the keys and values of row 1 stay where the tree wrote them."""
 
-    def verify_and_commit(self, run, *rest):
-        commit, data = run.cache.commit, run.cache.data
-        if int(run.record.steps.max()) < 11 or data.shape[2] < 2:
-            return super().verify_and_commit(run, *rest)
+    def verify_and_commit(self, state, *rest):
+        commit, data = state.cache.commit, state.cache.data
+        if int(state.trace.steps.max()) < 11 or data.shape[2] < 2:
+            return super().verify_and_commit(state, *rest)
 
         def stale(source, destination):
             kept = data[:, :, 1].clone()
             commit(source, destination)
             data[:, :, 1] = kept
 
-        with mock.patch.object(run.cache, "commit", stale):
-            return super().verify_and_commit(run, *rest)
+        with mock.patch.object(state.cache, "commit", stale):
+            return super().verify_and_commit(state, *rest)
 
 
 class TakesOver(Speculative):
@@ -249,10 +249,10 @@ class TakesOver(Speculative):
 class Last96(Speculative):
     """(w5) Attention sees the prefix, the last 96 codes and the draft."""
 
-    def draft(self, run):
-        draft, mask = super().draft(run)
+    def draft(self, state):
+        draft, mask = super().draft(state)
         slots, prefix = torch.arange(mask.shape[-1]), self.model.target.prefix
-        first = (prefix + run.length - 96).repeat(self.sampling.guidance_rows)  # [R]
+        first = (prefix + state.length - 96).repeat(self.sampling.guidance_rows)  # [R]
         seen = (slots < prefix) | (slots >= first[:, None])  # [R, S]
         return draft, torch.minimum(mask, additive_mask(seen)[:, None])
 
@@ -260,9 +260,9 @@ class Last96(Speculative):
 class KeptOn(Duo):
     """(24) What the drafter went on with is kept after a rejection, where it stands."""
 
-    def verify_and_commit(self, run, *given):
-        done = super().verify_and_commit(run, *given)
-        run.session.all_accepted.fill_(True)
+    def verify_and_commit(self, state, *given):
+        done = super().verify_and_commit(state, *given)
+        state.session.all_accepted.fill_(True)
         return done
 
 
@@ -288,34 +288,34 @@ UnfilteredTarget = settling(
 class KeptTwice(Jacobi):
     """(w1) A draft that came out alike in two windows running stays; the newest law is declared."""
 
-    def begin(self, start):
+    def begin(self, prefill):
         made = copy(self)
-        size = start.model.target.length + 2 * self.nodes
-        made.codes = torch.full((len(start.first), size), -1)  # by place
+        size = prefill.model.target.length + 2 * self.nodes
+        made.codes = torch.full((len(prefill.first), size), -1)  # by position
         made.alike = torch.zeros_like(made.codes)  # windows in a row with that code
-        return super(KeptTwice, made).begin(start)
+        return super(KeptTwice, made).begin(prefill)
 
-    def draw(self, law, old, noise, places):
-        codes, alike = self.codes.gather(1, places), self.alike.gather(1, places)
-        fresh = super().draw(law, old, noise, places)
+    def draw(self, law, old, noise, positions):
+        codes, alike = self.codes.gather(1, positions), self.alike.gather(1, positions)
+        fresh = super().draw(law, old, noise, positions)
         new = torch.where(old.drafted & (alike >= 2), codes, fresh)
-        self.alike.scatter_(1, places, torch.where(new == codes, alike + 1, 1))
-        self.codes.scatter_(1, places, new)
+        self.alike.scatter_(1, positions, torch.where(new == codes, alike + 1, 1))
+        self.codes.scatter_(1, positions, new)
         return new
 
 
 class LevelsTwice(Jacobi):
     """At levels 9 to 12 of the window a draft is drawn with the number of the level above."""
 
-    def draw(self, law, old, noise, places):
-        level = 1 + torch.arange(places.shape[1])
-        at = torch.where((level >= 9) & (level <= 12), places - 1, places)
-        return sample(law, fresh_uniforms(noise, at, DRAFT_SLOT)[..., 0])
+    def draw(self, law, old, noise, positions):
+        level = 1 + torch.arange(positions.shape[1])
+        at = torch.where((level >= 9) & (level <= 12), positions - 1, positions)
+        return sample(law, step_uniforms(noise, at, DRAFT_SLOT)[..., 0])
 
 
 class Squared(Jacobi):
     """Right, but a number goes through a function that has no threshold to be seen."""
 
-    def draw(self, law, old, noise, places):
-        noise.at(places, DRAFT_SLOT).square()
-        return super().draw(law, old, noise, places)
+    def draw(self, law, old, noise, positions):
+        noise.at(positions, DRAFT_SLOT).square()
+        return super().draw(law, old, noise, positions)

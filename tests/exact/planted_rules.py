@@ -19,9 +19,9 @@ def largest(p, count=64):
     return torch.where(p < p.topk(min(count, p.shape[-1])).values[..., -1:], 0.0, p)
 
 
-def stale_test_children(usual, law, draft, codes, valid, place):
+def stale_test_children(usual, law, draft, codes, valid, position):
     if law.greedy:
-        return usual(law, draft, codes, valid, place)
+        return usual(law, draft, codes, valid, position)
     rule, p, q = usual.__self__.rule, law.p, draft.q
     columns = {"accept": [], "strict": [], "tv_shift": [], "bound": []}
     for j in range(codes.shape[-1]):
@@ -37,18 +37,18 @@ def one_node_up(usual, law, verdicts, path, *rest):
     return usual(law, verdicts, replace(path, last=above), *rest)
 
 
-def three_of_four(usual, law, draft, codes, valid, place):
-    found = usual(law, draft, codes, valid, place)
+def three_of_four(usual, law, draft, codes, valid, position):
+    found = usual(law, draft, codes, valid, position)
     others = valid & (torch.arange(valid.shape[-1]) < 3)
-    before = usual(law, draft, codes, others, place).residual
+    before = usual(law, draft, codes, others, position).residual
     return replace(
         found, residual=torch.where(valid[..., 3:].any(-1, True), before, found.residual)
     )
 
 
-def tested_at(places_of):
-    """Acceptance numbers of other places, a function of the nodes' own."""
-    return judging(tests=lambda usual, noise, at, count: usual(noise, places_of(at), count))
+def tested_at(positions_of):
+    """Acceptance numbers of other positions, a function of the nodes' own."""
+    return judging(tests=lambda usual, noise, at, count: usual(noise, positions_of(at), count))
 
 
 class SharedAcceptNoise(Noise):
@@ -80,9 +80,9 @@ SharedUniform = judging(
 )
 # (t1) From depth 4 on, the acceptance number is that of the level above.
 DeepTwin = tested_at(lambda at: at - (torch.arange(at.shape[1]) >= 3).long())  # of a chain
-# A single place is tested with the number of the one before it.
+# A single position is tested with the number of the one before it.
 PlaceTwice = tested_at(lambda at: torch.where(at == 100, 99, at))
-# The numbers of places from 150 on are those of 150 places before.
+# The numbers of positions from 150 on are those of 150 positions before.
 LateNumbers = tested_at(lambda at: torch.where(at >= 150, at - 150, at))
 # (w2) The residual is cut to its 64 largest codes, once the path is known.
 LargestLast = judging(
@@ -91,7 +91,9 @@ LargestLast = judging(
     )
 )
 # Right: tests read a plug-in's own numbers.
-OwnNumbers = judging(tests=lambda _, noise, places, count: noise.at(places, PLUGIN_SLOT, count))
+OwnNumbers = judging(
+    tests=lambda _, noise, positions, count: noise.at(positions, PLUGIN_SLOT, count)
+)
 
 # ---- rules --------------------------------------------------------------------------------------
 

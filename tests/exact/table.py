@@ -1,9 +1,9 @@
 """A target and a drafter of a few codes, so small that every image can be enumerated in float64.
 
-The target's state is the mean of what it sees: one vector per code and place, zeros in a slot that
-was never written. Its law is a random function of that. So its law changes if a slot is missing,
-doubled, stale, empty or at a wrong place, as in an attention layer. The same function of the prefix
-alone, without cache or masks, is the reference.
+The target's state is the mean of what it sees: one vector per code and position, zeros in a slot
+that was never written. Its law is a random function of that. So its law changes if a slot is
+missing, doubled, stale, empty or at a wrong position, as in an attention layer. The same function
+of the prefix alone, without cache or masks, is the reference.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution import execution
 
 DRAFTER = PartSpec(f"{__name__}.TableDrafter")
-BEYOND = 8  # places past the image's end that differ from each other
+BEYOND = 8  # positions past the image's end that differ from each other
 HIDDEN = 16  # units of the function from state to logits
 
 
 class TableTarget:
-    """V codes, n places, one prefix position."""
+    """V codes, n positions, one prefix position."""
 
     prefix, barred = 1, None
 
@@ -41,9 +41,11 @@ class TableTarget:
             torch.randn(*size, generator=self.generator, dtype=torch.float64) for size in sizes
         )
 
-    def content(self, codes: Tensor, places: Tensor) -> Tensor:
-        """What a slot holds: codes, places [...] -> [..., W]."""
-        return self.rows[1 + places.clamp_max(self.length + BEYOND - 1) * self.vocab_size + codes]
+    def content(self, codes: Tensor, positions: Tensor) -> Tensor:
+        """What a slot holds: codes, positions [...] -> [..., W]."""
+        return self.rows[
+            1 + positions.clamp_max(self.length + BEYOND - 1) * self.vocab_size + codes
+        ]
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
         return KVCache(1, rows, capacity, 1, self.width, torch.float64, torch.device("cpu"))
@@ -56,9 +58,9 @@ class TableTarget:
         return start
 
     def forward_codes(
-        self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: Any
+        self, codes: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, cache: Any
     ) -> Tensor:
-        content = self.content(codes, grid_index)  # [R, T, W]
+        content = self.content(codes, positions)  # [R, T, W]
         index = cache.flat_index(slots)
         cache.write(0, index, content[None, :, None].expand(2, -1, -1, -1, -1))
         values = cache.read(0)[1][:, 0]  # [R, S, W]
@@ -77,14 +79,14 @@ class TableTarget:
 
     def __call__(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
         """Teacher forcing without cache and mask: the states that predict each of the codes."""
-        places = torch.arange(codes.shape[1]).expand_as(codes)
+        positions = torch.arange(codes.shape[1]).expand_as(codes)
         start = self.rows[:1].expand(len(codes), 1, -1)
-        sums = torch.cat([start, self.content(codes, places)[:, :-1]], 1).cumsum(1)
+        sums = torch.cat([start, self.content(codes, positions)[:, :-1]], 1).cumsum(1)
         return sums / sums.sum(-1, keepdim=True)  # [B, n, W]
 
 
 class TableDrafter:
-    """q is a random function of the last code and its place."""
+    """q is a random function of the last code and its position."""
 
     def __init__(self, model: ImageModel) -> None:
         target: Any = model.target
@@ -92,8 +94,8 @@ class TableDrafter:
         size = (target.length + BEYOND, target.vocab_size, target.vocab_size)
         self.table = torch.randn(*size, generator=generator, dtype=torch.float64)
 
-    def begin(self, start: Prefill, max_new: int, nodes: int) -> TableSession:
-        return TableSession(self.table, start.batch)
+    def begin(self, prefill: Prefill, max_new: int, nodes: int) -> TableSession:
+        return TableSession(self.table, prefill.batch)
 
 
 class TableSession:
@@ -101,19 +103,19 @@ class TableSession:
 
     def __init__(self, table: Tensor, batch: int) -> None:
         self.table, self.calls = table, 0
-        self.root_code = self.place = torch.zeros(batch, dtype=torch.long)
+        self.root_code = self.position = torch.zeros(batch, dtype=torch.long)
 
-    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
         self.root_code = codes.gather(1, count[:, None] - 1)[:, 0]
-        self.place = start + count - 1
-        return self.logits(self.root_code, self.place)
+        self.position = position + count - 1
+        return self.logits(self.root_code, self.position)
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
-        return self.logits(codes, (self.place[:, None] + depth).expand_as(codes))
+        return self.logits(codes, (self.position[:, None] + depth).expand_as(codes))
 
-    def logits(self, codes: Tensor, places: Tensor) -> Tensor:
+    def logits(self, codes: Tensor, positions: Tensor) -> Tensor:
         self.calls += 1
-        return self.table[places.clamp_max(len(self.table) - 1), codes]
+        return self.table[positions.clamp_max(len(self.table) - 1), codes]
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class TableSides:
 
 
 def table_model(vocab: int = 3, length: int = 3, seed: int = 0) -> ImageModel:
-    """V = vocab codes, n = length places, float64, eager."""
+    """V = vocab codes, n = length positions, float64, eager."""
     target: Any = TableTarget(vocab, length, seed)
     book = torch.randn(vocab, 2, generator=torch.Generator().manual_seed(seed))
     sides = TableSides(F.normalize(book, dim=-1))

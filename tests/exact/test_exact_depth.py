@@ -1,5 +1,5 @@
-"""The gate on rules that depend on the depth or the place, on rules with a bound on the output, and
-on codes that the target rules out."""
+"""The gate on rules that depend on the depth or the position, on rules with a bound on the output,
+and on codes that the target rules out."""
 
 import re
 from copy import copy
@@ -26,12 +26,12 @@ class DeepOnly(Exact):
 
     free = None
 
-    def at(self, draft, place):
+    def at(self, draft, position):
         made = copy(self)
-        made.free = self.where(draft.depth, place[:, None])
+        made.free = self.where(draft.depth, position[:, None])
         return made
 
-    def where(self, depth, place):
+    def where(self, depth, position):
         return depth == 2
 
     def test(self, p, q, x):
@@ -40,10 +40,10 @@ class DeepOnly(Exact):
 
 
 class MiddleOnly(DeepOnly):
-    """The same at places 64 to 191 of an image."""
+    """The same at positions 64 to 191 of an image."""
 
-    def where(self, depth, place):
-        return (place + depth >= 64) & (place + depth < 192)
+    def where(self, depth, position):
+        return (position + depth >= 64) & (position + depth < 192)
 
 
 class Outside(Lantern):
@@ -83,7 +83,7 @@ def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth(only):
     ("spec", "says"),
     [
         (composed(rule=here("DeepOnly")), "where 0.0000 is declared .* at depth 2"),
-        (composed(rule=here("MiddleOnly")), "where 0.0000 is declared .* at depth ., place"),
+        (composed(rule=here("MiddleOnly")), "where 0.0000 is declared .* at depth ., position"),
         (composed(rule=COOL, loop=here("DeeperLoop")), "another bound than the rule gives"),
         (composed(rule=here("HalfBound")), "is declared"),
         (composed(rule=here("Generous")), "declares another output bound"),

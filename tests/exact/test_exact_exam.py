@@ -25,12 +25,12 @@ FILTERED = Sampling(temperature=1.0, cfg=2.0, top_p=0.8)
 Finding = tuple[str, str]
 LAW = "do not follow the AR law"
 WHOLE, SIBLINGS = ("whole law", f"images of 3**3 {LAW}"), ("sibling law", f"4 siblings {LAW}")
-LEVELS = ("place law", f"codes of 36 places {LAW}")  # of small images
-PLACES, WIDE = ("place law", f"places {LAW}"), ("wide", "images of 1024 codes")
+LEVELS = ("position law", f"codes of 36 positions {LAW}")  # of small images
+PLACES, WIDE = ("position law", f"positions {LAW}"), ("wide", "images of 1024 codes")
 NODES, IMAGES = ("node law", "where 0.0000 is declared"), ("images", f"images of 5**4 {LAW}")
 ALONE, REFILLED = ("batches", "alone than in a batch"), ("batches", "2 rows that are refilled")
-PLACE_100, LATE = ("place law", "first at place 100"), ("late law", "first at place 15")
-AT_FULL_SIZE = ("batches", "wide", "place law", "late law")
+PLACE_100, LATE = ("position law", "first at position 100"), ("late law", "first at position 15")
+AT_FULL_SIZE = ("batches", "wide", "position law", "late law")
 GREEDY, PEAK = ("greedy", "differ from greedy AR"), ("greedy", "not the largest entry")
 NAN = planted("NoLogit", checkpoint="eagle")
 DUO = planting("chain.Chain", depth=3)
@@ -69,8 +69,8 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "w2 the same, in the verifier": (verifier("LargestLast"), TAU_1, WIDE),
     "w4 sums in bfloat16": (tree("HalfSums"), TAU_1, WIDE),
     "w5 the last 96 codes": (loop("Last96"), TAU_1, PLACES),
-    "x1 one number for two places": (verifier("PlaceTwice"), TAU_1, PLACE_100),
-    "x1 numbers of 150 places before": (verifier("LateNumbers"), TAU_1, LATE),
+    "x1 one number for two positions": (verifier("PlaceTwice"), TAU_1, PLACE_100),
+    "x1 numbers of 150 positions before": (verifier("LateNumbers"), TAU_1, LATE),
     "x2 levels 9 to 12 of a window": (jacobi("LevelsTwice", 13), TAU_1, LEVELS),
     "x4 rows that are taken over": (loop("TakesOver"), TAU_1, REFILLED),
     "a row index in the session": (drafter("RowIndex"), TAU_1, ("batches", "an index of rows")),

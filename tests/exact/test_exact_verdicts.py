@@ -27,9 +27,9 @@ def test_exact_decoders_are_exact(spec):
     assert (found.verdict, found.figure) == ("exact", 0.0), found
     if spec.acceptance is not None:
         assert found.evidence["node law"]["nodes"] > 50
-    laws = [found.evidence[f"{name} law"] for name in ("whole", "place")]
+    laws = [found.evidence[f"{name} law"] for name in ("whole", "position")]
     assert all(law["not followed"] < 1e-9 and law["tv"] < 1e-5 for law in laws)
-    for looked in ("images of 3**3", "144 places", "4 images in other batches"):
+    for looked in ("images of 3**3", "144 positions", "4 images in other batches"):
         assert looked in found.detail
     assert found.evidence["wide"]["codes"] == 1024
 

@@ -49,10 +49,10 @@ def test_a_program_of_two_decisions_by_hand(again: bool) -> None:
     p = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
 
     def run(noise: Scripted) -> torch.Tensor:
-        place = torch.zeros(len(noise.uniform), dtype=torch.long)
-        x = sample(p.expand(len(place), -1), noise.at(place, ACCEPT_SLOT)[:, 0])
+        position = torch.zeros(len(noise.uniform), dtype=torch.long)
+        x = sample(p.expand(len(position), -1), noise.at(position, ACCEPT_SLOT)[:, 0])
         slot = ACCEPT_SLOT + (0 if again else 1)
-        hit = noise.at(place, slot)[:, 0] < torch.full_like(place, 0.6, dtype=torch.float64)
+        hit = noise.at(position, slot)[:, 0] < torch.full_like(position, 0.6, dtype=torch.float64)
         return torch.stack([x, hit.long()], 1)
 
     found = enumerate_program(run, 1, 100)
@@ -88,8 +88,8 @@ def test_the_law_of_a_wrong_decoder_by_hand() -> None:
 
 def test_what_has_no_threshold_is_refused_and_left_to_the_samples(small_images: None) -> None:
     def run(noise: Scripted) -> torch.Tensor:
-        place = torch.zeros(len(noise.uniform), dtype=torch.long)
-        return noise.at(place, 1).square()
+        position = torch.zeros(len(noise.uniform), dtype=torch.long)
+        return noise.at(position, 1).square()
 
     with pytest.raises(NotEnumerable, match="square"):
         enumerate_program(run, 1, 10)

@@ -1,5 +1,5 @@
 """A step as a CUDA graph on a real card: one launch, no synchronisation, codes of compiled steps;
-then the cases of recorded steps."""
+then the cases of captured steps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,20 +34,20 @@ def standing(name: str, mode: str) -> tuple[Any, Any]:
     images(decoder, ["a b"])
     model = decoder.model
     noise = Noise.for_prompts(4, ["x"], model.target.length).to(model.device)
-    run = decoder.begin(model.text.encode(["x"]), noise, *([0] if name != "ar" else []))
-    run = decoder.execution.begin(decoder, run)
+    state = decoder.begin(model.text.encode(["x"]), noise, *([0] if name != "ar" else []))
+    state = decoder.execution.begin(decoder, state)
     torch.cuda.synchronize()
-    return decoder, run
+    return decoder, state
 
 
 @pytest.mark.parametrize("name", COMPILED)
 @torch.inference_mode()
 def test_a_step_is_one_launch_without_synchronisation(name: str) -> None:
-    decoder, run = standing(name, "graph")
+    decoder, state = standing(name, "graph")
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with without_waits(), torch.profiler.profile(activities=activities) as profile:
         for _ in range(3):
-            decoder.execution.step(decoder, run)
+            decoder.execution.step(decoder, state)
     counts = {e.key: e.count for e in profile.key_averages()}
     assert counts["cudaGraphLaunch"] == 3
     assert counts.get("cudaLaunchKernel", 0) == 0
@@ -56,18 +56,18 @@ def test_a_step_is_one_launch_without_synchronisation(name: str) -> None:
 @pytest.mark.parametrize("name", SPECS)
 @torch.inference_mode()
 def test_an_eager_step_does_not_synchronise(name: str) -> None:
-    decoder, run = standing(name, "eager")
+    decoder, state = standing(name, "eager")
     with without_waits():
         for _ in range(3):
-            decoder.execution.step(decoder, run)
+            decoder.execution.step(decoder, state)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", COMPILED)
 def test_codes_of_compiled_steps_are_those_of_eager_ones(name: str, temperature: float) -> None:
-    """Those of recorded ones: `tests.decoders.execution.test_recorded_graphs`, on this card."""
+    """Those of recorded ones: `tests.decoders.execution.test_captured_graphs`, on this card."""
     backends.require_eager(execution("compile"), SPECS[name], temperature, device="cuda")
 
 
-# Behind them, as there are many: codes of recorded steps, of pieces that are not compiled.
-from tests.decoders.execution.test_recorded_graphs import *  # noqa: E402, F403
+# Behind them, as there are many: codes of captured steps, of pieces that are not compiled.
+from tests.decoders.execution.test_captured_graphs import *  # noqa: E402, F403

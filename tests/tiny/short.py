@@ -17,5 +17,5 @@ def load(*words: Any, **settings: Any) -> ImageModel:
     """In the place of `bundle.load`, read once."""
     model = LOAD(*words, **settings)
     target: Any = model.target
-    target.layers, target.cfg = target.layers[:4], replace(target.cfg, layers=4)
+    target.layers, target.config = target.layers[:4], replace(target.config, layers=4)
     return model

@@ -59,11 +59,11 @@ class Cpu(Execution):
                 self.offer(body, f"drafter {drafter}")
             pack_matrices(net, loop.model.dtype)
 
-    def begin(self, loop: Loop, run: Any) -> Any:
-        return self._of(run).begin(loop, run)
+    def begin(self, loop: Loop, state: Any) -> Any:
+        return self._of(state).begin(loop, state)
 
-    def step(self, loop: Loop, run: Any) -> tuple[Any, ...]:
-        return self._of(run).step(loop, run)
+    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
+        return self._of(state).step(loop, state)
 
-    def _of(self, run: Any) -> Execution:
-        return self.compiler if run.shape in self.compiled_sizes else self.eager
+    def _of(self, state: Any) -> Execution:
+        return self.compiler if state.shape in self.compiled_sizes else self.eager

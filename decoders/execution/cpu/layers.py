@@ -38,10 +38,10 @@ class PackedNet:
 
 def reason(net: Any) -> str | None:
     """Why a target or drafter cannot run in the kernel here; None where it can."""
-    cfg: Any = getattr(net, "cfg", None)
-    if not isinstance(cfg, TransformerConfig) or not hasattr(net, "packed"):
+    config: Any = getattr(net, "config", None)
+    if not isinstance(config, TransformerConfig) or not hasattr(net, "packed"):
         return f"it runs the layers of decoders.models.nets.transformer, here {type(net).__name__}"
-    if cfg.qk_norm:
+    if config.qk_norm:
         return "it has no norm of queries and keys"
     if hasattr(net, "output") and type(net).logits is not Transformer.logits:
         return f"it makes the logits of a Transformer, {type(net).__name__} has its own"
@@ -53,10 +53,10 @@ def reason(net: Any) -> str | None:
         return f"it runs on CPUs, the model is on {weight.device.type}"
     if weight.dtype not in DTYPES:
         return f"it computes in bfloat16 and float32, the model in {weight.dtype}"
-    if cfg.head_dim not in HEADS:
-        return f"heads are {' or '.join(map(str, HEADS))} wide, here {cfg.head_dim}"
-    if cfg.width % LANES or cfg.ffn % LANES:
-        return f"widths are multiples of {LANES}, here {cfg.width} and {cfg.ffn}"
+    if config.head_dim not in HEADS:
+        return f"heads are {' or '.join(map(str, HEADS))} wide, here {config.head_dim}"
+    if config.width % LANES or config.ffn % LANES:
+        return f"widths are multiples of {LANES}, here {config.width} and {config.ffn}"
     return missing()
 
 
@@ -154,8 +154,8 @@ class PackedLayers:
     """
 
     def __init__(self, net: Any) -> None:
-        cfg, layers = net.cfg, list(net.layers)
-        self.count, self.width, self.heads = len(layers), cfg.width, cfg.heads
+        config, layers = net.config, list(net.layers)
+        self.count, self.width, self.heads = len(layers), config.width, config.heads
         self.dtype = layers[0].attention.wo.weight.dtype
         panels = [packed(weight) for layer in layers for weight in _matrices(layer)]
         together = zeros((sum(map(len, panels)),), self.dtype, panels[0].device)
@@ -166,13 +166,13 @@ class PackedLayers:
         scales = [one.weight.detach() for one in (*parts, last) if _scales(one)]
         self._fixed = (
             together, torch.stack(scales), torch.view_as_real(net.rope).contiguous(), self.count,
-            self.heads, cfg.ffn, float(cfg.norm_eps), _scales(parts[0]), _scales(last),
+            self.heads, config.ffn, float(config.norm_eps), _scales(parts[0]), _scales(last),
         )  # fmt: skip
 
     def __call__(
         self,
         x: Tensor,
-        places: Tensor,
+        positions: Tensor,
         slots: Tensor,
         mask: Tensor,
         cache: KVCache,
@@ -181,21 +181,21 @@ class PackedLayers:
         """Runs all layers: writes keys and values into the cache, and returns the hidden states of
         the wanted queries, [R, W, D] in the dtype of the weights; without `wanted` of all T.
 
-        x: [R, T, D]; places: in the rotary table, and slots: of the cache, both [R, T] int64; mask:
-        [R, T, S], see `decoders.cache`; wanted: [R, W] int64. Raises DecoderError for other shapes
-        or dtypes."""
+        x: [R, T, D]; positions: in the rotary table, and slots: of the cache, both [R, T] int64;
+        mask: [R, T, S], see `decoders.cache`; wanted: [R, W] int64. Raises DecoderError for other
+        shapes or dtypes."""
         check(x, self.width, self.dtype)
-        for index in (places, slots):
+        for index in (positions, slots):
             if index.dtype != torch.int64 or index.shape != x.shape[:2]:
                 raise DecoderError(
-                    f"the CPU kernel expected places and slots {list(x.shape[:2])} in "
+                    f"the CPU kernel expected positions and slots {list(x.shape[:2])} in "
                     f"torch.int64, found {list(index.shape)} in {index.dtype}"
                 )
         self.check_cache(cache, x.shape[0], x.shape[1], mask)
         if mask.stride(-1) != 1:
             mask = mask.contiguous()
         states: Tensor = torch.ops.lantern_cpu.layers(
-            *self._fixed, x.contiguous(), places, slots, mask, cache.data, wanted
+            *self._fixed, x.contiguous(), positions, slots, mask, cache.data, wanted
         )
         return states
 

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
+from decoders.cache_folder import folder, no_programs
 from decoders.execution.cpu.processor import cpuinfo, unused
-from decoders.places import folder, no_programs
 
 TORCH = Path(torch.__file__).parent
 SOURCE = Path(__file__).parent / "kernel.cpp"

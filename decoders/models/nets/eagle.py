@@ -16,8 +16,9 @@ from decoders.models.nets.transformer import Layer, attention_bias, rope_at
 
 class EagleNet(nn.Module):
     """An EAGLE drafter's one layer, which predicts the target's next feature (2401.15077). How it
-    drafts is `decoders.propose.drafters.eagle`. ``cfg`` is the target's: width, heads, grid match.
-    input_norm: whether the layer normalises its input, as the released Chameleon drafters' does.
+    drafts is `decoders.propose.drafters.eagle`. ``config`` is the target's: width, heads, grid
+    match. input_norm: whether the layer normalises its input, as the released Chameleon drafters'
+    does.
 
     Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
     """
@@ -26,18 +27,18 @@ class EagleNet(nn.Module):
     code_tokens: Tensor | None
     packed: Any = None  # see `decoders.api.Target`
 
-    def __init__(self, cfg: TransformerConfig, input_norm: bool = False) -> None:
+    def __init__(self, config: TransformerConfig, input_norm: bool = False) -> None:
         super().__init__()
-        self.cfg = cfg
-        self.embed_tokens = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
-        self.fc = nn.Linear(2 * cfg.width, cfg.width, bias=True)
-        self.layers = nn.ModuleList([Layer(cfg, input_norm=input_norm)])
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.tokens or config.vocab, config.width)
+        self.fc = nn.Linear(2 * config.width, config.width, bias=True)
+        self.layers = nn.ModuleList([Layer(config, input_norm=input_norm)])
         for name, table in self.tables().items():
             self.register_buffer(name, table, persistent=False)
 
     def tables(self) -> dict[str, Tensor | None]:
-        """The target's tables, the rotary one shifted by a place."""
-        every = tables(self.cfg)
+        """The target's tables, the rotary one shifted by a position."""
+        every = tables(self.config)
         rope = every["rope"]
         return {"rope": None if rope is None else rope[1:], "code_tokens": every["code_tokens"]}
 
@@ -46,17 +47,17 @@ class EagleNet(nn.Module):
         return codes if self.code_tokens is None else self.code_tokens[codes]
 
     def prefix_ids(self, text: TextFeatures, drop: Tensor) -> Tensor:
-        """Rows of the embedding at the P - 1 prefix places of the rows of `text`, [R, P - 1]: the
-        token after each state, as in EAGLE; zeros where the prefix is no tokens."""
-        if self.cfg.conditioning == "tokens":
+        """Rows of the embedding at the P - 1 prefix positions of the rows of `text`, [R, P - 1]:
+        the token after each state, as in EAGLE; zeros where the prefix is no tokens."""
+        if self.config.conditioning == "tokens":
             return text.token_ids(drop)[:, 1:]
         return torch.zeros_like(text.mask[:, 1:], dtype=torch.long)
 
     def valid(self, text: TextFeatures, drop: Tensor) -> Tensor:
-        """Which of the P - 1 prefix places a query may see, [R, P - 1] bool: the released drafters
-        have no padding mask (METHODS 6)."""
-        valid = text.valid(drop)[:, : self.cfg.prefix - 1]
-        return torch.ones_like(valid) if self.cfg.pads == "released" else valid
+        """Which of the P - 1 prefix positions a query may see, [R, P - 1] bool: the released
+        drafters have no padding mask (METHODS 6)."""
+        valid = text.valid(drop)[:, : self.config.prefix - 1]
+        return torch.ones_like(valid) if self.config.pads == "released" else valid
 
     def mix(self, ids: Tensor, features: Tensor) -> Tensor:
         """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
@@ -67,18 +68,18 @@ class EagleNet(nn.Module):
     def layer(
         self,
         x: Tensor,
-        places: Tensor,
+        positions: Tensor,
         slots: Tensor,
         mask: Tensor,
         cache: KVCache,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """Decoding: x [R, T, D] of `mix` at places [R, T] of the rotary table; keys and values go
-        to slots [R, T]; mask [R, T, S], see `decoders.cache`; wanted [R, W]: of which queries the
-        result is read -> predicted features [R, W or T, D]."""
+        """Decoding: x [R, T, D] of `mix` at positions [R, T] of the rotary table; keys and values
+        go to slots [R, T]; mask [R, T, S], see `decoders.cache`; wanted [R, W]: of which queries
+        the result is read -> predicted features [R, W or T, D]."""
         if self.packed is not None:
-            return self.packed.layers(x, places, slots, mask, cache, wanted)
-        rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]
+            return self.packed.layers(x, positions, slots, mask, cache, wanted)
+        rope = rope_at(self.rope, positions)[:, None]  # [R, 1, T, d / 2]
         bias = attention_bias(mask, x.dtype)
         out = self.layers[0](x, rope, bias, 0, cache, cache.flat_index(slots))
         return out if wanted is None else take(out, wanted)

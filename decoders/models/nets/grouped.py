@@ -1,5 +1,6 @@
-"""Targets that predict several codes in one forward, along a *schedule*: the places of an image in
-some order, cut into groups. All codes of a group are drawn at once, each from its own law.
+"""Targets that predict several codes in one forward, along a *schedule*: the positions of an image
+in some order, cut into groups. All codes of a group are drawn at once, each from its own
+distribution.
 
 * PAR (2412.15119): the image is r x r regions. The first code of each region is drawn one by one,
   then groups of n = r * r codes, one of each region, at the same offset. n - 1 learned tokens stand
@@ -13,8 +14,8 @@ A forward reads the codes of the last group and predicts the next one: query k p
 fewer codes than the next group, learned tokens stand in front; they are rows of the embedding
 behind the codes. A query sees the prefix, all earlier groups, and its own group in both directions.
 
-Ours: a learned token is rotated to the place that it predicts. COrAL's heads for every offset are
-two here, its window is the group, and its model is not trained from a next-token one.
+Ours: a learned token is rotated to the position that it predicts. COrAL's heads for every offset
+are two here, its window is the group, and its model is not trained from a next-token one.
 """
 
 from __future__ import annotations
@@ -56,24 +57,24 @@ class GroupedConfig(TransformerConfig):
 
 @dataclass(frozen=True)
 class Schedule:
-    """groups: the places of an image, each once; the first group is one place, which the prefix
-    predicts. refines: see `GroupedConfig`."""
+    """groups: the positions of an image, each once; the first group is one position, which the
+    prefix predicts. refines: see `GroupedConfig`."""
 
     groups: tuple[tuple[int, ...], ...]
     refines: bool = False
 
     @classmethod
-    def of(cls, cfg: GroupedConfig) -> Schedule:
-        span, grid, size = cfg.span, cfg.grid, cfg.length
-        if cfg.order == "raster":
+    def of(cls, config: GroupedConfig) -> Schedule:
+        span, grid, size = config.span, config.grid, config.length
+        if config.order == "raster":
             parts = [range(first, min(first + span, size)) for first in range(1, size, span)]
-            return cls(((0,), *map(tuple, parts)), cfg.refines)
+            return cls(((0,), *map(tuple, parts)), config.refines)
         side = range(grid // span)
         corners = [
             (row * grid + column) * len(side) for row in range(span) for column in range(span)
         ]
         first, *others = [tuple(c + i * grid + j for c in corners) for i in side for j in side]
-        return cls((*((place,) for place in first), *others), cfg.refines)
+        return cls((*((position,) for position in first), *others), config.refines)
 
     @property
     def wide(self) -> int:
@@ -82,8 +83,8 @@ class Schedule:
 
     @cached_property
     def forwards(self) -> list[list[tuple[int, int]]]:
-        """(source, place) of every query, for each forward behind the prefix; the k-th predicts
-        code k of the next group. source: the code at a place, or L + j, learned token j."""
+        """(source, position) of every query, for each forward behind the prefix; the k-th predicts
+        code k of the next group. source: the code at a position, or L + j, learned token j."""
         size, queries = sum(map(len, self.groups)), []
         for group, later in zip(self.groups, self.groups[1:], strict=False):
             tokens = range(len(later) - len(group))
@@ -93,13 +94,13 @@ class Schedule:
     def query_tables(self, prefix: int) -> dict[str, Tensor]:
         """Tables of all queries of an image in order, see `GroupedTransformer`. On the CPU."""
         queries = [(*query, step) for step, every in enumerate(self.forwards) for query in every]
-        source, place, turn = (list(column) for column in zip(*queries, strict=True))
+        source, position, turn = (list(column) for column in zip(*queries, strict=True))
         predictor = [0] * sum(map(len, self.groups))
         for step, group in enumerate(self.groups[1:]):
             first = 1 + turn.index(step)
             for k, at in enumerate(group):
                 predictor[at] = first + k
-        table = {"source": source, "place": place, "predictor": predictor}
+        table = {"source": source, "position": position, "predictor": predictor}
         table["turn"] = [*range(-prefix, 0), *turn]
         return {name: torch.tensor(values, device="cpu") for name, values in table.items()}
 
@@ -108,26 +109,26 @@ class GroupedTransformer(Transformer):
     """A target with a schedule. `schedule` is None where every group is one code in raster order:
     such a target is one like all others."""
 
-    cfg: GroupedConfig
+    config: GroupedConfig
     source: Tensor  # [Q] int64, see `Schedule.forwards`
-    place: Tensor  # [Q] int64
+    position: Tensor  # [Q] int64
     turn: Tensor  # [P + Q] int64, the forward of every query, from 0; below 0 on the prefix
-    predictor: Tensor  # [L] int64, which state from the prefix's last on predicts a place
+    predictor: Tensor  # [L] int64, which state from the prefix's last on predicts a position
 
-    def __init__(self, cfg: GroupedConfig) -> None:
-        super().__init__(cfg)
-        schedule = Schedule.of(cfg)
-        self.tok_embeddings = nn.Embedding(cfg.vocab + schedule.wide - 1, cfg.width)
+    def __init__(self, config: GroupedConfig) -> None:
+        super().__init__(config)
+        schedule = Schedule.of(config)
+        self.tok_embeddings = nn.Embedding(config.vocab + schedule.wide - 1, config.width)
         self._init(self.tok_embeddings)
-        if cfg.refines:
-            self.refine = nn.Linear(cfg.width, cfg.width, bias=False)
+        if config.refines:
+            self.refine = nn.Linear(config.width, config.width, bias=False)
             self._init(self.refine)
-        for name, table in schedule.query_tables(cfg.prefix).items():
+        for name, table in schedule.query_tables(config.prefix).items():
             self.register_buffer(name, table, persistent=False)
         self.schedule = schedule if schedule.wide > 1 else None
 
     def tables(self) -> dict[str, Tensor | None]:
-        return super().tables() | Schedule.of(self.cfg).query_tables(self.cfg.prefix)
+        return super().tables() | Schedule.of(self.config).query_tables(self.config.prefix)
 
     def refined(self, hidden: Tensor) -> Tensor:
         """The states [..., D] that predict again the codes that were read -> [..., D]; in float32,
@@ -140,7 +141,7 @@ class GroupedTransformer(Transformer):
     def training_queries(self, codes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows = torch.arange(self.vocab_size, len(self.tok_embeddings.weight), device=codes.device)
         readable = torch.cat([codes, rows.expand(len(codes), -1)], 1)  # [B, L + N - 1]
-        return readable[:, self.source], self.place, self.turn
+        return readable[:, self.source], self.position, self.turn
 
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor, cache: Any = None) -> Tensor:
         """The states [B, L, D] that predict codes 0..L-1; see `hidden_states`."""

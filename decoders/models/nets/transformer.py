@@ -22,8 +22,13 @@ from torch import Tensor, nn
 from decoders.api import TextFeatures
 from decoders.cache import KVCache, additive_mask
 from decoders.distribution import guided
-from decoders.models.nets.parts import CaptionEmbedder, HeadNorm, LabelEmbedder
-from decoders.models.nets.shape import TransformerConfig, tables
+from decoders.models.nets.shape import (
+    CaptionEmbedder,
+    HeadNorm,
+    LabelEmbedder,
+    TransformerConfig,
+    tables,
+)
 from decoders.repeated import compiled_once
 
 
@@ -42,15 +47,15 @@ def causal_mask(valid: Tensor, turn: Tensor | None = None) -> Tensor:
     return ((order[:, None] >= order) & valid[:, None, :]) | eye
 
 
-def prefix_mask(valid: Tensor, cfg: TransformerConfig, turn: Tensor | None = None) -> Tensor:
+def prefix_mask(valid: Tensor, config: TransformerConfig, turn: Tensor | None = None) -> Tensor:
     """Validity [R, T], T >= P -> causal mask [R, T, T], see `causal_mask`. With
     ``pads="released"`` a padded query sees, as in the released float32 code, all positions up to
     itself and the whole caption, all alike, as its query is zero (METHODS 6).
     """
     visible = causal_mask(valid, turn)
-    if cfg.pads != "released":
+    if config.pads != "released":
         return visible
-    caption = valid & (torch.arange(valid.shape[1], device=valid.device) < cfg.prefix)
+    caption = valid & (torch.arange(valid.shape[1], device=valid.device) < config.prefix)
     before = causal_mask(torch.ones_like(valid), turn)
     return torch.where(valid[:, :, None], visible, before | caption[:, None, :])
 
@@ -76,12 +81,12 @@ def attend(
     return scores.softmax(-1) @ values
 
 
-def rope_at(table: Tensor, places: Tensor) -> Tensor:
-    """Rows of a rotary table complex64 [places, d / 2] at places [...] -> [..., d / 2]. Compiled:
-    float32 [..., d / 2, 2], since Inductor writes no complex kernels."""
+def rope_at(table: Tensor, positions: Tensor) -> Tensor:
+    """Rows of a rotary table complex64 [positions, d / 2] at positions [...] -> [..., d / 2].
+    Compiled: float32 [..., d / 2, 2], since Inductor writes no complex kernels."""
     if torch.compiler.is_compiling():
         table = torch.view_as_real(table)
-    return table[places.clamp_max(len(table) - 1)]
+    return table[positions.clamp_max(len(table) - 1)]
 
 
 def rotate(x: Tensor, rope: Tensor) -> Tensor:
@@ -100,12 +105,12 @@ def rotate(x: Tensor, rope: Tensor) -> Tensor:
 class Attention(nn.Module):
     """H heads of queries, of keys and of values in one matrix."""
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.heads, self.head_dim = cfg.heads, cfg.head_dim
-        self.wqkv = nn.Linear(cfg.width, 3 * cfg.width, bias=False)
-        self.wo = nn.Linear(cfg.width, cfg.width, bias=False)
-        self.qk_norm = HeadNorm(2 * cfg.heads, cfg.head_dim) if cfg.qk_norm else None
+        self.heads, self.head_dim = config.heads, config.head_dim
+        self.wqkv = nn.Linear(config.width, 3 * config.width, bias=False)
+        self.wo = nn.Linear(config.width, config.width, bias=False)
+        self.qk_norm = HeadNorm(2 * config.heads, config.head_dim) if config.qk_norm else None
 
     def forward(
         self,
@@ -179,10 +184,10 @@ def swiglu(both: Tensor) -> Tensor:
 class FeedForward(nn.Module):
     """SwiGLU: w2(silu(w1 x) * w3 x), w1 and w3 stacked in one matrix."""
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.w13 = nn.Linear(cfg.width, 2 * cfg.ffn, bias=False)
-        self.w2 = nn.Linear(cfg.ffn, cfg.width, bias=False)
+        self.w13 = nn.Linear(config.width, 2 * config.ffn, bias=False)
+        self.w2 = nn.Linear(config.ffn, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.w2(swiglu(self.w13(x)))
@@ -192,14 +197,14 @@ class Layer(nn.Module):
     """A transformer layer. ``input_norm=False`` is the EAGLE drafter's layer (METHODS 6). bias: of
     `attention_bias`."""
 
-    def __init__(self, cfg: TransformerConfig, input_norm: bool = True) -> None:
+    def __init__(self, config: TransformerConfig, input_norm: bool = True) -> None:
         super().__init__()
-        self.attention = Attention(cfg)
-        self.feed_forward = FeedForward(cfg)
+        self.attention = Attention(config)
+        self.feed_forward = FeedForward(config)
         self.attention_norm: nn.Module = (
-            nn.RMSNorm(cfg.width, cfg.norm_eps) if input_norm else nn.Identity()
+            nn.RMSNorm(config.width, config.norm_eps) if input_norm else nn.Identity()
         )
-        self.ffn_norm = nn.RMSNorm(cfg.width, cfg.norm_eps)
+        self.ffn_norm = nn.RMSNorm(config.width, config.norm_eps)
 
     def forward(
         self,
@@ -231,26 +236,26 @@ class Transformer(nn.Module):
     barred: Tensor | None  # see `barred_codes`
     packed: Any = None  # see `decoders.api.Target`
 
-    def __init__(self, cfg: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.cfg = cfg
-        self.vocab_size, self.width = cfg.vocab, cfg.width
-        self.length, self.prefix = cfg.length, cfg.prefix
+        self.config = config
+        self.vocab_size, self.width = config.vocab, config.width
+        self.length, self.prefix = config.length, config.prefix
         embedders = {"caption": CaptionEmbedder, "class": LabelEmbedder}
         # None where the prefix is tokens of the model's own embedding.
-        embedder = embedders.get(cfg.conditioning)
-        self.cls_embedding: Any = None if embedder is None else embedder(cfg)
-        self.tok_embeddings = nn.Embedding(cfg.tokens or cfg.vocab, cfg.width)
-        self.layers = nn.ModuleList(Layer(cfg) for _ in range(cfg.layers))
-        self.norm = nn.RMSNorm(cfg.width, cfg.norm_eps)
-        self.output = nn.Linear(cfg.width, cfg.vocab, bias=False)
-        for name, table in tables(cfg).items():
+        embedder = embedders.get(config.conditioning)
+        self.cls_embedding: Any = None if embedder is None else embedder(config)
+        self.tok_embeddings = nn.Embedding(config.tokens or config.vocab, config.width)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = nn.RMSNorm(config.width, config.norm_eps)
+        self.output = nn.Linear(config.width, config.vocab, bias=False)
+        for name, table in tables(config).items():
             self.register_buffer(name, table, persistent=False)
         self.apply(self._init)
 
     def tables(self) -> dict[str, Tensor | None]:
         """See `tables`."""
-        return tables(self.cfg)
+        return tables(self.config)
 
     @staticmethod
     def _init(module: nn.Module) -> None:
@@ -261,21 +266,21 @@ class Transformer(nn.Module):
 
     def grid(self) -> tuple[int, int]:
         """See `decoders.api.Target`."""
-        return self.cfg.grid, self.cfg.grid + self.cfg.row_end
+        return self.config.grid, self.config.grid + self.config.row_end
 
     def new_cache(self, rows: int, capacity: int) -> KVCache:
-        cfg, weight = self.cfg, self.output.weight
-        heads = cfg.heads, cfg.head_dim
-        return KVCache(cfg.layers, rows, capacity, *heads, weight.dtype, weight.device)
+        config, weight = self.config, self.output.weight
+        heads = config.heads, config.head_dim
+        return KVCache(config.layers, rows, capacity, *heads, weight.dtype, weight.device)
 
     def stack(
-        self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
+        self, x: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
-        """The layers and the norm after them: x [R, T, D] at places [R, T] of the rotary table;
+        """The layers and the norm after them: x [R, T, D] at positions [R, T] of the rotary table;
         keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]."""
         if self.packed is not None:
-            return self.packed.layers(x, places, slots, mask, cache)
-        rope = rope_at(self.rope, places)[:, None]  # [R, 1, T, d / 2]
+            return self.packed.layers(x, positions, slots, mask, cache)
+        rope = rope_at(self.rope, positions)[:, None]  # [R, 1, T, d / 2]
         bias = attention_bias(mask, x.dtype)
         return self._run(x, rope, bias, cache, cache.flat_index(slots))
 
@@ -313,16 +318,16 @@ class Transformer(nn.Module):
         x = self._prefix(rows, drop)  # [R, P, D]
         valid = rows.valid(drop)  # [R, P]
         slots = torch.arange(self.prefix, device=x.device).expand(len(drop), -1)  # [R, P]
-        mask = prefix_mask(valid, self.cfg)  # [R, P, P]
+        mask = prefix_mask(valid, self.config)  # [R, P, P]
         mask = F.pad(mask, (0, cache.capacity - self.prefix))  # [R, P, S]
         return self.stack(x, slots, slots, mask, cache)
 
     def forward_codes(
-        self, codes: Tensor, grid_index: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
+        self, codes: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
         """See `decoders.api.Target.forward_codes`."""
-        places = self.prefix + grid_index  # [R, T]
-        return self.stack(self.embed(codes), places, slots, mask, cache)
+        positions = self.prefix + positions  # [R, T]
+        return self.stack(self.embed(codes), positions, slots, mask, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.output(hidden) if self.packed is None else self.packed.project(hidden)
@@ -345,16 +350,16 @@ class Transformer(nn.Module):
         grows, see `decoders.cache.GrowingCache`.
         """
         prefix = self._prefix(text, drop)  # [B, P, D]
-        read, places, turn = self.training_queries(codes)
+        read, positions, turn = self.training_queries(codes)
         x = torch.cat([prefix, self.embed(read).to(prefix.dtype)], 1)
         valid = F.pad(text.valid(drop), (0, read.shape[1]), value=True)  # [B, P + L - 1]
-        bias = attention_bias(prefix_mask(valid, self.cfg, turn), x.dtype)
-        rope = self.rope[: self.prefix], self.rope[self.prefix + places]
+        bias = attention_bias(prefix_mask(valid, self.config, turn), x.dtype)
+        rope = self.rope[: self.prefix], self.rope[self.prefix + positions]
         return self._run(x, torch.cat(rope), bias, cache, None if cache is None else codes)
 
     def training_queries(self, codes: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The codes that the queries of a whole image read, [B, L - 1] of codes [B, L]; the places
-        that they stand at, [L - 1]; and their turns, see `prefix_mask`."""
+        """The codes that the queries of a whole image read, [B, L - 1] of codes [B, L]; the
+        positions that they stand at, [L - 1]; and their turns, see `prefix_mask`."""
         return codes[:, :-1], torch.arange(codes.shape[1] - 1, device=codes.device), None
 
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class ChimeraNet(DraftHead, nn.Module):
     def __init__(self, model: ImageModel) -> None:
         super().__init__()
         target = transformer_of(model)
-        self.cfg, self.columns = target.cfg, target.grid()[1]
+        self.config, self.columns = target.config, target.grid()[1]
         width, vocab = target.width, target.vocab_size
         self.vocab = vocab
         self.block = nn.Linear(3 * width, 3 * width)
@@ -45,13 +45,13 @@ class ChimeraNet(DraftHead, nn.Module):
             self.outer.weight.mul_(0.1)
             self.head.weight.copy_(target.output.weight.repeat(1, 2))
 
-    def codes_above(self, image: Tensor, places: Tensor, last: Tensor) -> Tensor:
-        """The codes above and above-left of `places` [B, w] in image [B, >= L] -> [B, w, 2]. V
-        where that is outside the image, or behind `last` [B, 1], the last committed place."""
-        above = places - self.columns  # [B, w]
+    def codes_above(self, image: Tensor, positions: Tensor, last: Tensor) -> Tensor:
+        """The codes above and above-left of `positions` [B, w] in image [B, >= L] -> [B, w, 2]. V
+        where that is outside the image, or behind `last` [B, 1], the last committed position."""
+        above = positions - self.columns  # [B, w]
         at = torch.stack([above, above - 1], -1)  # [B, w, 2]
         inside = (above >= 0) & (above <= last)
-        inside = torch.stack([inside, inside & (places % self.columns > 0)], -1)
+        inside = torch.stack([inside, inside & (positions % self.columns > 0)], -1)
         index = at.clamp(0, image.shape[1] - 1).flatten(1)
         return torch.where(inside, image.gather(1, index).view_as(at), self.vocab)
 
@@ -73,21 +73,21 @@ class ChimeraNet(DraftHead, nn.Module):
 
 
 class ChimeraSession(Session):
-    """What it keeps of the images are their codes by place, and of every node its feature."""
+    """What it keeps of the images are their codes by position, and of every node its feature."""
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
-        device, batch = start.first.device, start.batch
-        rows, _, width = start.hidden.shape
-        size = self.net.cfg.length + self.max_new
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
+        device, batch = prefill.first.device, prefill.batch
+        rows, _, width = prefill.hidden.shape
+        size = self.net.config.length + self.max_new
         self.image = torch.zeros(batch, size, dtype=torch.long, device=device)
         self.features = torch.zeros(rows, nodes + 1, width, device=device)
         self.span = torch.arange(size, device=device)
-        self.place = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the root
+        self.position = torch.zeros(batch, 1, dtype=torch.long, device=device)  # of the root
 
-    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
         last = self.root(codes, count)  # [B, 1]
-        self.image.scatter_(1, start[:, None] + self.span[: codes.shape[1]], codes)
-        self.place.copy_(start[:, None] + last)
+        self.image.scatter_(1, position[:, None] + self.span[: codes.shape[1]], codes)
+        self.position.copy_(position[:, None] + last)
         state = take(hidden, last.repeat(self.copies, 1)).float()  # [R, 1, D]
         return self._draft(state, self.root_code[:, None], self.span[:1], 0)[:, 0]
 
@@ -98,13 +98,17 @@ class ChimeraSession(Session):
     def _draft(self, state: Tensor, codes: Tensor, nodes: Tensor, depth: int) -> Tensor:
         """Guided logits [B, w, V] behind nodes of one depth with the codes [B, w]. state [R, w, D]:
         the feature above."""
-        net, places = self.net, (self.place + depth + 1).expand_as(codes)  # of what is predicted
-        self.calls += 1
-        context = torch.cat([codes[..., None], net.codes_above(self.image, places, self.place)], -1)
+        net, positions = (
+            self.net,
+            (self.position + depth + 1).expand_as(codes),
+        )  # of what is predicted
+        context = torch.cat(
+            [codes[..., None], net.codes_above(self.image, positions, self.position)], -1
+        )
         t = net.encode(context, self.target).repeat(self.copies, 1, 1)  # [R, w, D]
         features = net.step(state, t)
         self.features.index_copy_(1, nodes, features)
-        return code_logits(net, torch.cat([features, t], -1), self.cfg, places)
+        return code_logits(net, torch.cat([features, t], -1), self.cfg, positions)
 
 
 class Chimera(TrainedDrafter):
@@ -124,13 +128,13 @@ class ChimeraLearner(NetLearner):
         net, codes, read = self.net, states.codes, self.read(states, noise)  # [R, L]
         features, drafted = read[:, self.start : -1], []  # of the roots of depth 1
         for d, at in enumerate(self.levels(states, roots, depth), 1):
-            places = at + d  # [m], of what is predicted
-            rows = places.expand(len(codes), -1)
+            positions = at + d  # [m], of what is predicted
+            rows = positions.expand(len(codes), -1)
             above = net.codes_above(codes, rows, at.expand_as(rows))
-            context = torch.cat([codes[:, places - 1, None], above], -1)  # [R, m, 3]
+            context = torch.cat([codes[:, positions - 1, None], above], -1)  # [R, m, 3]
             t = net.encode(context, self.target)  # [R, m, D]
             if d == 2:
                 features = features[:, roots]
             features = net.step(features, t)  # [R, m, D]
-            drafted.append(Drafted(places, torch.cat([features, t], -1), net))
+            drafted.append(Drafted(positions, torch.cat([features, t], -1), net))
         return drafted

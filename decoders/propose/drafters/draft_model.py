@@ -25,25 +25,25 @@ Loading = Callable[[], tuple[Target, Checkpoint]]
 class TargetSession(CachedSession):
     """Drafts of a target, ``net.body``, whose head reads what ``net`` makes of its states."""
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
         self.exit, self.body = self.net, self.net.body
         self.first_slot, self.target = self.body.prefix, self.body  # its head
-        super().allocate(start, nodes)
+        super().allocate(prefill, nodes)
 
     def _new_cache(self, rows: int, capacity: int) -> KVCache:
         cache: KVCache = self.body.new_cache(rows, capacity)
         return cache
 
-    def read_prefix(self, start: Prefill) -> None:
-        self.calls += 1
-        self.prefix[:, 0, : self.first_slot].copy_(additive_mask(start.text.row_mask(self.copies)))
-        self.body.prefill(start.text, self.copies, self.cache)
+    def read_prefix(self, prefill: Prefill) -> None:
+        self.prefix[:, 0, : self.first_slot].copy_(
+            additive_mask(prefill.text.row_mask(self.copies))
+        )
+        self.body.prefill(prefill.text, self.copies, self.cache)
 
     def _forward(self, inputs: NetInput) -> Tensor:
-        self.calls += 1
-        places = inputs.places - self.first_slot
+        positions = inputs.positions - self.first_slot
         states = self.body.forward_codes(
-            inputs.codes, places, inputs.slots, inputs.mask, self.cache
+            inputs.codes, positions, inputs.slots, inputs.mask, self.cache
         )
         states = inputs.pick(states)
         out: Tensor = self.exit(states).to(states.dtype)

@@ -1,7 +1,7 @@
 """EAGLE drafter (2401.15077, METHODS 3): one decoder layer that predicts the target's next feature.
 
-Input at the place of a code: [embedding of the code ; target feature that predicted it], 2D -> D,
-one layer without input norm, no final norm; the target's own head gives q. It runs on the
+Input at the position of a code: [embedding of the code ; target feature that predicted it], 2D ->
+D, one layer without input norm, no final norm; the target's own head gives q. It runs on the
 conditional and on the unconditional row, and its logits are guided like the target's. Its net is
 `decoders.models.nets.eagle.EagleNet`.
 
@@ -11,7 +11,7 @@ without a padding mask, METHODS 6). How those of Chameleon models differ (Anole,
 released code's `cnets` modules):
 
 * The layer has an input norm, and normalised queries and keys; still no final norm before the head.
-* The prefix are tokens: state i stands with token i + 1, so the P - 1 prefix places have the ids
+* The prefix are tokens: state i stands with token i + 1, so the P - 1 prefix positions have the ids
   1..P - 1 of the prompt, and state P - 1 has code 0. (The released *training* script pairs state i
   with token i; which of the two a published file was trained with, only its acceptance tells.)
 * Positions are the target's, 1-D and rotated by halves. Those of the unconditional row count from
@@ -36,15 +36,15 @@ from torch import Tensor
 from decoders.api import DecoderError, ImageModel
 from decoders.models.loading.checkpoint import (
     Checkpoint,
-    Source,
+    Origin,
     assign,
     cast,
     empty,
-    fill,
     open_checkpoint,
+    read_parameters,
     some,
 )
-from decoders.models.loading.layouts import harmless, layer_sources, released_layer
+from decoders.models.loading.layouts import harmless, layer_origins, released_layer
 from decoders.models.loading.weights import write_tensors
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
@@ -55,7 +55,7 @@ from decoders.propose.drafters.common.drafter import (
     no_drafter,
     require_equal,
 )
-from decoders.propose.drafters.common.eagle_learner import FeatureLearner, fresh
+from decoders.propose.drafters.common.eagle_learner import FeatureLearner, untrained_net
 from decoders.propose.drafters.common.sessions import EagleSession
 
 LAYER = "layers.0."
@@ -95,7 +95,7 @@ class EagleLearner(FeatureLearner):
     """Trains `EagleNet`. checkpoint: a drafter to go on from (a name of the model's drafters, a
     folder or a hub id); None starts from random weights and the target's embedding."""
 
-    untrained = staticmethod(fresh)
+    untrained = staticmethod(untrained_net)
 
     def load(self, model: ImageModel, checkpoint: str) -> EagleNet:
         stored = net_of(model, checkpoint)
@@ -121,24 +121,24 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     if not isinstance(target, Transformer):
         raise DecoderError(f"EAGLE drafters need a Transformer target, found {type(target)}")
     opened = open_checkpoint(source, what="EAGLE drafter")
-    cfg = drafter_config(opened, target.cfg)
+    config = drafter_config(opened, target.config)
     input_norm = f"{LAYER}input_layernorm.weight" in opened.index
-    net: EagleNet = empty(partial(EagleNet, input_norm=input_norm), cfg)
-    if cfg.conditioning == "tokens":
+    net: EagleNet = empty(partial(EagleNet, input_norm=input_norm), config)
+    if config.conditioning == "tokens":
         net.code_tokens = target.code_tokens
     weight = target.tok_embeddings.weight
-    default = {EMBEDDING: weight, BIAS: weight.new_zeros(cfg.width)}
+    default = {EMBEDDING: weight, BIAS: weight.new_zeros(config.width)}
     absent = [name for name in default if name not in opened.index]
     for name in absent:
         assign(net, name, default[name])
-    wanted = {name: Source((name,)) for name in (EMBEDDING, MATRIX, BIAS) if name not in absent}
-    wanted |= layer_sources(LAYER, LAYER, cfg, input_norm)
-    fill(net, wanted, opened, model.dtype, model.device, harmless)
+    wanted = {name: Origin((name,)) for name in (EMBEDDING, MATRIX, BIAS) if name not in absent}
+    wanted |= layer_origins(LAYER, LAYER, config, input_norm)
+    read_parameters(net, wanted, opened, model.dtype, model.device, harmless)
     return cast(net, model.device, model.dtype), opened.sha256()
 
 
 def drafter_config(opened: Checkpoint, target: TransformerConfig) -> TransformerConfig:
-    """The drafter's shape: one layer on the target's places, as wide as its tensors; heads as
+    """The drafter's shape: one layer on the target's positions, as wide as its tensors; heads as
     config.json has them, else the target's. Raises DecoderError."""
     config, gate = opened.config, f"{LAYER}mlp.gate_proj.weight"
     if gate not in opened.index:
@@ -172,19 +172,19 @@ def drafter_config(opened: Checkpoint, target: TransformerConfig) -> Transformer
 def save_eagle(net: EagleNet, folder: Path, dtype: torch.dtype = torch.bfloat16) -> str:
     """Writes a drafter as `load_eagle` reads it, and of config.json what it reads; returns the
     file's SHA-256."""
-    cfg = net.cfg
+    config = net.config
     layer: Any = net.layers[0]
     named: dict[str, Tensor] = {
         EMBEDDING: net.embed_tokens.weight,
         MATRIX: net.fc.weight,
         BIAS: net.fc.bias,
-        **released_layer(layer, LAYER, halves=cfg.conditioning == "tokens"),
+        **released_layer(layer, LAYER, halves=config.conditioning == "tokens"),
     }
-    config = {
-        "num_attention_heads": cfg.heads,
+    described = {
+        "num_attention_heads": config.heads,
         "num_hidden_layers": 1,
-        "rms_norm_eps": cfg.norm_eps,
+        "rms_norm_eps": config.norm_eps,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config) + "\n")
+    (folder / "config.json").write_text(json.dumps(described) + "\n")
     return write_tensors(named, folder / "model.safetensors", dtype)

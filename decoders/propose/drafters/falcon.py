@@ -1,14 +1,15 @@
 """Falcon drafter (2412.12639): blocks of two codes, both drafted by one forward.
 
-At the place of a code the net reads u = fc[embedding of the code ; feature that predicted it], and
-x = u + h of an LSTM over the image's codes. The last two places are a block in one decoder layer
-whose attention is causal between blocks and open within one. The output of the first place predicts
-the feature of the code behind the block, that of the second the next one; the target's head makes
-laws of both. So a law at an even depth does not depend on the draft above it, only on those before:
-it is a function of the prefix, hence exact. A deeper block reads the features that were drafted.
+At the position of a code the net reads u = fc[embedding of the code ; feature that predicted it],
+and x = u + h of an LSTM over the image's codes. The last two positions are a block in one decoder
+layer whose attention is causal between blocks and open within one. The output of the first position
+predicts the feature of the code behind the block, that of the second the next one; the target's
+head makes distributions of both. So a distribution at an even depth does not depend on the draft
+above it, only on those before: it is a function of the prefix, hence exact. A deeper block reads
+the features that were drafted.
 
 Choices of this file: one LSTM layer of the target's width (the paper has two), which starts anew in
-every row of the image, so that rows are trained side by side; the prefix's places are u alone;
+every row of the image, so that rows are trained side by side; the prefix's positions are u alone;
 embedding and head are the target's. Training is the unrolled one of the other drafters: a deeper
 block reads drafted features everywhere, so glancing (CSGD, which puts true ones in the place of a
 share of the wrong ones) is left out.
@@ -41,20 +42,20 @@ class FalconNet(EagleNet):
 
     table: Tensor  # [tokens, D], the target's embedding
 
-    def __init__(self, cfg: TransformerConfig, table: Tensor) -> None:
-        super().__init__(cfg)
+    def __init__(self, config: TransformerConfig, table: Tensor) -> None:
+        super().__init__(config)
         del self.embed_tokens
-        self.columns = cfg.grid + cfg.row_end
-        self.gates = nn.Linear(2 * cfg.width, 4 * cfg.width)
+        self.columns = config.grid + config.row_end
+        self.gates = nn.Linear(2 * config.width, 4 * config.width)
         self.register_buffer("table", table.detach(), persistent=False)
 
     def mix(self, ids: Tensor, features: Tensor) -> Tensor:
         both = torch.cat([F.embedding(ids, self.table).to(features.dtype), features], -1)
         return self.fc(both) if self.packed is None else self.packed.project(both)
 
-    def recur(self, u: Tensor, memory: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """A step of the LSTM at places [...] of the image: u [..., D] -> x [..., D], memory."""
-        first = (places % self.columns == 0)[..., None]  # of its row
+    def recur(self, u: Tensor, memory: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """A step of the LSTM at positions [...] of the image: u [..., D] -> x [..., D], memory."""
+        first = (positions % self.columns == 0)[..., None]  # of its row
         h, c = torch.where(first, 0.0, memory).chunk(2, -1)
         in_, forget, new, out = self.gates(torch.cat([u, h], -1)).chunk(4, -1)
         c = forget.sigmoid() * c + in_.sigmoid() * new.tanh()
@@ -69,12 +70,14 @@ class FalconSession(EagleSession):
 
     net: FalconNet
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
-        super().allocate(start, 2 * nodes + 1)
-        self.size, self.dtype = nodes, start.hidden.dtype
-        (rows, _, width), device = start.hidden.shape, start.hidden.device
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
+        super().allocate(prefill, 2 * nodes + 1)
+        self.size, self.dtype = nodes, prefill.hidden.dtype
+        (rows, _, width), device = prefill.hidden.shape, prefill.hidden.device
         self.features = torch.zeros(rows, nodes + 1, 4 * width, device=device)
-        self.before = torch.zeros(rows, 1, width, device=device)  # x at the place before the codes
+        self.before = torch.zeros(
+            rows, 1, width, device=device
+        )  # x at the position before the codes
         self.codes = torch.zeros(rows, nodes + 1, dtype=torch.long, device=device)
 
     def _read_prefix(self, ids: Tensor, valid: Tensor, hidden: Tensor) -> None:
@@ -82,38 +85,38 @@ class FalconSession(EagleSession):
         super()._read_prefix(ids, valid, hidden)
         self.before.copy_(self.net.mix(ids[:, -1:], hidden[:, -1:]))
 
-    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
         """The block is the root and the code before it, whose own key is there already: what it
         writes once more goes behind all nodes, where nobody looks."""
         assert self.features is not None
         net, width = self.net, hidden.shape[-1]
-        places = self._rows(start[:, None] + self.span[: codes.shape[1]])  # [R, T]
+        positions = self._rows(position[:, None] + self.span[: codes.shape[1]])  # [R, T]
         last = self._rows(self.root(codes, count))  # [R, 1]
         u = net.mix(net.token_ids(self._rows(codes)), hidden.float())
         memory, parts = self.features[:, 0, 2 * width :], []
         for t in range(codes.shape[1]):
-            x, memory = net.recur(u[:, t], memory, places[:, t])
+            x, memory = net.recur(u[:, t], memory, positions[:, t])
             parts.append(torch.cat([x, memory], -1))
         both = torch.stack(parts, 1)  # [R, T, 3 D]
         x, memory = both[..., :width], take(both, last)[..., width:]
         before = self.before
-        if not self.first_slot:  # there is no place before the first code, which stands for it
-            before = torch.where(places[:, :1, None] == 0, x[:, :1], before)
+        if not self.first_slot:  # there is no position before the first code, which stands for it
+            before = torch.where(positions[:, :1, None] == 0, x[:, :1], before)
         first = take(torch.cat([before, x], 1), last)  # [R, 1, D]
         self.before.copy_(take(x, last))
-        self.root_slot.copy_(self.first_slot + places.gather(1, last))
-        slots = self.first_slot + places
+        self.root_slot.copy_(self.first_slot + positions.gather(1, last))
+        slots = self.first_slot + positions
         mask = self._visible(slots)
         root = take(mask, last)  # [R, 1, S]
-        places = torch.cat([slots, (self.root_slot - 1).clamp_min(0)], 1)  # of the rotary table
+        positions = torch.cat([slots, (self.root_slot - 1).clamp_min(0)], 1)  # of the rotary table
         aside = self.root_slot + 2 * self.size + 1
         out = self._layer(
             torch.cat([x, first], 1),
-            places,
+            positions,
             torch.cat([slots, aside], 1),
             torch.cat([mask, root], 1),
             torch.cat([torch.full_like(last, codes.shape[1]), last], 1),
-        )  # [R, 2, D], of the block's two places
+        )  # [R, 2, D], of the block's two positions
         self.masks[:, :1] = root
         self.features[:, :1] = torch.cat([*out.split(1, 1), memory], -1)
         return self._logits(self.features[:, :1], 0)[:, 0]
@@ -143,28 +146,30 @@ class FalconSession(EagleSession):
         mask: Tensor,
     ) -> Tensor:
         """What nodes [R, w] of an even depth keep, [R, w, 4 D]; before: what the block before them
-        did; codes and slots of the block's two places."""
+        did; codes and slots of the block's two positions."""
         net, width = self.net, before.shape[-1] // 4
         *features, h, c = before.split(width, -1)
-        memory, inputs, places = torch.cat([h, c], -1), [], []
+        memory, inputs, positions = torch.cat([h, c], -1), [], []
         for i in (0, 1):
-            place = (self.root_slot + depth - 1 + i).expand_as(codes[i])  # by depth, not by slot
+            position = (self.root_slot + depth - 1 + i).expand_as(codes[i])  # by depth, not by slot
             x, memory = net.recur(
-                net.mix(net.token_ids(codes[i]), features[i]), memory, place - self.first_slot
+                net.mix(net.token_ids(codes[i]), features[i]), memory, position - self.first_slot
             )
             inputs.append(x)
-            places.append(place)
+            positions.append(position)
         out = self._layer(
-            torch.cat(inputs, 1), torch.cat(places, 1), torch.cat([*slots], 1), mask.repeat(1, 2, 1)
+            torch.cat(inputs, 1),
+            torch.cat(positions, 1),
+            torch.cat([*slots], 1),
+            mask.repeat(1, 2, 1),
         )
         return torch.cat([*out.chunk(2, 1), memory], -1)
 
     def _layer(
-        self, x: Tensor, places: Tensor, slots: Tensor, mask: Tensor, *wanted: Any
+        self, x: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, *wanted: Any
     ) -> Tensor:
         """See `EagleNet.layer`."""
-        self.calls += 1
-        return self.net.layer(x, places, slots, mask, self.cache, *wanted)
+        return self.net.layer(x, positions, slots, mask, self.cache, *wanted)
 
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:
         """hidden [R, w, 4 D]: the first feature's at an even depth, else the second one's."""
@@ -175,7 +180,7 @@ class FalconSession(EagleSession):
 def untrained(model: ImageModel) -> FalconNet:
     """A net for the model's target, float32."""
     target = transformer_of(model)
-    net = FalconNet(target.cfg, target.tok_embeddings.weight)
+    net = FalconNet(target.config, target.tok_embeddings.weight)
     net.code_tokens = target.code_tokens
     return net
 
@@ -185,6 +190,10 @@ class Falcon(TrainedDrafter):
 
     session = FalconSession
     untrained = staticmethod(untrained)
+
+    def forwards(self, levels: int) -> int:
+        """One runs two levels."""
+        return (levels + 1) // 2
 
 
 class FalconLearner(FeatureLearner):
@@ -203,10 +212,10 @@ class FalconLearner(FeatureLearner):
         x, memory = self._scanned(u[:, start:])  # [R, L, D], [R, L, 2 D]
         x = torch.cat([u[:, :start], x], 1)
         valid = F.pad(net.valid(states.text, states.drop), (0, length), value=True)
-        mask = prefix_mask(valid, net.cfg)
+        mask = prefix_mask(valid, net.config)
         every = torch.arange(length, device=codes.device)  # roots
         second = self._layer(x, net.rope[: ids.shape[1]], mask, entries)[:, start:]
-        before = (start + every - 1).clamp_min(0)  # the first place of a root's block
+        before = (start + every - 1).clamp_min(0)  # the first position of a root's block
         below = F.pad(mask[:, start:], (0, length))  # nobody looks at the keys of these once more
         first = self._layer(x[:, before], net.rope[before], below, entries)
         drafted = [
@@ -217,12 +226,12 @@ class FalconLearner(FeatureLearner):
         same = torch.eye(len(roots), dtype=torch.bool, device=roots.device)
         same = same.expand(len(codes), -1, -1)
         for d in range(3, depth + 1, 2):
-            places, inputs = (roots + d - 2, roots + d - 1), []  # of the codes that are read
-            for place, feature in zip(places, pair, strict=True):
-                x, memory = net.recur(net.mix(tokens[:, place], feature), memory, place)
+            positions, inputs = (roots + d - 2, roots + d - 1), []  # of the codes that are read
+            for position, feature in zip(positions, pair, strict=True):
+                x, memory = net.recur(net.mix(tokens[:, position], feature), memory, position)
                 inputs.append(x)
             below = torch.cat([below, same, same], -1)  # [R, m, S]
-            rope = net.rope[start + torch.cat(places)]
+            rope = net.rope[start + torch.cat(positions)]
             out = self._layer(torch.cat(inputs, 1), rope, below.repeat(1, 2, 1), entries)
             pair = out[:, : len(roots)], out[:, len(roots) :]
             drafted += [self._drafted(roots + d + i, mine) for i, mine in enumerate(pair)]
@@ -234,10 +243,10 @@ class FalconLearner(FeatureLearner):
         net = self.net
         lines = u.unflatten(1, (-1, net.columns))  # [R, rows, columns, D]
         memory, parts = torch.zeros_like(lines[:, :, 0]).repeat(1, 1, 2), []
-        for line, place in zip(
+        for line, position in zip(
             lines.unbind(2), torch.arange(net.columns).to(u.device), strict=True
         ):
-            x, memory = net.recur(line, memory, place)
+            x, memory = net.recur(line, memory, position)
             parts.append(torch.cat([x, memory], -1))
         both = torch.stack(parts, 2).flatten(1, 2)  # [R, L, 3 D]
         return both[..., : u.shape[-1]], both[..., u.shape[-1] :]

@@ -30,12 +30,12 @@ from decoders.training.states import Drafted, States, transformer_of
 
 def first_layers(target: Transformer, layers: int) -> Transformer:
     """A target of the first `layers` layers; every parameter and table is shared with `target`."""
-    if not 1 <= layers <= target.cfg.layers:
+    if not 1 <= layers <= target.config.layers:
         raise DecoderError(
-            f"drafter.layers must be from 1 to {target.cfg.layers}, the target's layers, "
+            f"drafter.layers must be from 1 to {target.config.layers}, the target's layers, "
             f"found {layers}"
         )
-    net: Transformer = empty(Transformer, replace(target.cfg, layers=layers))
+    net: Transformer = empty(Transformer, replace(target.config, layers=layers))
     net.layers = nn.ModuleList(list(target.layers)[:layers])
     net.cls_embedding, net.tok_embeddings = target.cls_embedding, target.tok_embeddings
     net.norm, net.output = target.norm, target.output
@@ -51,7 +51,7 @@ class FreeNet(nn.Module):
     def __init__(self, model: ImageModel, layers: int) -> None:
         super().__init__()
         target = transformer_of(model)
-        self.cfg, self._body = target.cfg, (first_layers(target, layers),)
+        self.config, self._body = target.config, (first_layers(target, layers),)
         self.register_buffer("after", torch.tensor(layers))  # kept with the weights
         self.scale = nn.Parameter(torch.ones(target.width))
         self.inner, self.outer = (
@@ -99,7 +99,7 @@ class Free(EarlyExit, TrainedDrafter):
 
 class FreeLearner(EarlyExit, NetLearner):
     """Trains the exit. It reads codes and no states, so that a draft at any depth is that of its
-    place: one depth (``loss.rollout=1``) trains all of them."""
+    position: one depth (``loss.rollout=1``) trains all of them."""
 
     def draft(
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None

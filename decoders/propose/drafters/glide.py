@@ -26,20 +26,20 @@ from decoders.training.states import Drafted, States, transformer_of
 
 
 class GlideNet(nn.Module):
-    """The trained part. ``cfg`` is the target's configuration; it starts with its last norm."""
+    """The trained part. ``config`` is the target's configuration; it starts with its last norm."""
 
     rope: Tensor
 
     def __init__(self, model: ImageModel) -> None:
         super().__init__()
         target = transformer_of(model)
-        self.cfg = cfg = target.cfg
-        self.reads: Reads = (cfg.layers - 1, KEYS), (cfg.layers - 1, VALUES)
-        self.layer = Layer(cfg)
-        self.glimpse_norm, self.norm = (nn.RMSNorm(cfg.width, cfg.norm_eps) for _ in range(2))
-        self.query = nn.Linear(cfg.width, cfg.width, bias=False)
-        self.out = nn.Linear(cfg.width, cfg.width, bias=False)
-        self.register_buffer("rope", rope_table(cfg), persistent=False)
+        self.config = config = target.config
+        self.reads: Reads = (config.layers - 1, KEYS), (config.layers - 1, VALUES)
+        self.layer = Layer(config)
+        self.glimpse_norm, self.norm = (nn.RMSNorm(config.width, config.norm_eps) for _ in range(2))
+        self.query = nn.Linear(config.width, config.width, bias=False)
+        self.out = nn.Linear(config.width, config.width, bias=False)
+        self.register_buffer("rope", rope_table(config), persistent=False)
         with torch.no_grad():
             self.norm.weight.copy_(target.norm.weight)
             for linear in (self.out, self.layer.attention.wo, self.layer.feed_forward.w2):
@@ -48,8 +48,8 @@ class GlideNet(nn.Module):
     def glimpse(self, x: Tensor, rope: Tensor, bias: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Cross-attention of x [R, T, D] over the target's keys and values [R, H, S, d], in their
         dtype, since another one would be a copy of the whole cache; bias [R, 1, T, S]."""
-        cfg, (rows, length, _) = self.cfg, x.shape
-        query = self.query(self.glimpse_norm(x)).view(rows, length, -1, cfg.head_dim)
+        config, (rows, length, _) = self.config, x.shape
+        query = self.query(self.glimpse_norm(x)).view(rows, length, -1, config.head_dim)
         query = rotate(query.transpose(1, 2), rope)  # [R, H, T, d]
         values = attend(query.to(k.dtype), k, v, bias).to(x.dtype)  # [R, H, T, d]
         return self.out(values.transpose(1, 2).reshape(rows, length, -1))
@@ -71,38 +71,38 @@ class GlideNet(nn.Module):
 
 
 class GlideSession(CachedSession):
-    """It reads codes, and the target's cache. The slots of its own cache are the codes' places."""
+    """It reads codes, and the target's cache. The slots of its own cache are the codes'
+    positions."""
 
     first_slot = 0
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
-        super().allocate(start, nodes)
-        self.target_cache: KVCache = start.cache
-        rows, size, device = len(start.hidden), start.cache.capacity, start.hidden.device
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
+        super().allocate(prefill, nodes)
+        self.target_cache: KVCache = prefill.cache
+        rows, size, device = len(prefill.hidden), prefill.cache.capacity, prefill.hidden.device
         self.open = torch.ones(rows, size, dtype=torch.bool, device=device)
         self.target_slots = torch.arange(size, device=device)
 
     def _new_cache(self, rows: int, capacity: int) -> KVCache:
-        cfg = self.net.cfg
+        config = self.net.config
         device = self.root_code.device
-        return KVCache(1, rows, capacity, cfg.heads, cfg.head_dim, torch.float32, device)
+        return KVCache(1, rows, capacity, config.heads, config.head_dim, torch.float32, device)
 
-    def read_prefix(self, start: Prefill) -> None:
+    def read_prefix(self, prefill: Prefill) -> None:
         """Which slots of the target's prefix are there to be seen."""
-        self.open[:, : self.net.cfg.prefix].copy_(start.text.row_mask(self.copies))
+        self.open[:, : self.net.config.prefix].copy_(prefill.text.row_mask(self.copies))
 
     def _visible(self, slots: Tensor) -> Tensor:
         return additive_mask(self.span <= slots[..., None])  # no prefix
 
     def _forward(self, inputs: NetInput) -> Tensor:
-        self.calls += 1
-        net, cfg, cache = self.net, self.net.cfg, self.target_cache
+        net, config, cache = self.net, self.net.config, self.target_cache
         x = self.target.embed(inputs.codes).float()  # type: ignore[attr-defined]  # of a Transformer
-        rope = rope_at(net.rope, cfg.prefix + inputs.places)[:, None]  # [R, 1, T, d / 2]
-        read = self.target_slots < cfg.prefix + self.root_slot  # [R, S], slots before the root's
+        rope = rope_at(net.rope, config.prefix + inputs.positions)[:, None]  # [R, 1, T, d / 2]
+        read = self.target_slots < config.prefix + self.root_slot  # [R, S], slots before the root's
         glimpsed = (read & self.open)[:, None].expand(-1, x.shape[1], -1)  # [R, T, S]
         bias = attention_bias(inputs.mask, x.dtype)
-        k, v = cache.read(cfg.layers - 1).unbind(0)
+        k, v = cache.read(config.layers - 1).unbind(0)
         target = attention_bias(glimpsed, k.dtype), k, v
         out = net.run(x, rope, (bias, self.cache, self.cache.flat_index(inputs.slots)), target)
         return inputs.pick(out.to(k.dtype))  # as the target's head takes it
@@ -131,16 +131,16 @@ class GlideLearner(NetLearner):
         net, target, codes = self.net, self.target, states.codes
         assert states.keys_values is not None
         prefix, length = target.prefix, codes.shape[1]
-        shape = (len(codes), states.keys_values.shape[1], net.cfg.heads, net.cfg.head_dim)
+        shape = (len(codes), states.keys_values.shape[1], net.config.heads, net.config.head_dim)
         k, v = (
             part.float().reshape(shape).transpose(1, 2) for part in states.keys_values.unbind(2)
         )
         slots = torch.arange(shape[1], device=codes.device)
         open_ = F.pad(states.text.valid(states.drop), (0, shape[1] - prefix), value=True)  # [R, S]
         entries, drafted = GrowingCache(), []
-        every = torch.arange(length - 1, device=codes.device)  # places of the codes with keys
+        every = torch.arange(length - 1, device=codes.device)  # positions of the codes with keys
         for d, at in enumerate(self.levels(states, roots, depth), 1):
-            reads = at + d - 1  # [m], places of the codes that are read
+            reads = at + d - 1  # [m], positions of the codes that are read
             again = (d - 1) * len(roots)  # keys of codes that are among the first L - 1
             before = F.pad(every <= reads[:, None], (0, again))  # [m, S]
             glimpsed = (slots < prefix + at[:, None]) & open_[:, None]  # [R, m, S]

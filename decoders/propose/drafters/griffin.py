@@ -1,16 +1,16 @@
 """GRIFFIN drafter (2502.11018): EAGLE's layer, which reads the code twice and has two outputs, one
-for the law and one for the next step.
+for the distribution and one for the next step.
 
 Fusion: x = fc[e ; f] as in EAGLE, e the code's embedding and f the feature; then
 x + W2 swiglu(W1 norm[e ; x]), so that the code outweighs an inaccurate feature. Behind the layer's
 output y stand two: `predict`, which the target's head reads, and `regress`, the feature that the
 next step reads and the one that is held to be the target's: y + A y and y + B y.
 
-Training leaves out what decoding does not reach: a place counts at a depth only where the code was
-among the drafter's likeliest ones at all depths before (`LossConfig.aligned`). The paper takes the
-best 3 of a text's vocabulary; image codes are flatter, so the recipe takes 64. Other choices: the
-width of W1 is two thirds of the target's; W2, A and B start at 0, where the drafter is EAGLE; the
-paper's further loss on the target's top 10 is left out.
+Training leaves out what decoding does not reach: a position counts at a depth only where the code
+was among the drafter's likeliest ones at all depths before (`LossConfig.aligned`). The paper takes
+the best 3 of a text's vocabulary; image codes are flatter, so the recipe takes 64. Other choices:
+the width of W1 is two thirds of the target's; W2, A and B start at 0, where the drafter is EAGLE;
+the paper's further loss on the target's top 10 is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import swiglu
 from decoders.propose.drafters.common.drafter import TrainedDrafter
-from decoders.propose.drafters.common.eagle_learner import FeatureLearner, Head, fresh
+from decoders.propose.drafters.common.eagle_learner import FeatureLearner, Head, untrained_net
 from decoders.propose.drafters.common.sessions import EagleSession, NetInput
 from decoders.training.states import Drafted
 
@@ -34,10 +34,10 @@ from decoders.training.states import Drafted
 class GriffinNet(EagleNet):
     """The trained part."""
 
-    def __init__(self, cfg: TransformerConfig) -> None:
-        super().__init__(cfg)
-        width, inner = cfg.width, 2 * cfg.width // 3
-        self.norm = nn.RMSNorm(2 * width, cfg.norm_eps)
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        width, inner = config.width, 2 * config.width // 3
+        self.norm = nn.RMSNorm(2 * width, config.norm_eps)
         self.inner = nn.Linear(2 * width, 2 * inner, bias=False)
         self.outer = nn.Linear(inner, width, bias=False)
         self.parts = nn.Linear(width, 2 * width, bias=False)
@@ -46,7 +46,7 @@ class GriffinNet(EagleNet):
 
     def mix(self, ids: Tensor, features: Tensor) -> Tensor:
         """See `EagleNet.mix`; `features` may have the last step's `predict` before them."""
-        features = features[..., -self.cfg.width :]
+        features = features[..., -self.config.width :]
         x = super().mix(ids, features)
         both = torch.cat([self.embed_tokens(ids).to(x.dtype), x], -1)
         return x + self.outer(swiglu(self.inner(self.norm(both))))
@@ -61,17 +61,17 @@ class GriffinSession(EagleSession):
 
     net: GriffinNet
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
-        super().allocate(start, nodes)
-        rows, _, width = start.hidden.shape
-        self.dtype = start.hidden.dtype
-        self.features = torch.zeros(rows, nodes + 1, 2 * width, device=start.hidden.device)
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
+        super().allocate(prefill, nodes)
+        rows, _, width = prefill.hidden.shape
+        self.dtype = prefill.hidden.dtype
+        self.features = torch.zeros(rows, nodes + 1, 2 * width, device=prefill.hidden.device)
 
     def _read_prefix(self, ids: Tensor, valid: Tensor, hidden: Tensor) -> None:
         super()._read_prefix(ids, valid, hidden.float())
 
-    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        return super().advance(hidden.float(), codes, count, start)
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
+        return super().advance(hidden.float(), codes, count, position)
 
     def _forward(self, inputs: NetInput) -> Tensor:
         return self.net.predict_and_regress(super()._forward(inputs))
@@ -80,7 +80,7 @@ class GriffinSession(EagleSession):
         return super()._logits(hidden.chunk(2, -1)[0].to(self.dtype), depth)
 
 
-untrained = partial(fresh, kind=GriffinNet)
+untrained = partial(untrained_net, kind=GriffinNet)
 
 
 class Griffin(TrainedDrafter):
@@ -98,6 +98,6 @@ class GriffinLearner(FeatureLearner):
     def _run(self, *arguments: Any) -> Tensor:
         return self.net.predict_and_regress(super()._run(*arguments))
 
-    def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
+    def _drafted(self, positions: Tensor, out: Tensor) -> Drafted:
         predict, regress = out.chunk(2, -1)
-        return Drafted(places, predict, Head(self.target), states=regress)
+        return Drafted(positions, predict, Head(self.target), states=regress)

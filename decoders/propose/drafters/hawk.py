@@ -3,10 +3,10 @@ row above it.
 
 The horizontal head of distance d reads the target's state that predicted the root, and the root's
 code, embedded as in the target. The vertical head reads the state that predicted the code
-above-right of the place, and that code; it is run once when a code is committed, and its output
+above-right of the position, and that code; it is run once when a code is committed, and its output
 waits a row (``cached``). Their sum goes through a residual block and one matrix. All depths are one
-forward: a node's law follows from its depth. That codes are read, and that the heads are summed,
-are choices of this file.
+forward: a node's distribution follows from its depth. That codes are read, and that the heads are
+summed, are choices of this file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HawkNet(DraftHead, nn.Module):
     def __init__(self, model: ImageModel) -> None:
         super().__init__()
         target = transformer_of(model)
-        self.cfg, self.columns = target.cfg, target.grid()[1]
+        self.config, self.columns = target.config, target.grid()[1]
         width, vocab = target.width, target.vocab_size
         self.horizontal = nn.Linear(2 * width, DEPTHS * width)
         self.vertical = nn.Linear(2 * width, width, bias=False)
@@ -55,11 +55,11 @@ class HawkNet(DraftHead, nn.Module):
         later, [R, m, D]."""
         return self.vertical(torch.cat([states.float(), codes.float()], -1))
 
-    def combine(self, ahead: Tensor, below: Tensor, places: Tensor, last: Tensor) -> Tensor:
+    def combine(self, ahead: Tensor, below: Tensor, positions: Tensor, last: Tensor) -> Tensor:
         """Both heads' outputs -> what the output matrix reads, [R, m, D]: `ahead` [R, m, D] for
-        places [R, m], and `below` [R, size, D] at their neighbours above-right. It is left out
-        where that is outside the image or behind `last` [R, m], the last committed place."""
-        at = places - self.columns + 1  # [R, m]
+        positions [R, m], and `below` [R, size, D] at their neighbours above-right. It is left out
+        where that is outside the image or behind `last` [R, m], the last committed position."""
+        at = positions - self.columns + 1  # [R, m]
         neighbour = take(below, at.clamp(0, below.shape[1] - 1))
         inside = ((at >= 0) & (at <= last))[..., None]
         x = ahead + torch.where(inside, neighbour, 0.0)
@@ -71,37 +71,44 @@ class HawkNet(DraftHead, nn.Module):
 
 
 class HawkSession(DepthSession):
-    """What it keeps of the images are the vertical head's outputs by place, and the logits of all
-    depths behind the root."""
+    """What it keeps of the images are the vertical head's outputs by position, and the logits of
+    all depths behind the root."""
 
     depths = DEPTHS
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
-        super().allocate(start, nodes)
-        rows, _, width = start.hidden.shape
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
+        super().allocate(prefill, nodes)
+        rows, _, width = prefill.hidden.shape
         size = len(self.span)
-        self.cached = torch.zeros(rows, size, width, device=start.hidden.device)  # [R, size, D]
+        self.cached = torch.zeros(rows, size, width, device=prefill.hidden.device)  # [R, size, D]
 
-    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
         net, copies, last = self.net, self.copies, self.root(codes, count)  # [B, 1]
-        self.calls += 1
-        root, rows = start[:, None] + last, last.repeat(copies, 1)  # [B, 1], [R, 1]
-        read = (start[:, None] + self.span[: codes.shape[1]]).repeat(copies, 1)  # [R, T], places
+        root, rows = position[:, None] + last, last.repeat(copies, 1)  # [B, 1], [R, 1]
+        read = (position[:, None] + self.span[: codes.shape[1]]).repeat(
+            copies, 1
+        )  # [R, T], positions
         embed: Any = self.target.embed  # type: ignore[attr-defined]  # of a Transformer
         below = net.below(hidden, embed(codes.repeat(copies, 1)))  # [R, T, D]
         self.cached.scatter_(1, read[..., None].expand_as(below), below)
         code = self.root_code[:, None].repeat(copies, 1)  # [R, 1]
         ahead = net.ahead(take(hidden, rows), embed(code))[:, 0]  # [R, DEPTHS, D]
-        places = root + 1 + self.span[:DEPTHS]  # [B, DEPTHS]
-        joined = net.combine(ahead, self.cached, places.repeat(copies, 1), root.repeat(copies, 1))
-        self.laws.copy_(code_logits(net, joined, self.cfg, places))
-        return self.laws[:, 0]
+        positions = root + 1 + self.span[:DEPTHS]  # [B, DEPTHS]
+        joined = net.combine(
+            ahead, self.cached, positions.repeat(copies, 1), root.repeat(copies, 1)
+        )
+        self.logits.copy_(code_logits(net, joined, self.cfg, positions))
+        return self.logits[:, 0]
 
 
 class Hawk(TrainedDrafter):
     """The drafter as a part, see `TrainedDrafter`."""
 
     session, untrained = HawkSession, HawkNet
+
+    def forwards(self, levels: int) -> int:
+        """One runs all depths."""
+        return 1
 
 
 class HawkLearner(NetLearner):

@@ -1,9 +1,10 @@
 """Medusa drafter (2401.10774): heads on the target's last state, one for every distance ahead.
 
 Head d is a residual block and an output head of its own, W2 (SiLU(W1 h + b1) + h); it predicts the
-code d places behind the next one from the state h that predicted the root. Nothing is run between
-depths: every node of a level gets the same logits, whatever its parent's code. The paper starts
-with W1 = 0 and W2 = the target's head, so an untrained head drafts the target's own next code.
+code d positions behind the next one from the state h that predicted the root. Nothing is run
+between depths: every node of a level gets the same logits, whatever its parent's code. The paper
+starts with W1 = 0 and W2 = the target's head, so an untrained head drafts the target's own next
+code.
 
 This file is also the worked example of docs/adding.md: a net, a session, a part, a learner.
 """
@@ -51,7 +52,7 @@ class MedusaNet(nn.Module):
         super().__init__()
         target = transformer_of(model)
         each = [Head(target.width, target.vocab_size, target.barred) for _ in range(heads)]
-        self.cfg, self.heads = target.cfg, nn.ModuleList(each)
+        self.config, self.heads = target.config, nn.ModuleList(each)
         with torch.no_grad():
             for head in each:
                 head.block.weight.zero_()
@@ -60,15 +61,15 @@ class MedusaNet(nn.Module):
 
 
 class MedusaSession(Session):
-    """What it keeps of the images is the root's state, [R, 1, D], and its place."""
+    """What it keeps of the images is the root's state, [R, 1, D], and its position."""
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
-        self.place = torch.zeros_like(self.root_code)[:, None]  # [B, 1], of the root
-        self.state = torch.zeros_like(start.hidden[:, :1])
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
+        self.position = torch.zeros_like(self.root_code)[:, None]  # [B, 1], of the root
+        self.state = torch.zeros_like(prefill.hidden[:, :1])
 
-    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
         last = self.root(codes, count)  # [B, 1], which of the codes is the root
-        self.place.copy_(start[:, None] + last)
+        self.position.copy_(position[:, None] + last)
         self.state.copy_(take(hidden, self._rows(last)))
         return self._logits(0)[:, 0]
 
@@ -84,8 +85,7 @@ class MedusaSession(Session):
                 f"the tree is deeper than the drafter's {len(heads)} heads; set tree.depth to at "
                 f"most {len(heads)}, or train more heads (drafter.heads)"
             )
-        self.calls += 1
-        return code_logits(heads[depth], self.state, self.cfg, self.place + depth + 1)
+        return code_logits(heads[depth], self.state, self.cfg, self.position + depth + 1)
 
 
 class Medusa(TrainedDrafter):

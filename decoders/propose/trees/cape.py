@@ -1,14 +1,14 @@
 """CaPE (2402.02082): a chain whose drafts have the more siblings, the less sure the drafter is.
 
-At every position the drafter's law q has a confidence c, its largest probability, and n children:
-8, 8, 8, 6, 6, 6, 4, 4, 2, 2, 2 where int(10 c) is 0, 1, .. 10. The first goes on. The paper takes
-the n likeliest codes, which is what happens here at temperature 0. While sampling they are drawn
-from q without replacement: a node's children are judged by one law, so a drawn code and fixed ones
-beside it would have no place in the verifiers. How many there are follows from q alone, never from
-what was drawn, so the draft is exact.
+At every position the drafter's distribution q has a confidence c, its largest probability, and n
+children: 8, 8, 8, 6, 6, 6, 4, 4, 2, 2, 2 where int(10 c) is 0, 1, .. 10. The first goes on. The
+paper takes the n likeliest codes, which is what happens here at temperature 0. While sampling they
+are drawn from q without replacement: a node's children are judged by one distribution, so a drawn
+code and fixed ones beside it would have no place in the verifiers. How many there are follows from
+q alone, never from what was drawn, so the draft is exact.
 
 `nodes` bounds the draft, as shapes are static. The chain comes first, then siblings from the root
-on, until it is full; with 8 times the depth there is room for all, as in the paper. Places that
+on, until it is full; with 8 times the depth there is room for all, as in the paper. Positions that
 stay empty are forwarded all the same, and judged by nobody.
 """
 
@@ -62,28 +62,28 @@ class Cape(Tree):
     ) -> Draft:
         batch, vocab = root_logits.shape
         numbers = torch.arange(self.depth + 1, device=root_logits.device)
-        logits, laws, drawn = root_logits, [], []  # [B, V], [B, V] each, [B, K] each
+        logits, by_level, drawn = root_logits, [], []  # [B, V], [B, V] each, [B, K] each
         for level in range(1, self.depth + 1):
-            law = probabilities(logits, sampling)
+            probs = probabilities(logits, sampling)
             if sampling.greedy:
-                codes = likeliest(law, MOST).indices
+                codes = likeliest(probs, MOST).indices
             else:
                 u = noise.of_nodes(position + level - 1, DRAFT_SLOT, 1, MOST)
-                codes = draw_distinct(law[:, None], u)[:, 0]
-            laws.append(law)
+                codes = draw_distinct(probs[:, None], u)[:, 0]
+            by_level.append(probs)
             drawn.append(codes)
             if level < self.depth:
                 node, above = numbers[level : level + 1], numbers[level - 1].expand(batch, 1)
                 below = session.expand(codes[:, :1], node, above, level)
                 logits = require_logits(session, below, batch, 1, vocab)[:, 0]
-        law = torch.stack(laws, 1)  # [B, D, V]
-        return self._draft(session.root_code, torch.stack(drawn, 1), law, sampling.greedy)
+        probs = torch.stack(by_level, 1)  # [B, D, V]
+        return self._draft(session.root_code, torch.stack(drawn, 1), probs, sampling.greedy)
 
-    def _draft(self, root: Tensor, drawn: Tensor, law: Tensor, greedy: bool) -> Draft:
-        """drawn [B, D, K], law [B, D, V]. Nodes 1..D are the chain; what has no number stands at 0,
-        which the root then takes."""
+    def _draft(self, root: Tensor, drawn: Tensor, probs: Tensor, greedy: bool) -> Draft:
+        """drawn [B, D, K], distribution [B, D, V]. Nodes 1..D are the chain; what has no number
+        stands at 0, which the root then takes."""
         (batch, depth, width), device = drawn.shape, drawn.device
-        number = self.child_numbers(law.amax(-1))  # [B, D, K]
+        number = self.child_numbers(probs.amax(-1))  # [B, D, K]
         above = torch.arange(depth, device=device)[:, None].expand(batch, -1, width)
         flat = number.flatten(1)
 
@@ -99,8 +99,8 @@ class Cape(Tree):
         children[:, :depth] = number
         q = None
         if not greedy:
-            q = law.new_zeros(batch, self.nodes + 1, law.shape[-1])
-            q[:, :depth] = law
+            q = probs.new_zeros(batch, self.nodes + 1, probs.shape[-1])
+            q[:, :depth] = probs
             children = drop_impossible(children, codes, q)
         return Draft(codes, parents, placed(above + 1, 1, 0), children, q, levels=depth)
 

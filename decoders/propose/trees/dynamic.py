@@ -26,6 +26,8 @@ FLOOR = math.log(TINY)
 
 @dataclass(eq=False, repr=False)
 class Dynamic(Tree):
+    draws = False
+
     model: InitVar[Any] = None
     depth: Annotated[int, Within(most=256)] = 5
     top_k: Annotated[int, Within(most=256)] = 10
@@ -95,14 +97,14 @@ class Dynamic(Tree):
         device = codes.device
         order = self.rank(scores).argsort(dim=1, descending=True, stable=True)[:, : self.nodes]
         best = order.sort(1).values  # [B, N] candidate indices, ascending: parents before children
-        place = torch.full((batch, total + 1), -1, dtype=torch.long, device=device)
+        number = torch.full((batch, total + 1), -1, dtype=torch.long, device=device)
         numbers = torch.arange(1, self.nodes + 1, device=device).expand(batch, -1)
-        place.scatter_(1, best, numbers)
-        place[:, total] = 0  # the root, which candidates know as -1
+        number.scatter_(1, best, numbers)
+        number[:, total] = 0  # the root, which candidates know as -1
         above = parents.gather(1, best)
         above = torch.where(above < 0, total, above)
         parent = torch.cat(
-            [torch.zeros_like(root)[:, None], place.gather(1, above)], 1
+            [torch.zeros_like(root)[:, None], number.gather(1, above)], 1
         )  # [B, N + 1]
         depth = torch.zeros_like(parent)
         step = parent

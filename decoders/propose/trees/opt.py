@@ -40,8 +40,8 @@ class Opt(Dynamic):
 
     def past_stop(self, scores: Tensor) -> Tensor:
         """Which candidates, log-weights [B, C] level by level, lie past the stop."""
-        place = torch.arange(scores.shape[1], device=scores.device)
-        level = (place - self.top_k) // self.top_k**2 + 1  # [C]; the first has top_k candidates
+        position = torch.arange(scores.shape[1], device=scores.device)
+        level = (position - self.top_k) // self.top_k**2 + 1  # [C]; the first has top_k candidates
         depths = torch.arange(self.depth, device=scores.device)
         weights = scores.exp()[:, None] * (level <= depths[:, None])  # [B, D, C]
         expected = weights.topk(min(self.nodes, scores.shape[1]), -1).values.sum(-1)  # [B, D]

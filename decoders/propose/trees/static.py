@@ -91,7 +91,7 @@ class Level:
 
     count: int  # most children of a parent
     parents: Tensor  # [parents] node indices
-    offsets: Tensor | None  # [parents] their place within their own level; None: all, in order
+    offsets: Tensor | None  # [parents] their position within their own level; None: all, in order
     grandparents: Tensor  # [1, parents] the parents' parents
     pick: Tensor | None  # [width] of the [parents * count] draws, in node order; None: all
     padded: Tensor | None  # [widest level's parents], of the parents; None: all, as they are
@@ -125,7 +125,6 @@ class Static(Tree):
     def __init__(
         self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"
     ) -> None:
-        del model
         self.paths = parse_choices(choices)
         self.label = choices if isinstance(choices, str) else f"{len(self.paths)} nodes"
         index = {(): 0, **{path: i + 1 for i, path in enumerate(self.paths)}}
@@ -136,6 +135,8 @@ class Static(Tree):
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
         self._shape: Shape | None = None
+        if model is not None:  # before a step is captured, which expects all tensors to be there
+            self.shape_on(model.device)
 
     def __str__(self) -> str:
         return f"static({self.label}, depth={self.depth}, nodes={self.nodes})"
@@ -148,20 +149,20 @@ class Static(Tree):
         noise: Noise,
         position: Tensor,
     ) -> Draft:
-        """root_logits [B, V]; position [B], place of the root's child. See `decoders.api.Draft`."""
+        """root_logits [B, V]; position [B], position of the root's child. See
+        `decoders.api.Draft`."""
         batch, vocab = root_logits.shape
         shape = self.shape_on(root_logits.device)
-        laws: list[Tensor] = []  # of every level's parents
+        by_level: list[Tensor] = []  # distributions of every level's parents
         codes = [session.root_code[:, None]]  # [B, 1]
         logits = root_logits[:, None]  # [B, parents, V]
         for depth, level in enumerate(shape.levels, 1):
-            place = position + depth - 1
-            law, parents = probabilities(logits, sampling), len(level.parents)
-            laws.append(law[:, :parents])
+            probs, parents = probabilities(logits, sampling), len(level.parents)
+            by_level.append(probs[:, :parents])
             if sampling.greedy:
-                drawn = likeliest(law, level.count).indices  # [B, parents, count]
+                drawn = likeliest(probs, level.count).indices  # [B, parents, count]
             else:
-                drawn = self.draw(law, level, noise, place)
+                drawn = self.draw(probs, level, noise, position + depth - 1)
             new = chosen(drawn[:, :parents].flatten(1), level.pick)  # [B, width]
             codes.append(new)
             if depth < self.depth:
@@ -176,15 +177,15 @@ class Static(Tree):
         if sampling.greedy:
             return shape.draft(drafted, children, None)
         q = root_logits.new_zeros(batch, self.nodes + 1, vocab)
-        q.index_copy_(1, shape.inner, torch.cat(laws, 1))
+        q.index_copy_(1, shape.inner, torch.cat(by_level, 1))
         if self.branching > 1:
             children = drop_impossible(children, drafted, q)
         return shape.draft(drafted, children, q)
 
-    def draw(self, dist: Tensor, level: Level, noise: Noise, place: Tensor) -> Tensor:
+    def draw(self, dist: Tensor, level: Level, noise: Noise, position: Tensor) -> Tensor:
         """A level's children, drawn without replacement from dist [B, parents, V], padded ones
-        among them -> [B, parents, count]; place [B], that of the level in the image."""
-        return draw_distinct(dist, noise.of_nodes(place, DRAFT_SLOT, dist.shape[1], level.count))
+        among them -> [B, parents, count]; position [B], that of the level in the image."""
+        return draw_distinct(dist, noise.of_nodes(position, DRAFT_SLOT, dist.shape[1], level.count))
 
     def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""

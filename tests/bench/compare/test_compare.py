@@ -20,7 +20,7 @@ from bench.analyse.run_data import RunData
 from bench.compare import compare as command
 from bench.compare.compare import VERDICTS, cmd_compare, compare, measured
 from bench.compare.published import TABLE, load_names, load_published
-from bench.config.catalogue import groups
+from bench.config.arguments import groups
 from bench.config.compose import compose_study
 from bench.data.errors import FolderError
 from bench.store import columns as made
@@ -40,7 +40,7 @@ DYNAMIC = {
 EXACT = {"target": "decoders.verify.exact.Exact", "kwargs": {}}
 RULE = {
     "target": "decoders.verify.lantern.Lantern",
-    "kwargs": {"k": 1000, "delta": 0.3, "residual": "released", "metric": "raw"},
+    "kwargs": {"k": 1000, "delta": 0.3, "residual": "released", "metric": "raw", "distance": "tvd"},
 }
 BASE = {
     "study": "made up", "model": "llamagen_xl_256", "backend": "eager", "device": "cuda",

@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.models.causal_lm import CausalLM
-from decoders.models.small import RandomTokenizer
+from decoders.models.random_weights import RandomTokenizer
 from tests.exact.planted import changed
 
 VOCAB, SIDE, PREFIX = 24, 4, 4
@@ -18,7 +18,7 @@ SHAPE = {"vocab_size": VOCAB, "n_positions": 48, "n_embd": 48, "n_layer": 1, "n_
 
 
 class Gpt(CausalLM):
-    """Learned places, one block, random weights far from uniform laws."""
+    """Learned positions, one block, random weights far from uniform laws."""
 
     def __init__(self) -> None:
         net = GPT2LMHeadModel(GPT2Config(**SHAPE, initializer_range=0.3, tie_word_embeddings=False))
@@ -26,7 +26,7 @@ class Gpt(CausalLM):
 
 
 class Letters:
-    """A prompt's letters are its tokens, behind one place of padding."""
+    """A prompt's letters are its tokens, behind one position of padding."""
 
     def encode(self, prompts: list[str]) -> TextFeatures:
         ids = torch.tensor([[ord(c) % VOCAB for c in p[:PREFIX].rjust(PREFIX)] for p in prompts])
@@ -39,10 +39,10 @@ def given(change):
     return changed(Gpt, forward_codes=lambda usual, *args: usual(*change(*args)))
 
 
-def causal(codes, places, slots, mask, cache):
+def causal(codes, positions, slots, mask, cache):
     order = torch.arange(cache.capacity, device=slots.device)
-    # The prompt's first place is padding.
-    return codes, places, slots, (order <= slots[..., None]) & (order > 0), cache
+    # The prompt's first position is padding.
+    return codes, positions, slots, (order <= slots[..., None]) & (order > 0), cache
 
 
 def unmoved(usual, rows, capacity):
@@ -51,13 +51,19 @@ def unmoved(usual, rows, capacity):
     return cache
 
 
-# A forward of several codes stands one place off; AR is right.
-OnePlaceOff = given(lambda codes, places, *rest: (codes, places + int(codes.shape[1] > 1), *rest))
+# A forward of several codes stands one position off; AR is right.
+OnePlaceOff = given(
+    lambda codes, positions, *rest: (codes, positions + int(codes.shape[1] > 1), *rest)
+)
 # A code stands where its slot says: right for chains, wrong for trees.
 PlacesOfSlots = given(lambda codes, _, slots, *rest: (codes, slots - PREFIX, slots, *rest))
 # Codes of a forward stay in the row of its first one: wrong where a row ends.
 OneRow = given(
-    lambda codes, places, *rest: (codes, places[:, :1] // SIDE * SIDE + places % SIDE, *rest)
+    lambda codes, positions, *rest: (
+        codes,
+        positions[:, :1] // SIDE * SIDE + positions % SIDE,
+        *rest,
+    )
 )
 # All rows stand where the first one does.
 PlacesOfFirstRow = given(lambda codes, at, *rest: (codes, at[:1].expand_as(at), *rest))
@@ -90,14 +96,14 @@ def gpt_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         target, book = kind(), F.normalize(torch.randn(VOCAB, 3), dim=-1)
-    place, number = torch.device(device), getattr(torch, dtype)
+    position, number = torch.device(device), getattr(torch, dtype)
     return ImageModel(
         name="gpt",
         target=target.to(number),
         text=Letters(),
         tokenizer=RandomTokenizer(book),
         sampling=Sampling(cfg=2.0),
-        device=place,
+        device=position,
         dtype=number,
         weights_sha256={},
     )

@@ -19,7 +19,7 @@ from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution import with_execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.gate import targets
 from tests.bench.gate.targets import Gpt, OnePlaceOff, gpt_model
@@ -33,7 +33,7 @@ SJD = DecoderSpec(
     proposer=PartSpec("decoders.propose.jacobi.Jacobi"),
 )
 WRONG = {
-    "OnePlaceOff": "places", "PlacesOfSlots": "places", "OwnMask": "mask", "BoolMask": "mask",
+    "OnePlaceOff": "positions", "PlacesOfSlots": "positions", "OwnMask": "mask", "BoolMask": "mask",
     "PlacesOfFirstRow": "rows", "MixedRows": "rows", "StaleCache": "cache", "BarredApart": "mass",
 }  # fmt: skip
 
@@ -49,7 +49,7 @@ def test_a_wrong_target_is_refused_with_what_differs_and_where_to_look(name, dty
 
 def test_a_whole_row_is_looked_at_however_long_it_is(monkeypatch):
     monkeypatch.setattr("bench.gate.target.CODES", targets.SIDE - 1)
-    with pytest.raises(TargetError, match=r"Gpt fails .* places"):
+    with pytest.raises(TargetError, match=r"Gpt fails .* positions"):
         examine(gpt_model(targets.OneRow), lambda: PROMPTS, 2.0)
 
 
@@ -78,7 +78,7 @@ def test_a_target_that_raises_is_refused_with_its_error():
 def test_the_study_stops_before_its_first_image(command, tmp_path, capsys):
     words = ["study=fake", "model=gpt_wrong", "decoders=[ar,sjd]", f"run_dir={tmp_path / 'run'}"]
     assert main([command, SEARCHPATH, *words]) == 2
-    assert "Gpt fails a check of this run's own model, places" in capsys.readouterr().err
+    assert "Gpt fails a check of this run's own model, positions" in capsys.readouterr().err
     assert not [*Path(tmp_path).glob("run/rows/*")]
 
 
@@ -98,7 +98,7 @@ def test_greedy_codes_of_an_exact_decoder_are_compared_with_ars_on_the_runs_mode
     equal = "Its greedy codes on this run's model equal AR's."
     assert greedy_difference(right, SJD, sampling, lambda: PROMPTS) == ("", equal)
     fault, _ = greedy_difference(wrong, SJD, sampling, lambda: PROMPTS)
-    assert "its codes on this run's model differ from AR's at place" in fault
+    assert "its codes on this run's model differ from AR's at position" in fault
 
 
 class OnlySamples(Speculative):

@@ -16,7 +16,7 @@ from bench.run.finish import finish
 from bench.run.runner import run_study
 from bench.store.findings import Findings, Scores, Verdict, read_findings, write_findings
 from decoders.models.causal_lm import CausalLM
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.bench import fakes
 from tests.bench.gate.targets import gpt_model
 
@@ -34,10 +34,10 @@ def real_work(target, rows: int, codes: int) -> tuple[int, int]:
     slots = target.prefix + target.length // 2 + codes
     cache = target.new_cache(rows, slots)
     ids = torch.zeros(rows, codes, dtype=torch.long)
-    places = torch.arange(codes).expand(rows, -1)
+    positions = torch.arange(codes).expand(rows, -1)
     mask = torch.ones(rows, codes, slots, dtype=torch.bool)
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        target.logits(target.forward_codes(ids, places, places, mask, cache))
+        target.logits(target.forward_codes(ids, positions, positions, mask, cache))
     return cache.data.nbytes, counter.get_total_flops()
 
 

@@ -1,4 +1,4 @@
-"""A backend executes the same step: compiled and recorded steps give the codes of eager ones. Where
+"""A backend executes the same step: compiled and captured steps give the codes of eager ones. Where
 compiled code is kept, and a machine without a compiler."""
 
 import copy
@@ -17,7 +17,7 @@ from decoders.execution import execution
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.cuda_graphs import Graphed
 from decoders.execution.state import fill, tensors
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import SPECS, Traced, images
 
 PROMPTS = [["a b"], ["c d e"], ["f"]]
@@ -25,7 +25,7 @@ PAIRS = 6  # verified pairs recorded of an image
 
 
 class Replayed(Graphed):
-    """A graph on the CPU: a replay runs the recorded step again on the recorded state."""
+    """A graph on the CPU: a replay runs the captured step again on the recorded state."""
 
     def _capture(
         self, step: Callable[[], tuple[Any, ...]], *_: Any
@@ -40,7 +40,7 @@ class Replayed(Graphed):
 
 @dataclasses.dataclass
 class CompiledReplay(Replayed):
-    """A recorded step of compiled pieces, on the CPU."""
+    """A captured step of compiled pieces, on the CPU."""
 
     compiler: Compiled = dataclasses.field(default_factory=Traced)
 
@@ -99,9 +99,9 @@ def test_a_recorded_step_is_made_of_compiled_pieces():
 
 def test_a_piece_that_cannot_be_compiled_is_recorded_as_it_is(monkeypatch, caplog):
     def broken(self: Compiled, *_: Any) -> Any:
-        def call(run: Any, *carry: Any) -> Any:
-            if hasattr(run, "codes"):
-                run.codes.fill_(0)  # half a step is done when it fails
+        def call(state: Any, *carry: Any) -> Any:
+            if hasattr(state, "codes"):
+                state.codes.fill_(0)  # half a step is done when it fails
             raise RuntimeError("graph break\nin line 3")
 
         return call

@@ -14,7 +14,7 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder, resolve
 from decoders.execution.cuda_graphs import Graphed
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.free import Free
@@ -94,7 +94,7 @@ def test_the_trace_adds_up(tree: str, rule: str, temperature: float, cfg: float)
     assert set(trace.seconds) == {"prefill", "draft", "forward", "accept"}
     if rule == "exact":
         assert not (trace.kind == CodeKind.RELAXED).any() and not trace.tv_shift.any()
-    calls = trace.drafter_calls - 1  # the prefix
+    calls = trace.drafter_calls
     assert torch.equal(calls, trace.target_calls * TREES[tree].depth)
 
 
@@ -141,10 +141,10 @@ def test_pairs_are_those_of_visited_nodes() -> None:
     for law in (pairs.p, pairs.q):
         torch.testing.assert_close(law.sum(-1), torch.ones(len(pairs.p)))
     assert pairs.valid.any(-1).all()
-    places = zip(pairs.image.tolist(), (pairs.place + pairs.depth).tolist(), strict=True)
+    positions = zip(pairs.image.tolist(), (pairs.position + pairs.depth).tolist(), strict=True)
     kind = generation.trace.kind
     tested = ((kind != CodeKind.TARGET) & (kind != CodeKind.BONUS)).nonzero().tolist()
-    assert sorted(places) == sorted(map(tuple, tested)), "each tested code's node, once"
+    assert sorted(positions) == sorted(map(tuple, tested)), "each tested code's node, once"
     assert run("dynamic", "lantern", 1, pairs=4).trace.pairs.q is None
 
 
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused(loop: PartSpec, parts: Any, message: str) 
 
 
 @pytest.mark.parametrize("loop", [DUO, vvs()])
-def test_loops_that_cannot_be_recorded_run_eagerly(loop: PartSpec) -> None:
+def test_loops_that_cannot_be_captured_state_eagerly(loop: PartSpec) -> None:
     spec = DecoderSpec("x", loop, EAGLE, CHAIN, EXACT)
     for model in (MODEL, replace(MODEL, execution=Graphed())):
         assert build_decoder(model, spec, Sampling()).execution.name == "eager"

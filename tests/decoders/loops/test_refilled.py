@@ -1,5 +1,5 @@
-"""Places that are refilled: an image decoded after others in its row has the codes and the trace of
-a batch of one, whoever wrote the decoder and however its steps are run."""
+"""Positions that are refilled: an image decoded after others in its row has the codes and the trace
+of a batch of one, whoever wrote the decoder and however its steps are run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from decoders.api import DecoderError, Draft, Execution, Generation, Prefill, Sa
 from decoders.compose import build_decoder
 from decoders.execution.cpu.execution import Cpu
 from decoders.execution.eager import Eager
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.verify.exact import Exact
@@ -101,8 +101,8 @@ def test_any_number_of_rows_will_do(name: str) -> None:
 class Counting(TreeProposer):
     """A proposer of one's own, whose session counts the steps of its batch."""
 
-    def begin(self, start: Prefill) -> Any:
-        session: Any = super().begin(start)
+    def begin(self, prefill: Prefill) -> Any:
+        session: Any = super().begin(prefill)
         session.steps, inner = 0, session.propose
 
         def propose(*given: Any) -> Draft:
@@ -141,7 +141,7 @@ def test_verified_pairs_of_an_image_do_not_depend_on_its_row(name: str) -> None:
 def pairs_of(pairs: Any, image: int) -> tuple[torch.Tensor, ...]:
     """Positions, laws, children and their validity of an image's pairs, in the image's order."""
     mine = (pairs.image == image).nonzero().flatten()
-    mine = mine[(pairs.place + pairs.depth)[mine].argsort(stable=True)]
-    columns = [pairs.place + pairs.depth, pairs.p, pairs.children, pairs.valid]
+    mine = mine[(pairs.position + pairs.depth)[mine].argsort(stable=True)]
+    columns = [pairs.position + pairs.depth, pairs.p, pairs.children, pairs.valid]
     columns += [] if pairs.q is None else [pairs.q]
     return tuple(column[mine] for column in columns)

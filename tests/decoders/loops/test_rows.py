@@ -18,7 +18,7 @@ from decoders.distribution import guided, probabilities
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.grouped import Grouped as Loop
 from decoders.models.nets.grouped import Schedule
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.tiny.bundle import TARGETS
 from metrics.traces import from_trace
@@ -39,14 +39,14 @@ def changed(before: Tensor, after: Tensor) -> set[int]:
 
 
 def behind(schedule: Schedule, group: int) -> set[int]:
-    return {place for later in schedule.groups[group + 1 :] for place in later}
+    return {position for later in schedule.groups[group + 1 :] for position in later}
 
 
 def test_a_schedule_has_every_place_once() -> None:
-    found = {name: Schedule.of(MODEL.targets[name].cfg) for name in TARGETS}
+    found = {name: Schedule.of(MODEL.targets[name].config) for name in TARGETS}
     for schedule in found.values():
-        places = [place for group in schedule.groups for place in group]
-        assert sorted(places) == [*range(GRID * GRID)] and schedule.groups[0] == (0,)
+        positions = [position for group in schedule.groups for position in group]
+        assert sorted(positions) == [*range(GRID * GRID)] and schedule.groups[0] == (0,)
     assert found["par"].groups[:5] == ((0,), (3,), (18,), (21,), (1, 4, 19, 22))
     assert found["saic"].groups[1] == (1, 2, 3, 4) and found["saic"].groups[-1] == (33, 34, 35)
     assert found["par"].forwards[3] == [(36, 1), (37, 4), (38, 19), (21, 21)]
@@ -57,9 +57,9 @@ def test_a_code_changes_the_states_of_later_groups_alone(name: str) -> None:
     target, drop = MODEL.targets[name], torch.tensor([False, True])
     codes = torch.randint(24, (2, GRID * GRID))
     before = target(TEXT, codes, drop)
-    for group, places in enumerate(target.schedule.groups):
+    for group, positions in enumerate(target.schedule.groups):
         other = codes.clone()
-        other[:, list(places)] += 1
+        other[:, list(positions)] += 1
         assert changed(before, target(TEXT, other % 24, drop)) == behind(target.schedule, group)
 
 
@@ -73,22 +73,25 @@ def test_a_draft_is_seen_by_its_own_group_alone_and_sees_codes_of_earlier_ones()
 
     codes, drafts = torch.randint(24, (2, GRID * GRID)), torch.randint(24, (2, GRID * GRID - 1))
     before = states(codes, drafts)
-    for group, places in enumerate(target.schedule.groups[1:], 1):
-        other, own = codes.clone(), [place - 1 for place in places]  # drafts have no first code
-        other[:, list(places)] += 1
-        later = {place - 1 for place in behind(target.schedule, group)}
+    for group, positions in enumerate(target.schedule.groups[1:], 1):
+        other, own = (
+            codes.clone(),
+            [position - 1 for position in positions],
+        )  # drafts have no first code
+        other[:, list(positions)] += 1
+        later = {position - 1 for position in behind(target.schedule, group)}
         assert changed(before, states(other % 24, drafts)) == later
         other = drafts.clone()
         other[:, own] += 1
         assert changed(before, states(codes, other % 24)) == {*own}
 
 
-def drawn(target: Any, states: Tensor, places: Tensor, sampling: Sampling) -> Tensor:
-    """The codes at places [n] that a decoder draws from paired states [2 B, n, D], [B, n]."""
+def drawn(target: Any, states: Tensor, positions: Tensor, sampling: Sampling) -> Tensor:
+    """The codes at positions [n] that a decoder draws from paired states [2 B, n, D], [B, n]."""
     logits = guided(target.logits(states), sampling.cfg)
     if sampling.greedy:
         return logits.argmax(-1)
-    u = NOISE.at(places.expand(len(logits), -1), TARGET_SLOT)[..., 0]
+    u = NOISE.at(positions.expand(len(logits), -1), TARGET_SLOT)[..., 0]
     return sample(probabilities(logits, sampling), u)
 
 
@@ -100,25 +103,25 @@ def test_codes_are_drawn_from_the_laws_that_training_sees(name: str, sampling: S
     target, drafts = MODEL.targets[name], []
     verify_and_commit, kept = loop.verify_and_commit, GrowingCache()
 
-    def watched(run: Any, places: Tensor, logits: Tensor) -> Any:
-        found = verify_and_commit(run, places, logits)
+    def watched(state: Any, positions: Tensor, logits: Tensor) -> Any:
+        found = verify_and_commit(state, positions, logits)
         size = target.schedule.wide
-        drafts.append(run.record.codes[:, places[-size:]])  # of the next group
+        drafts.append(state.trace.codes[:, positions[-size:]])  # of the next group
         return found
 
     loop.verify_and_commit = watched
     codes = loop.generate(TEXT, NOISE).codes
     hidden = target(text, codes.repeat(2, 1), drop, kept)
-    places = torch.arange(GRID * GRID)
+    positions = torch.arange(GRID * GRID)
     if name != "coral":
-        assert torch.equal(drawn(target, hidden, places, sampling), codes)
+        assert torch.equal(drawn(target, hidden, positions, sampling), codes)
         return
     first, last = torch.cat(drafts, 1)[:, : GRID * GRID - 1], GRID * GRID - 3
     hidden = target.drafted(text, first.repeat(2, 1), drop, kept)
-    again = drawn(target, target.refined(hidden), places[1:], sampling)
+    again = drawn(target, target.refined(hidden), positions[1:], sampling)
     assert torch.equal(again[:, :-3], codes[:, 1:last])
     assert torch.equal(first[:, -3:], codes[:, last:])  # nothing reads the last group
-    assert torch.equal(drawn(target, hidden[:, :-4], places[5:], sampling), first[:, 4:])
+    assert torch.equal(drawn(target, hidden[:, :-4], positions[5:], sampling), first[:, 4:])
     assert not torch.equal(first, codes[:, 1:])  # some codes were drawn again
 
 
@@ -182,9 +185,9 @@ def test_slots_that_are_not_decoded_are_not_seen(name: str) -> None:
     for content in (0.0, 3.0):
 
         def filled(*args: Any, content: float = content) -> Any:
-            run = begin(*args)
-            run.cache.data[..., MODEL.target.prefix :, :] = content
-            return run
+            state = begin(*args)
+            state.cache.data[..., MODEL.target.prefix :, :] = content
+            return state
 
         decoder.begin = filled
         codes.append(images(decoder, PROMPTS).codes)

@@ -12,7 +12,7 @@ from decoders.api import CodeKind, Sampling
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops import vvs
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import DYNAMIC, EAGLE, LOOP, images, part, require_same
 
 MODEL = random_model(vocab=12, grid=6, seed=1)
@@ -31,17 +31,17 @@ def decoded(interval=None, sampling=SAMPLING, tree=DYNAMIC):
 
 @pytest.fixture
 def drafts(monkeypatch):
-    """Of every draft: its place, how many codes of a chain stand and their laws, its codes, and how
-    many drafts were accepted."""
+    """Of every draft: its position, how many codes of a chain stand and their laws, its codes, and
+    how many drafts were accepted."""
     every = []
     verify = vvs.SkipVerifier.verify
 
-    def noting(self, law, draft, noise, place, state):
-        verified = verify(self, law, draft, noise, place, state)
+    def noting(self, probs, draft, noise, position, state):
+        verified = verify(self, probs, draft, noise, position, state)
         skipped = isinstance(draft, vvs.SkippedDraft)
-        stand = draft.untested.sum(1) if skipped else torch.zeros_like(place)
-        laws = draft.laws.clone() if skipped else None
-        every.append((place.clone(), stand, laws, draft.codes.clone(), verified.count))
+        stand = draft.untested.sum(1) if skipped else torch.zeros_like(position)
+        laws = draft.probs.clone() if skipped else None
+        every.append((position.clone(), stand, laws, draft.codes.clone(), verified.count))
         return verified
 
     monkeypatch.setattr(vvs.SkipVerifier, "verify", noting)
@@ -64,10 +64,10 @@ def test_a_skipped_code_records_its_distance_from_the_target(tree, drafts):
     logits = teacher_logits(MODEL, MODEL.text.encode(PROMPTS), codes, SAMPLING.cfg)
     p = probabilities(logits, SAMPLING)
     count = 0
-    for place, stand, laws, drafted, _ in drafts:
+    for position, stand, laws, drafted, _ in drafts:
         for b in range(3):
             for i in range(int(stand[b])):
-                here = int(place[b]) + i
+                here = int(position[b]) + i
                 if here >= 36:
                     continue
                 assert int(codes[b, here]) == int(drafted[b, i + 1])
@@ -85,7 +85,7 @@ def test_a_skipped_code_records_its_distance_from_the_target(tree, drafts):
 def test_forwards_and_skipped_steps_add_up(drafts):
     plain, trace = decoded().trace, decoded(2).trace
     for b in range(3):
-        steps = [int(count[b]) for place, _, _, _, count in drafts if int(place[b]) < 36]
+        steps = [int(count[b]) for position, _, _, _, count in drafts if int(position[b]) < 36]
         assert len(steps) == int(trace.target_calls[b])
         assert 1 + sum(n + 1 for n in steps) >= 36  # what was committed, chains with it
         accepted = trace.accepted[b]

@@ -53,32 +53,34 @@ def _norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * weight
 
 
-def _rotate(x: torch.Tensor, places: list[int | None]) -> torch.Tensor:
+def _rotate(x: torch.Tensor, positions: list[int | None]) -> torch.Tensor:
     """x [T, H, d]: pair (2i, 2i + 1) of the first half turns by row * f_i, of the second by column
-    * f_i; places on the prefix (None) vanish."""
+    * f_i; positions on the prefix (None) vanish."""
     pair = torch.arange(x.shape[-1] // 2)
     quarter = x.shape[-1] // 4
     rate = 10000.0 ** (-2.0 * (pair % quarter).double() / (x.shape[-1] // 2))
-    own = torch.tensor([0 if place is None else place for place in places])[:, None]  # [T, 1]
+    own = torch.tensor([0 if position is None else position for position in positions])[
+        :, None
+    ]  # [T, 1]
     angle = torch.where(pair < quarter, own // GRID, own % GRID) * rate  # [T, d / 2]
     cos, sin = angle.cos()[:, None], angle.sin()[:, None]
     a, b = x[..., 0::2], x[..., 1::2]  # [T, H, d / 2] each
     out = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
-    return out * torch.tensor([place is not None for place in places])[:, None, None]
+    return out * torch.tensor([position is not None for position in positions])[:, None, None]
 
 
 def _layer(
     x: torch.Tensor,
     w: dict[str, torch.Tensor],
     at: str,
-    places: list[int | None],
+    positions: list[int | None],
     seen: torch.Tensor,
     input_norm: bool = True,
 ) -> torch.Tensor:
     """x [T, D], seen [T, T] bool; weights under hub names."""
     h = _norm(x, w[f"{at}input_layernorm.weight"]) if input_norm else x
     q, k, v = ((h @ w[f"{at}self_attn.{n}_proj.weight"].T).view(len(x), HEADS, -1) for n in "qkv")
-    q, k = _rotate(q, places), _rotate(k, places)
+    q, k = _rotate(q, positions), _rotate(k, positions)
     scores = torch.einsum("thd,shd->hts", q, k) / math.sqrt(q.shape[-1])
     weight = scores.masked_fill(~seen, -math.inf).softmax(-1)
     mixed = torch.einsum("hts,shd->thd", weight, v).reshape(len(x), -1)
@@ -116,9 +118,9 @@ def reference_states(
             w["model.embed_tokens.weight"][codes],
         ]
     )
-    places: list[int | None] = [None] * PREFIX + list(range(len(codes)))
+    positions: list[int | None] = [None] * PREFIX + list(range(len(codes)))
     for n in range(LAYERS):
-        x = _layer(x, w, f"model.layers.{n}.", places, _visible(tuple(valid), len(x)))
+        x = _layer(x, w, f"model.layers.{n}.", positions, _visible(tuple(valid), len(x)))
     return _norm(x, w["model.norm.weight"])
 
 
@@ -134,6 +136,6 @@ def reference_draft(states: torch.Tensor, codes: list[int]) -> torch.Tensor:
     ids = [0] * (PREFIX - 1) + codes
     x = torch.cat([w["embed_tokens.weight"][ids], states[: len(ids)]], 1)
     x = x @ w["fc.weight"].T + w["fc.bias"]
-    places: list[int | None] = [None] * (PREFIX - 1) + list(range(len(codes)))
+    positions: list[int | None] = [None] * (PREFIX - 1) + list(range(len(codes)))
     causal = torch.ones(len(x), len(x), dtype=torch.bool).tril()
-    return _layer(x, w, "layers.0.", places, causal, input_norm=False)[-1]
+    return _layer(x, w, "layers.0.", positions, causal, input_norm=False)[-1]

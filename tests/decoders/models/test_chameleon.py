@@ -1,5 +1,5 @@
 """Chameleon checkpoints and their EAGLE drafters load and agree with transformers' Chameleon; row
-ends stand in their places whatever decodes."""
+ends stand in their positions whatever decodes."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -89,12 +89,12 @@ def test_heads_that_share_one_norm_load_alike(hf, folder, tmp_path):
 
 def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
     every = torch.zeros(1, 14, 9)
-    places = torch.arange(14)[None]
+    positions = torch.arange(14)[None]
     target = SimpleNamespace(barred=barred_codes(3, 9), guided_logits=guided)
-    logits = code_logits(target, every, 1.0, places)
+    logits = code_logits(target, every, 1.0, positions)
     p = logits.softmax(-1)[0]
-    for place, law in enumerate(p):
-        alone = [0.0] * 8 + [1.0] if place % 4 == 3 else [1 / 8] * 8 + [0.0]
+    for position, law in enumerate(p):
+        alone = [0.0] * 8 + [1.0] if position % 4 == 3 else [1 / 8] * 8 + [0.0]
         assert law.tolist() == pytest.approx(alone)
     assert forced_codes(target).tolist() == [-1, -1, -1, 8]
 
@@ -134,9 +134,9 @@ def reference_logits(
     states = C.hf_states(hf, ids)[:-1]
     embedded = file["embed_tokens.weight"][ids[1:]]
     x = torch.cat([embedded, states], -1) @ file["fc.weight"].T + file["fc.bias"]
-    places = torch.arange(len(x))[None]
+    positions = torch.arange(len(x))[None]
     mask = torch.full((len(x), len(x)), float("-inf")).triu(1)[None, None]
-    rope = hf.model.rotary_emb(x[None], places)
+    rope = hf.model.rotary_emb(x[None], positions)
     out = layer(x[None], attention_mask=mask, position_embeddings=rope)
     out = out[0] if isinstance(out, tuple) else out
     return hf.lm_head(out[0, -1])
@@ -153,8 +153,8 @@ def test_the_drafter_follows_the_released_decoding_code(hf, lumina, tmp_path, pi
     sampling = Sampling(cfg=3.0)
     with torch.inference_mode():
         states, _ = through_cache(lumina, text, codes)  # [4, P + 3, D]
-        start = prefilled(lumina, text, states[:, : C.PREFIX], sampling)
-        session = Eagle(lumina, write(tmp_path, file, pickled, **config)).begin(start, 3, 1)
+        prefill = prefilled(lumina, text, states[:, : C.PREFIX], sampling)
+        session = Eagle(lumina, write(tmp_path, file, pickled, **config)).begin(prefill, 3, 1)
         one = torch.ones(2, dtype=torch.long)
         session.advance(states[:, C.PREFIX - 1 : C.PREFIX], codes[:, :1], one, 0 * one)
         got = session.advance(states[:, C.PREFIX : -1], codes[:, 1:], 2 * one, one)  # [2, V]

@@ -106,10 +106,18 @@ def test_unconditional_prompts(folders):
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "janus shares keys": ("janus", {"num_key_value_heads": 2}, "cannot be read"),
     "janus layers": ("janus", {"num_hidden_layers": 1}, "unexpected .*layers.1"),
-    "emu3 places": ("emu3", {"max_position_embeddings": 50}, "more than the model's 50 positions"),
+    "emu3 positions": (
+        "emu3",
+        {"max_position_embeddings": 50},
+        "more than the model's 50 positions",
+    ),
     "anole rotation": ("anole", {"rope_scaling": {"type": "linear"}}, "a scaled rotation"),
     "anole activation": ("anole", {"hidden_act": "gelu"}, "another activation than silu"),
-    "anole places": ("anole", {"max_position_embeddings": 9}, "more than the model's 9 positions"),
+    "anole positions": (
+        "anole",
+        {"max_position_embeddings": 9},
+        "more than the model's 9 positions",
+    ),
     "swin_norm": ("anole", {"swin_norm": True}, "swin_norm=true"),
     "anole shares keys": ("anole", {"num_key_value_heads": 2}, "heads that share keys and values"),
     "anole width": ("anole", {"hidden_size": 64}, "does config.json belong"),

@@ -11,9 +11,9 @@ from transformers.models.janus.modeling_janus import JanusVQVAE, JanusVQVAEConfi
 from decoders.api import DecoderError, Sampling, TextFeatures
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.llamagen import LabelEncoder, load
+from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.loading.checkpoint import open_checkpoint
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.models.vq.pictures import JANUS, LLAMAGEN, load_pictures, read_vq
+from decoders.models.pictures import JANUS, LLAMAGEN, load_pictures, read_vq
 from decoders.propose.drafters.eagle import Eagle, net_of
 from decoders.verify.lantern import Lantern
 from tests.decoders.compositions import images, prefilled, through_cache
@@ -75,8 +75,8 @@ def test_the_drafter_reads_the_released_conventions(tmp_path, file):
     with torch.inference_mode():
         states, _ = through_cache(model, text, torch.tensor([CODES[:3]]))
         eagle = Eagle(model, str(drafter))
-        start = prefilled(model, text, states[:, : R.PREFIX], Sampling(cfg=3.0))
-        session = eagle.begin(start, 3, 1)
+        prefill = prefilled(model, text, states[:, : R.PREFIX], Sampling(cfg=3.0))
+        session = eagle.begin(prefill, 3, 1)
         one = torch.ones(1, dtype=torch.long)
         codes = torch.tensor([CODES[:3]])
         got = session.advance(states[:, R.PREFIX - 1 : -1], codes, 3 * one, 0 * one)  # [1, V]
@@ -103,7 +103,7 @@ def test_class_conditional_checkpoints_decode(tmp_path):
     path = R.write_original(tmp_path / "c2i_B_256.pt", {"model": R.original_llamagen(classes=10)})
     model = load(dtype="float32", checkpoint=str(path), grid=R.GRID, cfg=2.0)
     assert model.target.prefix == 1
-    assert model.target.cfg.classes == 10
+    assert model.target.config.classes == 10
     codes = images(Autoregressive(model, Sampling(cfg=2.0)), ["3", "9"]).codes
     assert codes.shape == (2, R.GRID**2)
 
@@ -177,7 +177,7 @@ def test_decoding_and_encoding_agree_with_transformers(tmp_path):
     path = tmp_path / "vq_ds16_t2i.pt"
     theirs = release_file(path)
     vq = read_vq(LLAMAGEN, open_checkpoint(str(path)), 4)
-    assert vq.cfg == CONFIG
+    assert vq.config == CONFIG
     codes = torch.randint(0, 40, (2, 16), generator=torch.Generator().manual_seed(1))
     expected = (theirs.decode(codes) * 0.5 + 0.5).clamp(0, 1)
     assert float(expected.std()) > 0.05

@@ -11,7 +11,7 @@ from bench.gate.reference import ar_probabilities
 from bench.gate.sampled import pearson
 from decoders.api import Draft, Sampling
 from decoders.loops.speculative import Speculative
-from decoders.models.small import fresh_noise, random_model, same_prompt
+from decoders.models.random_weights import random_model, random_noise, same_prompt
 from decoders.propose.gumbel import Gumbel as GumbelWindow
 from decoders.propose.jacobi import Jacobi
 from decoders.propose.maximal import Maximal, coupled
@@ -35,7 +35,7 @@ def test_gumbel_images_follow_the_law_of_ar() -> None:
     """Uniforms can be enumerated, Gumbel numbers cannot."""
     model, count = random_model(vocab=4, grid=2, seed=12), 4096
     text = same_prompt(model.text.encode(["x"]), count)
-    noise = fresh_noise(count, 4, torch.Generator().manual_seed(8))
+    noise = random_noise(count, 4, torch.Generator().manual_seed(8))
     decoder = Speculative(model, SAMPLING, GumbelWindow(model, 3), TokenVerifier(Exact()))
     codes = decoder.generate(text, noise).codes
     every = torch.cartesian_prod(*[torch.arange(4)] * 4)  # [256, 4]
@@ -72,17 +72,17 @@ def test_no_draft_is_a_code_that_may_not_stand_at_its_place(
     model, drafts = with_row_ends(), list[tuple[Draft, Tensor]]()
     propose = WindowSession.propose
 
-    def noting(self: Any, step: Any, noise: Any, place: Tensor) -> Draft:
-        drafts.append((propose(self, step, noise, place), place.clone()))
+    def noting(self: Any, step: Any, noise: Any, position: Tensor) -> Draft:
+        drafts.append((propose(self, step, noise, position), position.clone()))
         return drafts[-1][0]
 
     monkeypatch.setattr(WindowSession, "propose", noting)
     proposer = replace(WINDOWS[name], model=model)
     decoder = Speculative(model, Sampling(temperature, 2.0), proposer, TokenVerifier(Exact()))
     assert ((images(decoder, PROMPTS).codes == 0) == (torch.arange(16) % 4 == 3)).all()
-    for draft, place in drafts:
-        active = place[:, None] < 16  # finished images stand still
-        barred = model.target.barred[(place[:, None] + draft.depth - 1)[:, 1:] % 4]  # [B, N, V]
+    for draft, position in drafts:
+        active = position[:, None] < 16  # finished images stand still
+        barred = model.target.barred[(position[:, None] + draft.depth - 1)[:, 1:] % 4]  # [B, N, V]
         linked = torch.zeros_like(draft.codes, dtype=torch.bool)
         linked.scatter_(1, draft.children.flatten(1), True)  # drafts that are judged
         forbidden = barred.gather(-1, draft.codes[:, 1:, None])[..., 0]

@@ -80,11 +80,11 @@ def accepted(verifier: Any, p: torch.Tensor, q: torch.Tensor) -> float:
 
     def run(noise: Scripted) -> torch.Tensor:
         rows = len(noise.uniform)
-        place, cell = torch.zeros(rows, dtype=torch.long), torch.zeros(rows, dtype=torch.long)
+        position, cell = torch.zeros(rows, dtype=torch.long), torch.zeros(rows, dtype=torch.long)
         noise = noise.stepping(torch.zeros(1, dtype=torch.long), True)
         at, codes = [cell], [cell]
         for i in range(3):
-            x = sample(q[at[-1]], noise.at(place + i, DRAFT_SLOT)[:, 0])
+            x = sample(q[at[-1]], noise.at(position + i, DRAFT_SLOT)[:, 0])
             cell = 3 * cell + x
             at, codes = [*at, before[i + 1] + cell], [*codes, x]
         node = torch.arange(4).expand(rows, -1)
@@ -92,7 +92,7 @@ def accepted(verifier: Any, p: torch.Tensor, q: torch.Tensor) -> float:
         which = torch.stack(at, 1)
         draft = Draft(torch.stack(codes, 1), (node - 1).clamp_min(0), node, below, q[which], 3)
         law = TargetProbs(p[which].log(), p[which], False)
-        return verifier.verify(law, draft, noise, place, None).count[:, None]
+        return verifier.verify(law, draft, noise, position, None).count[:, None]
 
     every: Enumerated = enumerate_program(run, 10, 100_000)
     assert every.rest == 0

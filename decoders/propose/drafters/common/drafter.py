@@ -34,8 +34,8 @@ class NetDrafter(Drafter):
     def __str__(self) -> str:
         return type(self).__name__.lower()
 
-    def begin(self, start: Prefill, max_new: int, nodes: int) -> Session:
-        return self.session(self.net, start, max_new, nodes)
+    def begin(self, prefill: Prefill, max_new: int, nodes: int) -> Session:
+        return self.session(self.net, prefill, max_new, nodes)
 
 
 class TrainedDrafter(NetDrafter):
@@ -72,16 +72,16 @@ class NetLearner:
     def load(self, model: ImageModel, checkpoint: str) -> Any:
         """A net with the weights of a checkpoint."""
         net = self.untrained(model)
-        fill(net, model, checkpoint)
+        load_weights(net, model, checkpoint)
         return net
 
     def read(self, states: States, noise: Tensor | None) -> Tensor:
-        """What the net is given of the target at every place, [R, P + L - 1, D]."""
+        """What the net is given of the target at every position, [R, P + L - 1, D]."""
         return states.hidden.float() if noise is None else states.hidden + noise
 
     def levels(self, states: States, roots: Tensor, depth: int) -> list[Tensor]:
-        """The roots of each depth 1..depth. At depth 1, where drafts cost little, every place but
-        the last; deeper the given ones."""
+        """The roots of each depth 1..depth. At depth 1, where drafts cost little, every position
+        but the last; deeper the given ones."""
         every = torch.arange(states.codes.shape[1] - 1, device=roots.device)
         return [every, *[roots] * (depth - 1)]
 
@@ -93,10 +93,10 @@ class NetLearner:
 def check_match(net: Any, target: Any) -> None:
     """Drafter and target must agree on width, vocabulary, image length and prefix."""
     pairs = {
-        "width": (net.cfg.width, target.width),
-        "vocab": (net.cfg.vocab, target.vocab_size),
-        "length": (net.cfg.length, target.length),
-        "prefix": (net.cfg.prefix, target.prefix),
+        "width": (net.config.width, target.width),
+        "vocab": (net.config.vocab, target.vocab_size),
+        "length": (net.config.length, target.length),
+        "prefix": (net.config.prefix, target.prefix),
     }
     require_equal(pairs)
 
@@ -142,10 +142,10 @@ def trained(
     if isinstance(named, type(net)):
         return named
     if checkpoint is not None:
-        fill(net, model, checkpoint)
+        load_weights(net, model, checkpoint)
     for name, value in list(net.named_parameters()):
         assign(net, name, value.detach().to(model.device, dtype or model.dtype))
-    for module in net.modules():  # tables keep their types: places, bars, rotations
+    for module in net.modules():  # tables keep their types: positions, bars, rotations
         for name, table in list(module.named_buffers(recurse=False)):
             setattr(module, name, table.to(model.device))
     net = net.eval().requires_grad_(False)
@@ -155,7 +155,7 @@ def trained(
     return net
 
 
-def fill(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
+def load_weights(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
     """Loads the weights of a checkpoint, as `trained`, into a net. Raises DecoderError."""
     source = model.drafters.get(checkpoint, checkpoint)
     if isinstance(source, nn.Module):

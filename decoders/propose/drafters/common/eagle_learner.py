@@ -1,6 +1,6 @@
 """EAGLE's layer in training: teacher-forced first drafts, deeper ones on its own features.
 
-Depth 1 runs over the whole image at once: at the place of code j it reads [embedding of code j ;
+Depth 1 runs over the whole image at once: at the position of code j it reads [embedding of code j ;
 state that predicted it] and predicts the next state. A deeper draft from root r reads the feature
 that was drafted one depth above, and attends to the true entries up to r and to its own chain
 behind it: what decoding does, and what HASS (2408.15766) trains on. The chains of several roots run
@@ -67,23 +67,23 @@ class FeatureLearner(NetLearner):
         ids = torch.cat([net.prefix_ids(text, states.drop), tokens], 1)[:, :-1]  # [R, P - 2 + L]
         features = self.read(states, noise)[:, :-1]  # [R, P - 2 + L, D]
         valid = F.pad(net.valid(text, states.drop), (0, codes.shape[1] - 1), value=True)
-        mask = prefix_mask(valid, net.cfg)  # [R, T, T], T = P - 2 + L
+        mask = prefix_mask(valid, net.config)  # [R, T, T], T = P - 2 + L
         out = self._run(ids, features, net.rope[: ids.shape[1]], mask, entries)[:, start:]
-        places = torch.arange(1, codes.shape[1], device=codes.device)
-        drafted = [self._drafted(places, out)]
+        positions = torch.arange(1, codes.shape[1], device=codes.device)
+        drafted = [self._drafted(positions, out)]
         below = mask[:, start + roots]  # [R, m, T], what a root sees
         same = torch.eye(len(roots), dtype=torch.bool, device=roots.device)
         same = same.expand(len(codes), -1, -1)  # [R, m, m]
         out = out[:, roots]  # [R, m, D]
         for d in range(2, depth + 1):
-            place = roots + d - 1  # [m], of the code that is read
+            position = roots + d - 1  # [m], of the code that is read
             below = torch.cat([below, same], -1)  # [R, m, T + (d - 1) m]
-            out = self._run(tokens[:, place], out, net.rope[start + place], below, entries)
-            drafted.append(self._drafted(place + 1, out))
+            out = self._run(tokens[:, position], out, net.rope[start + position], below, entries)
+            drafted.append(self._drafted(position + 1, out))
         return drafted
 
-    def _drafted(self, places: Tensor, out: Tensor) -> Drafted:
-        return Drafted(places, out, Head(self.target), states=out)
+    def _drafted(self, positions: Tensor, out: Tensor) -> Drafted:
+        return Drafted(positions, out, Head(self.target), states=out)
 
     def _run(
         self, ids: Tensor, features: Tensor, rope: Tensor, mask: Tensor, entries: Any
@@ -97,11 +97,13 @@ class FeatureLearner(NetLearner):
         return self.net.layers[0](x, rope, bias, 0, entries, x)
 
 
-def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
+def untrained_net(model: ImageModel, kind: type[Net] | None = None) -> Net:
     """A drafter for the model's target with the target's embedding, float32. kind: None, as the
     target's family has it."""
     target = transformer_of(model)
-    net: Any = EagleNet(target.cfg, target.cfg.tokens > 0) if kind is None else kind(target.cfg)
+    net: Any = (
+        EagleNet(target.config, target.config.tokens > 0) if kind is None else kind(target.config)
+    )
     net.code_tokens = target.code_tokens
     with torch.no_grad():
         net.embed_tokens.weight.copy_(target.tok_embeddings.weight)

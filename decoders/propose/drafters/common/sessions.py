@@ -19,18 +19,18 @@ from decoders.models.nets.transformer import prefix_mask
 class Session(DraftSession):
     """Drafts for B images with a net. A subclass allocates in `allocate` what it keeps of them."""
 
-    def __init__(self, net: Any, start: Prefill, max_new: int, nodes: int) -> None:
-        """start, max_new, nodes: see `decoders.api.Drafter.begin`."""
-        self.net, self.target, self.cfg = net, start.model.target, start.sampling.cfg
-        self.copies, self.max_new, self.calls = start.sampling.guidance_rows, max_new, 0
-        self.root_code = torch.zeros_like(start.first)
-        self.allocate(start, nodes)
-        self.read_prefix(start)
+    def __init__(self, net: Any, prefill: Prefill, max_new: int, nodes: int) -> None:
+        """prefill, max_new, nodes: see `decoders.api.Drafter.begin`."""
+        self.net, self.target, self.cfg = net, prefill.model.target, prefill.sampling.cfg
+        self.copies, self.max_new = prefill.sampling.guidance_rows, max_new
+        self.root_code = torch.zeros_like(prefill.first)
+        self.allocate(prefill, nodes)
+        self.read_prefix(prefill)
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
         """Makes what is kept of the images, on their device and in its final shapes."""
 
-    def read_prefix(self, start: Prefill) -> None:
+    def read_prefix(self, prefill: Prefill) -> None:
         """Reads the images' prefix."""
 
     def _rows(self, values: Tensor) -> Tensor:
@@ -45,26 +45,26 @@ class Session(DraftSession):
 
 
 class DepthSession(Session):
-    """A session whose node's law follows from its depth: `advance` fills ``laws`` [B, n, V], the
-    guided logits of all n depths behind the root."""
+    """A session whose node's distribution follows from its depth: `advance` fills ``logits``
+    [B, n, V], the guided logits of all n depths behind the root."""
 
     depths: ClassVar[int]  # n
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
-        device = start.first.device
-        self.laws = torch.zeros(start.batch, self.depths, self.target.vocab_size, device=device)
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
+        device = prefill.first.device
+        self.logits = torch.zeros(prefill.batch, self.depths, self.target.vocab_size, device=device)
         size = max(self.target.length + self.max_new, self.depths)
-        self.span = torch.arange(round_up(size), device=device)  # room for places
+        self.span = torch.arange(round_up(size), device=device)  # room for positions
 
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         del nodes, parents
-        most = self.laws.shape[1]
+        most = self.logits.shape[1]
         if depth >= most:
             raise DecoderError(
-                f"the tree is deeper than the {most} places that the drafter foresees; set "
+                f"the tree is deeper than the {most} positions that the drafter foresees; set "
                 f"tree.depth to at most {most}"
             )
-        return self.laws[:, depth, None].expand(-1, codes.shape[1], -1)  # [B, w, V]
+        return self.logits[:, depth, None].expand(-1, codes.shape[1], -1)  # [B, w, V]
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class NetInput:
     """What a net with a cache reads in one call: T codes for each of R rows."""
 
     codes: Tensor  # [R, T]
-    features: Tensor | None  # [R, T, D], of the places above; None: the net reads none
+    features: Tensor | None  # [R, T, D], of the positions above; None: the net reads none
     slots: Tensor  # [R, T], of the cache, written
-    places: Tensor  # [R, T], slots by depth
+    positions: Tensor  # [R, T], slots by depth
     mask: Tensor  # [R, T, S] float32, see `decoders.cache`
     wanted: Tensor | None = None  # [R, W]: of which queries the result is read; None: of all
 
@@ -90,8 +90,8 @@ class CachedSession(Session):
     first_slot: int  # of an image's first code
     features: Tensor | None = None  # [R, nodes + 1, D], what was predicted at every node, if read
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
-        rows, device = len(start.hidden), start.first.device
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
+        rows, device = len(prefill.hidden), prefill.first.device
         capacity = round_up(self.first_slot + self.target.length + self.max_new + nodes + 1)
         self.cache = self._new_cache(rows, capacity)
         self.span = torch.arange(capacity, device=device)  # [S]
@@ -112,8 +112,8 @@ class CachedSession(Session):
         image = (self.span >= self.first_slot) & (self.span <= slots[..., None])
         return torch.maximum(additive_mask(image), self.prefix)
 
-    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, start: Tensor) -> Tensor:
-        first = (self.first_slot + start)[:, None]  # [B, 1]
+    def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
+        first = (self.first_slot + position)[:, None]  # [B, 1]
         slots = self._rows(first + self.span[: codes.shape[1]])  # [R, T]
         mask, last = self._visible(slots), self.root(codes, count)  # [B, 1]
         self.root_slot.copy_(self._rows(first + last))
@@ -128,11 +128,11 @@ class CachedSession(Session):
     def expand(self, codes: Tensor, nodes: Tensor, parents: Tensor, depth: int) -> Tensor:
         codes, parents = self._rows(codes), self._rows(parents)  # [R, w]
         slots = self.root_slot + nodes  # [R, w]
-        places = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot
+        positions = (self.root_slot + depth).expand_as(slots)  # by depth, not by slot
         itself = additive_mask(self.span == slots[..., None])
         mask = torch.maximum(take(self.masks, parents), itself)  # [R, w, S]
         above = None if self.features is None else take(self.features, parents)
-        out = self._forward(NetInput(codes, above, slots, places, mask))
+        out = self._forward(NetInput(codes, above, slots, positions, mask))
         self.masks.index_copy_(1, nodes, mask)
         if self.features is not None:
             self.features.index_copy_(1, nodes, out)
@@ -141,45 +141,47 @@ class CachedSession(Session):
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:
         """Guided logits [B, w, V] of the codes after nodes of one depth; hidden [R, w, D]."""
         batch = len(self.root_code)
-        places = self.root_slot[:batch] - self.first_slot + depth + 1  # [B, 1]
-        return code_logits(self.target, hidden, self.cfg, places.expand(-1, hidden.shape[1]))
+        positions = self.root_slot[:batch] - self.first_slot + depth + 1  # [B, 1]
+        return code_logits(self.target, hidden, self.cfg, positions.expand(-1, hidden.shape[1]))
 
 
 class EagleSession(CachedSession):
     """EAGLE's: everything is kept for the R rows, so that a draft copies only the new codes. Per
     node there are the predicted feature and its row of the attention mask.
 
-    The prefix is P - 1 places: the target's prefix states but the last, with the rotary table
+    The prefix is P - 1 positions: the target's prefix states but the last, with the rotary table
     shifted by one accordingly.
     """
 
-    def allocate(self, start: Prefill, nodes: int) -> None:
+    def allocate(self, prefill: Prefill, nodes: int) -> None:
         self.first_slot = self.target.prefix - 1  # P - 1
-        super().allocate(start, nodes)
-        rows, _, width = start.hidden.shape
-        self.features = start.hidden.new_zeros(rows, nodes + 1, width)
+        super().allocate(prefill, nodes)
+        rows, _, width = prefill.hidden.shape
+        self.features = prefill.hidden.new_zeros(rows, nodes + 1, width)
 
     def _new_cache(self, rows: int, capacity: int) -> KVCache:
-        cfg, weight = self.net.cfg, self.net.fc.weight
-        return KVCache(1, rows, capacity, cfg.heads, cfg.head_dim, weight.dtype, weight.device)
+        config, weight = self.net.config, self.net.fc.weight
+        return KVCache(
+            1, rows, capacity, config.heads, config.head_dim, weight.dtype, weight.device
+        )
 
-    def read_prefix(self, start: Prefill) -> None:
-        text, drop = start.text.paired(self.copies)
+    def read_prefix(self, prefill: Prefill) -> None:
+        text, drop = prefill.text.paired(self.copies)
         valid = self.net.valid(text, drop)  # [R, P - 1]
         self.prefix[:, 0, : self.first_slot].copy_(additive_mask(valid))
         if self.first_slot:
-            self._read_prefix(self.net.prefix_ids(text, drop), valid, start.hidden)
+            self._read_prefix(self.net.prefix_ids(text, drop), valid, prefill.hidden)
 
     def _read_prefix(self, ids: Tensor, valid: Tensor, hidden: Tensor) -> None:
         """ids, valid [R, P - 1]; hidden [R, P, D]."""
         net, size = self.net, self.first_slot
-        mask = F.pad(prefix_mask(valid, net.cfg), (0, self.cache.capacity - size))  # [R, P - 1, S]
+        mask = F.pad(
+            prefix_mask(valid, net.config), (0, self.cache.capacity - size)
+        )  # [R, P - 1, S]
         slots = self.span[:size].expand(len(valid), -1)  # [R, P - 1]
-        self.calls += 1
         net.layer(net.mix(ids, hidden[:, :size]), slots, slots, mask, self.cache)
 
     def _forward(self, inputs: NetInput) -> Tensor:
-        self.calls += 1
         net = self.net
         x = net.mix(net.token_ids(inputs.codes), inputs.features)
-        return net.layer(x, inputs.places, inputs.slots, inputs.mask, self.cache, inputs.wanted)
+        return net.layer(x, inputs.positions, inputs.slots, inputs.mask, self.cache, inputs.wanted)

@@ -19,7 +19,7 @@ from decoders.execution import with_execution
 from decoders.execution.cpu.library import missing
 from decoders.models.loading.checkpoint import cast
 from decoders.models.nets.transformer import Transformer, TransformerConfig, prefix_mask
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 
 PREFIX = 4
 REASON = missing()
@@ -50,11 +50,11 @@ def network(
 
 @dataclass
 class Step:
-    """A forward's arguments: x [R, T, D], places and slots [R, T], mask [R, T, S], and the cache
+    """A forward's arguments: x [R, T, D], positions and slots [R, T], mask [R, T, S], and the cache
     that it starts from."""
 
     x: Tensor
-    places: Tensor
+    positions: Tensor
     slots: Tensor
     mask: Tensor
     cache: KVCache
@@ -63,7 +63,7 @@ class Step:
         """The result [R, T, D] and the cache's content afterwards; `cache` stays as it was."""
         cache = copy.deepcopy(self.cache)
         with torch.inference_mode():
-            out = net.stack(self.x, self.places, self.slots, self.mask, cache)
+            out = net.stack(self.x, self.positions, self.slots, self.mask, cache)
         return out, cache.data
 
     def alone(self, row: int, query: int, written: Tensor) -> Step:
@@ -72,14 +72,14 @@ class Step:
         layers, _, _, heads, capacity, size = written.shape
         other = KVCache(layers, 1, capacity, heads, size, written.dtype, written.device)
         other.data.copy_(written[:, :, r])
-        return Step(self.x[r, t], self.places[r, t], self.slots[r, t], self.mask[r, t], other)
+        return Step(self.x[r, t], self.positions[r, t], self.slots[r, t], self.mask[r, t], other)
 
 
 def prefill(net: Any, rows: int = 3, capacity: int = 9) -> Step:
-    """The prefix of rows that are padded by 0, 1, ... places, into an empty cache."""
+    """The prefix of rows that are padded by 0, 1, ... positions, into an empty cache."""
     pads = torch.arange(rows)[:, None] % PREFIX  # [R, 1]
     slots = torch.arange(PREFIX).expand(rows, -1)  # [R, P]
-    mask = prefix_mask(slots >= pads, net.cfg)  # [R, P, P]
+    mask = prefix_mask(slots >= pads, net.config)  # [R, P, P]
     mask = F.pad(mask, (0, capacity - PREFIX))  # [R, P, S]
     cache = _cache(net, rows, capacity)
     return Step(_states(net, rows, PREFIX), slots, slots, mask, cache)
@@ -108,12 +108,12 @@ def tree(net: Any, rows: int, nodes: int, capacity: int = 29) -> Step:
 
 def _states(net: Any, rows: int, queries: int) -> Tensor:
     random = torch.Generator().manual_seed(queries)
-    x = torch.randn(rows, queries, net.cfg.width, generator=random)
+    x = torch.randn(rows, queries, net.config.width, generator=random)
     return x.to(net.layers[0].attention.wo.weight.dtype)
 
 
 def _cache(net: Any, rows: int, capacity: int) -> KVCache:
-    cfg, dtype = net.cfg, net.layers[0].attention.wo.weight.dtype
+    cfg, dtype = net.config, net.layers[0].attention.wo.weight.dtype
     layers = len(net.layers)
     return KVCache(layers, rows, capacity, cfg.heads, cfg.head_dim, dtype, torch.device("cpu"))
 

@@ -67,13 +67,13 @@ def test_masks_of_both_kinds_and_wanted_queries_give_the_same_bits(rows, dtype):
     results = []
     for mask, queries in ((step.mask, None), (additive_mask(step.mask), None), (step.mask, wanted)):
         cache = copy.deepcopy(step.cache)
-        out = layers(step.x, step.places, step.slots, mask, cache, queries)
+        out = layers(step.x, step.positions, step.slots, mask, cache, queries)
         results.append((out, cache.data))
     (whole, cache), (masked, masked_cache), (few, few_cache) = results
     assert torch.equal(masked, whole) and torch.equal(masked_cache, cache)
     assert torch.equal(few, take(whole, wanted)) and torch.equal(few_cache, cache)
     with pytest.raises(RuntimeError, match="wanted queries that there are"):
-        layers(step.x, step.places, step.slots, step.mask, step.cache, wanted + 5)
+        layers(step.x, step.positions, step.slots, step.mask, step.cache, wanted + 5)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])

@@ -1,4 +1,4 @@
-"""What recorded steps must do on a card: on a real one where there is one, else on a pretended one.
+"""What captured steps must do on a card: on a real one where there is one, else on a pretended one.
 Both refuse to record a step that waits for the device: an `item`, `nonzero`, mask index or implicit
 bool."""
 
@@ -17,7 +17,7 @@ from decoders.cache import KVCache
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.cuda_graphs import Graphed
 from decoders.execution.eager import Eager
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import (
     CHAIN,
     DRAFTER_SPECS,
@@ -123,7 +123,7 @@ def test_batches_of_three_in_turns_with_single_images(name):
 
 def memory(decoder: Any) -> int:
     """The address of the target's cache that a decoder's steps of one image were recorded on."""
-    return int(decoder.prepared[1].run.cache.data.untyped_storage().data_ptr())
+    return int(decoder.prepared[1].state.cache.data.untyped_storage().data_ptr())
 
 
 def test_loops_share_a_cache_and_the_recorded_prefill():
@@ -168,9 +168,9 @@ class Peeks:
     def __init__(self, piece: Any) -> None:
         self.piece = piece
 
-    def verify_and_commit(self, run: Any, *carry: Any) -> Any:
-        out = self.piece(run, *carry)
-        assert int(run.length.sum()) >= 0
+    def verify_and_commit(self, state: Any, *carry: Any) -> Any:
+        out = self.piece(state, *carry)
+        assert int(state.length.sum()) >= 0
         return out
 
 

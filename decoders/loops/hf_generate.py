@@ -4,21 +4,19 @@ Why: a speed-up says little if the baseline is slow, and transformers is what mo
 Everything a call needs is inside `generate`: our caption network, the prefix, the loop. Guidance is
 what its users do: rows [conditional; unconditional] in one forward, mixed by a logits processor
 that also gives both rows the same code. At temperature 0 it is an argmax; else codes are drawn with
-torch.multinomial, so they differ from ours, from the same law.
+torch.multinomial, so they differ from ours, from the same distribution.
 
 The model is transformers' Llama on our weights under other names (`llama_of`). Both are pre-norm
 layers with RMSNorm and SwiGLU, so three things are left to translate. Fused matrices are split. Our
-rotation turns neighbours (2i, 2i + 1) of a head, Llama's the halves' places (i, i + d/2): the rows
-of its query and key matrices are put in that order, which leaves every product q k as it is. And
-its rotary module, which knows a line of positions only, is replaced by a look-up in our table, so
-that grid, zero prefix and all are ours.
+rotation turns neighbours (2i, 2i + 1) of a head, Llama's the halves' positions (i, i + d/2): the
+rows of its query and key matrices are put in that order, which leaves every product q k as it is.
+And its rotary module, which knows a line of positions only, is replaced by a look-up in our table,
+so that grid, zero prefix and all are ours.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -55,20 +53,19 @@ logging.getLogger("transformers").setLevel(logging.ERROR)  # its hints are not o
 
 
 class GuidedHead(LogitsProcessor):
-    """Scores [2 B, V], rows [conditional; unconditional] -> the guided ones, twice. Where codes are
-    drawn, it draws (one code a pair) and leaves that one possible."""
+    """Mixes scores [2 B, V], rows [conditional; unconditional], into the guided ones, twice. Where
+    codes are drawn, it draws (one code per pair) and leaves that one possible."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.cfg, self.greedy = sampling.cfg, sampling.greedy
         # transformers' own filters in our order: temperature, top-k, top-p.
-        warpers: list[LogitsProcessor] = []
+        self.warpers: Any = LogitsProcessorList()
         if not sampling.greedy and sampling.temperature != 1:
-            warpers.append(TemperatureLogitsWarper(sampling.temperature))
+            self.warpers.append(TemperatureLogitsWarper(sampling.temperature))
         if not sampling.greedy and sampling.top_k:
-            warpers.append(TopKLogitsWarper(sampling.top_k))
+            self.warpers.append(TopKLogitsWarper(sampling.top_k))
         if not sampling.greedy and sampling.top_p < 1:
-            warpers.append(TopPLogitsWarper(sampling.top_p))
-        self.warpers: Any = LogitsProcessorList(warpers)
+            self.warpers.append(TopPLogitsWarper(sampling.top_p))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         mixed = guided(scores, self.cfg)  # [B, V]
@@ -129,7 +126,9 @@ class Generate:
         if self.unproved:
             prove(self, text)
             self.unproved = False
-        with seeded(noise):
+        device = noise.uniform.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(int(noise.uniform.flatten()[0] * 2**31))
             out = self.llama.generate(
                 **prompt_of(self.target, text, self.copies),
                 generation_config=self.config,
@@ -137,39 +136,27 @@ class Generate:
             )  # [R, L]
         if self.cache == "compiled" and not hasattr(self.llama, "_compiled_call"):
             raise DecoderError("generate ran without compiling: its static cache was not taken up")
-        return Generation(out[: text.batch].cpu(), trace_of(text.batch, self.target.length))
-
-
-@contextmanager
-def seeded(noise: Noise) -> Iterator[None]:
-    """torch's generator set from the image's noise for the block, and put back afterwards."""
-    device = noise.uniform.device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(int(noise.uniform.flatten()[0] * 2**31))
-        yield
-
-
-def trace_of(batch: int, length: int) -> Trace:
-    """The trace of a code per target forward; the first code is the prefill's."""
-    nothing, calls = torch.zeros(batch, length), length - 1
-    return Trace(
-        kind=torch.full_like(nothing, CodeKind.TARGET).byte(),
-        step=torch.arange(length).int().expand(batch, -1),
-        depth=nothing.byte(),
-        tv_shift=nothing,
-        bound=nothing,
-        accepted=torch.zeros(batch, calls).short(),
-        target_calls=torch.full((batch,), calls, dtype=torch.int32),
-        drafter_calls=torch.zeros(batch, dtype=torch.int32),
-        seconds={"step": 0.0},  # of its phases nothing is known
-    )
+        length, calls = self.target.length, self.target.length - 1
+        nothing = torch.zeros(text.batch, length)
+        trace = Trace(  # of a code per target forward; the first code is the prefill's
+            kind=torch.full_like(nothing, CodeKind.TARGET).byte(),
+            step=torch.arange(length).int().expand(text.batch, -1),
+            depth=nothing.byte(),
+            tv_shift=nothing,
+            bound=nothing,
+            accepted=torch.zeros(text.batch, calls).short(),
+            target_calls=torch.full((text.batch,), calls, dtype=torch.int32),
+            drafter_calls=torch.zeros(text.batch, dtype=torch.int32),
+            seconds={"step": 0.0},  # of its phases nothing is known
+        )
+        return Generation(out[: text.batch].cpu(), trace)
 
 
 # ---- our target as transformers' model -----------------------------------------------------------
 
 
 class TableRotary(nn.Module):
-    """cos and sin of a position, read from our rotary table [T, d / 2] complex."""
+    """Reads cos and sin of positions from our rotary table [T, d / 2] complex."""
 
     cos: Tensor
     sin: Tensor
@@ -186,8 +173,9 @@ class TableRotary(nn.Module):
 
 
 def prompt_of(target: Transformer, text: TextFeatures, copies: int) -> dict[str, Tensor]:
-    """The prefix of B prompts as `generate` takes it, R = copies * B rows: states of our caption
-    network [R, P, D], the mask [R, P], and places of the rotary table, where padding counts."""
+    """Returns the prefix of B prompts as `generate` takes it, R = copies * B rows: states of our
+    caption network [R, P, D], the mask [R, P], and positions of the rotary table, where padding
+    counts."""
     rows, drop = text.paired(copies)
     return {
         "inputs_embeds": target.cls_embedding(rows, drop),
@@ -197,28 +185,28 @@ def prompt_of(target: Transformer, text: TextFeatures, copies: int) -> dict[str,
 
 
 def llama_of(target: Transformer) -> LlamaForCausalLM:
-    """A `LlamaForCausalLM` on the target's weights, frozen; whatever need not be reordered is
+    """Makes a `LlamaForCausalLM` on the target's weights, frozen; whatever need not be reordered is
     shared. Raises DecoderError where Llama has no such part."""
-    cfg, weight = target.cfg, target.output.weight
+    config, weight = target.config, target.output.weight
     parts = {
-        "normalised queries and keys": cfg.qk_norm,
-        "codes inside a larger vocabulary": cfg.conditioning == "tokens",
-        "structural codes": cfg.row_end,
+        "normalised queries and keys": config.qk_norm,
+        "codes inside a larger vocabulary": config.conditioning == "tokens",
+        "structural codes": config.row_end,
     }
     if lacking := [name for name, there in parts.items() if there]:
         raise DecoderError(
             f"the model has {' and '.join(lacking)}, which transformers' Llama has not, so there "
             "is nothing to compare with on equal weights; use a LlamaGen model or model=tiny"
         )
-    config = LlamaConfig(  # type: ignore[call-arg]  # the last two are of its base class
-        vocab_size=cfg.vocab,
-        hidden_size=cfg.width,
-        intermediate_size=cfg.ffn,
-        num_hidden_layers=cfg.layers,
-        num_attention_heads=cfg.heads,
-        num_key_value_heads=cfg.heads,
-        rms_norm_eps=cfg.norm_eps,
-        max_position_embeddings=cfg.prefix + cfg.length,
+    llama_config = LlamaConfig(  # type: ignore[call-arg]  # the last two are of its base class
+        vocab_size=config.vocab,
+        hidden_size=config.width,
+        intermediate_size=config.ffn,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.heads,
+        rms_norm_eps=config.norm_eps,
+        max_position_embeddings=config.prefix + config.length,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=None,  # an image ends by its length
@@ -227,14 +215,14 @@ def llama_of(target: Transformer) -> LlamaForCausalLM:
         dtype=weight.dtype,
     )
     with torch.device("meta"):
-        llama = LlamaForCausalLM(config)
+        llama = LlamaForCausalLM(llama_config)
     llama.model.rotary_emb = TableRotary(target.rope, weight.dtype)
     named = {
         "model.embed_tokens.weight": target.tok_embeddings.weight,
         "model.norm.weight": target.norm.weight,
         "lm_head.weight": weight,
     }
-    for i in range(cfg.layers):
+    for i in range(config.layers):
         layer: Any = target.layers[i]
         named |= released_layer(layer, f"model.layers.{i}.")
     llama.load_state_dict(named, assign=True)
@@ -247,7 +235,7 @@ def prove(decoder: Generate, text: TextFeatures) -> None:
     codes are our AR's to the last one. A ratio of two different models would be worth nothing:
     raises DecoderError.
     """
-    target = Transformer(decoder.target.cfg).to(decoder.model.device).eval().requires_grad_(False)
+    target = Transformer(decoder.target.config).to(decoder.model.device).requires_grad_(False)
     target.load_state_dict(decoder.target.state_dict())
     model = replace(decoder.model, target=target, dtype=torch.float32, execution=None)
     first = TextFeatures(text.features[:1].float(), text.mask[:1])
@@ -259,7 +247,7 @@ def prove(decoder: Generate, text: TextFeatures) -> None:
     if not torch.equal(codes, theirs):
         at = int((codes != theirs).flatten().nonzero()[0])
         raise DecoderError(
-            f"greedy codes differ at place {at} of {codes.numel()} (guidance {greedy.cfg:g}): ours "
-            f"{int(codes[0, at])}, generate {int(theirs[0, at])}: the two libraries do not run the "
-            "same model"
+            f"greedy codes differ at position {at} of {codes.numel()} (guidance {greedy.cfg:g}): "
+            f"ours {int(codes[0, at])}, generate {int(theirs[0, at])}: the two libraries do not "
+            "run the same model"
         )

@@ -1,0 +1,36 @@
+"""The folder where libraries and compiled code are kept from run to run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def folder() -> Path:
+    """Where libraries and compiled code are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(base) / "lantern-bench"
+
+
+def is_cache(path: Path) -> bool:
+    """Whether a path lies in that folder, or the folder lies in it."""
+    try:
+        return path.is_relative_to(folder()) or folder().is_relative_to(path)
+    except RuntimeError:  # there is no home folder
+        return False
+
+
+def no_programs(path: Path) -> str:
+    """What to do where the system runs nothing that lies on a folder's disk; "" where it does."""
+    there = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not os.statvfs(there).f_flag & getattr(os, "ST_NOEXEC", 0):
+        return ""
+    return f"{path} lies on a disk that is mounted noexec: set XDG_CACHE_HOME to another folder"
+
+
+def compiled_folder() -> Path:
+    """Where torch keeps what it compiles. To be called before anything is compiled, as torch then
+    settles on a folder. It also notes there which kernels were the fastest, on which codes in half
+    precision depend."""
+    default = str(folder() / "compiled")
+    return Path(os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", default))
