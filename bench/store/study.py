@@ -117,15 +117,15 @@ def differences(
 def _settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Flattens a configuration; of its decoders it takes those that the other has too."""
     entries = {entry["name"]: entry for entry in config.get("decoders") or []}
-    settings = {**_flat(config), "decoders": [*entries]}
+    settings = {**flat(config), "decoders": [*entries]}
     for name in [entry["name"] for entry in other.get("decoders") or []]:
         parts = {**entries.get(name, {}), **entries.get(name, {}).get("spec", {})}
         of_decoder = {key: value for key, value in parts.items() if key not in ("name", "spec")}
-        settings |= {f"{key} ({name})": value for key, value in _flat(of_decoder).items()}
+        settings |= {f"{key} ({name})": value for key, value in flat(of_decoder).items()}
     return settings
 
 
-def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Flattens nested mappings into dotted names; `target` and `kwargs` of what is imported are
     `_target_` and its keywords, as in YAML."""
     out: dict[str, Any] = {}
@@ -134,7 +134,7 @@ def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         value = {key: inner for key, inner in value.items() if key not in ("target", "kwargs")}
     for key, inner in value.items():
         if isinstance(inner, Mapping):
-            out |= _flat(inner, f"{above}{key}.")
+            out |= flat(inner, f"{above}{key}.")
         else:
             out[f"{above}{key}"] = inner
     return out

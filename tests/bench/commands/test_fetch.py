@@ -159,7 +159,7 @@ def test_captions_and_images_are_asked_for_and_networks_are_downloaded(
     hub_of(*FILES).install(monkeypatch, tmp_path)
     folder = tmp_path / "metrics"
     words = ["study=lantern_table", "decoders=[ar]", f"metric.weights.folder={folder}"]
-    words += [f"metric.weights.{key}={public}" for key in ("vgg", "clip")]
+    words += [f"metric.weights.{key}={public}" for key in ("vgg", "clip", "hps")]
     asked = ["fetch", *words, f"run_dir={tmp_path / 'run'}"]
     assert main(asked) == 2 and "could not be downloaded" in message(capsys)
     monkeypatch.setitem(METRICS, "inception", WeightFile("a network", file.path, file.url))
