@@ -83,7 +83,7 @@ def decode(
     one = Prompt("given", prompt)
     check([one], "decode")
     where = "cpu" if card_fault() else "cuda"
-    words = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
+    words = [f"backend={where}", f"model={model}", *overrides]
     with ONE_AT_A_TIME:
         loaded, built, name = _built(f"decoders=[{decoder}]", *words)
         meter = Meter(loaded.device)
@@ -97,7 +97,7 @@ def decode(
 def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
     """The model and the one decoder that the words name."""
     config = compose_study(["study=smoke", *words])
-    model = load_model(config, prepare(config.backend), timed=(1,))
+    model = load_model(config, prepare(config.backend))
     variant, *more = variants(config, model.sampling)
     if more:
         raise ConfigError(f"decode takes one decoder, found {len(more) + 1}: call it for each")

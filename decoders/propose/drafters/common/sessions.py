@@ -180,10 +180,10 @@ class EagleSession(CachedSession):
         )  # [R, P - 1, S]
         slots = self.span[:size].expand(len(valid), -1)  # [R, P - 1]
         self.calls += 1
-        net.layer(net.mix(ids, hidden[:, :size]), slots, slots, mask, self.cache)
+        net.stack(net.mix(ids, hidden[:, :size]), slots, slots, mask, self.cache)
 
     def _forward(self, inputs: NetInput) -> Tensor:
         self.calls += 1
         net = self.net
         x = net.mix(net.token_ids(inputs.codes), inputs.features)
-        return net.layer(x, inputs.positions, inputs.slots, inputs.mask, self.cache, inputs.wanted)
+        return net.stack(x, inputs.positions, inputs.slots, inputs.mask, self.cache, inputs.wanted)
