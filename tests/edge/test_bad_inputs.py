@@ -193,7 +193,7 @@ def drafter(about: str, code: str, says: str, status: int = 1) -> Bad:
     entry = f"{{decoder: eagle2, name: mine, overrides: ['drafter={name}', '~drafter.name']}}"
     words = [
         "run", "study=fake", "run_dir={tmp}/run", OWN, f"decoders=[ar,{entry}]", "model=random24",
-        "latency.prompts=0", "quality.images=1", "quality.reseeds=0", "backend.layers=torch",
+        "latency.prompts=0", "quality.images=1", "quality.reseeds=0", "backend=cpu_torch",
     ]  # fmt: skip
     return Bad(f"drafter: {about}", words, says, plug("drafter", name, code), status)
 
