@@ -84,7 +84,7 @@ def decode(
     one = Prompt("given", prompt)
     check([one], "decode")
     where = "cpu" if card_fault() else "cuda"
-    arguments = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
+    arguments = [f"backend={where}", f"model={model}", *overrides]
     with ONE_AT_A_TIME:
         loaded, built, name = _built(f"decoders=[{decoder}]", *arguments)
         meter = Meter(loaded.device)
@@ -98,7 +98,7 @@ def decode(
 def _built(*arguments: str) -> tuple[ImageModel, Decoder, str]:
     """The model and the one decoder that the arguments name."""
     config = compose_study(arguments)
-    model = load_model(config, prepare(config.backend), timed=(1,))
+    model = load_model(config, prepare(config.backend))
     variant, *more = variants(config, model.sampling)
     if more:
         raise ConfigError(f"decode takes one decoder, found {len(more) + 1}: call it for each")

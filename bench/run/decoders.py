@@ -13,8 +13,7 @@ import dataclasses
 import gc
 import importlib.util
 import logging
-import sys
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ DTYPE, DEVICE = "torch's default dtype", "torch's default device"
 NAMED = 3  # names in a message
 DIFFER = (
     "its compiled pieces give other codes than the same pieces without a compiler ({}); set "
-    "backend.compile=off, and report it with this decoder"
+    "backend.execution=eager, and report it with this decoder"
 )
 
 
@@ -47,14 +46,15 @@ class SharedStateError(BenchError):
     """A decoder has changed what all decoders of a run share."""
 
 
-def load_model(config: StudyConfig, device: torch.device, timed: Container[int] = ()) -> ImageModel:
-    """Loads the image model of a study on its device. timed: sizes of batches that are timed; the
-    CPU compiles what its kernel has no call for."""
+def load_model(
+    config: StudyConfig, device: torch.device, timed: Collection[int] = ()
+) -> ImageModel:
+    """Loads the image model of a study on its device. timed: sizes of batches that are timed, at
+    which steps are compiled or captured."""
     loaded: ImageModel = config.model.load(device=str(device), dtype=config.backend.dtype)
     config.model.require(isinstance(loaded, ImageModel), loaded, "an ImageModel")
-    mode = "cpu" if config.backend.layers == "native" else config.backend.execution
-    sizes = {"auto": timed, "on": range(1, sys.maxsize), "off": ()}[config.backend.compile]
-    return with_execution(dataclasses.replace(loaded, name=config.model.name), mode, sizes)
+    named = dataclasses.replace(loaded, name=config.model.name)
+    return with_execution(named, config.backend.execution, timed)
 
 
 def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:

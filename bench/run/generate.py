@@ -49,7 +49,7 @@ def decode_job(
         generation, images = generate(
             model,
             decoder,
-            [*prompts, *prompts[-1:] * (size - len(prompts))],  # filled up where that is compiled
+            prompts,
             job.seed,
             meter,
             pairs=quality.pairs / quality.images if paired else 0,
@@ -57,7 +57,7 @@ def decode_job(
             draw=job.protocol != BATCHED and not is_synthetic(job.variant.entry.spec),
         )
         rule = getattr(decoder, "rule", None)
-        records = measured(generation, meter, job.timed, rule)[: len(prompts)]
+        records = measured(generation, meter, job.timed, rule)
         if images is not None and config.keep_images:
             for record, image in zip(records, images, strict=False):
                 record["picture"] = picture_of(image)
@@ -68,10 +68,10 @@ def decode_job(
     except RefillError:
         if job.timed:
             raise
-    records, fill = [], config.backend.compiles_pictures
+    records = []
     for first in range(0, len(prompts), size):  # batch by batch, each as slow as its slowest image
         batch = prompts[first : first + size]
-        records += records_of(batch, size if fill else len(batch))
+        records += records_of(batch, len(batch))
     return records
 
 

@@ -24,8 +24,7 @@ BATCHES = 4  # of quality images that a call decodes: a kill loses a call, and i
 @dataclass(frozen=True)
 class Job:
     """Prompts, by their places in the set, that one decoder decodes in one call. size: images
-    decoded at once; where it is more than there are prompts, the last one is decoded again. A timed
-    job (latency, batched) belongs to a block of prompts; others have 0."""
+    decoded at once. A timed job (latency, batched) belongs to a block of prompts; others have 0."""
 
     variant: DecoderVariant
     protocol: str
@@ -72,8 +71,7 @@ def quality_jobs(
     config: StudyConfig, every: Sequence[DecoderVariant], shard: tuple[int, int] = (0, 1)
 ) -> list[Job]:
     """Lists quality jobs decoder by decoder: what one keeps in memory for its batches can then go.
-    A sampling baseline has other seeds too (the reseeds). Where batches are compiled the last one
-    is filled up: another size would be compiled again.
+    A sampling baseline has other seeds too (the reseeds).
 
     A synthetic decoder has no image that counts. A greedy baseline has no reseed: another seed
     would give the same images. shard: (i, n), only the images whose index is i modulo n.
@@ -82,7 +80,6 @@ def quality_jobs(
     images, size = range(first, config.quality.images, step), config.quality.batch
     count = BATCHES * size
     calls = [tuple(images[start : start + count]) for start in range(0, len(images), count)]
-    fill = config.backend.compiles_pictures
     runs = []
     for variant in every:
         if is_synthetic(variant.entry.spec):
@@ -90,7 +87,7 @@ def quality_jobs(
         reseeds = config.reseeds if variant.entry.baseline and not variant.sampling.greedy else ()
         runs += [(variant, QUALITY, config.seed), *((variant, RESEED, s) for s in reseeds)]
     return [
-        Job(variant, protocol, seed, call, min(size, len(calls[0] if fill else call)))
+        Job(variant, protocol, seed, call, min(size, len(call)))
         for variant, protocol, seed in runs
         for call in calls
     ]

@@ -86,9 +86,8 @@ class BaseLoop(Decoder, Loop):
                 "alone; use a decoder with loop=decoders.loops.grouped.Grouped, such as decoder=par"
             )
         how: Execution = self.model.execution or Eager()
-        self.execution: Execution = (
-            how if self.capturable or how.name in ("eager", "cpu") else Eager()
-        )
+        fits = self.capturable or self.model.device.type == "cpu"
+        self.execution: Execution = how if fits else Eager()
         self.prepared: dict[Any, Any] = {}
         self.execution.fit(self)
 

@@ -71,10 +71,6 @@ class TableTarget:
         """[..., W] -> [..., V]."""
         return torch.tanh(4 * hidden @ self.first) @ self.second / HIDDEN**0.5
 
-    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
-        del cfg  # no guidance: one row per image
-        return self.logits(hidden)
-
     output = logits
 
     def __call__(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:

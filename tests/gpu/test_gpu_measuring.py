@@ -27,7 +27,7 @@ def test_generate_compiles_with_its_static_cache():
     text, noise = model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 16)
     expected = build_decoder(model, AR, greedy).generate(text, noise).codes
     decoder = Generate(model, greedy, cache="compiled")
-    for _ in range(3):  # compiling, recording, replaying
+    for _ in range(3):  # compiling, capturing, replaying
         assert torch.equal(decoder.generate(text, noise).codes, expected)
 
 

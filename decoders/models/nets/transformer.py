@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures
 from decoders.cache import KVCache, additive_mask
-from decoders.distribution import guided
 from decoders.models.nets.shape import (
     CaptionEmbedder,
     HeadNorm,
@@ -224,7 +223,6 @@ class Transformer(nn.Module):
     rope: Tensor
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
     barred: Tensor | None  # see `barred_codes`
-    packed: Any = None  # see `decoders.api.Target`
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -268,8 +266,6 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """The layers and the norm after them: x [R, T, D] at positions [R, T] of the rotary table;
         keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]."""
-        if self.packed is not None:
-            return self.packed.layers(x, positions, slots, mask, cache)
         rope = rope_at(self.rope, positions)[:, None]  # [R, 1, T, d / 2]
         bias = attention_bias(mask, x.dtype)
         return self._run(x, rope, bias, cache, cache.flat_index(slots))
@@ -317,13 +313,7 @@ class Transformer(nn.Module):
         return self.stack(self.embed(codes), positions, slots, mask, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.output(hidden) if self.packed is None else self.packed.project(hidden)
-
-    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
-        """See `decoders.api.Target`. With packed weights it does not call `logits`."""
-        if self.packed is not None:
-            return self.packed.project.guided(hidden, cfg)
-        return guided(self.logits(hidden), cfg)
+        return self.output(hidden)
 
     # ---- training -------------------------------------------------------------------------------
 
