@@ -130,7 +130,7 @@ def below_floor(name: str, lines: Lines) -> str:
 def mixed(timed: pd.DataFrame, decoder: str) -> str:
     """`Fairness.mixed` of a decoder of these timed rows; "" where its parts ran as others' do."""
     mine = timed[timed.decoder == decoder]
-    slow = [words for phase, words in PHASES.items() if _ran(mine, phase, "eager")]
+    slow = [name for phase, name in PHASES.items() if _ran(mine, phase, "eager")]
     if not slow or not any(_ran(timed, phase, "compiled") for phase in PHASES):
         return ""
     return f"its {' and '.join(slow)} ran eagerly, where others' ran compiled"

@@ -15,7 +15,7 @@ from typing import Annotated
 import pandas as pd
 
 from bench.analyse.analyse import load
-from bench.analyse.run_data import RunData
+from bench.analyse.run import Run
 from bench.compare.published import load as load_published
 from bench.compare.published import load_names
 from bench.compare.verdicts import Comparison, Reproduction, compare_rows
@@ -103,17 +103,17 @@ def _digits(one: Comparison) -> int:
 
 
 COLUMNS = (
-    Column("published row", _published_row, words=True),
-    Column("figure", lambda one: one.label, words=True),
+    Column("published row", _published_row, text=True),
+    Column("figure", lambda one: one.label, text=True),
     Column("published", lambda one: table.number(one.published, _digits(one))),
     Column("measured", lambda one: table.interval(one.figure, _digits(one))),
     Column("difference", lambda one: f"{one.difference:+z.{_digits(one)}f}"),
     # An asterisk marks a verdict that rests on what the source does not state.
-    Column("verdict", lambda one: f"{one.verdict}{'*' * bool(one.assumed)}", words=True),
+    Column("verdict", lambda one: f"{one.verdict}{'*' * bool(one.assumed)}", text=True),
 )
 
 
-def terminal(run: RunData, every: Sequence[Comparison]) -> str:
+def terminal(run: Run, every: Sequence[Comparison]) -> str:
     """Formats the comparable figures as a table, and the obstacles of others by frequency."""
     counts = (f"{sum(c.verdict is verdict for c in every)} {verdict}" for verdict in Reproduction)
     lines = [f"{run.study}: {run.folder}", ", ".join(counts), ""]

@@ -120,12 +120,12 @@ def describe_runs(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
     lines = []
     for name, sides in runs:
         run = sides[0].run
-        first, commits = run.records.iloc[0], sorted({c[:12] for c in run.records.git_commit})
+        first, commits = run.rows.iloc[0], sorted({c[:12] for c in run.rows.git_commit})
         torch = run.identity.get("machine", {}).get("torch", "not recorded")
         lines.append(
             f"{name}: {run.folder}, on {first.gpu or first.cpu or first.device}, "
             f"{first.threads} threads, PyTorch {torch}, commit {', '.join(commits) or 'unknown'}"
-            + (" (changed)" if run.records.git_dirty.any() else "")
+            + (" (changed)" if run.rows.git_dirty.any() else "")
             + ("" if run.machine is None else f", {run.machine}")
         )
         verdicts: dict[str, list[str]] = {}
@@ -176,7 +176,7 @@ def notes_of(
         if side.unmeasured
     )
     return lines + [
-        f"{s.entry.name} in {s.folder}: {s.entry.failures} of {len(s.entry.records)} rows failed"
+        f"{s.entry.name} in {s.folder}: {s.entry.failures} of {len(s.entry.rows)} rows failed"
         for s in sides
         if s.entry.failures
     ]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.analyse.paired import mal_interval
-from bench.analyse.run_data import Entry, Role, RunData, as_text
+from bench.analyse.run import Entry, Role, Run, as_text
 from bench.compare.published import Names, Published, settings_text
 from bench.config.words import pairs
 from bench.data.errors import FolderError
@@ -61,7 +61,7 @@ class Candidate:
     summary.csv, and its scores."""
 
     entry: Entry
-    run: RunData = field(repr=False)
+    run: Run = field(repr=False)
     parts: Mapping[str, Part]
     line: Mapping[str, Any]
 
@@ -100,7 +100,7 @@ class Candidate:
         return features or (fid if metric == "clip" and fid.endswith("-clip") else "")
 
 
-def measured_decoders(run: RunData) -> list[Candidate]:
+def measured_decoders(run: Run) -> list[Candidate]:
     """Returns a run's decoders but reseeds and those that failed. Raises FolderError where there is
     none."""
     rows = [
@@ -108,7 +108,7 @@ def measured_decoders(run: RunData) -> list[Candidate]:
             entry,
             run,
             {name: Part.of(entry.text(name)) for name in PARTS},
-            run.scores.get(entry.name, {}) | entry.row,
+            run.scores.get(entry.name, {}) | entry.line,
         )
         for entry in run.entries
         if entry.role is not Role.RESEED and not entry.failed

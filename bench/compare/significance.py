@@ -23,7 +23,7 @@ from scipy.stats import false_discovery_control, ttest_1samp
 
 from bench.analyse.analyse import load
 from bench.analyse.paired import image_rows, latency_rows, paired_speedup
-from bench.analyse.run_data import Entry, Role, RunData, Section
+from bench.analyse.run import Entry, Role, Run, Section
 from metrics.speedup import Speedup
 from metrics.stats import Interval, student_mean
 
@@ -39,7 +39,7 @@ IMAGE = ["prompt_index", "seed", "prompt"]
 class Side:
     """One decoder of one run."""
 
-    run: RunData
+    run: Run
     section: Section
     entry: Entry
 
@@ -82,7 +82,7 @@ class Side:
         pictures = self.images[self.images.image != ""]
         each = self.picture_scores.get("clip_each", ())
         clip: Any = each if len(pictures) and len(each) == len(pictures) else math.nan
-        rows = pictures if len(pictures) else image_rows(latency_rows(self.entry.records))
+        rows = pictures if len(pictures) else image_rows(latency_rows(self.entry.rows))
         scores = rows.set_index(IMAGE)[["mal"]].rename(columns={"mal": "codes per forward"})
         return scores.assign(CLIP=clip)
 
@@ -156,7 +156,7 @@ def _speed(a: Side, b: Side) -> list[Difference]:
         return []
     figure, ratio = SPEEDUP, _ratio_of_speedups(a, b)
     if a.folder == b.folder:
-        figure, ratio = RATE, paired_speedup(a.entry.records, b.entry.records)
+        figure, ratio = RATE, paired_speedup(a.entry.rows, b.entry.rows)
     if ratio is None or math.isnan(ratio.p):
         return []
     return [_difference(a, b, figure, ratio.blocks, ratio.interval(), ratio.p)]
@@ -167,8 +167,8 @@ def _ratio_of_speedups(a: Side, b: Side) -> Speedup | None:
     bases = a.section.baseline, b.section.baseline
     if bases[0] is None or bases[1] is None or a.entry is bases[0]:
         return None
-    one = paired_speedup(bases[0].records, a.entry.records)
-    other = paired_speedup(bases[1].records, b.entry.records)
+    one = paired_speedup(bases[0].rows, a.entry.rows)
+    other = paired_speedup(bases[1].rows, b.entry.rows)
     return None if one is None or other is None else other.over(one)
 
 

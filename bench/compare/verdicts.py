@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bench.analyse.paired import paired_speedup
-from bench.analyse.run_data import RunData
+from bench.analyse.run import Run
 from bench.compare.pairs import FIGURES, Candidate, is_method, measured_decoders, nearest
 from bench.compare.published import LABELS, Names, Published, contradictions
 from metrics.stats import UNKNOWN, Interval
@@ -69,7 +69,7 @@ class Comparison:
 
 
 def compare_rows(
-    rows: Sequence[Published], run: RunData, names: Names, tolerance: float
+    rows: Sequence[Published], run: Run, names: Names, tolerance: float
 ) -> list[Comparison]:
     """Compares every published figure, in order, with the decoders nearest to its row; tolerance:
     a ratio, see `tolerance_of`."""

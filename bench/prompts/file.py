@@ -8,15 +8,13 @@ must agree; whoever wants fewer images says so (`limit=`).
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
 
 from bench.data.errors import PromptError
-from bench.data.files import write_text
 from bench.prompts import Prompt
 from decoders.documents import one_line, read_items, require_readable
 from decoders.image_files import HIDDEN
@@ -76,18 +74,6 @@ def captions_of(files: Sequence[Path], path: Path) -> list[str]:
             raise PromptError(f"{path}: the caption of {file.name} is empty")
         require_readable(caption, f"{path}: the caption of {file.name}")
     return captions
-
-
-def write_captions(folder: Path, rows: Iterable[Mapping[str, str]]) -> None:
-    """captions.json, {picture's name: prompt}, in every folder of pictures. rows: `image`, a path
-    below `folder` or "", and `prompt`."""
-    by_folder: dict[Path, dict[str, str]] = {}
-    for row in rows:
-        if row["image"]:
-            picture = folder / row["image"]
-            by_folder.setdefault(picture.parent, {})[picture.name] = row["prompt"]
-    for place, captions in by_folder.items():
-        write_text(place / CAPTIONS, json.dumps(captions, indent=0, ensure_ascii=False))
 
 
 def _row(path: Path, number: int, item: Any, wanted: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+Row = dict[str, Any]  # a row of records.parquet, by the names of `ROW`
 SCHEMA_VERSION = 10
 MERGED = "records.parquet"  # the file of a run
 LATENCY, BATCHED, QUALITY, RESEED = "latency", "batched", "quality", "reseed"  # the protocols
@@ -40,16 +41,14 @@ class Column:
 
     @property
     def empty(self) -> Any:
-        value = TYPES[self.type][1]
-        return list(value) if isinstance(value, list) else value
+        return TYPES[self.type][1]
 
 
-def _columns(text: str) -> tuple[Column, ...]:
-    """Reads one column per line: name, type, unit, meaning."""
-    return tuple(Column(*line.split(maxsplit=3)) for line in text.strip().splitlines())
+def _columns(lines: str) -> tuple[Column, ...]:
+    return tuple(Column(*line.split(maxsplit=3)) for line in lines.strip().splitlines())
 
 
-RECORD = _columns("""
+ROW = _columns("""
 schema_version   int     -   version of this table
 study            text    -   name of the study
 protocol         text    -   latency, batched, quality, or reseed: the baseline under another seed
@@ -116,13 +115,16 @@ versions         text    -   versions of packages, as JSON
 cpu              text    -   processor
 gpu              text    -   graphics card
 threads          int     -   threads of torch
-config_hash      text    -   digest of the settings that decide what records hold
+config_hash      text    -   digest of the settings that decide what rows hold
 started_at       text    UTC  start of the call
 """)
-LISTS = tuple(column.name for column in RECORD if pa.types.is_list(TYPES[column.type][0]))
-_NAMES = [column.name for column in RECORD]
-MEASURED = RECORD[_NAMES.index("seconds_text") : _NAMES.index("git_commit")]
-SCHEMA = pa.schema([(column.name, TYPES[column.type][0]) for column in RECORD])
+LISTS = tuple(column.name for column in ROW if pa.types.is_list(TYPES[column.type][0]))
+SCHEMA = pa.schema([(column.name, TYPES[column.type][0]) for column in ROW])
+_NAMES = [column.name for column in ROW]
+EMPTY = {  # what is measured of an image, as in a row where nothing was
+    column.name: column.empty
+    for column in ROW[_NAMES.index("seconds_text") : _NAMES.index("git_commit")]
+}
 
 SUMMARY = _columns("""
 study            text    -   name of the study
@@ -180,8 +182,3 @@ exactness        text    -   verdict of the exactness gate
 peak_memory_mb   float   MB  most memory of a timed call
 status           text    -   ok, or what failed
 """)
-
-
-def empty_measures() -> dict[str, Any]:
-    """Returns the measured columns of a record, all of them empty."""
-    return {column.name: column.empty for column in MEASURED}

@@ -56,37 +56,33 @@ def require_same(folder: Path, wanted: Mapping[str, Any]) -> None:
         raise FolderError(
             f"{folder} holds no run; name the folder of one, or make one by `python -m bench run`"
         )
+    advice = (
+        "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
+        f"results/runs/<name>), or delete {folder}"
+    )
     if study.get("schema_version") != SCHEMA_VERSION:
         raise FolderError(
             f"{folder} holds rows of schema version {study.get('schema_version')}, this code "
-            f"writes {SCHEMA_VERSION}. {advice(folder)}"
+            f"writes {SCHEMA_VERSION}. {advice}"
         )
     stored, config = study.get("config", {}), wanted["config"]
     if study.get("config_hash") != wanted["config_hash"]:
         if stored.get("name", config.get("name")) != config.get("name"):
             raise FolderError(
                 f"{folder} holds the study {stored['name']}, asked for is {config.get('name')}; "
-                f"add study={stored['name']} (and the other words of that run) to go on with it. "
-                f"{advice(folder)}"
+                f"add study={stored['name']} (and the other settings of that run) to go on with "
+                f"it. {advice}"
             )
         raise FolderError(
-            f"{folder} holds another configuration: {differences(stored, config)}. "
-            f"{advice(folder)}, or ask for the settings that are there to go on with it"
+            f"{folder} holds another configuration: {differences(stored, config)}. {advice}, or "
+            "ask for the settings that are there to go on with it"
         )
     if "machine" in wanted and study.get("machine") != wanted["machine"]:
         shown = differences(study.get("machine", {}), wanted["machine"], ("there", "here"))
         raise FolderError(
             f"{folder} was measured on another machine, and times of two machines do not compare: "
-            f"{shown}. {advice(folder)}"
+            f"{shown}. {advice}"
         )
-
-
-def advice(folder: Path) -> str:
-    """Says what to do about a folder of something else."""
-    return (
-        "Nothing was changed. Choose another folder (run_dir=..., or name=... for "
-        f"results/runs/<name>), or delete {folder}"
-    )
 
 
 def differences(
@@ -99,6 +95,14 @@ def differences(
 
     Both are plain containers: two `StudyConfig.measured()`, or any other two mappings.
     """
+
+    def text_of(value: Any) -> str:
+        """As in YAML, a long one cut off."""
+        if value is None:
+            return "not set"
+        text = value if isinstance(value, str) and value else json.dumps(value)
+        return text if len(text) <= LONGEST else text[: LONGEST - 2] + " …"
+
     old, new = dict(stored), json.loads(json.dumps(wanted))
     for group in GROUPS:
         names = [side.get(group, {}).get("name") for side in (old, new)]
@@ -106,7 +110,7 @@ def differences(
             old[group], new[group] = names
     one, other = _settings(old, new), _settings(new, old)
     lines = [
-        f"{key}: {_value(one.get(key))} {sides[0]}, {_value(other.get(key))} {sides[1]}"
+        f"{key}: {text_of(one.get(key))} {sides[0]}, {text_of(other.get(key))} {sides[1]}"
         for key in sorted({**one, **other}, key=lambda key: key not in ("name", "decoders"))
         if one.get(key) != other.get(key)
     ]
@@ -138,11 +142,3 @@ def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         else:
             out[f"{above}{key}"] = inner
     return out
-
-
-def _value(value: Any) -> str:
-    """Writes a value as YAML does, a long one cut off."""
-    if value is None:
-        return "not set"
-    text = value if isinstance(value, str) and value else json.dumps(value)
-    return text if len(text) <= LONGEST else text[: LONGEST - 2] + " …"

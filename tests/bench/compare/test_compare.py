@@ -13,7 +13,7 @@ import pytest
 from bench.analyse.analyse import assembled
 from bench.analyse.fairness import ROOFLINE_COLUMNS
 from bench.analyse.paired import CLIP_COLUMNS, paired_speedup
-from bench.analyse.run_data import RunData
+from bench.analyse.run import Run
 from bench.compare import compare
 from bench.compare import published as table
 from bench.compare.compare import cmd_compare
@@ -56,14 +56,14 @@ def published(tmp_path: Path, *rows: dict[str, str]) -> list[Published]:
     return table.load(path)
 
 
-def made_run(*lines: dict[str, Any], **seconds: list[float]) -> RunData:
+def made_run(*lines: dict[str, Any], **seconds: list[float]) -> Run:
     """A run with a summary of the lines, and with latency rows of each decoder: these seconds on
     prompts 0, 1, ..., or its mean twice."""
     lines = tuple(BASE | line for line in lines)
     empty = {c.name: "" if c.type == "text" else math.nan for c in made.SUMMARY}
     summary = pd.DataFrame([empty | line for line in lines])
     timed = [
-        {column.name: column.empty for column in made.RECORD}
+        {column.name: column.empty for column in made.ROW}
         | {key: line[key] for key in ALIKE}
         | {
             "schema_version": made.SCHEMA_VERSION, "protocol": "latency", "status": "ok",
@@ -166,7 +166,7 @@ def test_a_ratio_to_eagle2_is_paired_over_shared_prompts(tmp_path):
     slow, fast = [3.0, 3.4, 3.1, 3.3, 3.2, 3.5] * 2, [2.0, 1.8, 2.1, 1.9, 2.2, 1.7] * 2
     (found,) = compared(tmp_path, [row], *rows, ar=slow, eagle2=slow, lantern=fast)
     _, eagle, lantern = made_run(*rows, ar=slow, eagle2=slow, lantern=fast).entries
-    paired = paired_speedup(eagle.records, lantern.records)
+    paired = paired_speedup(eagle.rows, lantern.rows)
     assert paired is not None and found.figure == paired.interval()
     assert found.figure.value == pytest.approx(np.exp(np.mean(np.log(slow) - np.log(fast))))
     assert found.verdict is REPRODUCED and "inside our 95 % interval" in found.why

@@ -6,8 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.analyse.analyse import analyse
-from bench.analyse.export import export
+from bench.analyse.analyse import analyse, export
 from bench.analyse.paired import clip_differences
 from bench.analyse.scorers import ScenesScorer, Scores
 from bench.prompts import Prompt

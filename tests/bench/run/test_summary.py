@@ -43,7 +43,7 @@ def summary_of(result, rows=None, scorer=None):
     scores = scores_of_pictures(scorer, result.path, rows, names)
     found = Findings(gate={"fake_ar": Verdict("exact", "")}, scores=scores)
     run = analyse(result.path, rows, read_study(result.path), found)
-    return pd.DataFrame([entry.row for entry in run.entries]).set_index("decoder")
+    return pd.DataFrame([entry.line for entry in run.entries]).set_index("decoder")
 
 
 def test_the_speedup_is_typical_of_the_blocks_and_times_are_of_all_timings(fake_study):
