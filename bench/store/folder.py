@@ -145,7 +145,7 @@ class RunFolder:
         """Appends the rows of one call that are not there yet. Their pictures (`picture`, a PIL
         image) are written first: a row's picture always exists. Pictures of one decoder, protocol
         and seed share a folder, so that it can be evaluated. Raises DiskFullError."""
-        fresh = {key_of(row): row for row in rows if key_of(row) not in self.rows}
+        fresh, lines = {key_of(row): row for row in rows if key_of(row) not in self.rows}, ""
         for key, row in fresh.items():
             if (picture := row.pop("picture", None)) is not None:
                 folder = key.protocol + (f"-{key.seed}" if key.protocol == RESEED else "")
@@ -155,12 +155,11 @@ class RunFolder:
                 picture.save(file, format="PNG")
                 write_bytes(self.path / row["image"], file.getvalue(), sync=False)
                 row["image_hash"] = hashlib.sha256(file.getvalue()).hexdigest()[:16]
-        if not fresh:
-            return
-        lines = [json.dumps(row, separators=(",", ":")) + "\n" for row in fresh.values()]
-        parts = [rows[0]["decoder"], rows[0]["protocol"], self.shard, "jsonl"]
-        append(self.path / "rows" / ".".join(filter(None, parts)), "".join(lines).encode())
-        self.rows |= {key: without_lists(row) for key, row in fresh.items()}
+            lines += json.dumps(row, separators=(",", ":")) + "\n"
+        if fresh:
+            parts = [rows[0]["decoder"], rows[0]["protocol"], self.shard, "jsonl"]
+            append(self.path / "rows" / ".".join(filter(None, parts)), lines.encode())
+            self.rows |= {key: without_lists(row) for key, row in fresh.items()}
 
     def table(self, keys: Sequence[Key]) -> pa.Table:
         """Reads the rows of these keys, in this order."""
