@@ -39,9 +39,8 @@ from decoders.tiny.scenes import (
 from decoders.tiny.scenes.render import render
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast, stream
 from metrics import MetricError
-from metrics.clip import attribute_preference
+from metrics.clip import SPECIALS, ClipConfig, ScenesClip, attribute_preference, save
 from metrics.images import byte_images
-from metrics.scenes_clip import SPECIALS, ClipConfig, ScenesClip, save
 from recipes.reading import ANSWERS, answers
 from recipes.stages import Recipe
 

@@ -21,7 +21,7 @@ from decoders.kinds import Count
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from metrics.official.papers import Evaluation, Figure, Reference
+    from metrics.papers import Evaluation, Figure, Reference
 
 
 class Scorer(Protocol):
@@ -64,7 +64,7 @@ class ScenesScorer:
 
     def __init__(self, device: str, reference: int, cache_dir: str) -> None:
         """reference: how many real scenes; cache_dir: where their features are kept."""
-        from metrics.official.papers import Evaluation
+        from metrics.papers import Evaluation
 
         cache = Path(cache_dir)
         self.evaluation = Evaluation(["scenes"], device=device, size=None, cache_dir=cache)
@@ -75,7 +75,7 @@ class ScenesScorer:
         return self.evaluation.scenes_reference(self.count)
 
     def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
-        from metrics.scenes_clip import SPLIT, ScenesClipFeatures, scenes_hash
+        from metrics.clip import SPLIT, ScenesClipFeatures, scenes_hash
 
         self.evaluation.scenes.tokens([p.text for p in prompts])  # before what takes the time
         scores, fid, clip = scores_of(self.evaluation, images, prompts, self.reference)
@@ -112,7 +112,7 @@ class CocoScorer:
         weights.
         """
         from metrics.images import image_files
-        from metrics.official.papers import Evaluation
+        from metrics.papers import Evaluation
 
         if reference is None:
             raise ConfigError("metric=coco needs a folder of real images: metric.reference=DIR")

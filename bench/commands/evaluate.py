@@ -25,7 +25,7 @@ from bench.report.table import Column, number, table_of, terminal
 from decoders.kinds import Within
 
 if TYPE_CHECKING:
-    from metrics.official.papers import Figure, Reference
+    from metrics.papers import Figure, Reference
 
 PAPERS = ("fid", "kid", "precision_recall", "clip")
 SCENES = 2048  # real scenes that `scenes` compares with where no reference is named, as studies do
@@ -117,7 +117,7 @@ def cmd_evaluate(words: Sequence[str]) -> int:
 
 def choose_metrics(config: EvaluateConfig, captions: Sequence[str]) -> tuple[str, ...]:
     """Chooses the metrics that fit where none is asked for. Raises ConfigError where none does."""
-    from metrics.official.papers import METRICS
+    from metrics.papers import METRICS
 
     if captions and _all_scenes(captions):
         return ("scenes",)
@@ -134,7 +134,7 @@ def choose_metrics(config: EvaluateConfig, captions: Sequence[str]) -> tuple[str
 def _all_scenes(captions: Sequence[str]) -> bool:
     """Whether the embedded CLIP can read all captions."""
     from decoders.api import DecoderError
-    from metrics.scenes_clip import load
+    from metrics.clip import load
 
     try:
         load().tokens(captions)
@@ -149,7 +149,7 @@ def evaluate(
     """Measures the figures of images and captions. Raises MetricError for missing weights, bad
     images or too few of them."""
     from metrics.images import image_files
-    from metrics.official.papers import Evaluation, check_metrics
+    from metrics.papers import Evaluation, check_metrics
 
     real_scenes = config.reference is None and config.metrics == ("scenes",)
     has_reference = config.reference is not None or real_scenes

@@ -37,7 +37,7 @@ def cmd_fetch(words: Sequence[str]) -> int:
     """
     from bench.config.compose import compose_study
     from decoders.models.loading.repository import HUB_ID
-    from metrics.official.checkpoint import download
+    from metrics.networks import download
 
     config = compose_study(words)
     missing = {source: of for source, of in sources_of(config).items() if not on_disk(source)}
@@ -102,7 +102,7 @@ def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
 def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:
     """Returns the networks that a study's metric reads from their public files, and their folder;
     None: the usual one."""
-    from metrics.official.checkpoint import FILES
+    from metrics.networks import FILES
 
     kwargs = config.metric.kwargs if config.metric else {}
     given = kwargs.get("weights") or {}

@@ -12,18 +12,19 @@ from decoders.api import DecoderError
 from decoders.tiny.scenes import counterfactual, scene_batch, scene_captions, vocabulary
 from decoders.training.trainer import CURVE, TrainConfig
 from metrics import MetricError
-from metrics.clip import attribute_preference, clip_score
-from metrics.images import as_unit_float, byte_images, features_of
-from metrics.scenes_clip import (
+from metrics.clip import (
     CONFIG_FILE,
     WEIGHTS_DIR,
     WEIGHTS_FILE,
     ScenesClip,
     ScenesClipFeatures,
+    attribute_preference,
+    clip_score,
     load,
     save,
     scenes_features,
 )
+from metrics.images import as_unit_float, byte_images, features_of
 from recipes.clip import train
 
 from .conftest import small_config

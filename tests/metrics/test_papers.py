@@ -10,9 +10,16 @@ from torchvision.transforms import functional as F
 import metrics.images as module
 from decoders.api import DecoderError
 from metrics import MetricError
-from metrics.images import ImageSet, features_of, image_files
-from metrics.official.papers import METRICS, Evaluation
-from metrics.preparations import as_is, centre_crop, cleanfid, from_pil
+from metrics.images import (
+    ImageSet,
+    as_is,
+    centre_crop,
+    cleanfid,
+    features_of,
+    from_pil,
+    image_files,
+)
+from metrics.papers import METRICS, Evaluation
 
 from .small_weights import Tiles, clip_file, fid, picture, small
 

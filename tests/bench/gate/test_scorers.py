@@ -14,8 +14,7 @@ from bench.run.finish import scores_of_pictures
 from bench.run.runner import RunResult, run_study
 from bench.store.findings import Findings
 from bench.store.study import read_study
-from metrics import MetricError
-from metrics.official import papers
+from metrics import MetricError, papers
 from metrics.stats import student_mean
 
 GREEDY = "{{decoder: {}, name: {}, overrides: ['sampling.temperature=0']}}"

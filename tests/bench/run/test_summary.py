@@ -14,8 +14,7 @@ from bench.run.runner import run_study
 from bench.store.findings import Findings, Verdict
 from bench.store.study import read_study
 from metrics import MetricError
-from metrics.images import open_rgb
-from metrics.preparations import from_pil
+from metrics.images import from_pil, open_rgb
 
 
 class CountingScorer:
