@@ -27,8 +27,7 @@ from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.store import columns
 from bench.store.columns import SUMMARY
-from bench.store.findings import Findings, Scores, read_findings
-from bench.store.study import STUDY, read_study
+from bench.store.facts import STUDY, Findings, Scores, read_findings, read_study
 from metrics.stats import UNKNOWN, student_ratio
 from metrics.traces import tested_share, tv_shift_summary
 

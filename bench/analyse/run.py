@@ -18,7 +18,7 @@ import pandas as pd
 from bench.analyse.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.analyse.paired import CLIP_LESS, CLIP_TEST, image_rows
 from bench.measure.roofline import MachineRates
-from bench.store.findings import Verdict
+from bench.store.facts import Verdict
 from metrics.stats import (
     UNKNOWN,
     Interval,
@@ -161,7 +161,7 @@ class Section:
 @dataclass(frozen=True)
 class Run:
     """A run as `bench.analyse.analyse` makes it. identity: study.json; roofline, scores
-    (`bench.store.findings.Scores`), fairness, gate: by decoder; machine: None where its rates were
+    (`bench.store.facts.Scores`), fairness, gate: by decoder; machine: None where its rates were
     not measured; clip_pairs: differences of CLIP scores, see `paired.clip_differences`."""
 
     folder: Path

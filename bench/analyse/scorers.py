@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.data.errors import ConfigError
 from bench.prompts import Prompt
-from bench.store.findings import Scores
+from bench.store.facts import Scores
 from decoders.kinds import Count
 
 if TYPE_CHECKING:

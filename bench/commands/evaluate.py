@@ -20,7 +20,7 @@ from bench.config.words import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder, write_text
-from bench.prompts.file import CAPTIONS, captions_of
+from bench.prompts.sources import CAPTIONS, captions_of
 from bench.report.table import Column, number, table_of, terminal
 from decoders.kinds import Within
 

@@ -119,7 +119,7 @@ def cmd_report(arguments: Sequence[str]) -> int:
     from bench.config.compose import compose_study
     from bench.report.page import PlaceSettings, check_place
     from bench.run.finish import read_unfinished
-    from bench.store.study import require_same
+    from bench.store.facts import require_same
 
     place, arguments = divided(PlaceSettings, arguments)
     key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")

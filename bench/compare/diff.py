@@ -26,7 +26,7 @@ from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.data.files import prepare_file, write_text
 from bench.report.table import Column, interval, table_of, terminal
-from bench.store.study import differences
+from bench.store.facts import differences
 from decoders.kinds import Within
 
 SIDES = ("in A", "in B")

@@ -34,9 +34,8 @@ from bench.data.errors import Failure, Interrupted, attempt
 from bench.measure.device import available_cores
 from bench.prompts import Prompt
 from bench.run.runner import RunResult, measure_machine
-from bench.store.findings import Scores, Verdict, read_findings, write_findings
+from bench.store.facts import Scores, Verdict, read_findings, read_study, write_findings
 from bench.store.folder import read_folder
-from bench.store.study import read_study
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import is_synthetic
 from metrics import MetricError

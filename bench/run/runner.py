@@ -35,7 +35,7 @@ from bench.run.generate import decode_job
 from bench.run.row import constants, failed_rows
 from bench.run.schedule import Job, all_jobs, parts
 from bench.store.columns import LATENCY, QUALITY, Row
-from bench.store.findings import read_findings, write_findings
+from bench.store.facts import read_findings, write_findings
 from bench.store.folder import RunFolder, open_folder
 from decoders.api import DecoderError, ImageModel
 from decoders.noise import Noise

@@ -32,10 +32,16 @@ import pyarrow.parquet as pq
 
 from bench.data.errors import FolderError, InUseError
 from bench.data.files import append, write_atomically, write_bytes, write_text
-from bench.prompts.file import CAPTIONS
-from bench.store import study
+from bench.prompts.sources import CAPTIONS
 from bench.store.columns import BATCHED, LISTS, MERGED, RESEED, SCHEMA, SCHEMA_VERSION, Row
-from bench.store.findings import read_findings, write_findings
+from bench.store.facts import (
+    STUDY,
+    read_findings,
+    read_study,
+    require_same,
+    write_findings,
+    write_study,
+)
 
 log = logging.getLogger(__name__)
 SHARDS = "shards"  # the folder of their locks
@@ -69,7 +75,7 @@ class RunFolder:
     @property
     def total(self) -> int:
         """How many rows there will be."""
-        return int(study.read_study(self.path).get("rows", len(self.rows)))
+        return int(read_study(self.path).get("rows", len(self.rows)))
 
     @property
     def progress(self) -> str:
@@ -126,7 +132,7 @@ class RunFolder:
             )  # fmt: skip
         forced = {k.decoder for k, row in self.rows.items() if row["code"] != code[k.decoder]}
         noted = {"code": dict(code), "forced": sorted(forced), **entries}
-        study.write_study(self.path, noted)
+        write_study(self.path, noted)
         if len(self.rows) < len(prompts):  # nobody may take them for those of a finished run
             (self.path / MERGED).unlink(missing_ok=True)
             findings = read_findings(self.path)
@@ -190,7 +196,7 @@ class RunFolder:
 def read_folder(path: Path) -> RunFolder:
     """Reads a run's folder without locking it: the rows that count by its study.json, none where
     there is no run."""
-    folder, identity = RunFolder(path), study.read_study(path)
+    folder, identity = RunFolder(path), read_study(path)
     code, forced = identity.get("code", {}), identity.get("forced", [])
     folder.read(lambda row: row["code"] == code.get(row["decoder"]) or row["decoder"] in forced)
     return folder
@@ -241,7 +247,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
     # early. Then it is looked for again: a shard may be beginning the run.
     names = {child.name for child in path.iterdir()}
     others = [name for name in names if name not in BEFORE and not name.startswith(".tmp-")]
-    if others and study.STUDY not in names and not (path / study.STUDY).exists():
+    if others and STUDY not in names and not (path / STUDY).exists():
         raise FolderError(
             f"{path} is not empty and holds no study.json, so it is no run folder; choose another "
             "run_dir= or empty it"
@@ -250,9 +256,9 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
     with ExitStack() as locks:
         lock(locks, path, shard)
         if any(path.glob("rows/*.jsonl")):
-            study.require_same(path, identity)
+            require_same(path, identity)
         else:  # a run that stopped before its first row binds nobody
-            study.write_study(path, identity)
+            write_study(path, identity)
         # A killed run has left half a row, to which others would be appended, and files that it had
         # not yet renamed.
         for file in path.glob(f"rows/*.{shard}.jsonl" if shard else "rows/*.jsonl"):
@@ -263,7 +269,7 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
         try:
             yield RunFolder(path, shard)
         except BaseException:
-            if {child.name for child in path.iterdir()} == {study.STUDY, ".lock"}:
+            if {child.name for child in path.iterdir()} == {STUDY, ".lock"}:
                 shutil.rmtree(path)  # it was refused before its first row
             raise
 

@@ -21,7 +21,7 @@ from bench.compare.pairs import measured_decoders
 from bench.compare.published import Published, load_names
 from bench.compare.verdicts import Comparison, Reproduction, compare_rows
 from bench.store import columns as made
-from bench.store.findings import Findings
+from bench.store.facts import Findings
 from decoders.errors import DecoderError
 
 ALIKE = ("decoder", "model", "backend", "device", "dtype", "temperature", "cfg")

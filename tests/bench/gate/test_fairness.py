@@ -11,8 +11,7 @@ from bench.analyse.paired import baselines_of
 from bench.measure.roofline import MachineRates, work_of
 from bench.run.finish import finish
 from bench.store.columns import SUMMARY
-from bench.store.findings import read_findings, write_findings
-from bench.store.study import read_study
+from bench.store.facts import read_findings, read_study, write_findings
 from tests.bench.measure.test_roofline import MEASURE, REAL
 
 FLOOR_MS = 0.5

@@ -12,8 +12,7 @@ from bench.analyse.scorers import ScenesScorer, Scores
 from bench.prompts import Prompt
 from bench.run.finish import scores_of_pictures
 from bench.run.runner import RunResult, run_study
-from bench.store.findings import Findings
-from bench.store.study import read_study
+from bench.store.facts import Findings, read_study
 from metrics import MetricError, papers
 from metrics.stats import student_mean
 

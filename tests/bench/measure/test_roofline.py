@@ -14,7 +14,7 @@ from bench.data.errors import FolderError
 from bench.measure.roofline import MachineRates, work_of
 from bench.run.finish import finish
 from bench.run.runner import run_study
-from bench.store.findings import Findings, Scores, Verdict, read_findings, write_findings
+from bench.store.facts import Findings, Scores, Verdict, read_findings, write_findings
 from decoders.models.causal_lm import CausalLM
 from decoders.models.small import random_model
 from tests.bench import fakes

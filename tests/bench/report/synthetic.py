@@ -22,9 +22,8 @@ from bench.analyse.paired import CLIP_COLUMNS
 from bench.analyse.run import Run
 from bench.measure.roofline import MachineRates
 from bench.store.columns import ROW, SCHEMA, SCHEMA_VERSION, SUMMARY
-from bench.store.findings import Findings, Verdict, read_findings, write_findings
+from bench.store.facts import Findings, Verdict, read_findings, read_study, write_findings
 from bench.store.folder import write_parquet
-from bench.store.study import read_study
 
 LENGTH = 256
 SCRIPT = "<script>document.title = 'taken over'</script> & a \"ring\""
