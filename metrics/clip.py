@@ -1,25 +1,21 @@
-"""CLIP score and attribute preference: does the image show its caption? And the embedded CLIP.
+"""CLIP score: does the image show its caption? And the embedded CLIP.
 
 CLIP score of an image: 100 cos(image, caption) (Hessel et al. 2104.08718 without the weight 2.5).
-Attribute preference: the share of images for which CLIP prefers the right caption of two that
-differ in one attribute; 0.5 is chance. A score alone is on an arbitrary scale, preference is not.
 
 The official CLIP and Inception networks were not trained on 64x64 procedural scenes and cannot be
 downloaded where the bench runs. The tiny one is built by ``open_clip.model.CLIP`` from open_clip's
-own configuration and trained by ``recipes.clip`` with open_clip's loss. It gives the CLIP score,
-attribute preference and the features of FID, KID, precision and recall. Tables name these
-``CLIP (scenes)`` and ``FID (scenes-clip)``. On disk: ``clip.safetensors`` (float16) and
-``clip.json`` (model configuration, vocabulary, pixel mean and deviation, SHA-256 of the weights,
-held-out figures).
+own configuration and trained by ``recipes.clip`` with open_clip's loss. It gives the CLIP score and
+the features of FID, KID, precision and recall. Tables name these ``CLIP (scenes)`` and
+``FID (scenes-clip)``. On disk: ``clip.safetensors`` (float16) and ``clip.json`` (configuration,
+vocabulary, pixel mean and deviation, SHA-256 of the weights, held-out figures).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from decoders.models.loading.weights import load_into, read_json, read_state, write_tensors
+from decoders.models.loading.weights import load_into, read_json, read_state
 from decoders.models.text.words import WordTokenizer
 from metrics import MetricError
 from metrics.images import (
@@ -37,7 +33,6 @@ from metrics.images import (
     ImageSet,
     Preparation,
     as_is,
-    as_unit_float,
     byte_images,
     cached_features,
     centre_crop,
@@ -47,7 +42,6 @@ from metrics.images import (
 WEIGHTS_DIR = Path(__file__).resolve().parents[1] / "decoders" / "tiny" / "weights"
 WEIGHTS_FILE, CONFIG_FILE = "clip.safetensors", "clip.json"
 SPLIT = "reference"  # of the scenes that pictures are compared with
-SPECIALS = 3  # pad (0), start (V + 1), end (V + 2); the end is the largest id: open_clip's pooling
 _LOG = logging.getLogger(__name__)
 
 
@@ -128,19 +122,6 @@ def clip_score(
     return scores
 
 
-def attribute_preference(
-    clip: ImageText, images: ImageSet, pairs: Sequence[tuple[str, str, str]]
-) -> float:
-    """The share of n images with a higher score for the right caption than for the wrong one; a tie
-    is wrong.
-
-    pairs: n times (right caption, wrong caption, attribute), as
-    ``decoders.tiny.scenes.counterfactual`` returns them. Raises as `clip_score`.
-    """
-    right, wrong = (clip_score(clip, images, [pair[side] for pair in pairs]) for side in (0, 1))
-    return float((right > wrong).mean())
-
-
 # ---- the embedded CLIP of the scenes -------------------------------------------------------------
 
 
@@ -156,11 +137,6 @@ class ClipConfig:
     std: float = 0.25
     held_out: dict[str, Any] = field(default_factory=dict)  # figures, for the reader only
 
-    @property
-    def image_size(self) -> int:
-        """Side of the square image in pixels."""
-        return int(self.vision["image_size"])
-
 
 class ScenesClip(ImageText):
     """The network with its tokenizer and pixel normalisation, in evaluation mode unless trained."""
@@ -170,17 +146,22 @@ class ScenesClip(ImageText):
     def __init__(self, config: ClipConfig, device: str | torch.device = "cpu") -> None:
         """A randomly initialised model of this configuration (torch's global generator)."""
         super().__init__(build_clip(config.embed_dim, config.vision, config.text), device)
-        self.config = config
+        self.config, self.side = config, int(config.vision["image_size"])
         self.mean, self.std = config.mean, config.std
         self.words = WordTokenizer(config.words, int(config.text["context_length"]) - 2)
         self.sha256 = ""  # of the weights file; empty while untrained
 
     def preparation(self, size: int | None) -> Preparation:
-        return as_is() if size is None else centre_crop(self.config.image_size)
+        return as_is() if size is None else centre_crop(self.side)
 
     def pixels(self, images: Tensor) -> Tensor:
-        """uint8, or float in [0, 1]; MetricError for a wrong shape, dtype or range."""
-        return as_unit_float(images, self.config.image_size)
+        """uint8, or float in [0, 1]; MetricError for another shape."""
+        if tuple(images.shape[1:]) != (3, self.side, self.side):
+            raise MetricError(
+                f"expected images [n, 3, {self.side}, {self.side}], found {list(images.shape)}; "
+                "resize them first"
+            )
+        return super().pixels(images)
 
     def tokens(self, captions: Sequence[str]) -> Tensor:
         """Start, words, end, padding, [n, L]. Raises DecoderError for a caption that is empty, too
@@ -188,7 +169,7 @@ class ScenesClip(ImageText):
         start = len(self.words.index) + 1
         ids = torch.zeros(len(captions), self.words.prefix + 2, dtype=torch.int64)
         for row, caption in enumerate(captions):
-            line = [start, *self.words.ids(caption), start + 1]  # the end: see `SPECIALS`
+            line = [start, *self.words.ids(caption), start + 1]  # the largest id, which is pooled
             ids[row, : len(line)] = torch.tensor(line)
         return ids
 
@@ -256,11 +237,3 @@ def load(folder: Path | None = None, device: str | torch.device = "cpu") -> Scen
     load_into(clip.model, tensors, str(path))
     clip.sha256 = content["sha256"]
     return clip
-
-
-def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> None:
-    """Writes both files, weights as float16."""
-    digest = write_tensors(clip.model.state_dict(), folder / WEIGHTS_FILE, torch.float16)
-    config = asdict(clip.config) | {"held_out": held_out}
-    text = json.dumps({"sha256": digest, "config": config}, indent=1)
-    (folder / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")

@@ -149,15 +149,13 @@ class ImageSet:
 
 
 def to_pil(image: Tensor) -> Image.Image:
-    """uint8 [3, H, W] as an RGB image; MetricError for another shape or dtype."""
-    if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
-        raise MetricError(f"expected uint8 [3, H, W], found {image.dtype} {list(image.shape)}")
+    """uint8 [3, H, W] as an RGB image."""
     return Image.fromarray(image.permute(1, 2, 0).cpu().numpy())  # [3, H, W] -> [H, W, 3]
 
 
 def byte_images(pixels: Tensor) -> ImageSet:
     """Float images [n, 3, S, S] in [0, 1], rounded to bytes as their PNGs would be."""
-    return ImageSet((as_unit_float(pixels) * 255).round().to(torch.uint8), as_is())
+    return ImageSet((pixels * 255).round().to(torch.uint8), as_is())
 
 
 class Extractor(nn.Module):
@@ -218,27 +216,6 @@ def cached_features(
     finally:
         part.unlink(missing_ok=True)
     return features
-
-
-def as_unit_float(images: Tensor, size: int | None = None) -> Tensor:
-    """uint8 or float images [n, 3, size, size] -> float32 in [0, 1]; size None: any square.
-
-    Raises MetricError for another shape, and for values outside [0, 1].
-    """
-    side = images.shape[-1] if size is None else size
-    if images.ndim != 4 or tuple(images.shape[1:]) != (3, side, side):
-        raise MetricError(
-            f"expected images [n, 3, {side}, {side}], found {list(images.shape)}; resize them first"
-        )
-    if images.dtype == torch.uint8:
-        return images.float() / 255
-    images = images.float()
-    if not ((images > -1e-3) & (images < 1 + 1e-3)).all():  # NaN lies nowhere
-        raise MetricError(
-            f"float images must lie in [0, 1], found {float(images.min()):.3g} to "
-            f"{float(images.max()):.3g}; divide bytes by 255 or pass uint8"
-        )
-    return images.clamp(0, 1)
 
 
 def image_files(folder: Path) -> tuple[Path, ...]:
