@@ -38,14 +38,8 @@ class ImageAcceptance(NamedTuple):
     accepted: int
     committed: int
     nfe: int
-
-    @property
-    def mal(self) -> float:
-        return self.committed / self.nfe if self.nfe else float("nan")
-
-    @property
-    def mal_no_bonus(self) -> float:
-        return self.accepted / self.nfe if self.nfe else float("nan")
+    mal: float
+    mal_no_bonus: float
 
 
 def from_trace(trace: Trace) -> list[ImageAcceptance]:
@@ -64,17 +58,19 @@ def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcc
     drafts = drafts[drafts >= 0]
     steps = np.asarray(step, np.int64)
     last = int(steps.max(initial=0))
-    committed = np.bincount(steps, minlength=last + 1)[1:]  # [S]
+    codes = np.bincount(steps, minlength=last + 1)[1:]  # [S]
     if not len(drafts):  # AR records no drafts
-        drafts = np.zeros_like(committed)
-    if len(drafts) != len(committed) or last != nfe:
+        drafts = np.zeros_like(codes)
+    if len(drafts) != len(codes) or last != nfe:
         raise MetricError(
             f"{len(drafts)} steps of accepted drafts, codes of {last} steps and {nfe} target "
             "forwards do not fit one image"
         )
-    if (committed < np.maximum(drafts, 1)).any():
+    if (codes < np.maximum(drafts, 1)).any():
         raise MetricError("a step committed fewer codes than it accepted drafts, or none")
-    return ImageAcceptance(int(drafts.sum()), int(committed.sum()), int(nfe))
+    taken, committed = int(drafts.sum()), int(codes.sum())
+    rates = (committed / nfe, taken / nfe) if nfe else (math.nan, math.nan)
+    return ImageAcceptance(taken, committed, int(nfe), *rates)
 
 
 def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:
@@ -137,7 +133,20 @@ def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
     distribution, or the rule answers NaN.
     """
     _check(pairs)
-    figures = [_at(rule, pairs, row) for row in range(len(pairs.p))]
+    figures = []
+    for row, p in enumerate(pairs.p):
+        children = pairs.children[row][pairs.valid[row]]
+        if not len(children):
+            figures.append((0.0, 0.0, 0.0))
+            continue
+        q, spot = None if pairs.q is None else pairs.q[row], spot_of(pairs, row)
+        support = 0 if q is None else int((q > 0).sum())
+        draws = math.perm(support, min(support, len(children)))
+        if q is None or len(children) == 1 or draws <= MAX_DRAWS:
+            law = output_law(rule, p, q, children, spot=spot)
+            figures.append((law.tv, law.declared, law.limit))
+        else:
+            figures.append(along(rule, p, q, children, spot))
     every = torch.tensor(figures, dtype=torch.float64).view(-1, 3)  # [M, 3]
     if not bool(torch.isfinite(every).all()):
         row = int((~torch.isfinite(every)).any(-1).nonzero()[0])
@@ -146,20 +155,6 @@ def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
             f"{every[row].tolist()}); its accept, residual and bound must be finite"
         )
     return OutputTV(*every.float().unbind(-1))
-
-
-def _at(rule: AcceptRule, pairs: VerifiedPairs, row: int) -> tuple[float, float, float]:
-    """(tv, declared, limit) at one recorded node."""
-    p, children = pairs.p[row], pairs.children[row][pairs.valid[row]]
-    q = None if pairs.q is None else pairs.q[row]
-    if not len(children):
-        return 0.0, 0.0, 0.0
-    support = 0 if q is None else int((q > 0).sum())
-    draws, spot = math.perm(support, min(support, len(children))), spot_of(pairs, row)
-    if q is None or len(children) == 1 or draws <= MAX_DRAWS:
-        law = output_law(rule, p, q, children, spot=spot)
-        return law.tv, law.declared, law.limit
-    return along(rule, p, q, children, spot)
 
 
 def _check(pairs: VerifiedPairs) -> None:

@@ -6,16 +6,16 @@ each part; without that the time is that of the launch (a fault of the released 
 garbage collector is off during a call, because its pauses hit whoever happens to run.
 
 Memory: that of the device on CUDA, else the resident memory of this process, whose high-water mark
-Linux resets on request (proc(5), /proc/self/clear_refs). It is NaN where the mark cannot be reset,
-and for a captured step (a CUDA graph), whose memory was allocated once, when it was captured.
+Linux resets on request (/proc/self/clear_refs). It is NaN where the mark cannot be reset, and for a
+captured step (a CUDA graph), whose memory was allocated once, when it was captured.
 
-Load: a neighbour adds time to whatever it meets, and the figures of such an hour look as clean as
-any. Linux counts what every processor does (/proc/stat); what this process has not used of the busy
-time, others have. Steal is what a hypervisor gave to other guests, and what a container's quota
-kept from this one. An image during which others take more than `latency.busy` of the cores, or a
-quota stopped this process at all, is *disturbed*: the run waits for quiet and times it again, and
-what stays disturbed counts for no figure of time (`bench.analyse.paired`). On a GPU the host's part
-is one thread that launches the work: it suffers where no core is left.
+Load: figures of an hour with neighbours look as clean as any. Linux counts what every processor
+does (/proc/stat); what this process has not used of the busy time, others have. Steal is what a
+hypervisor gave to other guests, and what a container's quota kept from this one. An image during
+which others take more than `latency.busy` of the cores, or a quota stopped this process at all, is
+*disturbed*: the run waits for quiet and times it again, and what stays disturbed counts for no
+figure of time. On a GPU the host's part is one thread that launches the work: it suffers where no
+core is left.
 
 A quota (`docker run --cpus N`) is no affinity: the process sees all cores, and the kernel stops its
 threads for the rest of each period (100 ms) once they have used their time. Version 2 of control
@@ -75,7 +75,6 @@ class Load:
 
 
 def now() -> str:
-    """The time as ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -85,14 +85,13 @@ def write_report(run: Run, folder: Path | None = None) -> Path:
     prompts = prompts_with_page(report.run)
     numbers = [None, *(index for index, _ in prompts), None]
     template = environment(True).get_template("prompt.html.j2")
-    sheet: list[PromptPage] = []  # of the prompts of which most decoders have a picture
+    sheet: list[dict[str, Any]] = []  # of the prompts of which most decoders have a picture
     for at, page in enumerate(prompt_pages(report.run, prompts)):
-        before, after = numbers[at], numbers[at + 2]
-        text = template.render(study=report.run.study, page=page, before=before, after=after,
-                               key=KEY)  # fmt: skip
-        write_text(folder / page.address, text)
-        sheet = sorted([*sheet, page], key=lambda one: -one.pictures)[:SHEET]
-    sheet = [page for page in sheet if page.pictures]
+        links = {"before": numbers[at], "after": numbers[at + 2]}
+        text = template.render(study=report.run.study, page=page, key=KEY, **links)
+        write_text(folder / page["address"], text)
+        sheet = sorted([*sheet, page], key=lambda one: -one["pictures"])[:SHEET]
+    sheet = [page for page in sheet if page["pictures"]]
     index = environment(True).get_template("index.html.j2")
     text = index.render(
         report=report, plots=plots, prompts=prompts, sheet=sheet, inline=inline, opening=OPENING
@@ -102,41 +101,6 @@ def write_report(run: Run, folder: Path | None = None) -> Path:
 
 
 # ---- a page per prompt --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Card:
-    """One decoder's image of the prompt. Pictures and maps are data URIs, "" where there is none;
-    missing: why there is no picture."""
-
-    name: str
-    verdict: str
-    missing: str
-    facts: str = ""
-    picture: str = ""
-    kinds: str = ""
-    differs: str = ""
-    difference: str = ""
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class PromptPage:
-    """A prompt and its cards, a group per section of the run."""
-
-    index: int
-    prompt: str
-    groups: list[tuple[str, list[Card]]]
-
-    @property
-    def address(self) -> str:
-        """The page's path, relative to the report's."""
-        return f"prompts/{self.index}.html"
-
-    @property
-    def pictures(self) -> int:
-        """How many decoders have a picture of it."""
-        return sum(bool(card.picture) for _, cards in self.groups for card in cards)
 
 
 def prompts_with_page(run: Run) -> list[tuple[int, str]]:
@@ -150,9 +114,10 @@ def prompts_with_page(run: Run) -> list[tuple[int, str]]:
     return list(zip(map(int, texts.index), lines, strict=True))
 
 
-def prompt_pages(run: Run, prompts: Sequence[tuple[int, str]]) -> Iterator[PromptPage]:
-    """Makes the pages of the chosen prompts, one after the other. Of a decoder's images of a prompt
-    it shows a quality one before a timed one, and a failed one last."""
+def prompt_pages(run: Run, prompts: Sequence[tuple[int, str]]) -> Iterator[dict[str, Any]]:
+    """Makes the pages of the chosen prompts, one after the other, as the template reads them: a
+    prompt and its cards, a group per section. Of a decoder's images of a prompt it shows a quality
+    one before a timed one, and a failed one last."""
     numbers = [index for index, _ in prompts]
     shown: dict[str, dict[int, Shown]] = {}  # looked up once: a table takes milliseconds each time
     for entry in (e for section in run.sections for e in section.decoders):
@@ -167,35 +132,45 @@ def prompt_pages(run: Run, prompts: Sequence[tuple[int, str]]) -> Iterator[Promp
             ar = shown[section.baseline.name].get(index) if section.baseline else None
             cards = [_card(run, e, shown[e.name].get(index), ar) for e in section.decoders]
             groups.append((section.title, cards))
-        yield PromptPage(index, prompt, groups)
+        pictures = sum(bool(card["picture"]) for _, cards in groups for card in cards)
+        yield {
+            "index": index, "prompt": prompt, "groups": groups, "pictures": pictures,
+            "address": f"prompts/{index}.html",
+        }  # fmt: skip
 
 
-def _card(run: Run, entry: Entry, row: Shown | None, ar: Shown | None) -> Card:
+def _card(run: Run, entry: Entry, row: Shown | None, ar: Shown | None) -> dict[str, str]:
+    """One decoder's image of the prompt. Pictures and maps are data URIs, "" where there is none;
+    missing: why there is no picture."""
+    texts = ("facts", "picture", "kinds", "differs", "difference", "error")
+    card = dict.fromkeys(texts, "") | {"name": entry.name, "verdict": entry.word}
     if row is None:
-        return Card(entry.name, entry.word, "not run")
+        return card | {"missing": "not run"}
     if row["status"] != "ok":
-        return Card(entry.name, entry.word, "failed", error=as_text(row["error"]))
-    picture, missing = "", "image not kept"
+        return card | {"missing": "failed", "error": as_text(row["error"])}
+    card["missing"] = "image not kept"
     if is_kept(run, row["image"]):
         try:
             with Image.open(run.folder / row["image"]) as image:
-                picture, missing = _data_uri(image.convert("RGB"), "webp", quality=90), ""
+                card["picture"] = _data_uri(image.convert("RGB"), "webp", quality=90)
         except (OSError, SyntaxError):  # what PIL raises on a damaged file
-            missing = "image damaged"
-    facts = f"seed {row['seed']}, {row['nfe']} forwards, {row['mal']:.2f} codes per forward"
-    kinds = _code_map(COLORS[np.asarray(row["kind"], np.uint8)]) if len(row["kind"]) else ""
-    differs, difference, codes = "", "the baseline", row["codes"]
-    if entry.role is not Role.BASELINE:
-        if ar is None or ar["status"] != "ok" or not 0 < len(codes) == len(ar["codes"]):
-            difference = "no codes of AR to compare with"
-        elif ar["seed"] != row["seed"]:
-            difference = "AR has no image of this seed"
-        else:
-            other = np.asarray(codes) != np.asarray(ar["codes"])
-            differs = _code_map(np.where(other[:, None], OTHER, SAME))
-            first = f"{other.sum()} of {len(codes)} codes not AR's; first: code {other.argmax()}"
-            difference = first if other.any() else "every code is AR's"
-    return Card(entry.name, entry.word, missing, facts, picture, kinds, differs, difference)
+            card["missing"] = "image damaged"
+    card["facts"] = f"seed {row['seed']}, {row['nfe']} forwards, {row['mal']:.2f} codes per forward"
+    if len(row["kind"]):
+        card["kinds"] = _code_map(COLORS[np.asarray(row["kind"], np.uint8)])
+    codes = row["codes"]
+    if entry.role is Role.BASELINE:
+        card["difference"] = "the baseline"
+    elif ar is None or ar["status"] != "ok" or not 0 < len(codes) == len(ar["codes"]):
+        card["difference"] = "no codes of AR to compare with"
+    elif ar["seed"] != row["seed"]:
+        card["difference"] = "AR has no image of this seed"
+    else:
+        other = np.asarray(codes) != np.asarray(ar["codes"])
+        card["differs"] = _code_map(np.where(other[:, None], OTHER, SAME))
+        count = f"{other.sum()} of {len(codes)} codes not AR's; first: code {other.argmax()}"
+        card["difference"] = count if other.any() else "every code is AR's"
+    return card
 
 
 def is_kept(run: Run, image: object) -> bool:

@@ -35,8 +35,6 @@ PROGRAM = "bench.__main__"  # by its name, since it stands above this layer
 
 
 class Shard(NamedTuple):
-    """Shard i of n."""
-
     i: int
     n: int
 
@@ -65,20 +63,17 @@ def part_of(arguments: Sequence[str]) -> tuple[Shard | RaySettings | None, list[
     """Returns the part or parts of a run that a command line names, and the other arguments. Raises
     ConfigError."""
     options, rest = divided(PartSettings, arguments)
-    if options.shard is None or options.ray is None:
-        return options.ray if options.shard is None else read_shard(options.shard), rest
-    raise ConfigError("shard= is one part, and ray.shards= starts them all: give one of the two")
-
-
-def read_shard(text: str) -> Shard:
-    """Reads i/n. Raises ConfigError."""
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if options.shard is None:
+        return options.ray, rest
+    if options.ray is not None:
+        raise ConfigError("shard= is one part, ray.shards= starts them all: give one of the two")
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", options.shard)
     if match is None or int(match[1]) >= int(match[2]):
         raise ConfigError(
-            f"shard must be i/n with 0 <= i < n, found {text!r}; the four quarters of a run are "
-            "0/4, 1/4, 2/4 and 3/4"
+            f"shard must be i/n with 0 <= i < n, found {options.shard!r}; the four quarters of a "
+            "run are 0/4, 1/4, 2/4 and 3/4"
         )
-    return Shard(int(match[1]), int(match[2]))
+    return Shard(int(match[1]), int(match[2])), rest
 
 
 def run_shard(config: StudyConfig, shard: Shard) -> int:
