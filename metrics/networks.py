@@ -8,16 +8,14 @@ network (Kynkaanniemi 1904.06991).
 CLIP and HPSv2.1 are open_clip's architectures with a local weight file; no hub is asked. Score of
 an image: 100 cos(image, caption), the mean of which is reported. Published tables give the cosine
 (0.32 for 32) or 100 cos (HPS); Hessel et al. 2104.08718 would write 2.5 max(cos, 0).
-    CLIP (ViT-B/32): caption behind "A photo depicts ", image 224 px by PIL's bicubic
-        filter; captions are cut at 77 tokens. OpenAI's weights need the quick GELU. The papers'
-        script goes through floats and back and cuts off what is left, which lowers some bytes by
-        one: its score differs in the third digit.
+    CLIP (ViT-B/32): caption behind "A photo depicts ", image 224 px by PIL's bicubic filter;
+        captions are cut at 77 tokens. OpenAI's weights need the quick GELU. The papers' script goes
+        through floats and back, which lowers some bytes by one: a difference in the third digit.
     HPSv2.1 (ViT-H/14, 2306.09341): caption alone, the whole image, float bicubic filter.
 Everything runs in float32 (the released scripts use 16 bit on a GPU: differences below 0.1).
 
-Weight files: an evaluation downloads nothing, as it often runs where there is no network. A missing
-file is one error that lists every file, its public name and where to put it. `bench fetch` gets
-them before.
+An evaluation downloads no weights, as it often runs where there is no network: one error lists
+every missing file, its public name and where to put it. `bench fetch` gets them before.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.images import Extractor, Preparation, as_is, cleanfid, openai_clip, padded, squeezed
 
-VGG_SIDE = 224
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FOLDER = Path("~/.cache/lantern-bench/metrics")
 HUB = "https://huggingface.co"
@@ -113,10 +110,8 @@ def locate(
     for key in keys:
         named, file = settings.get(key), FILES[key]
         usual = file.places(folder)
-        files = [
-            path for path in ([Path(named).expanduser()] if named else usual) if path.is_file()
-        ]
-        if files:
+        places = [Path(named).expanduser()] if named else usual
+        if files := [path for path in places if path.is_file()]:
             paths[key] = files[0]
             continue
         where = f"; weights.{key}={named} does not exist" if named else ""
@@ -222,7 +217,7 @@ class Vgg16Features(Extractor):
         self.to(device).eval()
 
     def preparation(self, size: int | None) -> Preparation:
-        return squeezed(VGG_SIDE)
+        return squeezed(224)
 
     def forward(self, images: Tensor) -> Tensor:
         from torchvision.transforms.functional import normalize
@@ -278,19 +273,15 @@ class OpenClip(ImageText):
         return as_is() if size is None else openai_clip(size, self.side)
 
     def tokens(self, captions: Sequence[str]) -> Tensor:
-        """The prefix put before each, cut at the context's length; MetricError for an empty one."""
-        for row, caption in enumerate(captions):
-            if not caption.strip():
-                raise MetricError(f"caption {row} is empty; a score needs its text")
+        """The prefix put before each, cut at the context's length."""
         tokens: Tensor = self.tokenizer([self.kind.prefix + caption for caption in captions])
         return tokens  # [n, L]
 
     def note(self, captions: Sequence[str]) -> str:
         most = int(self.tokenizer.context_length) - 2  # besides start and end
         long = sum(len(self.tokenizer.encode(self.kind.prefix + text)) > most for text in captions)
-        if not long:
-            return ""
-        return f"{long} of {len(captions)} captions cut at {most + 2} tokens, the rest not scored"
+        note = f"{long} of {len(captions)} captions cut at {most + 2} tokens, the rest not scored"
+        return note if long else ""
 
 
 NETWORKS: dict[str, Callable[[Weights, str], Any]] = {

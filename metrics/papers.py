@@ -158,7 +158,6 @@ class Evaluation:
 
     @property
     def scenes(self) -> ScenesClip:
-        """The embedded CLIP."""
         clip: ScenesClip = self._network("scenes")
         return clip
 

@@ -132,7 +132,17 @@ def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
     average is no less. M = 0 gives empty tensors. Raises MetricError when p or q is not a
     distribution, or the rule answers NaN.
     """
-    _check(pairs)
+    for name, rows in (("p", pairs.p), ("q", pairs.q)):
+        if rows is None:
+            continue
+        total = rows.double().sum(-1)  # [M]
+        wrong = ~(((total - 1).abs() < _SUM_TOLERANCE) & (rows >= 0).all(-1))  # NaN is wrong too
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise MetricError(
+                f"{name}[{row}] is not a distribution (sum {float(total[row]):.6g}, least entry "
+                f"{float(rows[row].min()):.3g}); record processed float32 probabilities"
+            )
     figures = []
     for row, p in enumerate(pairs.p):
         children = pairs.children[row][pairs.valid[row]]
@@ -155,18 +165,3 @@ def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
             f"{every[row].tolist()}); its accept, residual and bound must be finite"
         )
     return OutputTV(*every.float().unbind(-1))
-
-
-def _check(pairs: VerifiedPairs) -> None:
-    """MetricError unless p and q are distributions."""
-    for name, rows in (("p", pairs.p), ("q", pairs.q)):
-        if rows is None:
-            continue
-        total = rows.double().sum(-1)  # [M]
-        wrong = ~(((total - 1).abs() < _SUM_TOLERANCE) & (rows >= 0).all(-1))  # NaN is wrong too
-        if wrong.any():
-            row = int(wrong.nonzero()[0])
-            raise MetricError(
-                f"{name}[{row}] is not a distribution (sum {float(total[row]):.6g}, least entry "
-                f"{float(rows[row].min()):.3g}); record processed float32 probabilities"
-            )

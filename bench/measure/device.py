@@ -115,7 +115,6 @@ def available_cores() -> int:
 
 
 def provenance(device: torch.device) -> Provenance:
-    """The state of code and machine now."""
     commit, dirty = checkout()
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     versions = {"python": platform.python_version(), **dict.fromkeys(PACKAGES, "absent")}

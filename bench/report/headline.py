@@ -137,7 +137,6 @@ def _sentence(run: Run, section: Section, entry: Entry, kind: str) -> str:
 
 
 def _doubts(run: Run, section: Section, best: list[Entry], counted: list[Entry]) -> list[str]:
-    """Lists what the figures leave open."""
     doubts = []
     for first in {e.name: e for e in best}.values():
         close = []

@@ -179,7 +179,6 @@ def is_kept(run: Run, image: object) -> bool:
 
 
 def _data_uri(image: Image.Image, kind: str, **how: int) -> str:
-    """Encodes a picture as a data URI."""
     file = io.BytesIO()
     image.save(file, format=kind, **how)
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"

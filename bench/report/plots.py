@@ -31,7 +31,6 @@ FEWEST_STEPS, DEEPEST = 20, 12  # of acceptance by depth: steps of a share, dept
 
 
 def figures(run: Run) -> list[Plot]:
-    """Draws the figures of what the run recorded."""
     if run.all_failed:
         return []
     plots = [against(run, TV), against(run, CLIP), throughput(run, lines(run)), depth(run),

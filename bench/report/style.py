@@ -144,7 +144,6 @@ def colors_of(run: Run) -> dict[str, str]:
 
 
 def verdict_of(entry: Entry) -> str:
-    """Returns a decoder's verdict without its figure."""
     verdict = entry.text("exactness").partition(" (")[0]
     return verdict if verdict in MARKERS else "not judged"
 

@@ -40,8 +40,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns with the cells below them."""
-
     title: str
     columns: Sequence[Column]
     rows: Sequence[Row]
@@ -52,7 +50,6 @@ class Table:
 
 
 def table_of(columns: Sequence[Column], rows: Iterable[Any], title: str = "") -> Table:
-    """Makes a table of values, each formatted by its column."""
     return Table(title, columns, [Row([c.cell(row) for c in columns]) for row in rows])
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.report.headline import GROUPS, group, output_tv, quality
-from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number, table_of
-from bench.report.timing import Line, ar_step_ms, forward_part
+from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number
+from bench.report.timing import ar_step_ms, forward_part
 from metrics.speedup import FEWEST
 
 
@@ -57,24 +57,18 @@ def detail_tables(run: Run) -> list[Table]:
     """Makes a table per section and kind of detail."""
     tables = []
     for section in run.sections:
-        every = {
-            "parts and lengths": PARTS,
-            "quality": _quality_columns(section),
-            "output TV and its bounds": BOUNDS,
-        }
+        figure = partial(_with_interval, section)
+        quality = (
+            _figure("n_quality", "images judged", 0),
+            Column(f"{section.clip_name} - AR", lambda e: interval(e.interval(CLIP_LESS), 2)),
+            Column(section.fid_name, partial(figure, "fid", 2)),
+            Column("FID without bias", partial(figure, "fid_debiased", 2)),
+            Column("KID", partial(figure, "kid", 5)),
+        )
+        every = {"parts and lengths": PARTS, "quality": quality, "output TV and its bounds": BOUNDS}
         for name, columns in every.items():
             tables.append(_table(f"{section.title}: {name}", columns, section.entries))
     return tables
-
-
-def _quality_columns(section: Section) -> list[Column]:
-    return [
-        _figure("n_quality", "images judged", 0),
-        Column(f"{section.clip_name} - AR", lambda e: interval(e.interval(CLIP_LESS), 2)),
-        Column(section.fid_name, partial(_with_interval, section, "fid", 2)),
-        Column("FID without bias", partial(_with_interval, section, "fid_debiased", 2)),
-        Column("KID", partial(_with_interval, section, "kid", 5)),
-    ]
 
 
 def _table(title: str, columns: Sequence[Column], entries: Sequence[Entry]) -> Table:
@@ -95,7 +89,6 @@ def _with_interval(section: Section, column: str, digits: int, entry: Entry) -> 
 
 
 def _figure(column: str, heading: str, digits: int) -> Column:
-    """Makes the column of a number of the summary."""
     return Column(heading, lambda entry: number(entry.number(column), digits))
 
 
@@ -150,7 +143,6 @@ def roofline_tables(run: Run) -> list[Table]:
 
 
 def _of_line(key: str, heading: str, text: Callable[[float], str] = number) -> Column:
-    """Makes the column of a number of a decoder's line of the roofline."""
     return Column(heading, lambda line: text(line[key]))
 
 
@@ -173,15 +165,7 @@ ROOFLINE = (
 )
 
 
-# ---- by batch size ------------------------------------------------------------------------------
-
-
-def batch_tables(lines: Sequence[Line]) -> list[Table]:
-    """Makes the table of a run's lines by batch size; [] without any."""
-    return [table_of(BATCHES, lines, "By batch size")] if lines else []
-
-
-BATCHES = (
+BATCHES = (  # of `timing.Line`
     Column("batch", lambda x: f"{x.batch}"),
     Column("decoder", lambda x: x.decoder),
     Column("images/s", lambda x: "failed" if x.error else interval(x.images_s, 2)),

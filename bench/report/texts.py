@@ -14,7 +14,7 @@ from bench.analyse.run import Run
 from bench.data.errors import escape_hidden
 from bench.report import notes, tables
 from bench.report.headline import headline, in_display_order
-from bench.report.table import ABSENT, NOISE, Table
+from bench.report.table import ABSENT, NOISE, Table, table_of
 from bench.report.table import terminal as terminal_table
 from bench.report.timing import lines
 
@@ -46,9 +46,9 @@ class Report:
 
 
 def summarise(run: Run) -> Report:
-    """Makes the report of a run."""
     run = in_display_order(run)
-    floors, batches = tables.roofline_tables(run), tables.batch_tables(lines(run))
+    floors, timed = tables.roofline_tables(run), lines(run)
+    batches = [table_of(tables.BATCHES, timed, "By batch size")] if timed else []
     failures = []  # in full, of every entry with a failed image
     for entry in (e for e in run.entries if e.failed or e.failures):
         count = f"{entry.failures} of {len(entry.rows)} images failed: " * bool(entry.failures)

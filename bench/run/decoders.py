@@ -199,7 +199,6 @@ def digest_of(
 
 @cache
 def project_digest() -> str:
-    """Returns the digest of the code in decoders/."""
     folder = Path(decoders.__file__).parent
     files = sorted(p for p in folder.rglob("*") if p.suffix in CODE and "weights" not in p.parts)
     return digest([sha256_of(path) for path in files])

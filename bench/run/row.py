@@ -61,7 +61,6 @@ def row_of(shared: Row, job: Job, prompts: Sequence[Prompt], index: int) -> Row:
 
 
 def failed_rows(shared: Row, job: Job, prompts: Sequence[Prompt], error: str) -> list[Row]:
-    """The rows of a job that failed."""
     failed = {"started_at": now(), "status": "failed", "error": error}
     return [row_of(shared, job, prompts, index) | failed for index in job.indices]
 

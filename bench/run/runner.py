@@ -143,7 +143,19 @@ class Runner:
         try:
             with progress(total, name, total - count) as bar:
                 for part in filter(None, todo):
-                    self.run_part(part, bar)
+                    if part[0].timed:
+                        bar.set_postfix_str("measuring the machine")
+                        if rates := measure_machine(self.folder.path, self.model):
+                            log.info("the machine: %s", rates)
+                        self.warm_up(part, bar)
+                    freeze_heap()  # what the warm-up has left stays
+                    for job in part:
+                        stop_if_interrupted()
+                        bar.set_postfix_str(f"{job.shape[0]} ({job.protocol})", False)
+                        self.run_job(job)
+                        bar.update(len(job.indices))
+                    if part[0].protocol == LATENCY:
+                        bar.write("\n".join(self.speedups(part[0].block)), file=sys.stderr)
         except DeviceLostError as error:
             # What is left of its decoder fails, so that a resume goes on without it.
             lost, done = self.current, self.folder.rows
@@ -157,21 +169,6 @@ class Runner:
             ) from error
         finally:
             gc.unfreeze()
-
-    def run_part(self, part: Sequence[Job], bar: Any) -> None:
-        if part[0].timed:
-            bar.set_postfix_str("measuring the machine")
-            if rates := measure_machine(self.folder.path, self.model):
-                log.info("the machine: %s", rates)
-            self.warm_up(part, bar)
-        freeze_heap()  # what the warm-up has left stays
-        for job in part:
-            stop_if_interrupted()
-            bar.set_postfix_str(f"{job.shape[0]} ({job.protocol})", False)
-            self.run_job(job)
-            bar.update(len(job.indices))
-        if part[0].protocol == LATENCY:
-            bar.write("\n".join(self.speedups(part[0].block)), file=sys.stderr)
 
     def run_job(self, job: Job) -> None:
         """Decodes one job and appends its rows, those of a failure too. Where others disturbed a
@@ -220,7 +217,6 @@ class Runner:
         return rows
 
     def append_failed(self, job: Job, error: str) -> None:
-        """Appends the rows of a job that failed."""
         name, _ = job.shape
         log.warning("%s failed (%s): %s", name, job.protocol, error)
         self.folder.append(failed_rows(self.constants[name], job, self.prompts, error))

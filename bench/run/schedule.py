@@ -45,7 +45,6 @@ class Job:
 
     @cached_property
     def keys(self) -> list[Key]:
-        """The key of each row, in the order of `indices`."""
         size = self.size if self.protocol == BATCHED else 0
         return [Key(self.shape[0], self.protocol, size, self.seed, i) for i in self.indices]
 

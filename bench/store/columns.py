@@ -45,7 +45,15 @@ class Column:
 
 
 def _columns(lines: str) -> tuple[Column, ...]:
-    return tuple(Column(*line.split(maxsplit=3)) for line in lines.strip().splitlines())
+    """Reads one column per line: name, type, unit, meaning. The type `interval` is a figure and two
+    columns more, the ends of its 95 % interval."""
+    columns = []
+    for name, kind, unit, meaning in (line.split(maxsplit=3) for line in lines.splitlines()[1:]):
+        columns.append(Column(name, "float" if kind == "interval" else kind, unit, meaning))
+        if kind == "interval":
+            columns.append(Column(f"{name}_lo", "float", unit, "lower end of its 95 % interval"))
+            columns.append(Column(f"{name}_hi", "float", unit, "upper end"))
+    return tuple(columns)
 
 
 ROW = _columns("""
@@ -143,9 +151,7 @@ n_latency        float   images  timed one at a time
 latency_mean_s   float   s   mean per image
 latency_p50_s    float   s   median per image
 latency_p95_s    float   s   95 % quantile per image
-speedup          float   -   over the baseline of the same temperature and guidance, typical ratio
-speedup_lo       float   -   lower end of its 95 % interval
-speedup_hi       float   -   upper end
+speedup          interval  - over the baseline of the same temperature and guidance, typical ratio
 speedup_blocks   float   blocks  of prompts that it is made from
 speedup_least    float   -   least of the blocks
 speedup_greatest float   -   greatest of the blocks
@@ -154,27 +160,17 @@ mal_no_bonus     float   drafts  accepted per target forward
 mal_expected     float   codes  per target forward that the drafter expected
 nfe              float   -   target forwards per image
 n_quality        float   images  of the quality protocol
-fid              float   -   FID
-fid_lo           float   -   lower end of its 95 % interval
-fid_hi           float   -   upper end
-fid_debiased     float   -   FID extrapolated to infinitely many images
-fid_debiased_lo  float   -   lower end of its 95 % interval
-fid_debiased_hi  float   -   upper end
+fid              interval  - FID
+fid_debiased     interval  - FID extrapolated to infinitely many images
 fid_features     text    -   network that FID is made with
-kid              float   -   KID
-kid_lo           float   -   lower end of its 95 % interval
-kid_hi           float   -   upper end
+kid              interval  - KID
 precision        float   -   share of images close to real ones
 recall           float   -   share of real images close to some image
-clip             float   -   100 times the cosine of image and caption
-clip_lo          float   -   lower end of its 95 % interval
-clip_hi          float   -   upper end
+clip             interval  - 100 times the cosine of image and caption
 tv_bound         float   -   greatest bound declared on TV(p, p_A) at a code
 tv_shift_mean    float   -   TV(p, p_A) per code, mean
 tv_shift_max     float   -   TV(p, p_A) per code, greatest
-tv_output        float   -   output TV per committed code; of bonus and first codes it is 0
-tv_output_lo     float   -   lower end of its 95 % interval over images
-tv_output_hi     float   -   upper end
+tv_output        interval  - output TV per committed code; of bonus and first codes it is 0
 tv_output_bound  float   -   what the rule's acceptance allows, per committed code
 tv_tested        float   -   output TV per code at which a draft was tested, mean
 tv_declared_bound  float  -  what the rule declares per such code, mean

@@ -74,7 +74,6 @@ class RunFolder:
 
     @property
     def total(self) -> int:
-        """How many rows there will be."""
         return int(read_study(self.path).get("rows", len(self.rows)))
 
     @property
@@ -253,16 +252,37 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
             "run_dir= or empty it"
         )
     identity = {"schema_version": SCHEMA_VERSION, **identity}
+    # Shards share the lock of a run, and each has one of its own.
+    message = f"another run is writing to {path}{'' if shard else ', or shards of it are'}; "
+    message += "wait for it or choose another run_dir="
+    files = [(path / ".lock", fcntl.LOCK_SH if shard else fcntl.LOCK_EX, message)]
+    if shard:
+        message = f"another process has shard {shard} of {path}; wait for it, or stop it"
+        files.append((path / SHARDS / f"{shard}.lock", fcntl.LOCK_EX, message))
     with ExitStack() as locks:
-        lock(locks, path, shard)
+        for name, kind, message in files:
+            name.parent.mkdir(exist_ok=True)
+            try:
+                file = locks.enter_context(name.open("a+"))  # NFS wants both ways
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InUseError(message) from None
+            except OSError as error:
+                if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                    raise
+                raise FolderError(
+                    f"the file system of {path} locks no files ({error.strerror}), so two runs "
+                    "could write to one folder; choose a run_dir= on another one, or have it "
+                    "mounted with locks (Lustre: -o flock)"
+                ) from error
         if any(path.glob("rows/*.jsonl")):
             require_same(path, identity)
         else:  # a run that stopped before its first row binds nobody
             write_study(path, identity)
         # A killed run has left half a row, to which others would be appended, and files that it had
         # not yet renamed.
-        for file in path.glob(f"rows/*.{shard}.jsonl" if shard else "rows/*.jsonl"):
-            with file.open("rb+") as opened:
+        for rows in path.glob(f"rows/*.{shard}.jsonl" if shard else "rows/*.jsonl"):
+            with rows.open("rb+") as opened:
                 opened.truncate(opened.read().rfind(b"\n") + 1)
         for stray in () if shard else path.rglob(".tmp-*"):
             stray.unlink()
@@ -272,29 +292,3 @@ def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Ite
             if {child.name for child in path.iterdir()} == {STUDY, ".lock"}:
                 shutil.rmtree(path)  # it was refused before its first row
             raise
-
-
-def lock(locks: ExitStack, path: Path, shard: str) -> None:
-    """Locks the folder for a run. Shards share that lock, and each has one of its own. Raises
-    InUseError where another process has it."""
-    message = f"another run is writing to {path}{'' if shard else ', or shards of it are'}; "
-    message += "wait for it or choose another run_dir="
-    files = [(path / ".lock", fcntl.LOCK_SH if shard else fcntl.LOCK_EX, message)]
-    if shard:
-        message = f"another process has shard {shard} of {path}; wait for it, or stop it"
-        files.append((path / SHARDS / f"{shard}.lock", fcntl.LOCK_EX, message))
-    for name, kind, message in files:
-        name.parent.mkdir(exist_ok=True)
-        file = locks.enter_context(name.open("a+"))  # NFS wants both ways
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InUseError(message) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
-                raise
-            raise FolderError(
-                f"the file system of {path} locks no files ({error.strerror}), so two runs could "
-                "write to one folder; choose a run_dir= on another one, or have it mounted with "
-                "locks (Lustre: -o flock)"
-            ) from error
