@@ -75,10 +75,7 @@ def decode(
     """Decodes one prompt. decoder, model: names of conf/; overrides: as on the command line, such
     as `acceptance.lam=5`, `sampling.temperature=0` or `backend=cuda`. It runs on the GPU where
     there is one, else in the CPU kernel. A model is loaded once for equal settings. Calls from
-    several threads wait for each other.
-
-    Raises what a run raises: ConfigError with the nearest names, PromptError, DecoderError.
-    """
+    several threads wait for each other. Raises ConfigError, PromptError, DecoderError."""
     require_unforked()  # a forked child may have a lock that nobody opens
     one = Prompt("given", prompt)
     check([one], "decode")
@@ -95,7 +92,6 @@ def decode(
 
 @lru_cache(maxsize=8)
 def _built(*settings: str) -> tuple[ImageModel, Decoder, str]:
-    """The model and the one decoder that the settings name."""
     config = compose_study(["study=smoke", *settings])
     model = load_model(config, prepare(config.backend), timed=(1,))
     variant, *more = variants(config, model.sampling)

@@ -2,8 +2,7 @@
 
 FID (Heusel et al. 1706.08500) is |mu - mu'|^2 + tr(S + S' - 2 (S S')^1/2); KID (Binkowski et al.
 1801.01401) is the unbiased squared MMD of all rows, with torch-fidelity's cubic kernel; improved
-precision and recall (Kynkaanniemi et al. 1904.06991) are torch-fidelity's, with distances in blocks
-of rows. Features are extracted once (``features``).
+precision and recall (Kynkaanniemi et al. 1904.06991) are torch-fidelity's, in blocks of rows.
 
 FID falls with the number of images n even when the distributions agree, by about 1/n: compare
 decoders at equal n only. `fid_interval` also returns the jackknife's estimate without that bias.

@@ -104,11 +104,7 @@ def ordered_draws(q: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def output_law(
-    rule: AcceptRule,
-    p: Tensor,
-    q: Tensor | None,
-    children: Tensor | int,
-    spot: Spot | None = None,
+    rule: AcceptRule, p: Tensor, q: Tensor | None, children: Tensor | int, spot: Spot | None = None
 ) -> OutputLaw:
     """p [V], q [V] float32; children: how many are drawn from q, or the deterministic ones [K];
     spot: where the node stands, for a rule that depends on it."""

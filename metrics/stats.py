@@ -146,8 +146,7 @@ class NonInferiority:
 
 
 def non_inferiority(mean: float, sd: float, count: int, margin: float) -> NonInferiority:
-    """Whether a mean difference over `count` >= 2 prompts with standard deviation `sd` is above
-    -margin, at 95 %."""
+    """Of a mean difference over `count` >= 2 prompts with standard deviation `sd`."""
     reach = float(stdtrit(count - 1, 0.95)) * sd / math.sqrt(count)
     if mean - reach > -margin:
         return NonInferiority(NOT_WORSE, margin)

@@ -36,10 +36,7 @@ REMEDY = (
     "folder, copy it once more"
 )
 NEEDED = tuple(name for name in columns.SCHEMA.names if name != "depth")  # which no figure needs
-SPEEDUP = (
-    "speedup", "speedup_lo", "speedup_hi", "speedup_blocks", "speedup_least", "speedup_greatest"
-)  # fmt: skip
-LATENCY = ("latency_mean_s", "latency_p50_s", "latency_p95_s")
+SPREAD = ("blocks", "least", "greatest")  # of a speed-up over the blocks
 POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
 
 
@@ -121,15 +118,15 @@ def summary_of(
             if label == name and name not in unmeasured:
                 ratio = paired.paired_speedup(rows[rows.decoder == baseline], part)
                 if ratio is not None:  # else they were not timed in the same blocks
-                    ends = ratio.interval().lo, ratio.interval().hi
-                    figures = ratio.value, *ends, ratio.blocks, ratio.least, ratio.greatest
-                    line |= dict(zip(SPEEDUP, figures, strict=True))
+                    whole = ratio.interval()
+                    line |= {"speedup": whole.value, "speedup_lo": whole.lo, "speedup_hi": whole.hi}
+                    line |= {f"speedup_{n}": getattr(ratio, n) for n in SPREAD}
             verdict = findings.gate.get(name)
             lines.append(line | {"exactness": "" if verdict is None else verdict.text})
             indices = paired.pictures(images).prompt_index.astype(int)
             each = zip(indices, score.clip_each, strict=True) if score.clip_each else ()
             clip[name].append(dict(each))
-    table = pd.DataFrame(lines)[[column.name for column in SUMMARY]]
+    table = pd.DataFrame(lines).reindex(columns=[column.name for column in SUMMARY])
     for column in SUMMARY:
         kind = str if column.type == "text" else float
         table[column.name] = table[column.name].map(as_text if kind is str else float).astype(kind)
@@ -137,18 +134,18 @@ def summary_of(
 
 
 def _line(rows: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, Any]:
-    """Makes all columns but the label, the quality figures, the speed-up and the verdict. drawn:
-    quality images that came out."""
+    """Makes all columns that are known but the label, the quality figures, the speed-up and the
+    verdict. drawn: quality images that came out."""
     first, alone = rows.iloc[0], paired.timings(rows)
     timed = paired.latency_rows(rows)
     seconds = timed["seconds_total"].to_numpy(float)
     line: dict[str, Any] = {column.name: first[column.name] for column in SUMMARY[:12]}
-    line |= {"n_latency": timed["prompt_index"].nunique()}
-    line |= dict.fromkeys((*LATENCY, *SPEEDUP), math.nan) | {"n_quality": len(drawn)}
+    line |= {"n_latency": timed["prompt_index"].nunique(), "n_quality": len(drawn)}
     if len(seconds):
-        figures = seconds.mean(), np.median(seconds), np.quantile(seconds, 0.95)
-        line |= dict(zip(LATENCY, map(float, figures), strict=True))
-    line |= _acceptance(drawn if len(drawn) else paired.image_rows(alone))
+        line |= {"latency_mean_s": seconds.mean(), "latency_p50_s": np.median(seconds)}
+        line["latency_p95_s"] = np.quantile(seconds, 0.95)
+    if len(used := drawn if len(drawn) else paired.image_rows(alone)):
+        line |= _acceptance(used)
     # Later blocks are timed beside what quality batches have left in memory.
     alone = alone[alone.block == alone.block.min()]
     line["peak_memory_mb"] = float((alone if len(alone) else drawn)["peak_memory_mb"].max())
@@ -164,9 +161,6 @@ def _line(rows: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, Any]:
 def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     """Makes the columns of codes and accepted drafts per target forward (pooled over images),
     forwards, TV shift and output TV."""
-    if used.empty:
-        tv = [column.name for column in SUMMARY if column.name.startswith("tv_")]
-        return dict.fromkeys((*POOLED, "nfe", *tv), math.nan)
     nfe = used["nfe"].to_numpy(float)
     tv_shift = tv_shift_summary(
         *(np.concatenate(used[c].to_list()) for c in ("tv_shift", "bound", "kind"))
@@ -217,8 +211,8 @@ def assembled(
     """A run of these facts and of the tables that were made from them. Its entries are grouped by
     temperature and guidance, in order of first appearance."""
     config = study.get("config", {})
-    margin = float(config.get("quality", {}).get("margin", MARGIN))
     baselines = {one["name"] for one in config.get("decoders", ()) if one["baseline"]}
+    margin = float(config.get("quality", {}).get("margin", MARGIN))
     by_line: dict[str, pd.DataFrame] = {}
     for decoder in rows["decoder"].unique():
         by_line |= paired.rows_by_line(decoder, rows)

@@ -1,9 +1,8 @@
-"""The roofline (step times over their floors) and the fairness verdict (is the baseline of a
-speed-up as fast as it could be?).
-
-Why: a speed-up over a slow baseline says nothing about a method. It is *unfair* where the
-baseline's step takes more floors (`bench.measure.roofline`) than `MOST`, *not measured* where
-timings were disturbed or a step took less than its floor, *unknown* without one or under load.
+"""The roofline (step times over their floors) and the fairness verdict: is the baseline of a
+speed-up as fast as it could be? A speed-up over a slow one says nothing about a method. It is
+*unfair* where the baseline's step takes more floors (`bench.measure.roofline`) than `MOST`, *not
+measured* where timings were disturbed or a step took less than its floor, *unknown* without one or
+under load.
 
 The floor of a step is that of its target forward: drafting and acceptance have none. Milliseconds
 are medians over timed images; a time over its floor is of the quantile `QUIET`.

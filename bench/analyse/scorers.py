@@ -1,9 +1,6 @@
 """Quality scorers, what `metric=` selects: FID, KID, precision, recall, CLIP score and HPSv2.1 of a
-decoder's images.
-
-Why a scorer and not fixed columns: the embedded scenes need the tiny CLIP, official models
-Inception, VGG16 and ViT-B/32; the summary wants the figures and the names of their features.
-"""
+decoder's images. The embedded scenes need the tiny CLIP, official models Inception, VGG16 and
+ViT-B/32; the summary wants the figures and the names of their features."""
 
 from __future__ import annotations
 
@@ -33,10 +30,7 @@ class Scorer(Protocol):
 
 
 def scores_of(
-    evaluation: Evaluation,
-    images: Sequence[Path],
-    prompts: Sequence[Prompt],
-    reference: Reference,
+    evaluation: Evaluation, images: Sequence[Path], prompts: Sequence[Prompt], reference: Reference
 ) -> tuple[Scores, Figure, Figure]:
     """All columns but `protocol`, and the figures of FID and of the CLIP score."""
     figures = evaluation.figures(tuple(images), [prompt.text for prompt in prompts], reference)
@@ -63,7 +57,7 @@ class ScenesScorer:
     with the first images: a scorer is built before the run, whose memory is measured."""
 
     def __init__(self, device: str, reference: int, cache_dir: str) -> None:
-        """reference: how many real scenes; cache_dir: where their features are kept."""
+        """reference: how many; cache_dir: where their features are kept."""
         from metrics.papers import Evaluation
 
         cache = Path(cache_dir)
@@ -106,11 +100,8 @@ class CocoScorer:
         hps: bool = False,
     ) -> None:
         """reference: folder; cache_dir: where its features are kept; weights: files by name, and
-        `folder`; size: side of the centre crop; hps: also HPSv2.1.
-
-        Raises ConfigError without a reference, MetricError for an empty one and for missing
-        weights.
-        """
+        `folder`; size: side of the centre crop; hps: also HPSv2.1. Raises ConfigError without a
+        reference, MetricError for an empty one and for missing weights."""
         from metrics.images import image_files
         from metrics.papers import Evaluation
 

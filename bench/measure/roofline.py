@@ -9,9 +9,9 @@ head, n layers and width D:
 
 Activations are left out, and so is everything but matrix products: a floor is a lower bound.
 
-findings.json keeps the best rates of a run: other programs only lower them, and a floor from a
-lowered rate is too high, so that a slow baseline passes as fair. Reading is measured over as many
-bytes as an AR step reads, because they stay in a cache where they do so in the step.
+findings.json keeps the best rates of a run: other programs only lower them, and a slow baseline
+would pass as fair. Reading is measured over as many bytes as an AR step reads, because they stay in
+a cache where they do so in the step.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Where the time of a run goes, as tables and figures show it: what bounds an AR step, what a
 forward costs by the codes that it is over, the seconds of an image, and speed by batch size.
 
-Why by batch size: at batch 1 a decoding step waits for weights and launches, and verifying a tree
-costs little more than a code. The larger the batch, the more a step computes; so speculative gains
-shrink. A speed-up without its batch size says nothing about serving. Every image of a call has the
-latency of the call, prefill and decoding. A call is one batch, in which all wait for the slowest
-image, or `latency.requests` images (offline, as MLPerf calls it): the next one takes the row of one
-that is done.
+Why by batch size: the larger the batch, the more a step computes; so speculative gains shrink, and
+a speed-up at batch 1 says nothing about serving. Every image of a call has the latency of the call,
+prefill and decoding. A call is one batch, in which all wait for the slowest image, or
+`latency.requests` images (offline, as MLPerf calls it): the next one takes the row of one that is
+done.
 """
 
 from __future__ import annotations

@@ -36,11 +36,6 @@ from decoders.models.loading.weights import sha256_of
 log = logging.getLogger(__name__)
 CODE = (".py", ".cpp", ".h", ".json")  # files of decoders/ that a digest is of
 DTYPE, DEVICE = "torch's default dtype", "torch's default device"
-NAMED = 3  # names in a message
-DIFFER = (
-    "its compiled pieces give other codes than the same pieces without a compiler ({}); set "
-    "backend.compile=off, and report it with this decoder"
-)
 
 
 class SharedStateError(BenchError):
@@ -106,7 +101,7 @@ class Decoders:
             device = self.shared[DEVICE]
             torch.set_default_device(None if device.type == "cpu" else device)
             raise SharedStateError(
-                f"{variant.name} ({', '.join(names)}) has changed {', '.join(changed[:NAMED])}, "
+                f"{variant.name} ({', '.join(names)}) has changed {', '.join(changed[:3])}, "
                 "which all decoders share. The run ends here, and no row that came after it is "
                 "kept; leave that decoder out, or have it put back what it changes and work on a "
                 "copy of the model"
@@ -124,7 +119,10 @@ class Decoders:
         if isinstance(difference, Failure):
             log.warning("%s is not compared with eager steps: %s", variant.name, difference.error)
         elif difference:
-            self.built[variant.name] = Failure(DIFFER.format(difference))
+            self.built[variant.name] = Failure(
+                "its compiled pieces give other codes than the same pieces without a compiler "
+                f"({difference}); set backend.compile=off, and report it with this decoder"
+            )
 
     def release(self, shapes: Collection[tuple[str, int]] = ()) -> bool:
         """Drops what executions keep for calls of other shapes (`Job.shape`) than these, and make

@@ -51,9 +51,7 @@ PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 def make_scorer(config: StudyConfig) -> Scorer | None:
     """Makes the study's scorer, before the run: missing metric weights then stop it at the start.
-
-    Raises MetricError, ConfigError.
-    """
+    Raises MetricError, ConfigError."""
     if config.metric is None or not config.quality.images or not config.keep_images:
         return None
     scorer: Scorer = config.metric.load(device=config.backend.device)

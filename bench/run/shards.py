@@ -1,12 +1,10 @@
 """Parts of a run's quality images: `shard=i/n` in this process, `ray.shards=n` as tasks of Ray.
 
-A shard is every image whose index is i modulo n. An image is a function of its noise, which is one
-of (seed, prompt). So it does not matter which process decodes it, or with which other images. All
-shards write into the run's folder, and any scheduler can start them. The one that ends last
-finishes the run: verdicts, table, FID, page. Shards time nothing, as they may share a machine.
-
-Ray starts a task again whose process died, and the shard resumes. What a task runs is what a user
-can run by hand: `bench run ... shard=i/n`.
+A shard is every image whose index is i modulo n. An image is a function of (seed, prompt), whatever
+process decodes it, and with which other images. All shards write into the run's folder, and any
+scheduler can start them. The one that ends last finishes the run: verdicts, table, FID, page.
+Shards time nothing, as they may share a machine. Ray starts a task again whose process died, and
+the shard resumes.
 """
 
 from __future__ import annotations

@@ -226,8 +226,7 @@ def without_lists(row: Row) -> Row:
 def write_parquet(path: Path, table: pa.Table) -> None:
     """Writes a table whole or not at all, with checksums of its pages. Raises DiskFullError."""
     write_atomically(
-        path,
-        lambda file: pq.write_table(table, file, compression="zstd", write_page_checksum=True),
+        path, lambda file: pq.write_table(table, file, compression="zstd", write_page_checksum=True)
     )
 
 
