@@ -28,11 +28,11 @@ from decoders.models.loading.weights import load_into, read_json, read_state
 from decoders.models.text.words import WordTokenizer
 from metrics import MetricError
 from metrics.images import (
+    AS_IS,
     MIN_IMAGES,
     Extractor,
     ImageSet,
     Preparation,
-    as_is,
     byte_images,
     cached_features,
     centre_crop,
@@ -152,7 +152,7 @@ class ScenesClip(ImageText):
         self.sha256 = ""  # of the weights file; empty while untrained
 
     def preparation(self, size: int | None) -> Preparation:
-        return as_is() if size is None else centre_crop(self.side)
+        return AS_IS if size is None else centre_crop(self.side)
 
     def pixels(self, images: Tensor) -> Tensor:
         """uint8, or float in [0, 1]; MetricError for another shape."""

@@ -45,14 +45,12 @@ class Preparation:
     apply: Callable[[Image.Image], Tensor]
 
 
-def as_is() -> Preparation:
-    """Nothing; images must already have the network's size."""
-    return Preparation("as is", from_pil)
-
-
 def from_pil(image: Image.Image) -> Tensor:
     """An RGB image as uint8 [3, H, W]."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)  # [H, W, 3] -> [3, H, W]
+
+
+AS_IS = Preparation("as is", from_pil)  # images must already have the network's size
 
 
 def centre_crop(size: int, then: Callable[[Image.Image], Tensor] = from_pil) -> Preparation:
@@ -155,7 +153,7 @@ def to_pil(image: Tensor) -> Image.Image:
 
 def byte_images(pixels: Tensor) -> ImageSet:
     """Float images [n, 3, S, S] in [0, 1], rounded to bytes as their PNGs would be."""
-    return ImageSet((pixels * 255).round().to(torch.uint8), as_is())
+    return ImageSet((pixels * 255).round().to(torch.uint8), AS_IS)
 
 
 class Extractor(nn.Module):

@@ -34,7 +34,7 @@ from torch import Tensor
 from decoders.models.loading.weights import load_into, read_state, sha256_of
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
-from metrics.images import Extractor, Preparation, as_is, cleanfid, openai_clip, padded, squeezed
+from metrics.images import AS_IS, Extractor, Preparation, cleanfid, openai_clip, padded, squeezed
 
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FOLDER = Path("~/.cache/lantern-bench/metrics")
@@ -187,7 +187,7 @@ class InceptionFeatures(Extractor):
         self.to(device).eval()
 
     def preparation(self, size: int | None) -> Preparation:
-        return as_is() if size is None else cleanfid(size)
+        return AS_IS if size is None else cleanfid(size)
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = (images.to(next(self.network.parameters()).device) - 128) / 128
@@ -270,7 +270,7 @@ class OpenClip(ImageText):
     def preparation(self, size: int | None) -> Preparation:
         if self.kind.whole:
             return padded(self.side)
-        return as_is() if size is None else openai_clip(size, self.side)
+        return AS_IS if size is None else openai_clip(size, self.side)
 
     def tokens(self, captions: Sequence[str]) -> Tensor:
         """The prefix put before each, cut at the context's length."""

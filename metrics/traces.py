@@ -84,28 +84,22 @@ def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:
     return counts
 
 
-class TvShift(NamedTuple):
-    """TV(p, p_A) over the verified positions of a run, and the largest bound declared there."""
-
-    mean: float
-    max: float
-    bound_max: float
-
-
-def tv_shift_summary(tv_shift: ArrayLike, bound: ArrayLike, kind: ArrayLike) -> TvShift:
-    """Summary over positions at which a draft was tested (kind draft, relaxed or corrected).
+def tv_shift_summary(
+    tv_shift: ArrayLike, bound: ArrayLike, kind: ArrayLike
+) -> tuple[float, float, float]:
+    """TV(p, p_A) over positions at which a draft was tested (kind draft, relaxed or corrected): its
+    mean, its maximum, and the largest bound declared there.
 
     tv_shift, bound, kind: equal shapes, as in `Trace`. An AR run has no such position: all zeros;
     NaN where no position was recorded.
     """
     if not np.size(kind):
-        return TvShift(math.nan, math.nan, math.nan)
+        return math.nan, math.nan, math.nan
     tested = np.isin(np.asarray(kind), _TESTED)
-    mass, limit = np.asarray(tv_shift, np.float64), np.asarray(bound, np.float64)
-    mass, limit = mass[tested], limit[tested]
+    mass, limit = np.asarray(tv_shift, np.float64)[tested], np.asarray(bound, np.float64)[tested]
     if not mass.size:
-        return TvShift(0.0, 0.0, 0.0)
-    return TvShift(float(mass.mean()), float(mass.max()), float(limit.max()))
+        return 0.0, 0.0, 0.0
+    return float(mass.mean()), float(mass.max()), float(limit.max())
 
 
 def tested_share(kinds: Iterable[ArrayLike]) -> np.ndarray:
@@ -115,17 +109,9 @@ def tested_share(kinds: Iterable[ArrayLike]) -> np.ndarray:
     return np.array([tested.mean() if tested.size else 0.0 for tested in each])
 
 
-class OutputTV(NamedTuple):
-    """At M nodes, [M] float32 on the CPU each. tv: distance from p; declared: what the rule
-    declares, composed over the node's children; limit: the output bound (lemma R)."""
-
-    tv: Tensor
-    declared: Tensor
-    limit: Tensor
-
-
-def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
-    """Output TV and its two bounds at M recorded nodes, by the law of `metrics.output_law`.
+def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> tuple[Tensor, Tensor, Tensor]:
+    """At M recorded nodes, [M] float32 on the CPU each: the output's distance from p, what the rule
+    declares on it, composed over the node's children, and the output bound (lemma R).
 
     Deterministic children, one drawn child, or few draws in all: of the node's exact law. Several
     children drawn from a large codebook: `metrics.output_law.along` the recorded ones, which on
@@ -164,4 +150,5 @@ def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
             f"the rule answers NaN at recorded node {row} (TV, declared bound, output bound: "
             f"{every[row].tolist()}); its accept, residual and bound must be finite"
         )
-    return OutputTV(*every.float().unbind(-1))
+    tv, declared, limit = every.float().unbind(-1)
+    return tv, declared, limit

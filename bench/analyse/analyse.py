@@ -162,9 +162,8 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     """Makes the columns of codes and accepted drafts per target forward (pooled over images),
     forwards, TV shift and output TV."""
     nfe = used["nfe"].to_numpy(float)
-    tv_shift = tv_shift_summary(
-        *(np.concatenate(used[c].to_list()) for c in ("tv_shift", "bound", "kind"))
-    )
+    at_codes = (np.concatenate(used[c].to_list()) for c in ("tv_shift", "bound", "kind"))
+    shift_mean, shift_max, bound_max = tv_shift_summary(*at_codes)
     away, limit, declared = (
         used[name].map(np.sum).to_numpy(float)
         for name in ("tv_output", "tv_output_bound", "tv_declared_bound")
@@ -178,9 +177,9 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     return {
         **{name: float((used[name] * nfe).sum(min_count=1) / nfe.sum()) for name in POOLED},
         "nfe": float(nfe.mean()),
-        "tv_bound": tv_shift.bound_max,
-        "tv_shift_mean": tv_shift.mean,
-        "tv_shift_max": tv_shift.max,
+        "tv_bound": bound_max,
+        "tv_shift_mean": shift_mean,
+        "tv_shift_max": shift_max,
         "tv_output_lo": max(output.lo, 0.0),
         "tv_output_hi": output.hi,
         "tv_output": _pooled(away, codes),

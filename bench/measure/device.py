@@ -42,10 +42,6 @@ class Provenance:
     gpu: str
     threads: int
 
-    def machine(self) -> dict[str, str]:
-        """What decides the times: rows of two machines must not share a folder."""
-        return {"cpu": self.cpu, "gpu": self.gpu, "torch": self.versions["torch"]}
-
 
 def prepare(backend: BackendConfig) -> torch.device:
     """The device of a backend, with its threads set. Raises ConfigError where it is unknown or

@@ -15,7 +15,7 @@ from reprlib import repr as brief
 from typing import Any, Literal
 
 from bench.data.errors import ConfigError, PromptError
-from bench.prompts import Prompt, PromptSet
+from bench.prompts import Prompt, RepeatingPrompts
 from decoders.documents import one_line, parse_json, read_items, read_text, require_readable
 from decoders.image_files import HIDDEN
 from decoders.kinds import Amount, Count, validate
@@ -58,7 +58,7 @@ def classes(
 
 def coco(
     count: int | None, path: str, caption: Literal["longest", "first"] = "longest"
-) -> PromptSet:
+) -> RepeatingPrompts:
     """MS-COCO captions, one an image, from an official captions_*.json of 2017 or 2014 (METHODS 5).
     caption: which caption of an image is its prompt. Raises PromptError, DecoderError.
 
@@ -71,7 +71,7 @@ def coco(
     content = parse_json(read_text(Path(path), HINT), path)
     if isinstance(content, list) and content and all(isinstance(text, str) for text in content):
         captions = {str(number): text for number, text in enumerate(content)}
-        return PromptSet([Prompt(*pair) for pair in captions.items()], repeats=True)
+        return RepeatingPrompts(Prompt(*pair) for pair in captions.items())
     rows = content.get("annotations") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not all(
         isinstance(row, dict)
@@ -90,7 +90,7 @@ def coco(
         image, text = str(row["image_id"]), row["caption"]
         if image not in captions or (caption == "longest" and len(text) > len(captions[image])):
             captions[image] = text
-    return PromptSet([Prompt(*pair) for pair in captions.items()], repeats=True)
+    return RepeatingPrompts(Prompt(*pair) for pair in captions.items())
 
 
 def file(count: int | None, path: str, quotes: bool = True) -> list[Prompt]:

@@ -75,7 +75,9 @@ def open_run(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
     device = prepare(config.backend)
     origin = provenance(device)
     prompts = load_prompts(config.prompts, config.prompts_needed)
-    identity = dict(config=config.measured(), config_hash=config.hash, machine=origin.machine())
+    # Rows of two machines must not share a folder: this decides their times.
+    machine = {"cpu": origin.cpu, "gpu": origin.gpu, "torch": origin.versions["torch"]}
+    identity = dict(config=config.measured(), config_hash=config.hash, machine=machine)
     with open_folder(Path(config.run_dir), identity, shard) as folder:
         model = load_model(config, device, config.latency.sizes)
         hashes = {**model.weights_sha256, **model.text.sha256()}  # some encoders are loaded apart

@@ -11,8 +11,8 @@ import metrics.images as module
 from decoders.api import DecoderError
 from metrics import MetricError
 from metrics.images import (
+    AS_IS,
     ImageSet,
-    as_is,
     centre_crop,
     cleanfid,
     features_of,
@@ -161,4 +161,4 @@ def test_a_set_streams_its_files_and_batches_change_nothing(folder, monkeypatch)
 
 def test_sizes_that_differ_are_named(folder):
     with pytest.raises(MetricError, match=r"1\.jpg is \[3, 30, 31\].*expected a square"):
-        ImageSet(image_files(folder), as_is()).part(0, 4)
+        ImageSet(image_files(folder), AS_IS).part(0, 4)
