@@ -38,9 +38,8 @@ def scores_of(
     by_key["clip"] = by_key.pop("score")
     columns: dict[str, Any] = {}
     for name, figure in by_key.items():
-        columns[name] = figure.value.value
-        if name not in ("precision", "recall", "hps"):
-            columns |= {f"{name}_lo": figure.value.lo, f"{name}_hi": figure.value.hi}
+        value = figure.value
+        columns |= {name: value.value, f"{name}_lo": value.lo, f"{name}_hi": value.hi}
     scores = Scores(
         **columns,
         clip_each=by_key["clip"].each,

@@ -86,6 +86,11 @@ def floors(run: Run) -> list[str]:
     return _notes("floors") + [f"{', '.join(names)}: {why}." for why, names in unknown.items()]
 
 
+def quality(headings: set[str]) -> list[str]:
+    """Says what the figures of quality besides CLIP score and FID are, of those under these."""
+    return _notes("quality", headings)
+
+
 def columns() -> list[str]:
     """Defines the columns that no footnote explains."""
     return _notes("columns", NOISE)

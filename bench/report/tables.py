@@ -53,22 +53,39 @@ def _main_columns(run: Run, section: Section, relaxed: bool) -> list[Column]:
     ]
 
 
+def quality_tables(run: Run) -> list[Table]:
+    """Makes a table per section of which more was measured than CLIP score and FID."""
+    return [_quality_table(section) for section in run.sections if any(_measured(section))]
+
+
 def detail_tables(run: Run) -> list[Table]:
-    """Makes a table per section and kind of detail."""
+    """Makes a table per section and kind of detail; without those of `quality_tables`."""
     tables = []
     for section in run.sections:
-        figure = partial(_with_interval, section)
-        quality = (
-            _figure("n_quality", "images judged", 0),
-            Column(f"{section.clip_name} - AR", lambda e: interval(e.interval(CLIP_LESS), 2)),
-            Column(section.fid_name, partial(figure, "fid", 2)),
-            Column("FID without bias", partial(figure, "fid_debiased", 2)),
-            Column("KID", partial(figure, "kid", 5)),
-        )
-        every = {"parts and lengths": PARTS, "quality": quality, "output TV and its bounds": BOUNDS}
-        for name, columns in every.items():
-            tables.append(_table(f"{section.title}: {name}", columns, section.entries))
+        tables.append(_table(f"{section.title}: parts and lengths", PARTS, section.entries))
+        tables += [] if any(_measured(section)) else [_quality_table(section)]
+        tables.append(_table(f"{section.title}: output TV and its bounds", BOUNDS, section.entries))
     return tables
+
+
+def _measured(section: Section) -> list[bool]:
+    """Whether a decoder of the section has a figure, of each of `MORE`."""
+    return [any(not math.isnan(e.number(name)) for e in section.entries) for name in MORE]
+
+
+def _quality_table(section: Section) -> Table:
+    figure = partial(_with_interval, section)
+    columns = [
+        _figure("n_quality", "images judged", 0),
+        Column(f"{section.clip_name} - AR", lambda e: interval(e.interval(CLIP_LESS), 2)),
+        Column(section.fid_name, partial(figure, "fid", 2)),
+        Column("FID without bias", partial(figure, "fid_debiased", 2)),
+    ]
+    measured = _measured(section)
+    for (name, (heading, digits)), there in zip(MORE.items(), measured, strict=True):
+        if there or (name == "kid" and not any(measured)):
+            columns.append(Column(heading, partial(figure, name, digits)))
+    return _table(f"{section.title}: quality", columns, section.entries)
 
 
 def _table(title: str, columns: Sequence[Column], entries: Sequence[Entry]) -> Table:
@@ -102,6 +119,9 @@ def _over_blocks(entry: Entry) -> str:
     return f"{number(least, 2)} to {number(greatest, 2)} ({count:.0f})"
 
 
+MORE = {  # figures of quality besides CLIP score and FID: heading and digits
+    "kid": ("KID", 5), "precision": ("precision", 3), "recall": ("recall", 3), "hps": ("HPS", 2),
+}  # fmt: skip
 PARTS = (
     Column("acceptance", lambda entry: entry.text("acceptance") or ABSENT, text=True),
     Column("tree", lambda entry: entry.text("tree") or ABSENT, text=True),

@@ -36,8 +36,8 @@ class Block:
 @dataclass(frozen=True)
 class Report:
     """What a report says. run: its decoders in the order in which they are shown; blocks: `table`
-    (the main tables), `run`, and where there is anything of it `roofline`, `batches`, `details` and
-    `failures`; provenance: facts and their values in the rows."""
+    (the main tables), `run`, and where there is anything of it `quality`, `roofline`, `batches`,
+    `details` and `failures`; provenance: facts and their values in the rows."""
 
     run: Run
     headline: list[str]
@@ -47,6 +47,8 @@ class Report:
 
 def summarise(run: Run) -> Report:
     run = in_display_order(run)
+    quality = tables.quality_tables(run)
+    measured = {heading for table in quality for heading in table.headings}
     floors, timed = tables.roofline_tables(run), lines(run)
     batches = [table_of(tables.BATCHES, timed, "By batch size")] if timed else []
     failures = []  # in full, of every entry with a failed image
@@ -55,6 +57,7 @@ def summarise(run: Run) -> Report:
         failures.append(f"{entry.name}: {count}{entry.error}")
     every = [
         Block("table", "Decoders side by side", tables.main_tables(run), notes.footnotes(run)),
+        Block("quality", "Quality", quality, notes.quality(measured)),
         Block("run", "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
         Block("batches", "By batch size", batches, [tables.BATCHES_LEGEND] if batches else []),
@@ -106,14 +109,19 @@ def bullets(lines: Iterable[str]) -> str:
 
 
 def latex(report: Report) -> str:
-    """Formats a booktabs `table*` for each main table; needs the packages booktabs and graphicx."""
+    """Formats a booktabs `table*` for each table of decoders and of their quality; needs the
+    packages booktabs and graphicx."""
     noise = f"Brackets: 95 % intervals; {NOISE}: not distinguishable from noise."
     lines = ["% needs \\usepackage{booktabs,graphicx}"]
-    for at, table in enumerate(report.blocks[0].tables):
+    main = len(report.blocks[0].tables)
+    shown = [
+        t for block in report.blocks if block.name in ("table", "quality") for t in block.tables
+    ]
+    for at, table in enumerate(shown):
         rows = [[*map(escape_latex, row.cells)] for row in table.rows]
         cells = pd.DataFrame(rows, columns=[*map(escape_latex, table.headings)])
         sides = "l" + "r" * (len(table.columns) - 1)
-        below = [*([] if at else report.headline), *notes.marks(report.run)]
+        below = [*([] if at else report.headline), *(notes.marks(report.run) if at < main else [])]
         lines += [
             "",
             r"\begin{table*}[t]",

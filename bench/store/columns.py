@@ -164,9 +164,10 @@ fid              interval  - FID
 fid_debiased     interval  - FID extrapolated to infinitely many images
 fid_features     text    -   network that FID is made with
 kid              interval  - KID
-precision        float   -   share of images close to real ones
-recall           float   -   share of real images close to some image
+precision        interval  -   share of images close to real ones
+recall           interval  -   share of real images close to some image
 clip             interval  - 100 times the cosine of image and caption
+hps              interval  -   HPSv2.1, 100 times the cosine of image and caption
 tv_bound         float   -   greatest bound declared on TV(p, p_A) at a code
 tv_shift_mean    float   -   TV(p, p_A) per code, mean
 tv_shift_max     float   -   TV(p, p_A) per code, greatest

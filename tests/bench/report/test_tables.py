@@ -24,7 +24,9 @@ def tables_of(said: Report, block: str) -> list:
 def cells(said: Report, name: str, *blocks: str) -> dict[str, str]:
     """A decoder's figures in the first tables that have it, by their headings."""
     found: dict[str, str] = {}
-    for table in [t for block in blocks or ("table", "details") for t in tables_of(said, block)]:
+    for table in [
+        t for block in blocks or ("table", "quality", "details") for t in tables_of(said, block)
+    ]:
         for row in table.rows:
             if row.cells[0] == name:
                 found |= dict(zip(table.headings, row.cells, strict=True))
@@ -75,6 +77,30 @@ def test_figures_are_those_of_the_summary_and_noise_is_marked(said):
     assert "timed in 2 blocks; from block to block ar took 2." in text
     assert "(prediction intervals: twice the difference of the two)" in text
     assert "With only one AR seed, its luck shifts every row equally." in texts.markdown(said)
+
+
+MORE = {
+    "precision": (0.71, "0.710 [0.660, 0.760]"), "recall": (0.52, "0.520 [0.470, 0.570]"),
+    "hps": (27.3, "27.30 [27.25, 27.35]"),
+}  # fmt: skip
+
+
+def test_precision_recall_and_hps_are_columns_where_a_run_measured_them(run):
+    for name, (value, text) in MORE.items():
+        figures = {f"{name}{end}": value + less for end, less in (("_lo", -0.05), ("_hi", 0.05))}
+        scored = summarise(changed(run, lambda e: e.name == "lantern", **{name: value}, **figures))
+        heading = "HPS" if name == "hps" else name
+        assert cells(scored, "lantern", "quality")[heading] == text
+        assert cells(scored, "eagle2", "quality")[heading] == "—"
+        for form in (texts.terminal, texts.markdown, texts.latex):
+            assert text in form(scored) and heading in form(scored)
+        others = {"HPS", "precision", "recall"} - {heading}
+        assert not others & cells(scored, "lantern", "quality").keys()
+    none = {f"{name}{end}": math.nan for name in ("kid", *MORE) for end in ("", "_lo", "_hi")}
+    plain = summarise(changed(run, lambda _: True, **none))
+    assert not [block for block in plain.blocks if block.name == "quality"]
+    assert cells(plain, "lantern", "details")["KID"] == "—", "as ever"
+    assert "quality" not in texts.terminal(plain) + texts.latex(plain)
 
 
 def test_why_there_is_no_clip_score_and_fid_is_said(run):
@@ -166,7 +192,7 @@ def test_markup_is_well_formed(said):
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     widths = {line.replace(r"\|", "").count("|") for line in lines}
     assert widths == {7, 8, 9, 11}  # quality and bounds, exact decoders, others, roofline
-    assert latex.count(r"\begin{") == latex.count(r"\end{") == 10
+    assert latex.count(r"\begin{") == latex.count(r"\end{") == 2 * (5 + 2), "and of quality"
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
     assert "≈" not in latex and "—" not in latex
     assert number(-1e-9, 4) == "0.0000" and percent(-1e-9) == "0.0 %", "no figure is minus zero"
