@@ -54,18 +54,8 @@ def student_mean(values: ArrayLike) -> Interval:
 
 def student_ratio(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
     """R = sum(numerator) / sum(denominator) of n >= 2 pairs, as codes over forwards, an image a
-    pair: +- t(n - 1) s / sqrt(n), s of (numerator - R denominator) / mean(denominator).
-
-    Raises MetricError unless both have the same n and the denominators' sum is positive.
-    """
+    pair: +- t(n - 1) s / sqrt(n), s of (numerator - R denominator) / mean(denominator)."""
     top, bottom = _checked(numerator, "numerator"), _checked(denominator, "denominator")
-    if len(top) != len(bottom):
-        raise MetricError(
-            f"a ratio needs pairs: {len(top)} numerators, {len(bottom)} denominators; keep the "
-            "images that both have"
-        )
-    if bottom.sum() <= 0:
-        raise MetricError(f"denominators must add to more than 0, found {bottom.sum():g}")
     value = float(top.sum() / bottom.sum())
     off = student_mean((top - value * bottom) / bottom.mean())
     return _around(value, off.half_width)
@@ -74,10 +64,8 @@ def student_ratio(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
 def jackknife_values(
     count: int, without: Callable[[np.ndarray], float], *, groups: int = 32
 ) -> np.ndarray:
-    """A statistic of all rows, and without each of K random groups, [1 + K]; ``without(rows)`` gets
-    the sorted indices that are left out, none first."""
-    if count < 3:
-        raise MetricError(f"a jackknife needs at least 3 rows, found {count}")
+    """A statistic of `count` >= 3 rows, and without each of K random groups, [1 + K];
+    ``without(rows)`` gets the sorted indices that are left out, none first."""
     groups = min(groups, count)
     rows = np.random.default_rng(0).permutation(count)
     parts = [rows[:0], *(np.sort(rows[k::groups]) for k in range(groups))]
@@ -158,8 +146,7 @@ class NonInferiority:
 
 
 def non_inferiority(mean: float, sd: float, count: int, margin: float) -> NonInferiority:
-    """Whether a mean difference over `count` >= 2 prompts with standard deviation `sd` is above
-    -margin, at 95 %."""
+    """Of a mean difference over `count` >= 2 prompts with standard deviation `sd`."""
     reach = float(stdtrit(count - 1, 0.95)) * sd / math.sqrt(count)
     if mean - reach > -margin:
         return NonInferiority(NOT_WORSE, margin)

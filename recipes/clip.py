@@ -12,9 +12,10 @@ and from the caption (`_naming_loss`). One step of 128 images takes about 0.6 s 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,18 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from decoders.models.loading.weights import write_tensors
 from decoders.tiny.captions import ATTRIBUTES, SceneSpec, describe, vocabulary
 from decoders.tiny.render import render
 from decoders.tiny.scenes import alter, counterfactual, scene_batch, scene_captions
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 from metrics import MetricError
-from metrics.clip import attribute_preference
-from metrics.images import byte_images
-from metrics.scenes_clip import SPECIALS, ClipConfig, ScenesClip, save
+from metrics.clip import CONFIG_FILE, WEIGHTS_FILE, ClipConfig, ImageText, ScenesClip, clip_score
+from metrics.images import ImageSet, byte_images
 from recipes.stages import Recipe
 from recipes.target import ANSWERS, answers
 
+SPECIALS = 3  # pad (0), start (V + 1), end (V + 2); the end is the largest id: open_clip's pooling
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins
 _TRIES = 16  # draws of twins before the attribute counts as having too few values
@@ -100,6 +102,27 @@ def train(
     figures = trainer.fit(losses, lambda: held_out_figures(clip, config.held_out))
     save(clip, weights, figures)
     return figures
+
+
+def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> None:
+    """Writes clip.safetensors (float16) and clip.json."""
+    digest = write_tensors(clip.model.state_dict(), folder / WEIGHTS_FILE, torch.float16)
+    config = asdict(clip.config) | {"held_out": held_out}
+    text = json.dumps({"sha256": digest, "config": config}, indent=1)
+    (folder / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def attribute_preference(
+    clip: ImageText, images: ImageSet, pairs: Sequence[tuple[str, str, str]]
+) -> float:
+    """The share of n images with a higher score for the right caption than for the wrong one; a tie
+    is wrong, 0.5 is chance. A score alone is on an arbitrary scale, this is not.
+
+    pairs: n times (right caption, wrong caption, attribute), as
+    ``decoders.tiny.scenes.counterfactual`` returns them. Raises as `clip_score`.
+    """
+    right, wrong = (clip_score(clip, images, [pair[side] for pair in pairs]) for side in (0, 1))
+    return float((right > wrong).mean())
 
 
 def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:

@@ -37,7 +37,7 @@ def cmd_fetch(arguments: Sequence[str]) -> int:
 
     from bench.config.compose import compose_study
     from decoders.models.loading.weights import HUB_ID, explain_hub
-    from metrics.official.checkpoint import download
+    from metrics.networks import download
 
     config = compose_study(arguments)
     sources = sources_of(config).items()
@@ -105,7 +105,7 @@ def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
 def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:
     """Returns the networks that a study's metric reads from their public files, and their folder;
     None: the usual one."""
-    from metrics.official.checkpoint import FILES
+    from metrics.networks import FILES
 
     kwargs = config.metric.kwargs if config.metric else {}
     given = kwargs.get("weights") or {}

@@ -21,14 +21,14 @@ import pandas as pd
 
 from bench.analyse.analyse import load
 from bench.analyse.paired import latency_rows, mal_interval, paired_speedup
-from bench.analyse.run_data import Role, RunData, as_text
+from bench.analyse.run import Role, Run, as_text
 from bench.compare.published import Names, as_number, load_names, load_published
 from bench.config.arguments import settings
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import prepare_folder, write_text
 from bench.report.table import Column, interval, number, table_of, terminal
-from bench.store.study import flat
+from bench.store.facts import flat
 from decoders.kinds import Within
 from metrics.stats import UNKNOWN, Interval, student_mean
 
@@ -86,7 +86,7 @@ def cmd_compare(arguments: Sequence[str]) -> int:
     return 0
 
 
-def compare(published: pd.DataFrame, run: RunData, names: Names, ratio: float) -> pd.DataFrame:
+def compare(published: pd.DataFrame, run: Run, names: Names, ratio: float) -> pd.DataFrame:
     """Joins published figures (`load_published`) with a run's. Returns one row per published
     figure: the nearest decoder, an obstacle or "" by each of `CHECKS`, verdict and grounds. ratio:
     the tolerance of figures that have no absolute one, as a fraction of the published figure."""
@@ -118,15 +118,15 @@ def compare(published: pd.DataFrame, run: RunData, names: Names, ratio: float) -
     return pairs.loc[nearest].drop_duplicates(["line", "metric"]).sort_index()
 
 
-def measured(run: RunData, names: Names) -> pd.DataFrame:
+def measured(run: Run, names: Names) -> pd.DataFrame:
     """Returns a run's figures, one row per decoder, method that its parts (study.json) make it, and
     metric; settings as texts. Raises FolderError where every decoder failed."""
     config, lines = run.identity["config"], list[dict[str, Any]]()
     parts = {one["name"]: flat(one["spec"]) for one in config["decoders"]}
     for section in run.sections:
         for entry in (one for one in section.decoders if not one.failed):
-            here, seconds = parts[entry.name], latency_rows(entry.records).seconds_total
-            first, scores = entry.ok.iloc[0], run.scores.get(entry.name, {}) | entry.row
+            here, seconds = parts[entry.name], latency_rows(entry.rows).seconds_total
+            first, scores = entry.ok.iloc[0], run.scores.get(entry.name, {}) | entry.line
             scores["latency_s"] = scores["latency_mean_s"]
             common = {
                 "decoder": entry.name, "entry": entry, "section": section.title, "parts": here,

@@ -23,13 +23,13 @@ from scipy.stats import false_discovery_control, ttest_1samp
 
 from bench.analyse.analyse import load
 from bench.analyse.paired import image_rows, latency_rows, paired_speedup
-from bench.analyse.run_data import Entry, RunData, Section
+from bench.analyse.run import Entry, Run, Section
 from bench.config.arguments import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.data.files import prepare_file, write_text
 from bench.report.table import Column, interval, table_of, terminal
-from bench.store.study import differences
+from bench.store.facts import differences
 from decoders.kinds import Within
 from metrics.stats import Interval, student_mean
 
@@ -92,7 +92,7 @@ class Side:
     """One decoder of one run. unmeasured: why its times do not count; drawn: its quality images;
     scores: per image, by `IMAGE`; protocol: how CLIP was measured, and how FID."""
 
-    run: RunData
+    run: Run
     section: Section
     entry: Entry
     unmeasured: str
@@ -109,7 +109,7 @@ def read_sides(folder: Path) -> dict[str, Side]:
             reason = run.fairness[entry.name].reason if run.unmeasured(entry) else ""
             drawn = entry.ok[entry.ok.protocol == "quality"].sort_values("prompt_index")
             pictures, scored = drawn[drawn.image != ""], run.scores.get(entry.name, {})
-            rows = pictures if len(pictures) else image_rows(latency_rows(entry.records))
+            rows = pictures if len(pictures) else image_rows(latency_rows(entry.rows))
             scores = rows.set_index(IMAGE)[["mal"]].rename(columns={"mal": "codes per forward"})
             each = scored.get("clip_each", ())
             scores["CLIP"] = each if len(each) == len(pictures) > 0 else math.nan
@@ -135,10 +135,10 @@ def differences_of(pairs: Sequence[tuple[Side, Side]], level: float) -> pd.DataF
         name, speedup = RATIOS[0], None
         base_a, base_b = a.section.baseline, b.section.baseline
         if a.run.folder.resolve() == b.run.folder.resolve():
-            speedup = paired_speedup(a.entry.records, b.entry.records)
+            speedup = paired_speedup(a.entry.rows, b.entry.rows)
         elif base_a and base_b and a.entry is not base_a:
-            one = paired_speedup(base_a.records, a.entry.records)
-            other = paired_speedup(base_b.records, b.entry.records)
+            one = paired_speedup(base_a.rows, a.entry.rows)
+            other = paired_speedup(base_b.rows, b.entry.rows)
             name, speedup = RATIOS[1], other.over(one) if one and other else None
         if speedup and not (a.unmeasured or b.unmeasured or math.isnan(speedup.p)):
             add(name, speedup.blocks, speedup.p, speedup.interval())
@@ -213,12 +213,12 @@ def changes_of(pairs: Sequence[tuple[Side, Side]], rows: Sequence[Any]) -> list[
         runs = [("A and B", pairs[0])]  # two decoders of one run
     for name, sides in runs:
         run = sides[0].run
-        first, commits = run.records.iloc[0], sorted({c[:12] for c in run.records.git_commit})
+        first, commits = run.rows.iloc[0], sorted({c[:12] for c in run.rows.git_commit})
         torch = run.identity.get("machine", {}).get("torch", "not recorded")
         lines.append(
             f"{name}: {run.folder}, on {first.gpu or first.cpu or first.device}, "
             f"{first.threads} threads, PyTorch {torch}, commit {', '.join(commits) or 'unknown'}"
-            + (" (changed)" if run.records.git_dirty.any() else "")
+            + (" (changed)" if run.rows.git_dirty.any() else "")
             + ("" if run.machine is None else f", {run.machine}")
         )
         verdicts = dict[str, list[str]]()
@@ -249,5 +249,5 @@ def notes_of(
     for side in (side for pair in pairs for side in pair):
         name, count = f"{side.entry.name} in {side.run.folder.resolve()}", side.entry.failures
         untimed += [f"not compared: times of {name}: {side.unmeasured}"] * bool(side.unmeasured)
-        failed += [f"{name}: {count} of {len(side.entry.records)} rows failed"] * bool(count)
+        failed += [f"{name}: {count} of {len(side.entry.rows)} rows failed"] * bool(count)
     return [*lines, *dict.fromkeys(untimed), *failed]

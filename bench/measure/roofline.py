@@ -9,16 +9,16 @@ head, n layers and width D:
 
 Activations are left out, and so is everything but matrix products: a floor is a lower bound.
 
-findings.json keeps the best rates of a run: other programs only lower them, and a floor from a
-lowered rate is too high, so that a slow baseline passes as fair. Reading is measured over as many
-bytes as an AR step reads, because they stay in a cache where they do so in the step.
+findings.json keeps the best rates of a run: other programs only lower them, and a slow baseline
+would pass as fair. Reading is measured over as many bytes as an AR step reads, because they stay in
+a cache where they do so in the step.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,25 +56,6 @@ def three_digits(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.10g}"
 
 
-def target_weights(target: Any) -> tuple[set[Tensor], str]:
-    """What every forward of a target reads, and a note where that is uncertain or not known."""
-    from torch import nn
-
-    name, note = type(target).__name__, ""
-    parts = [target.layers, target.output]
-    if not all(isinstance(part, nn.Module) for part in parts):
-        parts = [target] if isinstance(target, nn.Module) else []
-        note = (
-            f"the floor counts all parameters of {name} but embeddings; for a closer one it names "
-            "its `layers` and its head `output` (decoders.api.Target)"
-        )
-    modules = [m for m in nn.ModuleList(parts).modules() if not isinstance(m, nn.Embedding)]
-    weights: set[Tensor] = {w for m in modules for w in m.parameters(recurse=False)}
-    if not weights:
-        note = f"no floor known: the target {name} has no parameters (torch.nn.Module)"
-    return weights, note
-
-
 @dataclass(frozen=True)
 class TargetWork:
     """What a forward of a target reads and computes, as numbers that `forward` needs. note: where
@@ -96,10 +77,23 @@ class TargetWork:
 
 
 def work_of(target: Any) -> TargetWork:
-    """The work of a target."""
+    """The work of a target: its layers and head, else all its parameters but embeddings."""
+    from torch import nn
+
     from decoders.cache import ALIGNED
 
-    weights, note = target_weights(target)
+    name, note = type(target).__name__, ""
+    parts = [target.layers, target.output]
+    if not all(isinstance(part, nn.Module) for part in parts):
+        parts = [target] if isinstance(target, nn.Module) else []
+        note = (
+            f"the floor counts all parameters of {name} but embeddings; for a closer one it names "
+            "its `layers` and its head `output` (decoders.api.Target)"
+        )
+    modules = [m for m in nn.ModuleList(parts).modules() if not isinstance(m, nn.Embedding)]
+    weights: set[Tensor] = {w for m in modules for w in m.parameters(recurse=False)}
+    if not weights:
+        note = f"no floor known: the target {name} has no parameters (torch.nn.Module)"
     cache = target.new_cache(1, ALIGNED).data  # [layers, 2, R, H, S, d]
     return TargetWork(
         weight_bytes=sum(weight.nbytes for weight in weights),
@@ -109,13 +103,6 @@ def work_of(target: Any) -> TargetWork:
         slots=target.prefix + target.length / 2,
         note=note,
     )
-
-
-def faster(one: MachineRates | None, rates: Mapping[str, float]) -> MachineRates:
-    """The best rates of a run so far. A run folder belongs to one machine, model and backend
-    (`bench.store.study`), so the rates in it are comparable."""
-    best = asdict(one or MachineRates())
-    return MachineRates(**{name: max(best[name], rates[name]) for name in best})
 
 
 def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:

@@ -3,8 +3,8 @@
 The order is part of the protocol. Latency: prompt by prompt, all decoders on the same prompt one
 after the other, the first one rotating, so that a drift of the machine hits all alike; in blocks of
 prompts spread over the run, so that a difference between moments shows; and again in the larger
-batches of `latency.batch`, whose places are refilled where `latency.requests` says so. Quality:
-decoder by decoder, in calls of a few batches, in which the next image takes a finished one's place.
+batches of `latency.batch`, which are refilled where `latency.requests` says so. Quality: decoder by
+decoder, in calls of a few batches, in which the next image takes the row of a finished one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCHES = 4  # of quality images that a call decodes: a kill loses a call, and i
 
 @dataclass(frozen=True)
 class Job:
-    """Prompts, by their places in the set, that one decoder decodes in one call. size: images
+    """Prompts, by their indices in the set, that one decoder decodes in one call. size: images
     decoded at once. A timed job (latency, batched) belongs to a block of prompts; others have 0."""
 
     variant: DecoderVariant
@@ -38,16 +38,14 @@ class Job:
         return self.protocol in (LATENCY, BATCHED)
 
     @cached_property
-    def keys(self) -> list[Key]:
-        """The key of each record, in the order of `indices`."""
-        size = self.size if self.protocol == BATCHED else 0
-        head = self.variant.name, self.protocol, size, self.seed
-        return [Key(*head, index) for index in self.indices]
-
-    @cached_property
     def shape(self) -> tuple[str, int]:
         """What decides the shapes of the call: the decoder, and how many images it decodes."""
         return self.variant.name, self.size
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        size = self.size if self.protocol == BATCHED else 0
+        return [Key(self.shape[0], self.protocol, size, self.seed, i) for i in self.indices]
 
 
 def latency_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
@@ -94,7 +92,7 @@ def quality_jobs(
 
 
 def all_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
-    """Lists the jobs of a whole study, in the order of its records."""
+    """Lists the jobs of a whole study, in the order of its rows."""
     return [*latency_jobs(config, every), *quality_jobs(config, every)]
 
 

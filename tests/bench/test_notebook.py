@@ -75,4 +75,4 @@ def test_the_block_of_the_page_and_the_cells_of_the_example_run(run: Path) -> No
     assert one.mal > exact.mal > 1
     assert Image.open(io.BytesIO(one._repr_png_())).size == one.image.size
     assert [*names["table"]["decoder"]][:2] == ["ar", "AR reseed, seed 1"]
-    assert set(names["rows"]["decoder"]) == {"ar", "sd_chain", "eagle1", "eagle2"}
+    assert set(names["per_image"]["decoder"]) == {"ar", "sd_chain", "eagle1", "eagle2"}

@@ -7,7 +7,7 @@ import torch
 from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.measure.roofline import measure_rates
-from bench.report.scaling import lines
+from bench.report.timing import lines
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.loops.hf_generate import Generate

@@ -5,8 +5,8 @@ import torch
 
 from decoders.tiny.captions import vocabulary
 from decoders.tiny.scenes import scene_batch
+from metrics.clip import ClipConfig, ScenesClip
 from metrics.images import ImageSet, byte_images
-from metrics.scenes_clip import ClipConfig, ScenesClip
 
 
 def small_config(embed_dim: int = 16) -> ClipConfig:

@@ -11,8 +11,8 @@ from huggingface_hub import constants, errors
 from bench.__main__ import main
 from bench.commands.fetch import main_of
 from bench.config.compose import compose_study
-from metrics.official.checkpoint import FILES as METRICS
-from metrics.official.checkpoint import WeightFile
+from metrics.networks import FILES as METRICS
+from metrics.networks import WeightFile
 from tests.bench.fakes import recorded
 from tests.hub import FILES, Hub, hub_of
 from tests.stand_ins import make

@@ -16,7 +16,7 @@ import yaml
 from bench.analyse.analyse import assembled
 from bench.analyse.fairness import ROOFLINE_COLUMNS
 from bench.analyse.paired import CLIP_COLUMNS, paired_speedup
-from bench.analyse.run_data import RunData
+from bench.analyse.run import Run
 from bench.compare import compare as command
 from bench.compare.compare import VERDICTS, cmd_compare, compare, measured
 from bench.compare.published import TABLE, load_names, load_published
@@ -24,8 +24,7 @@ from bench.config.arguments import groups
 from bench.config.compose import compose_study
 from bench.data.errors import FolderError
 from bench.store import columns as made
-from bench.store.findings import Findings
-from bench.store.study import flat
+from bench.store.facts import Findings, flat
 from decoders.errors import DecoderError
 
 NAMES = load_names()
@@ -79,7 +78,7 @@ def published(tmp_path: Path, *rows: dict[str, str]) -> pd.DataFrame:
     return load_published(NAMES["figures"], path)
 
 
-def made_run(*lines: dict[str, Any], **seconds: list[float]) -> RunData:
+def made_run(*lines: dict[str, Any], **seconds: list[float]) -> Run:
     """A run with a summary of the lines, and with latency rows of each decoder: these seconds on
     prompts 0, 1, ..., or its mean twice."""
     lines = tuple(BASE | line for line in lines)
@@ -87,7 +86,7 @@ def made_run(*lines: dict[str, Any], **seconds: list[float]) -> RunData:
     labels = dict.fromkeys(("loop", "drafter", "tree", "acceptance"), "label")
     summary = pd.DataFrame([empty | line | labels for line in lines]).drop(columns="proposer")
     timed = [
-        {column.name: column.empty for column in made.RECORD}
+        {column.name: column.empty for column in made.ROW}
         | {key: line[key] for key in ALIKE}
         | {
             "schema_version": made.SCHEMA_VERSION, "protocol": "latency", "status": "ok",
@@ -265,7 +264,7 @@ def test_a_ratio_to_eagle2_is_paired_over_shared_prompts(tmp_path):
     slow, fast = [3.2, 3.3, 3.2, 3.3, 3.2, 3.3] * 2, [2.0, 2.1, 2.0, 2.1, 2.0, 2.0] * 2
     (found,) = compared(tmp_path, [row], *rows, ar=slow, eagle2=slow, lantern=fast)
     _, eagle, lantern = made_run(*rows, ar=slow, eagle2=slow, lantern=fast).entries
-    paired = paired_speedup(eagle.records, lantern.records)
+    paired = paired_speedup(eagle.rows, lantern.rows)
     assert paired is not None
     assert (found.value, found.lo, found.hi) == tuple(vars(paired.interval()).values())
     assert found.value == pytest.approx(np.exp(np.mean(np.log(slow) - np.log(fast))))
@@ -279,7 +278,7 @@ def test_disagreeing_papers_are_shown_beside_the_verdict(tmp_path):
     assert all("sources give 1.45 (P), 1.9 (Q)" in found.why for found in result)
 
 
-def vvs_run(factor: float) -> RunData:
+def vvs_run(factor: float) -> Run:
     """study=vvs_table with the figures that VVS published for stage I, times a factor."""
     figures = load_published(NAMES["figures"])
     figures = figures[(figures.paper == "VVS") & (figures.model == "LlamaGen-XL stage I")]

@@ -20,7 +20,7 @@ def test_the_table_says_so_without_a_gate_too(tmp_path, capsys):
     run = load(tmp_path)
     (paper,) = (entry for entry in run.entries if entry.name == "paper")
     assert paper.word == "synthetic"
-    rows = run.records[run.records.decoder == "paper"]
+    rows = run.rows[run.rows.decoder == "paper"]
     assert set(rows.protocol) == {"latency"} and not rows.image.any()
     shown = capsys.readouterr().out
     assert "Fastest decoder without a verdict: paper" in shown or "No decoder without" in shown

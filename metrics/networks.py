@@ -8,34 +8,156 @@ network (Kynkaanniemi 1904.06991).
 CLIP and HPSv2.1 are open_clip's architectures with a local weight file; no hub is asked. Score of
 an image: 100 cos(image, caption), the mean of which is reported. Published tables give the cosine
 (0.32 for 32) or 100 cos (HPS); Hessel et al. 2104.08718 would write 2.5 max(cos, 0).
-    CLIP (ViT-B/32): caption behind "A photo depicts ", image 224 px by PIL's bicubic
-        filter; captions are cut at 77 tokens. OpenAI's weights need the quick GELU. The papers'
-        script goes through floats and back and cuts off what is left, which lowers some bytes by
-        one: its score differs in the third digit.
+    CLIP (ViT-B/32): caption behind "A photo depicts ", image 224 px by PIL's bicubic filter;
+        captions are cut at 77 tokens. OpenAI's weights need the quick GELU. The papers' script goes
+        through floats and back, which lowers some bytes by one: a difference in the third digit.
     HPSv2.1 (ViT-H/14, 2306.09341): caption alone, the whole image, float bicubic filter.
 Everything runs in float32 (the released scripts use 16 bit on a GPU: differences below 0.1).
+
+An evaluation downloads no weights, as it often runs where there is no network: one error lists
+every missing file, its public name and where to put it. `bench fetch` gets them before.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from decoders.models.loading.weights import load_into, read_state
+from decoders.models.loading.weights import load_into, read_state, sha256_of
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
-from metrics.images import Extractor
-from metrics.official.checkpoint import Weights
-from metrics.preparations import Preparation, as_is, cleanfid, openai_clip, padded, squeezed
+from metrics.images import AS_IS, Extractor, Preparation, cleanfid, openai_clip, padded, squeezed
 
-VGG_SIDE = 224
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FOLDER = Path("~/.cache/lantern-bench/metrics")
+HUB = "https://huggingface.co"
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """A public weight file. path: its place under the weights folder; other: of the same weights in
+    another format. prefix: how its SHA-256 begins, where the public name says so."""
+
+    about: str
+    path: str
+    url: str
+    prefix: str = ""
+    other: str | None = None
+
+    def places(self, folder: Path | None) -> list[Path]:
+        """Where it may lie; the first place is the usual one. folder None: `FOLDER`."""
+        root = (FOLDER if folder is None else folder).expanduser()
+        return [root / name for name in (self.path, self.other) if name]
+
+
+FILES = {
+    "inception": WeightFile(
+        "Inception-v3 with the FID weights of 2015-12-05",
+        "weights-inception-2015-12-05-6726825d.pth",
+        "https://github.com/toshas/torch-fidelity/releases/download/v0.2.0/"
+        "weights-inception-2015-12-05-6726825d.pth",
+        "6726825d",
+    ),
+    "vgg": WeightFile(
+        "VGG16 of torchvision (IMAGENET1K_V1)",
+        "vgg16-397923af.pth",
+        "https://download.pytorch.org/models/vgg16-397923af.pth",
+        "397923af",
+    ),
+    "clip": WeightFile(
+        "CLIP ViT-B/32 of OpenAI, open_clip layout",
+        "timm/vit_base_patch32_clip_224.openai/open_clip_model.safetensors",
+        f"{HUB}/timm/vit_base_patch32_clip_224.openai/resolve/main/open_clip_model.safetensors",
+        other="timm/vit_base_patch32_clip_224.openai/open_clip_pytorch_model.bin",
+    ),
+    "hps": WeightFile(
+        "HPSv2.1 on CLIP ViT-H/14",
+        "xswu/HPSv2/HPS_v2.1_compressed.pt",
+        f"{HUB}/xswu/HPSv2/resolve/main/HPS_v2.1_compressed.pt",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A file that is there, and its SHA-256."""
+
+    path: Path
+    sha256: str
+
+
+def locate(
+    keys: Iterable[str], settings: Mapping[str, str | None], folder: Path | None = None
+) -> dict[str, Weights]:
+    """The files of these keys: as `settings` name them, else under `folder` by their public names.
+
+    folder None: `FOLDER`. Raises MetricError for an unknown key, and one that lists all files that
+    are missing. Logs a warning for a file whose SHA-256 is not the one in its public name.
+    """
+    for key in settings:
+        if key not in FILES:
+            raise MetricError(f"there are no weights {key!r}; known: {', '.join(FILES)}")
+    paths, missing = {}, []
+    for key in keys:
+        named, file = settings.get(key), FILES[key]
+        usual = file.places(folder)
+        places = [Path(named).expanduser()] if named else usual
+        if files := [path for path in places if path.is_file()]:
+            paths[key] = files[0]
+            continue
+        where = f"; weights.{key}={named} does not exist" if named else ""
+        missing.append(
+            f"  {key}: {file.about}{where}.\n"
+            f"    Download {file.url}\n    to {usual[0]}, or give weights.{key}=FILE"
+        )
+    if missing:
+        raise MetricError(
+            "weights of the metrics asked for are missing, and nothing is downloaded here. `bench "
+            "fetch` gets those of a study (another folder than the one named: weights.folder=DIR)"
+            ":\n" + "\n".join(missing)
+        )
+    found = {key: Weights(path, sha256_of(path)) for key, path in paths.items()}
+    for key, weights in found.items():
+        if not weights.sha256.startswith(FILES[key].prefix):
+            _LOG.warning(
+                "%s is not the public file %s (SHA-256 %s..., expected %s...): figures made with "
+                "it are not comparable with published ones",
+                weights.path, FILES[key].path, weights.sha256[:8], FILES[key].prefix,
+            )  # fmt: skip
+    return found
+
+
+def download(keys: Iterable[str], folder: Path | None = None) -> list[Path]:
+    """Downloads the public files of these keys that are not there; returns the new ones. Raises
+    MetricError: no network, or another file than the public one."""
+    from torch.hub import download_url_to_file
+
+    downloaded = []
+    for file in (FILES[key] for key in keys):
+        path, *others = file.places(folder)
+        if any(one.is_file() for one in (path, *others)):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            download_url_to_file(file.url, str(path), file.prefix or None)
+        except (OSError, RuntimeError) as error:
+            raise MetricError(
+                f"{file.about} could not be downloaded ({error}): put {file.url} at {path} by hand"
+            ) from error
+        downloaded.append(path)
+    return downloaded
+
+
+# ---- the networks -------------------------------------------------------------------------------
 
 
 class InceptionFeatures(Extractor):
@@ -65,7 +187,7 @@ class InceptionFeatures(Extractor):
         self.to(device).eval()
 
     def preparation(self, size: int | None) -> Preparation:
-        return as_is() if size is None else cleanfid(size)
+        return AS_IS if size is None else cleanfid(size)
 
     def forward(self, images: Tensor) -> Tensor:
         hidden = (images.to(next(self.network.parameters()).device) - 128) / 128
@@ -95,7 +217,7 @@ class Vgg16Features(Extractor):
         self.to(device).eval()
 
     def preparation(self, size: int | None) -> Preparation:
-        return squeezed(VGG_SIDE)
+        return squeezed(224)
 
     def forward(self, images: Tensor) -> Tensor:
         from torchvision.transforms.functional import normalize
@@ -148,22 +270,18 @@ class OpenClip(ImageText):
     def preparation(self, size: int | None) -> Preparation:
         if self.kind.whole:
             return padded(self.side)
-        return as_is() if size is None else openai_clip(size, self.side)
+        return AS_IS if size is None else openai_clip(size, self.side)
 
     def tokens(self, captions: Sequence[str]) -> Tensor:
-        """The prefix put before each, cut at the context's length; MetricError for an empty one."""
-        for row, caption in enumerate(captions):
-            if not caption.strip():
-                raise MetricError(f"caption {row} is empty; a score needs its text")
+        """The prefix put before each, cut at the context's length."""
         tokens: Tensor = self.tokenizer([self.kind.prefix + caption for caption in captions])
         return tokens  # [n, L]
 
     def note(self, captions: Sequence[str]) -> str:
         most = int(self.tokenizer.context_length) - 2  # besides start and end
         long = sum(len(self.tokenizer.encode(self.kind.prefix + text)) > most for text in captions)
-        if not long:
-            return ""
-        return f"{long} of {len(captions)} captions cut at {most + 2} tokens, the rest not scored"
+        note = f"{long} of {len(captions)} captions cut at {most + 2} tokens, the rest not scored"
+        return note if long else ""
 
 
 NETWORKS: dict[str, Callable[[Weights, str], Any]] = {
