@@ -107,7 +107,7 @@ CHECKPOINTS = [
     target("a pickled program", "it wants argparse.Namespace", program, pickled=True),
     target("NaN", "NaN or infinity", tensor(lambda torch: torch.full((32, 32), torch.nan))),
     target("another shape", "expected [96, 32]", tensor(lambda torch: torch.ones(32, 1))),
-    Bad("a checkpoint that is not there", [*LOAD, "model.checkpoint=ck"], "does not exist"),
+    Bad("a checkpoint that is not there", [*LOAD, "model.checkpoint=ck"], "json does not exist"),
     card("a word for a part", {"vq": "x"}, "vq: Input should be"),
     config("cut off", '{"hidden_size": 64', "not valid JSON"),
     config("another kind", '{"hidden_size": "wide"}', "hidden_size: Input should be"),
