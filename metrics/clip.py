@@ -47,11 +47,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class ImageText:
-    """open_clip's image and text tower, which end on one sphere; the tiny CLIP and the official
-    ones differ in `pixels` and `tokens`.
-
-    name: as tables have it; caption: how it reads one. Pixels become (pixel - mean) / std.
-    """
+    """open_clip's image and text tower, which end on one sphere. name: as tables have it; caption:
+    how it reads one. Pixels become (pixel - mean) / std."""
 
     name: str
     caption = ""
@@ -104,14 +101,11 @@ def clip_score(
     clip: ImageText,
     images: ImageSet,
     captions: Sequence[str],
-    *,
     batch: int = 64,
     label: str = "images",
 ) -> np.ndarray:
     """CLIP scores [n] float64 of n images and n captions, 100 cos. label: see `features_of`.
-
-    Raises MetricError when the counts differ, for NaN and unknown words.
-    """
+    Raises MetricError when the counts differ, and as `features_of`."""
     features = features_of(clip.image_features, images, batch, label)
     if len(features) != len(captions):
         raise MetricError(f"{len(features)} images but {len(captions)} captions; give one an image")
@@ -225,11 +219,8 @@ def scenes_hash(count: int) -> str:
 
 
 def load(folder: Path | None = None, device: str | torch.device = "cpu") -> ScenesClip:
-    """The trained model from ``clip.json`` and ``clip.safetensors`` of a folder (None: embedded).
-
-    Raises DecoderError when a file is missing, the SHA-256 differs from the configuration's, or a
-    tensor's name or shape does not fit. Nothing is unpickled.
-    """
+    """The trained model of a folder (None: embedded). Raises DecoderError when a file is missing,
+    the SHA-256 differs from the configuration's, or a tensor's name or shape does not fit."""
     folder = WEIGHTS_DIR if folder is None else folder
     path, content = folder / WEIGHTS_FILE, read_object(folder / CONFIG_FILE)
     tensors = read_state(path, content["sha256"])

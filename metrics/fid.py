@@ -67,9 +67,7 @@ class Moments:
 def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Interval]:
     """FID of features [n, E] with its interval (not below 0), and the same without its bias: the
     jackknife's K t - (K - 1) mean t_k, about what more images would give. It scatters as FID does.
-
-    Logs a warning where n <= E. Raises MetricError for fewer than 3 rows.
-    """
+    Logs a warning where n <= E. Raises MetricError for fewer than 3 rows."""
     _require(3, generated=generated)
     if len(generated) <= generated.shape[1]:
         _warn_of_bias(*generated.shape)
@@ -96,11 +94,9 @@ def _warn_of_bias(count: int, width: int) -> None:
 
 
 def distance_to(reference: Moments) -> Callable[[Moments], float]:
-    """The Frechet distance to a fixed reference, as a function of moments.
-
-    tr (S S')^1/2 is the sum of roots of the eigenvalues of R S R with R = S'^1/2, a symmetric
-    matrix; R is taken once, which makes the jackknife's 32 further distances cheap.
-    """
+    """The Frechet distance to a fixed reference, as a function of moments. tr (S S')^1/2 is the sum
+    of roots of the eigenvalues of R S R with R = S'^1/2, a symmetric matrix; R is taken once, which
+    makes the jackknife's 32 further distances cheap."""
     fixed = reference.covariance
     values, vectors = np.linalg.eigh(fixed)
     root = (vectors * np.sqrt(values.clip(0))) @ vectors.T  # [E, E]
@@ -153,11 +149,9 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
     """Precision and recall with 95 % intervals from features [n, E] and [m, E]: shares of the
     generated images in the reference's manifold, and of the reference in the generated ones'. A
     set's manifold is a ball of radius "distance to the k-th neighbour" around each of its points.
-
-    Precision is a mean over generated images of "lies in some reference ball"; recall
-    changes with the generated set as a whole (its balls), hence the jackknife. Memory: 8 n (n + m)
-    bytes. Raises MetricError for fewer than k + 2 rows.
-    """
+    Precision is a mean over generated images of "lies in some reference ball"; recall changes with
+    the generated set as a whole (its balls), hence the jackknife. Memory: 8 n (n + m) bytes. Raises
+    MetricError for fewer than k + 2 rows."""
     _require(FEWEST, reference=reference, generated=generated)
     fake, real = generated.double().cpu(), reference.double().cpu()
     within = torch.cat([torch.cdist(rows, fake) for rows in fake.split(_BLOCK)])  # [n, n]

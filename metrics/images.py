@@ -112,10 +112,8 @@ def padded(side: int) -> Preparation:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images of any size, prepared when they are read; never more than a batch is held.
-
-    source: files in order, or uint8 [n, 3, H, W].
-    """
+    """Images of any size, prepared when they are read; never more than a batch is held. source:
+    files in order, or uint8 [n, 3, H, W]."""
 
     source: Source
     prepare: Preparation
@@ -124,11 +122,8 @@ class ImageSet:
         return len(self.source)
 
     def part(self, start: int, stop: int) -> Tensor:
-        """Images start..stop - 1, prepared: [<= stop - start, 3, S, S].
-
-        Raises DecoderError for a file that cannot be read, MetricError where two images of a batch,
-        once prepared, differ in size; the message names the file.
-        """
+        """Images start..stop - 1, prepared: [<= stop - start, 3, S, S]. Raises DecoderError for a
+        file that cannot be read, MetricError where prepared images of a batch differ in size."""
         items = self.source[start:stop]
         with ThreadPoolExecutor(THREADS) as pool:
             prepared = list(pool.map(self._read, items))
@@ -172,11 +167,8 @@ def features_of(
     network: Callable[[Tensor], Tensor], images: ImageSet, batch: int = 64, label: str = "images"
 ) -> Tensor:
     """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S]. label: of the
-    bar that shows its progress where that takes longer than `LONG`.
-
-    Raises MetricError for no images, an image that cannot be read (where it is met) and features
-    that are not finite.
-    """
+    bar that shows its progress where that takes longer than `LONG`. Raises as `ImageSet.part`, and
+    MetricError for no images and for features that are not finite."""
     if not len(images):
         raise MetricError("a metric needs images, found none")
     with torch.no_grad():
@@ -218,9 +210,7 @@ def cached_features(
 
 def image_files(folder: Path) -> tuple[Path, ...]:
     """The images directly in a folder, numbers in their names in numeric order (2 before 10).
-
-    Raises MetricError when it is no folder or holds fewer than two.
-    """
+    Raises MetricError when it is no folder or holds fewer than two."""
     if not folder.is_dir():
         what = "is not a folder of images" if folder.exists() else "does not exist"
         raise MetricError(f"{folder} {what}")

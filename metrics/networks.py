@@ -36,7 +36,6 @@ from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.images import AS_IS, Extractor, Preparation, cleanfid, openai_clip, padded, squeezed
 
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FOLDER = Path("~/.cache/lantern-bench/metrics")
 HUB = "https://huggingface.co"
 _LOG = logging.getLogger(__name__)
@@ -98,11 +97,9 @@ class Weights:
 def locate(
     keys: Iterable[str], settings: Mapping[str, str | None], folder: Path | None = None
 ) -> dict[str, Weights]:
-    """The files of these keys: as `settings` name them, else under `folder` by their public names.
-
-    folder None: `FOLDER`. Raises MetricError for an unknown key, and one that lists all files that
-    are missing. Logs a warning for a file whose SHA-256 is not the one in its public name.
-    """
+    """The files of these keys: as `settings` name them, else under `folder` (None: `FOLDER`) by
+    their public names. Raises MetricError for an unknown key, and one that lists all files that are
+    missing. Logs a warning for a file whose SHA-256 is not the one in its public name."""
     for key in settings:
         if key not in FILES:
             raise MetricError(f"there are no weights {key!r}; known: {', '.join(FILES)}")
@@ -157,9 +154,6 @@ def download(keys: Iterable[str], folder: Path | None = None) -> list[Path]:
     return downloaded
 
 
-# ---- the networks -------------------------------------------------------------------------------
-
-
 class InceptionFeatures(Extractor):
     """Images [n, 3, 299, 299] in [0, 255] -> features [n, 2048] float32: pool3."""
 
@@ -167,10 +161,8 @@ class InceptionFeatures(Extractor):
 
     def __init__(self, weights: Weights, device: str = "cpu") -> None:
         """weights: torch-fidelity's file. It unpickles whatever it is given, so it gets the tensors
-        that were read safely, written anew in memory.
-
-        Raises as `read_state`, and MetricError where the file is another network's.
-        """
+        that were read safely, written anew in memory. Raises as `read_state`, and MetricError where
+        the file is another network's."""
         from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
         super().__init__()
@@ -223,7 +215,9 @@ class Vgg16Features(Extractor):
         from torchvision.transforms.functional import normalize
 
         pixels = images.to(next(self.network.parameters()).device) / 255
-        features: Tensor = self.network(normalize(pixels, _MEAN, _STD))
+        features: Tensor = self.network(
+            normalize(pixels, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        )
         return features
 
 

@@ -192,14 +192,12 @@ def _gained(before: _Level, level: _Level, codes: Tensor) -> Tensor:
 def along(
     rule: AcceptRule, p: Tensor, q: Tensor, children: Tensor, spot: Spot | None = None
 ) -> tuple[float, float, float]:
-    """(tv, declared, limit) of a node with drawn siblings, of which `children` [K] were drawn.
-
-    All draws of several siblings out of a large codebook are too many. So every sibling's own law
-    is enumerated, exactly, after the recorded ones before it, and what it adds is weighted with the
-    probability that those were rejected: tv = sum_j prod_{i<j} (1 - a_i) TV_j, `limit` likewise.
-    On average over draws this tv is no less than that of the node's law (the triangle inequality),
-    and the same for a single draft; `limit` is on average the node's.
-    """
+    """(tv, declared, limit) of a node with drawn siblings, of which `children` [K] were drawn. All
+    draws of several siblings out of a large codebook are too many. So every sibling's own law is
+    enumerated, exactly, after the recorded ones before it, and what it adds is weighted with the
+    probability that those were rejected: tv = sum_j prod_{i<j} (1 - a_i) TV_j, `limit` likewise. On
+    average over draws this tv is no less than that of the node's law (the triangle inequality), and
+    the same for a single draft; `limit` is on average the node's."""
     tv, limit, reached = 0.0, 0.0, 1.0
     bounds, met = [], []
     judge, one = judge_at(rule, spot), torch.ones(1, 1, 1, dtype=torch.bool)

@@ -61,11 +61,9 @@ METRICS = {
 @dataclass(frozen=True)
 class Figure:
     """One number of a table. metric: of `METRICS`; key: fid, fid_debiased, kid, precision, recall
-    or score; name: with its protocol, as tables have it; features: the part of it in brackets.
-
+    or score; name: with its protocol, as tables have it; features: the part of it in brackets;
     reference: how many reference images, 0 where none is used; note: what a reader must know; each:
-    of a score, that of every image, whose mean the value is.
-    """
+    of a score, that of every image, whose mean the value is."""
 
     metric: str
     key: str
@@ -110,11 +108,9 @@ class Evaluation:
         batch: int = 64,
         cache_dir: Path = Path("results/runs/.cache"),
     ) -> None:
-        """weights: file by key (``checkpoint.FILES``), else looked for in `folder`; size: side of
-        the centre crop, None where images have the networks' size.
-
-        Raises MetricError for unknown metrics and, once for all, for missing weight files.
-        """
+        """weights: file by key (``networks.FILES``), else looked for in `folder`; size: side of the
+        centre crop, None where images have the networks' size. Raises MetricError for unknown
+        metrics and, once for all, for missing weight files."""
         check_metrics(metrics, reference=True, captions=True)
         keys = dict.fromkeys(METRICS[m].weights for m in metrics)
         self.weights = locate([key for key in keys if key], weights or {}, folder)
@@ -126,11 +122,9 @@ class Evaluation:
     def figures(
         self, images: tuple[Path, ...], captions: Sequence[str], reference: Reference
     ) -> list[Figure]:
-        """Every figure of n images (files in order), in the metrics' order.
-
-        captions: one an image, for the metrics that need them; reference: likewise. Raises
-        MetricError (see `check_metrics`, ``images``, ``fid``, ``clip``).
-        """
+        """Every figure of n images (files in order), in the metrics' order. captions: one an image,
+        for the metrics that need them; reference: likewise. Raises MetricError (see
+        `check_metrics`, ``images``, ``fid``, ``clip``)."""
         check_metrics(self.metrics, reference=len(reference) > 0, captions=len(captions) > 0)
         for metric in self.metrics:  # before any image is read
             if METRICS[metric].captions:

@@ -1,9 +1,5 @@
-"""Confidence intervals (Student's t, jackknife), the reseed band, and the non-inferiority test.
-
-Why: decoders are compared on a few hundred prompts, so every figure needs an interval, and a
-difference must be told apart from what a mere change of seed does (the reseed band). Intervals are
-of 95 %.
-"""
+"""Confidence intervals of 95 % (Student's t, jackknife), the reseed band (what a mere change of
+seed does), and the non-inferiority test."""
 
 from __future__ import annotations
 
@@ -91,12 +87,9 @@ def jackknife(
 
 def reseed_range(runs: ArrayLike) -> Interval:
     """Where a figure lies when nothing but the seed changes: around the mean of n >= 2 runs that
-    differ in the seed alone, first the one that others are compared with.
-
-    n >= 3: Student's interval of one further run, mean +- t(n - 1) SD sqrt(1 + 1 / n). Two runs
-    say too little of how others scatter (t(1) is 12.7): the first +- `REACH` times their
-    difference.
-    """
+    differ in the seed alone, first the one that others are compared with. n >= 3: Student's
+    interval of one further run, mean +- t(n - 1) SD sqrt(1 + 1 / n). Two runs say too little of how
+    others scatter (t(1) is 12.7): the first +- `REACH` times their difference."""
     data = _checked(runs, "runs")
     if len(data) == 2:
         return _around(float(data[0]), REACH * abs(float(data[1] - data[0])))

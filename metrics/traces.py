@@ -6,10 +6,8 @@ are not counted:
     MAL           = codes committed / target forwards (correction and bonus codes included; AR: 1)
     MAL, no bonus = accepted drafts / target forwards (AR: 0)
     NFE           = target forwards per image
-
-Why the output's TV: a relaxed rule declares a bound on what it moves, TV(p, p_A), but what a reader
-wants to know is how far the committed code's law is from the target's p. At recorded nodes that law
-is a finite sum, so it is computed, not sampled (`metrics.output_law`, METHODS sections 4 and 5).
+Output TV: how far the committed code's law is from the target's p. At recorded nodes that law is a
+finite sum, so it is computed, not sampled (`metrics.output_law`, METHODS sections 4 and 5).
 """
 
 from __future__ import annotations
@@ -50,10 +48,8 @@ def from_trace(trace: Trace) -> list[ImageAcceptance]:
 
 def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcceptance:
     """From a row of `Trace`: accepted [S] (-1 past the last step), step [L] of each code, forwards.
-
     Raises MetricError when a step commits fewer codes than it accepted drafts, or the counts of
-    steps disagree.
-    """
+    steps disagree."""
     drafts = np.asarray(accepted, np.int64)
     drafts = drafts[drafts >= 0]
     steps = np.asarray(step, np.int64)
@@ -75,9 +71,8 @@ def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcc
 
 def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:
     """[levels + 1]: how many steps accepted a draft of depth 0 (all steps), 1, ... levels. The last
-    step of an image is left out, as the image's end cuts it.
-
-    accepted: per image the drafts accepted in each step, -1 past the last."""
+    step of an image is left out, as the image's end cuts it. accepted: per image the drafts
+    accepted in each step, -1 past the last."""
     rows = [np.asarray(row, np.int64) for row in accepted]
     steps = np.concatenate([np.empty(0, np.int64), *(row[row >= 0][:-1] for row in rows)])
     counts: np.ndarray = (steps[:, None] >= np.arange(levels + 1)).sum(0)
@@ -88,11 +83,8 @@ def tv_shift_summary(
     tv_shift: ArrayLike, bound: ArrayLike, kind: ArrayLike
 ) -> tuple[float, float, float]:
     """TV(p, p_A) over positions at which a draft was tested (kind draft, relaxed or corrected): its
-    mean, its maximum, and the largest bound declared there.
-
-    tv_shift, bound, kind: equal shapes, as in `Trace`. An AR run has no such position: all zeros;
-    NaN where no position was recorded.
-    """
+    mean, its maximum, and the largest bound declared there. tv_shift, bound, kind: equal shapes, as
+    in `Trace`. An AR run has no such position: all zeros; NaN where no position was recorded."""
     if not np.size(kind):
         return math.nan, math.nan, math.nan
     tested = np.isin(np.asarray(kind), _TESTED)
@@ -111,13 +103,11 @@ def tested_share(kinds: Iterable[ArrayLike]) -> np.ndarray:
 
 def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> tuple[Tensor, Tensor, Tensor]:
     """At M recorded nodes, [M] float32 on the CPU each: the output's distance from p, what the rule
-    declares on it, composed over the node's children, and the output bound (lemma R).
-
-    Deterministic children, one drawn child, or few draws in all: of the node's exact law. Several
-    children drawn from a large codebook: `metrics.output_law.along` the recorded ones, which on
-    average is no less. M = 0 gives empty tensors. Raises MetricError when p or q is not a
-    distribution, or the rule answers NaN.
-    """
+    declares on it, composed over the node's children, and the output bound (lemma R). Deterministic
+    children, one drawn child, or few draws in all: of the node's exact law. Several children drawn
+    from a large codebook: `metrics.output_law.along` the recorded ones, which on average is no
+    less. M = 0 gives empty tensors. Raises MetricError when p or q is not a distribution, or the
+    rule answers NaN."""
     for name, rows in (("p", pairs.p), ("q", pairs.q)):
         if rows is None:
             continue

@@ -26,7 +26,7 @@ from bench.analyse.run import MARGIN, Entry, Role, Run, Section, as_text
 from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.store import columns
-from bench.store.columns import SUMMARY
+from bench.store.columns import IDENTITY, SUMMARY
 from bench.store.facts import STUDY, Findings, Scores, read_findings, read_study
 from metrics.stats import UNKNOWN, student_ratio
 from metrics.traces import tested_share, tv_shift_summary
@@ -139,7 +139,7 @@ def _line(rows: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, Any]:
     first, alone = rows.iloc[0], paired.timings(rows)
     timed = paired.latency_rows(rows)
     seconds = timed["seconds_total"].to_numpy(float)
-    line: dict[str, Any] = {column.name: first[column.name] for column in SUMMARY[:12]}
+    line: dict[str, Any] = {name: first[name] for name in IDENTITY}
     line |= {"n_latency": timed["prompt_index"].nunique(), "n_quality": len(drawn)}
     if len(seconds):
         line |= {"latency_mean_s": seconds.mean(), "latency_p50_s": np.median(seconds)}

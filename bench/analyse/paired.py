@@ -1,11 +1,10 @@
 """Which rows of a run count for what, and paired comparisons of a decoder with its baseline on the
 same images: speed-up, CLIP score difference.
 
-Why apart: the summary, the report, `diff` and `compare` pair the same rows and must come to the
-same interval (`metrics.speedup`). CLIP scores differ far more from prompt to prompt than from
-decoder to decoder, so the mean difference over prompts says more than two means. Where the baseline
-was run under other seeds too, the mean of its seeds stands for it, so that one lucky seed does not
-count against every decoder.
+The summary, the report, `diff` and `compare` pair the same rows and come to the same interval. CLIP
+scores differ far more from prompt to prompt than from decoder to decoder, so the mean difference
+over prompts says more than two means. Where the baseline was run under other seeds too, their mean
+stands for it, so that one lucky seed does not count against every decoder.
 """
 
 from __future__ import annotations
@@ -150,9 +149,7 @@ def clip_differences(
 ) -> pd.DataFrame:
     """The mean difference of every decoder to its baseline (None: it has none), over the prompts
     that both decoded under all `seeds` of the baseline; without two such prompts there is no row.
-
-    scores: those of a decoder, and behind them those of its reseeds.
-    """
+    scores: those of a decoder, and behind them those of its reseeds."""
     lines = []
     for name, baseline in baselines.items():
         every = scores.get(baseline or "", ())

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from bench.data.errors import ConfigError
 from bench.prompts import Prompt
 from bench.store.facts import Scores
 from decoders.kinds import Count
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from metrics.papers import Evaluation, Figure, Reference
+from metrics.clip import SPLIT, ScenesClipFeatures, scenes_hash
+from metrics.images import files_hash, image_files
+from metrics.papers import Evaluation, Figure, Reference
 
 
 class Scorer(Protocol):
@@ -57,8 +57,6 @@ class ScenesScorer:
 
     def __init__(self, device: str, reference: int, cache_dir: str) -> None:
         """reference: how many; cache_dir: where their features are kept."""
-        from metrics.papers import Evaluation
-
         cache = Path(cache_dir)
         self.evaluation = Evaluation(["scenes"], device=device, size=None, cache_dir=cache)
         self.count = reference
@@ -68,8 +66,6 @@ class ScenesScorer:
         return self.evaluation.scenes_reference(self.count)
 
     def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:
-        from metrics.clip import SPLIT, ScenesClipFeatures, scenes_hash
-
         self.evaluation.scenes.tokens([p.text for p in prompts])  # before what takes the time
         scores, fid, clip = scores_of(self.evaluation, images, prompts, self.reference)
         protocol = {
@@ -101,9 +97,6 @@ class CocoScorer:
         """reference: folder; cache_dir: where its features are kept; weights: files by name, and
         `folder`; size: side of the centre crop; hps: also HPSv2.1. Raises ConfigError without a
         reference, MetricError for an empty one and for missing weights."""
-        from metrics.images import image_files
-        from metrics.papers import Evaluation
-
         if reference is None:
             raise ConfigError("metric=coco needs a folder of real images: metric.reference=DIR")
         files = dict(weights)
@@ -122,8 +115,6 @@ class CocoScorer:
     @cached_property
     def reference_sha256(self) -> str:
         """The digest of the reference pictures' bytes, whatever their files are called."""
-        from metrics.images import files_hash
-
         return files_hash(self.reference)
 
     def score(self, images: Sequence[Path], prompts: Sequence[Prompt]) -> Scores:

@@ -126,16 +126,16 @@ def cmd_report(arguments: Sequence[str]) -> int:
     from bench.store.facts import require_same
 
     place, arguments = divided(PlaceSettings, arguments)
+    check_place(place.out)
     key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
     if key == "run_dir" and (Path(value) / "records.parquet").is_file():
-        check_place(place.out)
-        _write_report(load(Path(value)), place.out)
-        return 0
-    config = compose_study(arguments)
-    folder = Path(config.run_dir)
-    check_place(place.out)
-    require_same(folder, {"config_hash": config.hash, "config": config.measured()})
-    _write_report(read_unfinished(config) or load(folder), place.out)
+        run = load(Path(value))
+    else:
+        config = compose_study(arguments)
+        folder = Path(config.run_dir)
+        require_same(folder, {"config_hash": config.hash, "config": config.measured()})
+        run = read_unfinished(config) or load(folder)
+    _write_report(run, place.out)
     return 0
 
 

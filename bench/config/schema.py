@@ -113,8 +113,8 @@ class LatencyProtocol:
     figures, larger ones for `bench.report.scaling`. requests: images of a call in batches, of which
     the batch's size is decoded at once; the place of one that is done is refilled by the next.
     None: one batch, decoded as a whole. busy: the share of the cores that other programs may take
-    while an image is timed (1: any), see `bench.measure.meter`; wait_for_quiet: seconds that the run
-    waits for them, 0: not at all."""
+    while an image is timed (1: any), see `bench.measure.meter`; wait_for_quiet: seconds that the
+    run waits for them, 0: not at all."""
 
     prompts: Amount
     blocks: Count = 20

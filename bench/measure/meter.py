@@ -17,10 +17,9 @@ which others take more than `latency.busy` of the cores, or a quota stopped this
 figure of time. On a GPU the host's part is one thread that launches the work: it suffers where no
 core is left.
 
-A quota (`docker run --cpus N`) is no affinity: the process sees all cores, and the kernel stops its
-threads for the rest of each period (100 ms) once they have used their time. Version 2 of control
-groups says `quota period` in cpu.max, version 1 in two files; both count in cpu.stat what they held
-back. A limit of a group holds for all groups below it.
+A quota (`docker run --cpus N`) is no affinity: the kernel stops threads for the rest of each period
+(100 ms) once they have used their time. Version 2 of control groups says `quota period` in cpu.max,
+version 1 in two files; both count in cpu.stat what they held back, and hold for groups below.
 """
 
 from __future__ import annotations
@@ -81,10 +80,7 @@ def now() -> str:
 class Meter:
     """Measures calls on one device. Of the last call: started: when it began; seconds: of its
     parts, by name; load: of the processors during its decoding; peak_mb: its peak memory in
-    megabytes (1e6 bytes).
-
-    busy: `latency.busy`; captured: whether steps are CUDA graphs.
-    """
+    megabytes (1e6 bytes). busy: `latency.busy`; captured: whether steps are CUDA graphs."""
 
     def __init__(self, device: torch.device, busy: float = 1.0, captured: bool = False) -> None:
         self.device, self.busy, self.captured = device, busy, captured
@@ -151,12 +147,9 @@ def read() -> Reading:
 
 
 def between(before: Reading, after: Reading, limit: float = 1.0, one_core: bool = False) -> Load:
-    """The load from one reading to a later one.
-
-    limit: the share of the cores that others may take, 1: any; one_core: this process needs no more
-    than one of them. A tick that others may have had is not held against them, nor is what cannot
-    be known.
-    """
+    """The load from one reading to a later one. limit: the share of the cores that others may take,
+    1: any; one_core: this process needs no more than one of them. A tick that others may have had
+    is not held against them, nor is what cannot be known."""
     seconds = after.at - before.at
     room = seconds * after.cores  # processor seconds that there were
     process = after.process - before.process

@@ -20,12 +20,16 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.utils.benchmark import Timer
 
-    from decoders.api import ImageModel
+from decoders.api import ImageModel
+from decoders.cache import ALIGNED
+from decoders.execution.cpu.processor import DOT, TILES, vectors
 
 LEAST_BYTES, MOST_BYTES = 2**20, 2**30  # of the array that is read
 BUDGET = 0.04  # seconds that a kernel is repeated for
@@ -78,10 +82,6 @@ class TargetWork:
 
 def work_of(target: Any) -> TargetWork:
     """The work of a target: its layers and head, else all its parameters but embeddings."""
-    from torch import nn
-
-    from decoders.cache import ALIGNED
-
     name, note = type(target).__name__, ""
     parts = [target.layers, target.output]
     if not all(isinstance(part, nn.Module) for part in parts):
@@ -106,17 +106,9 @@ def work_of(target: Any) -> TargetWork:
 
 
 def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
-    """The rates of this moment, with the threads that torch is set to; a second on a CPU.
-
-    Products of float32 count on a processor too. Those of bfloat16 are measured where it has
-    instructions for them: elsewhere PyTorch's take ten times as long, and would take seconds.
-    """
-    import torch
-    import torch.nn.functional as F
-    from torch.utils.benchmark import Timer
-
-    from decoders.execution.cpu.processor import DOT, TILES, vectors
-
+    """The rates of this moment, with the threads that torch is set to; a second on a CPU. Products
+    of float32 count on a processor too. Those of bfloat16 are measured where it has instructions
+    for them: elsewhere PyTorch's take ten times as long, and would take seconds."""
     device, dtype, threads = model.device, model.dtype, torch.get_num_threads()
 
     def rate(kernel: Callable[[], Any], amount: int) -> float:
@@ -136,5 +128,5 @@ def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
         for kind, (rows, inputs, outputs) in itertools.product(kinds, shapes):
             x = torch.randn(rows, inputs, device=device).to(kind)
             weight = torch.randn(outputs, inputs, device=device).to(kind)
-            computing.append(rate(partial(F.linear, x, weight), 2 * rows * inputs * outputs))
+            computing.append(rate(partial(linear, x, weight), 2 * rows * inputs * outputs))
     return {"step_bytes_per_s": reading, "operations_per_s": max(computing)}

@@ -59,15 +59,12 @@ def classes(
 def coco(
     count: int | None, path: str, caption: Literal["longest", "first"] = "longest"
 ) -> RepeatingPrompts:
-    """MS-COCO captions, one an image, from an official captions_*.json of 2017 or 2014 (METHODS 5).
-    caption: which caption of an image is its prompt. Raises PromptError, DecoderError.
-
-    Images come in the order of their first annotation, and the id of a prompt is the image's. The
-    longest caption (the first of equally long ones) of captions_val2017.json is the papers'
-    protocol. Six of the 5,000 repeat another; they are kept, because the protocol counts images.
-
-    A list of captions, as the papers' code keeps them, is read too: the id is then the place in it.
-    """
+    """MS-COCO captions, one an image, from an official captions_*.json of 2017 or 2014 (METHODS 5),
+    in the order of the images' first annotations; the id of a prompt is the image's. The longest
+    caption (the first of equally long ones) of captions_val2017.json is the papers' protocol. Six
+    of the 5,000 repeat another; they are kept, because the protocol counts images. A list of
+    captions, as the papers' code keeps them, is read too: the id is then the index in it. Raises
+    PromptError, DecoderError."""
     content = parse_json(read_text(Path(path), HINT), path)
     if isinstance(content, list) and content and all(isinstance(text, str) for text in content):
         captions = {str(number): text for number, text in enumerate(content)}
@@ -117,14 +114,12 @@ def file(count: int | None, path: str, quotes: bool = True) -> list[Prompt]:
 
 
 def captions_of(files: Sequence[Path], path: Path) -> list[str]:
-    """The caption of every image, in the images' order.
-
-    .txt: one a line, in the order of the images (numbers in file names count as numbers). .csv,
-    .tsv, .json and .jsonl: `image` (or `file`: name, with or without its ending) and `caption` (or
-    `prompt`, `text`) by name; a .json may also be {name: caption}, or a list of texts in the
-    images' order. Raises PromptError where a count or a name does not match, or a caption is empty,
-    DecoderError where the file cannot be read.
-    """
+    """The caption of every image, in the images' order. .txt: one a line, in the order of the
+    images (numbers in file names count as numbers). .csv, .tsv, .json and .jsonl: `image` (or
+    `file`: name, with or without its ending) and `caption` (or `prompt`, `text`) by name; a .json
+    may also be {name: caption}, or a list of texts in the images' order. Raises PromptError where a
+    count or a name does not match, or a caption is empty, DecoderError where the file cannot be
+    read."""
     items = read_items(path, "caption", (*READERS, ".jsonl"), "set captions=FILE")
     if isinstance(items, dict) and all(isinstance(caption, str) for caption in items.values()):
         items = [{"image": name, "caption": caption} for name, caption in items.items()]
@@ -190,9 +185,8 @@ def _by_name(files: Sequence[Path], pairs: Sequence[Sequence[str]], path: Path) 
     left = [file.name for at, file in enumerate(files) if at not in captions]
     if strange or left:
         counts = []
-        for names, what in (
-            (left, "images without a caption"), (strange, "captions without an image"),
-        ):  # fmt: skip
+        kinds = {"images without a caption": left, "captions without an image": strange}
+        for what, names in kinds.items():
             shown = f" ({', '.join(names[:3])}{', ...' * (len(names) > 3)})" if names else ""
             counts.append(f"{len(names)} {what}{shown}")
         hint = f" ({HIDDEN})" * any(name.startswith(".") for name in strange)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import jinja2
 
 from bench.analyse.fairness import FAIR, UNKNOWN
 from bench.analyse.paired import latency_rows, timings
@@ -18,9 +19,6 @@ from bench.analyse.run import RESEED_LABEL, Run, Section, as_text
 from bench.report.headline import DAGGER, over_declared
 from bench.report.table import ABSENT, NOISE, number, percent
 from metrics.fid import FEWEST
-
-if TYPE_CHECKING:
-    import jinja2
 
 MANY = 12  # values of one fact above which they are counted
 TEMPLATES = Path(__file__).parent / "templates"
@@ -33,8 +31,6 @@ PROVENANCE = (
 @lru_cache  # a template is compiled once for all prompts
 def environment(escape: bool) -> jinja2.Environment:
     """Opens the templates of the report. escape: texts, for HTML."""
-    import jinja2
-
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=escape,
@@ -44,8 +40,8 @@ def environment(escape: bool) -> jinja2.Environment:
     )
 
 
-def _notes(name: str, *values: object) -> list[str]:
-    """Returns the paragraphs that a macro of templates/notes.j2 makes of values."""
+def paragraphs(name: str, *values: object) -> list[str]:
+    """Fills in a macro of templates/notes.j2 and divides its text."""
     text = getattr(environment(False).get_template("notes.j2").module, name)(*values)
     return list(filter(None, (" ".join(note.split()) for note in text.split("\n\n"))))
 
@@ -53,7 +49,7 @@ def _notes(name: str, *values: object) -> list[str]:
 def footnotes(run: Run) -> list[str]:
     """Says how to read the main tables."""
     over = any(over_declared(entry) for entry in run.entries)
-    return _notes("footnotes", NOISE, ABSENT, DAGGER, over) + marks(run)
+    return paragraphs("footnotes", NOISE, ABSENT, DAGGER, over) + marks(run)
 
 
 def marks(run: Run) -> list[str]:
@@ -83,17 +79,7 @@ def floors(run: Run) -> list[str]:
     for name, line in run.roofline.items():
         if line["note"]:
             unknown.setdefault(line["note"], []).append(name)
-    return _notes("floors") + [f"{', '.join(names)}: {why}." for why, names in unknown.items()]
-
-
-def quality(headings: set[str]) -> list[str]:
-    """Says what the figures of quality besides CLIP score and FID are, of those under these."""
-    return _notes("quality", headings)
-
-
-def columns() -> list[str]:
-    """Defines the columns that no footnote explains."""
-    return _notes("columns", NOISE)
+    return paragraphs("floors") + [f"{', '.join(names)}: {why}." for why, names in unknown.items()]
 
 
 def facts(run: Run) -> list[str]:

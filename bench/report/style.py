@@ -176,13 +176,6 @@ def left_out_note(section: Section, drawn: Iterable[str]) -> str:
     return f" Not shown, as not measured: {', '.join(missing)}." if missing else ""
 
 
-def unfair_note(run: Run) -> str:
-    """Names decoders with an unfair baseline, for a caption of speed-ups; "" without any."""
-    decoders = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
-    names = [e.name for e in decoders if run.speed_mark(e)]
-    return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
-
-
 @matplotlib.rc_context(STYLE)
 def save(plot: Plot, folder: Path) -> None:
     """Writes a plot as PNG and as PDF, the same bytes for the same figure."""

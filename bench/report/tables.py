@@ -12,7 +12,6 @@ from bench.analyse.run import Entry, Role, Run, Section
 from bench.report.headline import GROUPS, group, output_tv, quality
 from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number
 from bench.report.timing import ar_step_ms, forward_part
-from metrics.speedup import FEWEST
 
 
 def main_tables(run: Run) -> list[Table]:
@@ -140,9 +139,6 @@ BOUNDS = (
 )
 
 
-# ---- time over floor ----------------------------------------------------------------------------
-
-
 def roofline_tables(run: Run) -> list[Table]:
     """Makes one table per section that has a line in the roofline."""
     tables = []
@@ -195,11 +191,4 @@ BATCHES = (  # of `timing.Line`
     Column("forwards per call", lambda x: number(x.forwards_a_call, 1)),
     Column("idle, %", lambda x: number(100 * x.idle, 1)),
     Column("peak MB", lambda x: number(x.peak_memory_mb, 0)),
-)
-BATCHES_LEGEND = (
-    f"Means over all calls; [a, b] is a 95 % interval, where {FEWEST} calls or more were timed. "
-    "Latency: seconds until all images of a call are done; images/s: images over latency. "
-    "Speed-up: the baseline's seconds over the decoder's, same batch, same calls. Forwards per "
-    "call: of its slowest image. Idle: share of row-steps in which a row had no image left to "
-    "decode."
 )

@@ -17,10 +17,10 @@ from bench.report.headline import headline, in_display_order
 from bench.report.table import ABSENT, NOISE, Table, table_of
 from bench.report.table import terminal as terminal_table
 from bench.report.timing import lines
+from metrics.speedup import FEWEST
 
 WIDTH = 132  # columns of text in the terminal; a table may be wider
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
-SLANTED = "reseed"  # the kind of row that is slanted
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,18 @@ def summarise(run: Run) -> Report:
     measured = {heading for table in quality for heading in table.headings}
     floors, timed = tables.roofline_tables(run), lines(run)
     batches = [table_of(tables.BATCHES, timed, "By batch size")] if timed else []
+    legend = notes.paragraphs("batches", FEWEST) if timed else []
     failures = []  # in full, of every entry with a failed image
     for entry in (e for e in run.entries if e.failed or e.failures):
         count = f"{entry.failures} of {len(entry.rows)} images failed: " * bool(entry.failures)
         failures.append(f"{entry.name}: {count}{entry.error}")
     every = [
         Block("table", "Decoders side by side", tables.main_tables(run), notes.footnotes(run)),
-        Block("quality", "Quality", quality, notes.quality(measured)),
+        Block("quality", "Quality", quality, notes.paragraphs("quality", measured)),
         Block("run", "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
-        Block("batches", "By batch size", batches, [tables.BATCHES_LEGEND] if batches else []),
-        Block("details", "Details", tables.detail_tables(run), notes.columns()),
+        Block("batches", "By batch size", batches, legend),
+        Block("details", "Details", tables.detail_tables(run), notes.paragraphs("columns", NOISE)),
         Block("failures", "Failures", [], failures),
     ]
     blocks = [block for block in every if block.tables or block.notes]
@@ -98,7 +99,7 @@ def markdown_table(table: Table) -> str:
     lines += [f"| {' | '.join(map(escape_markdown, table.headings))} |", f"|{'|'.join(sides)}|"]
     for row in table.rows:
         cells = [escape_markdown(cell) for cell in row.cells]
-        if row.kind == SLANTED:
+        if row.kind == "reseed":
             cells = [f"*{cell}*" if cell else "" for cell in cells]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

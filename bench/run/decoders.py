@@ -71,11 +71,8 @@ def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
 
 
 class Decoders:
-    """The decoders of a run.
-
-    By a decoder's name: built: the decoder, or why it cannot be run; labels: loop, drafter, tree
-    and acceptance as its rows have them; digests: what a resumed run compares.
-    """
+    """By a decoder's name: built: the decoder, or why it cannot be run; labels: loop, drafter, tree
+    and acceptance as its rows have them; digests: what a resumed run compares."""
 
     def __init__(self, model: ImageModel, variants: Sequence[DecoderVariant]) -> None:
         self.model = model
@@ -170,9 +167,6 @@ def shared_state(model: ImageModel) -> dict[str, Any]:
     return state
 
 
-# ---- what decodes the images of a decoder -------------------------------------------------------
-
-
 def digest_of(
     variant: DecoderVariant,
     model: ImageModel,
@@ -180,10 +174,8 @@ def digest_of(
     drafters: Mapping[str, Any],
 ) -> str:
     """Returns the 12 hex digits that a resumed run compares: a digest of decoders/, of the files of
-    plug-ins, of the model's weights, and of those that its settings name.
-
-    weights, drafters: `weights_sha256` and `drafters` of the model before any decoder was built.
-    """
+    plug-ins, of the model's weights, and of those that its settings name. weights, drafters:
+    `weights_sha256` and `drafters` of the model before any decoder was built."""
     hashes = []
     for target in plug_ins(variant.entry.spec):
         module = importlib.util.find_spec(target.replace(":", ".").rpartition(".")[0])

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -31,18 +30,16 @@ from bench.analyse.scorers import Scorer
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import interruptible, progress
 from bench.data.errors import Failure, Interrupted, attempt
+from bench.gate import GateReport, RealModel, check_decoder
+from bench.gate.code_differences import greedy_difference
 from bench.measure.device import available_cores
 from bench.prompts import Prompt
 from bench.run.runner import RunResult, measure_machine
 from bench.store.facts import Scores, Verdict, read_findings, read_study, write_findings
 from bench.store.folder import read_folder
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.compose import is_synthetic
+from decoders.compose import DecoderSpec, is_synthetic
 from metrics import MetricError
-
-if TYPE_CHECKING:
-    from bench.gate import GateReport, RealModel
-    from decoders.compose import DecoderSpec
 
 log = logging.getLogger(__name__)
 DECODERS_OF_A_PROCESS = 3  # that the gate judges, at least
@@ -107,12 +104,8 @@ def run_gate(
 ) -> list[GateReport]:
     """Runs the gate on every decoder; one it cannot judge is "not checked", with the error. Of one
     that it finds exact, greedy codes are compared as well. Several decoders are judged at once,
-    each by one thread, where the cores allow it.
-
-    captions: prompts of the model, for greedy codes of a target that is not built in."""
-    from bench.gate import GateReport, RealModel
-    from bench.gate.code_differences import greedy_difference
-
+    each by one thread, where the cores allow it. captions: prompts of the model, for greedy codes
+    of a target that is not built in."""
     judged, real = list[GateReport](), RealModel.of(model)
     with progress(len(every), "exactness", unit="decoder") as bar, reports(every, real) as found:
         for variant, report in zip(every, found, strict=True):
@@ -164,8 +157,6 @@ def end_with_parent() -> None:
 
 
 def _report_of(task: tuple[DecoderSpec, Sampling, RealModel]) -> GateReport | Failure:
-    from bench.gate import check_decoder
-
     return attempt(lambda: check_decoder(*task))
 
 

@@ -90,12 +90,9 @@ def generate(
     """Decodes one image per prompt, `rows` at once (None: all); returns the codes with their trace,
     and the pictures, an array [B, H, W, 3] uint8 or None. The noise tables are made before the
     clock starts: they stand for the random numbers of a (seed, prompt) and are the same for every
-    decoder.
-
-    meter: measures the call and its parts, text, total (prefill and decoding) and vq; pairs:
-    verified (p, q) pairs to record per image, on average; draw: whether pictures are made. Raises
-    DecoderError where the decoder's answer is not what the contract says.
-    """
+    decoder. meter: measures the call and its parts, text, total (prefill and decoding) and vq;
+    pairs: verified (p, q) pairs to record per image, on average; draw: whether pictures are made.
+    Raises DecoderError where the decoder's answer is not what the contract says."""
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
     more = {} if rows is None or rows >= len(prompts) else {"rows": rows}
     if more and "rows" not in inspect.signature(decoder.generate).parameters:

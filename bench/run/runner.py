@@ -56,11 +56,9 @@ class RunResult:
 
 
 def run_study(config: StudyConfig) -> RunResult:
-    """Runs (or resumes) a study and merges its rows.
-
-    Raises, before work starts where possible: ConfigError, PromptError, FolderError, DecoderError
-    (a model or decoder that cannot be built, a prompt that the model cannot read), DiskFullError.
-    """
+    """Runs (or resumes) a study and merges its rows. Raises, before work starts where possible:
+    ConfigError, PromptError, FolderError, DecoderError (a model or decoder that cannot be built, a
+    prompt that the model cannot read), DiskFullError."""
     with open_run(config) as runner:
         jobs = all_jobs(config, runner.variants)
         runner.run(parts(jobs, config.latency.block_count), config.name)
@@ -226,10 +224,7 @@ class Runner:
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
         """Lets each decoder decode whole images before its first block, until times are stable, and
         some steps before each later block; in batches one call. One that fails here fails again.
-
-        Why whole images: caches, thread pools, allocator and compiled graphs settle only over a
-        complete decoding, and the released timing code had all of that inside its first image.
-        """
+        Whole images: caches, allocator and compiled graphs settle only over a complete decoding."""
         latency = self.config.latency
         first: dict[tuple[str, int], Job] = {}
         for job in todo:
@@ -258,7 +253,6 @@ class Runner:
                 self.decoders.check_compiled_codes(job.variant, self.prompts[-1].text, job.seed + 1)
 
     def take_steps(self, job: Job) -> None:
-        """Lets a decoder take a few steps on a batch of the job's first images."""
         name, size = job.shape
         decoder = self.decoders.built[name]
         if not isinstance(decoder, Failure):

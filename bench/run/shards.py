@@ -19,15 +19,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bench.config.arguments import divided
+from bench.config.schema import StudyConfig
 from bench.console import complain, progress, say
 from bench.data.errors import ConfigError, InUseError
+from bench.run.finish import explain_interrupts
+from bench.run.runner import open_run
+from bench.run.schedule import quality_jobs
+from bench.store.folder import read_folder
 from decoders.kinds import Count, NotNegative
-
-if TYPE_CHECKING:
-    from bench.config.schema import StudyConfig
 
 PROGRAM = "bench.__main__"  # by its name, since it stands above this layer
 
@@ -77,9 +79,6 @@ def part_of(arguments: Sequence[str]) -> tuple[Shard | RaySettings | None, list[
 def run_shard(config: StudyConfig, shard: Shard) -> int:
     """Decodes (or resumes) a shard; returns how many of its images failed. Raises as `run_study`
     does, ConfigError where the study has no quality images."""
-    from bench.run.runner import open_run
-    from bench.run.schedule import quality_jobs
-
     require_images(config)
     with open_run(config, f"{shard.i}-of-{shard.n}") as runner:
         runner.run([quality_jobs(config, runner.variants, shard)], f"{config.name} {shard}")
@@ -91,9 +90,6 @@ def run_part(
 ) -> int:
     """Runs a shard, and finishes the run where it was the last. Returns an exit status: 0 even if
     images failed, which have rows too. arguments: of the study; whole: the run without `shard=`."""
-    from bench.run.finish import explain_interrupts
-    from bench.store.folder import read_folder
-
     with explain_interrupts(config, arguments):
         failed = run_shard(config, shard)
     gc.collect()  # of its model, which `whole` loads again
@@ -123,9 +119,6 @@ def require_images(config: StudyConfig) -> None:
 def run_on_ray(config: StudyConfig, settings: RaySettings, arguments: Sequence[str]) -> int:
     """Runs a study in shards; returns 1 where some decoder failed, or a shard has not ended.
     arguments: of the study. Raises ConfigError."""
-    from bench.run.finish import explain_interrupts
-    from bench.store.folder import read_folder
-
     require_images(config)
     unended, status = list[str](), 0
     with explain_interrupts(config, arguments), _connect(settings) as ray:

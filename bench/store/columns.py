@@ -1,8 +1,7 @@
 """The columns of records.parquet and of summary.csv: name, type, unit and meaning, once.
 
-The Parquet schema, the form of the tables and `python -m bench list columns` are made from these
-tables. A change of a column's name, type or meaning raises SCHEMA_VERSION; rows of another version
-are refused.
+The Parquet schema, the tables' form and `bench list columns` are made of them. A change of a
+column's name, type or meaning raises SCHEMA_VERSION; rows of another version are refused.
 """
 
 from __future__ import annotations
@@ -134,19 +133,11 @@ EMPTY = {  # what is measured of an image, as in a row where nothing was
     for column in ROW[_NAMES.index("seconds_text") : _NAMES.index("git_commit")]
 }
 
-SUMMARY = _columns("""
-study            text    -   name of the study
-model            text    -   option of the group model
-decoder          text    -   name of the decoder; the baseline's reseeds have rows of their own
-loop             text    -   its loop with its settings
-drafter          text    -   its drafter or proposer with its settings
-acceptance       text    -   its rule or verifier with its settings
-tree             text    -   its tree with its settings
-backend          text    -   option of the group backend
-device           text    -   torch device
-dtype            text    -   of weights and activations
-temperature      float   -   sampling temperature; 0: greedy
-cfg              float   -   classifier-free guidance scale
+IDENTITY = (  # columns of the summary that are as in a decoder's rows
+    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
+    "dtype", "temperature", "cfg",
+)  # fmt: skip
+SUMMARY = tuple(ROW[_NAMES.index(name)] for name in IDENTITY) + _columns("""
 n_latency        float   images  timed one at a time
 latency_mean_s   float   s   mean per image
 latency_p50_s    float   s   median per image

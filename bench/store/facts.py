@@ -97,10 +97,8 @@ def differences(
     sides: tuple[str, str] = ("in the folder", "asked for"),
 ) -> str:
     """Says `latency.prompts: 54 in the folder, 20 asked for; ...`: at most `MOST` differences and a
-    count of the rest, "" where nothing differs. sides: what the two are called.
-
-    Both are plain containers: two `StudyConfig.measured()`, or any other two mappings.
-    """
+    count of the rest, "" where nothing differs. stored, wanted: plain containers; sides: what the
+    two are called."""
 
     def text_of(value: Any) -> str:
         """As in YAML, a long one cut off."""
@@ -150,17 +148,11 @@ def flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     return out
 
 
-# ---- findings -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Scores:
-    """The quality columns of summary.csv; NaN where a figure could not be had.
-
-    `..._features`: what the figures were made with; "" for the same as FID's. clip and hps: 100
-    cos, the mean over images; clip_each: of every image, in their order; protocol: how they were
-    measured.
-    """
+    """The quality columns of summary.csv; NaN where a figure could not be had. `..._features`: what
+    they were made with, "" for the same as FID's; clip and hps: 100 cos, the mean over images;
+    clip_each: of every image, in their order; protocol: how they were measured."""
 
     fid: float = NAN
     fid_lo: float = NAN

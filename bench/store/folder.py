@@ -90,12 +90,10 @@ class RunFolder:
         force: bool,
         retry: bool,
     ) -> None:
-        """Reads the rows that the same code and weights have decoded for these prompts. `force`
-        takes those of other code too, and marks the run. Warnings say which do not count.
-
-        code: of each decoder (`bench.run.decoders`). entries: of study.json. retry: failed rows do
-        not count.
-        """
+        """Reads the rows that the same code and weights have decoded for these prompts. Warnings
+        say which do not count. code: of each decoder (`bench.run.decoders`); entries: of
+        study.json; force: takes rows of other code too, and marks the run; retry: failed rows do
+        not count."""
         refused: dict[Key, str] = {}
 
         def counts(row: Row) -> bool:
@@ -232,12 +230,10 @@ def write_parquet(path: Path, table: pa.Table) -> None:
 
 @contextmanager
 def open_folder(path: Path, identity: Mapping[str, Any], shard: str = "") -> Iterator[RunFolder]:
-    """Creates or resumes a folder, locked against a second run for as long as it is open.
-
-    identity: config, config_hash and machine; shard: the name of a shard, which shares the folder.
-    Raises FolderError where the folder belongs to another schema version, configuration or machine,
-    is no run folder, or is in use; DiskFullError.
-    """
+    """Creates or resumes a folder, locked against a second run for as long as it is open. identity:
+    config, config_hash and machine; shard: the name of a shard, which shares the folder. Raises
+    FolderError where the folder belongs to another schema version, configuration or machine, is no
+    run folder, or is in use; DiskFullError."""
     if path.exists() and not path.is_dir():
         raise FolderError(f"{path} is a file, where the folder of a run is expected; name another")
     path.mkdir(parents=True, exist_ok=True)
