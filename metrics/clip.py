@@ -198,7 +198,7 @@ def scenes_features(
     extractor: ScenesClipFeatures, count: int, cache_dir: Path, *, batch: int = 64
 ) -> Tensor:
     """Features [count, E] of the first scenes of the reference split, kept in cache_dir."""
-    from decoders.tiny.scenes import scene_batch
+    from decoders.tiny.render import scene_batch
 
     if count < MIN_IMAGES:
         raise MetricError(f"a reference needs at least {MIN_IMAGES} scenes, found {count}")
@@ -216,7 +216,7 @@ def scenes_features(
 def scenes_hash(count: int) -> str:
     """SHA-256 that names the first `count` scenes of the reference split: their number, and the
     bytes of the first ones (a changed renderer gives another). The same on every machine."""
-    from decoders.tiny.scenes import scene_batch
+    from decoders.tiny.render import scene_batch
 
     probe = torch.from_numpy(scene_batch(SPLIT, range(min(count, 8)), 0).images)
     key = hashlib.sha256(f"{SPLIT} {count} 0".encode())

@@ -25,9 +25,16 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from decoders.models.loading.weights import write_tensors
-from decoders.tiny.captions import ATTRIBUTES, SceneSpec, describe, vocabulary
-from decoders.tiny.render import render
-from decoders.tiny.scenes import alter, counterfactual, scene_batch, scene_captions
+from decoders.tiny.render import render, scene_batch
+from decoders.tiny.scenes import (
+    ATTRIBUTES,
+    SceneSpec,
+    alter,
+    counterfactual,
+    describe,
+    scene_captions,
+    vocabulary,
+)
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 from metrics import MetricError
 from metrics.clip import CONFIG_FILE, WEIGHTS_FILE, ClipConfig, ImageText, ScenesClip, clip_score

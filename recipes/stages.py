@@ -44,7 +44,7 @@ from decoders.tiny.bundle import (
     load,
     load_part,
 )
-from decoders.tiny.captions import vocabulary
+from decoders.tiny.scenes import vocabulary
 from decoders.training.drafter import LossConfig, train_drafter
 from decoders.training.states import DataConfig, StateData, transformer_of
 from decoders.training.trainer import TrainConfig, fast_dtype

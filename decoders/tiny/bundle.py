@@ -30,7 +30,7 @@ from decoders.models.nets.transformer import Transformer
 from decoders.models.pictures import VQTokenizer
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.common.drafter import WeightsFile
-from decoders.tiny.scenes import scene_batch
+from decoders.tiny.render import scene_batch
 from decoders.training.states import Images, encode_pictures
 
 WEIGHTS = Path(__file__).parent / "weights"
