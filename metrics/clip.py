@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from decoders.documents import read_object
+from decoders.files import read_object
 from decoders.models.loading.weights import load_into, read_state
 from decoders.models.prompts import WordTokenizer
 from metrics import MetricError

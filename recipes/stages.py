@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, Sampling
-from decoders.documents import read_object
 from decoders.errors import unknown
 from decoders.execution.card import card_fault
+from decoders.files import read_object
 from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import write_tensors

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.documents import one_line, read_object
 from decoders.errors import did_you_mean
+from decoders.files import one_line, read_object
 from decoders.kinds import Within
 from decoders.models.loading.checkpoint import Checkpoint
 from decoders.models.loading.weights import find, locate

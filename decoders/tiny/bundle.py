@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.documents import read_object
+from decoders.files import read_object
 from decoders.kinds import validate
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.loading.checkpoint import cast
