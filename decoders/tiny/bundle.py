@@ -104,11 +104,11 @@ def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) 
         for other, wanted in sorted(part_of(card, part, path).trained_with.items()):
             if other not in card:
                 continue  # it is not loaded either
-            given = part_of(card, other, path).sha256
-            if given != wanted:
+            sha256 = part_of(card, other, path).sha256
+            if sha256 != wanted:
                 raise DecoderError(
                     f"{path}: the weights do not belong together. {part} was trained with {other} "
-                    f"{wanted[:12]}, found {other} {given[:12]}. Train the stage again (`python -m "
+                    f"{wanted[:12]}, found {other} {sha256[:12]}. Train the stage again (`python -m "
                     f"bench train recipe=tiny stages=[{STAGE_OF.get(part, part)}] "
                     f"weights={folder}`), or restore all files of one training"
                 )
