@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from decoders.documents import read_object
+from decoders.files import read_object
 from decoders.models.loading.weights import load_into, read_state
 from decoders.models.prompts import WordTokenizer
 from metrics import MetricError
@@ -192,7 +192,7 @@ def scenes_features(
     extractor: ScenesClipFeatures, count: int, cache_dir: Path, *, batch: int = 64
 ) -> Tensor:
     """Features [count, E] of the first scenes of the reference split, kept in cache_dir."""
-    from decoders.tiny.scenes import scene_batch
+    from decoders.tiny.render import scene_batch
 
     if count < MIN_IMAGES:
         raise MetricError(f"a reference needs at least {MIN_IMAGES} scenes, found {count}")
@@ -210,7 +210,7 @@ def scenes_features(
 def scenes_hash(count: int) -> str:
     """SHA-256 that names the first `count` scenes of the reference split: their number, and the
     bytes of the first ones (a changed renderer gives another). The same on every machine."""
-    from decoders.tiny.scenes import scene_batch
+    from decoders.tiny.render import scene_batch
 
     probe = torch.from_numpy(scene_batch(SPLIT, range(min(count, 8)), 0).images)
     key = hashlib.sha256(f"{SPLIT} {count} 0".encode())

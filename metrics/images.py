@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from decoders.image_files import HIDDEN, SUFFIXES, is_picture, open_rgb
+from decoders.files import HIDDEN, SUFFIXES, is_picture, open_rgb
 from decoders.models.loading.weights import opened_file, sha256_of
 from metrics import MetricError
 

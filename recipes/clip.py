@@ -25,9 +25,16 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from decoders.models.loading.weights import write_tensors
-from decoders.tiny.captions import ATTRIBUTES, SceneSpec, describe, vocabulary
-from decoders.tiny.render import render
-from decoders.tiny.scenes import alter, counterfactual, scene_batch, scene_captions
+from decoders.tiny.render import render, scene_batch
+from decoders.tiny.scenes import (
+    ATTRIBUTES,
+    SceneSpec,
+    alter,
+    counterfactual,
+    describe,
+    scene_captions,
+    vocabulary,
+)
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 from metrics import MetricError
 from metrics.clip import CONFIG_FILE, WEIGHTS_FILE, ClipConfig, ImageText, ScenesClip, clip_score
@@ -56,19 +63,19 @@ _SECOND_OBJECT = 0.3  # share of two-object families whose second object is alte
 
 def default_config() -> ClipConfig:
     """A small ModifiedResNet, which learns textures in few steps, and a 3-layer text tower."""
-    words = tuple(vocabulary())
+    tokens = tuple(vocabulary())
     return ClipConfig(
         embed_dim=64,
         vision={"layers": [1, 2, 2, 1], "width": 24, "head_width": 32, "image_size": 64},
         text={
             "context_length": CONTEXT,
-            "vocab_size": len(words) + SPECIALS,
+            "vocab_size": len(tokens) + SPECIALS,
             "width": 128,
             "heads": 4,
             "layers": 3,
             "no_causal_mask": True,  # an adjective and a relation are read from both sides
         },
-        words=words,
+        words=tokens,
     )
 
 
@@ -218,10 +225,10 @@ def _loss(
         clip.model.logit_scale.clamp_(0, math.log(100))
     with autocast(clip.device):
         pictures = clip.image_features(images)  # [B, E]
-        words = clip.text_features(captions)  # [B, E]
-    contrastive: Tensor = ClipLoss()(pictures, words, clip.model.logit_scale.exp())
+        texts = clip.text_features(captions)  # [B, E]
+    contrastive: Tensor = ClipLoss()(pictures, texts, clip.model.logit_scale.exp())
     by_image, by_text = (
-        _naming_loss(parts["head"](_HEAD_SCALE * x), labels) for x in (pictures, words)
+        _naming_loss(parts["head"](_HEAD_SCALE * x), labels) for x in (pictures, texts)
     )
     figures = {"contrastive": contrastive, "naming_image": by_image, "naming_text": by_text}
     loss = contrastive + _NAMING * (by_image + by_text) / 2

@@ -22,9 +22,9 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, Sampling
-from decoders.documents import read_object
 from decoders.errors import unknown
 from decoders.execution.card import card_fault
+from decoders.files import read_object
 from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import write_tensors
@@ -44,7 +44,7 @@ from decoders.tiny.bundle import (
     load,
     load_part,
 )
-from decoders.tiny.captions import vocabulary
+from decoders.tiny.scenes import vocabulary
 from decoders.training.drafter import LossConfig, train_drafter
 from decoders.training.states import DataConfig, StateData, transformer_of
 from decoders.training.trainer import TrainConfig, fast_dtype

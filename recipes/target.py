@@ -34,9 +34,9 @@ from decoders.models.nets.grouped import GroupedTransformer
 from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.prompts import WordEncoder
 from decoders.noise import sample
-from decoders.tiny import captions
-from decoders.tiny.captions import SceneSpec, caption_tokens
-from decoders.tiny.scenes import SceneBatch, scene_batch, scene_captions
+from decoders.tiny import scenes
+from decoders.tiny.render import SceneBatch, scene_batch
+from decoders.tiny.scenes import SceneSpec, caption_tokens, scene_captions
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 from recipes.vq import SceneBatches
 
@@ -47,16 +47,16 @@ SHARPNESS = 2.0  # of the choice between directions; a state's entries are of si
 NONE = "none"  # what is not there or not said
 AXES = {None: NONE, "left": "across", "right": "across", "above": "down", "below": "down"}
 _THING = {
-    "shape": captions.SHAPES,
-    "texture": captions.TEXTURES,
-    "colour": tuple(captions.COLOURS),
-    "size": captions.SIZES,
+    "shape": scenes.SHAPES,
+    "texture": scenes.TEXTURES,
+    "colour": tuple(scenes.COLOURS),
+    "size": scenes.SIZES,
 }
 ANSWERS: dict[str, tuple[str, ...]] = {
     "axis": (NONE, "across", "down"),
-    "kind": captions.BACKGROUND_KINDS,
-    "ground": tuple(captions.BACKGROUND_COLOURS),
-    "light": (NONE, *captions.LIGHTS),
+    "kind": scenes.BACKGROUND_KINDS,
+    "ground": tuple(scenes.BACKGROUND_COLOURS),
+    "light": (NONE, *scenes.LIGHTS),
     **{f"near {name}": values for name, values in _THING.items()},
     **{f"far {name}": (NONE, *values) for name, values in _THING.items()},
 }

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.tiny.scenes import SceneBatch, scene_batch
+from decoders.tiny.render import SceneBatch, scene_batch
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 
 CONFIG = VQConfig(

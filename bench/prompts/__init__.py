@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bench.config.schema import LoaderConfig
 from bench.data.errors import PromptError
-from decoders.documents import one_line, require_readable
+from decoders.files import one_line, require_readable
 from decoders.kinds import validate_fields
 
 MOST_NAME = 200  # characters of an id or a category

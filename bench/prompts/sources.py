@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from bench.data.errors import ConfigError, PromptError
 from bench.prompts import Prompt, RepeatingPrompts
-from decoders.documents import one_line, parse_json, read_items, read_text, require_readable
-from decoders.image_files import HIDDEN
+from decoders.files import HIDDEN, one_line, parse_json, read_items, read_text, require_readable
 from decoders.kinds import Amount, Count, validate
 
 COLUMNS = ("prompt", "caption", "text")

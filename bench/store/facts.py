@@ -21,8 +21,8 @@ from bench.data.errors import FolderError
 from bench.data.files import write_text
 from bench.measure.roofline import MachineRates, TargetWork
 from bench.store.columns import SCHEMA_VERSION
-from decoders.documents import read_object
 from decoders.errors import DecoderError
+from decoders.files import read_object
 from decoders.kinds import Amount, validate
 
 STUDY, FINDINGS = "study.json", "findings.json"

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.documents import one_line, read_object
 from decoders.errors import did_you_mean
+from decoders.files import one_line, read_object
 from decoders.kinds import Within
 from decoders.models.loading.checkpoint import Checkpoint
 from decoders.models.loading.weights import find, locate
@@ -142,11 +142,13 @@ class PromptEncoder:
         added = self.tokenizer.get_added_tokens_decoder().values()
         names = {t.content for t in added if t.special or re.fullmatch("<.+>", t.content, re.S)}
         names |= {*template.before, *template.after, *template.uncond, template.pad}
-        held = [n for n in names if n.strip() and n[0] != " " and n in prompt]
-        held += [t for i, t in zip(encoded.ids, encoded.tokens, strict=True) if i in self.control]
-        if held:
+        control = [n for n in names if n.strip() and n[0] != " " and n in prompt]
+        control += [
+            t for i, t in zip(encoded.ids, encoded.tokens, strict=True) if i in self.control
+        ]
+        if control:
             raise DecoderError(
-                f"prompt {prompt!r} holds the control token {held[0]!r}; write it in words"
+                f"prompt {prompt!r} holds the control token {control[0]!r}; write it in words"
             )
         ids = self._around(encoded.ids)
         if len(ids) > self.length:

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.documents import read_object
+from decoders.files import read_object
 from decoders.kinds import validate
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.loading.checkpoint import cast
@@ -30,7 +30,7 @@ from decoders.models.nets.transformer import Transformer
 from decoders.models.pictures import VQTokenizer
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.common.drafter import WeightsFile
-from decoders.tiny.scenes import scene_batch
+from decoders.tiny.render import scene_batch
 from decoders.training.states import Images, encode_pictures
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -104,11 +104,11 @@ def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) 
         for other, wanted in sorted(part_of(card, part, path).trained_with.items()):
             if other not in card:
                 continue  # it is not loaded either
-            given = part_of(card, other, path).sha256
-            if given != wanted:
+            sha256 = part_of(card, other, path).sha256
+            if sha256 != wanted:
                 raise DecoderError(
                     f"{path}: the weights do not belong together. {part} was trained with {other} "
-                    f"{wanted[:12]}, found {other} {given[:12]}. Train the stage again (`python -m "
+                    f"{wanted[:12]}, found {other} {sha256[:12]}. Train the stage again (`python -m "
                     f"bench train recipe=tiny stages=[{STAGE_OF.get(part, part)}] "
                     f"weights={folder}`), or restore all files of one training"
                 )

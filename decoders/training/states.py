@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import GrowingCache, Reads
-from decoders.documents import one_line, read_items, require_readable
-from decoders.image_files import HIDDEN, is_picture, open_rgb
+from decoders.files import HIDDEN, is_picture, one_line, open_rgb, read_items, require_readable
 from decoders.kinds import Count, Positive, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
 

@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from decoders.tiny.scenes import scene_batch
+from decoders.tiny.render import scene_batch
 from metrics.clip import build_clip
 from metrics.fid import Moments, distance_to
 from metrics.images import Extractor, Preparation, centre_crop, to_pil

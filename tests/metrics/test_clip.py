@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from decoders.api import DecoderError
-from decoders.tiny.captions import vocabulary
-from decoders.tiny.scenes import counterfactual, scene_batch, scene_captions
+from decoders.tiny.render import scene_batch
+from decoders.tiny.scenes import counterfactual, scene_captions, vocabulary
 from decoders.training.trainer import CURVE, TrainConfig
 from metrics import MetricError
 from metrics.clip import (

@@ -19,7 +19,7 @@ from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle3 import Eagle3
 from decoders.tiny import bundle
-from decoders.tiny.captions import ObjectSpec, SceneSpec, vocabulary
+from decoders.tiny.scenes import ObjectSpec, SceneSpec, vocabulary
 from decoders.training.trainer import TrainConfig
 from recipes import stages, target, vq
 

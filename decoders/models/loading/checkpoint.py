@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
-from decoders.documents import read_object
+from decoders.files import read_object
 from decoders.kinds import Amount, Positive, Size, Within
 from decoders.models.loading.weights import (
     INDEX,

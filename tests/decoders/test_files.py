@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from decoders.api import DecoderError
-from decoders.image_files import CONVERTED, is_picture, open_rgb
+from decoders.files import CONVERTED, is_picture, open_rgb
 from decoders.training.states import read_picture
 from metrics.images import ImageSet, centre_crop
 
