@@ -69,8 +69,9 @@ def quality_jobs(
     config: StudyConfig, every: Sequence[DecoderVariant], shard: tuple[int, int] = (0, 1)
 ) -> list[Job]:
     """Lists quality jobs decoder by decoder: what one keeps in memory for its batches can then go.
-    A sampling baseline has other seeds too (the reseeds), which give a greedy one the same images. A
-    synthetic decoder has none that counts. shard: (i, n), only images whose index is i modulo n."""
+    A sampling baseline has other seeds too (the reseeds), which give a greedy one the same images.
+    A synthetic decoder has none that counts. shard: (i, n), only images whose index is i modulo
+    n."""
     first, step = shard
     images, size = range(first, config.quality.images, step), config.quality.batch
     count = BATCHES * size
