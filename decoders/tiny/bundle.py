@@ -106,11 +106,12 @@ def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) 
                 continue  # it is not loaded either
             sha256 = part_of(card, other, path).sha256
             if sha256 != wanted:
+                stage = STAGE_OF.get(part, part)
                 raise DecoderError(
                     f"{path}: the weights do not belong together. {part} was trained with {other} "
-                    f"{wanted[:12]}, found {other} {sha256[:12]}. Train the stage again (`python -m "
-                    f"bench train recipe=tiny stages=[{STAGE_OF.get(part, part)}] "
-                    f"weights={folder}`), or restore all files of one training"
+                    f"{wanted[:12]}, found {sha256[:12]}. Train the stage again (`python -m bench "
+                    f"train recipe=tiny stages=[{stage}] weights={folder}`), or restore all files "
+                    "of one training"
                 )
 
 
