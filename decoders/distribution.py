@@ -21,11 +21,11 @@ IMPOSSIBLE = -1e30  # a logit of probability zero; finite, so that infinity stil
 
 def guided(logits: Tensor, cfg: float) -> Tensor:
     """Classifier-free guidance: [R, T, V] any dtype, rows [conditional; unconditional] -> [B, T, V]
-    float32.
+    float32; float64 stays as it is.
 
     uncond + cfg (cond - uncond); without guidance R = B and this is a cast.
     """
-    logits = logits.float()
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if cfg == 1:
         return logits
     cond, uncond = logits.chunk(2, 0)

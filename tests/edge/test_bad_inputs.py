@@ -240,7 +240,7 @@ WORDS = [
     Bad("evaluate batches of 0", ["evaluate", "a", "batch=0"], "equal to 1, found '0'"),
     Bad("evaluate two folders", ["evaluate", "a", "b"], "expected one folder of images, found 2"),
     Bad("evaluate nothing", ["evaluate"], "expected one folder of images, found 0"),
-    Bad("compare without a run", ["compare"], "finished here: (none)"),
+    Bad("compare without a run", ["compare"], "holds no finished run"),
     Bad("compare a typo", ["compare", "studi=main"], "did you mean 'study'"),
     Bad("compare two runs", ["compare", "study=main", "run_dir=x"], "keep one of them"),
     Bad("compare within 200 %", ["compare", "tolerance=2", "run_dir=x"], "less than 1, found '2'"),

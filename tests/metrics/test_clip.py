@@ -63,7 +63,7 @@ def test_damaged_weights_are_noticed(folder):
     with pytest.raises(DecoderError, match="make tiny"):
         load(folder)
     (folder / CONFIG_FILE).unlink()
-    with pytest.raises(DecoderError, match=r"no clip\.json"):
+    with pytest.raises(DecoderError, match=r"clip\.json does not exist"):
         load(folder)
 
 

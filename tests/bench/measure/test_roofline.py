@@ -15,7 +15,6 @@ from bench.measure.roofline import MachineRates, work_of
 from bench.run.finish import finish
 from bench.run.runner import run_study
 from bench.store.facts import Findings, Scores, Verdict, read_findings, write_findings
-from decoders.models.causal_lm import CausalLM
 from decoders.models.random_weights import random_model
 from tests.bench import fakes
 from tests.bench.gate.targets import gpt_model
@@ -60,8 +59,8 @@ def test_a_causal_model_counts_its_layers_and_the_head_of_the_codes():
 
 
 def test_a_target_that_names_no_layers_has_a_floor_of_its_parameters_and_a_hint(monkeypatch):
-    monkeypatch.setattr(CausalLM, "layers", None)
     target = gpt_model().target
+    monkeypatch.setattr(target, "layers", None)
     work = work_of(target)
     tables = {m.weight for m in target.modules() if isinstance(m, nn.Embedding)}
     assert work.weight_bytes == sum(w.nbytes for w in {*target.parameters()} - tables)
