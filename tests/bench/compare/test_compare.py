@@ -161,6 +161,10 @@ VVS = part("loops.vvs.Vvs", interval=4)
         (FID, {"fid": 29.0, "fid_lo": 28.0, "fid_hi": 30.0}, NOT_REPRODUCED, "29.000 [28"),
         ({"latency_s": "2.05"}, {}, REPRODUCED, "against"),
         ({"latency_s": "2.05"}, H200, NOT_COMPARABLE, "GPU (published A40, here NVIDIA H200)"),
+        ({"latency_s": "2.05", "gpu": "RTX 3090"}, {"gpu": "NVIDIA GeForce RTX 3090"},
+         REPRODUCED, "against"),
+        ({"latency_s": "2.05", "gpu": "RTX 3090"}, {"gpu": "NVIDIA GeForce RTX 3090 Ti"},
+         NOT_COMPARABLE, "other GPU"),
         ({"latency_s": "2.05", "gpu": ""}, {}, NOT_COMPARABLE, "without its name"),
         (SPEED, speed(1.45) | H200, REPRODUCED, "against"),  # ratios do not need the same one
         (SPEED, speed(1.45) | {"device": "cpu"}, NOT_COMPARABLE, "on a CPU"),
