@@ -78,7 +78,7 @@ def test_drawn_drafts_move_more_than_lantern_pp_declares(only):
     assert law.declared < law.tv <= law.limit + 1e-5
 
 
-SPECDEC = drafting("specdec.SpecVerification")
+SPECDEC = drafting("specdec.SpecDec")
 RULES = {  # the spec, the sampling, the verdict, and the least figure
     "lantern": (composed("dynamic", lantern()), TAU_1, "relaxed", 0.1),
     "its released residual": (
