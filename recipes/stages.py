@@ -28,7 +28,6 @@ from decoders.execution.card import card_fault
 from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import read_json, write_tensors
-from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Transformer
 from decoders.models.text.words import WordEncoder, WordEncoderConfig
@@ -36,6 +35,7 @@ from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
 from decoders.tiny.bundle import (
     CARD,
+    KINDS,
     TARGETS,
     TRAINED_WITH,
     WEIGHTS,
@@ -173,10 +173,14 @@ def _target(recipe: Recipe) -> None:
 
 
 def _small(name: str, recipe: Recipe) -> None:
-    """One of `TARGETS`, behind the written tokenizer and text encoder."""
+    """One of `TARGETS`, behind the written tokenizer and text encoder; FlashAR also behind the
+    written target of its size that predicts the next code."""
     config = recipe.config("grouped")
     torch.manual_seed(config.seed)
-    model = GroupedTransformer(GroupedConfig(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
+    kind, shape = KINDS[name]
+    model: Any = kind(shape(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
+    if name == "flash":
+        model.begin_as(recipe.part("plain"))
     given = recipe.part("text"), recipe.part("vq")
     about = _about(target.train(model, *given, config, recipe.work / name))
     recipe.write(config, {name: (model, model.config)}, about)
