@@ -72,9 +72,10 @@ def decode(
     seed: int = 0,
     overrides: Sequence[str] = (),
 ) -> Decoded:
-    """Decodes one prompt. decoder, model: names of conf/; overrides: as on the command line, such
-    as `acceptance.lam=5`, `sampling.temperature=0` or `backend=cuda`. It runs on the GPU where
-    there is one, else in the CPU kernel. A model is loaded once for equal words. Calls from several
+    """Decodes one prompt. decoder: of study=main, with its settings there, or any other of conf/;
+    model: a name of conf/; overrides: as on the command line, such as `study=sweep`,
+    `acceptance.lam=5`, `sampling.temperature=0` or `backend=cuda`. It runs on the GPU where there
+    is one, else in the CPU kernel. A model is loaded once for equal arguments. Calls from several
     threads wait for each other.
 
     Raises what a run raises: ConfigError with the nearest names, PromptError, DecoderError.
@@ -83,9 +84,9 @@ def decode(
     one = Prompt("given", prompt)
     check([one], "decode")
     where = "cpu" if card_fault() else "cuda"
-    words = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
+    arguments = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
     with ONE_AT_A_TIME:
-        loaded, built, name = _built(f"decoders=[{decoder}]", *words)
+        loaded, built, name = _built(f"decoders=[{decoder}]", *arguments)
         meter = Meter(loaded.device)
         generation, images = generate(loaded, built, [one.text], seed, meter)
     image = None if images is None else picture_of(images[0])
@@ -94,9 +95,9 @@ def decode(
 
 
 @lru_cache(maxsize=8)
-def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
-    """The model and the one decoder that the words name."""
-    config = compose_study(["study=smoke", *words])
+def _built(*arguments: str) -> tuple[ImageModel, Decoder, str]:
+    """The model and the one decoder that the arguments name."""
+    config = compose_study(arguments)
     model = load_model(config, prepare(config.backend), timed=(1,))
     variant, *more = variants(config, model.sampling)
     if more:

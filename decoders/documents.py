@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from decoders.errors import DecoderError, unknown
-from decoders.kinds import Amount, Positive, Size, Within, validate_entries
+from decoders.kinds import validate_entries
 
 MOST_BYTES = 1 << 30  # COCO's largest caption file has 92 MB
 MOST_CHARACTERS = 10_000  # of one field; a text encoder reads a few hundred
@@ -30,22 +32,11 @@ HEAD = 512  # bytes that tell what a file is
 LFS, ANNEX = b"version https://git-lfs", b"/annex/objects/"
 PAGES = (b"<!doctype", b"<html", b"<head", b"<?xml", b"<error")
 FETCH = "download it again, and compare its size with the one that its source gives"
-# What config.json must say where it says it, of whatever family: the rest is not read.
-CONFIG: dict[str, Any] = {
-    **dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "block_size"), Size),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "caption_dim"), Size),
-    "num_hidden_layers": Annotated[int, Within(1, 10_000)],
-    **dict.fromkeys(("rms_norm_eps", "norm_eps", "rope_base", "rope_theta"), Positive),
-    **dict.fromkeys(("rope_parameters", "rope_scaling"), dict[str, Any]),
-    **dict.fromkeys(("swin_norm", "tie_word_embeddings"), bool),
-    **dict.fromkeys(("hidden_act", "input_type", "model_type"), str),
-    "vocabulary_map": dict[str, Amount],
-}
 
 
 def read_text(path: Path, hint: str = "correct the path") -> str:
-    """The text of a UTF-8 file, newlines as they are, a byte-order mark removed. hint: what to do
-    where there is no such file.
+    """Reads the text of a UTF-8 file, newlines as they are, a byte-order mark removed. hint: what
+    to do where there is no such file.
 
     Raises DecoderError: nothing there, a folder, a pipe or device, no text, too large; and any
     other OSError as it comes.
@@ -67,15 +58,15 @@ def read_text(path: Path, hint: str = "correct the path") -> str:
 
 
 def no_file(path: Path) -> str:
-    """What a path is that is there and is no file; "" for a file, and where nothing is."""
+    """Says what a path is that is there and is no file; "" for a file, and where nothing is."""
     if path.is_file() or not path.exists():
         return ""
     return "a folder" if path.is_dir() else "a named pipe or a device"
 
 
 def placeholder(head: bytes, size: int) -> str:
-    """What stands in a file's place (nothing, a Git LFS pointer, a web page, ...), by its first
-    bytes; "" for a file that may be real."""
+    """Says what stands in a file's place (nothing, a Git LFS pointer, a web page, ...), by its
+    first bytes; "" for a file that may be real."""
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not head:
         return f"empty (0 bytes); write into it what belongs there, or {FETCH}"
@@ -100,8 +91,8 @@ def placeholder(head: bytes, size: int) -> str:
 
 
 def read_object(path: Path, kinds: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The object that a JSON file holds; `kinds`: what certain keys must be, where they are there.
-    A null under one of them means not given. Raises DecoderError."""
+    """Reads the object that a JSON file holds; `kinds`: what certain keys must be, where they are
+    there. A null under one of them means not given. Raises DecoderError."""
     value = parse_json(read_text(path), str(path))
     if not isinstance(value, dict):
         raise DecoderError(f"{path} must hold an object, found {type(value).__name__}")
@@ -109,15 +100,26 @@ def read_object(path: Path, kinds: Mapping[str, Any] | None = None) -> dict[str,
 
 
 def parse_json(text: str, source: str) -> Any:
-    """A JSON value. Raises DecoderError: no JSON, NaN, numbers of thousands of digits, or lists
-    within lists too deep to be read."""
-    from pydantic_core import from_json
+    """A JSON value. Raises DecoderError: no JSON, NaN, a key twice, numbers of thousands of digits,
+    or lists within lists too deep to be read."""
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            ((name, _),) = Counter(key for key, _ in pairs).most_common(1)
+            raise DecoderError(f"{source} names {name} twice; keep one of them")
+        return values
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no number of JSON")
 
     try:
-        return from_json(text, allow_inf_nan=False)
-    except ValueError as error:
+        return json.loads(text, object_pairs_hook=mapping, parse_constant=refuse)
+    except DecoderError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise DecoderError(
-            f"{source} is not valid JSON ({error}); restore it, or make or download it again"
+            f"{source} is not valid JSON ({error}); correct it, or make or download it again"
         ) from error
 
 
@@ -125,51 +127,35 @@ def parse_json(text: str, source: str) -> Any:
 
 
 def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: bool = True) -> Any:
-    """What a file holds, by its ending: the lines of a .txt, the rows of a .csv or .tsv by column,
-    the value of a .json, those of the lines of a .jsonl. what: it is for; kinds: endings that are
-    read; hint: see `read_text`; quotes: see `parse_table`. Raises DecoderError."""
-    kind, source = path.suffix.lower(), str(path)
+    """Reads what a file holds, by its ending: the lines of a .txt, the rows of a .csv or .tsv by
+    column without blank lines, the value of a .json, those of the lines of a .jsonl.
+
+    what: it is for; kinds: endings that are read; hint: see `read_text`; quotes: whether fields in
+    quotes may hold delimiters and newlines. Raises DecoderError; of a table: no header, a column
+    that stands twice, a row with more or fewer fields than the header, a quote that is not closed.
+    """
+    kind = path.suffix.lower()
     if kind not in kinds and not path.is_dir():
         raise DecoderError(unknown(f"kind of {what} file", path.suffix or path.name, kinds))
     text = read_text(path, hint)
     if kind == ".json":
-        return parse_json(text, source)
-    if kind in (".csv", ".tsv"):
-        return parse_table(text, "," if kind == ".csv" else "\t", source, quotes)
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    while lines and not lines[-1].strip():  # blank ones at the end
-        lines.pop()
-    if kind != ".jsonl":
-        return lines
-    return [parse_json(x, f"{path}, line {i},") for i, x in enumerate(lines, 1) if x.strip()]
-
-
-def one_line(text: str) -> str:
-    """A caption as it is read: line breaks and other white space are spaces, none around it. An
-    accent is a part of its letter (NFC), as files of macOS have the two apart. Characters without a
-    shape (joiners, soft hyphens, byte-order marks, directions of writing) go, as no model was
-    trained on them and nobody sees them."""
-    plain = SPACES.sub(" ", BREAKS.sub(" ", unicodedata.normalize("NFC", text)))
-    return "".join(c for c in plain if unicodedata.category(c) != "Cf").strip()
-
-
-def parse_table(
-    text: str, delimiter: str, source: str, quotes: bool = True
-) -> list[dict[str, str]]:
-    """Rows by column name; blank lines are skipped. quotes: fields in quotes may hold delimiters
-    and newlines.
-
-    Raises DecoderError: no header, a column that stands twice, a row with more or fewer fields
-    than the header, a quote that is not closed.
-    """
+        return parse_json(text, str(path))
+    if kind not in (".csv", ".tsv"):
+        lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        while lines and not lines[-1].strip():  # blank ones at the end
+            lines.pop()
+        if kind != ".jsonl":
+            return lines
+        return [parse_json(x, f"{path}, line {i},") for i, x in enumerate(lines, 1) if x.strip()]
+    delimiter = "," if kind == ".csv" else "\t"
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting,
+    table = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, quoting=quoting,
                        strict=quotes)  # fmt: skip
     try:
-        rows = [(lines.line_num, row) for row in lines if any(field.strip() for field in row)]
+        rows = [(table.line_num, row) for row in table if any(field.strip() for field in row)]
     except csv.Error as error:
         raise DecoderError(
-            f"{source}, line {lines.line_num}, cannot be read as a table ({error}); write a field "
+            f"{path}, line {table.line_num}, cannot be read as a table ({error}); write a field "
             'with quotes in it as "..." and each of its quotes twice'
         ) from error
     if not rows:
@@ -177,14 +163,23 @@ def parse_table(
     header = [name.strip() for name in rows[0][1]]
     lower = [name.lower() for name in header if name]
     if len(set(lower)) < len(lower):
-        raise DecoderError(f"{source}: a column is named twice: {', '.join(header)}")
+        raise DecoderError(f"{path}: a column is named twice: {', '.join(header)}")
     for line, row in rows[1:]:
         if len(row) != len(header):
             raise DecoderError(
-                f"{source}, line {line}, has {len(row)} fields, the header {len(header)}; a field "
+                f"{path}, line {line}, has {len(row)} fields, the header {len(header)}; a field "
                 f"that holds {delimiter!r} must stand in quotes"
             )
     return [dict(zip(header, row, strict=True)) for _, row in rows[1:]]
+
+
+def one_line(text: str) -> str:
+    """Returns a caption as it is read: line breaks and other white space are spaces, none around
+    it. An accent is a part of its letter (NFC), as files of macOS have the two apart. Characters
+    without a shape (joiners, soft hyphens, byte-order marks, directions of writing) go, as no model
+    was trained on them and nobody sees them."""
+    plain = SPACES.sub(" ", BREAKS.sub(" ", unicodedata.normalize("NFC", text)))
+    return "".join(c for c in plain if unicodedata.category(c) != "Cf").strip()
 
 
 def require_readable(text: str, what: str) -> None:

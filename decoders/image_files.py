@@ -30,13 +30,13 @@ PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 
 
 def is_picture(file: Path) -> bool:
-    """Whether a file is a picture, by its name."""
+    """Tells whether a file is a picture, by its name."""
     return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
 
 
 def open_rgb(file: Path) -> Image.Image:
-    """A picture file as RGB. Raises DecoderError where it cannot be read, and for a mode that says
-    nothing of its range or that Pillow does not convert."""
+    """Reads a picture file as RGB. Raises DecoderError where it cannot be read, and for a mode that
+    says nothing of its range or that Pillow does not convert."""
     try:
         with Image.open(file) as image:
             if image.mode in CONVERTED:

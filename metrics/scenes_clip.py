@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.models.loading.weights import load_into, read_json, read_state, write_tensors
-from decoders.models.text.words import WordTokenizer
+from decoders.documents import read_object
+from decoders.models.loading.weights import load_into, read_state, write_tensors
+from decoders.models.prompts import WordTokenizer
 from metrics import MetricError
 from metrics.clip import ImageText, build_clip
 from metrics.images import (
@@ -149,7 +150,7 @@ def load(folder: Path | None = None, device: str | torch.device = "cpu") -> Scen
     tensor's name or shape does not fit. Nothing is unpickled.
     """
     folder = WEIGHTS_DIR if folder is None else folder
-    path, content = folder / WEIGHTS_FILE, read_json(folder / CONFIG_FILE)
+    path, content = folder / WEIGHTS_FILE, read_object(folder / CONFIG_FILE)
     tensors = read_state(path, content["sha256"])
     config = ClipConfig(**{**content["config"], "words": tuple(content["config"]["words"])})
     clip = ScenesClip(config, device)

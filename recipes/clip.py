@@ -26,18 +26,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from decoders.tiny.scenes import (
-    ATTRIBUTES,
-    SceneSpec,
-    alter,
-    counterfactual,
-    describe,
-    scene_batch,
-    scene_captions,
-    vocabulary,
-)
-from decoders.tiny.scenes.render import render
-from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast, stream
+from decoders.tiny.captions import ATTRIBUTES, SceneSpec, describe, vocabulary
+from decoders.tiny.render import render
+from decoders.tiny.scenes import alter, counterfactual, scene_batch, scene_captions
+from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 from metrics import MetricError
 from metrics.clip import attribute_preference
 from metrics.images import byte_images
@@ -103,7 +95,7 @@ def train(
     head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES))
     parts = torch.nn.ModuleDict({"clip": clip.model, "head": head})
     trainer = Trainer(parts, config, folder)
-    batches = stream(Families(config.batch // FAMILY, config.seed), trainer.left, config.workers)
+    batches = trainer.batches(Families(config.batch // FAMILY, config.seed))
 
     def losses(step: int, share: float) -> tuple[Tensor, Figures]:
         return _loss(parts, clip, *next(batches))

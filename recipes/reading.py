@@ -18,41 +18,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.models.text.words import WordEncoder
-from decoders.tiny.scenes import SceneSpec, scene_captions, words
-from decoders.tiny.scenes import attributes as at
+from decoders.models.prompts import WordEncoder
+from decoders.tiny.captions import (
+    BACKGROUND_COLOURS,
+    BACKGROUND_KINDS,
+    COLOURS,
+    LIGHTS,
+    SHAPES,
+    SIZES,
+    TEXTURES,
+    SceneSpec,
+    caption_tokens,
+)
+from decoders.tiny.scenes import scene_captions
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 
 OFFSET = 8_000_000  # train-split indices of which nobody sees the images
 SHARPNESS = 2.0  # of the choice between directions; a state's entries are of size 1
 NONE = "none"  # what is not there or not said
 AXES = {None: NONE, "left": "across", "right": "across", "above": "down", "below": "down"}
-_THING = {
-    "shape": at.SHAPES,
-    "texture": at.TEXTURES,
-    "colour": tuple(at.COLOURS),
-    "size": at.SIZES,
-}
+_THING = {"shape": SHAPES, "texture": TEXTURES, "colour": tuple(COLOURS), "size": SIZES}
 ANSWERS: dict[str, tuple[str, ...]] = {
     "axis": (NONE, "across", "down"),
-    "kind": at.BACKGROUND_KINDS,
-    "ground": tuple(at.BACKGROUND_COLOURS),
-    "light": (NONE, *at.LIGHTS),
+    "kind": BACKGROUND_KINDS,
+    "ground": tuple(BACKGROUND_COLOURS),
+    "light": (NONE, *LIGHTS),
     **{f"near {name}": values for name, values in _THING.items()},
     **{f"far {name}": (NONE, *values) for name, values in _THING.items()},
 }
 
 
 def answers(caption: str, spec: SceneSpec) -> list[int]:
-    """The index in `ANSWERS` of every attribute. near: the object that stands left or above, or
-    the only one; far: the other."""
+    """Returns the index in `ANSWERS` of every attribute. near: the object that stands left or
+    above, or the only one; far: the other."""
     things = spec.objects[::-1] if spec.relation in ("right", "below") else spec.objects
     labels = {
         "axis": AXES[spec.relation],
         "kind": spec.background_kind,
         "ground": spec.background_colour,
     }
-    if {"lit", "light"} & set(words(caption)):
+    if {"lit", "light"} & set(caption_tokens(caption)):
         labels["light"] = spec.light
     for where, thing in zip(("near", "far"), things, strict=False):
         labels |= {f"{where} {name}": getattr(thing, name) for name in _THING}
@@ -69,16 +74,18 @@ class Naming(nn.Module):
         )
 
     def forward(self, states: Tensor) -> list[Tensor]:
-        """States [..., D] -> float32 logits [..., values] of each attribute of `ANSWERS`."""
+        """Computes float32 logits [..., values] of each attribute of `ANSWERS` from states [...,
+        D]."""
         scaled = SHARPNESS * F.rms_norm(states.float(), states.shape[-1:])
         return [scaled @ F.normalize(table, dim=-1).T for table in self.directions]
 
-    def predict(self, states: Tensor) -> Tensor:
-        """States [..., D] -> the index in `ANSWERS` of every attribute, int64 [..., attributes]."""
-        return torch.stack([logits.argmax(-1) for logits in self(states)], -1)
+    def accuracy(self, states: Tensor, labels: Tensor) -> float:
+        """Returns the share of labels [..., attributes] that states [..., D] name rightly."""
+        named = torch.stack([logits.argmax(-1) for logits in self(states)], -1)
+        return float((named == labels).float().mean())
 
     def loss(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy in nats an attribute; states [n, D], labels [n, attributes] int64."""
+        """Computes mean nats per attribute; states [n, D], labels [n, attributes] int64."""
         pairs = zip(self(states), labels.T, strict=True)
         return torch.stack([F.cross_entropy(logits, right) for logits, right in pairs]).mean()
 
@@ -86,8 +93,8 @@ class Naming(nn.Module):
 def word_states(
     text: WordEncoder, embedder: Any, split: str, first: int, count: int
 ) -> tuple[Tensor, Tensor]:
-    """The prefix's states [n, D] at the n words of `count` captions, and what the caption of each
-    word says, int64 [n, attributes]."""
+    """Computes the prefix's states [n, D] at the n words of `count` captions, and what the caption
+    of each word says, int64 [n, attributes]."""
     pairs = scene_captions(split, range(first, first + count))
     device = text.words.weight.device
     ids, mask = (x.to(device) for x in text.tokenizer([caption for caption, _ in pairs]))
@@ -111,6 +118,6 @@ def learn(text: WordEncoder, embedder: Any, config: TrainConfig, folder: Path) -
     @torch.no_grad()
     def evaluate() -> dict[str, float]:
         states, labels = word_states(text, embedder, "valid", 0, config.held_out)
-        return {"named": float((naming.predict(states) == labels).float().mean())}
+        return {"named": naming.accuracy(states, labels)}
 
     return Trainer(parts, config, folder).fit(losses, evaluate)["named"]

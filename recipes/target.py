@@ -28,16 +28,16 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures
 from decoders.cache import GrowingCache
+from decoders.models.llamagen_vq import LlamaGenVQ
 from decoders.models.nets.flash import FlashTransformer
 from decoders.models.nets.grouped import GroupedTransformer
 from decoders.models.nets.transformer import Transformer, TransformerConfig
-from decoders.models.text.words import WordEncoder
-from decoders.models.vq.llamagen_vq import LlamaGenVQ
+from decoders.models.prompts import WordEncoder
 from decoders.noise import sample
 from decoders.tiny.scenes import SceneBatch, scene_batch
-from decoders.tiny.scenes.source import SceneBatches
-from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast, stream
-from recipes import reading
+from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
+from recipes.reading import Naming, answers
+from recipes.vq import SceneBatches
 
 CONFIG = TransformerConfig(
     vocab=1024,
@@ -63,21 +63,16 @@ SHOWS = 0.1  # a code shows an object that covers this share of a pixel of its s
 @dataclass(frozen=True)
 class Batch:
     """Consecutive scenes: B captions, codes [B, L], shows [B, L] bool: codes that show an
-    object; labels [B, attributes]: what the captions say, see `reading.answers`."""
+    object; labels [B, attributes]: what the captions say, see `answers`."""
 
     captions: list[str]
     codes: Tensor
     shows: Tensor
     labels: Tensor
 
-    def weights(self, objects: float) -> Tensor:
-        """[B, L] float32 of mean 1, where a code that shows an object weighs `objects` times."""
-        weights = torch.where(self.shows, objects, 1.0)
-        return weights / weights.mean()
-
 
 def encode_scenes(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
-    """Scenes as the tokenizer's codes, on its device."""
+    """Encodes scenes by the tokenizer, on its device."""
     device = vq.quantize.embedding.weight.device
     images = torch.from_numpy(scenes.images).to(device)
     with autocast(device):
@@ -86,7 +81,7 @@ def encode_scenes(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
     cover = torch.from_numpy(scenes.cover).to(device)
     most = F.adaptive_max_pool2d(cover[:, None], side).flatten(1)  # [B, L]
     pairs = zip(scenes.captions, scenes.specs, strict=True)
-    labels = torch.tensor([reading.answers(*pair) for pair in pairs])
+    labels = torch.tensor([answers(*pair) for pair in pairs])
     return Batch(scenes.captions, codes, most > SHOWS, labels.to(device))
 
 
@@ -97,25 +92,19 @@ class CaptionProbe(nn.Module):
     def __init__(self, target: Transformer) -> None:
         super().__init__()
         config = target.config
-        self.naming = reading.Naming(config.width)
-        self.prefix = config.prefix
+        self.naming = Naming(config.width)
         self.states = torch.empty(0)
+
+        def keep(layer: nn.Module, inputs: object, states: tuple[Tensor, Tensor]) -> None:
+            self.states = states[0][:, config.prefix - 1 :]  # [B, L, D], of the last forward
+
         read_layer = target.layers[round(NAMED * config.layers) - 1]
-        self.hook = read_layer.register_forward_hook(self._keep)
-
-    def _keep(self, layer: nn.Module, given: object, states: tuple[Tensor, Tensor]) -> None:
-        self.states = states[0]  # [B, P + L - 1, D]
-
-    def accuracy(self, labels: Tensor) -> float:
-        """The share of attributes that the states of the last forward name rightly, over all
-        codes."""
-        states = self.states[:, self.prefix - 1 :]  # [B, L, D]
-        return float((self.naming.predict(states) == labels[:, None]).float().mean())
+        self.hook = read_layer.register_forward_hook(keep)
 
     def loss(self, labels: Tensor, drop: Tensor) -> Tensor:
-        """Nats an attribute at the codes of the last forward; rows without caption are not asked.
-        labels [B, attributes], drop [B] bool."""
-        states = self.states[:, self.prefix - 1 :][~drop]  # [b, L, D]
+        """Computes nats per attribute at the codes of the last forward, without the rows that have
+        no caption. labels [B, attributes], drop [B] bool."""
+        states = self.states[~drop]  # [b, L, D]
         each = labels[~drop][:, None].expand(-1, states.shape[1], -1)  # [b, L, attributes]
         return self.naming.loss(states.flatten(0, 1), each.flatten(0, 1))
 
@@ -123,8 +112,8 @@ class CaptionProbe(nn.Module):
 def losses(
     model: Transformer, text: TextFeatures, codes: Tensor, drop: Tensor, seed: int
 ) -> dict[str, Tensor]:
-    """Cross-entropy in nats of every code, [B, L] float32, by its law: `next`, and of a target that
-    refines `refined` [B, L - 1] and `behind` [B, L - 1 - N]."""
+    """Computes the cross-entropy in nats of every code, [B, L] float32, by its law: `next`, and of
+    a target that refines `refined` [B, L - 1] and `behind` [B, L - 1 - N]."""
     with autocast(codes.device):
         if not isinstance(model, GroupedTransformer) or not model.config.refines:
             return {"next": nats(model.logits(model(text, codes, drop)), codes)}
@@ -142,7 +131,7 @@ def losses(
 
 
 def nats(logits: Tensor, codes: Tensor) -> Tensor:
-    """logits [B, T, V], codes [B, T] -> [B, T] float32."""
+    """Computes cross-entropies [B, T] float32 of logits [B, T, V] at codes [B, T]."""
     flat = logits.float().flatten(0, 1)
     return F.cross_entropy(flat, codes.flatten(), reduction="none").view_as(codes)
 
@@ -151,8 +140,8 @@ def nats(logits: Tensor, codes: Tensor) -> Tensor:
 def evaluate(
     model: Transformer, text: WordEncoder, probe: CaptionProbe, vq: LlamaGenVQ, count: int
 ) -> dict[str, float]:
-    """On the split valid: nats per code with its captions and with none, and the share of what they
-    say that the states name."""
+    """Measures on the split valid: nats per code with its captions and with none, and the share of
+    what they say that the states name."""
     means: dict[str, list[Tensor]] = {}
     for first in range(0, count, PART):
         batch = encode_scenes(vq, scene_batch("valid", range(first, min(first + PART, count))))
@@ -162,7 +151,9 @@ def evaluate(
             for name, each in losses(model, features, batch.codes, drop, first).items():
                 key = f"valid_nats{'' if name == 'next' else '_' + name}{ending}"
                 means.setdefault(key, []).append(each.mean(1))
-        share = torch.full((len(batch.codes),), probe.accuracy(batch.labels))
+        share = torch.full(
+            (len(batch.codes),), probe.naming.accuracy(probe.states, batch.labels[:, None])
+        )
         means.setdefault("valid_naming", []).append(share)
     return {key: float(torch.cat(each).mean()) for key, each in means.items()}
 
@@ -177,13 +168,16 @@ def train(
     parts = nn.ModuleDict({"model": model, "text": text, "probe": probe}).to(device)
     before = model.backbone() if isinstance(model, FlashTransformer) else []
     trainer = Trainer(parts, config, folder, slow=before)
-    batches = stream(SceneBatches(config.batch, OFFSET), trainer.left, config.workers)
+    batches = trainer.batches(SceneBatches(config.batch, OFFSET))
 
     def step_losses(step: int, share: float) -> tuple[Tensor, Figures]:
         for parameter in before:
             parameter.requires_grad_(share >= FROZEN)
-        batch, drop = encode_scenes(vq, next(batches)), drop_captions(config, step).to(device)
-        weights = batch.weights(OBJECTS + (1 - OBJECTS) * share)  # [B, L]
+        batch = encode_scenes(vq, next(batches))
+        generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+        drop = (torch.rand(config.batch, generator=generator) < DROP).to(device)  # [B]
+        weights = torch.where(batch.shows, OBJECTS + (1 - OBJECTS) * share, 1.0)  # [B, L]
+        weights = weights / weights.mean()
         ids, mask = (x.to(device) for x in text.tokenizer(batch.captions))
         every = losses(model, text(ids, mask), batch.codes, drop, step)
         size = weights.shape[1]
@@ -195,9 +189,3 @@ def train(
     figures = trainer.fit(step_losses, lambda: evaluate(model, text, probe, vq, config.held_out))
     probe.hook.remove()
     return figures
-
-
-def drop_captions(config: TrainConfig, step: int) -> Tensor:
-    """Which captions of a step's batch are dropped, [B] bool."""
-    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
-    return torch.rand(config.batch, generator=generator) < DROP

@@ -1,4 +1,4 @@
-"""The commands of the command line: each takes its words and returns an exit status.
+"""The commands of the command line: each takes its arguments and returns an exit status.
 
 Why lazy imports: `list` needs neither torch nor Hydra, `report` needs no model.
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.config.words import divided, key_of
+from bench.config.arguments import divided, groups, key_of
 from bench.console import complain, say
 from bench.data.errors import ConfigError, unknown
 from bench.report.table import table_of_texts, terminal
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from bench.analyse.run_data import RunData
     from bench.config.schema import StudyConfig
 
+# Their comments explain every setting of a study, a decoder, a training and a recipe.
+ROOTS = ("config.yaml", "entry.yaml", "train_config.yaml", "recipe_config.yaml")
 
-def cmd_run(words: Sequence[str]) -> int:
+
+def cmd_run(arguments: Sequence[str]) -> int:
     """Run a study (or resume it) and write its summary and report.
     Decodes all images, judges every decoder, writes records, summary.csv and the report. Exit
     status 1 where some decoder failed.
@@ -44,23 +48,23 @@ def cmd_run(words: Sequence[str]) -> int:
     from bench.config.compose import compose_study
     from bench.run.shards import Shard, part_of, run_on_ray, run_part
 
-    part, words = part_of(words)
-    config = compose_study(words)
+    part, arguments = part_of(arguments)
+    config = compose_study(arguments)
     if part is None:
-        return _run(config, words)
+        return _run(config, arguments)
     if isinstance(part, Shard):
-        return run_part(config, part, words, partial(_run, config, words))
-    return run_on_ray(config, part, words)
+        return run_part(config, part, arguments, partial(_run, config, arguments))
+    return run_on_ray(config, part, arguments)
 
 
-def _run(config: StudyConfig, words: Sequence[str]) -> int:
-    """Runs a study that these words describe, here; 1 where some decoder failed."""
+def _run(config: StudyConfig, arguments: Sequence[str]) -> int:
+    """Runs a study that these arguments describe, here; 1 where some decoder failed."""
     from bench.measure.device import device_name
     from bench.run.finish import explain_interrupts, finish, make_scorer
     from bench.run.runner import run_study
 
     say(f"backend={config.backend.name} on {device_name(config.backend)}")
-    with explain_interrupts(config, words):
+    with explain_interrupts(config, arguments):
         scorer = make_scorer(config)
         result = run_study(config)
         run = finish(config, result, scorer)
@@ -74,11 +78,11 @@ def _run(config: StudyConfig, words: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def cmd_sweep(words: Sequence[str]) -> int:
+def cmd_sweep(arguments: Sequence[str]) -> int:
     """Run a study once for each value: sweep acceptance.delta=0.05,0.1 tree=chain,static.
     One decoder for each value, or combination of values, of settings that are given several; a
     decoder without such a setting runs once. Resumes as `run` does; `report` makes the tables
-    again from the same words with this run_dir.
+    again from the same arguments with this run_dir.
 
     settings (and all others of a study: `python -m bench list settings`):
       study=NAME        which study (`list study`; default: main)
@@ -92,19 +96,20 @@ def cmd_sweep(words: Sequence[str]) -> int:
     """
     from bench.config.compose import sort_overrides
 
-    if not any(len(values) > 1 for values in sort_overrides(words).entry):
+    if not any(len(values) > 1 for values in sort_overrides(arguments).entry):
         raise ConfigError(
             "nothing to sweep: no setting of a decoder has several values; give one, as in "
             "acceptance.delta=0.1,0.2, or use `run`"
         )
-    if not any(key_of(word) == "run_dir" for word in words):
-        words = [*words, "run_dir=results/runs/${name}_sweep"]
-    return cmd_run(words)
+    if not any(key_of(one) == "run_dir" for one in arguments):
+        arguments = [*arguments, "run_dir=results/runs/${name}_sweep"]
+    return cmd_run(arguments)
 
 
-def cmd_report(words: Sequence[str]) -> int:
+def cmd_report(arguments: Sequence[str]) -> int:
     """Table, plots and page again from a study's records.
-    Also while a run goes on. Takes the words of that run, or of a finished one its run_dir alone.
+    Also while a run goes on. Takes the arguments of that run, or of a finished one its run_dir
+    alone.
 
     settings (and all others of a study: `python -m bench list settings`):
       study=NAME   which study (`list study`; default: main)
@@ -120,13 +125,13 @@ def cmd_report(words: Sequence[str]) -> int:
     from bench.run.finish import read_unfinished
     from bench.store.study import require_same
 
-    place, words = divided(PlaceSettings, words)
+    place, arguments = divided(PlaceSettings, arguments)
     out = place.out
-    if (finished := _finished_folder(words)) is not None:
+    if (finished := _finished_folder(arguments)) is not None:
         check_place(out)
         _write_report(load(finished), out)
         return 0
-    config = compose_study(words)
+    config = compose_study(arguments)
     folder = Path(config.run_dir)
     check_place(out)
     require_same(folder, {"config_hash": config.hash, "config": config.measured()})
@@ -134,11 +139,10 @@ def cmd_report(words: Sequence[str]) -> int:
     return 0
 
 
-def _finished_folder(words: Sequence[str]) -> Path | None:
-    """Returns the folder of a finished run, where the words name it and nothing else."""
-    folder = Path(words[0].partition("=")[2]) if len(words) == 1 else None
-    named = folder and words[0].startswith("run_dir=") and (folder / "records.parquet").is_file()
-    return folder if named else None
+def _finished_folder(arguments: Sequence[str]) -> Path | None:
+    """Returns the folder of a finished run, where the arguments name it and nothing else."""
+    key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
+    return Path(value) if key == "run_dir" and Path(value, "records.parquet").is_file() else None
 
 
 def _write_report(run: RunData, folder: Path | None = None) -> None:
@@ -149,7 +153,7 @@ def _write_report(run: RunData, folder: Path | None = None) -> None:
     say(f"report: {written / 'index.html'}")
 
 
-def cmd_check(words: Sequence[str]) -> int:
+def cmd_check(arguments: Sequence[str]) -> int:
     """Exactness gate: is every decoder of a study exact, relaxed or broken?
     Nothing is timed and nothing is written. Exit status 1 where one is not as expected.
 
@@ -168,7 +172,7 @@ def cmd_check(words: Sequence[str]) -> int:
     from bench.run.decoders import build, load_model
     from bench.run.finish import run_gate
 
-    config = compose_study(words)
+    config = compose_study(arguments)
     model = load_model(config, prepare(config.backend))
     every = variants(config, model.sampling)
     for variant in every:  # what `run` refuses is refused before the first verdict
@@ -188,10 +192,10 @@ def cmd_check(words: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-def cmd_list(words: Sequence[str]) -> int:
+def cmd_list(arguments: Sequence[str]) -> int:
     """Decoders, models, studies, ...; `list settings`: what can be set; `list columns`: of tables.
 
-    words:
+    arguments:
       GROUP         the options of a group: decoder, model, study, tree, ...
       GROUP=OPTION  the settings of one option
       settings      all settings of a study and a training
@@ -200,25 +204,24 @@ def cmd_list(words: Sequence[str]) -> int:
     example:
       python -m bench list acceptance=lantern
     """
-    from bench.config.catalogue import about, groups, settings
-
     options = groups()
-    for word in words or options:
-        group, _, name = word.partition("=")
+    for argument in arguments or options:
+        group, _, name = argument.partition("=")
         if group not in options:  # its plural is taken too
             group = "study" if group == "studies" else group.removesuffix("s")
         if group == "column":
             say(_columns())
         elif group == "setting":
-            say(settings())
+            say("\n".join((files("conf") / name).read_text() for name in ROOTS))
         elif group not in options:
             raise ConfigError(unknown("group", group, [*options, "settings", "columns"]))
         elif not name:
             width = max(map(len, options[group]))
-            lines = [
-                f"  {k:<{width}}  {about(text)}".rstrip() for k, text in options[group].items()
-            ]
-            say("\n".join([f"{group}=", *lines]))
+            say(f"{group}=")
+            for option, text in options[group].items():  # and the first line of its comment
+                comments = (line[2:] for line in text.splitlines() if line.startswith("# "))
+                about = next((line for line in comments if not line.startswith("@")), "")
+                say(f"  {option:<{width}}  {about}".rstrip())
         elif name in options[group]:
             say(options[group][name].rstrip())
         else:

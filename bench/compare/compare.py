@@ -19,7 +19,7 @@ from bench.analyse.run_data import RunData
 from bench.compare.published import load as load_published
 from bench.compare.published import load_names
 from bench.compare.verdicts import Comparison, Reproduction, compare_rows
-from bench.config.words import settings
+from bench.config.arguments import settings
 from bench.console import say
 from bench.data.errors import ConfigError, did_you_mean
 from bench.data.files import prepare_folder, write_text

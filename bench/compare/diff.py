@@ -21,7 +21,7 @@ from bench.compare.significance import (
     differences_of,
     read_sides,
 )
-from bench.config.words import folders, settings
+from bench.config.arguments import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.data.files import prepare_file, write_text

@@ -20,7 +20,6 @@ from typing import Any
 from bench.analyse.paired import mal_interval
 from bench.analyse.run_data import Entry, Role, RunData, as_text
 from bench.compare.published import Names, Published, settings_text
-from bench.config.words import pairs
 from bench.data.errors import FolderError
 from metrics.stats import Interval
 
@@ -45,7 +44,10 @@ class Part:
         match = re.fullmatch(r"([^(]*)(?:\((.*)\))?", label.strip(), re.DOTALL)
         if match is None:
             return cls(label, {})
-        return cls(match[1].strip() or "none", pairs(match[2] or ""))
+        settings = (
+            text.strip().partition("=") for text in (match[2] or "").split(",") if text.strip()
+        )
+        return cls(match[1].strip() or "none", {key: value or key for key, _, value in settings})
 
     def number(self, key: str) -> float | None:
         """Reads a numerical setting, None where it is absent or a word."""

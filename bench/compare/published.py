@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import pandas as pd
 
-from bench.config.catalogue import groups
+from bench.config.arguments import groups
 from decoders.kinds import Amount, Count, Share, Within, validate
 
 PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from bench.data.errors import EXPLAINED, ConfigError, describe_error
-from decoders.kinds import Amount, Count, NotNegative, Seed, Within, validate
+from decoders.kinds import MOST_WHOLE, Amount, Count, NotNegative, Seed, Within, validate
 from decoders.spec import DecoderSpec
 
 if TYPE_CHECKING:
@@ -235,6 +235,11 @@ class StudyConfig:
             )
         if not self.latency.prompts and not self.quality.images:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
+        if self.seed + self.quality.reseeds > MOST_WHOLE:
+            raise ConfigError(
+                f"seed={self.seed} leaves no room below 2**63 for quality.reseeds="
+                f"{self.quality.reseeds}, whose seeds follow it; choose a smaller seed"
+            )
 
     @property
     def reseeds(self) -> range:

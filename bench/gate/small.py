@@ -17,7 +17,7 @@ import torch
 
 from decoders.api import Decoder, Generation, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve, verifier_of
-from decoders.models.small import LAYERS, fresh_noise, prompts, small_model
+from decoders.models.random_weights import LAYERS, random_noise, random_prompts, small_model
 from decoders.noise import Noise
 
 POSITIONS = 2**10  # more than any small image has
@@ -101,8 +101,8 @@ class GateCase:
     def trial(self, sizes: Sizes, images: int) -> Trial:
         _, grid, seed = sizes
         model = self.model(sizes)
-        noise = fresh_noise(images, grid * grid, torch.Generator().manual_seed(seed))
-        return Trial(model, self.decoder(model), prompts(model, images, seed), noise)
+        noise = random_noise(images, grid * grid, torch.Generator().manual_seed(seed))
+        return Trial(model, self.decoder(model), random_prompts(model, images, seed), noise)
 
 
 class Trial(NamedTuple):

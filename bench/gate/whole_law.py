@@ -26,7 +26,7 @@ from bench.gate.reference import ar_probabilities
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase, Sizes
 from decoders.api import Decoder, ImageModel, Sampling
-from decoders.models.small import same_prompt
+from decoders.models.random_weights import same_prompt
 
 MOST = 40_000  # rows that run at most
 CLOSE = 1e-5  # a TV that is no rounding in float32

@@ -32,7 +32,7 @@ CAPTIONS = "captions.json"  # of the pictures of a run
 def load(count: int | None, path: str, quotes: bool = True) -> list[Prompt]:
     """The prompts of a file. Tables and lists of mappings need a key `prompt` (or `caption`,
     `text`) and may have `id` and `category`. Blank lines at the end of a .txt are ignored, others
-    are empty prompts. quotes: see `parse_table`. Raises PromptError, DecoderError."""
+    are empty prompts. quotes: see `read_items`. Raises PromptError, DecoderError."""
     source = Path(path)
     items = read_items(source, "prompt", READERS, HINT, quotes)
     if not isinstance(items, list):

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.config.words import divided
+from bench.config.arguments import divided
 from bench.console import complain, progress, say
 from bench.data.errors import ConfigError, InUseError
 from decoders.kinds import Count, NotNegative

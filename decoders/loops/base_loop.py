@@ -77,7 +77,9 @@ class BaseLoop(Decoder, Loop):
     verifier: Any = None
 
     resamples_noise = False
-    scheduled: ClassVar[type | None] = None  # of targets with a schedule, the class of those it reads
+    scheduled: ClassVar[type | None] = (
+        None  # of targets with a schedule, the class of those it reads
+    )
 
     def __post_init__(self) -> None:
         schedule = self.model.target.schedule

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,12 +23,9 @@ from decoders.models.loading.checkpoint import (
 from decoders.models.loading.layouts import ORIGINAL, Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.text.t5 import HUB, T5Encoder
-from decoders.models.vq.pictures import LLAMAGEN, load_pictures
+from decoders.models.pictures import LLAMAGEN, load_pictures
+from decoders.models.t5 import HUB, T5Encoder
 
-LAYER = r"layers\.(\d+)\..+"
-NUMBER = re.compile(r"[0-9]+")
-RELEASED: dict[str, Any] = {"prefix_rope": "zero", "pads": "released"}  # METHODS 6
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
 
 LAYOUTS = (  # the hub conversion, the original
@@ -39,81 +35,65 @@ LAYOUTS = (  # the hub conversion, the original
 
 
 def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> TransformerConfig:
-    """The target's shape: from config.json where there is one, else from the tensors' shapes.
+    """Reads the target's shape from config.json where there is one, else off the tensors' shapes.
 
     grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
     where config.json contradicts it or the tensors.
     """
-    config, first = checkpoint.config, f"{layout.words}layers.0."
+    config, path, index = checkpoint.config, checkpoint.path, checkpoint.index
+    first, gate = f"{layout.prefix}layers.0.", layout.layer["feed_forward.w13"][0]
     vocab, width = checkpoint.shape(layout.embedding, 2)
-    gate = layout.layer["feed_forward.w13"][0]
-    shape: dict[str, Any] = {
-        "vocab": vocab,
-        "width": width,
-        "layers": count_parts(checkpoint, rf"{re.escape(layout.words)}{LAYER}"),
-        "heads": int(config.get("num_attention_heads", 0)) or heads_of(width, checkpoint.path),
-        "ffn": checkpoint.shape(f"{first}{gate}.weight", 2)[0],
-        "grid": _grid(checkpoint, grid),
-        "norm_eps": float(config.get("rms_norm_eps", config.get("norm_eps", 1e-5))),
-        "rope_base": float(config.get("rope_base", config.get("rope_theta", 10000.0))),
-        **RELEASED,
-    }
-    _require_agreement(checkpoint, shape)
-    return TransformerConfig(**shape, **_conditioning(checkpoint, f"{layout.words}cls_embedding."))
-
-
-def _conditioning(checkpoint: Checkpoint, at: str) -> dict[str, Any]:
-    if f"{at}uncond_embedding" in checkpoint.index:
-        prefix, text_width = checkpoint.shape(f"{at}uncond_embedding", 2)
-        return {"conditioning": "caption", "prefix": prefix, "text_width": text_width}
-    if f"{at}embedding_table.weight" in checkpoint.index:
-        rows = checkpoint.shape(f"{at}embedding_table.weight", 2)[0]
-        return {"conditioning": "class", "prefix": 1, "classes": rows - 1}
-    raise DecoderError(
-        f"{checkpoint.path}: expected {at}uncond_embedding (captions) or "
-        f"{at}embedding_table.weight (classes); neither is there"
-    )
-
-
-def heads_of(width: int, path: Path) -> int:
-    """Heads of a released size, where nothing says how many there are."""
-    size = HEAD_DIM.get(width, 64)
-    if width % size:
+    layers = count_parts(checkpoint, rf"{re.escape(layout.prefix)}layers\.(\d+)\..+")
+    ffn = checkpoint.shape(f"{first}{gate}.weight", 2)[0]
+    sizes = {
+        "vocab_size": vocab, "hidden_size": width, "num_hidden_layers": layers,
+        "intermediate_size": ffn,
+    }  # fmt: skip
+    for name, size in sizes.items():
+        if config.get(name) is not None and int(config[name]) != size:
+            raise DecoderError(
+                f"{path}: config.json says {name} {config[name]}, the tensors {size}; the two files"
+                " do not belong together: copy both from one release"
+            )
+    head = HEAD_DIM.get(width, 64)
+    heads = int(config.get("num_attention_heads", 0)) or width // head
+    if width % head and "num_attention_heads" not in config:
         raise DecoderError(
             f"{path}: no released model has width {width}, so its number of heads is not known; "
             "put a config.json with num_attention_heads next to it"
         )
-    return width // size
-
-
-def _grid(checkpoint: Checkpoint, grid: int | None) -> int:
-    block = checkpoint.config.get("block_size")
+    block = config.get("block_size")
     side = math.isqrt(int(block)) if block else grid
     if side is None or (block and side**2 != int(block)):
         raise DecoderError(
-            f"{checkpoint.path}: the image side is not known (block_size {block}); set model.grid "
-            "(16 for 256 pixels, 24 for 384, 32 for 512)"
+            f"{path}: the image side is not known (block_size {block}); set model.grid (16 for 256 "
+            "pixels, 24 for 384, 32 for 512)"
         )
     require_side(checkpoint, "block_size", side, side if grid is None else grid)
-    return side
-
-
-def _require_agreement(checkpoint: Checkpoint, shape: dict[str, Any]) -> None:
-    """Raises DecoderError where config.json contradicts the tensors. A key that it lacks is not
-    compared."""
-    pairs = {
-        "vocab": "vocab_size",
-        "width": "hidden_size",
-        "layers": "num_hidden_layers",
-        "ffn": "intermediate_size",
-    }
-    for name, theirs in pairs.items():
-        value = checkpoint.config.get(theirs)
-        if value is not None and int(value) != shape[name]:
-            raise DecoderError(
-                f"{checkpoint.path}: config.json says {theirs} {value}, the tensors {shape[name]}; "
-                "the two files do not belong together: copy both from one release"
-            )
+    captions = f"{layout.prefix}cls_embedding.uncond_embedding"
+    classes = f"{layout.prefix}cls_embedding.embedding_table.weight"
+    conditioning: dict[str, Any]
+    if captions in index:
+        prefix, text_width = checkpoint.shape(captions, 2)
+        conditioning = {"conditioning": "caption", "prefix": prefix, "text_width": text_width}
+    elif classes in index:
+        rows = checkpoint.shape(classes, 2)[0]
+        conditioning = {"conditioning": "class", "prefix": 1, "classes": rows - 1}
+    else:
+        raise DecoderError(f"{path}: expected {captions} or {classes}; neither is there")
+    return TransformerConfig(
+        vocab=vocab,
+        width=width,
+        layers=layers,
+        heads=heads,
+        ffn=ffn,
+        grid=side,
+        norm_eps=float(config.get("rms_norm_eps", config.get("norm_eps", 1e-5))),
+        rope_base=float(config.get("rope_base", config.get("rope_theta", 10000.0))),
+        prefix_rope="zero",
+        pads="released",  # METHODS 6
+        **conditioning,
+    )
 
 
 def load(
@@ -128,7 +108,7 @@ def load(
     cfg: float = 7.5,
     top_k: int = 1000,
 ) -> ImageModel:
-    """A LlamaGen model: target, VQ tokenizer, text (or class) encoder.
+    """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder.
 
     checkpoint: folder, file or hub id of the target. tokenizer: the same of the VQ tokenizer; None:
     beside the target, else the model has none: codes can be decoded and compared, pictures and
@@ -167,19 +147,16 @@ class LabelEncoder:
         self.classes, self.device = classes, torch.device(device)
 
     def encode(self, prompts: list[str]) -> TextFeatures:
-        """Class numbers -> features [B, 1] int64, mask [B, 1] all valid. Raises DecoderError on
-        what is not a whole number below `classes`."""
+        """Encodes class numbers to features [B, 1] int64, mask [B, 1] all valid. Raises
+        DecoderError on what is not a whole number below `classes`."""
         if not prompts:
             raise DecoderError("no prompts given: expected at least one class number")
-        rows = [[self._label(prompt)] for prompt in prompts]
+        for prompt in prompts:
+            if not re.fullmatch("[0-9]+", prompt.strip()) or int(prompt) >= self.classes:
+                raise DecoderError(
+                    f"this model draws classes: expected a number from 0 to {self.classes - 1}, "
+                    f"found {prompt!r}; use prompts=classes"
+                )
+        rows = [[int(prompt)] for prompt in prompts]
         features = torch.tensor(rows, dtype=torch.long, device=self.device)  # [B, 1]
         return TextFeatures(features, torch.ones_like(features, dtype=torch.bool))
-
-    def _label(self, prompt: str) -> int:
-        text = prompt.strip()
-        if not NUMBER.fullmatch(text) or int(text) >= self.classes:
-            raise DecoderError(
-                f"this model draws classes: expected a number from 0 to {self.classes - 1}, found "
-                f"{prompt!r}; use prompts=classes"
-            )
-        return int(text)

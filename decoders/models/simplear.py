@@ -1,4 +1,4 @@
-"""SimpleAR (2504.11455): Qwen2.5 with the 64,000 codes of the Cosmos tokenizer behind its words.
+"""SimpleAR (2504.11455): Qwen2.5 with the 64,000 codes of the Cosmos tokenizer behind its tokens.
 
     conditional    <|t2i|> "A highly realistic image of " prompt <|soi|>
     unconditional  <|t2i|> NEGATIVE <|soi|>
@@ -29,13 +29,11 @@ from torch import Tensor
 from transformers import Qwen2ForCausalLM
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.models.causal_lm import CausalLM
+from decoders.models.causal_lm import CausalLM, read_model
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
-from decoders.models.loading.pretrained import read_model
-from decoders.models.loading.repository import locate
-from decoders.models.loading.weights import dtype_of, sha256_of
-from decoders.models.text.prompts import PromptEncoder, Template
-from decoders.models.vq.tokenizer import NoTokenizer, PictureDecoder, VQTokenizer
+from decoders.models.loading.weights import dtype_of, locate, sha256_of
+from decoders.models.pictures import NoTokenizer, PictureDecoder, VQTokenizer
+from decoders.models.prompts import PromptEncoder, Template
 
 LEVELS = (8, 8, 8, 5, 5, 5)
 FILE = "decoder.jit"
@@ -51,7 +49,7 @@ TEMPLATE = Template(
 def read_target(
     source: str, codes: int, grid: int, prefix: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Any, Checkpoint]:
-    """The target, a `CausalLM`, of a folder or hub id. The codes are its last tokens."""
+    """Reads the target, a `CausalLM`, of a folder or hub id. The codes are its last tokens."""
     opened = open_checkpoint(source, what="SimpleAR target")
     model = read_model(opened, dtype, device, Qwen2ForCausalLM)
     tokens = range(model.config.vocab_size)[-codes:]
@@ -71,10 +69,10 @@ def load(
     cfg: float = 6.0,
     top_k: int = 0,
 ) -> ImageModel:
-    """checkpoint: folder or hub id. grid: codes per side. prefix: tokens of the longest prompt, its
-    template included. tokenizer: see `load_cosmos`. text: the text tokenizer; None: next to the
-    checkpoint. drafters: names of smaller models of the family. cfg, top_k: the usual sampling.
-    Raises DecoderError."""
+    """Loads SimpleAR. checkpoint: folder or hub id. grid: codes per side. prefix: tokens of the
+    longest prompt, its template included. tokenizer: see `load_cosmos`. text: the text tokenizer;
+    None: next to the checkpoint. drafters: names of smaller models of the family. cfg, top_k: the
+    usual sampling. Raises DecoderError."""
     torch_device = torch.device(device)
     pictures, digests = load_cosmos(tokenizer, grid, torch_device)
     sizes = len(pictures.codebook), grid, prefix, dtype_of(dtype), torch_device
@@ -94,7 +92,7 @@ def load(
 
 
 def codebook() -> Tensor:
-    """[64000, 6] float32, places in [-1, 1]; looked up by plain L2."""
+    """Computes [64000, 6] float32, points of the grid in [-1, 1]; looked up by plain L2."""
     levels = torch.tensor(LEVELS)
     bases, half = levels.cumprod(0) // levels, levels // 2
     return (torch.arange(prod(LEVELS))[:, None] // bases % levels - half) / half
@@ -103,8 +101,8 @@ def codebook() -> Tensor:
 def load_cosmos(
     source: str | None, grid: int, device: torch.device
 ) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
-    """The tokenizer, and the SHA-256 of its file. source: a folder or hub id with `decoder.jit`, or
-    that file; None: codes and neighbours, no pictures. Raises DecoderError."""
+    """Loads the tokenizer, and the SHA-256 of its file. source: a folder or hub id with
+    `decoder.jit`, or that file; None: codes and neighbours, no pictures. Raises DecoderError."""
     if source is None:
         why = f"no {FILE} is named; set model.tokenizer to a folder with it, or its hub id"
         return NoTokenizer(why, codebook().to(device)), {}
@@ -122,8 +120,7 @@ def load_cosmos(
         ) from error
 
     def pictures(codes: Tensor) -> Tensor:
-        """[B, h, w] -> [B, 3, H, W], of indices [B, 1, h, w] -> frames [B, 3, 1, H, W]."""
-        frames: Tensor = net(codes[:, None])
+        frames: Tensor = net(codes[:, None])  # [B, 1, h, w] -> [B, 3, 1, H, W]
         return frames[:, :, 0]
 
     vq = PictureDecoder(pictures, grid, codebook().to(device))

@@ -33,7 +33,7 @@ from decoders.api import (
     VerifiedPairs,
 )
 from decoders.cache import KVCache
-from decoders.models.small import RandomTokenizer
+from decoders.models.random_weights import RandomTokenizer
 from decoders.noise import Noise
 from decoders.verify.exact import Exact
 

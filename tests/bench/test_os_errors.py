@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from bench import __main__ as program
+from bench.config.arguments import at_home
 from bench.config.compose import compose_study
-from bench.config.words import word_at_home
 from bench.data.errors import describe_os_error
 
 
@@ -20,11 +20,10 @@ def refused(code: int, name: str | None = "/data/x") -> OSError:
     ("code", "says"),
     [
         (errno.EACCES, "permissions"), (errno.EROFS, "Read-only"), (errno.ENOSPC, "free some"),
-        (errno.EDQUOT, "free some"), (errno.ENOTDIR, "under a file"), (errno.ELOOP, "link"),
-        (errno.EISDIR, "name the file"), (errno.ENAMETOOLONG, "shorter"), (errno.EIO, "the disk"),
+        (errno.EEXIST, "as a file where a folder"), (errno.ENAMETOOLONG, "name another"),
     ],
 )  # fmt: skip
-def test_every_refusal_has_its_advice(code, says, capsys):
+def test_what_the_system_refuses_is_named_with_advice(code, says, capsys):
     def command(words: Sequence[str]) -> int:
         raise refused(code)
 
@@ -50,11 +49,11 @@ def test_a_home_folder_that_cannot_be_written_is_told_what_to_set(name, monkeypa
 
 def test_the_home_folder_is_written_out(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
-    assert word_at_home("run_dir=~/runs/x") == "run_dir=/home/ada/runs/x"
-    assert word_at_home("run_dir=~") == "run_dir=/home/ada"
-    assert word_at_home("~acceptance.k") == "~acceptance.k"
-    assert word_at_home("run_dir=a~b") == "run_dir=a~b"
+    assert at_home("run_dir=~/runs/x") == "run_dir=/home/ada/runs/x"
+    assert at_home("run_dir=~") == "run_dir=/home/ada"
+    assert at_home("~acceptance.k") == "~acceptance.k"
+    assert at_home("run_dir=a~b") == "run_dir=a~b"
     words = ["study=smoke", 'run_dir="~/my runs"', "prompts=file", 'prompts.path="~/p(1).txt"']
-    config = compose_study([*map(word_at_home, words)])
+    config = compose_study([*map(at_home, words)])
     assert config.run_dir == "/home/ada/my runs"
     assert config.prompts.kwargs["path"] == "/home/ada/p(1).txt"

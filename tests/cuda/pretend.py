@@ -23,8 +23,8 @@ from decoders.models.loading.checkpoint import assign, empty
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.transformer import Transformer, TransformerConfig
+from decoders.models.pictures import NoTokenizer
 from decoders.models.random_weights import SIZES, RandomText
-from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
 from decoders.tiny.bundle import TARGETS
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from decoders.api import DecoderError, Draft, Sampling, Target, completed
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution import with_execution
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic

@@ -12,7 +12,7 @@ from PIL import Image, PngImagePlugin
 
 from decoders.api import DecoderError
 from decoders.image_files import CONVERTED, is_picture, open_rgb
-from decoders.training.sources import read_picture
+from decoders.training.states import read_picture
 from metrics.images import ImageSet
 from metrics.preparations import centre_crop
 

@@ -12,7 +12,7 @@ from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.run.finish import run_gate
 from decoders.api import ImageModel
 from decoders.compose import DecoderSpec, build_decoder
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 
 DOC = (Path(__file__).parents[2] / "docs" / "adding.md").read_text()

@@ -11,9 +11,9 @@ from bench.commands import evaluate
 from bench.commands.train import compose_train
 from bench.compare.compare import CompareSettings
 from bench.compare.diff import DiffSettings
+from bench.config.arguments import divided, folders, settings
 from bench.config.compose import compose_study
 from bench.config.hydra_edge import composed
-from bench.config.words import divided, folders, settings
 from bench.report.build import PlaceSettings
 from bench.run.shards import part_of
 

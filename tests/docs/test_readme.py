@@ -9,7 +9,7 @@ import pytest
 from bench.config.compose import compose_study
 from bench.config.schema import variants
 from bench.run.finish import run_gate
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -5,7 +5,7 @@ import torch
 
 from bench.gate import RealModel, check_decoder
 from decoders.api import DecoderError
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
 from tests.exact.specs import TAU_0, TAU_1, composed, drafting, part, verifying
 
@@ -36,9 +36,9 @@ def test_a_trained_medusa_is_exact(trained, sampling, small_images):
 @pytest.mark.parametrize(
     ("rule", "sampling", "verdict"),
     [
-        (verifying("specdec.SpecDec", beta=1), TAU_0, "exact"),
-        (verifying("specdec.SpecDec"), TAU_0, "relaxed"),
-        (verifying("specdec.SpecDec"), TAU_1, "relaxed"),
+        (verifying("specdec.SpecVerification", beta=1), TAU_0, "exact"),
+        (verifying("specdec.SpecVerification"), TAU_0, "relaxed"),
+        (verifying("specdec.SpecVerification"), TAU_1, "relaxed"),
     ],
 )
 @pytest.mark.usefixtures("small_images")

@@ -10,9 +10,9 @@ from bench.measure.roofline import measure_rates
 from bench.report.scaling import lines
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.models.small import random_model
+from decoders.loops.hf_generate import Generate
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
-from decoders.peers.generate import Generate
 
 pytestmark = [
     pytest.mark.gpu,

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from decoders.tiny.scenes import scene_batch, vocabulary
+from decoders.tiny.captions import vocabulary
+from decoders.tiny.scenes import scene_batch
 from metrics.images import ImageSet, byte_images
 from metrics.scenes_clip import ClipConfig, ScenesClip
 

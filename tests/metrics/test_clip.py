@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from decoders.api import DecoderError
-from decoders.tiny.scenes import counterfactual, scene_batch, scene_captions, vocabulary
+from decoders.tiny.captions import vocabulary
+from decoders.tiny.scenes import counterfactual, scene_batch, scene_captions
 from decoders.training.trainer import CURVE, TrainConfig
 from metrics import MetricError
 from metrics.clip import attribute_preference, clip_score

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from decoders.api import CodeKind, Trace, VerifiedPairs
-from decoders.models.small import small_model
+from decoders.models.random_weights import small_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 from metrics import MetricError

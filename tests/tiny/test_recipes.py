@@ -14,12 +14,12 @@ from bench.commands.train import cmd_train
 from bench.config.hydra_edge import composed
 from bench.data.errors import ConfigError
 from decoders.api import DecoderError
+from decoders.models.llamagen_vq import VQConfig
 from decoders.models.nets.transformer import Transformer, TransformerConfig
-from decoders.models.text.words import WordEncoder, WordEncoderConfig
-from decoders.models.vq.llamagen_vq import VQConfig
+from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle3 import Eagle3
 from decoders.tiny import bundle
-from decoders.tiny.scenes import ObjectSpec, SceneSpec, vocabulary
+from decoders.tiny.captions import ObjectSpec, SceneSpec, vocabulary
 from decoders.training.trainer import TrainConfig
 from recipes import reading, stages, target, vq
 
@@ -130,8 +130,8 @@ def test_a_larger_target_stands_behind_the_shipped_tokenizer(tmp_path: Path) -> 
         (["recipe=tin"], "'tiny'"),
         (["recipe=tiny", "stepz=3"], "unknown setting 'stepz'; did you mean 'steps'"),
         (["recipe=tiny", "train.steps=3"], "unknown setting 'train.steps'"),
-        (["recipe=tiny", "steps=many"], "steps must be an integer"),
-        (["recipe=tiny", "train.vq.lr=-1"], r"train\.vq\.lr must be at least 0"),
+        (["recipe=tiny", "steps=many"], "^steps: .* integer, found 'many'"),
+        (["recipe=tiny", "train.vq.lr=-1"], r"^train\.vq\.lr: .* 0, found -1"),
         (["recipe=tiny", "stages=[vqq]"], "unknown stage 'vqq'; did you mean 'vq'"),
     ],
 )

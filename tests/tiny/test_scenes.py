@@ -5,18 +5,16 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from decoders.tiny import captions as at
+from decoders.tiny.captions import ATTRIBUTES, caption_tokens, vocabulary
 from decoders.tiny.scenes import (
-    ATTRIBUTES,
+    PAIRS,
     SPLITS,
     alter,
     counterfactual,
     scene_batch,
     scene_captions,
-    vocabulary,
-    words,
 )
-from decoders.tiny.scenes import attributes as at
-from decoders.tiny.scenes.dataset import PAIRS
 
 
 def test_a_scene_does_not_depend_on_its_batch():
@@ -45,7 +43,7 @@ def test_captions_stay_in_the_vocabulary_and_every_value_occurs():
     assert len(known) == len(set(known)) < 200
     seen = set()
     for caption, _ in drawn:
-        tokens = words(caption)
+        tokens = caption_tokens(caption)
         seen.update(tokens)
         assert 8 <= sum(t != "," for t in tokens) <= 28
         assert caption == caption.lower()
@@ -92,10 +90,10 @@ def test_counterfactual_words_differ_in_one_place():
     for i, (caption, _) in enumerate(scene_captions("gate", range(300))):
         right, wrong, attribute = counterfactual("gate", i)
         assert counterfactual("gate", i) == (right, wrong, attribute)
-        assert right == caption and words(right) != words(wrong)
+        assert right == caption and caption_tokens(right) != caption_tokens(wrong)
         drawn.add(attribute)
         if attribute in ("colour", "shape", "texture", "size"):
-            pairs = zip(words(right), words(wrong), strict=True)
+            pairs = zip(caption_tokens(right), caption_tokens(wrong), strict=True)
             assert sum(a != b for a, b in pairs) == 1
     assert drawn == set(ATTRIBUTES)
 

@@ -22,8 +22,13 @@ from torch import Tensor, nn
 from decoders.api import TextFeatures
 from decoders.cache import KVCache, additive_mask
 from decoders.distribution import guided
-from decoders.models.nets.parts import CaptionEmbedder, HeadNorm, LabelEmbedder
-from decoders.models.nets.shape import TransformerConfig, tables
+from decoders.models.nets.shape import (
+    CaptionEmbedder,
+    HeadNorm,
+    LabelEmbedder,
+    TransformerConfig,
+    tables,
+)
 from decoders.repeated import compiled_once
 
 

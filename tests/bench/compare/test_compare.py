@@ -229,7 +229,7 @@ def test_the_shipped_numbers_load_and_keep_their_sources():
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("speedup", "fast", "must be a number, found 'fast'"),
+        ("speedup", "fast", "number, unable to parse string as a number, found 'fast'"),
         ("paper", "", "paper is missing"),
         ("speed_up", "2", "did you mean"),
     ],

@@ -19,7 +19,7 @@ from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution import with_execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.gate import targets
 from tests.bench.gate.targets import Gpt, OnePlaceOff, gpt_model

@@ -16,7 +16,7 @@ from bench.run.finish import finish
 from bench.run.runner import run_study
 from bench.store.findings import Findings, Scores, Verdict, read_findings, write_findings
 from decoders.models.causal_lm import CausalLM
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.bench import fakes
 from tests.bench.gate.targets import gpt_model
 

@@ -17,7 +17,7 @@ from decoders.execution import execution
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.cuda_graphs import Graphed
 from decoders.execution.state import fill, tensors
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import SPECS, Traced, images
 
 PROMPTS = [["a b"], ["c d e"], ["f"]]

@@ -17,7 +17,7 @@ from decoders.cache import KVCache
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.cuda_graphs import Graphed
 from decoders.execution.eager import Eager
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import (
     CHAIN,
     DRAFTER_SPECS,

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from decoders.api import CodeKind, Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.loops import duo
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import (
     CHAIN,
     DRAFTER_SPECS,

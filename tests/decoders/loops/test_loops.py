@@ -14,7 +14,7 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder, resolve
 from decoders.execution.cuda_graphs import Graphed
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.free import Free

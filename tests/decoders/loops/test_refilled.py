@@ -14,7 +14,7 @@ from decoders.api import DecoderError, Draft, Execution, Generation, Prefill, Sa
 from decoders.compose import build_decoder
 from decoders.execution.cpu.execution import Cpu
 from decoders.execution.eager import Eager
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.verify.exact import Exact

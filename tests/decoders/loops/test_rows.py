@@ -18,7 +18,7 @@ from decoders.distribution import guided, probabilities
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.grouped import Grouped as Loop
 from decoders.models.nets.grouped import Schedule
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.tiny.bundle import TARGETS
 from metrics.traces import from_trace

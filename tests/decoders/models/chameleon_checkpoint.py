@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from decoders.api import ImageModel
 from decoders.models.chameleon import load_anole, load_lumina
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.models.vq.pictures import CHAMELEON
+from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.pictures import CHAMELEON
 from tests.decoders.models.random_checkpoints import chameleon as checkpoints
 
 CODES, WIDTH, HEADS, GRID, PREFIX = 16, 32, 4, 4, 24

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from decoders.api import DecoderError
-from decoders.models.vq.pictures import CHAMELEON, config_from_tensors
+from decoders.models.pictures import CHAMELEON, config_from_tensors
 from decoders.verify.lantern import neighbour_table
 from tests.decoders.models import chameleon_checkpoint as C
 
@@ -109,8 +109,8 @@ def test_without_a_decoder_there_are_neighbours_but_no_pictures(bare, folder, ca
 
 def test_the_released_shape_is_read_off_the_tensors(tmp_path):
     """Channels, multipliers and blocks of the release, on tensors without storage."""
+    from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
     from decoders.models.loading.checkpoint import Checkpoint
-    from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
 
     released = VQConfig(codes=8192, dim=256, grid=32, l2_norm=False, group_width=1, attention=False)
     with torch.device("meta"):

@@ -11,9 +11,9 @@ from transformers.models.janus.modeling_janus import JanusVQVAE, JanusVQVAEConfi
 from decoders.api import DecoderError, Sampling, TextFeatures
 from decoders.loops.autoregressive import Autoregressive
 from decoders.models.llamagen import LabelEncoder, load
+from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.loading.checkpoint import open_checkpoint
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.models.vq.pictures import JANUS, LLAMAGEN, load_pictures, read_vq
+from decoders.models.pictures import JANUS, LLAMAGEN, load_pictures, read_vq
 from decoders.propose.drafters.eagle import Eagle, net_of
 from decoders.verify.lantern import Lantern
 from tests.decoders.compositions import images, prefilled, through_cache

@@ -18,8 +18,8 @@ from decoders.compose import build_decoder
 from decoders.models import simplear
 from decoders.models.causal_lm import CausalLM
 from decoders.models.loading.checkpoint import Checkpoint
-from decoders.models.small import RandomTokenizer
-from decoders.models.text.prompts import PromptEncoder, Template
+from decoders.models.prompts import PromptEncoder, Template
+from decoders.models.random_weights import RandomTokenizer
 from tests.decoders.compositions import Traced, images
 from tests.decoders.models import chameleon_checkpoint as C
 from tests.decoders.models import llama_checkpoints as L

@@ -20,8 +20,7 @@ from decoders.training.drafter import (
     measure_rates,
     train_drafter,
 )
-from decoders.training.sources import Listed
-from decoders.training.states import DataConfig, Images, StateData, transformer_of
+from decoders.training.states import DataConfig, ImageList, Images, StateData, transformer_of
 from decoders.training.trainer import TrainConfig
 from tests.decoders.compositions import drafting, images
 from tests.decoders.models import chameleon_checkpoint as C
@@ -86,7 +85,7 @@ def data_of(model: ImageModel, prompts: list[str]) -> StateData:
         codes = images(decoder, words).codes.clone()  # no inference tensor
         return Images(model.text.encode(words), codes)
 
-    source = Listed(len(prompts), 0.2, 0, draw)
+    source = ImageList(len(prompts), 0.2, 0, draw)
     return StateData(transformer_of(model), source, True, config, CONFIG.batch)
 
 

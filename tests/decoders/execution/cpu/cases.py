@@ -19,7 +19,7 @@ from decoders.execution import with_execution
 from decoders.execution.cpu.library import missing
 from decoders.models.loading.checkpoint import cast
 from decoders.models.nets.transformer import Transformer, TransformerConfig, prefix_mask
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 
 PREFIX = 4
 REASON = missing()

@@ -10,7 +10,7 @@ from decoders.api import Acceptance, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.execution.compiled import Compiled
 from decoders.execution.cpu.execution import Cpu
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.propose.drafters.eagle import Eagle

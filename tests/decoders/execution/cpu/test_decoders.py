@@ -11,7 +11,7 @@ from decoders.api import Generation, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.execution import with_execution
 from decoders.execution.cpu.layers import PackedLayers, reason
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import DRAFTER_SPECS, images, require_same
 from tests.decoders.compositions import SPECS as SPECS_OF_ALL
 from tests.decoders.execution.cpu.cases import model_of, needs_kernel, network

@@ -105,7 +105,7 @@ def published_drafter(hf: Any) -> tuple[Any, dict[str, Tensor]]:
 
 def write_vqgan(path: Path, codes: int, channels: int = 32) -> Path:
     """Meta's vqgan.ckpt: 16 pixels a code."""
-    from decoders.models.vq.pictures import CHAMELEON
+    from decoders.models.pictures import CHAMELEON
 
     levels, state = random_vq(codes, channels, l2_norm=False, attention=False)
     state["quantize.embedding.weight"].normal_(generator=torch.Generator().manual_seed(0))

@@ -159,7 +159,7 @@ def write_drafter(
 
 def random_vq(codes: int, channels: int, **own: Any) -> tuple[int, dict[str, Tensor]]:
     """The levels of a VQ network with 16 pixels a code, and its tensors under LlamaGen's names."""
-    from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
+    from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 
     config = VQConfig(
         codes=codes, channels=channels, ch_mult=(1,) * 5, res_blocks=1, z_channels=channels,

@@ -61,10 +61,10 @@ class T5Encoder:
         """The tokenizer and the encoder. Raises DecoderError with what to download."""
         from transformers import AutoTokenizer, T5EncoderModel
 
-        from decoders.models.loading.pretrained import LOCAL, loading, read_model
+        from decoders.models.causal_lm import LOCAL, explain_loading, read_model
 
         try:
-            with loading(self.opened):
+            with explain_loading(self.opened):
                 tokenizer = AutoTokenizer.from_pretrained(
                     self.opened.folder, padding_side="right", truncation_side="right", **LOCAL
                 )
@@ -77,9 +77,10 @@ class T5Encoder:
         return tokenizer, encoder
 
     def sha256(self) -> dict[str, str]:
-        """File name -> SHA-256 of the weights and the tokenizer."""
-        words = {p.name: sha256_of(p) for p in self.opened.folder.iterdir() if p.name in TOKENIZER}
-        return {f"text/{name}": digest for name, digest in (self.opened.sha256() | words).items()}
+        """Maps file names to the SHA-256 of the weights and the tokenizer."""
+        tokenizer = (p for p in self.opened.folder.iterdir() if p.name in TOKENIZER)
+        digests = self.opened.sha256() | {path.name: sha256_of(path) for path in tokenizer}
+        return {f"text/{name}": digest for name, digest in digests.items()}
 
     def check(self, prompts: list[str]) -> None:
         """Raises what `encode` would raise, without encoding: a prompt that is empty, or of which
@@ -90,37 +91,29 @@ class T5Encoder:
 
     @torch.inference_mode()
     def encode(self, prompts: list[str]) -> TextFeatures:
-        """Prompts -> features [B, P, F] float32 on the device, zero on the padding, mask [B, P].
+        """Encodes prompts to features [B, P, F] float32 on the device, zero on the padding, and
+        mask [B, P].
 
         A prompt of more than P tokens is cut, as the released code does. Raises DecoderError: no or
         empty prompts, no weights.
         """
-        ids, mask = self._tokens(prompts)
-        encoder = self.loaded[1]
-        rows = [
-            encoder(
-                input_ids=ids[row : row + 1].to(self.device),
-                attention_mask=mask[row : row + 1].to(self.device),
-            ).last_hidden_state
-            for row in range(len(prompts))
-        ]
-        features = torch.cat(rows).float()  # [B, P, F]
-        return left_padded(features, mask.to(self.device).bool())
-
-    def _tokens(self, prompts: list[str]) -> tuple[Tensor, Tensor]:
-        """Token ids and mask [B, P] int64, right-padded."""
         if not prompts:
             raise DecoderError("no prompts given: expected at least one caption")
-        texts = [self._text(prompt) for prompt in prompts]
-        tokens = self.loaded[0](
-            texts,
+        tokenizer, encoder = self.loaded
+        tokens = tokenizer(
+            [self._text(prompt) for prompt in prompts],
             max_length=self.length,
             padding="max_length",
             truncation=True,
             return_attention_mask=True,
             return_tensors="pt",
         )
-        return tokens["input_ids"], tokens["attention_mask"]
+        ids, mask = (tokens[k].to(self.device) for k in ("input_ids", "attention_mask"))  # [B, P]
+        rows = [
+            encoder(input_ids=ids[i : i + 1], attention_mask=mask[i : i + 1]).last_hidden_state
+            for i in range(len(prompts))
+        ]
+        return left_padded(torch.cat(rows).float(), mask.bool())  # features [B, P, F]
 
     def _text(self, prompt: str) -> str:
         text = clean(prompt)
@@ -131,8 +124,8 @@ class T5Encoder:
 
 
 def left_padded(features: Tensor, mask: Tensor) -> TextFeatures:
-    """Right-padded features [B, P, F], mask [B, P] bool -> the same with the valid ones at the
-    right end in their order, zero elsewhere. A row without padding stays as it is."""
+    """Moves the valid ones of right-padded features [B, P, F], mask [B, P] bool, to the right end
+    in their order; zero elsewhere. A row without padding stays as it is."""
     length = mask.shape[1]
     position = torch.arange(length, device=mask.device) + mask.sum(1, keepdim=True)
     position = position % length  # [B, P], where each position's feature comes from
@@ -175,7 +168,7 @@ SYMBOLS: Rules = (
     (r"[#®•©™&@·º½¾¿¡§~()\[\]{}|\\/*]+", " "),
     (r"\s+\.\s+", " "),
 )
-WORDS: Rules = (
+PHRASES: Rules = (
     (r"\b[a-zA-Z]{1,3}\d{3,15}\b", ""),  # article numbers
     (r"\b[a-zA-Z]+\d+[a-zA-Z]+\b", ""),
     (r"\b\d+[a-zA-Z]+\d+\b", ""),
@@ -194,7 +187,6 @@ WORDS: Rules = (
     (r"['_,\-:+]$", ""),
     (r"^\.\S+$", ""),
 )
-JOINED = "[-_]"
 
 
 class _Text(HTMLParser):
@@ -217,31 +209,26 @@ class _Text(HTMLParser):
 
 
 def clean(caption: str) -> str:
-    """A caption as LlamaGen's text encoder sees it: lower case, no markup, addresses, nicknames,
-    file names or brackets, plain quotes and dashes. May be empty."""
-    return _once(_once(caption))
-
-
-def _once(caption: str) -> str:
+    """Returns a caption as LlamaGen's text encoder sees it: lower case, no markup, addresses,
+    nicknames, file names or brackets, plain quotes and dashes. May be empty."""
     import ftfy
 
-    text = urllib.parse.unquote_plus(caption).strip().lower()
-    text = _apply(ADDRESSES, text.replace("<person>", "person"))
-    text = _apply(SYMBOLS, _without_tags(text))
-    if len(re.findall(JOINED, text)) > 3:  # this-is-my-cute-cat
-        text = re.sub(JOINED, " ", text)
-    text = html.unescape(html.unescape(ftfy.fix_text(text))).strip()
-    return _apply(WORDS, text).strip()
+    text = caption
+    for _ in range(2):
+        text = urllib.parse.unquote_plus(text).strip().lower()
+        text = _apply(ADDRESSES, text.replace("<person>", "person"))
+        parser = _Text()
+        parser.feed(text)
+        parser.close()
+        text = _apply(SYMBOLS, "".join(parser.parts))
+        if len(re.findall("[-_]", text)) > 3:  # this-is-my-cute-cat
+            text = re.sub("[-_]", " ", text)
+        text = html.unescape(html.unescape(ftfy.fix_text(text))).strip()
+        text = _apply(PHRASES, text).strip()
+    return text
 
 
 def _apply(rules: Rules, text: str) -> str:
     for pattern, new in rules:
         text = re.sub(pattern, new, text)
     return text
-
-
-def _without_tags(text: str) -> str:
-    parser = _Text()
-    parser.feed(text)
-    parser.close()
-    return "".join(parser.parts)

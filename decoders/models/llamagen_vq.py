@@ -8,6 +8,7 @@ configuration differs. Module names follow the released checkpoint's keys.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Annotated
 
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from decoders.kinds import Size, Within
 
-GROUPS = 32
+GROUPS = 32  # of a normalisation, at most: the released widths
+group_norm = partial(nn.GroupNorm, 1, eps=1e-6)  # `LlamaGenVQ` says how many groups
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,10 @@ class VQConfig:
     z_channels: Size = 256
     grid: Annotated[int, Within(1, 4096)] = 16
     l2_norm: bool = True
-    group_width: Size = 4  # least channels a normalisation group has; the released weights need 1
+    # Least channels per group of a normalisation: with fewer than 4 it would erase an image's mean
+    # colour. The released weights need 1.
+    group_width: Size = 4
     attention: bool = True  # self-attention in the coarsest level, besides the middle's
-
-
-def group_norm(channels: int) -> nn.GroupNorm:
-    """At most 32 groups (the released widths), and at least four channels a group: with fewer the
-    norm would erase an image's mean colour."""
-    return nn.GroupNorm(min(GROUPS, channels // 4), channels, eps=1e-6)
 
 
 class ResnetBlock(nn.Module):
@@ -51,10 +49,8 @@ class ResnetBlock(nn.Module):
         self.conv1 = nn.Conv2d(channels, out_channels, 3, padding=1)
         self.norm2 = group_norm(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1)
-        if channels != out_channels:
-            self.nin_shortcut: nn.Module = nn.Conv2d(channels, out_channels, 1)
-        else:
-            self.nin_shortcut = nn.Identity()
+        same = channels == out_channels
+        self.nin_shortcut = nn.Identity() if same else nn.Conv2d(channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.conv1(F.silu(self.norm1(x)))
@@ -63,7 +59,7 @@ class ResnetBlock(nn.Module):
 
 
 class AttnBlock(nn.Module):
-    """Single-head self-attention over the H*W places, with a residual."""
+    """Single-head self-attention over all H * W pixels, with a residual."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -121,14 +117,12 @@ class Level(nn.Module):
         return self.get_submodule(self.resample)(x) if self.resample else x
 
 
-def middle(channels: int) -> nn.Sequential:
-    return nn.Sequential(
-        ResnetBlock(channels, channels), AttnBlock(channels), ResnetBlock(channels, channels)
-    )
+def middle(width: int) -> nn.Sequential:
+    return nn.Sequential(ResnetBlock(width, width), AttnBlock(width), ResnetBlock(width, width))
 
 
 def to_unit(images: Tensor) -> Tensor:
-    """[-1, 1] -> [0, 1], clamped, float32."""
+    """Maps [-1, 1] to [0, 1], clamped, float32."""
     return torch.clamp(images.float() * 0.5 + 0.5, 0.0, 1.0)
 
 
@@ -190,16 +184,16 @@ class Codebook(nn.Module):
                 self.embedding.weight.copy_(F.normalize(self.embedding.weight, dim=-1))
 
     def table(self) -> Tensor:
-        """[V, C] float32, in the metric codes are looked up with."""
+        """Returns [V, C] float32, in the metric that codes are looked up with."""
         weight = self.embedding.weight.float()
         return F.normalize(weight, dim=-1) if self.l2_norm else weight
 
     def project(self, z: Tensor) -> Tensor:
-        """[..., C] -> the space of `table`, float32."""
+        """Maps [..., C] to the space of `table`, float32."""
         return F.normalize(z.float(), dim=-1) if self.l2_norm else z.float()
 
     def nearest(self, z: Tensor) -> Tensor:
-        """[..., C] projected vectors -> [...] int64 codes."""
+        """Maps projected vectors [..., C] to the nearest codes [...] int64."""
         table = self.table()
         distance = table.square().sum(-1) - 2 * z @ table.T  # [..., V]
         return distance.argmin(-1)
@@ -231,22 +225,22 @@ class LlamaGenVQ(nn.Module):
         return self.quantize.embedding.weight.detach().float()
 
     def latents(self, images: Tensor) -> Tensor:
-        """[B, 3, H, W] in [-1, 1] -> projected latents [B, h, w, C] float32."""
+        """Maps [B, 3, H, W] in [-1, 1] to projected latents [B, h, w, C] float32."""
         z = self.quant_conv(self.encoder(images))  # [B, C, h, w]
         return self.quantize.project(z.permute(0, 2, 3, 1))  # [B, h, w, C]
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
-        """Images [B, 3, H, W] in [0, 1] -> codes [B, L]."""
+        """Encodes images [B, 3, H, W] in [0, 1] to codes [B, L]."""
         return self.quantize.nearest(self.latents(images * 2 - 1)).flatten(1)  # [B, L]
 
     def render(self, quantized: Tensor) -> Tensor:
-        """[B, h, w, C] -> images [B, 3, H, W] around [-1, 1]."""
+        """Renders [B, h, w, C] as images [B, 3, H, W] around [-1, 1]."""
         weight = self.post_quant_conv.weight
         return self.decoder(self.post_quant_conv(quantized.permute(0, 3, 1, 2).to(weight.dtype)))
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:
-        """Codes [B, L] -> images [B, 3, H, W] float32 in [0, 1]."""
+        """Decodes codes [B, L] to images [B, 3, H, W] float32 in [0, 1]."""
         quantized = F.embedding(codes, self.codebook).unflatten(1, (self.grid, -1))
         return to_unit(self.render(quantized))

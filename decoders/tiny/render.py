@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decoders.tiny.scenes import attributes as at
+from decoders.tiny.captions import BACKGROUND_COLOURS, COLOURS, LIGHTS, ObjectSpec, SceneSpec
 
 Array = np.ndarray
 SIDE = 64  # pixels
@@ -46,11 +46,9 @@ class Surface(NamedTuple):
         return Surface(*(part[rows] for part in self))
 
 
-def render(
-    specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator]
-) -> tuple[Array, Array]:
-    """Images of the scenes, float32 [n, 3, 64, 64] in [0, 1], and how much of every pixel their
-    objects cover, float32 [n, 64, 64] in [0, 1]; image i uses rngs[i] only."""
+def render(specs: Sequence[SceneSpec], rngs: Sequence[np.random.Generator]) -> tuple[Array, Array]:
+    """Draws the scenes, float32 [n, 3, 64, 64] in [0, 1], and how much of every pixel their objects
+    cover, float32 [n, 64, 64] in [0, 1]; image i uses rngs[i] only."""
     images = np.empty((len(specs), 3, SIDE, SIDE), np.float32)
     cover = np.empty((len(specs), SIDE, SIDE), np.float32)
     for start in range(0, len(specs), _CHUNK):
@@ -60,9 +58,8 @@ def render(
 
 
 def _render_chunk(
-    specs: Sequence[at.SceneSpec], rngs: Sequence[np.random.Generator]
+    specs: Sequence[SceneSpec], rngs: Sequence[np.random.Generator]
 ) -> tuple[Array, Array]:
-    """`render` for one chunk."""
     n = len(specs)
     geometry = np.empty((n, _GEOMETRY))
     uniforms = np.empty((n, _SURFACES, FIELD_UNIFORMS), np.float32)
@@ -78,11 +75,16 @@ def _render_chunk(
     axis = np.arange(SIDE, dtype=np.float32) + 0.5
     y, x = np.meshgrid(axis, axis, indexing="ij")  # [S, S]
     x, y = np.broadcast_to(x, (n, SIDE, SIDE)), np.broadcast_to(y, (n, SIDE, SIDE))
-    light = np.array([at.LIGHTS[s.light] for s in specs], np.float32)  # [n, 2]
+    light = np.array([LIGHTS[s.light] for s in specs], np.float32)  # [n, 2]
     grounds, *surfaces = (
         Surface(x, y, normals[:, k], uniforms[:, k], tint[:, k], light) for k in range(_SURFACES)
     )
-    image = _background(specs, grounds)
+    colour = np.array([BACKGROUND_COLOURS[s.background_colour] for s in specs], np.float32)
+    change = np.empty(grounds.x.shape, np.float32)
+    for kind, rows in _by_kind([s.background_kind for s in specs]):
+        change[rows] = background_texture(kind, grounds.of(rows))
+    fall = (x - 32) * light[:, 0, None, None] + (y - 32) * light[:, 1, None, None]
+    image = _tone(colour + grounds.tint, change, 0.5, 0.3) * (1 + 0.10 * fall / 32)[:, None]
     places = np.array([_place(s, g) for s, g in zip(specs, geometry, strict=True)], np.float32)
     cover = np.zeros((n, SIDE, SIDE), np.float32)
     for k in (1, 0):  # the first object is drawn last, on top
@@ -95,16 +97,12 @@ def _render_chunk(
     return np.clip(image + _GRAIN * grain[:, None], 0, 1), cover
 
 
-def _place(spec: at.SceneSpec, u: Array) -> list[tuple[float, float, float, float]]:
-    """Centre x, centre y, radius and turn (radians) of two objects (the second may be unused)."""
+def _place(spec: SceneSpec, u: Array) -> list[tuple[float, float, float, float]]:
+    """Places two objects (the second may be unused): centre x, centre y, radius, turn (radians)."""
     pair = len(spec.objects) == 2
     small, large = _PAIR_RADII if pair else _LONE_RADII
-    radii = [
-        low + span * v
-        for (low, span), v in zip(
-            [small if o.size == "small" else large for o in spec.objects], u[:2], strict=False
-        )
-    ]
+    ranges = [small if thing.size == "small" else large for thing in spec.objects]
+    radii = [low + span * v for (low, span), v in zip(ranges, u[:2], strict=False)]
     turns = [(v - 0.5) * 0.5 for v in u[2:4]]
     if not pair:
         room = 31 - 1.15 * radii[0]
@@ -123,36 +121,24 @@ def _place(spec: at.SceneSpec, u: Array) -> list[tuple[float, float, float, floa
 
 
 def _tone(colour: Array, change: Array, dark: float, bright: float) -> Array:
-    """Darker or brighter colours: [n, 3] and change [n, S, S] in [-1, 1] -> [n, 3, S, S]."""
+    """Darkens or brightens colours [n, 3] by change [n, S, S] in [-1, 1] -> [n, 3, S, S]."""
     colour, change = colour[:, :, None, None], change[:, None]
     down, up = np.minimum(change, 0), np.maximum(change, 0)
     return colour * (1 + dark * down) + (1 - colour) * (bright * up)  # [n, 3, S, S]
 
 
 def _by_kind(kinds: Sequence[str]) -> list[tuple[str, Array]]:
-    """The distinct kinds, each with the rows that have it."""
+    """Lists the distinct kinds, each with the rows that have it."""
     names = np.array(kinds)
     return [(str(kind), np.flatnonzero(names == kind)) for kind in np.unique(names)]
 
 
-def _background(specs: Sequence[at.SceneSpec], ground: Surface) -> Array:
-    """The backgrounds, [n, 3, S, S]."""
-    colour = np.array([at.BACKGROUND_COLOURS[s.background_colour] for s in specs], np.float32)
-    change = np.empty(ground.x.shape, np.float32)
-    for kind, rows in _by_kind([s.background_kind for s in specs]):
-        change[rows] = background_texture(kind, ground.of(rows))
-    lx, ly = ground.light[:, 0, None, None], ground.light[:, 1, None, None]
-    fall = (ground.x - 32) * lx + (ground.y - 32) * ly
-    return _tone(colour + ground.tint, change, 0.5, 0.3) * (1 + 0.10 * fall / 32)[:, None]
-
-
 def _draw(
-    image: Array, things: Sequence[at.ObjectSpec], place: Array, surface: Surface
+    image: Array, things: Sequence[ObjectSpec], place: Array, surface: Surface
 ) -> tuple[Array, Array]:
-    """The images [n, 3, S, S] with one more object each, and its cover [n, S, S]; place [n, 4], see
-    `_place`."""
+    """Draws one more object into images [n, 3, S, S]; returns them and its cover [n, S, S]; place
+    [n, 4], see `_place`."""
     x, y, light = surface.x, surface.y, surface.light
-    scale = x.shape[-1] / 64
     cx, cy, r, turn = (place[:, j, None, None] for j in range(4))  # [n, 1, 1] each
     lx, ly = light[:, 0, None, None], light[:, 1, None, None]
     px, py = x - cx, y - cy
@@ -166,9 +152,9 @@ def _draw(
         )
     for kind, rows in _by_kind([t.texture for t in things]):
         change[rows] = object_texture(kind, surface.of(rows))
-    cover = np.clip(0.5 - inside * scale, 0, 1)[:, None]
+    cover = np.clip(0.5 - inside, 0, 1)[:, None]
     dark = np.clip(0.5 - shadow / 5, 0, 1)[:, None]
-    colour = np.array([at.COLOURS[t.colour] for t in things], np.float32) + surface.tint
+    colour = np.array([COLOURS[t.colour] for t in things], np.float32) + surface.tint
     facing = np.clip((px * lx + py * ly) / r, -1, 1)
     painted = _tone(colour, change, 0.55, 0.35) * (1 + 0.18 * facing)[:, None]
     smooth = np.array([t.texture == "smooth" for t in things], np.float32)[:, None, None]
@@ -179,7 +165,7 @@ def _draw(
 
 
 def _distance(shape: str, px: Array, py: Array, r: Array, turn: Array) -> Array:
-    """Signed distance to a shape's edge, negative inside, float32 [n, S, S].
+    """Computes the signed distance to a shape's edge, negative inside, float32 [n, S, S].
 
     px, py: offsets from the centre [n, S, S]; r: radius [n, 1, 1]; turn: radians [n, 1, 1].
     """
@@ -217,7 +203,7 @@ def _distance(shape: str, px: Array, py: Array, r: Array, turn: Array) -> Array:
 
 @cache
 def _upsampler(cells: int) -> Array:
-    """Weights float32 [S, cells] of smoothstep interpolation from cells to pixels."""
+    """Computes weights float32 [S, cells] of smoothstep interpolation from cells to pixels."""
     place = (np.arange(SIDE) + 0.5) / SIDE * (cells - 1)
     low = np.minimum(place.astype(int), cells - 2)
     t = place - low
@@ -229,22 +215,18 @@ def _upsampler(cells: int) -> Array:
     return weights
 
 
-def _upsample(grid: Array) -> Array:
-    """Smooth enlargement of noise grids, float32 [n, g, g] -> [n, S, S]."""
-    weights = _upsampler(grid.shape[1])
-    return weights @ grid @ weights.T  # [n, S, S]
-
-
 def noise_fields(normals: Array) -> tuple[Array, Array]:
-    """Coarse and fine noise fields, float32 [n, FIELD_NORMALS] -> two of [n, S, S]."""
+    """Enlarges coarse and fine noise smoothly, float32 [n, FIELD_NORMALS] -> two of [n, S, S]."""
     split = COARSE * COARSE
-    coarse = _upsample(normals[:, :split].reshape(-1, COARSE, COARSE))  # [n, S, S]
-    fine = _upsample(normals[:, split:].reshape(-1, FINE, FINE))  # [n, S, S]
-    return coarse, fine
+    coarse, fine = _upsampler(COARSE), _upsampler(FINE)
+    return (
+        coarse @ normals[:, :split].reshape(-1, COARSE, COARSE) @ coarse.T,  # [n, S, S]
+        fine @ normals[:, split:].reshape(-1, FINE, FINE) @ fine.T,  # [n, S, S]
+    )
 
 
 def _wave(surface: Surface, turn: float, period: float) -> Array:
-    """The argument of a wave with random direction, phase and period, [n, S, S] radians."""
+    """Computes the argument of a wave of random direction, phase and period, [n, S, S] radians."""
     x, y, uniforms = surface.x, surface.y, surface.uniforms
     angle = (uniforms[:, 0] * np.pi + turn)[:, None, None]
     phase = (uniforms[:, 1] * 2 * np.pi)[:, None, None]
@@ -253,8 +235,8 @@ def _wave(surface: Surface, turn: float, period: float) -> Array:
 
 
 def object_texture(kind: str, surface: Surface) -> Array:
-    """Brightness change of an object's surface, float32 [n, S, S] in [-1, 1]; kind: a value of
-    TEXTURES."""
+    """Computes the change of brightness of an object's surface, float32 [n, S, S] in [-1, 1]; kind:
+    a value of TEXTURES."""
     if kind == "smooth":
         return np.zeros_like(surface.x)
     if kind == "striped":
@@ -275,7 +257,7 @@ def object_texture(kind: str, surface: Surface) -> Array:
 
 
 def background_texture(kind: str, surface: Surface) -> Array:
-    """Brightness change of a background, as `object_texture`, for a value of BACKGROUND_KINDS."""
+    """Computes that of a background, as `object_texture`; kind: a value of BACKGROUND_KINDS."""
     if kind == "plain":
         return np.zeros_like(surface.x)
     if kind == "gradient":

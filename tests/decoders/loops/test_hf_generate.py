@@ -15,11 +15,11 @@ from bench.__main__ import main
 from bench.gate import check_decoder
 from decoders.api import DecoderError, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
+from decoders.loops import hf_generate
 from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.hf_generate import Generate, llama_of, prompt_of, prove
 from decoders.models.nets.transformer import Transformer
-from decoders.models.small import random_model
-from decoders.peers import generate
-from decoders.peers.generate import Generate, llama_of, prompt_of, prove
+from decoders.models.random_weights import random_model
 from tests.bench.fakes import SEARCHPATH
 from tests.decoders.compositions import images
 from tests.tiny import short
@@ -99,7 +99,7 @@ def test_other_weights_are_no_image(model, monkeypatch):
         llama.model.layers[0].self_attn.q_proj.weight.data = weight.flip(0).clone()
         return llama
 
-    monkeypatch.setattr(generate, "llama_of", spoilt)
+    monkeypatch.setattr(hf_generate, "llama_of", spoilt)
     with pytest.raises(DecoderError, match="do not run the same model"):
         codes_of(Generate(model, Sampling()))
     made = Generate(model, Sampling(), prove=False)
@@ -111,7 +111,7 @@ def test_other_weights_are_no_image(model, monkeypatch):
 
 @pytest.mark.parametrize("sampling", [Sampling(0.9, cfg=3.0, top_k=500), GREEDY])
 def test_the_gate_finds_ar_s_law(sampling, small_images):
-    spec = DecoderSpec("hf_generate", PartSpec("decoders.peers.generate.Generate"))
+    spec = DecoderSpec("hf_generate", PartSpec("decoders.loops.hf_generate.Generate"))
     assert check_decoder(spec, sampling).verdict == "exact"
 
 

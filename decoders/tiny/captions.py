@@ -1,13 +1,14 @@
-"""What a scene is made of: the attribute vocabulary, the specification of one scene, its captions.
+"""What a scene is made of, and how captions say it: attributes, the specification of one scene, the
+grammar.
 
 Captions, rendering and the alignment test (counterfactual captions) must agree on one list of
 values. Colours are RGB in [0, 1], chosen to stay apart under shading. Synonyms and word orders make
 the text condition a real one while the vocabulary stays small enough for word-level tokens. Every
-attribute but the light is always said, so that changing one attribute always changes the words.
+attribute but the light is always said, so that changing one attribute always changes the caption.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,11 +29,6 @@ COLOURS: dict[str, RGB] = {
     "white": (0.96, 0.96, 0.96),
     "black": (0.06, 0.06, 0.07),
 }
-SHAPES = ("circle", "square", "triangle", "ring", "star", "cross")
-TEXTURES = ("smooth", "cloudy", "grainy", "striped", "checkered", "marbled")
-SIZES = ("small", "large")
-RELATIONS = ("left", "right", "above", "below")
-BACKGROUND_KINDS = ("plain", "gradient", "cloudy", "woven", "sandy")
 BACKGROUND_COLOURS: dict[str, RGB] = {
     "grey": (0.55, 0.55, 0.56),
     "dark grey": (0.27, 0.27, 0.29),
@@ -50,13 +46,46 @@ LIGHTS: dict[str, tuple[float, float]] = {  # towards the lamp, x right, y down
     "right": (0.95, -0.31),
     "above": (0.0, -1.0),
 }
+# Values of the other attributes, each with the words that captions may have for it.
+_SIZE = {"small": ("small", "little", "small"), "large": ("large", "big", "large")}
+_SHAPE = {
+    "circle": ("circle", "disc"),
+    "square": ("square", "box"),
+    "triangle": ("triangle",),
+    "ring": ("ring", "hoop"),
+    "star": ("star",),
+    "cross": ("cross", "plus"),
+}
+_TEXTURE = {
+    "smooth": ("smooth", "polished"),
+    "cloudy": ("cloudy", "patchy"),
+    "grainy": ("grainy", "speckled"),
+    "striped": ("striped", "stripy"),
+    "checkered": ("checkered", "checked"),
+    "marbled": ("marbled", "veined"),
+}
+_RELATION = {
+    "left": ("left of", "to the left of", "on the left of"),
+    "right": ("right of", "to the right of", "on the right of"),
+    "above": ("above", "over", "on top of"),
+    "below": ("below", "under", "beneath"),
+}
+_KIND = {
+    "plain": ("plain", "flat"),
+    "gradient": ("gradient", "fading"),
+    "cloudy": ("cloudy", "misty"),
+    "woven": ("woven", "fabric"),
+    "sandy": ("sandy", "gritty"),
+}
+SIZES, SHAPES, TEXTURES = tuple(_SIZE), tuple(_SHAPE), tuple(_TEXTURE)
+RELATIONS, BACKGROUND_KINDS = tuple(_RELATION), tuple(_KIND)
 ATTRIBUTES = ("colour", "shape", "texture", "relation", "size", "background")
 MIN_CONTRAST = 0.42  # least RGB distance between an object and its background
 
 
 @dataclass(frozen=True)
 class ObjectSpec:
-    """One object: a value of SIZES, TEXTURES, COLOURS and SHAPES each."""
+    """One object: values of SIZES, TEXTURES, COLOURS and SHAPES."""
 
     size: str
     texture: str
@@ -81,43 +110,13 @@ class SceneSpec:
 
 
 def separable(colour: str, background_colour: str) -> bool:
-    """Whether an object of this colour stands out from a background of that colour."""
+    """Tells whether an object of this colour stands out from such a background."""
     return math.dist(COLOURS[colour], BACKGROUND_COLOURS[background_colour]) >= MIN_CONTRAST
 
 
 # ---- the caption grammar ------------------------------------------------------------------------
 
-_SIZE = {"small": ("small", "little", "small"), "large": ("large", "big", "large")}
-_SHAPE = {
-    "circle": ("circle", "disc"),
-    "square": ("square", "box"),
-    "triangle": ("triangle",),
-    "ring": ("ring", "hoop"),
-    "star": ("star",),
-    "cross": ("cross", "plus"),
-}
-_TEXTURE = {
-    "smooth": ("smooth", "polished"),
-    "cloudy": ("cloudy", "patchy"),
-    "grainy": ("grainy", "speckled"),
-    "striped": ("striped", "stripy"),
-    "checkered": ("checkered", "checked"),
-    "marbled": ("marbled", "veined"),
-}
 _SURFACE = ("surface", "texture", "finish")
-_RELATION = {
-    "left": ("left of", "to the left of", "on the left of"),
-    "right": ("right of", "to the right of", "on the right of"),
-    "above": ("above", "over", "on top of"),
-    "below": ("below", "under", "beneath"),
-}
-_KIND = {
-    "plain": ("plain", "flat"),
-    "gradient": ("gradient", "fading"),
-    "cloudy": ("cloudy", "misty"),
-    "woven": ("woven", "fabric"),
-    "sandy": ("sandy", "gritty"),
-}
 _PLACE = ("on", "against", "in front of")
 _GROUND = ("background", "background", "backdrop")
 _LIGHT = {
@@ -131,14 +130,12 @@ _LISTS = (_SURFACE, _PLACE, _GROUND, _LEAD)
 _FIXED = ("a with ,",)
 _DRAWS = 24  # uniforms a caption takes, always all of them, so that a template is reproducible
 
-Pick = Callable[[Sequence[str]], str]
-
 
 def describe(spec: SceneSpec, rng: np.random.Generator) -> str:
-    """One caption of the scene, lower case, about 9 to 26 words (commas are not counted).
+    """Writes one caption of the scene, lower case, about 9 to 26 words (commas are not counted).
 
-    The template and synonyms depend on `rng` alone: two specs with equal object counts described
-    with equal generators differ only in the words of the attributes that differ.
+    The template and synonyms depend on `rng` alone: captions of two specs with equal object counts
+    and equal generators differ only in the attributes that differ.
     """
     uniforms = iter(rng.random(_DRAWS).tolist())
 
@@ -147,47 +144,37 @@ def describe(spec: SceneSpec, rng: np.random.Generator) -> str:
 
     single = len(spec.objects) == 1  # two objects take the shorter forms
     order, say_light = next(uniforms), next(uniforms) < (0.7 if single else 0.4)
-    things = [_noun_phrase(thing, pick, single) for thing in spec.objects]
+    things = []
+    for thing in spec.objects:
+        size, texture = pick(_SIZE[thing.size]), pick(_TEXTURE[thing.texture])
+        shape, surface = pick(_SHAPE[thing.shape]), pick(_SURFACE)
+        style = pick(("before", "before", "swapped", "after" if single else "before"))
+        if style == "before":
+            things.append(f"a {size} {texture} {thing.colour} {shape}")
+        elif style == "swapped":
+            things.append(f"a {size} {thing.colour} {texture} {shape}")
+        else:
+            things.append(f"a {size} {thing.colour} {shape} with a {texture} {surface}")
     body = things[0]
     if spec.relation is not None:
         body = f"{things[0]} {pick(_RELATION[spec.relation])} {things[1]}"
-    ground = _background_phrase(spec, pick)
-    light, lead = pick(_LIGHT[spec.light]), pick(_LEAD if single else _LEAD[:1])
-    if order < 0.75:
-        text = f"{lead} {body} {ground}" + (f", {light}" if say_light else "")
-    else:
-        text = f"{ground}, {lead} {body}" + (f", {light}" if say_light else "")
-    return " ".join(text.split())
-
-
-def _noun_phrase(thing: ObjectSpec, pick: Pick, long_forms: bool) -> str:
-    """`a small striped red ring` or `a small red ring with a striped surface`."""
-    size, texture = pick(_SIZE[thing.size]), pick(_TEXTURE[thing.texture])
-    shape, surface = pick(_SHAPE[thing.shape]), pick(_SURFACE)
-    style = pick(("before", "before", "swapped", "after" if long_forms else "before"))
-    if style == "before":
-        return f"a {size} {texture} {thing.colour} {shape}"
-    if style == "swapped":
-        return f"a {size} {thing.colour} {texture} {shape}"
-    return f"a {size} {thing.colour} {shape} with a {texture} {surface}"
-
-
-def _background_phrase(spec: SceneSpec, pick: Pick) -> str:
-    """`on a cloudy dark blue background`, in either order of the adjectives."""
     place, kind, ground = pick(_PLACE), pick(_KIND[spec.background_kind]), pick(_GROUND)
     pair = f"{kind} {spec.background_colour}", f"{spec.background_colour} {kind}"
-    return f"{place} a {pick(pair)} {ground}"
+    ground = f"{place} a {pick(pair)} {ground}"
+    light, lead = pick(_LIGHT[spec.light]), pick(_LEAD if single else _LEAD[:1])
+    text = f"{lead} {body} {ground}" if order < 0.75 else f"{ground}, {lead} {body}"
+    return " ".join((text + (f", {light}" if say_light else "")).split())
 
 
-def words(caption: str) -> list[str]:
-    """The word-level tokens of a caption: lower case, a comma is its own token."""
+def caption_tokens(caption: str) -> list[str]:
+    """Splits a caption into words, lower case; a comma is its own token."""
     letters = "".join(c if c.isalnum() or c in ", " else " " for c in caption.lower())
     return letters.replace(",", " , ").split()
 
 
 def vocabulary() -> list[str]:
-    """Every token that a caption of `describe` can have, sorted, without repeats."""
+    """Lists every token that a caption of `describe` can have, sorted, without repeats."""
     phrases = [*_FIXED, *COLOURS, *BACKGROUND_COLOURS]
     phrases += [option for table in _TABLES for options in table.values() for option in options]
     phrases += [option for options in _LISTS for option in options]
-    return sorted({word for phrase in phrases for word in words(phrase)})
+    return sorted({token for phrase in phrases for token in caption_tokens(phrase)})

@@ -17,8 +17,6 @@ so that grid, zero prefix and all are ours.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -55,20 +53,19 @@ logging.getLogger("transformers").setLevel(logging.ERROR)  # its hints are not o
 
 
 class GuidedHead(LogitsProcessor):
-    """Scores [2 B, V], rows [conditional; unconditional] -> the guided ones, twice. Where codes are
-    drawn, it draws (one code a pair) and leaves that one possible."""
+    """Mixes scores [2 B, V], rows [conditional; unconditional], into the guided ones, twice. Where
+    codes are drawn, it draws (one code per pair) and leaves that one possible."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.cfg, self.greedy = sampling.cfg, sampling.greedy
         # transformers' own filters in our order: temperature, top-k, top-p.
-        warpers: list[LogitsProcessor] = []
+        self.warpers: Any = LogitsProcessorList()
         if not sampling.greedy and sampling.temperature != 1:
-            warpers.append(TemperatureLogitsWarper(sampling.temperature))
+            self.warpers.append(TemperatureLogitsWarper(sampling.temperature))
         if not sampling.greedy and sampling.top_k:
-            warpers.append(TopKLogitsWarper(sampling.top_k))
+            self.warpers.append(TopKLogitsWarper(sampling.top_k))
         if not sampling.greedy and sampling.top_p < 1:
-            warpers.append(TopPLogitsWarper(sampling.top_p))
-        self.warpers: Any = LogitsProcessorList(warpers)
+            self.warpers.append(TopPLogitsWarper(sampling.top_p))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         mixed = guided(scores, self.cfg)  # [B, V]
@@ -129,7 +126,9 @@ class Generate:
         if self.unproved:
             prove(self, text)
             self.unproved = False
-        with seeded(noise):
+        device = noise.uniform.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(int(noise.uniform.flatten()[0] * 2**31))
             out = self.llama.generate(
                 **prompt_of(self.target, text, self.copies),
                 generation_config=self.config,
@@ -137,39 +136,27 @@ class Generate:
             )  # [R, L]
         if self.cache == "compiled" and not hasattr(self.llama, "_compiled_call"):
             raise DecoderError("generate ran without compiling: its static cache was not taken up")
-        return Generation(out[: text.batch].cpu(), trace_of(text.batch, self.target.length))
-
-
-@contextmanager
-def seeded(noise: Noise) -> Iterator[None]:
-    """torch's generator set from the image's noise for the block, and put back afterwards."""
-    device = noise.uniform.device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(int(noise.uniform.flatten()[0] * 2**31))
-        yield
-
-
-def trace_of(batch: int, length: int) -> Trace:
-    """The trace of a code per target forward; the first code is the prefill's."""
-    nothing, calls = torch.zeros(batch, length), length - 1
-    return Trace(
-        kind=torch.full_like(nothing, CodeKind.TARGET).byte(),
-        step=torch.arange(length).int().expand(batch, -1),
-        depth=nothing.byte(),
-        tv_shift=nothing,
-        bound=nothing,
-        accepted=torch.zeros(batch, calls).short(),
-        target_calls=torch.full((batch,), calls, dtype=torch.int32),
-        drafter_calls=torch.zeros(batch, dtype=torch.int32),
-        seconds={"step": 0.0},  # of its phases nothing is known
-    )
+        length, calls = self.target.length, self.target.length - 1
+        nothing = torch.zeros(text.batch, length)
+        trace = Trace(  # of a code per target forward; the first code is the prefill's
+            kind=torch.full_like(nothing, CodeKind.TARGET).byte(),
+            step=torch.arange(length).int().expand(text.batch, -1),
+            depth=nothing.byte(),
+            tv_shift=nothing,
+            bound=nothing,
+            accepted=torch.zeros(text.batch, calls).short(),
+            target_calls=torch.full((text.batch,), calls, dtype=torch.int32),
+            drafter_calls=torch.zeros(text.batch, dtype=torch.int32),
+            seconds={"step": 0.0},  # of its phases nothing is known
+        )
+        return Generation(out[: text.batch].cpu(), trace)
 
 
 # ---- our target as transformers' model -----------------------------------------------------------
 
 
 class TableRotary(nn.Module):
-    """cos and sin of a position, read from our rotary table [T, d / 2] complex."""
+    """Reads cos and sin of positions from our rotary table [T, d / 2] complex."""
 
     cos: Tensor
     sin: Tensor
@@ -186,8 +173,9 @@ class TableRotary(nn.Module):
 
 
 def prompt_of(target: Transformer, text: TextFeatures, copies: int) -> dict[str, Tensor]:
-    """The prefix of B prompts as `generate` takes it, R = copies * B rows: states of our caption
-    network [R, P, D], the mask [R, P], and positions of the rotary table, where padding counts."""
+    """Returns the prefix of B prompts as `generate` takes it, R = copies * B rows: states of our
+    caption network [R, P, D], the mask [R, P], and positions of the rotary table, where padding
+    counts."""
     rows, drop = text.paired(copies)
     return {
         "inputs_embeds": target.cls_embedding(rows, drop),
@@ -197,7 +185,7 @@ def prompt_of(target: Transformer, text: TextFeatures, copies: int) -> dict[str,
 
 
 def llama_of(target: Transformer) -> LlamaForCausalLM:
-    """A `LlamaForCausalLM` on the target's weights, frozen; whatever need not be reordered is
+    """Makes a `LlamaForCausalLM` on the target's weights, frozen; whatever need not be reordered is
     shared. Raises DecoderError where Llama has no such part."""
     config, weight = target.config, target.output.weight
     parts = {
@@ -247,9 +235,7 @@ def prove(decoder: Generate, text: TextFeatures) -> None:
     codes are our AR's to the last one. A ratio of two different models would be worth nothing:
     raises DecoderError.
     """
-    target = (
-        Transformer(decoder.target.config).to(decoder.model.device).eval().requires_grad_(False)
-    )
+    target = Transformer(decoder.target.config).to(decoder.model.device).requires_grad_(False)
     target.load_state_dict(decoder.target.state_dict())
     model = replace(decoder.model, target=target, dtype=torch.float32, execution=None)
     first = TextFeatures(text.features[:1].float(), text.mask[:1])
