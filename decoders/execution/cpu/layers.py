@@ -30,14 +30,16 @@ MOST = 2 * 2**30  # bytes of weights that are worth a second, packed copy
 @dataclass(frozen=True)
 class PackedNet:
     """A net's packed weights. layers: the layers, and the norm after them; project: a target's
-    head, a drafter's ``fc``."""
+    head, a drafter's ``fc``; None of layers without one."""
 
     layers: PackedLayers
-    project: PackedLinear
+    project: PackedLinear | None
 
 
 def reason(net: Any) -> str | None:
     """Why a target or drafter cannot run in the kernel here; None where it can."""
+    if hasattr(net, "stacks"):  # see `decoders.models.nets.flash`
+        return next(filter(None, (reason(stack) for stack in net.stacks() if stack.layers)), None)
     config: Any = getattr(net, "config", None)
     if not isinstance(config, TransformerConfig) or not hasattr(net, "packed"):
         return f"it runs the layers of decoders.models.nets.transformer, here {type(net).__name__}"
@@ -60,10 +62,14 @@ def reason(net: Any) -> str | None:
     return missing()
 
 
-def pack(net: Any) -> PackedNet:
-    """The packed weights of a target or drafter that the kernel can run (`reason`)."""
+def pack(net: Any) -> Any:
+    """The packed weights of a target or drafter that the kernel can run (`reason`): a `PackedNet`;
+    of a target of several stacks one each, None of those without layers."""
+    if hasattr(net, "stacks"):
+        return [pack(stack) if stack.layers else None for stack in net.stacks()]
     linear = _last(net)
-    return PackedNet(PackedLayers(net), PackedLinear(linear.weight, linear.bias))
+    project = None if linear is None else PackedLinear(linear.weight, linear.bias)
+    return PackedNet(PackedLayers(net), project)
 
 
 class Matrix(nn.Linear):

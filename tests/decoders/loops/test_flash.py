@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, Sampling
+from decoders.execution.cpu.execution import Cpu
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.flash import Flash
 from decoders.loops.grouped import NEVER
@@ -19,6 +20,7 @@ from decoders.models.loading.checkpoint import cast
 from decoders.models.nets.flash import FlashConfig, FlashTransformer
 from decoders.models.random_weights import random_model
 from tests.decoders.compositions import images
+from tests.decoders.execution.cpu.cases import needs_kernel
 from tests.decoders.models import released as R
 
 GREEDY, SAMPLED = Sampling(temperature=0.0, cfg=2.0), Sampling(cfg=2.0)
@@ -31,6 +33,16 @@ def released(folder: Path, gate: str = "network", start: int = 1) -> Any:
     content = {"model": R.original_flash(gate), "steps": 3}
     path = R.write_original(folder / "flash.pt", content, **settings)
     return load(dtype="float32", checkpoint=str(path), grid=R.GRID)
+
+
+def with_flash(model: Any, **settings: int) -> Any:
+    """A model with a target of anti-diagonals that begins as its own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        target = FlashTransformer(FlashConfig(**asdict(model.target.config) | settings))
+    target.begin_as(model.target)
+    cast(target.eval().requires_grad_(False), model.device, model.dtype)
+    return replace(model, targets={"flash": target})
 
 
 @pytest.mark.parametrize(
@@ -56,12 +68,9 @@ def test_codes_do_not_depend_on_the_batch(tmp_path: Path) -> None:
 def test_with_horizontal_predictions_alone_row_0_is_ars_behind_the_causal_mask() -> None:
     """The mask alone makes the first row another: there a query sees codes of rows below."""
     grid, model = 5, random_model(vocab=24, grid=5, seed=1, dtype=torch.float64)
-    config = FlashConfig(**asdict(model.target.config) | {"start": 1, "extra": 1, "gate": 0})
-    target = FlashTransformer(config)
-    target.begin_as(model.target)
-    target.mix.data.fill_(100.0)  # g = 1
-    cast(target.eval().requires_grad_(False), model.device, model.dtype)
-    model = replace(model, targets={"flash": target})
+    model = with_flash(model, start=1, extra=1, gate=0)
+    target = model.targets["flash"]
+    target.mix.fill_(100.0)  # g = 1
     loop, prompts = Flash(model, SAMPLED), ["x", "yy"]
     ar = images(Autoregressive(model, SAMPLED), prompts).codes
     usual = images(loop, prompts).codes
@@ -71,6 +80,16 @@ def test_with_horizontal_predictions_alone_row_0_is_ars_behind_the_causal_mask()
     causal = images(loop, prompts).codes
     assert torch.equal(causal[:, :grid], ar[:, :grid])
     assert torch.equal(usual[:, :2], ar[:, :2]) and not torch.equal(usual[:, :grid], ar[:, :grid])
+
+
+@needs_kernel
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_the_cpu_kernel_runs_every_stack_of_layers(start: int) -> None:
+    model = with_flash(random_model(vocab=64, grid=5, width=32, layers=3), start=start, extra=2)
+    wanted = images(Flash(model, SAMPLED), ["x", "yy"])
+    kernel = images(Flash(replace(model, execution=Cpu()), SAMPLED), ["x", "yy"])
+    assert len([one for one in model.targets["flash"].packed if one]) == 2 + (start == 1)
+    assert torch.equal(wanted.codes, kernel.codes) and len(wanted.codes.unique()) > 5
 
 
 def test_ar_keeps_its_own_target_beside_flashars(tmp_path: Path) -> None:
