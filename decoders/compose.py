@@ -102,10 +102,10 @@ def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
 
 
 def check_keywords(
-    name: str, target: Any, kwargs: Mapping[str, Any], given: Iterable[str] = ()
+    name: str, target: Any, kwargs: Mapping[str, Any], others: Iterable[str] = ()
 ) -> None:
     """Raises DecoderError where `target` takes no such keyword, or a value is not what it is
-    annotated with; a default always is. given: keywords that are none of the user's."""
+    annotated with; a default always is. others: keywords that are none of the user's."""
     parameters = inspect.signature(target).parameters
     hints = hints_of(target)
     for key, value in kwargs.items():
@@ -113,7 +113,7 @@ def check_keywords(
             if key in hints and value is not parameters[key].default:
                 validate(f"{name}: {key}", value, hints[key])
         elif not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-            raise DecoderError(unknown(f"setting of {name}", key, {*parameters} - {*given}))
+            raise DecoderError(unknown(f"setting of {name}", key, {*parameters} - {*others}))
 
 
 def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> Decoder:

@@ -1,27 +1,21 @@
 """An image's randomness: a function of (seed, prompt, position, purpose, round) alone.
 
 Every decoder reads the same numbers, so a result does not depend on batch size, sharding, order or
-device, and AR and speculative runs of one prompt share their noise. A generator with a state would
-give other numbers in another order of calls; here they come from a counter (`philox`), whose key is
-a hash of seed and prompt.
+device, and AR and speculative runs of one prompt share their noise. The numbers come from a counter
+(`philox`), whose key is a hash of seed and prompt.
 
 A purpose is a range of slots: `ACCEPT_SLOT + j` tests the j-th child. Decoders that decide once at
 a position read round 0, a table. A uniform that decided something is never used again, so a decoder
 that comes back to a position reads a later round. A loop of steps counts them in `Noise.round`:
 
 * Node by node, a position's uniforms are used by exactly one visited decision. Drafts past a
-  rejected position are drawn again with the same numbers. That is sound: nothing decided before
-  depended on them. It stays sound only if a drafter's distribution at a position does not depend on
-  drafts that were rejected there or behind it in earlier steps: it may read the committed codes and
-  the draft's own path, and nothing else (the gate compares it at one prefix after different
-  rejected drafts).
+  rejected position are drawn again with the same numbers: nothing decided before depended on them.
+  That stays sound only if a drafter's distribution at a position reads the committed codes and the
+  draft's own path, and nothing else (the gate compares it after different rejected drafts).
 * A verifier whose decision depends on positions that it leaves open says `resamples_noise`. The
-  loop then writes the numbers of the round over the table, so that drafts and tests of a step are
-  all new.
+  loop then writes the numbers of the round over the table: drafts and tests of a step are new.
 * A proposer that decides a position again in every step (the couplings of Jacobi decoding) asks for
   the round: ``noise.at(positions, COUPLE_SLOT, 1, noise.round[:, None])``.
-
-Gumbel rows have the distribution of -log(-log u), independent of all uniforms.
 
 On one core, the table of 1,024 codes costs 0.7 ms per image, 64 uniforms of a later round 0.2 ms,
 and 64 Gumbel rows of 1,024 codes 2 ms.
@@ -57,13 +51,10 @@ PART = 2**15, 2**20  # counters at once on the CPU and elsewhere: what caches an
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of B images.
-
-    uniform [B, L + OVERRUN, SLOTS] float32 in [0, 1): round 0 of the slots below SLOTS (see `renew`
-    for later ones). key [B, 2] int64 of 32 bits each; None for a table given by hand, which has no
-    other numbers. round [B] int64: steps that each image has taken, 0 in its first; None outside of
-    a loop of steps. renewed: whether the loop writes every round over the table.
-    """
+    """The noise of B images. uniform [B, L + OVERRUN, SLOTS] float32 in [0, 1): round 0 of the
+    slots below SLOTS. key [B, 2] int64 of 32 bits each; None for a table given by hand, which has
+    no other numbers. round [B] int64: steps that each image has taken, from 0; None outside of a
+    loop of steps. renewed: whether the loop writes every round over the table."""
 
     uniform: Tensor
     key: Tensor | None = None
@@ -101,9 +92,7 @@ class Noise:
     def renew(self, position: Tensor) -> None:
         """Writes the numbers of this round over the table at position [B, n], in all slots but
         TARGET_SLOT: a position's last code is drawn once, with the number that AR draws it with.
-
-        Raises DecoderError for a table given by hand.
-        """
+        Raises DecoderError for a table given by hand."""
         assert self.round is not None, "only the noise of a loop's steps has rounds"
         index = position.clamp_max(self.uniform.shape[1] - 1)  # [B, n]
         count = SLOTS - ACCEPT_SLOT
@@ -112,12 +101,10 @@ class Noise:
         self.uniform[..., ACCEPT_SLOT:].scatter_(1, index, drawn)
 
     def at(self, position: Tensor, slot: int, count: int = 1, round: int | Tensor = 0) -> Tensor:
-        """Reads uniforms of slots slot..slot+count-1: position [B, ...] -> [B, ..., count].
-
-        round: a number, or int64 that broadcasts to position's shape (a captured step needs a
-        tensor). Round 0 of the table's slots is read there, up to the table's last position. Raises
-        DecoderError where a table given by hand has no such number.
-        """
+        """Reads uniforms of slots slot..slot+count-1: position [B, ...] -> [B, ..., count]. round:
+        a number, or int64 that broadcasts to position's shape (a captured step needs a tensor).
+        Round 0 of the table's slots is read there, up to the table's last position. Raises
+        DecoderError where a table given by hand has no such number."""
         if slot + count > SLOTS or not (isinstance(round, int) and round == 0):
             return _numbers(self._key(), position, round, slot, count)
         index = position.clamp_max(self.uniform.shape[1] - 1)
@@ -128,11 +115,9 @@ class Noise:
         return picked if position.ndim == 2 else picked.view(*position.shape, count)
 
     def of_nodes(self, position: Tensor, slot: int, nodes: int, count: int) -> Tensor:
-        """Reads uniforms of `nodes` nodes that share position [B] -> [B, nodes or 1, count].
-
-        Judged node by node, only one of a level's nodes is visited, so all share one row. A
-        verifier that looks ahead judges all of them, so each has a row of its own, of this round.
-        """
+        """Reads uniforms of `nodes` nodes that share position [B] -> [B, nodes or 1, count]. Judged
+        node by node, only one of a level's nodes is visited, so all share one row. A verifier that
+        looks ahead judges all of them, so each has a row of its own, of this round."""
         if nodes == 1 or not self.renewed:
             return self.at(position, slot, count)[:, None]
         assert self.round is not None, "only the noise of a loop's steps is renewed"
@@ -142,12 +127,10 @@ class Noise:
     def gumbel(
         self, position: Tensor, vocab: int, slot: int = TARGET_SLOT, round: int | Tensor = 0
     ) -> Tensor:
-        """Makes rows of independent standard Gumbel numbers: position [B, ...] -> [B, ..., V]
-        float32. argmax(log p + row) has the distribution p. A slot's rows are independent of other
-        slots' and of all uniforms.
-
-        Needs float64 (CPU, CUDA). Raises DecoderError for a table given by hand.
-        """
+        """Makes rows of independent standard Gumbel numbers, -log(-log u): position [B, ...] -> [B,
+        ..., V] float32. argmax(log p + row) has the distribution p. A slot's rows are independent
+        of other slots' and of all uniforms. Needs float64. Raises DecoderError for a table given by
+        hand."""
         return _numbers(self._key(), position, round, 0, vocab, domain=1 + slot)
 
     def _key(self) -> Tensor:
@@ -166,9 +149,7 @@ def _numbers(
     key: Tensor, position: Tensor, round: int | Tensor, first: int, count: int, domain: int = 0
 ) -> Tensor:
     """Makes the numbers first, ..., first + count - 1 of every position, [B, ..., count] float32.
-
-    domain: 0 for uniforms in [0, 1), 1 + slot for the Gumbel rows of a slot.
-    """
+    domain: 0 for uniforms in [0, 1), 1 + slot for the Gumbel rows of a slot."""
     blocks = torch.arange(first // 4, (first + count + 3) // 4, device=key.device)  # [m]
     if not isinstance(round, Tensor):
         round = torch.full((), round, device=key.device)
@@ -190,11 +171,9 @@ def _numbers(
 
 
 def random_bits(key: Tensor, position: Tensor, turn: Tensor, blocks: Tensor, domain: int) -> Tensor:
-    """Computes 32-bit numbers of the counters (block, position, domain, turn), 4 per block: key
-    [B, 2], position and turn [B, n], blocks [m], all int64 below 2**32 -> [B, n, 4 m] int64.
-
-    On the CPU it computes with numpy's arrays, which take half of the time for a few numbers.
-    """
+    """Computes 32-bit numbers of the counters (block, position, domain, turn), 4 per block: key [B,
+    2], position and turn [B, n], blocks [m], all int64 below 2**32 -> [B, n, 4 m] int64. On the CPU
+    it computes with numpy's arrays, which take half of the time for a few numbers."""
     counter_and_key: list[Any] = [
         (blocks & LOW)[None, None],  # [1, 1, m]; masked, or Inductor takes an arange for int32
         position[..., None],  # [B, n, 1]
@@ -218,11 +197,9 @@ INCREMENTS = 0x9E3779B9, 0xBB67AE85  # added to the key after every round
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
     """Computes four random 32-bit numbers of a counter of four and a key of two: Philox4x32-10
-    (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-
-    All are int64 tensors or numpy arrays whose shapes broadcast. Only products, shifts and xors are
-    used, whose bits are the same on every device.
-    """
+    (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). All are int64 tensors
+    or numpy arrays whose shapes broadcast; products, shifts and xors have the same bits on every
+    device."""
     a, b, c, d = counter
     for i in range(ROUNDS):
         first, second = key[0] + i * INCREMENTS[0], key[1] + i * INCREMENTS[1]
@@ -241,11 +218,11 @@ LN2 = float.fromhex("0x1.62e42fefa39p-1")  # 45 bits: times an exponent it is ex
 def logarithm(x: Tensor) -> Tensor:
     """Computes ln x of positive normal float64, to 1e-11 of its value, alike on every device.
 
-    The libraries' logarithms differ in the last bit from device to device. This one is made of
-    sums, products and quotients, each rounded in one way by IEEE 754. No product is added to
-    anything unless it is exact, so that a fused multiply-add changes nothing either.
-    With x = 2**e m and s = (1 - m) / (1 + m): ln m = -2 artanh s, and 2 artanh s is the continued
-    fraction 2s / (1 - t / (3 - t / (5/4 - t / (28/9 - t / (81/64 - ...))))), t = s**2 <= 0.0295.
+    The libraries' logarithms differ in the last bit. This one is made of sums, products and
+    quotients, each rounded in one way by IEEE 754. No product is added to anything unless it is
+    exact, so that a fused multiply-add changes nothing. With x = 2**e m and s = (1 - m) / (1 + m):
+    ln m = -2 artanh s, and 2 artanh s is the continued fraction 2s / (1 - t / (3 - t / (5/4 - t /
+    (28/9 - t / (81/64 - ...))))), t = s**2 <= 0.0295.
     """
     bits = x.view(torch.int64) - SPAN
     m = (bits & FRACTION).add_(SPAN).view(torch.float64)  # in [sqrt(1/2), sqrt(2))
@@ -262,20 +239,15 @@ def logarithm(x: Tensor) -> Tensor:
 
 def sample(p: Tensor, u: Tensor) -> Tensor:
     """Samples by the inverse CDF: p [..., V] float32 (need not sum to one), u [...] in [0, 1) ->
-    [...] int64.
-
-    Never returns a code of probability zero, unless all are. Where sums run in parallel they may
-    differ by a rounding between codes of probability zero, so there these are left out.
-    """
+    [...] int64. Never returns a code of probability zero, unless all are. Where sums run in
+    parallel they may differ by a rounding between codes of probability zero, so there these are
+    left out."""
     return inverse_cdf(p, u.clamp_max(BELOW_ONE)[..., None]).squeeze(-1)
 
 
 def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
-    """Finds the first code at which the running sum of p exceeds u times the whole sum.
-
-    p [..., V] float32; u [..., 1], at most BELOW_ONE, whose other dims broadcast to p's -> [..., 1]
-    int64.
-    """
+    """Finds the first code at which the running sum of p exceeds u times the whole sum. p [..., V]
+    float32; u [..., 1], at most BELOW_ONE, whose other dims broadcast to p's -> [..., 1] int64."""
     size = p.shape[-1]
     if p.device.type != "cpu":
         cdf = sums_of_blocks(p)

@@ -1,9 +1,8 @@
 """`train recipe=tiny`: trains the embedded models, stage by stage, and writes weights and card.
 
 Each stage reads the *written* weights of the stages before it (rounded as they ship), resumes from
-its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``: what the
-part was trained on, for how long and how good it is. Checkpoint and loss curve go to
-``<work>/<stage>``.
+its last checkpoint in ``<work>/<stage>``, and adds its entry to ``weights/models.json``: what the
+part was trained on, for how long and how good it is.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, Sampling
-from decoders.documents import read_object
 from decoders.errors import unknown
 from decoders.execution.card import card_fault
+from decoders.files import read_object
 from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import write_tensors
@@ -45,11 +44,11 @@ from decoders.tiny.bundle import (
     load,
     load_part,
 )
-from decoders.tiny.captions import vocabulary
+from decoders.tiny.scenes import vocabulary
 from decoders.training.drafter import LossConfig, train_drafter
 from decoders.training.states import DataConfig, StateData, transformer_of
 from decoders.training.trainer import TrainConfig, fast_dtype
-from recipes import reading, target, vq
+from recipes import target, vq
 
 logger = logging.getLogger(__name__)
 CFG = 3.0  # between fidelity to the caption and variety; also what the drafter is trained under
@@ -169,7 +168,7 @@ def _target(name: str, recipe: Recipe) -> None:
         tokens = tuple(vocabulary())
         encoder = WordEncoderConfig(tokens, width=shape.text_width, prefix=shape.prefix)
         text, model = WordEncoder(encoder).to(device), Transformer(shape).to(device)
-        read = reading.learn(
+        read = target.learn_to_read(
             text, model.cls_embedding, recipe.config("reading"), folder / "reading"
         )
         logger.info("the encoder names %.1f %% of what held-out captions say", 100 * read)

@@ -1,10 +1,9 @@
 """Recipe of the embedded VQ tokenizer: L1 + MSE + colour + gradient loss, and an entropy term.
 
-Objects are what captions speak of and cover a fifth of an image: their pixels weigh more. At 64 px
-the gradient loss keeps edges without a GAN, and the entropy term keeps nearly every code in use,
-which makes the target's distribution as flat as the papers describe. The first steps run without
-quantisation, then the codebook starts from the latents' k-means centres: quantised from the first
-step, the tokenizer takes thousands of steps to find colour.
+Objects cover a fifth of an image: their pixels weigh more. At 64 px the gradient loss keeps edges
+without a GAN, and the entropy term keeps nearly every code in use, which makes the target's
+distribution flat. The first steps run without quantisation, then the codebook starts from the
+latents' k-means centres: else it takes thousands of steps to find colour.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.tiny.scenes import SceneBatch, scene_batch
+from decoders.tiny.render import SceneBatch, scene_batch
 from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 
 CONFIG = VQConfig(

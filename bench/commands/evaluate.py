@@ -20,13 +20,13 @@ from bench.config.arguments import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder, write_text
-from bench.prompts.file import CAPTIONS, captions_of
+from bench.prompts.sources import CAPTIONS, captions_of
 from bench.report.table import Column, number, table_of, terminal
 from decoders.errors import DecoderError
 from decoders.kinds import Within
 
 if TYPE_CHECKING:
-    from metrics.official.papers import Figure, Reference
+    from metrics.papers import Figure, Reference
 
 PAPERS = ("fid", "kid", "precision_recall", "clip")
 SCENES = 2048  # real scenes that `scenes` compares with where no reference is named, as studies do
@@ -94,7 +94,7 @@ def cmd_evaluate(arguments: Sequence[str]) -> int:
 
     from bench.measure.device import present
     from metrics.images import image_files
-    from metrics.official.papers import METRICS
+    from metrics.papers import METRICS
 
     config = parse(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -143,7 +143,7 @@ def parse(arguments: Sequence[str]) -> EvaluateConfig:
 
 def _all_scenes(captions: Sequence[str]) -> bool:
     """Tells whether there are captions and the embedded CLIP can read them all."""
-    from metrics.scenes_clip import load
+    from metrics.clip import load
 
     try:
         return bool(captions) and load().tokens(captions) is not None
@@ -157,7 +157,7 @@ def evaluate(
     """Measures the figures of images and captions. Raises MetricError for missing weights, bad
     images or too few of them."""
     from metrics.images import image_files
-    from metrics.official.papers import Evaluation, check_metrics
+    from metrics.papers import Evaluation, check_metrics
 
     real_scenes = config.reference is None and config.metrics == ("scenes",)
     has_reference = config.reference is not None or real_scenes

@@ -37,7 +37,7 @@ def cmd_fetch(arguments: Sequence[str]) -> int:
 
     from bench.config.compose import compose_study
     from decoders.models.loading.weights import HUB_ID, explain_hub
-    from metrics.official.checkpoint import download
+    from metrics.networks import download
 
     config = compose_study(arguments)
     sources = sources_of(config).items()
@@ -62,8 +62,8 @@ def cmd_fetch(arguments: Sequence[str]) -> int:
 
 def is_embedded(model: LoaderConfig) -> bool:
     """Tells whether a model's weights are those that the project carries."""
-    given = model.kwargs.get("checkpoint")
-    return given is None and model.target.startswith("decoders.tiny.")
+    checkpoint = model.kwargs.get("checkpoint")
+    return checkpoint is None and model.target.startswith("decoders.tiny.")
 
 
 def sources_of(config: StudyConfig) -> dict[str, str]:
@@ -105,12 +105,12 @@ def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
 def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:
     """Returns the networks that a study's metric reads from their public files, and their folder;
     None: the usual one."""
-    from metrics.official.checkpoint import FILES
+    from metrics.networks import FILES
 
     kwargs = config.metric.kwargs if config.metric else {}
-    given = kwargs.get("weights") or {}
-    keys = [key for key in given if key in FILES and given[key] is None and kwargs.get(key, True)]
-    return keys, Path(given["folder"]) if given.get("folder") else None
+    files = kwargs.get("weights") or {}
+    keys = [key for key in files if key in FILES and files[key] is None and kwargs.get(key, True)]
+    return keys, Path(files["folder"]) if files.get("folder") else None
 
 
 def main_of(repository: str) -> Path:

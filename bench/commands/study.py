@@ -17,7 +17,7 @@ from bench.data.errors import ConfigError, unknown
 from bench.report.table import table_of_texts, terminal
 
 if TYPE_CHECKING:
-    from bench.analyse.run_data import RunData
+    from bench.analyse.run import Run
     from bench.config.schema import StudyConfig
 
 # Their comments explain every setting of a study, a decoder, a training and a recipe.
@@ -71,7 +71,7 @@ def _run(config: StudyConfig, arguments: Sequence[str]) -> int:
     if config.report:
         _write_report(run)
     else:
-        say(f"records: {run.folder / 'records.parquet'}")
+        say(f"rows: {run.folder / 'records.parquet'}")
     failed = {e.name: e.text("status") for e in run.entries if e.text("status") != "ok"}
     for name, status in failed.items():
         complain(f"{name}: {status}")
@@ -107,7 +107,7 @@ def cmd_sweep(arguments: Sequence[str]) -> int:
 
 
 def cmd_report(arguments: Sequence[str]) -> int:
-    """Table, plots and page again from a study's records.
+    """Table, plots and page again from a study's rows.
     Also while a run goes on. Takes the arguments of that run, or of a finished one its run_dir
     alone.
 
@@ -121,32 +121,26 @@ def cmd_report(arguments: Sequence[str]) -> int:
     """
     from bench.analyse.analyse import load
     from bench.config.compose import compose_study
-    from bench.report.build import PlaceSettings, check_place
+    from bench.report.page import PlaceSettings, check_place
     from bench.run.finish import read_unfinished
-    from bench.store.study import require_same
+    from bench.store.facts import require_same
 
     place, arguments = divided(PlaceSettings, arguments)
-    out = place.out
-    if (finished := _finished_folder(arguments)) is not None:
-        check_place(out)
-        _write_report(load(finished), out)
-        return 0
-    config = compose_study(arguments)
-    folder = Path(config.run_dir)
-    check_place(out)
-    require_same(folder, {"config_hash": config.hash, "config": config.measured()})
-    _write_report(read_unfinished(config) or load(folder), out)
+    check_place(place.out)
+    key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
+    if key == "run_dir" and (Path(value) / "records.parquet").is_file():
+        run = load(Path(value))
+    else:
+        config = compose_study(arguments)
+        folder = Path(config.run_dir)
+        require_same(folder, {"config_hash": config.hash, "config": config.measured()})
+        run = read_unfinished(config) or load(folder)
+    _write_report(run, place.out)
     return 0
 
 
-def _finished_folder(arguments: Sequence[str]) -> Path | None:
-    """Returns the folder of a finished run, where the arguments name it and nothing else."""
-    key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
-    return Path(value) if key == "run_dir" and Path(value, "records.parquet").is_file() else None
-
-
-def _write_report(run: RunData, folder: Path | None = None) -> None:
-    from bench.report.build import write_report
+def _write_report(run: Run, folder: Path | None = None) -> None:
+    from bench.report.page import write_report
 
     written = write_report(run, folder)
     say((written / "table.txt").read_text(encoding="utf-8"))
@@ -210,7 +204,13 @@ def cmd_list(arguments: Sequence[str]) -> int:
         if group not in options:  # its plural is taken too
             group = "study" if group == "studies" else group.removesuffix("s")
         if group == "column":
-            say(_columns())
+            from bench.store.columns import ROW, SUMMARY
+
+            heads, texts = ("column", "type", "unit", "meaning"), []
+            for file, columns in (("records.parquet", ROW), ("summary.csv", SUMMARY)):
+                cells = [(c.name, c.type, c.unit, c.meaning) for c in columns]
+                texts.append(f"{file}\n{terminal(table_of_texts(heads, cells))}")
+            say("\n\n".join(texts))
         elif group == "setting":
             say("\n".join((files("conf") / name).read_text() for name in ROOTS))
         elif group not in options:
@@ -227,16 +227,3 @@ def cmd_list(arguments: Sequence[str]) -> int:
         else:
             raise ConfigError(unknown(group, name, options[group]))
     return 0
-
-
-def _columns() -> str:
-    """Formats the columns of the two tables of a run."""
-    from bench.store.columns import RECORD, SUMMARY
-
-    heads = ("column", "type", "unit", "meaning")
-    tables = (("records.parquet", RECORD), ("summary.csv", SUMMARY))
-    texts = []
-    for name, every in tables:
-        cells = [(c.name, c.type, c.unit, c.meaning) for c in every]
-        texts.append(f"{name}\n{terminal(table_of_texts(heads, cells))}")
-    return "\n\n".join(texts)

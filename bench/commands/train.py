@@ -91,11 +91,8 @@ def cmd_train(arguments: Sequence[str]) -> int:
 
 
 def compose_train(arguments: Sequence[str]) -> TrainStudy:
-    """Composes and validates the training that the arguments describe.
-
-    Raises ConfigError on an unknown option or key (with the nearest known names), DecoderError on
-    impossible values.
-    """
+    """Composes and validates the training that the arguments describe. Raises ConfigError on an
+    unknown option or key (with the nearest known names), DecoderError on impossible values."""
     with hydra_session(arguments):
         root = composed("train_config", arguments)
         drafter = PartSpec.of(root["drafter"], "drafter")
@@ -120,9 +117,8 @@ def compose_train(arguments: Sequence[str]) -> TrainStudy:
             "loss": whole | {"cfg": cfg},
         }
         study: TrainStudy = validate("", values, TrainStudy)
-    if study.backend.layers == "native":  # it keeps a copy of the weights, which training changes
-        raise ConfigError("backend.layers=native is for decoding; leave it at auto to train")
-    return dataclasses.replace(study, backend=dataclasses.replace(study.backend, layers="torch"))
+    # Gradients go through PyTorch's own operators, on the weights as they are.
+    return dataclasses.replace(study, backend=dataclasses.replace(study.backend, execution="eager"))
 
 
 def run_training(study: TrainStudy, device: torch.device) -> AcceptanceRates:

@@ -81,7 +81,7 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
             off = key == "metric" and validate(key, root.get(key), dict).get("_target_") is None
             root[key] = None if off else LoaderConfig.of(root.get(key), key)
         study: StudyConfig = validate("", root, StudyConfig)
-        study = dataclasses.replace(study, backend=choose_layers(study.backend))
+        study = dataclasses.replace(study, backend=choose_execution(study.backend))
         # Last, as they take many times as long.
         return dataclasses.replace(study, decoders=_entries(chosen, given, sampling))
 
@@ -228,19 +228,19 @@ def _decoder_entry(name: str, values: dict[str, Any], study: SamplingConfig) -> 
     return entry
 
 
-def choose_layers(backend: BackendConfig) -> BackendConfig:
-    """With `layers: auto` settled: native where the CPU kernel is made for the backend and can be
-    built here. A run's configuration says what ran."""
-    if backend.layers != "auto":
+def choose_execution(backend: BackendConfig) -> BackendConfig:
+    """`execution: compile` on a processor without a C++ compiler is `eager`, with a warning: a
+    run's configuration says what ran."""
+    if backend.device != "cpu" or backend.execution != "compile":
         return backend
     from decoders.execution.cpu.library import missing
 
-    reason = missing() if backend.takes_native else None
-    if reason is not None:
-        log.warning(
-            "backend.layers: PyTorch's operators, several times slower on a small model than the "
-            "project's CPU kernel: %s",
-            reason,
-        )
-    native = backend.takes_native and reason is None
-    return dataclasses.replace(backend, layers="native" if native else "torch")
+    reason = missing()
+    if reason is None:
+        return backend
+    log.warning(
+        "backend.execution=eager: PyTorch's operators, several times slower on a small model than "
+        "the project's C++ operators: %s",
+        reason,
+    )
+    return dataclasses.replace(backend, execution="eager")

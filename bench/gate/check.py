@@ -48,7 +48,7 @@ def check_decoder(
     """
     if is_synthetic(spec):
         return GateReport("synthetic", math.nan, SYNTHETIC)
-    case = GateCase(spec, sampling, real or RealModel(packed=missing() is None))
+    case = GateCase(spec, sampling, real or RealModel(kernel=missing() is None))
     threads = torch.get_num_threads()
     # A second thread gains small tensors nothing, and waiting for a core that is busy takes long.
     torch.set_num_threads(1)

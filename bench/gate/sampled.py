@@ -21,7 +21,7 @@ from bench.gate.reference import ar_probabilities, teacher_probs
 from bench.gate.report import CheckResult
 from bench.gate.small import GateCase
 from decoders.api import Decoder, Generation, TextFeatures
-from decoders.execution.cpu.layers import pack_matrices
+from decoders.execution.cpu.layers import swap_matrices
 from decoders.models.random_weights import random_noise, random_prompts, same_prompt
 
 GRID = 2  # of all images
@@ -68,9 +68,9 @@ def wide_check(case: GateCase) -> CheckResult:
     target: Any = model.target
     with torch.no_grad():
         target.output.weight.mul_(FLAT)
-    if case.real.packed:  # PyTorch's bfloat16 takes ten times as long without AVX-512
+    if case.real.kernel:  # PyTorch's bfloat16 takes ten times as long without AVX-512
         for net in (target, model.drafters["eagle"]):
-            pack_matrices(net, dtype)
+            swap_matrices(net, dtype)
     decoder = case.decoder(model)
     nodes = 1 if decoder.proposer is None else decoder.proposer.nodes
     rows = max(64, min(1024, NODES // nodes))

@@ -28,15 +28,16 @@ Sizes = tuple[int, int, int]  # V, grid, seed
 @dataclass(frozen=True)
 class RealModel:
     """What small models take from the run's. codebook: its codes, of which k and top-k keep their
-    share; dtype: of images of many codes; packed: whether the CPU kernel multiplies for these."""
+    share; dtype: of images of many codes; kernel: whether the CPU kernel multiplies for these."""
 
     codebook: int = 1024
     dtype: torch.dtype = torch.bfloat16
-    packed: bool = False
+    kernel: bool = False
 
     @staticmethod
     def of(model: ImageModel) -> RealModel:
-        return RealModel(model.target.vocab_size, model.dtype, model.mode == "cpu")
+        kernel = model.mode == "compile" and model.device.type == "cpu"
+        return RealModel(model.target.vocab_size, model.dtype, kernel)
 
 
 @dataclass(frozen=True)

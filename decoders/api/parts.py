@@ -189,6 +189,11 @@ class Tree(Protocol):
     draws: bool = True  # whether children are drawn from q, where the sampling is not greedy
     paths: Sequence[tuple[int, ...]] | None = None  # of a tree that is the same in every step
 
+    def prepare(self, device: Any) -> None:
+        """Makes the tree's tensors on a device. Called when a session begins: a captured step finds
+        all of its tensors there."""
+        return None
+
     @abstractmethod
     def grow(
         self,

@@ -90,9 +90,8 @@ class BaseLoop(Decoder, Loop):
                 "for, such as decoder=par, or decoder=flash for Diagonals"
             )
         how: Execution = self.model.execution or Eager()
-        self.execution: Execution = (
-            how if self.capturable or how.name in ("eager", "cpu") else Eager()
-        )
+        fits = self.capturable or self.model.device.type == "cpu"
+        self.execution: Execution = how if fits else Eager()
         self.prepared: dict[Any, Any] = {}
         self.execution.fit(self)
 

@@ -186,6 +186,4 @@ def other(model: Any, name: str) -> Any:
             f"this decoder needs the model's target {name!r}, found "
             f"{', '.join(sorted(model.targets)) or 'no other targets'}; use model=tiny_targets"
         )
-    if model.execution is not None:
-        model.execution.offer(target, f"target {name}")
     return replace(model, target=target)

@@ -3,15 +3,13 @@
 Why: a speed-up says little if the baseline is slow, and transformers is what most people would run.
 Everything a call needs is inside `generate`: our caption network, the prefix, the loop. Guidance is
 what its users do: rows [conditional; unconditional] in one forward, mixed by a logits processor
-that also gives both rows the same code. At temperature 0 it is an argmax; else codes are drawn with
-torch.multinomial, so they differ from ours, from the same distribution.
+that also gives both rows the same code, drawn with torch.multinomial.
 
-The model is transformers' Llama on our weights under other names (`llama_of`). Both are pre-norm
-layers with RMSNorm and SwiGLU, so three things are left to translate. Fused matrices are split. Our
-rotation turns neighbours (2i, 2i + 1) of a head, Llama's the halves' positions (i, i + d/2): the
-rows of its query and key matrices are put in that order, which leaves every product q k as it is.
-And its rotary module, which knows a line of positions only, is replaced by a look-up in our table,
-so that grid, zero prefix and all are ours.
+The model is transformers' Llama on our weights under other names (`llama_of`). Fused matrices are
+split. Our rotation turns neighbours (2i, 2i + 1) of a head, Llama's the halves' positions (i, i +
+d/2): the rows of query and key matrices are put in that order, which leaves every product q k as it
+is. Llama's rotary module, which knows a line of positions only, is replaced by a look-up in our
+table.
 """
 
 from __future__ import annotations
@@ -79,8 +77,7 @@ class GuidedHead(LogitsProcessor):
 class Generate:
     """`generate` of the library. cache: transformers'; compiled: a static one, and the forward is
     compiled. prove: before its first image, it is shown that both libraries run the same model
-    (`prove`). Raises DecoderError for a model that transformers' Llama cannot be.
-    """
+    (`prove`). Raises DecoderError for a model that transformers' Llama cannot be."""
 
     exercised: ClassVar = {"cache": "dynamic", "prove": False}  # on the gate's small models
 
@@ -231,10 +228,9 @@ def llama_of(target: Transformer) -> LlamaForCausalLM:
 
 @torch.inference_mode()
 def prove(decoder: Generate, text: TextFeatures) -> None:
-    """Shows that both libraries run the same model, in float32 and on the first prompt: greedy
-    codes are our AR's to the last one. A ratio of two different models would be worth nothing:
-    raises DecoderError.
-    """
+    """Raises DecoderError unless both libraries run the same model: in float32, on the first
+    prompt, greedy codes are our AR's to the last one. A ratio of two different models is worth
+    nothing."""
     target = Transformer(decoder.target.config).to(decoder.model.device).requires_grad_(False)
     target.load_state_dict(decoder.target.state_dict())
     model = replace(decoder.model, target=target, dtype=torch.float32, execution=None)

@@ -1,12 +1,8 @@
 """Causal models of `transformers` that draw with codes, as targets: each class as it is.
 
-Layers, positions and norms are the library's. Two parts are this project's. The cache keeps every
-code at a slot that the caller names, so that a tree can be written into it and an accepted path
-kept (`decoders.cache`). Attention over it is this project's (`attend`), registered with the library
-under a name of its own. docs/new_target.md is a worked example.
-
-A model is compared with its own forward when it becomes a target (`CausalLM.compare`): one that
-does more than embedding, causal layers and a head is refused.
+Two parts are this project's: the cache, which keeps every code at a slot that the caller names, so
+that a tree can be written into it and an accepted path kept (`decoders.cache`), and attention over
+it (`attend`). docs/new_target.md is a worked example.
 """
 
 from __future__ import annotations
@@ -48,11 +44,8 @@ def read_model(
     unread: tuple[str, ...] = (),
 ) -> Any:
     """Reads the model of a checkpoint, whole and finite, by the loader of `kind`, a class of
-    transformers; frozen.
-
-    unread: how names of tensors begin that the class does without. Raises DecoderError for weights
-    that are incomplete, damaged, quantised or of another model.
-    """
+    transformers; frozen. unread: how names of tensors begin that the class does without. Raises
+    DecoderError for weights that are incomplete, damaged, quantised or of another model."""
     with explain_loading(opened):
         model, report = kind.from_pretrained(
             opened.folder, dtype=dtype, output_loading_info=True, **LOCAL
@@ -113,8 +106,7 @@ def attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Attends as transformers asks: query [R, H, T, d], key and value [R, K, S, d], a mask [R, 1,
-    T, S] to be added -> [R, T, H, d]. Options are left out: `CausalLM.compare` refuses a model that
-    asks for another attention."""
+    T, S] to be added -> [R, T, H, d]. `CausalLM.compare` refuses models that need other options."""
     del module, options
     rows, heads, length, _ = query.shape
     shared = key.shape[1]
@@ -147,14 +139,12 @@ class SlotCache(Cache):
 
 
 class CausalLM(nn.Module):
-    """A target (`decoders.api.Target`) of square images and prompts as tokens.
-
-    model: of a class `...ForCausalLM`, its weights final. tokens: the token of every code, [V];
-    with `row_end` the last one closes every row of the grid. grid: codes per side. prefix: P,
-    tokens of the longest prompt. embed, head: modules codes -> [..., D] and [..., D] -> [..., V],
-    of a model whose codes are not in its vocabulary (then only the number of tokens counts);
-    None: the model's own, of `tokens`. Raises DecoderError for a model that is none of this kind.
-    """
+    """A target (`decoders.api.Target`) of square images and prompts as tokens. model: of a class
+    `...ForCausalLM`. tokens: the token of every code, [V]; with `row_end` the last one closes every
+    row of the grid. grid: codes per side. prefix: P, tokens of the longest prompt. embed, head:
+    modules codes -> [..., D] and [..., D] -> [..., V], of a model whose codes are not in its
+    vocabulary. Raises DecoderError for a model that does more than embedding, causal layers and a
+    head."""
 
     barred: Tensor | None
     code_tokens: Tensor  # [V] int64
@@ -198,9 +188,8 @@ class CausalLM(nn.Module):
 
     @torch.no_grad()
     def compare(self, separate_head: bool) -> None:
-        """Compares with a forward of the model's own over a few codes: the same codes behind two
-        padded positions must give the same logits here. separate_head: the head is no part of the
-        model's forward. Raises DecoderError where they do not."""
+        """Compares with the model's own forward: a few codes behind two padded positions must give
+        the same logits. separate_head: the head is no part of that forward. Raises DecoderError."""
         ids = self.code_tokens[None, : min(8, self.vocab_size)]  # [1, T]
         codes, pads = torch.arange(ids.shape[1], device=ids.device)[None], 2
         x = self.embed(codes)  # [1, T, D]

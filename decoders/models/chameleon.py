@@ -33,7 +33,7 @@ from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, requ
 from decoders.models.loading.layouts import Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.pictures import CHAMELEON, load_pictures
+from decoders.models.pictures import CHAMELEON, load_vq
 from decoders.models.prompts import TOKENIZER, PromptEncoder, Template, code_tokens
 
 LAYOUT = Layout("model.", "model.embed_tokens.weight", "lm_head.weight", ("model.vqmodel.",))
@@ -148,17 +148,16 @@ def load_model(
     top_k: int = 2000,
 ) -> ImageModel:
     """Loads a model. template_of: of prompts, by the grid. row_end: the token that closes a row.
-    checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest
-    prompt, its template included. tokenizer: folder, file or hub id of the VQ tokenizer; None: in
-    or next to the checkpoint, else no pictures. text: the same of the text tokenizer. drafters:
-    names for drafter checkpoints. cfg, top_k: the usual sampling. Raises DecoderError.
-    """
+    checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest prompt,
+    its template included. tokenizer: folder, file or hub id of the VQ tokenizer; None: in or next
+    to the checkpoint, else no pictures. text: the same of the text tokenizer. drafters: names for
+    drafter checkpoints. cfg, top_k: the usual sampling. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Chameleon target")
     layout, template = layout_of(opened, "Chameleon", [LAYOUT]), template_of(grid)
     tokens = code_tokens(opened, text, CODE, row_end, TOKENIZERS)
     shape = config_of(opened, len(tokens), grid, prefix, row_end is not None)
-    pictures, digests = load_pictures(
+    pictures, digests = load_vq(
         CHAMELEON, opened, tokenizer, len(tokens), grid, torch_device, shape.row_end
     )
     return ImageModel(

@@ -1,17 +1,14 @@
 """Emu3-Gen (2409.18869): transformers' Emu3, whose vocabulary holds 32,768 visual tokens.
 
-A picture of 720 x 720 pixels is 90 rows of 90 codes, and every row is closed by an end-of-line
-token: the grammar of Lumina-mGPT's row ends.
+A picture of 720 x 720 pixels is 90 rows of 90 codes, each closed by an end-of-line token.
 
     <bos> prompt POSITIVE <image start> "90*90" <image token>
     unconditional: the same with NEGATIVE in the place of prompt and POSITIVE
 
-Sources: baaivision/Emu3, image_generation.py (both prompts, guidance 3, top-k 2048, temperature 1;
-the area of 720 x 720 is the model's `image_area`), emu3/mllm/processing_emu3.py (the prompts'
-order), emu3/mllm/tokenization_emu3.py (names of the special tokens), emu3/mllm/utils_emu3.py (which
-token may stand where: a row end after every row, the last one too),
-emu3/tokenizer/configuration_emu3visionvq.py (32768 codes of 4 numbers, a factor of 8). What follows
-the last row end (end of frame, image and text) is not drawn here.
+Sources: baaivision/Emu3, image_generation.py (prompts, guidance 3, top-k 2048, temperature 1,
+`image_area`); in emu3/mllm: processing_emu3.py (order), tokenization_emu3.py (special tokens),
+utils_emu3.py (a row end after every row, the last one too; what follows it is not drawn here);
+emu3/tokenizer/configuration_emu3visionvq.py (32768 codes of 4 numbers, a factor of 8).
 """
 
 from __future__ import annotations

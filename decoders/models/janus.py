@@ -1,18 +1,16 @@
 """Janus-Pro (2501.17811): transformers' Llama, which draws with a head and codes of its own.
 
-Codes are not in the vocabulary. A code's embedding is an aligner, two layers, over a table of
-8 numbers for each code; it is computed once, while loading. The head has two layers. Pictures come
-from LlamaGen's VQ-16.
+A code's embedding is an aligner, two layers, over a table of 8 numbers per code, computed once
+while loading. The head has two layers. Pictures come from LlamaGen's VQ-16.
 
     <bos> "<|User|>: " prompt "\\n\\n<|Assistant|>:" <begin_of_image>
     unconditional: the same length, with padding tokens between the first and the last; Janus
     attends to them, so the unconditional row has the conditional one's mask
 
-Sources: deepseek-ai/Janus, README.md (roles, padding tokens in `generate`, guidance 5, temperature
-1, no filter, 576 codes of 24 x 24, logits uncond + cfg (cond - uncond)),
-janus/models/processing_vlm.py (tags of image and padding), janus/models/modeling_vlm.py (aligner,
-head) and janus/models/vq_model.py (VQ-16: 16384 codes of 8 numbers, 256 channels). The template's
-text: huggingface/transformers, src/transformers/models/janus/convert_janus_weights_to_hf.py.
+Sources: deepseek-ai/Janus, README.md (roles, padding in `generate`, guidance 5, temperature 1, no
+filter, 24 x 24 codes); in janus/models: processing_vlm.py (tags), modeling_vlm.py (aligner, head),
+vq_model.py (16384 codes of 8 numbers). The template's text: huggingface/transformers,
+src/transformers/models/janus/convert_janus_weights_to_hf.py.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from decoders.api import ImageModel, Sampling
 from decoders.models.causal_lm import CausalLM, read_model, text_model
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, require_side
 from decoders.models.loading.weights import dtype_of
-from decoders.models.pictures import JANUS, load_pictures
+from decoders.models.pictures import JANUS, load_vq
 from decoders.models.prompts import PromptEncoder, Template
 
 TEMPLATE = Template(
@@ -77,7 +75,7 @@ def load(
         name=name,
         target=target,
         text=PromptEncoder(opened, TEMPLATE, prefix, text, torch_device),
-        tokenizer=load_pictures(JANUS, opened, None, target.vocab_size, grid, torch_device)[0],
+        tokenizer=load_vq(JANUS, opened, None, target.vocab_size, grid, torch_device)[0],
         sampling=Sampling(cfg=cfg, top_k=top_k),
         device=torch_device,
         dtype=kind,

@@ -1,7 +1,6 @@
 """LlamaGen's released checkpoints (2406.06525): text-conditional XL, class-conditional B to 3B.
 
-Two layouts are read into `Transformer`: the original ``.pt`` (``layers.N.attention.wqkv.weight``)
-and the hub conversion with Llama names (``model.layers.N.self_attn.q_proj.weight``), whose rotation
+Two layouts are read: the original ``.pt`` and the hub conversion with Llama names, whose rotation
 is interleaved too, so nothing is permuted. What config.json does not say is read off the shapes.
 
 FlashAR's checkpoints (2605.09430) are in the original layout, with the vertical layers behind the
@@ -29,7 +28,7 @@ from decoders.models.loading.layouts import FLASH, ORIGINAL, Layout, layout_of, 
 from decoders.models.loading.weights import dtype_of
 from decoders.models.nets.flash import FlashConfig
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.pictures import LLAMAGEN, load_pictures
+from decoders.models.pictures import LLAMAGEN, load_vq
 from decoders.models.t5 import HUB, T5Encoder
 
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
@@ -42,11 +41,8 @@ LAYOUTS = (  # the hub conversion, the original
 
 def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> TransformerConfig:
     """Reads the target's shape from config.json where there is one, else off the tensors' shapes.
-
     grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
-    where config.json contradicts it or the tensors. A `FlashConfig` where the tensors are
-    FlashAR's.
-    """
+    where config.json contradicts it or the tensors. FlashAR's tensors are a `FlashConfig`."""
     config, path, index = checkpoint.config, checkpoint.path, checkpoint.index
     first, gate = f"{layout.prefix}layers.0.", layout.layer["feed_forward.w13"][0]
     vocab, width = checkpoint.shape(layout.embedding, 2)
@@ -136,14 +132,12 @@ def load(
     cfg: float = 7.5,
     top_k: int = 1000,
 ) -> ImageModel:
-    """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder.
-
-    checkpoint: folder, file or hub id of the target. tokenizer: the same of the VQ tokenizer; None:
-    beside the target, else the model has none: codes can be decoded and compared, pictures and
-    neighbours cannot be had. text: folder or hub id of the T5 encoder, loaded when first needed.
-    drafters: names for drafter checkpoints. flash: a FlashAR checkpoint that was trained from this
-    target, for decoder=flash; the target may be one itself. cfg, top_k: the usual sampling.
-    """
+    """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder. checkpoint: folder,
+    file or hub id of the target. tokenizer: the same of the VQ tokenizer; None: beside the target,
+    else the model draws no pictures. text: folder or hub id of the T5 encoder, loaded when first
+    needed. drafters: names for drafter checkpoints. flash: a FlashAR checkpoint that was trained
+    from this target, for decoder=flash; the target may be one itself. cfg, top_k: the usual
+    sampling."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
     layout = layout_of(opened, "LlamaGen", LAYOUTS)
@@ -153,9 +147,7 @@ def load(
         encoder = LabelEncoder(shape.classes, device=torch_device)
     else:
         encoder = T5Encoder(text or HUB, length=shape.prefix, device=torch_device, dtype=kind)
-    pictures, digests = load_pictures(
-        LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, torch_device
-    )
+    pictures, digests = load_vq(LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, torch_device)
     target = load_target(opened, layout, shape, None, kind, torch_device)
     targets = {"flash": target} if isinstance(shape, FlashConfig) else {}
     if flash is not None:

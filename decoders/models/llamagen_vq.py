@@ -1,8 +1,7 @@
 """LlamaGen's VQ tokenizer (2406.06525, section 2): images <-> codes, L2-normalised codebook.
 
-The same class serves the released ``vq_ds16_t2i`` weights (16384 x 8, down 16), the embedded
-tokenizer (1024 x 8, down 4) and Chameleon's (8192 x 256, down 16, read by `pictures`); only the
-configuration differs. Module names follow the released checkpoint's keys.
+The same class serves the released weights (16384 x 8, down 16), the embedded tokenizer (1024 x 8,
+down 4) and Chameleon's (8192 x 256, down 16). Module names follow the released checkpoint's keys.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Image tokenizers, and how those of released models are read.
 
-LlamaGen's network (2406.06525) serves Chameleon too (2405.09818, 8192 x 256, down 16), which has no
-attention in the coarsest level and a codebook that is not normalised. Chameleon's files have the
-names of taming-transformers (2012.09841), and so have Janus's in transformers; transformers' own
-Chameleon has no decoder (Anole's conversion carries one).
+LlamaGen's network (2406.06525) serves Chameleon too (2405.09818), which has no attention in the
+coarsest level and a codebook that is not normalised. Chameleon's files have the names of
+taming-transformers (2012.09841), and so have Janus's in transformers; transformers' own Chameleon
+has no decoder (Anole's conversion carries one).
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ FAR = 100.0  # the row end's distance, in diameters of the codebook
 
 class VQTokenizer:
     """An image tokenizer (`decoders.api.ImageTokenizer`) in float32: decoding costs little,
-    rounding would show. vq: a `LlamaGenVQ`, or a `PictureDecoder`, which does not encode.
-
-    row_end: code n of n + 1 follows the codes of every row and carries no picture.
-    """
+    rounding would show. vq: a `LlamaGenVQ`, or a `PictureDecoder`, which does not encode. row_end:
+    code n of n + 1 follows the codes of every row and carries no picture."""
 
     def __init__(self, vq: Any, row_end: bool = False) -> None:
         self.vq, self.row_end = vq, row_end
@@ -49,11 +47,8 @@ class VQTokenizer:
         self.raw_codebook: Tensor = with_row_end(vq.raw_codebook, row_end)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Decodes codes [B, L] int64 to images [B, 3, H, W] float32 in [0, 1]; row ends are
-        dropped.
-
-        Raises DecoderError where a row end stands inside a row, or L is not the image's.
-        """
+        """Decodes codes [B, L] int64 to images [B, 3, H, W] float32 in [0, 1]. Raises DecoderError
+        where a row end stands inside a row, or L is not the image's."""
         side, count = self.vq.grid, len(self.codebook) - self.row_end
         if codes.shape[1] != side * (side + self.row_end):
             raise DecoderError(
@@ -140,7 +135,7 @@ MIDDLE = ("block_1", "attn_1", "block_2")  # taming's names of the middle's bloc
 
 
 @dataclass(frozen=True)
-class Pictures:
+class VQLayout:
     """How a family's VQ tokenizer is stored. what: how messages call it. released: what
     model.tokenizer may be set to. files: names of its file, best first. roots: prefixes that its
     names may have in a checkpoint. taming: whether names are taming's; finest_first: whether the
@@ -170,12 +165,12 @@ class Pictures:
         )
 
 
-LLAMAGEN = Pictures(
+LLAMAGEN = VQLayout(
     "LlamaGen VQ tokenizer",
     "peizesun/llamagen_t2i (vq_ds16_t2i.pt)",
     ("vq_ds16_t2i.pt", "vq_ds16_c2i.pt", "vq_ds16_t2i.safetensors", "vq_ds16_c2i.safetensors"),
 )
-CHAMELEON = Pictures(
+CHAMELEON = VQLayout(
     "Chameleon VQGAN",
     "leloy/Anole-7b-v0.1-vqvae-hf, or to vqgan.ckpt of the Chameleon release",
     (
@@ -190,11 +185,11 @@ CHAMELEON = Pictures(
     finest_first=True,
     l2_norm=False,
 )
-JANUS = Pictures("Janus VQ tokenizer", "", roots=("model.vqmodel.", "vqmodel."), taming=True)
+JANUS = VQLayout("Janus VQ tokenizer", "", roots=("model.vqmodel.", "vqmodel."), taming=True)
 
 
-def load_pictures(
-    kind: Pictures,
+def load_vq(
+    kind: VQLayout,
     target: Checkpoint,
     source: str | None,
     codes: int,
@@ -203,12 +198,9 @@ def load_pictures(
     row_end: bool = False,
 ) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
     """Loads the image tokenizer in float32, and the SHA-256 of its files where they are not the
-    target's.
-
-    source: folder, file or hub id; None: the target's own, else a file next to it, else its
-    codebook alone (no pictures), else nothing. codes: V of the target, the row end included. Raises
-    DecoderError where the tokenizer has others.
-    """
+    target's. source: folder, file or hub id; None: the target's own, else a file next to it, else
+    its codebook alone (no pictures), else nothing. codes: V of the target, the row end included.
+    Raises DecoderError where the tokenizer has others."""
     if source is None and kind.root(target, DECODER) is None:
         beside = find(target.folder, kind.files)
         if beside is None:
@@ -236,7 +228,7 @@ def load_pictures(
     return tokenizer, {} if opened is target else opened.sha256()
 
 
-def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
+def read_vq(kind: VQLayout, opened: Checkpoint, grid: int) -> Any:
     """Reads the VQ model of a checkpoint, float32 on the CPU; grid: the side of the images it
     makes. Raises DecoderError where the checkpoint holds none, or one without a decoder."""
     at = kind.root(opened, DECODER)
@@ -263,7 +255,7 @@ def read_vq(kind: Pictures, opened: Checkpoint, grid: int) -> Any:
     return module.eval()
 
 
-def config_from_tensors(kind: Pictures, opened: Checkpoint, at: str, grid: int) -> VQConfig:
+def config_from_tensors(kind: VQLayout, opened: Checkpoint, at: str, grid: int) -> VQConfig:
     """Reads the network's configuration off the shapes of the tensors under the prefix `at`."""
     stem = r"decoder\.up\.{}\.block\.{}" if kind.taming else r"decoder\.conv_blocks\.{}\.res\.{}"
     block = rf"{re.escape(at)}{stem}\.conv1\.weight"

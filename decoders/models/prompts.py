@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
-from decoders.documents import one_line, read_object
 from decoders.errors import did_you_mean
+from decoders.files import one_line, read_object
 from decoders.kinds import Within
 from decoders.models.loading.checkpoint import Checkpoint
 from decoders.models.loading.weights import find, locate
@@ -27,12 +27,10 @@ LETTERS = str.maketrans("ABCDEFGHIJ", "0123456789")  # Chameleon writes a code's
 
 @dataclass(frozen=True)
 class Template:
-    """What surrounds a prompt. text: with {prompt}, or {stripped} for the prompt without the white
-    space around it. before, after: names of tokens, and text where a name starts with a space.
-
-    The unconditional row is one of: `uncond`, names of all its tokens; `negative`, another text;
-    `pad`, a token in the place of each of the text's.
-    """
+    """What surrounds a prompt. text: with {prompt}, or {stripped} without the white space around
+    it. before, after: names of tokens, and text where a name starts with a space. The unconditional
+    row is `uncond`, names of all its tokens; `negative`, another text; or `pad`, a token for
+    each."""
 
     text: str
     before: tuple[str, ...]
@@ -50,9 +48,8 @@ def code_tokens(
     files: Sequence[str] = (TOKENIZER,),
 ) -> Tensor:
     """Returns the token of every code, [V] int64, by the number in its name, which is the pattern's
-    first group; the row end's, where there is one, is the last. Names are those of config.json's
-    `vocabulary_map`, else of the tokenizer. Raises DecoderError where the numbers are not 0, 1, ...
-    """
+    first group; then the row end's. Names are those of config.json's `vocabulary_map`, else of the
+    tokenizer. Raises DecoderError where the numbers are not 0, 1, ..."""
     names: Mapping[str, int] | None = opened.config.get("vocabulary_map")
     if not names:
         names = read_tokenizer(opened, source, files).get_vocab()
@@ -95,11 +92,9 @@ def read_tokenizer(
 
 class PromptEncoder:
     """`decoders.api.TextEncoder` over token ids. The tokenizer is read when a prompt is encoded.
-
     length: P, the template included. source: the tokenizer's file, folder or hub id; None: next to
     the checkpoint. files: its usual names. control: ids that no prompt may hold, besides control
-    tokens by their names.
-    """
+    tokens by their names."""
 
     def __init__(
         self,
@@ -121,11 +116,8 @@ class PromptEncoder:
 
     def encode(self, prompts: list[str]) -> TextFeatures:
         """Encodes prompts to ids [B, P] int64 and mask [B, P] bool, left-padded, with those of the
-        unconditional prompt.
-
-        Raises DecoderError: no or empty prompts, one that is too long or holds a control token, no
-        tokenizer.
-        """
+        unconditional prompt. Raises DecoderError: no or empty prompts, one that is too long or
+        holds a control token, no tokenizer."""
         if not prompts:
             raise DecoderError("no prompts given: expected at least one caption")
         rows, template = [self._ids(prompt) for prompt in prompts], self.template
@@ -150,11 +142,13 @@ class PromptEncoder:
         added = self.tokenizer.get_added_tokens_decoder().values()
         names = {t.content for t in added if t.special or re.fullmatch("<.+>", t.content, re.S)}
         names |= {*template.before, *template.after, *template.uncond, template.pad}
-        held = [n for n in names if n.strip() and n[0] != " " and n in prompt]
-        held += [t for i, t in zip(encoded.ids, encoded.tokens, strict=True) if i in self.control]
-        if held:
+        control = [n for n in names if n.strip() and n[0] != " " and n in prompt]
+        control += [
+            t for i, t in zip(encoded.ids, encoded.tokens, strict=True) if i in self.control
+        ]
+        if control:
             raise DecoderError(
-                f"prompt {prompt!r} holds the control token {held[0]!r}; write it in words"
+                f"prompt {prompt!r} holds the control token {control[0]!r}; write it in words"
             )
         ids = self._around(encoded.ids)
         if len(ids) > self.length:

@@ -1,9 +1,9 @@
-"""Models with random weights, without a checkpoint: of two official sizes, for what a step costs,
-and small ones with a handful of codes on a tiny grid, whose images can be enumerated.
+"""Models with random weights: of two official sizes, for what a step costs, and small ones with a
+handful of codes on a tiny grid, whose images can be enumerated.
 
-Time and memory of a step depend on shapes alone: codes and acceptance of a model of an official
-size mean nothing, and it draws no pictures. A small model's weights are scaled up, so that the
-distributions are far from uniform and drafter and target disagree.
+Codes and acceptance of a model of an official size mean nothing, and it draws no pictures. A small
+model's weights are scaled up, so that distributions are far from uniform and drafter and target
+disagree.
 """
 
 from __future__ import annotations

@@ -4,17 +4,15 @@
     unconditional  <|t2i|> NEGATIVE <|soi|>
 
 Sources: wdrink/SimpleAR, generate.py (both prompts, guidance 6, temperature 1, 64 x 64 codes are
-1024 pixels; code c is token len(tokenizer) + c) and simpar/train/train.py (151,665 tokens of
-Qwen2.5 and seven of its own stand before the codes; 215,672 rows in all). The release draws from
-all tokens, and what is no code becomes one at the end; here nothing but codes is drawn.
+1024 pixels; code c is token len(tokenizer) + c), simpar/train/train.py (151,672 tokens before the
+codes; 215,672 rows in all). The release draws from all tokens; here nothing but codes is drawn.
 
-Pictures come from the Cosmos tokenizer (2501.03575; DV8x16x16), 16 pixels per code. Its codes are
-those of finite scalar quantization (2309.15505): a code's number, written in the bases 8, 8, 8, 5,
-5, 5, is its place on a grid of six axes. So the codebook follows from the levels alone. The network
-is read as NVIDIA publishes it, a TorchScript program (`decoder.jit`), in its own precision. Source:
-wdrink/SimpleAR, simpar/model/tokenizer/cosmos_tokenizer: modules/quantizers.py (the order of the
-axes, places in [-1, 1]), video_lib.py (levels; indices [B, 1, h, w] in, frames [B, 3, 1, H, W] in
-[-1, 1] out).
+Pictures come from the Cosmos tokenizer (2501.03575; DV8x16x16), 16 pixels per code, a TorchScript
+program (`decoder.jit`) in its own precision. Its codes are those of finite scalar quantization
+(2309.15505): a code's number, in the bases 8, 8, 8, 5, 5, 5, is its point on a grid of six axes.
+Source: simpar/model/tokenizer/cosmos_tokenizer: modules/quantizers.py (the order of the axes,
+points in [-1, 1]), video_lib.py (levels; indices [B, 1, h, w] in, frames [B, 3, 1, H, W] in [-1, 1]
+out).
 """
 
 from __future__ import annotations

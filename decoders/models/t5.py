@@ -1,13 +1,9 @@
 """flan-t5 caption features with LlamaGen's convention (2406.06525, METHODS 6).
 
 Cleaned caption -> 120 tokens, padded on the right -> encoder -> rolled to left padding, zero on the
-padding. Prompts are encoded one at a time, as the released code does: then features do not depend
-on what else is in the batch.
-
-Captions are cleaned as LlamaGen was trained and sampled with: features of an uncleaned caption are
-other features, and other images. The rules were made for captions scraped from the web; each is
-applied in order, and the whole table twice. They are kept as they are, also where they eat honest
-words ("free shipping", "grass.covered").
+padding. Prompts are encoded one at a time, as the released code does, so features do not depend on
+the batch. Captions are cleaned as LlamaGen was trained: the rules, made for captions of the web,
+are applied in order, twice, also where they eat honest words ("free shipping", "grass.covered").
 """
 
 from __future__ import annotations
@@ -35,10 +31,8 @@ TOKENIZER = ("tokenizer.json", "spiece.model")
 
 class T5Encoder:
     """`decoders.api.TextEncoder` over a T5 encoder; nothing is loaded before it is needed.
-
     checkpoint: a folder in transformers' layout (config.json, tokenizer.json, weights) or a hub id.
-    length: P. dtype: the encoder's; features are float32 in any case.
-    """
+    length: P. dtype: the encoder's; features are float32 in any case."""
 
     def __init__(
         self,
@@ -92,11 +86,8 @@ class T5Encoder:
     @torch.inference_mode()
     def encode(self, prompts: list[str]) -> TextFeatures:
         """Encodes prompts to features [B, P, F] float32 on the device, zero on the padding, and
-        mask [B, P].
-
-        A prompt of more than P tokens is cut, as the released code does. Raises DecoderError: no or
-        empty prompts, no weights.
-        """
+        mask [B, P]. A prompt of more than P tokens is cut, as the released code does. Raises
+        DecoderError: no or empty prompts, no weights."""
         if not prompts:
             raise DecoderError("no prompts given: expected at least one caption")
         tokenizer, encoder = self.loaded

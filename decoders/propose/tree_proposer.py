@@ -33,6 +33,7 @@ class TreeSession(ProposerSession):
         model, tree = prefill.model, part.tree
         self.part, self.sampling = part, prefill.sampling
         self.tree: Tree = tree
+        tree.prepare(prefill.first.device)
         self.vocab = model.target.vocab_size
         self.bad = torch.zeros((), dtype=torch.bool, device=prefill.first.device)
         self.session: DraftSession = part.drafter.begin(

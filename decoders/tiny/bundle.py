@@ -1,13 +1,10 @@
-"""Loads the embedded model: target, text encoder, tokenizer and drafter, checksummed; and its
-scenes, which drafters are trained on.
+"""Loads the embedded model: target, text encoder, tokenizer and drafter; and its scenes as data.
 
-``weights/models.json`` holds, for every part, its configuration, its SHA-256, those of the parts
-that it was trained with (`TRAINED_WITH`), and its figures; it is written by the recipes and read
-here. A target that was trained on another tokenizer's codes draws noise without any error, so parts
-that do not belong together are refused.
-
+``weights/models.json``, written by the recipes, holds for every part its configuration, SHA-256,
+figures, and the SHA-256 of the parts that it was trained with. A target trained on another
+tokenizer's codes draws noise without any error, so parts that do not belong together are refused.
 The small targets of `TARGETS` lie in ``weights/targets``, with the text encoder that they were
-trained with, and share the tokenizer.
+trained with.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import torch
 from torch import nn
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.documents import read_object
+from decoders.files import read_object
 from decoders.kinds import validate
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.loading.checkpoint import cast
@@ -34,7 +31,7 @@ from decoders.models.nets.transformer import Transformer
 from decoders.models.pictures import VQTokenizer
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.common.drafter import WeightsFile
-from decoders.tiny.scenes import scene_batch
+from decoders.tiny.render import scene_batch
 from decoders.training.states import Images, encode_pictures
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -112,13 +109,14 @@ def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) 
         for other, wanted in sorted(part_of(card, part, path).trained_with.items()):
             if other not in card:
                 continue  # it is not loaded either
-            given = part_of(card, other, path).sha256
-            if given != wanted:
+            sha256 = part_of(card, other, path).sha256
+            if sha256 != wanted:
+                stage = STAGE_OF.get(part, part)
                 raise DecoderError(
                     f"{path}: the weights do not belong together. {part} was trained with {other} "
-                    f"{wanted[:12]}, found {other} {given[:12]}. Train the stage again (`python -m "
-                    f"bench train recipe=tiny stages=[{STAGE_OF.get(part, part)}] "
-                    f"weights={folder}`), or restore all files of one training"
+                    f"{wanted[:12]}, found {sha256[:12]}. Train the stage again (`python -m bench "
+                    f"train recipe=tiny stages=[{stage}] weights={folder}`), or restore all files "
+                    "of one training"
                 )
 
 
@@ -169,10 +167,8 @@ def load(
 @dataclass(frozen=True)
 class Scenes:
     """The embedded scenes as an `ImageSource` of a drafter's training (`data=scenes`), drawn and
-    encoded on the fly: no two alike, none held out twice.
-
-    offset: the first index of the train split, past what tokenizer and target have seen.
-    """
+    encoded on the fly: no two alike, none held out twice. offset: the first index of the train
+    split, past what tokenizer and target have seen."""
 
     model: ImageModel
     offset: int = 5_000_000

@@ -1,19 +1,27 @@
-"""Drawing scenes: signed distance shapes, light, shadow and grain, over a batch at once.
-
-Why: training draws images on the fly, so a core must give hundreds a second; and an image must
-not depend on its neighbours in the batch, so its randomness is drawn from its own generator and
-everything after is elementwise. Lengths are in pixels.
-"""
+"""Drawing scenes: signed distance shapes, light, shadow and grain, over a batch at once. Training
+needs hundreds of images per second and core, each independent of its neighbours in the batch: so
+its randomness is its own generator's, and all else is elementwise. Lengths are in pixels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from decoders.tiny.captions import BACKGROUND_COLOURS, COLOURS, LIGHTS, ObjectSpec, SceneSpec
+from decoders.tiny.scenes import (
+    BACKGROUND_COLOURS,
+    COLOURS,
+    LIGHTS,
+    PIXELS,
+    ObjectSpec,
+    SceneSpec,
+    generator_of,
+    scene_captions,
+    stream_key,
+)
 
 Array = np.ndarray
 SIDE = 64  # pixels
@@ -44,6 +52,25 @@ class Surface(NamedTuple):
 
     def of(self, rows: Array) -> Surface:
         return Surface(*(part[rows] for part in self))
+
+
+@dataclass(frozen=True)
+class SceneBatch:
+    """images: float32 [n, 3, 64, 64] in [0, 1]; cover: float32 [n, 64, 64], how much of a pixel is
+    an object's; captions, specs: n of each."""
+
+    images: Array
+    cover: Array
+    captions: list[str]
+    specs: list[SceneSpec]
+
+
+def scene_batch(split: str, indices: Sequence[int], seed: int = 0) -> SceneBatch:
+    """Draws the scenes at `indices`. Raises ValueError: unknown split, negative index."""
+    pairs, key = scene_captions(split, indices, seed), stream_key(split, seed)
+    specs = [spec for _, spec in pairs]
+    images, cover = render(specs, [generator_of(key, PIXELS, int(i)) for i in indices])
+    return SceneBatch(images, cover, [caption for caption, _ in pairs], specs)
 
 
 def render(specs: Sequence[SceneSpec], rngs: Sequence[np.random.Generator]) -> tuple[Array, Array]:
@@ -165,10 +192,8 @@ def _draw(
 
 
 def _distance(shape: str, px: Array, py: Array, r: Array, turn: Array) -> Array:
-    """Computes the signed distance to a shape's edge, negative inside, float32 [n, S, S].
-
-    px, py: offsets from the centre [n, S, S]; r: radius [n, 1, 1]; turn: radians [n, 1, 1].
-    """
+    """Computes the signed distance to a shape's edge, negative inside, float32 [n, S, S]. px, py:
+    offsets from the centre [n, S, S]; r: radius [n, 1, 1]; turn: radians [n, 1, 1]."""
     if shape in ("circle", "ring"):
         length = np.sqrt(px * px + py * py)
         return length - r if shape == "circle" else np.abs(length - 0.76 * r) - 0.28 * r

@@ -2,14 +2,12 @@
 
 The loss (METHODS 6) is SmoothL1 on features + soft cross-entropy on distributions. Options, all off
 in the released recipe: compare after guidance (that is where drafts are accepted), add the
-acceptance of the exact rule itself (1 - sum min(p, q), the total variation of DistillSpec,
-2310.08461), and unroll the drafter on its own features (HASS, 2408.15766), since its deeper drafts
-read these and no others.
+acceptance of the exact rule itself (1 - sum min(p, q); DistillSpec, 2310.08461), and unroll the
+drafter on its own features (HASS, 2408.15766).
 
-Held-out acceptance per depth says what a drafter is worth before any decoder is run with it. It is
-run along held-out codes as decoding would run it: at depth d it reads its own features. The mean of
-sum_x min(p, q) at depth d is the probability that the exact rule accepts a draft there, given that
-the d - 1 before it were accepted; top-1 agreement is the same for greedy decoding.
+Held-out acceptance per depth is run as decoding would run it. The mean of sum_x min(p, q) at depth
+d is the probability that the exact rule accepts a draft there, given that the d - 1 before it were
+accepted; top-1 agreement is the same for greedy decoding.
 """
 
 from __future__ import annotations
@@ -36,15 +34,12 @@ ROOTS = 64  # per image, from which held-out acceptance starts deeper drafts
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights and options of the loss.
-
-    cfg: guidance that distributions are compared under where `guided`. noise: width of the uniform
-    noise on the states that the drafter reads. rollout: depths trained (1: the target's states
-    only), once the share `unroll_from` of the training is done; roots: how many roots per image the
-    deeper ones start from. decay: weight of a depth over that of the depth above. aligned: a deeper
-    draft counts only where at all depths above the code was among the drafter's so many likeliest
-    ones (GRIFFIN, 2502.11018); 0: everywhere.
-    """
+    """Weights and options of the loss. cfg: guidance that distributions are compared under where
+    `guided`. noise: width of the uniform noise on the states that the drafter reads. rollout:
+    depths trained (1: the target's states only), once the share `unroll_from` of the training is
+    done; roots: how many roots per image the deeper ones start from. decay: weight of a depth over
+    that of the depth above. aligned: a deeper draft counts only where at all depths above the code
+    was among the drafter's so many likeliest ones (GRIFFIN, 2502.11018); 0: everywhere."""
 
     guided: bool = False
     cfg: NotNegative = 1.0
@@ -85,10 +80,8 @@ def drafter_loss(
     step: int = 0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the scalar loss, a mean over images, and its parts (detached): `regression`, `soft`,
-    and the overlap at each depth, sum_x min(p, q).
-
-    Roots and noise, uniform on [-noise / 2, noise / 2) of the states, follow from (seed, step).
-    """
+    and the overlap at each depth, sum_x min(p, q). Roots and noise, uniform on [-noise / 2, noise /
+    2) of the states, follow from (seed, step)."""
     length, images, codes = target.length, len(states.images), states.images.codes
     depth, device = min(config.rollout, length - 1), states.hidden.device
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device
@@ -177,11 +170,8 @@ def measure_rates(
     learner: Learner, target: Transformer, batches: Iterable[States], sampling: Sampling, depth: int
 ) -> AcceptanceRates:
     """Measures acceptance at depths 1..depth: at every position for depth 1, behind `ROOTS` evenly
-    spaced roots per image for the deeper ones.
-
-    p and q are processed by `sampling` (temperature 1 where it is greedy); guided where the states
-    are paired, else without guidance.
-    """
+    spaced roots per image for the deeper ones. p and q are processed by `sampling` (temperature 1
+    where it is greedy); guided where the states are paired, else without guidance."""
     drawn = sampling if not sampling.greedy else Sampling(1.0, sampling.cfg)
     depth = min(depth, target.length - 1)
     sums, agree, count = torch.zeros(depth), torch.zeros(depth), torch.zeros(depth)

@@ -1,18 +1,15 @@
 """What a drafter learns from: captions and codes of images, the target's states along them,
 computed by teacher forcing; and what the trainer asks of a drafter.
 
-A source of images (`ImageSource`) is a pure function of an index, so that a run that resumes, or
-shares its work among processes, sees what an uninterrupted one sees.
-
-Two layouts of rows. *Paired*: every image once with its caption and once without, rows ordered
-[conditional; unconditional], so that distributions can be compared after guidance, where drafts are
-accepted. *Single*: one row per image, a share of the captions dropped, as in the released training
-(METHODS 6).
+A source of images is a pure function of an index, so that a run that resumes sees what an
+uninterrupted one sees. Two layouts of rows. *Paired*: every image with and without its caption,
+rows ordered [conditional; unconditional], so that distributions can be compared after guidance.
+*Single*: one row per image, a share of the captions dropped, as in the released training (METHODS
+6).
 
 For the images of LlamaGen-XL's training all states would fill 96 GB. Here only those of one shard
-of consecutive images are kept. Its images are gone through `reuse` times in random order, then
-comes the next shard. A batch is a function of its step, so a run that resumes computes the shard
-again.
+of consecutive images are kept, gone through `reuse` times in random order. A batch is a function of
+its step, so a run that resumes computes the shard again.
 """
 
 from __future__ import annotations
@@ -30,8 +27,7 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import GrowingCache, Reads
-from decoders.documents import one_line, read_items, require_readable
-from decoders.image_files import HIDDEN, is_picture, open_rgb
+from decoders.files import HIDDEN, is_picture, one_line, open_rgb, read_items, require_readable
 from decoders.kinds import Count, Positive, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
 
@@ -90,11 +86,9 @@ def pictures(
     model: ImageModel, path: str, captions: str, size: int, held_out: float = 0.05, seed: int = 0
 ) -> ImageList:
     """Reads pictures of a folder with captions, and encodes them by the model's tokenizer.
-
     captions: a .csv, .tsv or .json (a list of mappings) with `image`, a file name in the folder,
     and `caption`. Pictures are centre-cropped to a square and resized to `size` pixels (bicubic).
-    Raises DecoderError: no such file or column, a picture that is not there, an empty caption.
-    """
+    Raises DecoderError: no such file or column, a picture that is not there, an empty caption."""
     hint = "set data.captions to a .csv, .tsv or .json"
     rows = read_items(Path(captions), "caption", (".csv", ".tsv", ".json"), hint)
     if not isinstance(rows, list):
@@ -128,10 +122,8 @@ def read_picture(path: Path, size: int) -> Tensor:
 
 
 def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
-    """Encodes pictures [B, 3, H, W] float32 in [0, 1] to codes [B, L] int64.
-
-    Raises DecoderError where the tokenizer only decodes, or the pictures are of another size.
-    """
+    """Encodes pictures [B, 3, H, W] float32 in [0, 1] to codes [B, L] int64. Raises DecoderError
+    where the tokenizer only decodes, or the pictures are of another size."""
     encode = getattr(model.tokenizer, "encode", None)
     if encode is None:
         raise DecoderError(
@@ -153,10 +145,8 @@ def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class States:
-    """Teacher-forced states of B images in R rows, R = B (single) or 2 B (paired).
-
-    ``hidden[:, P - 1 + j]`` is the state that predicts code j.
-    """
+    """Teacher-forced states of B images in R rows, R = B (single) or 2 B (paired). ``hidden[:, P -
+    1 + j]`` is the state that predicts code j."""
 
     images: Images
     hidden: Tensor  # [R, P + L - 1, D] float
@@ -307,10 +297,8 @@ class StateData:
 
 @dataclass(frozen=True)
 class Drafted:
-    """What was drafted at one depth for all R rows.
-
-    Logits are ``head.logits(hidden)``; ``head.barred``: where codes may not stand, as of a target.
-    """
+    """What was drafted at one depth for all R rows. Logits are ``head.logits(hidden)``;
+    ``head.barred``: where codes may not stand, as of a target."""
 
     positions: Tensor  # [m] int64, the positions of the codes that are predicted
     hidden: Tensor  # [R, m, D]
@@ -333,12 +321,10 @@ class Learner(Protocol):
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         """Drafts for depths 1..depth along the true codes, as decoding would: a draft at depth d
-        from root r (the position of the last committed code) sees true states up to r only.
-
-        roots [m] int64, below L - depth; they hold for depth 2 and deeper. Depth 1, which costs
-        little to have everywhere, predicts the positions 1..L-1. noise: added to the states that
-        the drafter reads, their shape.
-        """
+        from root r (the position of the last committed code) sees true states up to r only. roots
+        [m] int64, below L - depth; they hold for depth 2 and deeper. Depth 1, which costs little to
+        have everywhere, predicts the positions 1..L-1. noise: added to the states that the drafter
+        reads, their shape."""
         ...
 
     def save(self, folder: Path) -> str:

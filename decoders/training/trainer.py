@@ -27,6 +27,10 @@ from decoders.models.loading.weights import load_pickle
 
 SLOW = 0.2  # of the rate, for parameters that begin trained
 CHECKPOINT, CURVE = "training.ckpt", "curve.csv"
+FREE = (  # settings in which a resumed run may differ
+    "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out", "depth",
+    "workers",
+)  # fmt: skip
 logger = logging.getLogger(__name__)
 Figures = Mapping[str, Tensor | float]
 
@@ -64,14 +68,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         validate_fields(self, "train.")
 
-    def fixed(self) -> dict[str, Any]:
-        """Returns the settings that a resumed run must share. It may be longer or shorter."""
-        free = (
-            "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out",
-            "depth", "workers",
-        )  # fmt: skip
-        return {k: v for k, v in asdict(self).items() if k not in free}
-
     def share(self, step: int, seconds: float) -> float:
         """Returns the share of the training done before a step, 0..1, of its steps or budget."""
         done = step / self.steps
@@ -91,10 +87,8 @@ class TrainConfig:
 class Trainer:
     """Trains `net`; goes on from the checkpoint in `folder` if there is one. settings: others that
     a resumed run must share; slow: parameters that learn at the share SLOW of the rate. Raises
-    DecoderError for a checkpoint of a run with other settings.
-
-    step: steps taken; seconds: spent; history: rows of the curve; all include resumed runs.
-    """
+    DecoderError for a checkpoint of a run with other settings. step: steps taken; seconds: spent;
+    history: rows of the curve; all include resumed runs."""
 
     def __init__(
         self,
@@ -105,7 +99,8 @@ class Trainer:
         slow: Sequence[nn.Parameter] = (),
     ) -> None:
         self.net, self.config, self.folder = net, config, folder
-        self.settings = config.fixed() | dict(settings or {})
+        fixed = {k: v for k, v in asdict(config).items() if k not in FREE}
+        self.settings = fixed | dict(settings or {})
         self.checkpoint = folder / CHECKPOINT
         # Under autocast norms keep their float32 weights, of which torch warns.
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
@@ -127,11 +122,9 @@ class Trainer:
         evaluate: Callable[[], Mapping[str, float]],
     ) -> dict[str, float]:
         """Takes the steps that are left; returns the figures of the last evaluation, and how many
-        images, steps and seconds it took.
-
-        losses: of the step and the share of the training that is done, the step's loss with figures
-        for the curve. Raises NumericalError where the loss is not finite.
-        """
+        images, steps and seconds it took. losses: of the step and the share of the training that is
+        done, the step's loss with figures for the curve. Raises NumericalError where the loss is
+        not finite."""
         config, net, saved = self.config, self.net, time.monotonic()
         start = saved - self.seconds
 
@@ -230,11 +223,9 @@ def make_optimisers(
     net: nn.Module, config: TrainConfig, slow: Sequence[nn.Parameter] = ()
 ) -> list[torch.optim.Optimizer]:
     """Makes Muon for the matrices inside the layers, AdamW for everything else; `slow` parameters
-    learn at the share SLOW of their rates.
-
-    Muon reaches the same loss in about two thirds of the images, which makes training on two cores
-    bearable. It multiplies in bfloat16, which takes minutes per step on a processor without it.
-    """
+    learn at the share SLOW of their rates. Muon reaches the same loss in about two thirds of the
+    images, which makes training on two cores bearable. It multiplies in bfloat16, which takes
+    minutes per step on a processor without it."""
     inner: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in net.named_parameters():

@@ -45,12 +45,10 @@ def check_k(k: int, size: int) -> None:
 
 
 def neighbour_table(codebook: Tensor, k: int) -> Tensor:
-    """B_k(x): codebook [V, C] float -> [V, min(k + 1, V - 1)] int32, the codes nearest to x, itself
-    excluded, nearest first, lowest index on ties (METHODS 2).
-
-    Only k + 1 columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all
-    V - 1 neighbours takes 512 MiB. The extra column serves the released residuals.
-    """
+    """Computes B_k(x): of a codebook [V, C] float the codes nearest to each, itself excluded,
+    nearest first, lowest index on ties (METHODS 2); [V, min(k + 1, V - 1)] int32. Only k + 1
+    columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all V - 1
+    neighbours takes 512 MiB. The extra column serves the released residuals."""
     size = codebook.shape[0]
     check_k(k, size)
     table = codebook.float()
@@ -98,43 +96,6 @@ def divergence(moved: Tensor, p_x: Tensor) -> Tensor:
     return 0.5 * (moved * math.log(2) + torch.where(middle > 0, parts, 0.0))
 
 
-@dataclass(frozen=True)
-class Relaxation:
-    """p_A at x and what it took. k counts the neighbours considered."""
-
-    near: Tensor  # [..., columns] int64, x's row of the table
-    admitted: Tensor  # [..., k] bool, A(x)
-    mass: Tensor  # [...] float32, sum of p over A(x) = TV(p, p_A)
-    p_x: Tensor  # [...] float32
-
-
-def aggregate_neighbours(p: Tensor, x: Tensor, r: Relaxation, k: int) -> Tensor:
-    """p_A [..., V]: zero on A(x), p(x) + mass at x, p elsewhere."""
-    near = r.near[..., :k]
-    left = p.scatter(-1, near, torch.where(r.admitted, 0.0, p.gather(-1, near)))
-    return left.scatter(-1, x.unsqueeze(-1), (r.p_x + r.mass).unsqueeze(-1))
-
-
-def released_residual(
-    p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation, lumina: bool
-) -> Tensor:
-    """The authors' code: k + 1 neighbours are zeroed if any was admitted. In p with deterministic
-    children (dynamic tree); with drawn ones (static tree) in q, or in Lumina's code in p. Uniform
-    if nothing is left."""
-    any_admitted = r.admitted.any(-1, keepdim=True)
-
-    def zeroed(probs: Tensor) -> Tensor:
-        return torch.where(any_admitted, probs.scatter(-1, r.near, 0.0), probs)
-
-    if q is None:
-        left = zeroed(without(p, x))
-    elif lumina:
-        left = zeroed(p) - q
-    else:
-        left = p - zeroed(q)
-    return normalised(left.clamp_min(0.0), torch.full_like(p, 1.0 / p.shape[-1]))
-
-
 @dataclass(eq=False, repr=False)
 class RelaxedRule(AcceptRule):
     """Everything but the bound: a concrete rule defines `bound_of` and its own settings."""
@@ -150,42 +111,51 @@ class RelaxedRule(AcceptRule):
         self.table = neighbours(model, self.k, self.metric, self.seed).to(model.device)
 
     def bound_of(self, p_x: Tensor) -> Tensor:
-        """[...] float32, the declared bound on TV(p, p_A); p_x [...] is p(x)."""
+        """Returns the declared bound on TV(p, p_A), [...] float32; p_x [...] is p(x)."""
         raise NotImplementedError("a relaxed rule defines its bound")
 
     def admits(self, moved: Tensor, p_x: Tensor) -> Tensor:
-        """Whether so much mass may be moved onto x: moved [..., k], p_x [...] -> [..., k] bool."""
+        """Tells whether so much mass may be moved onto x: moved [..., k], p_x [...] -> [..., k]
+        bool."""
         return moved <= self.bound_of(p_x)[..., None]
 
-    def relax(self, p: Tensor, x: Tensor) -> Relaxation:
-        """p [..., V] that broadcasts over x [...] -> the relaxation at x."""
+    def relax(self, p: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Finds A(x): p [..., V] that broadcasts over x [...] -> x's row of the table
+        [..., columns], which of its first k are admitted, their mass [...] = TV(p, p_A), p(x)."""
         near, p_x = self.table[x].long(), pick(p, x)  # [..., columns], [...]
         masses = p.expand(*x.shape, -1).gather(-1, near[..., : self.k])  # [..., k]
         admitted = self.admits(masses.cumsum(-1), p_x)  # monotone, so a prefix
-        return Relaxation(near, admitted, (masses * admitted).sum(-1), p_x)
+        return near, admitted, (masses * admitted).sum(-1), p_x
 
     def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Acceptance:
-        r = self.relax(p, x)
-        accept = ratio(r.p_x + r.mass, q, x)
-        if self.residual != "paper":
-            left = released_residual(p, q, x, r, self.residual == "released_lumina")
-        else:
-            relaxed = aggregate_neighbours(p, x, r, self.k)
-            taken = without(relaxed, x) if q is None else (relaxed - q).clamp_min(0.0)
-            left = normalised(taken, p)
-        return Acceptance(
-            accept, ratio(r.p_x, q, x), left, r.mass, self.bound_of(r.p_x).clamp_max(1.0)
-        )
+        near, admitted, mass, p_x = self.relax(p, x)
+        if self.residual == "paper":
+            near, otherwise = near[..., : self.k], p
+            moved = p.scatter(-1, near, torch.where(admitted, 0.0, p.gather(-1, near)))
+            relaxed = moved.scatter(-1, x.unsqueeze(-1), (p_x + mass).unsqueeze(-1))  # p_A
+            left = without(relaxed, x) if q is None else relaxed - q
+        else:  # the authors' code: k + 1 neighbours are zeroed if any was admitted
+
+            def zeroed(probs: Tensor) -> Tensor:
+                moved = probs.scatter(-1, near, 0.0)
+                return torch.where(admitted.any(-1, keepdim=True), moved, probs)
+
+            otherwise = torch.full_like(p, 1.0 / p.shape[-1])
+            if q is None:
+                left = zeroed(without(p, x))
+            else:
+                left = p - zeroed(q) if self.residual == "released" else zeroed(p) - q
+        left = normalised(left.clamp_min(0.0), otherwise)
+        accept, strict = ratio(p_x + mass, q, x), ratio(p_x, q, x)
+        return Acceptance(accept, strict, left, mass, self.bound_of(p_x).clamp_max(1.0))
 
     def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
-        """Accept iff p_A(x) is the largest entry of p_A; the bonus stays the argmax of p."""
-        r = self.relax(p, x)
+        """Accepts iff p_A(x) is the largest entry of p_A; the bonus stays the argmax of p."""
+        _, _, mass, p_x = self.relax(p, x)
         peak, best = p.max(-1)
-        hit = (r.p_x + r.mass >= peak).float()
         strict = (best == x).float()
-        return Acceptance(
-            torch.maximum(hit, strict), strict, p, r.mass, self.bound_of(r.p_x).clamp_max(1.0)
-        )
+        hit = torch.maximum((p_x + mass >= peak).float(), strict)
+        return Acceptance(hit, strict, p, mass, self.bound_of(p_x).clamp_max(1.0))
 
 
 @dataclass(eq=False, repr=False)

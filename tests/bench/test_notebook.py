@@ -67,7 +67,8 @@ def test_the_block_of_the_page_and_the_cells_of_the_example_run(run: Path) -> No
     for part in code:
         exec(part.replace("results/tables/main_avx512", str(run)), names)
     assert torch.equal(names["ar"].codes, names["chain"].codes)
-    one, exact = names["one"], names["exact"]
+    one = names["one"]
+    exact = decode("a red circle", "lantern_pp", seed=1, overrides=["acceptance.lam=1"])
     assert torch.equal(one.codes, names["images"]["lantern_pp"].codes)
     assert one.codes.shape == (256,) and one.trace.tree_nodes == 8, "the tree of study=main"
     assert one.mal == pytest.approx(255 / int(one.trace.target_calls[0]))
@@ -75,4 +76,4 @@ def test_the_block_of_the_page_and_the_cells_of_the_example_run(run: Path) -> No
     assert one.mal > exact.mal > 1
     assert Image.open(io.BytesIO(one._repr_png_())).size == one.image.size
     assert [*names["table"]["decoder"]][:2] == ["ar", "AR reseed, seed 1"]
-    assert set(names["rows"]["decoder"]) == {"ar", "sd_chain", "eagle1", "eagle2"}
+    assert set(names["per_image"]["decoder"]) == {"ar", "sd_chain", "eagle1", "eagle2"}

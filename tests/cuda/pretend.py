@@ -134,7 +134,7 @@ def step(
     calls = [(PrefillPiece(target, copies).hidden, (text, small))]
     steps = zip(loop.pieces(), carries[:-1], strict=True)
     calls += [(piece, (state, *carry)) for (_, piece), carry in steps]
-    backends = []  # behind an eager step, as in a recorded one: what is chosen once is chosen
+    backends = []  # behind an eager step, as in a captured one: what is chosen once is chosen
     for piece, given in calls:
         torch._dynamo.reset()
         backends.append(backend(caches))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from bench.config.schema import variants
 from decoders.api import Generation, ImageModel, Prefill, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution.compiled import Compiled
+from decoders.execution.cpu.execution import Kernel
 from decoders.loops.speculative import Speculative
 from decoders.models.loading.checkpoint import cast
 from decoders.noise import Noise
@@ -47,6 +49,7 @@ DRAFTER_SPECS = {
     name.lower(): DecoderSpec(name.lower(), LOOP, PartSpec(PATHS[name]), STATIC, EXACT)
     for name in CLASSES[:-1]
 }
+EVERY = range(1, 100)  # batch sizes
 SMALL = {"depth": 2, "top_k": 3, "nodes": 6, "choices": "binary_8", "window": 24}
 SMALLER = {"free": ', "drafter.layers=1"'}  # for targets of one layer
 CONF = Path(bench.__file__).parents[1] / "conf" / "decoder"
@@ -83,11 +86,19 @@ def require_same(one: Any, other: Any, *fields: str) -> None:
         assert torch.equal(getattr(one.trace, name), getattr(other.trace, name)), name
 
 
+@dataclass
 class Traced(Compiled):
     """Pieces as whole graphs, run operator by operator: no minute of compiling."""
 
+    sizes: Collection[int] = EVERY
+
     def compile_graph(self, graph: Any, inputs: Any, device: torch.device) -> Any:
         return graph
+
+
+@dataclass
+class TracedKernel(Traced, Kernel):
+    """The same with the CPU kernel's operators."""
 
 
 def through_cache(model: Any, text: TextFeatures, codes: Tensor, room: int = 0) -> Any:

@@ -75,7 +75,7 @@ class Noting(Exact):
         return self
 
 
-@pytest.mark.parametrize("how", ["eager", pytest.param("cpu", marks=needs_kernel)])
+@pytest.mark.parametrize("how", ["eager", pytest.param("compile", marks=needs_kernel)])
 def test_a_proposer_is_shown_the_image_so_far_and_a_rule_its_place(how):
     """Up to the root it is what is committed; a finished image is stepped on from its end."""
     model = with_execution(random_model(vocab=4, grid=3), how)

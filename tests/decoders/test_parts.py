@@ -184,7 +184,7 @@ def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, mo
 def test_an_unknown_option_names_its_nearest_and_all():
     part = PartSpec("decoders.verify.lantern.Lantern", {"detla": 0.1})
     with pytest.raises(
-        DecoderError, match=r"Lantern 'detla'; did you mean 'delta'. Known: delta, k,"
+        DecoderError, match=r"Lantern 'detla'; did you mean 'delta'. Known: delta, "
     ):
         build_part(part, random_model())
 

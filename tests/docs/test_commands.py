@@ -14,7 +14,7 @@ from bench.compare.diff import DiffSettings
 from bench.config.arguments import divided, folders, settings
 from bench.config.compose import compose_study
 from bench.config.hydra_edge import composed
-from bench.report.build import PlaceSettings
+from bench.report.page import PlaceSettings
 from bench.run.shards import part_of
 
 ROOT = Path(__file__).parents[2]

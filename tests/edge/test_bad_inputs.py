@@ -107,7 +107,7 @@ CHECKPOINTS = [
     target("a pickled program", "it wants argparse.Namespace", program, pickled=True),
     target("NaN", "NaN or infinity", tensor(lambda torch: torch.full((32, 32), torch.nan))),
     target("another shape", "expected [96, 32]", tensor(lambda torch: torch.ones(32, 1))),
-    Bad("a checkpoint that is not there", [*LOAD, "model.checkpoint=ck"], "no such folder"),
+    Bad("a checkpoint that is not there", [*LOAD, "model.checkpoint=ck"], "json does not exist"),
     card("a word for a part", {"vq": "x"}, "vq: Input should be"),
     config("cut off", '{"hidden_size": 64', "not valid JSON"),
     config("another kind", '{"hidden_size": "wide"}', "hidden_size: Input should be"),
@@ -194,7 +194,7 @@ def drafter(about: str, code: str, says: str, status: int = 1) -> Bad:
     entry = f"{{decoder: eagle2, name: mine, overrides: ['drafter={name}', '~drafter.name']}}"
     words = [
         "run", "study=fake", "run_dir={tmp}/run", OWN, f"decoders=[ar,{entry}]", "model=random24",
-        "latency.prompts=0", "quality.images=1", "quality.reseeds=0", "backend.layers=torch",
+        "latency.prompts=0", "quality.images=1", "quality.reseeds=0", "backend=cpu_torch",
     ]  # fmt: skip
     return Bad(f"drafter: {about}", words, says, plug("drafter", name, code), status)
 
@@ -240,7 +240,7 @@ WORDS = [
     Bad("evaluate batches of 0", ["evaluate", "a", "batch=0"], "equal to 1, found '0'"),
     Bad("evaluate two folders", ["evaluate", "a", "b"], "expected one folder of images, found 2"),
     Bad("evaluate nothing", ["evaluate"], "expected one folder of images, found 0"),
-    Bad("compare without a run", ["compare"], "finished here: (none)"),
+    Bad("compare without a run", ["compare"], "holds no finished run"),
     Bad("compare a typo", ["compare", "studi=main"], "did you mean 'study'"),
     Bad("compare two runs", ["compare", "study=main", "run_dir=x"], "keep one of them"),
     Bad("compare within 200 %", ["compare", "tolerance=2", "run_dir=x"], "less than 1, found '2'"),

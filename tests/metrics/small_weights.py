@@ -21,13 +21,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from decoders.tiny.scenes import scene_batch
+from decoders.tiny.render import scene_batch
 from metrics.clip import build_clip
 from metrics.fid import Moments, distance_to
-from metrics.images import Extractor
-from metrics.official.checkpoint import FILES, Weights
-from metrics.official.networks import KINDS, NETWORKS, ClipKind, OpenClip
-from metrics.preparations import Preparation, centre_crop, to_pil
+from metrics.images import Extractor, Preparation, centre_crop, to_pil
+from metrics.networks import FILES, KINDS, NETWORKS, ClipKind, OpenClip, Weights
 
 STEPS = (13, 7, 3, 1)  # from one entry to the next, along up to four dimensions
 ARCH = {

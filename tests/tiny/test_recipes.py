@@ -21,9 +21,9 @@ from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle3 import Eagle3
 from decoders.tiny import bundle
-from decoders.tiny.captions import ObjectSpec, SceneSpec, vocabulary
+from decoders.tiny.scenes import ObjectSpec, SceneSpec, vocabulary
 from decoders.training.trainer import TrainConfig
-from recipes import reading, stages, target, vq
+from recipes import stages, target, vq
 
 CONFIG = TrainConfig(steps=6, batch=2, lr=1e-2, muon_lr=1e-2, evaluate_every=0, held_out=4)
 
@@ -164,16 +164,16 @@ def test_a_caption_is_answered_by_where_objects_stand() -> None:
     left = SceneSpec((one, two), "left", "plain", "grey", "above")
     right = SceneSpec((two, one), "right", "plain", "grey", "above")
     single = SceneSpec((one,), None, "plain", "grey", "above")
-    said = dict(zip(reading.ANSWERS, reading.answers("lit from above", left), strict=True))
-    assert list(said.values()) == reading.answers("lit from above", right)
-    assert reading.ANSWERS["near shape"][said["near shape"]] == "ring"
-    assert reading.ANSWERS["light"][said["light"]] == "above"
-    alone = dict(zip(reading.ANSWERS, reading.answers("a ring", single), strict=True))
+    said = dict(zip(target.ANSWERS, target.answers("lit from above", left), strict=True))
+    assert list(said.values()) == target.answers("lit from above", right)
+    assert target.ANSWERS["near shape"][said["near shape"]] == "ring"
+    assert target.ANSWERS["light"][said["light"]] == "above"
+    alone = dict(zip(target.ANSWERS, target.answers("a ring", single), strict=True))
     assert all(alone[name] == 0 for name in alone if name.startswith(("far", "axis", "light")))
 
 
 def test_the_encoder_learns_to_read(small: None, tmp_path: Path) -> None:
     parts = reader()
     config = replace(CONFIG, steps=60, batch=8, muon_lr=0.02, lr=3e-3, clip_value=0, held_out=64)
-    before = reading.learn(*parts, replace(config, budget_seconds=1e-9), tmp_path / "no")
-    assert reading.learn(*parts, config, tmp_path / "yes") > before + 0.1
+    before = target.learn_to_read(*parts, replace(config, budget_seconds=1e-9), tmp_path / "no")
+    assert target.learn_to_read(*parts, config, tmp_path / "yes") > before + 0.1

@@ -5,15 +5,17 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from decoders.tiny import captions as at
-from decoders.tiny.captions import ATTRIBUTES, caption_tokens, vocabulary
+from decoders.tiny import scenes as at
+from decoders.tiny.render import scene_batch
 from decoders.tiny.scenes import (
+    ATTRIBUTES,
     PAIRS,
     SPLITS,
     alter,
+    caption_tokens,
     counterfactual,
-    scene_batch,
     scene_captions,
+    vocabulary,
 )
 
 

@@ -1,8 +1,7 @@
 """Checkpoints as they are published: sharded or single, safetensors or pickled, local or on a hub.
 
 A `Checkpoint` reads one tensor at a time, so that a model is filled with hardly more memory than
-its own size. Pickled files (.bin, .pt) are read with ``weights_only=True``: they can hold tensors
-and plain containers and cannot run code; a file that needs more is refused.
+its own size.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
-from decoders.documents import read_object
+from decoders.files import read_object
 from decoders.kinds import Amount, Positive, Size, Within
 from decoders.models.loading.weights import (
     INDEX,
@@ -94,11 +93,11 @@ class Checkpoint:
         return {path.name: sha256_of(path) for path in sorted(set(self.index.values()))}
 
 
-def some(names: Collection[str], count: int = 4) -> str:
+def some(names: Collection[str]) -> str:
     """Names the first ones and how many there are, for a message."""
     ordered = sorted(names)
-    more = f", ... ({len(ordered)} in all)" if len(ordered) > count else ""
-    return ", ".join(ordered[:count]) + more
+    more = f", ... ({len(ordered)} in all)" if len(ordered) > 4 else ""
+    return ", ".join(ordered[:4]) + more
 
 
 def count_parts(checkpoint: Checkpoint, pattern: str) -> int:
@@ -118,11 +117,9 @@ def count_parts(checkpoint: Checkpoint, pattern: str) -> int:
 def open_checkpoint(
     source: str, files: Sequence[str] = WEIGHTS, what: str = "weights"
 ) -> Checkpoint:
-    """Opens a local folder or file, or a hub id, which is fetched.
-
-    files: those to look for, best first. what: how messages call it. Raises DecoderError: nothing
-    there, offline, a damaged file, a pickle that is more than tensors.
-    """
+    """Opens a local folder or file, or a hub id, which is fetched. files: those to look for, best
+    first. what: how messages call it. Raises DecoderError: nothing there, offline, a damaged file,
+    a pickle that is more than tensors."""
     where = locate(source, files, what)
     opened = Checkpoint(where, {}, {})
     if (described := opened.folder / "config.json").exists():
@@ -207,11 +204,9 @@ def read_parameters(
     device: torch.device,
     unused_ok: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Reads the parameters of a module built on the meta device, frozen, one at a time.
-
-    Raises DecoderError listing what is missing, left over (`unused_ok` says which leftovers are
-    known and harmless) or of another shape.
-    """
+    """Reads the parameters of a module built on the meta device, frozen, one at a time. Raises
+    DecoderError listing what is missing, left over (`unused_ok` says which leftovers are known and
+    harmless) or of another shape."""
     used = {name for origin in origins.values() for name in origin.names}
     missing = sorted(used - checkpoint.index.keys())
     extra = sorted(name for name in checkpoint.index.keys() - used if not unused_ok(name))

@@ -1,12 +1,9 @@
 """Where published checkpoints keep the parts of a `Transformer`, and how they are read into it.
 
-LlamaGen's original files have names of their own; all others have Llama's. Chameleon, whose
-positions lie along a line, stores query and key rows for "rotate half": entry i of a head turns
-with entry i + d / 2. `Transformer` turns neighbours, so rows are reordered, and the scales
-and shifts of normalised heads with them. Those are stored once for all heads ([d] or [1, d]:
-Lumina-mGPT, and Anole's conversion), for groups of heads, or for every head ([H, d]: newer
-transformers).
-
+LlamaGen's original files have names of their own; all others have Llama's. Chameleon stores query
+and key rows for "rotate half": entry i of a head turns with entry i + d / 2. `Transformer` turns
+neighbours, so rows are reordered, and the scales and shifts of normalised heads with them. Those
+are stored for all heads ([d] or [1, d]), for groups, or for every head ([H, d]).
 FlashAR's additions to LlamaGen's original files have names of their own (`FLASH`).
 """
 

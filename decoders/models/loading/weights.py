@@ -1,11 +1,8 @@
-"""Files of weights: where they are (a file, a folder, a repository of the hub), whether they are
-what their names say, reading and writing.
+"""Files of weights: where they are (a file, a folder, a repository of the hub), reading, writing.
 
-Each reader names the files that it can use, best first. Of a repository that file, its shards and
-the files that describe a model are fetched, and nothing else.
-
-A download that failed leaves a file of the right name: an empty one, a pointer of Git LFS, the HTML
-page of a login. A quantised file, or one whose tail was never written, has the right names and
+Of a repository only the file that a reader can use, its shards and what describes the model are
+fetched. A download that failed leaves a file of the right name: an empty one, a pointer of Git LFS,
+the page of a login. A quantised file, or one whose tail was never written, has the right names and
 shapes and would decode noise for hours. Each is refused with the names of the file and the tensor.
 """
 
@@ -26,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
-from decoders.documents import HEAD, no_file, placeholder
+from decoders.files import HEAD, no_file, placeholder
 
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
@@ -197,9 +194,7 @@ def require_weights(path: Path) -> None:
 
 def load_pickle(path: Path) -> Any:
     """Reads a PyTorch file of tensors and plain containers. It is the only place that unpickles.
-
-    Raises DecoderError for a damaged file, and for one that would have to run code.
-    """
+    Raises DecoderError for a damaged file, and for one that would have to run code."""
     require_weights(path)
     try:
         mapped = zipfile.is_zipfile(path)  # as torch writes them since 1.6

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.cache import KVCache
-from decoders.distribution import guided
 from decoders.kinds import Size, Within
 from decoders.models.nets.grouped import Schedule
 from decoders.models.nets.shape import TransformerConfig
@@ -82,18 +81,6 @@ class Diagonals(Schedule):
         return left, above
 
 
-class Stack:
-    """Layers that run one after another, and the norm and head behind them, or none: what the CPU
-    kernel runs at once (`decoders.execution.cpu.layers`)."""
-
-    packed = None
-    logits = Transformer.logits
-
-    def __init__(self, net: Any, layers: Any, norm: Any = None, output: Any = None) -> None:
-        self.config, self.rope, self.layers = net.config, net.rope, nn.ModuleList(layers)
-        self.norm, self.output = norm, output
-
-
 class Vertical(nn.Module):
     """The branch that predicts the code below: layers, norm and head."""
 
@@ -108,6 +95,7 @@ class FlashTransformer(Transformer):
     """A target of anti-diagonals. Its cache has the vertical layers behind the others."""
 
     config: FlashConfig
+    runs: Any = None  # what an execution runs in place of each of `parts`
 
     def __init__(self, config: FlashConfig) -> None:
         super().__init__(config)
@@ -130,32 +118,24 @@ class FlashTransformer(Transformer):
         shape = config.layers + config.extra, rows, capacity, config.heads, config.head_dim
         return KVCache(*shape, weight.dtype, weight.device)
 
-    def stacks(self) -> list[Stack]:
-        """What is below the branch, the rest of the original model, and the vertical branch."""
-        start, vertical = self.config.start, self.vertical
-        return [
-            Stack(self, self.layers[:start]),
-            Stack(self, self.layers[start:], self.norm, self.output),
-            Stack(self, vertical.layers, vertical.norm, vertical.output),
-        ]
+    def parts(self) -> list[Any]:
+        """The layers below the branch, the rest of the original model's, and the vertical ones."""
+        layers, start = self.layers, self.config.start
+        return [layers[:start], layers[start:], self.vertical.layers]
 
     def stack(
         self, x: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
     ) -> Tensor:
-        if self.packed is None:
+        """Both halves of the states, [R, T, 2 D]; see `Transformer.stack`."""
+        if self.runs is None:
             return super().stack(x, positions, slots, mask, cache)
-        config, (below, right, down) = self.config, self.packed
-
-        def run(packed: Any, x: Tensor, first: int, layers: int) -> Tensor:
-            return packed.layers(x, positions, slots, mask, cache.part(first, layers))
-
-        if below is not None:
-            x = run(below, x, 0, config.start)
-        if right is None:
-            horizontal = self.norm(x)
-        else:
-            horizontal = run(right, x, config.start, config.layers - config.start)
-        return torch.cat([horizontal, run(down, x, config.layers, config.extra)], -1)
+        first, ends = 0, list[Tensor]()
+        for run, part in zip(self.runs, self.parts(), strict=True):
+            layers = cache.part(first, len(part))
+            branch = ends[0] if ends else x
+            ends.append(run(branch, positions, slots, mask, layers) if len(part) else branch)
+            first += len(part)
+        return torch.cat([self.norm(ends[1]), self.vertical.norm(ends[2])], -1)
 
     def _run(
         self, x: Tensor, rope: Tensor, bias: Tensor, cache: Any = None, index: Any = None
@@ -177,18 +157,11 @@ class FlashTransformer(Transformer):
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., 2 D] -> [..., V] float32."""
         left, above = hidden.chunk(2, -1)
-        heads = [self.output, self.vertical.output]
-        if self.packed is not None:
-            packs = zip(self.packed[1:], heads, strict=True)
-            heads = [head if packed is None else packed.project for packed, head in packs]
-        h, v = heads[0](left).float(), heads[1](above).float()
+        h, v = self.output(left).float(), self.vertical.output(above).float()
         only_h, only_v = ((half == 0).all(-1, keepdim=True) for half in (above, left))
         g = self.mix.float().sigmoid() if self.gate is None else self._gate(h, v)
         g = torch.where(only_h, 1.0, torch.where(only_v, 0.0, g))  # [..., 1]
         return g * h + (1 - g) * v
-
-    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
-        return guided(self.logits(hidden), cfg)
 
     def _gate(self, h: Tensor, v: Tensor) -> Tensor:
         """The weight of the horizontal prediction: two predictions of the same code [..., V] ->

@@ -1,10 +1,7 @@
 """What stands around a transformer's layers: its shape (`TransformerConfig`), the tables that
-follow from it (rotary factors, structural codes, token ids of the codes), the norm of heads, and
-embedders of what it is conditioned on.
-
-Each embedder turns the prefix of R rows into its states; rows marked in `drop` get the
-unconditional prefix instead (guidance, METHODS 2). Names follow LlamaGen's original checkpoints.
-"""
+follow from it (rotary factors, structural codes, token ids), the norm of heads, and embedders of
+the prefix: rows marked in `drop` get the unconditional one (guidance, METHODS 2). Names follow
+LlamaGen's original checkpoints."""
 
 from __future__ import annotations
 
@@ -23,15 +20,13 @@ from decoders.noise import OVERRUN
 @dataclass(frozen=True)
 class TransformerConfig:
     """Shape of a target or drafter; by default LlamaGen-XL's of stage I (2406.06525, table 7).
-
-    vocab: V, the codes it predicts. grid: image side in codes. prefix: P. conditioning: the prefix
-    is a caption's features [P, text_width], a class (P = 1; `classes` of them), or token ids of the
-    model's own vocabulary (`tokens` of them, of which the codes are a part). row_end: every row of
-    the grid is closed by a structural code, V - 1, that no one may choose elsewhere (Lumina).
-    positions: 2-D rotation over the grid, or 1-D along prefix and codes. pads: what a padded prefix
-    position sees: nothing ("masked"), or what it sees in the released float32 code ("released",
-    METHODS 6), which only the drafter's prefix notices.
-    """
+    vocab: V. grid: image side in codes. prefix: P. conditioning: the prefix is a caption's features
+    [P, text_width], one of `classes` (P = 1), or token ids of the model's own vocabulary (`tokens`
+    of them, of which the codes are a part). row_end: every row of the grid is closed by a
+    structural code, V - 1, that no one may choose elsewhere (Lumina). positions: 2-D rotation over
+    the grid, or 1-D along prefix and codes. pads: what a padded prefix position sees: nothing
+    ("masked"), or what it sees in the released float32 code ("released", METHODS 6), which only the
+    drafter's prefix notices."""
 
     vocab: Size = 16384
     width: Size = 1280

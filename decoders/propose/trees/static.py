@@ -125,6 +125,7 @@ class Static(Tree):
     def __init__(
         self, model: Any = None, choices: str | Sequence[Sequence[int]] = "mc_sim_7b_63"
     ) -> None:
+        del model
         self.paths = parse_choices(choices)
         self.label = choices if isinstance(choices, str) else f"{len(self.paths)} nodes"
         index = {(): 0, **{path: i + 1 for i, path in enumerate(self.paths)}}
@@ -135,8 +136,6 @@ class Static(Tree):
         self.parent = [0] + [index[path[:-1]] for path in self.paths]
         self.level_of = [0] + [len(path) for path in self.paths]
         self._shape: Shape | None = None
-        if model is not None:  # before a step is captured, which expects all tensors to be there
-            self.shape_on(model.device)
 
     def __str__(self) -> str:
         return f"static({self.label}, depth={self.depth}, nodes={self.nodes})"
@@ -186,6 +185,9 @@ class Static(Tree):
         """A level's children, drawn without replacement from dist [B, parents, V], padded ones
         among them -> [B, parents, count]; position [B], that of the level in the image."""
         return draw_distinct(dist, noise.of_nodes(position, DRAFT_SLOT, dist.shape[1], level.count))
+
+    def prepare(self, device: torch.device) -> None:
+        self.shape_on(device)
 
     def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""

@@ -1,13 +1,11 @@
 """What a user types becomes a study, or a message that helps."""
 
 import dataclasses
-from typing import Any
 
 import pytest
 
 from bench.commands.train import compose_train
-from bench.config.compose import choose_layers, compose_study
-from bench.config.schema import BackendConfig
+from bench.config.compose import compose_study
 from bench.data.errors import EXPLAINED, ConfigError
 from decoders.execution import card
 from decoders.execution.cpu import library
@@ -164,30 +162,28 @@ def test_a_sweep_makes_a_decoder_of_each_combination_that_applies():
     assert made.tree.target.endswith("Chain")
 
 
-# ---- backend.layers: what runs the layers, settled when a study is composed ----------------------
+# ---- backend: settled when a study is composed ---------------------------------------------------
 
 STUDY = [SEARCHPATH, "study=fake", "decoders=[ar]"]
 
 
-def backend(**words: Any) -> BackendConfig:
-    return BackendConfig(
-        **({"name": "b", "device": "cpu", "dtype": "float32", "threads": 1} | words)
-    )
-
-
-def test_auto_is_the_kernel_where_it_can_be_built(monkeypatch):
-    monkeypatch.setattr(library, "missing", lambda: None)
-    assert compose_study([*STUDY, "backend=cpu"]).backend.layers == "native"
-    monkeypatch.setattr(library, "missing", lambda: "no compiler")
-    assert compose_study([*STUDY, "backend=cpu"]).backend.layers == "torch"
+@pytest.mark.parametrize("fault", [None, "no C++ compiler was found; install g++"])
+def test_a_processor_without_a_compiler_runs_eagerly_and_says_so(fault, monkeypatch, caplog):
+    monkeypatch.setattr(library, "missing", lambda: fault)
+    how = compose_study(["study=smoke", "backend=cpu"]).backend.execution
+    assert how == ("eager" if fault else "compile")
+    assert (f"several times slower on a small model than the project's C++ operators: {fault}"
+            in caplog.text) == bool(fault)  # fmt: skip
+    on_card = compose_study(["study=smoke", "backend=cuda_compile"]).backend
+    assert on_card.execution == "compile"
 
 
 @pytest.mark.parametrize("how", ["works", "broken", "missing"])
 def test_without_a_word_a_card_that_works_is_taken(how, monkeypatch, caplog):
     fault = {"works": None, "broken": "card: no kernel image", "missing": card.NO_CARD}[how]
     monkeypatch.setattr(card, "card_fault", lambda: fault)
-    chosen = compose_study([*STUDY, "backend.compile=on"]).backend
-    assert (chosen.name, chosen.compile) == ("cuda_graph" if how == "works" else "cpu", "on")
+    chosen = compose_study([*STUDY, "backend.threads=1"]).backend
+    assert (chosen.name, chosen.threads) == ("cuda_graph" if how == "works" else "cpu", 1)
     assert ("runs on the processor: card: no kernel" in caplog.text) == (how == "broken")
     assert compose_study([*STUDY, "backend=cpu"]).backend.device == "cpu"
     second = compose_study([*STUDY, "backend.device=cuda:1"]).backend
@@ -195,17 +191,7 @@ def test_without_a_word_a_card_that_works_is_taken(how, monkeypatch, caplog):
     assert compose_study([*STUDY, "backend=auto"]).backend.name == chosen.name
 
 
-@pytest.mark.parametrize("words", [{"device": "cuda"}, {"execution": "compile"}])
-def test_elsewhere_auto_is_torch_and_native_an_error(words, monkeypatch):
-    monkeypatch.setattr(library, "missing", lambda: None)
-    assert choose_layers(backend(**words)).layers == "torch"
-    (found,) = words.values()
-    with pytest.raises(ConfigError, match=rf"found .*{found}.*use backend=cpu"):
-        backend(**words, layers="native")
-
-
 def test_training_is_pytorchs():
     words = [SEARCHPATH, "model=random24", "drafter=eagle", "data=random24"]
-    assert compose_train([*words, "backend=cpu"]).backend.layers == "torch"
-    with pytest.raises(ConfigError, match=r"layers=native is for decoding; leave it at auto"):
-        compose_train([*words, "backend.layers=native"])
+    for how in ("cpu", "cuda_graph"):
+        assert compose_train([*words, f"backend={how}"]).backend.execution == "eager"

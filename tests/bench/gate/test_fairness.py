@@ -8,11 +8,10 @@ import pytest
 
 from bench.analyse.fairness import judge, mixed, roofline
 from bench.analyse.paired import baselines_of
-from bench.analyse.summary import COLUMNS
 from bench.measure.roofline import MachineRates, work_of
 from bench.run.finish import finish
-from bench.store.findings import read_findings, write_findings
-from bench.store.study import read_study
+from bench.store.columns import SUMMARY
+from bench.store.facts import read_findings, read_study, write_findings
 from tests.bench.measure.test_roofline import MEASURE, REAL
 
 FLOOR_MS = 0.5
@@ -112,7 +111,7 @@ def test_a_baseline_slowed_in_the_records_of_a_real_run_is_caught(real):
     config, result = real
     finish(config, result)
     summary = pd.read_csv(result.path / "summary.csv")
-    assert list(summary.columns) == COLUMNS, "the contract of summary.csv holds"
+    assert list(summary.columns) == [c.name for c in SUMMARY], "the contract of summary.csv holds"
     measured = pd.read_csv(result.path / "roofline.csv").set_index("decoder").loc["ar"]
     # Machine rates for which this very run is fair: its AR takes twice the floor.
     quiet = measured.ar_over_floor * measured.ar_floor_ms

@@ -163,6 +163,6 @@ def test_how_often_a_number_draws_another_code():
 
 
 def test_compiled_pieces_in_bfloat16_pass():
-    fast = with_execution(random_model(vocab=24, grid=4, dtype=torch.bfloat16), "cpu", {1})
+    fast = with_execution(random_model(vocab=24, grid=4, dtype=torch.bfloat16), "compile", {1})
     plain = replace(fast, execution=fast.execution.uncompiled())
     assert compared(fast, plain) == ""

@@ -14,7 +14,7 @@ from bench.config.compose import compose_study
 from bench.config.schema import LoaderConfig
 from bench.data.errors import EXPLAINED, PromptError
 from bench.prompts import Prompt, load_prompts
-from bench.prompts.file import captions_of
+from bench.prompts.sources import captions_of
 
 
 def load(name: str, count: int | None = None, **settings: Any) -> list[Prompt]:

@@ -121,7 +121,7 @@ def test_the_gate_finds_ar_s_law(sampling, small_images):
 def test_the_command_runs_a_study_of_both(tmp_path: Path):
     words = [
         SEARCHPATH, "model=random24", "prompts=fake", "decoders=[ar, hf_generate]",
-        "backend.dtype=float32", "backend.threads=1", "backend.compile=off",
+        "backend=cpu_torch", "backend.dtype=float32", "backend.threads=1",
         f"run_dir={tmp_path}", "latency.prompts=2", "latency.warmup_max=1", "latency.busy=1",
     ]  # fmt: skip
     assert main(["run", "study=peers", *words]) == 0

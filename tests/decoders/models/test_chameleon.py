@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from decoders.api import DecoderError, Sampling
-from decoders.distribution import code_logits, guided
+from decoders.distribution import code_logits
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.zipar import forced_codes
 from decoders.models.nets.eagle import EagleNet
@@ -90,7 +90,7 @@ def test_heads_that_share_one_norm_load_alike(hf, folder, tmp_path):
 def test_structural_codes_are_barred_elsewhere_and_certain_in_their_places():
     every = torch.zeros(1, 14, 9)
     positions = torch.arange(14)[None]
-    target = SimpleNamespace(barred=barred_codes(3, 9), guided_logits=guided)
+    target = SimpleNamespace(barred=barred_codes(3, 9), logits=lambda hidden: hidden)
     logits = code_logits(target, every, 1.0, positions)
     p = logits.softmax(-1)[0]
     for position, law in enumerate(p):

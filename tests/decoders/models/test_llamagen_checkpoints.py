@@ -13,7 +13,7 @@ from decoders.loops.autoregressive import Autoregressive
 from decoders.models.llamagen import LabelEncoder, load
 from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.loading.checkpoint import open_checkpoint
-from decoders.models.pictures import JANUS, LLAMAGEN, load_pictures, read_vq
+from decoders.models.pictures import JANUS, LLAMAGEN, load_vq, read_vq
 from decoders.propose.drafters.eagle import Eagle, net_of
 from decoders.verify.lantern import Lantern
 from tests.decoders.compositions import images, prefilled, through_cache
@@ -193,11 +193,11 @@ def test_the_tokenizer_beside_the_target_is_found_and_another_file_is_none(tmp_p
     folder = R.write_hub(tmp_path / "m")
     release_file(folder / "vq_ds16_t2i.pt")
     opened = open_checkpoint(str(folder))
-    tokenizer, digests = load_pictures(LLAMAGEN, opened, None, 40, 4, torch.device("cpu"))
+    tokenizer, digests = load_vq(LLAMAGEN, opened, None, 40, 4, torch.device("cpu"))
     assert tokenizer.codebook.shape == (40, 8)
     assert list(digests) == ["vq_ds16_t2i.pt"]
     with pytest.raises(DecoderError, match="draws with 24 codes, its VQ tokenizer has 40"):
-        load_pictures(LLAMAGEN, opened, None, R.VOCAB, 4, torch.device("cpu"))
+        load_vq(LLAMAGEN, opened, None, R.VOCAB, 4, torch.device("cpu"))
     torch.save(R.original_llamagen(), tmp_path / "t2i.pt")
     with pytest.raises(DecoderError, match="holds no LlamaGen VQ tokenizer"):
         read_vq(LLAMAGEN, open_checkpoint(str(tmp_path / "t2i.pt")), 4)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decoders.api import DecoderError
 from decoders.compose import PartSpec, build_part
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP, neighbour_table
 

@@ -179,9 +179,9 @@ class EagleSession(CachedSession):
             prefix_mask(valid, net.config), (0, self.cache.capacity - size)
         )  # [R, P - 1, S]
         slots = self.span[:size].expand(len(valid), -1)  # [R, P - 1]
-        net.layer(net.mix(ids, hidden[:, :size]), slots, slots, mask, self.cache)
+        net.stack(net.mix(ids, hidden[:, :size]), slots, slots, mask, self.cache)
 
     def _forward(self, inputs: NetInput) -> Tensor:
         net = self.net
         x = net.mix(net.token_ids(inputs.codes), inputs.features)
-        return net.layer(x, inputs.positions, inputs.slots, inputs.mask, self.cache, inputs.wanted)
+        return net.stack(x, inputs.positions, inputs.slots, inputs.mask, self.cache, inputs.wanted)

@@ -11,10 +11,9 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from decoders.api import DecoderError
-from decoders.image_files import CONVERTED, is_picture, open_rgb
+from decoders.files import CONVERTED, is_picture, open_rgb
 from decoders.training.states import read_picture
-from metrics.images import ImageSet
-from metrics.preparations import centre_crop
+from metrics.images import ImageSet, centre_crop
 
 GREY = np.tile(np.arange(64, dtype=np.uint8) * 4, (64, 1))  # [64, 64]
 RAMP = Image.fromarray(GREY)

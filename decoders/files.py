@@ -1,9 +1,9 @@
-"""Text files and JSON documents that come from elsewhere: read strictly, with limits, here alone.
+"""Files that come from elsewhere, text, tables, JSON, pictures: read strictly, with limits, here
+alone.
 
-Prompts, captions, a checkpoint's config.json, study.json: such a file comes from a download, a
-colleague or an editor. Whatever is wrong with it is said with its name and the line or key. A
-download that failed leaves a file of the right name (an empty one, a pointer, a page), which a
-reader would call corrupt: each kind has its own message. No torch here.
+Prompts, captions, a checkpoint's config.json come from a download, a colleague or an editor. What
+is wrong with one is said with its name and the line or key. A download that failed leaves a file of
+the right name (an empty one, a pointer, a page): each kind has its own message. No torch here.
 
 A line ends at a newline and nowhere else: str.splitlines() also cuts captions at U+2028, U+0085 and
 vertical tabs, which would shift all that follow.
@@ -15,11 +15,16 @@ import csv
 import io
 import json
 import re
+import struct
 import unicodedata
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+from PIL import Image, PngImagePlugin
 
 from decoders.errors import DecoderError, unknown
 from decoders.kinds import validate_entries
@@ -36,11 +41,8 @@ FETCH = "download it again, and compare its size with the one that its source gi
 
 def read_text(path: Path, hint: str = "correct the path") -> str:
     """Reads the text of a UTF-8 file, newlines as they are, a byte-order mark removed. hint: what
-    to do where there is no such file.
-
-    Raises DecoderError: nothing there, a folder, a pipe or device, no text, too large; and any
-    other OSError as it comes.
-    """
+    to do where there is no such file. Raises DecoderError: nothing there, a folder, a pipe or
+    device, no text, too large; and any other OSError as it comes."""
     if kind := no_file(path):
         raise DecoderError(f"{path} is {kind}, a text file is expected")
     try:
@@ -128,12 +130,10 @@ def parse_json(text: str, source: str) -> Any:
 
 def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: bool = True) -> Any:
     """Reads what a file holds, by its ending: the lines of a .txt, the rows of a .csv or .tsv by
-    column without blank lines, the value of a .json, those of the lines of a .jsonl.
-
-    what: it is for; kinds: endings that are read; hint: see `read_text`; quotes: whether fields in
-    quotes may hold delimiters and newlines. Raises DecoderError; of a table: no header, a column
-    that stands twice, a row with more or fewer fields than the header, a quote that is not closed.
-    """
+    column without blank lines, the value of a .json, those of the lines of a .jsonl. what: it is
+    for; kinds: endings that are read; hint: see `read_text`; quotes: whether fields in quotes may
+    hold delimiters and newlines. Raises DecoderError; of a table: no header, a column that stands
+    twice, a row with more or fewer fields than the header, a quote that is not closed."""
     kind = path.suffix.lower()
     if kind not in kinds and not path.is_dir():
         raise DecoderError(unknown(f"kind of {what} file", path.suffix or path.name, kinds))
@@ -174,10 +174,9 @@ def read_items(path: Path, what: str, kinds: Sequence[str], hint: str, quotes: b
 
 
 def one_line(text: str) -> str:
-    """Returns a caption as it is read: line breaks and other white space are spaces, none around
+    """Returns a caption as it is read: white space and line breaks are single spaces, none around
     it. An accent is a part of its letter (NFC), as files of macOS have the two apart. Characters
-    without a shape (joiners, soft hyphens, byte-order marks, directions of writing) go, as no model
-    was trained on them and nobody sees them."""
+    without a shape (joiners, soft hyphens, byte-order marks, directions of writing) go."""
     plain = SPACES.sub(" ", BREAKS.sub(" ", unicodedata.normalize("NFC", text)))
     return "".join(c for c in plain if unicodedata.category(c) != "Cf").strip()
 
@@ -192,3 +191,47 @@ def require_readable(text: str, what: str) -> None:
         )
     if any(unicodedata.category(c) in ("Cc", "Cs") for c in text):
         raise DecoderError(f"{what} holds control characters: {text[:60]!r}; remove them")
+
+
+# ---- pictures -----------------------------------------------------------------------------------
+# Pillow clips 16-bit grey to white without a word, and its errors are of a dozen types.
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+HIDDEN = "names that begin with a dot are of hidden files (macOS makes ._1.png), not of pictures"
+# Modes that Pillow converts to RGB. An alpha channel is left out, as clean-fid does.
+CONVERTED = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV")
+# What Pillow raises for damaged files, besides OSError, and for pictures that are too large.
+DAMAGED = (
+    OSError, SyntaxError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
+    RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError,
+)  # fmt: skip
+# The most text that a PNG may hold: the prompts and settings of a drawing program are more than
+# Pillow's 1 MB for one of them, and are not read here.
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
+
+
+def is_picture(file: Path) -> bool:
+    """Tells whether a file is a picture, by its name."""
+    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+
+
+def open_rgb(file: Path) -> Image.Image:
+    """Reads a picture file as RGB. Raises DecoderError where it cannot be read, and for a mode that
+    says nothing of its range or that Pillow does not convert."""
+    try:
+        with Image.open(file) as image:
+            if image.mode in CONVERTED:
+                return image.convert("RGB")
+            if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+                high = np.asarray(image) >> 8  # of 16 bits, as Pillow reads 16-bit colours
+                return Image.fromarray(high.astype(np.uint8)).convert("RGB")
+            mode = image.mode
+    except DAMAGED as error:
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise DecoderError(
+            f"{file} is not a readable image: {reason}; make it again, or remove it"
+        ) from error
+    raise DecoderError(
+        f"{file} has Pillow's mode {mode}, which is not read; expected {', '.join(CONVERTED)} or "
+        "16-bit grey: save it as RGB of 8 bits"
+    )

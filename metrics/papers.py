@@ -17,63 +17,53 @@ from torch import Tensor
 
 from decoders.errors import unknown
 from metrics import MetricError
-from metrics.clip import clip_score
-from metrics.fid import Moments, fid_interval, kid, precision_recall
-from metrics.images import Extractor, ImageSet, cached_features, features_of, files_hash
-from metrics.official.checkpoint import Weights, locate
-from metrics.official.networks import NETWORKS
-from metrics.scenes_clip import (
+from metrics.clip import (
     WEIGHTS_DIR,
     WEIGHTS_FILE,
     ScenesClip,
     ScenesClipFeatures,
+    clip_score,
     load,
     scenes_features,
 )
+from metrics.fid import Moments, fid_interval, kid, precision_recall
+from metrics.images import Extractor, ImageSet, cached_features, features_of, files_hash
+from metrics.networks import NETWORKS, Weights, locate
 from metrics.stats import Interval, student_mean
 
 Reference = tuple[Path, ...] | Tensor  # image files, or their features [m, E]
 SIZE = 256
+SCENES_WEIGHTS = WEIGHTS_DIR / WEIGHTS_FILE
 SHARES = ("precision", "recall")
 
 
 @dataclass(frozen=True)
 class MetricKind:
     """parts: fid, kid, shares (precision, recall) or score; weights: key of its weight file, None
-    for the embedded ones."""
+    for the embedded ones; captions, reference: whether it needs them."""
 
     parts: tuple[str, ...]
     weights: str | None
-
-    @property
-    def captions(self) -> bool:
-        """Whether it needs them."""
-        return "score" in self.parts
-
-    @property
-    def reference(self) -> bool:
-        """Whether it needs reference images."""
-        return self.parts != ("score",)
+    captions: bool = False
+    reference: bool = True
 
 
 METRICS = {
     "fid": MetricKind(("fid",), "inception"),
     "kid": MetricKind(("kid",), "inception"),
     "precision_recall": MetricKind(("shares",), "vgg"),
-    "clip": MetricKind(("score",), "clip"),
-    "hps": MetricKind(("score",), "hps"),
-    "scenes": MetricKind(("fid", "kid", "shares", "score"), None),
+    "clip": MetricKind(("score",), "clip", captions=True, reference=False),
+    "hps": MetricKind(("score",), "hps", captions=True, reference=False),
+    "scenes": MetricKind(("fid", "kid", "shares", "score"), None, captions=True),
 }
 
 
 @dataclass(frozen=True)
 class Figure:
     """One number of a table. metric: of `METRICS`; key: fid, fid_debiased, kid, precision, recall
-    or score; name: with its protocol, as tables have it; features: the part of it in brackets.
-
+    or score; name: with its protocol, as tables have it; features: the part of it in brackets;
     reference: how many reference images, 0 where none is used; note: what a reader must know; each:
-    of a score, that of every image, whose mean the value is.
-    """
+    of a score, that of every image, whose mean the value is."""
 
     metric: str
     key: str
@@ -118,11 +108,9 @@ class Evaluation:
         batch: int = 64,
         cache_dir: Path = Path("results/runs/.cache"),
     ) -> None:
-        """weights: file by key (``checkpoint.FILES``), else looked for in `folder`; size: side of
-        the centre crop, None where images have the networks' size.
-
-        Raises MetricError for unknown metrics and, once for all, for missing weight files.
-        """
+        """weights: file by key (``networks.FILES``), else looked for in `folder`; size: side of the
+        centre crop, None where images have the networks' size. Raises MetricError for unknown
+        metrics and, once for all, for missing weight files."""
         check_metrics(metrics, reference=True, captions=True)
         keys = dict.fromkeys(METRICS[m].weights for m in metrics)
         self.weights = locate([key for key in keys if key], weights or {}, folder)
@@ -134,11 +122,9 @@ class Evaluation:
     def figures(
         self, images: tuple[Path, ...], captions: Sequence[str], reference: Reference
     ) -> list[Figure]:
-        """Every figure of n images (files in order), in the metrics' order.
-
-        captions: one an image, for the metrics that need them; reference: likewise. Raises
-        MetricError (see `check_metrics`, ``images``, ``fid``, ``clip``).
-        """
+        """Every figure of n images (files in order), in the metrics' order. captions: one an image,
+        for the metrics that need them; reference: likewise. Raises MetricError (see
+        `check_metrics`, ``images``, ``fid``, ``clip``)."""
         check_metrics(self.metrics, reference=len(reference) > 0, captions=len(captions) > 0)
         for metric in self.metrics:  # before any image is read
             if METRICS[metric].captions:
@@ -146,15 +132,26 @@ class Evaluation:
         features: dict[str, Tensor] = {}  # FID and KID share their features
         figures: list[Figure] = []
         for metric in self.metrics:
+            key = METRICS[metric].weights
+            weights = self.weights[key] if key else Weights(SCENES_WEIGHTS, self.scenes.sha256)
             if METRICS[metric].reference:
-                figures += self._compared(metric, images, reference, features)
+                figures += self._compared(metric, weights, images, reference, features)
             if METRICS[metric].captions:
-                figures.append(self._scored(metric, images, captions))
+                clip = self._network(metric)
+                prepare = clip.preparation(self.size)
+                chosen = ImageSet(images, prepare)
+                scores = clip_score(clip, chosen, captions, batch=self.batch, label=clip.name)
+                note = ", ".join(filter(None, [clip.caption, clip.note(captions)]))
+                figures.append(
+                    Figure(
+                        metric, "score", clip.name, clip.name, student_mean(scores), len(images),
+                        0, prepare.name, weights, note, tuple(scores.tolist()),
+                    )
+                )  # fmt: skip
         return figures
 
     @property
     def scenes(self) -> ScenesClip:
-        """The embedded CLIP."""
         clip: ScenesClip = self._network("scenes")
         return clip
 
@@ -170,31 +167,35 @@ class Evaluation:
             self._networks[key] = network
         return self._networks[key]
 
-    def _weights(self, metric: str) -> Weights:
-        key = METRICS[metric].weights
-        scenes = WEIGHTS_DIR / WEIGHTS_FILE
-        return self.weights[key] if key else Weights(scenes, self.scenes.sha256)
-
-    def _features(self, network: Extractor, images: tuple[Path, ...], label: str = "") -> Tensor:
-        """[n, E]."""
-        chosen = ImageSet(images, network.preparation(self.size))
-        return features_of(network, chosen, self.batch, label + network.name)
-
     def _compared(
         self,
         metric: str,
+        weights: Weights,
         images: tuple[Path, ...],
         reference: Reference,
         features: dict[str, Tensor],
     ) -> list[Figure]:
-        """The figures of a metric that compares with the reference. features: by network."""
+        """The figures of a metric that compares with the reference, which is read once. features:
+        by network."""
         network = self._network(metric)
         if not isinstance(network, Extractor):
             network = ScenesClipFeatures(network)
-        if network.name not in features:
-            features[network.name] = self._features(network, images)
-        rows, weights = features[network.name], self._weights(metric)
-        real = self._reference(network, weights, reference)
+        name, prepare = network.name, network.preparation(self.size)
+
+        def seen(files: tuple[Path, ...], label: str = "") -> Tensor:
+            return features_of(network, ImageSet(files, prepare), self.batch, label + name)
+
+        if name not in features:
+            features[name] = seen(images)
+        rows, real = features[name], reference
+        if not isinstance(real, Tensor):
+            files = real
+            if (name, files) not in self._references:
+                key = f"{weights.sha256} {prepare.name} {files_hash(files)}"
+                self._references[name, files] = cached_features(
+                    self.cache_dir, network, key, lambda: seen(files, "reference, ")
+                )
+            real = self._references[name, files]
         values: list[tuple[str, str, Interval, str]] = []
         for part in METRICS[metric].parts:
             if part == "fid":
@@ -206,37 +207,10 @@ class Evaluation:
             elif part == "shares":
                 both = precision_recall(rows, real)
                 values += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
-        name, prepared = network.name, network.preparation(self.size).name
         return [
             Figure(
-                metric, key, f"{label} ({name})", name, value, len(rows), len(real), prepared,
+                metric, key, f"{label} ({name})", name, value, len(rows), len(real), prepare.name,
                 weights, note,
             )
             for key, label, value, note in values
         ]  # fmt: skip
-
-    def _reference(self, network: Extractor, weights: Weights, reference: Reference) -> Tensor:
-        """Features of the reference, read once."""
-        if isinstance(reference, Tensor):
-            return reference
-        key = (network.name, reference)
-        if key not in self._references:
-            self._references[key] = cached_features(
-                self.cache_dir,
-                network,
-                f"{weights.sha256} {network.preparation(self.size).name} {files_hash(reference)}",
-                lambda: self._features(network, reference, "reference, "),
-            )
-        return self._references[key]
-
-    def _scored(self, metric: str, images: tuple[Path, ...], captions: Sequence[str]) -> Figure:
-        clip = self._network(metric)
-        prepare = clip.preparation(self.size)
-        chosen = ImageSet(images, prepare)
-        scores = clip_score(clip, chosen, captions, batch=self.batch, label=clip.name)
-        return Figure(
-            metric, "score", clip.name, clip.name, student_mean(scores), len(images), 0,
-            prepare.name, self._weights(metric),
-            ", ".join(filter(None, [clip.caption, clip.note(captions)])),
-            tuple(scores.tolist()),
-        )  # fmt: skip
