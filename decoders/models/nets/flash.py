@@ -129,13 +129,14 @@ class FlashTransformer(Transformer):
         """Both halves of the states, [R, T, 2 D]; see `Transformer.stack`."""
         if self.runs is None:
             return super().stack(x, positions, slots, mask, cache)
-        first, ends = 0, list[Tensor]()
-        for run, part in zip(self.runs, self.parts(), strict=True):
-            layers = cache.part(first, len(part))
-            branch = ends[0] if ends else x
-            ends.append(run(branch, positions, slots, mask, layers) if len(part) else branch)
-            first += len(part)
-        return torch.cat([self.norm(ends[1]), self.vertical.norm(ends[2])], -1)
+        start, size = self.config.start, self.config.layers
+        below, right, down = self.runs
+        where = positions, slots, mask
+        if below is not None:
+            x = below(x, *where, cache.part(0, start))
+        horizontal = x if right is None else right(x, *where, cache.part(start, size - start))
+        vertical = down(x, *where, cache.part(size, self.config.extra))
+        return torch.cat([self.norm(horizontal), self.vertical.norm(vertical)], -1)
 
     def _run(
         self, x: Tensor, rope: Tensor, bias: Tensor, cache: Any = None, index: Any = None

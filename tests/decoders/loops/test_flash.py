@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, Sampling
-from decoders.execution.cpu.execution import Cpu
+from decoders.execution import with_execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.flash import Flash
 from decoders.loops.grouped import NEVER
@@ -87,9 +87,10 @@ def test_with_horizontal_predictions_alone_row_0_is_ars_behind_the_causal_mask()
 def test_the_cpu_kernel_runs_every_stack_of_layers(start: int) -> None:
     model = with_flash(random_model(vocab=64, grid=5, width=32, layers=3), start=start, extra=2)
     wanted = images(Flash(model, SAMPLED), ["x", "yy"])
-    kernel = images(Flash(replace(model, execution=Cpu()), SAMPLED), ["x", "yy"])
-    assert len([one for one in model.targets["flash"].packed if one]) == 2 + (start == 1)
-    assert torch.equal(wanted.codes, kernel.codes) and len(wanted.codes.unique()) > 5
+    loop = Flash(with_execution(model, "compile"), SAMPLED)
+    assert len([run for run in loop.model.target.runs if run]) == 2 + (start == 1)
+    assert torch.equal(wanted.codes, images(loop, ["x", "yy"]).codes)
+    assert len(wanted.codes.unique()) > 5
 
 
 def test_ar_keeps_its_own_target_beside_flashars(tmp_path: Path) -> None:
