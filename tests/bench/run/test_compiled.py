@@ -1,4 +1,4 @@
-"""A backend that compiles or records steps: few sizes of batches, and a state that is dropped
+"""A backend that compiles or captures steps: few sizes of batches, and a state that is dropped
 behind its last call."""
 
 import gc
@@ -28,7 +28,7 @@ def test_a_last_batch_is_filled_up_where_another_size_would_be_compiled(fake_stu
 
 
 def test_a_full_memory_frees_what_decoders_keep(fake_study, monkeypatch, caplog):
-    """Both keep a recorded step for the second block while quality images are decoded."""
+    """Both keep a captured step for the second block while quality images are decoded."""
     generate = fakes.FakeLoop.generate
 
     def small(self, text, noise, *, pairs=0):
@@ -84,7 +84,7 @@ def test_a_state_is_freed_behind_the_last_call_of_its_size(fake_study, monkeypat
 
 
 class Stale(Replayed):
-    """Replays that read the noise of the image that was recorded."""
+    """Replays that read the noise of the image that was captured."""
 
     def begin(self, loop, run):
         if run.shape in loop.prepared:
@@ -93,7 +93,7 @@ class Stale(Replayed):
 
 
 @pytest.mark.parametrize(("how", "fails"), [(Replayed, False), (Stale, True)])
-def test_a_recorded_step_that_reads_another_image_fails_its_decoder(
+def test_a_captured_step_that_reads_another_image_fails_its_decoder(
     how, fails, fake_study, monkeypatch
 ):
     execution = how()
