@@ -143,7 +143,7 @@ class ScenesClip(ImageText):
         super().__init__(build_clip(config.embed_dim, config.vision, config.text), device)
         self.config, self.side = config, int(config.vision["image_size"])
         self.mean, self.std = config.mean, config.std
-        self.words = WordTokenizer(config.words, int(config.text["context_length"]) - 2)
+        self.tokenizer = WordTokenizer(config.words, int(config.text["context_length"]) - 2)
         self.sha256 = ""  # of the weights file; empty while untrained
 
     def preparation(self, size: int | None) -> Preparation:
@@ -161,10 +161,14 @@ class ScenesClip(ImageText):
     def tokens(self, captions: Sequence[str]) -> Tensor:
         """Start, words, end, padding, [n, L]. Raises DecoderError for a caption that is empty, too
         long or has other words than the scenes'."""
-        start = len(self.words.index) + 1
-        ids = torch.zeros(len(captions), self.words.prefix + 2, dtype=torch.int64)
+        start = len(self.tokenizer.index) + 1
+        ids = torch.zeros(len(captions), self.tokenizer.prefix + 2, dtype=torch.int64)
         for row, caption in enumerate(captions):
-            line = [start, *self.words.ids(caption), start + 1]  # the largest id, which is pooled
+            line = [
+                start,
+                *self.tokenizer.ids(caption),
+                start + 1,
+            ]  # the largest id, which is pooled
             ids[row, : len(line)] = torch.tensor(line)
         return ids
 

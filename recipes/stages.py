@@ -28,7 +28,6 @@ from decoders.files import read_object
 from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import write_tensors
-from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Transformer
 from decoders.models.prompts import WordEncoder, WordEncoderConfig
@@ -36,6 +35,7 @@ from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
 from decoders.tiny.bundle import (
     CARD,
+    KINDS,
     TARGETS,
     TRAINED_WITH,
     WEIGHTS,
@@ -150,14 +150,18 @@ def _vq(recipe: Recipe) -> None:
 
 def _target(name: str, recipe: Recipe) -> None:
     """Trains the target and its text encoder, which learns to read first; or one of `TARGETS`
-    behind the written encoder."""
+    behind the written encoder; FlashAR also behind the written target of its size that predicts
+    the next code."""
     small, folder, device = name in TARGETS, recipe.work / name, recipe.torch_device
     config = recipe.config("grouped" if small else "target")
     torch.manual_seed(config.seed)
     parts: dict[str, tuple[nn.Module, Any]]
-    model: Transformer
+    model: Any
     if small:
-        model = GroupedTransformer(GroupedConfig(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
+        kind, shape = KINDS[name]
+        model = kind(shape(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
+        if name == "flash":
+            model.begin_as(recipe.part("plain"))
         text, parts = recipe.part("text"), {name: (model, model.config)}
     else:
         shape = validate("shape", asdict(target.CONFIG) | recipe.shape, TransformerConfig)

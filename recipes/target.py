@@ -14,6 +14,9 @@ nearest of a few directions of fixed length. Objects are named by where they sta
 COrAL's loss is the mean of three: of the next group behind true codes; of the next one behind a
 drafted group; and of the drafted group's own codes. Drafts are drawn from the first of these laws,
 without guidance.
+
+FlashAR begins with the weights of a target that predicts the next code. At first these stay as they
+are and only what is new learns; then they learn too, at a lower rate.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from torch import Tensor, nn
 from decoders.api import TextFeatures
 from decoders.cache import GrowingCache
 from decoders.models.llamagen_vq import LlamaGenVQ
+from decoders.models.nets.flash import FlashTransformer
 from decoders.models.nets.grouped import GroupedTransformer
 from decoders.models.nets.transformer import Transformer, TransformerConfig
 from decoders.models.prompts import WordEncoder
@@ -148,6 +152,7 @@ OFFSET = 1_000_000  # train-split indices the tokenizer never saw
 OBJECTS = 4.0  # weight of a code that shows an object, at the first step; 1 at the last
 NAMING = 0.3  # weight of naming what the caption says, at the first step; 0 at the last
 NAMED = 0.4  # share of the layers below the states that name it
+FROZEN = 0.4  # share of FlashAR's training in which the weights that it began with stay
 PART = 48  # rows scored at once
 SHOWS = 0.1  # a code shows an object that covers this share of a pixel of its square
 
@@ -258,10 +263,13 @@ def train(
     device = vq.quantize.embedding.weight.device
     probe = CaptionProbe(model)
     parts = nn.ModuleDict({"model": model, "text": text, "probe": probe}).to(device)
-    trainer = Trainer(parts, config, folder)
+    before = model.backbone() if isinstance(model, FlashTransformer) else []
+    trainer = Trainer(parts, config, folder, slow=before)
     batches = trainer.batches(SceneBatches(config.batch, OFFSET))
 
     def step_losses(step: int, share: float) -> tuple[Tensor, Figures]:
+        for parameter in before:
+            parameter.requires_grad_(share >= FROZEN)
         batch = encode_scenes(vq, next(batches))
         generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
         drop = (torch.rand(config.batch, generator=generator) < DROP).to(device)  # [B]

@@ -41,17 +41,6 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.measure.device.available_cores", lambda: cores)
 
 
-@pytest.fixture
-def small_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exactness gate draws few images, and looks at 25 to 49 positions and 256 codes, where
-    else at 64 to 256 and 1024: for verdicts that hang on none of the others."""
-    for name, value in (("batches.SIZES", (12, 5)), ("laws.LONG", (12, 6, 18)), ("laws.REAL", 256),
-                        ("whole_law.LONG", (2, 6, 3)), ("whole_law.LATE", (2, 7, 3)),
-                        ("sampled.DRAWN", 4096), ("sampled.CODES", 256),
-                        ("sampled.BRANCHES", 2**13)):  # fmt: skip
-        monkeypatch.setattr(f"bench.gate.{name}", value)
-
-
 def pytest_sessionstart() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored behind a shell's `&`
 

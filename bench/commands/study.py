@@ -26,7 +26,7 @@ ROOTS = ("config.yaml", "entry.yaml", "train_config.yaml", "recipe_config.yaml")
 
 def cmd_run(arguments: Sequence[str]) -> int:
     """Run a study (or resume it) and write its summary and report.
-    Decodes all images, judges every decoder, writes records, summary.csv and the report. Exit
+    Decodes all images, judges every decoder, writes rows, summary.csv and the report. Exit
     status 1 where some decoder failed.
 
     settings (and all others of a study: `python -m bench list settings`):

@@ -2,6 +2,6 @@
 
 from bench.gate.check import check_decoder
 from bench.gate.report import GateReport
-from bench.gate.small import RealModel
+from bench.gate.small import GateSizes, RealModel
 
-__all__ = ["GateReport", "RealModel", "check_decoder"]
+__all__ = ["GateReport", "GateSizes", "RealModel", "check_decoder"]

@@ -24,7 +24,7 @@ from bench.gate.greedy import greedy_check
 from bench.gate.laws import definition_check, node_law_check, node_trace, recorded_bound_check
 from bench.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
 from bench.gate.sampled import images_check, wide_check
-from bench.gate.small import GateCase, RealModel, checkpoints
+from bench.gate.small import GateCase, GateSizes, RealModel, checkpoints
 from bench.gate.whole_law import enumeration_checks
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.compose import DecoderSpec, is_synthetic, resolve
@@ -38,17 +38,21 @@ ENUMERATED = 1e-6  # probability that an enumeration may leave out
 
 
 def check_decoder(
-    spec: DecoderSpec, sampling: Sampling, real: RealModel | None = None
+    spec: DecoderSpec,
+    sampling: Sampling,
+    real: RealModel | None = None,
+    sizes: GateSizes | None = None,
 ) -> GateReport:
     """Builds the composition of `spec` on small random models and judges it under `sampling`.
 
     real: what the small ones take from the run's model; without it 1024 codes in bfloat16, by the
-    CPU kernel where it can be built. Takes seconds. Raises DecoderError if the composition cannot
-    be built.
+    CPU kernel where it can be built. sizes: how much is looked at. Takes seconds. Raises
+    DecoderError if the composition cannot be built.
     """
     if is_synthetic(spec):
         return GateReport("synthetic", math.nan, SYNTHETIC)
-    case = GateCase(spec, sampling, real or RealModel(kernel=missing() is None))
+    real = real or RealModel(kernel=missing() is None)
+    case = GateCase(spec, sampling, real, sizes or GateSizes())
     threads = torch.get_num_threads()
     # A second thread gains small tensors nothing, and waiting for a core that is busy takes long.
     torch.set_num_threads(1)

@@ -17,12 +17,11 @@ from bench.gate.small import GateCase
 from decoders.api import AcceptRule, Trace, VerifiedPairs
 from metrics.output_law import OutputLaw, Spot, judge_at, output_law, spot_of
 
-LONG, IMAGES = (12, 16, 18), 6  # (V, grid, seed) of images whose nodes are visited; images
+IMAGES = 6  # whose nodes are visited
 BOUNDS = 96  # visited nodes whose bounds are compared
 SLACK, OUTSIDE = 1e-5, 1e-6  # float32 rounding of a TV; of mass on codes with p(x) = 0
 LARGEST, SMALLEST = 64, 7  # vocabularies of random nodes
 DRAWABLE = {1: LARGEST, 2: 24, 3: 12, 4: 8}  # by drawn children, whose draws are enumerated in time
-REAL = 2048  # codes of nodes as large as the real model's, at most
 EACH, COUNTS = 3, (1, 2, 3, 4)  # random nodes of each kind; their children, and the most there are
 STRIDE = 97  # between the positions of random nodes, which so get all over the image
 DECLARES, CLOSE = 1e-6, 1e-6  # a smaller bound declares nothing; rounding of a bound
@@ -52,7 +51,7 @@ class Node(NamedTuple):
 
 def node_trace(case: GateCase) -> Trace:
     """Traces of long images, with nodes visited all over them."""
-    return case.trial(LONG, IMAGES).generate(pairs=2 * BOUNDS / IMAGES).trace
+    return case.trial(case.sizes.visited, IMAGES).generate(pairs=2 * BOUNDS / IMAGES).trace
 
 
 def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
@@ -63,14 +62,15 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
 
     @cache
     def rule_for(vocab: int) -> AcceptRule:
-        rule: AcceptRule = case.rule(case.model((vocab, LONG[1], 0)))
+        rule: AcceptRule = case.rule(case.model((vocab, grid, 0)))
         return rule
 
-    results, outside = list[Node](), 0.0
+    results, outside, grid = list[Node](), 0.0, case.sizes.visited[1]
     levels = 0 if trace.pairs is None else trace.pairs.levels
-    for turn, (words, p, q, children) in enumerate(_nodes(trace.pairs, case.real.codebook)):
+    codes = min(case.real.codebook, case.sizes.node_codes)
+    for turn, (words, p, q, children) in enumerate(_nodes(trace.pairs, codes)):
         rule, siblings = rule_for(len(p)), children if q is not None else len(children)
-        for spot in [None] if rule.at is None else _spots(levels, turn):
+        for spot in [None] if rule.at is None else _spots(levels, turn, grid**2):
             law = output_law(rule, p, q, children, spot)
             results.append(Node(words, siblings, spot, law))
             outside = max(outside, float(law.out[p == 0].sum()))
@@ -128,15 +128,15 @@ def _law_faults(
         )
 
 
-def _spots(levels: int, turn: int) -> list[Spot]:
-    """Every depth, at positions all over the image; others for every node, whose number is
-    `turn`."""
-    positions = [1 + STRIDE * (turn * levels + i) % (LONG[1] ** 2 - 1) for i in range(levels)]
+def _spots(levels: int, turn: int, size: int) -> list[Spot]:
+    """Every depth, at positions all over an image of `size` codes; others for every node, whose
+    number is `turn`."""
+    positions = [1 + STRIDE * (turn * levels + i) % (size - 1) for i in range(levels)]
     return [Spot(depth, position, levels) for depth, position in enumerate(positions)]
 
 
 def _nodes(
-    pairs: VerifiedPairs | None, codebook: int
+    pairs: VerifiedPairs | None, codes: int
 ) -> Iterator[tuple[str, Tensor, Tensor | None, Any]]:
     """Random nodes with as many children as those that were visited, and some with as many codes as
     the real model has: words, p and q [V] float32 (q None: deterministic children), and how many
@@ -155,7 +155,7 @@ def _nodes(
         vocab = DRAWABLE.get(count, SMALLEST) if drawn else LARGEST
         for pair in random_pairs(vocab, EACH, seed=count):
             yield node(*pair, min(count, vocab))
-    for kind, p, q in random_pairs(min(codebook, REAL), 1, seed=0):
+    for kind, p, q in random_pairs(codes, 1, seed=0):
         if kind in ("independent", "flat"):
             yield node(kind, p, q, 1 if drawn else most)
 
@@ -210,7 +210,7 @@ def definition_check(case: GateCase) -> CheckResult:
 def recorded_bound_check(case: GateCase, trace: Trace) -> CheckResult:
     """Checks that the bound a loop recorded at a node is the rule's, at that depth and position,
     for one of the node's children: which of them decided is not recorded."""
-    pairs, rule, gap = trace.pairs, case.rule(case.model(LONG)), 0.0
+    pairs, rule, gap = trace.pairs, case.rule(case.model(case.sizes.visited)), 0.0
     if pairs is None:
         return CheckResult("loop")
     compared = range(0, len(pairs.p), max(1, -(-len(pairs.p) // BOUNDS)))  # at most BOUNDS

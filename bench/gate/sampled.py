@@ -26,9 +26,9 @@ from decoders.models.random_weights import random_noise, random_prompts, same_pr
 
 GRID = 2  # of all images
 SMALL = (5, GRID, 11)  # (V, grid, seed) of small images
-DRAWN, BATCH = 102_400, 1024  # of them; decoded together
-CODES, SEED, FLAT = 1024, 16, 0.2  # of images of many codes; FLAT scales the target's logits
-MOST, BRANCHES, NODES = 4096, 2**15, 2**12  # images at most; nodes of their drafts; of a batch's
+BATCH = 1024  # of them decoded together
+SEED, FLAT = 16, 0.2  # of images of many codes; FLAT scales the target's logits
+MOST, NODES = 4096, 2**12  # images at most; nodes of a batch's drafts
 LEAST_EXPECTED = 5.0  # rarer cells are pooled
 ALARM = 1e-4  # adjusted p-value below which new noise is drawn
 CERTAIN = 1e-9  # a p-value below this needs no second look
@@ -39,7 +39,7 @@ def images_check(case: GateCase) -> CheckResult:
     """Whole images against the enumerated AR law, and their drafts against the declared q.
     Evidence "resolution": the least TV that would have been found."""
     vocab, grid, seed = SMALL
-    model, length = case.model(SMALL), grid**2
+    model, length, drawn = case.model(SMALL), grid**2, case.sizes.drawn
     one = random_prompts(model, 1, seed)
     every = torch.cartesian_prod(*[torch.arange(vocab)] * length)  # [V**L, L]
     law = ar_probabilities(model, one, every, case.filters(vocab)).prod(-1)
@@ -51,11 +51,11 @@ def images_check(case: GateCase) -> CheckResult:
         images = pearson(met, law * met.sum()) if possible else 0.0
         return [images, *draw_pvalues(root_drafts(sample))]
 
-    sample = sampler(case.decoder(model), same_prompt(one, BATCH), seed, -(-DRAWN // BATCH))
+    sample = sampler(case.decoder(model), same_prompt(one, BATCH), seed, -(-drawn // BATCH))
     _, adjusted = sample_and_test(sample, pvalues)
-    evidence = {"resolution": resolution(DRAWN, len(law), 3)}
+    evidence = {"resolution": resolution(drawn, len(law), 3)}
     what = f"images of {vocab}**{length} do not follow the AR law, or their drafts not q"
-    summary = f"{DRAWN} sampled images of {vocab} codes"
+    summary = f"{drawn} sampled images of {vocab} codes"
     return CheckResult("images", alarm(adjusted, what), evidence, summary=summary)
 
 
@@ -63,7 +63,7 @@ def wide_check(case: GateCase) -> CheckResult:
     """Images with as many codes as the real model has, in its dtype: their codes against teacher
     forcing, and their drafts against the declared q. All begin with one code, so that the first
     drafts of thousands have one law."""
-    vocab, dtype = min(case.real.codebook, CODES), case.real.dtype
+    vocab, dtype = min(case.real.codebook, case.sizes.codes), case.real.dtype
     model = case.model((vocab, GRID, SEED), dtype=dtype)
     target: Any = model.target
     with torch.no_grad():
@@ -74,7 +74,7 @@ def wide_check(case: GateCase) -> CheckResult:
     decoder = case.decoder(model)
     nodes = 1 if decoder.proposer is None else decoder.proposer.nodes
     rows = max(64, min(1024, NODES // nodes))
-    batches = max(2 * rows, min(MOST, BRANCHES // nodes)) // rows
+    batches = max(2 * rows, min(MOST, case.sizes.branches // nodes)) // rows
     text, filters = same_prompt(random_prompts(model, 1, SEED), rows), case.filters(vocab)
 
     def laws(sample: list[Generation]) -> Iterator[tuple[Tensor, Tensor]]:

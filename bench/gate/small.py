@@ -41,6 +41,20 @@ class RealModel:
 
 
 @dataclass(frozen=True)
+class GateSizes:
+    """How much the gate looks at."""
+
+    batches: tuple[int, int] = (12, 8)  # V, grid of images that are decoded in other batches
+    visited: Sizes = (12, 16, 18)  # of images whose nodes are visited
+    positions: Sizes = (2, 12, 3)  # of images whose positions are enumerated
+    late: Sizes = (2, 16, 3)  # of longer ones, of whose positions those are that the others lack
+    node_codes: int = 2048  # most codes of nodes as large as the real model's
+    codes: int = 1024  # most codes of sampled images with many codes
+    branches: int = 2**15  # nodes of their drafts
+    drawn: int = 102_400  # sampled images of few codes
+
+
+@dataclass(frozen=True)
 class GateCase:
     """The composition to judge, and the setting of sampling. levels: most that drafts have on small
     models, where the images allow it."""
@@ -48,6 +62,7 @@ class GateCase:
     spec: DecoderSpec
     sampling: Sampling
     real: RealModel = RealModel()
+    sizes: GateSizes = GateSizes()
     levels: int = POSITIONS
 
     def model(self, sizes: Sizes, dtype: torch.dtype = torch.float32) -> ImageModel:

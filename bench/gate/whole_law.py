@@ -32,7 +32,6 @@ MOST = 40_000  # rows that run at most
 CLOSE = 1e-5  # a TV that is no rounding in float32
 COMPLETE = 1e-10  # probability that may be left out of a law that is called complete
 WHOLE, SIBLINGS = (3, 2, 19), (6, 2, 5)  # (V, grid, seed)
-LONG, LATE = (2, 12, 3), (2, 16, 3)  # of the positions of LATE those that LONG has not
 DEEP = 7  # of so many positions one is met with all drafts before it accepted, at any level
 
 
@@ -112,11 +111,14 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     if resamples:
         return checks
     plain = replace(case, sampling=replace(case.sampling, cfg=1.0))  # guidance doubles the rows
-    every, late = torch.arange(LONG[1] ** 2), torch.arange(LONG[1] ** 2, LATE[1] ** 2, 2)
+    size, longer = (sizes[1] ** 2 for sizes in (case.sizes.positions, case.sizes.late))
+    every, late = torch.arange(size), torch.arange(size, longer, 2)
     both = torch.cat([every, every[::DEEP]])
+    deep = torch.arange(len(both)) >= size
     positions = (
-        ("position law", LONG, Spans(both, 1, torch.arange(len(both)) >= len(every))),
-        ("late law", LATE, Spans(late, 1, late % 4 == 0)),  # in turns at a first level and at any
+        ("position law", case.sizes.positions, Spans(both, 1, deep)),
+        # In turns at a first level and at any.
+        ("late law", case.sizes.late, Spans(late, 1, late % 4 == 0)),
     )
     for name, sizes, free in positions:
         words = f"codes of {len(free.first.unique())} positions"

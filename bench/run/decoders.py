@@ -35,11 +35,6 @@ from decoders.models.loading.weights import sha256_of
 log = logging.getLogger(__name__)
 CODE = (".py", ".cpp", ".h", ".json")  # files of decoders/ that a digest is of
 DTYPE, DEVICE = "torch's default dtype", "torch's default device"
-NAMED = 3  # names in a message
-DIFFER = (
-    "its compiled pieces give other codes than the same pieces without a compiler ({}); set "
-    "backend.execution=eager, and report it with this decoder"
-)
 
 
 class SharedStateError(BenchError):
@@ -123,7 +118,7 @@ class Decoders:
         elif difference:
             self.built[variant.name] = Failure(
                 "its compiled pieces give other codes than the same pieces without a compiler "
-                f"({difference}); set backend.compile=off, and report it with this decoder"
+                f"({difference}); set backend.execution=eager, and report it with this decoder"
             )
 
     def release(self, shapes: Collection[tuple[str, int]] = ()) -> bool:

@@ -72,7 +72,7 @@ temperature      float   -   sampling temperature; 0: greedy
 cfg              float   -   classifier-free guidance scale
 top_k            int     -   codes left to sample from; 0: all
 top_p            float   -   probability left to sample from
-prompt_index     int     -   place of the prompt in its set
+prompt_index     int     -   index of the prompt in its set
 prompt_id        text    -   name of the prompt in its set
 prompt           text    -   the prompt
 category         text    -   its category, where its set has them

@@ -2,12 +2,17 @@
 
 Two layouts are read: the original ``.pt`` and the hub conversion with Llama names, whose rotation
 is interleaved too, so nothing is permuted. What config.json does not say is read off the shapes.
+
+FlashAR's checkpoints (2605.09430) are in the original layout, with the vertical layers behind the
+others. How many these are, and where they begin, no tensor says: a config.json with the names of
+the released code does.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -19,8 +24,9 @@ from decoders.models.loading.checkpoint import (
     open_checkpoint,
     require_side,
 )
-from decoders.models.loading.layouts import ORIGINAL, Layout, layout_of, load_target
+from decoders.models.loading.layouts import FLASH, ORIGINAL, Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
+from decoders.models.nets.flash import FlashConfig
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.pictures import LLAMAGEN, load_vq
 from decoders.models.t5 import HUB, T5Encoder
@@ -36,11 +42,21 @@ LAYOUTS = (  # the hub conversion, the original
 def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> TransformerConfig:
     """Reads the target's shape from config.json where there is one, else off the tensors' shapes.
     grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
-    where config.json contradicts it or the tensors."""
+    where config.json contradicts it or the tensors. FlashAR's tensors are a `FlashConfig`."""
     config, path, index = checkpoint.config, checkpoint.path, checkpoint.index
     first, gate = f"{layout.prefix}layers.0.", layout.layer["feed_forward.w13"][0]
     vocab, width = checkpoint.shape(layout.embedding, 2)
     layers = count_parts(checkpoint, rf"{re.escape(layout.prefix)}layers\.(\d+)\..+")
+    extra = 0
+    if FLASH in index:
+        extra = int(config.get("medusa_attention_num", 0))
+        if not 0 < extra < layers or "vertical_start_layer" not in config:
+            raise DecoderError(
+                f"{path}: no tensor says how many of FlashAR's {layers} layers are vertical, and "
+                "where they begin; put a config.json with medusa_attention_num and "
+                "vertical_start_layer, as it was trained, next to it"
+            )
+        layers -= extra
     ffn = checkpoint.shape(f"{first}{gate}.weight", 2)[0]
     sizes = {
         "vocab_size": vocab, "hidden_size": width, "num_hidden_layers": layers,
@@ -78,7 +94,7 @@ def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> Trans
         conditioning = {"conditioning": "class", "prefix": 1, "classes": rows - 1}
     else:
         raise DecoderError(f"{path}: expected {captions} or {classes}; neither is there")
-    return TransformerConfig(
+    shape = TransformerConfig(
         vocab=vocab,
         width=width,
         layers=layers,
@@ -91,6 +107,16 @@ def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> Trans
         pads="released",  # METHODS 6
         **conditioning,
     )
+    if not extra:
+        return shape
+    start = int(config["vertical_start_layer"])
+    gated = "hv_gate_mlp.0.weight"
+    return FlashConfig(
+        **asdict(shape),
+        start=layers if start < 0 else start,
+        extra=extra,
+        gate=checkpoint.shape(gated, 2)[0] if gated in index else 0,
+    )
 
 
 def load(
@@ -102,13 +128,16 @@ def load(
     tokenizer: str | None = None,
     text: str | None = None,
     drafters: dict[str, str] | None = None,
+    flash: str | None = None,
     cfg: float = 7.5,
     top_k: int = 1000,
 ) -> ImageModel:
     """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder. checkpoint: folder,
     file or hub id of the target. tokenizer: the same of the VQ tokenizer; None: beside the target,
     else the model draws no pictures. text: folder or hub id of the T5 encoder, loaded when first
-    needed. drafters: names for drafter checkpoints. cfg, top_k: the usual sampling."""
+    needed. drafters: names for drafter checkpoints. flash: a FlashAR checkpoint that was trained
+    from this target, for decoder=flash; the target may be one itself. cfg, top_k: the usual
+    sampling."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
     layout = layout_of(opened, "LlamaGen", LAYOUTS)
@@ -119,9 +148,24 @@ def load(
     else:
         encoder = T5Encoder(text or HUB, length=shape.prefix, device=torch_device, dtype=kind)
     pictures, digests = load_vq(LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, torch_device)
+    target = load_target(opened, layout, shape, None, kind, torch_device)
+    targets = {"flash": target} if isinstance(shape, FlashConfig) else {}
+    if flash is not None:
+        second = open_checkpoint(flash, what="FlashAR target")
+        layout = layout_of(second, "LlamaGen", LAYOUTS)
+        other = config_of(second, layout, shape.grid)
+        same = ("vocab", "conditioning", "prefix", "text_width", "classes")
+        unlike = [name for name in same if getattr(shape, name) != getattr(other, name)]
+        if unlike or not isinstance(other, FlashConfig):
+            raise DecoderError(
+                f"{second.path}: expected a FlashAR checkpoint of the codes and captions of "
+                f"{opened.path}, found another {', '.join(unlike) or 'model'}; set model.flash"
+            )
+        targets["flash"] = load_target(second, layout, other, None, kind, torch_device)
+        digests = digests | {f"flash/{file}": hash for file, hash in second.sha256().items()}
     return ImageModel(
         name=name,
-        target=load_target(opened, layout, shape, None, kind, torch_device),
+        target=target,
         text=encoder,
         tokenizer=pictures,
         sampling=Sampling(cfg=cfg, top_k=min(top_k, shape.vocab)),
@@ -129,6 +173,7 @@ def load(
         dtype=kind,
         weights_sha256=opened.sha256() | digests,
         drafters=dict(drafters or {}),
+        targets=targets,
     )
 
 

@@ -24,6 +24,7 @@ from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.loading.checkpoint import cast
 from decoders.models.loading.weights import dtype_of, load_into, read_state
 from decoders.models.nets.eagle import EagleNet
+from decoders.models.nets.flash import FlashConfig, FlashTransformer
 from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Transformer
@@ -35,13 +36,15 @@ from decoders.training.states import Images, encode_pictures
 
 WEIGHTS = Path(__file__).parent / "weights"
 CARD = "models.json"
-# The targets that predict several codes per forward, and their control: fields of `GroupedConfig`.
-# They are trained when they are named (`python -m bench train recipe=tiny stages=[par]`).
+# The targets that predict several codes per forward, and their control: fields of `GroupedConfig`,
+# of the last one of `FlashConfig`. They are trained when they are named (`python -m bench train
+# recipe=tiny stages=[par]`).
 TARGETS: dict[str, dict[str, Any]] = {
     "plain": {},
     "par": {"order": "regions", "span": 2},
     "saic": {"span": 4},
     "coral": {"span": 4, "refines": True},
+    "flash": {"start": 2, "extra": 2},
 }
 # The parts whose weights a part needs to be the very ones of its own training. A target's codes are
 # the tokenizer's, its captions the text encoder's, which was trained along with it.
@@ -53,12 +56,14 @@ TRAINED_WITH: dict[str, tuple[str, ...]] = {
     "eagle3": ("vq", "text", "target"),
 }
 TRAINED_WITH |= dict.fromkeys(TARGETS, TRAINED_WITH["target"])
+TRAINED_WITH["flash"] += ("plain",)  # it begins with its weights
 KINDS: dict[str, tuple[Callable[[Any], nn.Module], type]] = {
     "vq": (LlamaGenVQ, VQConfig),
     "text": (WordEncoder, WordEncoderConfig),
     "target": (Transformer, TransformerConfig),
     "eagle": (EagleNet, TransformerConfig),
     **dict.fromkeys(TARGETS, (GroupedTransformer, GroupedConfig)),
+    "flash": (FlashTransformer, FlashConfig),
 }
 STAGE_OF = {"text": "target", "eagle": "drafter"}  # of parts with another name
 

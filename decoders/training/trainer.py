@@ -11,7 +11,7 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +25,7 @@ from decoders.api import DecoderError, NumericalError
 from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, validate_fields
 from decoders.models.loading.weights import load_pickle
 
+SLOW = 0.2  # of the rate, for parameters that begin trained
 CHECKPOINT, CURVE = "training.ckpt", "curve.csv"
 FREE = (  # settings in which a resumed run may differ
     "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out", "depth",
@@ -85,8 +86,9 @@ class TrainConfig:
 
 class Trainer:
     """Trains `net`; goes on from the checkpoint in `folder` if there is one. settings: others that
-    a resumed run must share. Raises DecoderError for a checkpoint of a run with other settings.
-    step: steps taken; seconds: spent; history: rows of the curve; all include resumed runs."""
+    a resumed run must share; slow: parameters that learn at the share SLOW of the rate. Raises
+    DecoderError for a checkpoint of a run with other settings. step: steps taken; seconds: spent;
+    history: rows of the curve; all include resumed runs."""
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class Trainer:
         config: TrainConfig,
         folder: Path,
         settings: Mapping[str, Any] | None = None,
+        slow: Sequence[nn.Parameter] = (),
     ) -> None:
         self.net, self.config, self.folder = net, config, folder
         fixed = {k: v for k, v in asdict(config).items() if k not in FREE}
@@ -101,7 +104,7 @@ class Trainer:
         self.checkpoint = folder / CHECKPOINT
         # Under autocast norms keep their float32 weights, of which torch warns.
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
-        self.optims = make_optimisers(net, config)
+        self.optims = make_optimisers(net, config, slow)
         self.step, self.seconds = 0, 0.0
         self.history: list[dict[str, float]] = []
         if self.checkpoint.exists():
@@ -216,23 +219,33 @@ class Trainer:
         logger.info("%s: resumed at step %d", self.folder, self.step)
 
 
-def make_optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Makes Muon for the matrices inside the layers, AdamW for everything else. Muon reaches the
-    same loss in about two thirds of the images, which makes training on two cores bearable. It
-    multiplies in bfloat16, which takes minutes per step on a processor without it."""
+def make_optimisers(
+    net: nn.Module, config: TrainConfig, slow: Sequence[nn.Parameter] = ()
+) -> list[torch.optim.Optimizer]:
+    """Makes Muon for the matrices inside the layers, AdamW for everything else; `slow` parameters
+    learn at the share SLOW of their rates. Muon reaches the same loss in about two thirds of the
+    images, which makes training on two cores bearable. It multiplies in bfloat16, which takes
+    minutes per step on a processor without it."""
     inner: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in net.named_parameters():
         matrix = parameter.ndim == 2 and ".layers." in f".{name}"
         (inner if matrix and config.muon_lr else rest).append(parameter)
+    slower = {id(parameter) for parameter in slow}
+
+    def groups(parameters: list[nn.Parameter], rate: float) -> list[dict[str, Any]]:
+        parts = [([p for p in parameters if id(p) not in slower], rate)]
+        parts.append(([p for p in parameters if id(p) in slower], rate * SLOW))
+        return [{"params": part, "lr": lr} for part, lr in parts if part]
+
     decay = config.decay
     result: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(rest, config.lr, betas=(0.9, 0.95), weight_decay=decay)
+        torch.optim.AdamW(groups(rest, config.lr), betas=(0.9, 0.95), weight_decay=decay)
     ]
     if inner:
         if fast_dtype(inner[0].device) == torch.float32:
             logger.warning("this processor multiplies bfloat16 slowly, and so Muon: set muon_lr=0")
-        result.append(torch.optim.Muon(inner, config.muon_lr, weight_decay=decay))
+        result.append(torch.optim.Muon(groups(inner, config.muon_lr), weight_decay=decay))
     for optimiser in result:
         for group in optimiser.param_groups:
             group["initial_lr"] = group["lr"]

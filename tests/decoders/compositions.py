@@ -20,10 +20,9 @@ from decoders.execution.compiled import Compiled
 from decoders.execution.cpu.execution import Kernel
 from decoders.loops.speculative import Speculative
 from decoders.models.loading.checkpoint import cast
-from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
-from decoders.tiny.bundle import TARGETS
+from decoders.tiny.bundle import KINDS, TARGETS
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
 
@@ -128,20 +127,17 @@ def prefilled(
     return Prefill(model, sampling, text, None, cache, hidden, first, law)
 
 
-def grouped_config(model: ImageModel, name: str) -> GroupedConfig:
-    """The shape of the model's target with the schedule of another; an odd side has no 2 x 2
-    regions."""
-    schedule = TARGETS[name] | ({"order": "raster"} if model.target.config.grid % 2 else {})
-    return GroupedConfig(**asdict(model.target.config) | schedule)
-
-
 def with_targets(model: ImageModel) -> ImageModel:
     """A random model with the other targets beside its usual one, whose weights they share."""
     targets, usual = {}, model.target
     for name in TARGETS:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            target: Any = GroupedTransformer(grouped_config(model, name))
+            kind, config = KINDS[name]
+            schedule = dict(TARGETS[name])
+            if usual.config.grid % 2:  # an odd side has no 2 x 2 regions
+                schedule.pop("order", None)
+            target: Any = kind(config(**asdict(usual.config) | schedule))
         weights = target.state_dict() | usual.state_dict()
         weights["tok_embeddings.weight"] = torch.cat(
             [usual.tok_embeddings.weight, target.tok_embeddings.weight[usual.vocab_size :]]

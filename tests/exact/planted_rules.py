@@ -1,11 +1,13 @@
 """Verifiers and rules with one planted error each, and right ones (see `tests.exact.planted`)."""
 
+from copy import copy
 from dataclasses import replace
 
 import torch
 
 from decoders.distribution import normalised, pick
 from decoders.noise import ACCEPT_SLOT, PLUGIN_SLOT, Noise
+from decoders.verify.cool_sd import Lenience
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 from decoders.verify.token_verifier import TokenVerifier, Verdicts
@@ -90,6 +92,12 @@ LargestLast = judging(
         law, replace(verdicts, residual=largest(verdicts.residual)), *rest
     )
 )
+# Tells the rule that the draft lies one level deeper.
+DeeperLoop = judging(
+    verdicts=lambda usual, law, draft, *rest: usual(
+        law, replace(draft, depth=draft.depth + 1, levels=draft.levels), *rest
+    )
+)
 # Right: tests read a plug-in's own numbers.
 OwnNumbers = judging(
     tests=lambda _, noise, positions, count: noise.at(positions, PLUGIN_SLOT, count)
@@ -130,6 +138,37 @@ class NoBound(Lantern):
         return replace(found, accept=torch.ones_like(found.accept), bound=nan, tv_shift=nan)
 
 
+class DeepOnly(Exact):
+    """Takes every draft of level 3 and declares nothing; exact at all others."""
+
+    free = None
+
+    def at(self, draft, position):
+        made = copy(self)
+        made.free = self.where(draft.depth, position[:, None])
+        return made
+
+    def where(self, depth, position):
+        return depth == 2
+
+    def test(self, p, q, x):
+        found = super().test(p, q, x)
+        return replace(found, accept=torch.where(self.free, 1.0, found.accept))
+
+
+class MiddleOnly(DeepOnly):
+    """The same at positions 9 to 26 of an image."""
+
+    def where(self, depth, position):
+        return (position + depth >= 9) & (position + depth < 27)
+
+
+class OutsideUnsaid(Lantern):
+    """Commits codes that the target rules out, and does not say so."""
+
+    beyond_support = False
+
+
 # (3) The residual (p - q)+ as it is: harmless for the last draw, not for the next child.
 Unnormalised = finds(
     residual=lambda found, p, q, x: (
@@ -144,5 +183,9 @@ HiddenBound = finds(Lantern, bound=lambda found, *_: torch.zeros_like(found.boun
 Outside = finds(accept=lambda found, p, q, x: torch.where(pick(p, x) == 0, 0.2, found.accept))
 # (w2) The residual is cut to its 64 largest codes.
 LargestLeft = finds(residual=lambda found, p, q, x: normalised(largest(found.residual), p))
+# Declares half of what it moves.
+HalfBound = finds(Lenience, bound=lambda found, *_: found.bound / 2)
+# Declares more than what it moves, so its law stays within.
+Generous = finds(Lenience, bound=lambda found, *_: (found.bound + 0.2).clamp_max(1))
 # Right: min(1, p / q)^1, which is exact but for the rounding of its bound.
 Power = finds(bound=lambda found, *_: torch.full_like(found.bound, 5e-9))

@@ -1,10 +1,18 @@
 """Compositions by name: what the decoders of `conf/` are made of, and planted errors."""
 
+from __future__ import annotations
+
 from functools import partial
 
+from bench.gate import GateSizes
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 
+# For verdicts that do not depend on many codes or on late positions.
+SMALL = GateSizes(
+    batches=(12, 5), visited=(12, 6, 18), positions=(2, 6, 3), late=(2, 7, 3), node_codes=256,
+    codes=256, branches=2**13, drawn=4096,
+)  # fmt: skip
 TAU_1 = Sampling(temperature=1.0, cfg=2.0)
 TAU_0 = Sampling(temperature=0.0, cfg=2.0)
 

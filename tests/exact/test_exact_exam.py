@@ -1,12 +1,15 @@
 """Wrong plug-ins are never called exact, and the verdict says what is wrong; right ones are never
 called broken."""
 
+from dataclasses import replace
+
 import pytest
 
-from bench.gate import check_decoder, sampled
+from bench.gate import GateSizes, check_decoder
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from tests.exact.specs import (
+    SMALL,
     TAU_0,
     TAU_1,
     composed,
@@ -15,6 +18,7 @@ from tests.exact.specs import (
     planted,
     planting,
     ruling,
+    verifying,
     window,
 )
 
@@ -30,10 +34,10 @@ PLACES, WIDE = ("position law", f"positions {LAW}"), ("wide", "images of 1024 co
 NODES, IMAGES = ("node law", "where 0.0000 is declared"), ("images", f"images of 5**4 {LAW}")
 ALONE, REFILLED = ("batches", "alone than in a batch"), ("batches", "2 rows that are refilled")
 PLACE_100, LATE = ("position law", "first at position 100"), ("late law", "first at position 15")
-AT_FULL_SIZE = ("batches", "wide", "position law", "late law")
+AT_FULL_SIZE = (ALONE, REFILLED, WIDE, PLACES, PLACE_100, LATE)
 GREEDY, PEAK = ("greedy", "differ from greedy AR"), ("greedy", "not the largest entry")
 NAN = planted("NoLogit", checkpoint="eagle")
-DUO = planting("chain.Chain", depth=3)
+DUO, COOL = planting("chain.Chain", depth=3), verifying("cool_sd.CoolSD", delta=1.5)
 
 
 def tree(name: str) -> DecoderSpec:
@@ -98,6 +102,18 @@ WRONG: dict[str, tuple[DecoderSpec, Sampling, Finding]] = {
     "no number as a bound, greedy": (relaxed("NoBound", "small"), TAU_0, ("greedy", "finite")),
     "a NaN logit, chain": (composed(drafter=NAN), TAU_1, ("node law", "no finite law")),
     "a NaN logit, greedy": (composed("dynamic", drafter=NAN), TAU_0, ("greedy", "NaN")),
+    "a free draft at depth 2": (composed(rule=ruling("DeepOnly")), TAU_1, NODES),
+    "free drafts in the middle": (composed(rule=ruling("MiddleOnly")), TAU_1, NODES),
+    "half of its bound": (
+        composed(rule=ruling("HalfBound")), TAU_1, ("node law", "is declared"),
+    ),
+    "more than its bound": (
+        composed(rule=ruling("Generous")), TAU_1, ("node law", "declares another output bound"),
+    ),
+    "one level deeper": (
+        composed(rule=COOL, loop=ruling("DeeperLoop")), TAU_1,
+        ("recorded_bound", "another bound than the rule gives"),
+    ),
 }  # fmt: skip
 RIGHT = {
     "drafter: adaptive": (drafter("Adaptive"), "exact"),
@@ -122,41 +138,36 @@ OURS = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_plug_in_is_not_exact(name, only, request):
+def test_a_wrong_plug_in_is_not_exact(name, only):
     spec, sampling, finding = WRONG[name]
     check, says = finding
-    if check not in AT_FULL_SIZE or finding == LEVELS:
-        request.getfixturevalue("small_images")
     only(check)
-    found = check_decoder(spec, sampling)
+    found = check_decoder(spec, sampling, sizes=GateSizes() if finding in AT_FULL_SIZE else SMALL)
     assert found.verdict == "broken", found
     assert says in found.detail
     assert found.figure == found.figure  # a number
 
 
-@pytest.mark.usefixtures("small_images")
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_plug_in_is_not_broken(name):
     """Random numbers of its own are named."""
     spec, says, *named = RIGHT[name]
-    found = check_decoder(spec, TAU_1)
+    found = check_decoder(spec, TAU_1, sizes=SMALL)
     assert all(reason in found.detail for reason in named)
     assert found.text.startswith(says), found
     assert ("sampled" in found.text) == ("sampled" in says)
 
 
-@pytest.mark.usefixtures("small_images")
-def test_children_that_depend_on_the_noise_are_seen_in_images(only, monkeypatch):
+def test_children_that_depend_on_the_noise_are_seen_in_images(only):
     """What is done with their number has no threshold, so that nothing is enumerated."""
-    monkeypatch.setattr(sampled, "DRAWN", 16 * sampled.BATCH)
     only("images")
-    found = check_decoder(composed(planted("RandomDynamic", depth=3, top_k=3, nodes=8)), TAU_1)
+    spec = composed(planted("RandomDynamic", depth=3, top_k=3, nodes=8))
+    found = check_decoder(spec, TAU_1, sizes=replace(SMALL, drawn=16_384))
     assert found.verdict == "broken" and LAW in found.detail
 
 
-@pytest.mark.usefixtures("small_images")
 @pytest.mark.parametrize("name", OURS)
 def test_a_part_of_this_project_is_exact_by_enumeration(name, only):
     only("whole law")
-    found = check_decoder(OURS[name], TAU_1)
+    found = check_decoder(OURS[name], TAU_1, sizes=SMALL)
     assert found.text == "exact" and "images of 3**3" in found.detail, found

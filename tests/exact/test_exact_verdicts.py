@@ -12,13 +12,29 @@ import pytest
 import torch
 
 from bench.config.compose import compose_study
-from bench.gate import check_decoder
-from decoders.api import Sampling
+from bench.gate import RealModel, check_decoder
+from bench.gate.laws import CLOSE, node_law_check, node_trace
+from bench.gate.small import GateCase
+from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops.zipar import ZipAR
-from tests.exact.specs import AR, TAU_0, TAU_1, composed, lantern, lantern_pp
+from decoders.models.random_weights import random_model
+from decoders.propose.drafters.medusa import MedusaLearner
+from tests.exact.specs import (
+    AR,
+    SMALL,
+    TAU_0,
+    TAU_1,
+    composed,
+    drafting,
+    lantern,
+    lantern_pp,
+    part,
+    ruling,
+    verifying,
+)
 
-PLAIN = DecoderSpec("ar", AR)
+PLAIN, COOL = DecoderSpec("ar", AR), verifying("cool_sd.CoolSD", delta=1.5)
 
 
 @pytest.mark.parametrize("spec", [PLAIN, composed("dynamic")], ids=lambda s: s.name)
@@ -62,6 +78,7 @@ def test_drawn_drafts_move_more_than_lantern_pp_declares(only):
     assert law.declared < law.tv <= law.limit + 1e-5
 
 
+SPECDEC = drafting("specdec.SpecDec")
 RULES = {  # the spec, the sampling, the verdict, and the least figure
     "lantern": (composed("dynamic", lantern()), TAU_1, "relaxed", 0.1),
     "its released residual": (
@@ -73,28 +90,60 @@ RULES = {  # the spec, the sampling, the verdict, and the least figure
     # At temperature 0 the residual plays no part.
     "lantern, greedy": (composed("dynamic", lantern(residual="released")), TAU_0, "relaxed", 0),
     "lantern_pp, greedy": (composed("small", lantern_pp()), TAU_0, "relaxed", 0),
+    "specdec": (
+        composed(rule=verifying("specdec.SpecVerification"), drafter=SPECDEC), TAU_1, "relaxed", 0,
+    ),
+    "specdec, greedy": (
+        composed(rule=verifying("specdec.SpecVerification"), drafter=SPECDEC), TAU_0, "relaxed", 0,
+    ),
+    "specdec of one code": (
+        composed(rule=verifying("specdec.SpecVerification", beta=1), drafter=SPECDEC),
+        TAU_0, "exact", -1,
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.usefixtures("small_images")
 def test_relaxed_rules_are_called_what_they_are(name):
     spec, sampling, verdict, least = RULES[name]
-    found = check_decoder(spec, sampling)
+    found = check_decoder(spec, sampling, sizes=SMALL)
     assert found.verdict == verdict and least < found.figure <= 1, found
     if verdict == "broken":
         assert "is exceeded" in found.detail and "norm((p - q a)+)" in found.detail
     else:  # the figure is of a small random model: no headline
-        assert found.text == "relaxed"
+        assert found.text == verdict
     if name == "lantern":
         assert found.figure <= found.evidence["node law"]["max_bound"]
 
 
+def test_a_rule_that_depends_on_the_depth_is_judged_at_every_depth(only):
+    only("recorded_bound")
+    found = check_decoder(composed("chain", COOL), TAU_1)
+    assert found.text == "relaxed" and "lemma R's bound, which the rule declares" in found.detail
+    worst, loop = found.evidence["node law"]["worst"], found.evidence["loop"]
+    assert worst.spot.depth == 0  # omega is largest there
+    assert 0.2 < worst.law.tv <= 1 - 1 / (1.5 * 2.144) + 1e-5
+    assert loop["nodes"] > 40 and loop["gap"] <= CLOSE
+    assert check_decoder(composed("chain", COOL), TAU_0).verdict == "exact"
+
+
+def test_a_rule_that_leaves_the_support_must_say_so():
+    filtered = Sampling(temperature=1.0, cfg=2.0, top_k=500)
+    silent = ruling("OutsideUnsaid", k=400, delta=0.6)
+    for rule, error in ((silent, True), (verifying("lantern.Lantern", k=400), False)):
+        case = GateCase(composed(rule=rule), filtered, sizes=SMALL)
+        found = node_law_check(case, node_trace(case))
+        assert ("codes with p(x) = 0 are committed" in found.fault) == error
+        assert found.evidence["outside"] > 0.01
+
+
+# ---- loops that claim no law, and other targets -------------------------------------------------
+
+
 @pytest.mark.parametrize("sampling", [TAU_1, TAU_0], ids=["sampled", "greedy"])
-@pytest.mark.usefixtures("small_images")
 def test_another_target_is_no_tv_away_and_its_loop_is_exact_on_one_like_all_others(sampling):
     (entry,) = compose_study(["study=smoke", "decoders=[par]"]).decoders
-    found = check_decoder(entry.spec, sampling)
+    found = check_decoder(entry.spec, sampling, sizes=SMALL)
     assert (found.verdict, entry.expect) == ("relaxed", "relaxed"), found
     assert found.text == "relaxed (target changed)" and math.isnan(found.figure)
     assert found.detail.startswith("Codes are another target's")
@@ -109,14 +158,13 @@ def test_another_target_is_no_tv_away_and_its_loop_is_exact_on_one_like_all_othe
         ("vvs", "output TV up to 0.6", 0.6),
     ],
 )
-@pytest.mark.usefixtures("small_images")
 def test_a_loop_that_claims_no_law_is_relaxed_and_its_distance_is_named(name, words, least):
     (entry,) = compose_study(["study=smoke", f"decoders=[{name}]"]).decoders
-    found = check_decoder(entry.spec, TAU_1)
+    found = check_decoder(entry.spec, TAU_1, sizes=SMALL)
     assert (found.verdict, entry.expect) == ("relaxed", "relaxed"), found
     assert "the loop claims nothing of its codes' law" in found.detail and words in found.detail
     assert least < found.figure < 1
-    assert check_decoder(entry.spec, TAU_0).verdict == "relaxed"
+    assert check_decoder(entry.spec, TAU_0, sizes=SMALL).verdict == "relaxed"
 
 
 class Boundless(ZipAR):
@@ -129,8 +177,36 @@ class Boundless(ZipAR):
         return made
 
 
-@pytest.mark.usefixtures("small_images")
 def test_a_loop_that_claims_no_law_is_broken_where_what_it_says_is_no_number():
-    found = check_decoder(DecoderSpec("x", PartSpec(f"{__name__}.Boundless")), TAU_0)
+    found = check_decoder(DecoderSpec("x", PartSpec(f"{__name__}.Boundless")), TAU_0, sizes=SMALL)
     assert found.verdict == "broken"
     assert "the rule's TV shift or its bound is not finite" in found.detail
+
+
+# ---- a trained drafter: its class is built small, without its weights ---------------------------
+
+MODEL = random_model(vocab=40, grid=5, width=32)
+
+
+@pytest.mark.parametrize("sampling", [TAU_0, TAU_1], ids=["greedy", "sampled"])
+def test_a_trained_medusa_is_exact(sampling, tmp_path):
+    learner = MedusaLearner(MODEL, heads=5)  # a small tree has no use for so many
+    learner.save(tmp_path / "drafter")
+    drafter = drafting("medusa.Medusa", checkpoint=str(tmp_path / "drafter"))
+    found = check_decoder(composed(drafter=drafter), sampling, RealModel.of(MODEL), SMALL)
+    assert found.verdict == "exact", found
+    assert "its drafter untrained" in found.detail
+
+
+class Rigid:
+    """A drafter that reads its logits from a file."""
+
+    def __init__(self, model, weights: str):
+        self.logits = torch.load(weights, weights_only=True)
+
+
+def test_a_drafter_that_cannot_be_built_without_its_weights_is_told_what_to_do(tmp_path):
+    torch.save(torch.randn(40), tmp_path / "weights.pt")
+    spec = composed(drafter=part(__name__, "Rigid", weights=str(tmp_path / "weights.pt")))
+    with pytest.raises(DecoderError, match="default of None"):
+        check_decoder(spec, TAU_1, RealModel.of(MODEL))

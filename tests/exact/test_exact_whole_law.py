@@ -17,6 +17,7 @@ from decoders.noise import ACCEPT_SLOT, sample
 from tests.exact.planted import finds
 from tests.exact.specs import (
     AR,
+    SMALL,
     SPECULATIVE,
     composed,
     part,
@@ -86,14 +87,14 @@ def test_the_law_of_a_wrong_decoder_by_hand() -> None:
     assert found.tv == pytest.approx(0.5 * float((wanted - found.ar).abs().sum()), abs=1e-9)
 
 
-def test_what_has_no_threshold_is_refused_and_left_to_the_samples(small_images: None) -> None:
+def test_what_has_no_threshold_is_refused_and_left_to_the_samples() -> None:
     def run(noise: Scripted) -> torch.Tensor:
         position = torch.zeros(len(noise.uniform), dtype=torch.long)
         return noise.at(position, 1).square()
 
     with pytest.raises(NotEnumerable, match="square"):
         enumerate_program(run, 1, 10)
-    found = check_decoder(window(planted("Squared", window=3)), PLAIN)
+    found = check_decoder(window(planted("Squared", window=3)), PLAIN, sizes=SMALL)
     assert "sampled" in found.text
     assert "square" in found.evidence["whole law"]["not enumerated"]
 

@@ -75,7 +75,7 @@ def windows(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def network(key: str) -> Any:
-    """The network of a key of `checkpoint.FILES`, whatever its weights."""
+    """The network of a key of `networks.FILES`, whatever its weights."""
     if key == "inception":
         return _inception()
     with torch.device("meta"):
@@ -102,7 +102,7 @@ def _inception() -> Any:
 
 
 def write(path: Path, key: str) -> Path:
-    """The weight file of a key of `checkpoint.FILES`."""
+    """The weight file of a key of `networks.FILES`."""
     torch.save(windows(network(key).state_dict()), path)
     return path
 

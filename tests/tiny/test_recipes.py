@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from bench.commands.train import cmd_train
 from bench.config.hydra_edge import composed
@@ -102,7 +104,23 @@ def test_other_targets_are_stages_of_their_own(small: None, tmp_path: Path) -> N
     model = bundle.load(**place, targets=others)
     assert not model.drafters and list(model.targets) == others and model.sampling.cfg == 3
     shas = {name: card[name]["sha256"] for name in bundle.TARGETS}
+    assert card["flash"]["trained_with"]["plain"] == shas["plain"]
     assert shas.items() <= model.weights_sha256.items()
+
+
+def test_flashar_begins_as_the_plain_target_whose_weights_stay_at_first(
+    small: None, tmp_path: Path
+) -> None:
+    def weights(name: str) -> dict[str, Any]:
+        return load_file(tmp_path / f"{name}.safetensors")
+
+    make(["vq", "target", "plain"], 1, tmp_path / "work", tmp_path)
+    plain = weights("plain")
+    for steps, begun in ((1, True), (6, False)):
+        make(["flash"], steps, tmp_path / f"work{steps}", tmp_path)
+        flash = weights("flash")
+        assert all(torch.equal(flash[name], tensor) for name, tensor in plain.items()) == begun
+        assert not torch.equal(flash["vertical.output.weight"], plain["output.weight"])
 
 
 def test_a_larger_target_stands_behind_the_shipped_tokenizer(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from decoders.api import DecoderError
 from decoders.cache import KVCache, zeros
 from decoders.execution.cpu.library import load, missing
 from decoders.models.nets.eagle import EagleNet
+from decoders.models.nets.flash import FlashTransformer
 from decoders.models.nets.transformer import Transformer
 
 LANES = 16  # outputs of a packed panel
@@ -28,7 +29,8 @@ MOST = 2 * 2**30  # bytes of weights that are worth a second, packed copy
 
 def reason(net: Any) -> str | None:
     """Why the kernel cannot run the layers of a target or drafter here; None where it can."""
-    if getattr(type(net), "stack", None) not in (Transformer.stack, EagleNet.stack):
+    runs = Transformer.stack, EagleNet.stack, FlashTransformer.stack
+    if getattr(type(net), "stack", None) not in runs:
         return f"it runs the layers of decoders.models.nets.transformer, here {type(net).__name__}"
     config, weight = net.config, net.layers[0].attention.wo.weight
     if config.qk_norm:
@@ -50,7 +52,14 @@ def reason(net: Any) -> str | None:
 def swap_layers(net: Any) -> None:
     """Replaces the layers of a Transformer or EagleNet that the kernel can run (`reason`), and the
     matrix behind or before them: a target's head, whose logits are then float32, or ``fc``."""
-    net.stack = PackedLayers(net)
+    if isinstance(net, FlashTransformer):
+        net.runs = [PackedLayers(net, part) if len(part) else None for part in net.parts()]
+        vertical: Any = net.vertical
+        vertical.output = KernelLinear(vertical.output, net.output.weight.dtype, wide=True)
+        if net.gate is not None:
+            swap_matrices(net.gate, net.output.weight.dtype)
+    else:
+        net.stack = PackedLayers(net)
     name = "output" if isinstance(net, Transformer) else "fc"
     if isinstance(linear := getattr(net, name), nn.Linear):  # else a drafter shares its target's
         setattr(net, name, KernelLinear(linear, linear.weight.dtype, wide=name == "output"))
@@ -117,16 +126,18 @@ class KernelLinear(nn.Module):
 
 class PackedLayers:
     """The layers of a Transformer or EagleNet over one cache, and a target's norm after them:
-    called as their method `stack`. The weights are read once."""
+    called as their method `stack`. The weights are read once. part: some of a net's layers,
+    without the norm."""
 
-    def __init__(self, net: Any) -> None:
-        config, layers = net.config, list(net.layers)
+    def __init__(self, net: Any, part: Any = None) -> None:
+        config, layers = net.config, list(net.layers if part is None else part)
         self.count, self.width, self.heads = len(layers), config.width, config.heads
         self.dtype = layers[0].attention.wo.weight.dtype
         panels = [packed(weight) for layer in layers for weight in _matrices(layer)]
         together = zeros((sum(map(len, panels)),), self.dtype, panels[0].device)
         torch.cat(panels, out=together)
-        last = net.norm if isinstance(net, Transformer) else None  # a drafter's is another norm
+        whole = part is None and isinstance(net, Transformer)
+        last = net.norm if whole else None  # a drafter's is another norm
         parts = [one for layer in layers for one in (layer.attention_norm, layer.ffn_norm)]
         scales = [one.weight.detach() for one in (*parts, last) if _scales(one)]
         self._fixed = (

@@ -4,6 +4,7 @@ LlamaGen's original files have names of their own; all others have Llama's. Cham
 and key rows for "rotate half": entry i of a head turns with entry i + d / 2. `Transformer` turns
 neighbours, so rows are reordered, and the scales and shifts of normalised heads with them. Those
 are stored for all heads ([d] or [1, d]), for groups, or for every head ([H, d]).
+FlashAR's additions to LlamaGen's original files have names of their own (`FLASH`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from decoders.models.loading.checkpoint import (
     read_parameters,
     some,
 )
+from decoders.models.nets.flash import FlashConfig, FlashTransformer
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Layer, Transformer
 
@@ -31,7 +33,9 @@ CONDITIONING = {
     "caption": ("cap_proj.fc1.weight", "cap_proj.fc2.weight", "uncond_embedding"),
     "class": ("embedding_table.weight",),
 }
-HARMLESS = ("freqs_cis", "rotary_emb.inv_freq", "kv_cache", "codebook_used")
+FLASH = "medusa_norm.weight"  # which FlashAR's checkpoints have
+# The last one is the gate of those that have no other.
+HARMLESS = ("freqs_cis", "rotary_emb.inv_freq", "kv_cache", "codebook_used", "hv_mix_logit")
 # A parameter of `Layer` -> the tensors that are stacked to it.
 Names = dict[str, tuple[str, ...]]
 LLAMA: Names = {
@@ -85,7 +89,8 @@ def load_target(
             f"{opened.path}: the vocabulary names token {int(tokens.max())}, config.json has "
             f"vocab_size {config.tokens}; do they belong together?"
         )
-    module: Transformer = empty(Transformer, config)
+    flash = isinstance(config, FlashConfig)
+    module: Transformer = empty(FlashTransformer if flash else Transformer, config)
     if tokens is not None:
         module.code_tokens = tokens
     head = layout.head
@@ -101,6 +106,19 @@ def load_target(
     for n in range(config.layers):
         theirs = f"{layout.prefix}layers.{n}."
         origins |= layer_origins(f"layers.{n}.", theirs, config, names=layout.layer)
+    if isinstance(config, FlashConfig):
+        for n in range(config.extra):
+            theirs = f"layers.{config.layers + n}."
+            origins |= layer_origins(f"vertical.layers.{n}.", theirs, config, names=layout.layer)
+        for part in ("norm", "output"):
+            origins[f"vertical.{part}.weight"] = Origin((f"medusa_{part}.weight",))
+        if config.gate:
+            for name in ("0.weight", "2.weight", "2.bias"):
+                origins[f"gate.{name}"] = Origin((f"hv_gate_mlp.{name}",))
+        elif "hv_mix_logit" in opened.index:
+            origins["mix"] = Origin(("hv_mix_logit",), lambda t: [t[0].reshape(1)])
+        else:  # the mean of both predictions
+            origins["mix"] = Origin((FLASH,), lambda t: [t[0].new_zeros(1)])
 
     def unused(name: str) -> bool:
         return name.startswith(layout.elsewhere) or harmless(name)

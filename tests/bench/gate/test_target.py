@@ -110,7 +110,7 @@ class OnlySamples(Speculative):
 
 def test_a_verdict_says_that_greedy_codes_were_not_compared(monkeypatch):
     report = GateReport("exact", 0.0, "Checked: all.")
-    monkeypatch.setattr("bench.gate.check_decoder", lambda *_: report)
+    monkeypatch.setattr("bench.run.finish.check_decoder", lambda *_: report)
     spec = replace(SJD, loop=PartSpec(f"{__name__}.OnlySamples"))
     entry = DecoderEntry("sjd", spec, SamplingConfig())
     (verdict,) = run_gate(gpt_model(), [DecoderVariant(entry, Sampling(cfg=2.0))], lambda: PROMPTS)

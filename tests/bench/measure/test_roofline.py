@@ -135,7 +135,7 @@ def test_a_run_leaves_its_roofline(fake_run):
 
 
 def test_a_step_that_is_one_graph_is_timed_as_a_whole(fake_run):
-    """A backend that records the whole step charges no time to draft, forward and accept."""
+    """A backend that captures the whole step charges no time to draft, forward and accept."""
     _, result = fake_run(*REAL)
     rows = result.rows.copy()
     for name in ("seconds_draft", "seconds_forward", "seconds_accept"):

@@ -1,4 +1,4 @@
-"""A backend that compiles or records steps: few sizes of batches, and a state that is dropped
+"""A backend that compiles or captures steps: few sizes of batches, and a state that is dropped
 behind its last call."""
 
 import gc
@@ -15,7 +15,7 @@ UNFREEZE = gc.unfreeze  # which tests do without (tests/conftest.py)
 
 
 def test_a_full_memory_frees_what_decoders_keep(fake_study, monkeypatch, caplog):
-    """Both keep a recorded step for the second block while quality images are decoded."""
+    """Both keep a captured step for the second block while quality images are decoded."""
     generate = fakes.FakeLoop.generate
 
     def small(self, text, noise, *, pairs=0):

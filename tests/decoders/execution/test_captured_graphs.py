@@ -51,6 +51,7 @@ CAPTURED = SPECS | DRAFTER_SPECS | {
     "traversal": DecoderSpec("traversal", LOOP, EAGLE, STATIC, TRAVERSAL),
     "zipar": DecoderSpec("zipar", part("loops.zipar.ZipAR", window=2)),
     "coral": DecoderSpec("coral", part("loops.grouped.Grouped", target="coral")),
+    "flash": DecoderSpec("flash", part("loops.flash.Flash")),
 }  # fmt: skip
 REAL = torch.cuda.is_available()
 ONE, OTHER = ["a b"], ["c d e"]
@@ -75,7 +76,7 @@ def built(mode: str, names: Sequence[str], sampling: Sampling | None = None) -> 
     codes in as few steps as a capture takes."""
     model, sampling = random_model(vocab=16, grid=3, device="cuda"), sampling or Sampling(cfg=2.0)
     model = replace(
-        with_targets(model) if "coral" in names else model,
+        with_targets(model) if {"coral", "flash"} & {*names} else model,
         execution=Uncompiled(EVERY) if mode == "graph" else Eager(),
     )
     return [build_decoder(model, CAPTURED[name], sampling) for name in names]

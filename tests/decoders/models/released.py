@@ -5,6 +5,7 @@ The references are written from the formulas of METHODS and share nothing with t
 
 import json
 import math
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -14,20 +15,38 @@ from tests.decoders.models.random_checkpoints import llamagen as checkpoints
 
 WIDTH, LAYERS, HEADS, FFN, VOCAB, GRID, PREFIX, TEXT = 32, 2, 2, 48, 24, 4, 6, 12
 SIZES = checkpoints.Sizes(WIDTH, LAYERS, HEADS, FFN, VOCAB, GRID, PREFIX, TEXT)
+CLASSES, VERTICAL, GATE = 10, 2, 32  # of FlashAR: classes, vertical layers, width of the gate
 
 
 def original_llamagen(classes: int | None = None) -> dict[str, torch.Tensor]:
     return checkpoints.original(SIZES, classes)
 
 
-def hub_names(original: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return checkpoints.hub_names(original, LAYERS)
+def hub_names(original: dict[str, torch.Tensor], layers: int = LAYERS) -> dict[str, torch.Tensor]:
+    return checkpoints.hub_names(original, layers)
 
 
-def write_original(path: Path, content: object) -> Path:
+def original_flash(gate: str) -> dict[str, torch.Tensor]:
+    """FlashAR's class-conditional file. gate: a network, a number, or none."""
+    tensors = checkpoints.original(replace(SIZES, layers=LAYERS + VERTICAL), CLASSES)
+    random = partial(checkpoints.random_tensor, seed=200)
+    tensors |= {
+        "medusa_norm.weight": random(WIDTH),
+        "medusa_output.weight": random(VOCAB, WIDTH) * checkpoints.SHARP,
+    }
+    if gate == "network":
+        tensors |= {
+            "hv_gate_mlp.0.weight": random(GATE, 2 * VOCAB) * 3,
+            "hv_gate_mlp.2.weight": random(1, GATE) * 3,
+            "hv_gate_mlp.2.bias": random(1) - 1,
+        }
+    return tensors | ({} if gate == "none" else {"hv_mix_logit": torch.tensor(0.7)})
+
+
+def write_original(path: Path, content: object, **config: int) -> Path:
     """An original .pt file, and next to it the number of heads of its width."""
     torch.save(content, path)
-    (path.parent / "config.json").write_text(json.dumps({"num_attention_heads": HEADS}))
+    (path.parent / "config.json").write_text(json.dumps({"num_attention_heads": HEADS} | config))
     return path
 
 
@@ -139,3 +158,61 @@ def reference_draft(states: torch.Tensor, codes: list[int]) -> torch.Tensor:
     positions: list[int | None] = [None] * (PREFIX - 1) + list(range(len(codes)))
     causal = torch.ones(len(x), len(x), dtype=torch.bool).tril()
     return _layer(x, w, "layers.0.", positions, causal, input_norm=False)[-1]
+
+
+# ---- FlashAR (METHODS4, 1), without a cache: a whole forward for every anti-diagonal -------------
+
+
+def reference_flash(
+    tensors: dict[str, torch.Tensor], start: int, label: int, cfg: float
+) -> torch.Tensor:
+    """The greedy codes [L] of a class."""
+    w = {k: v.double() for k, v in (tensors | hub_names(tensors, LAYERS + VERTICAL)).items()}
+    codes: dict[int, int] = {}
+    for diagonal in range(2 * GRID - 1):
+        cond, uncond = (_flash_logits(w, start, row, codes, diagonal) for row in (label, CLASSES))
+        codes |= {n: int((uncond[n] + cfg * (cond[n] - uncond[n])).argmax()) for n in cond}
+    return torch.tensor([codes[n] for n in range(GRID**2)])
+
+
+def _flash_logits(
+    w: dict[str, torch.Tensor], start: int, label: int, codes: dict[int, int], diagonal: int
+) -> dict[int, torch.Tensor]:
+    """The mixed logits of every code of an anti-diagonal, behind those of all earlier ones."""
+    places = list(codes)
+    table = w["cls_embedding.embedding_table.weight"]
+    x = torch.cat([table[[label]], w["tok_embeddings.weight"][[codes[n] for n in places]]])
+    order = torch.tensor([-1, *(n // GRID + n % GRID for n in places)])
+    seen = order[:, None] >= order
+    for layer in range(LAYERS + VERTICAL):
+        if layer == start:
+            branch = x
+        if layer == LAYERS:
+            horizontal, x = x, branch
+        x = _layer(x, w, f"model.layers.{layer}.", [None, *places], seen)
+    h = _norm(horizontal, w["norm.weight"]) @ w["output.weight"].T
+    v = _norm(x, w["medusa_norm.weight"]) @ w["medusa_output.weight"].T
+    if diagonal == 0:
+        return {0: _flash_mix(w, h[-1], v[-1])}
+    state, logits = {n: i for i, n in enumerate(places, 1)}, {}
+    for r in range(GRID):
+        c = diagonal - r
+        if 0 <= c < GRID:
+            left, above = state.get(r * GRID + c - 1), state.get((r - 1) * GRID + c)
+            if r == 0:
+                logits[c] = h[left]
+            elif c == 0:
+                logits[r * GRID] = v[above]
+            else:
+                logits[r * GRID + c] = _flash_mix(w, h[left], v[above])
+    return logits
+
+
+def _flash_mix(w: dict[str, torch.Tensor], h: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    if "hv_gate_mlp.0.weight" in w:
+        z = torch.cat([h, v]) - torch.cat([h, v]).mean()
+        z = w["hv_gate_mlp.0.weight"] @ (z / z.square().mean().sqrt()).clip(-6, 6)
+        share = w["hv_gate_mlp.2.weight"] @ (z * z.sigmoid()) + w["hv_gate_mlp.2.bias"]
+    else:
+        share = w.get("hv_mix_logit", torch.zeros(()))
+    return share.sigmoid() * h + (1 - share.sigmoid()) * v
