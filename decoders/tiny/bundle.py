@@ -114,7 +114,7 @@ def check_together(folder: Path, card: Mapping[str, Any], parts: Sequence[str]) 
                 stage = STAGE_OF.get(part, part)
                 raise DecoderError(
                     f"{path}: the weights do not belong together. {part} was trained with {other} "
-                    f"{wanted[:12]}, found {sha256[:12]}. Train the stage again (`python -m bench "
+                    f"{wanted[:12]}, found {other} {sha256[:12]}. Train it again (`python -m bench "
                     f"train recipe=tiny stages=[{stage}] weights={folder}`), or restore all files "
                     "of one training"
                 )
