@@ -68,7 +68,7 @@ def test_the_shipped_weights_belong_together() -> None:
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        ("vq", r"text was trained with vq 7687\w+, found 1+.*stages=.target. weights="),
+        ("vq", r"text was trained with vq 7687\w+, found vq 1+.*stages=.target. weights="),
         ("target", r"text was trained with target"),
         ("text", r"target was trained with text"),
     ],
