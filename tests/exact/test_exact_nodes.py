@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bench.gate.laws import random_pairs
-from bench.gate.reference import ReferenceRule
 from decoders.distribution import normalised
 from decoders.models.small import small_model
 from decoders.verify.exact import Exact
@@ -64,23 +63,6 @@ def test_a_law_by_hand():
     law = output_law(Lantern(book, k=1, delta=0.5), p, None, torch.tensor([0]))
     assert law.out.tolist() == pytest.approx([1.0, 0.0])  # p_A itself
     assert law.tv == pytest.approx(0.3)
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_one_deterministic_child_gives_p_a_itself_which_is_as_defined(name):
-    """Accept with p_A(x), else norm(p_A without x): the law is p_A, its TV the mass moved."""
-    rule = PAPERS[name]
-    reference = ReferenceRule.of(rule, MODEL)
-    for _, p, _ in PAIRS:
-        test = rule.test(p.expand(VOCAB, -1), None, EVERY)
-        most = torch.full_like(p, 0.3) if name == "lantern" else 3 * p  # p_A(x) <= lambda p(x)
-        assert (test.tv_shift <= test.bound + 1e-6).all() and (test.tv_shift <= most + 1e-6).all()
-        for x in range(VOCAB):
-            law = output_law(rule, p, None, EVERY[[x]])
-            assert law.tv == pytest.approx(float(test.tv_shift[x]), abs=1e-6)
-            assert law.tv <= law.declared + 1e-5
-        wanted, _, near_edge = reference.at(p.double().expand(VOCAB, -1), EVERY)
-        assert torch.allclose(test.tv_shift.double()[~near_edge], wanted[~near_edge], atol=1e-6)
 
 
 def test_drawn_children_can_leave_the_bound_far_behind():
