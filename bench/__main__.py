@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench.config.words import word_at_home
+from bench.config.arguments import at_home
 from bench.console import complain, say
 from bench.data.errors import EXPLAINED, INTERRUPTED, Interrupted, describe_os_error, unknown
 
@@ -50,16 +50,16 @@ if "OMP_WAIT_POLICY" not in os.environ:  # a spin count would take precedence ov
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns the exit status (0 done, 1 failed decoders, 2 bad request).
     Raises SystemExit(141) where the reader of a pipe has left."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    verbose = bool(words) and words[0] in ("-v", "--verbose")
-    words = words[1:] if verbose else words
-    if words[:1] == ["--version"]:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verbose = bool(arguments) and arguments[0] in ("-v", "--verbose")
+    arguments = arguments[1:] if verbose else arguments
+    if arguments[:1] == ["--version"]:
         from bench.data.version import version_line
 
         say(version_line())
         return 0
-    help_wanted = not words or words[0] in HELP
-    name, rest = (*words[help_wanted:], "")[0], words[1:]
+    help_wanted = not arguments or arguments[0] in HELP
+    name, rest = (*arguments[help_wanted:], "")[0], arguments[1:]
     if name and name not in COMMANDS:
         complain(f"error: {unknown('command', name, COMMANDS)}\n`python -m bench --help` explains.")
         return 2
@@ -71,17 +71,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Its warning that there is no CUDA runtime would stand in the middle of a progress bar.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
-    def command(words: Sequence[str]) -> int:
+    def command(arguments: Sequence[str]) -> int:
         module = importlib.import_module(COMMANDS[name])
-        return int(getattr(module, f"cmd_{name}")(words))
+        return int(getattr(module, f"cmd_{name}")(arguments))
 
     return run_command(command, rest)
 
 
-def run_command(command: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+def run_command(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Runs a command; returns its exit status. What a user can act on is one message."""
     try:
-        return command([word_at_home(word) for word in words])
+        return command([at_home(one) for one in arguments])
     except KeyboardInterrupt as stop:
         plain = "interrupted; the same command starts again, or goes on where it stopped"
         complain(f"\n{stop if isinstance(stop, Interrupted) else plain}")

@@ -1,6 +1,6 @@
 """From Python: one image of any decoder, and what runs hold as data frames.
 
-    from bench.notebook import decode, records, summary
+    from bench.notebook import decode, rows, summary
 
     one = decode("a red circle", decoder="lantern_pp", model="tiny")
     one.codes, one.image, one.mal
@@ -30,11 +30,11 @@ from bench.measure.device import prepare, require_unforked
 from bench.measure.meter import Meter
 from bench.prompts import Prompt, check
 from bench.run.decoders import build, load_model
-from bench.run.generate import generate, picture_of
+from bench.run.generate import generate
 from decoders.api import Decoder, ImageModel, Trace
 from decoders.execution.card import card_fault
 
-__all__ = ["Decoded", "decode", "records", "summary"]
+__all__ = ["Decoded", "decode", "rows", "summary"]
 # A loaded decoder keeps memory from call to call, and Hydra one configuration.
 ONE_AT_A_TIME = threading.Lock()
 
@@ -72,9 +72,10 @@ def decode(
     seed: int = 0,
     overrides: Sequence[str] = (),
 ) -> Decoded:
-    """Decodes one prompt. decoder, model: names of conf/; overrides: as on the command line, such
-    as `acceptance.lam=5`, `sampling.temperature=0` or `backend=cuda`. It runs on the GPU where
-    there is one, else in the CPU kernel. A model is loaded once for equal words. Calls from several
+    """Decodes one prompt. decoder: of study=main, with its settings there, or any other of conf/;
+    model: a name of conf/; overrides: as on the command line, such as `study=sweep`,
+    `acceptance.lam=5`, `sampling.temperature=0` or `backend=cuda`. It runs on the GPU where there
+    is one, else in the CPU kernel. A model is loaded once for equal arguments. Calls from several
     threads wait for each other.
 
     Raises what a run raises: ConfigError with the nearest names, PromptError, DecoderError.
@@ -83,21 +84,21 @@ def decode(
     one = Prompt("given", prompt)
     check([one], "decode")
     where = "cpu" if card_fault() else "cuda"
-    words = [f"backend={where}", "backend.compile=off", f"model={model}", *overrides]
+    arguments = [f"backend={where}", f"model={model}", *overrides]
     with ONE_AT_A_TIME:
-        loaded, built, name = _built(f"decoders=[{decoder}]", *words)
+        loaded, built, name = _built(f"decoders=[{decoder}]", *arguments)
         meter = Meter(loaded.device)
-        generation, images = generate(loaded, built, [one.text], seed, meter)
-    image = None if images is None else picture_of(images[0])
+        generation, pictures = generate(loaded, built, [one.text], seed, meter)
+    image = None if pictures is None else Image.fromarray(pictures[0])
     codes, seconds = generation.codes[0], meter.seconds["total"]
     return Decoded(name, prompt, codes, image, generation.trace, seconds)
 
 
 @lru_cache(maxsize=8)
-def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
-    """The model and the one decoder that the words name."""
-    config = compose_study(["study=smoke", *words])
-    model = load_model(config, prepare(config.backend), timed=(1,))
+def _built(*arguments: str) -> tuple[ImageModel, Decoder, str]:
+    """The model and the one decoder that the arguments name."""
+    config = compose_study(arguments)
+    model = load_model(config, prepare(config.backend))
     variant, *more = variants(config, model.sampling)
     if more:
         raise ConfigError(f"decode takes one decoder, found {len(more) + 1}: call it for each")
@@ -107,14 +108,13 @@ def _built(*words: str) -> tuple[ImageModel, Decoder, str]:
     return model, built, variant.name
 
 
-def records(run: str | Path) -> pd.DataFrame:
-    """A run's rows, one per image of a protocol (`bench.store.columns.RECORD`). Raises
-    FolderError."""
-    return load(Path(run)).records
+def rows(run: str | Path) -> pd.DataFrame:
+    """A run's rows, one per image of a protocol (`bench.store.columns.ROW`). Raises FolderError."""
+    return load(Path(run)).rows
 
 
 def summary(run: str | Path) -> pd.DataFrame:
     """A run's table, one row per decoder, with the ends of intervals in `_lo` and `_hi`. Columns:
     `bench.store.columns.SUMMARY`. Raises FolderError."""
     entries = load(Path(run)).entries
-    return pd.DataFrame([{**entry.row, "decoder": entry.label} for entry in entries])
+    return pd.DataFrame([{**entry.line, "decoder": entry.label} for entry in entries])

@@ -79,6 +79,13 @@ class KVCache:
         kind = self.data.dtype, self.data.device
         return KVCache(layers, rows, capacity, heads, head_dim, *kind, memory=self.data)
 
+    def part(self, first: int, layers: int) -> KVCache:
+        """Some of its layers, in the same memory."""
+        _, _, rows, heads, capacity, head_dim = self.data.shape
+        kind = self.data.dtype, self.data.device
+        shape = layers, rows, capacity, heads, head_dim
+        return KVCache(*shape, *kind, memory=self.data[first : first + layers])
+
     def clear(self) -> KVCache:
         """Fills this cache with zeros, for other images, and returns it. An attention
         weight of 0 hides every number but NaN, which an image that failed may have left."""

@@ -1,5 +1,4 @@
-"""Builds a decoder out of its four parts, each named by a dotted path: composed, not
-subclassed."""
+"""Builds a decoder out of its parts, each named by a dotted path: composed, not subclassed."""
 
 from __future__ import annotations
 
@@ -49,7 +48,8 @@ def resolve(path: str) -> Any:
 
 
 def is_synthetic(spec: DecoderSpec) -> bool:
-    """Whether a decoder accepts drafts at given rates; not where its verifier cannot be had."""
+    """Tells whether a decoder accepts drafts at given rates; not where its verifier cannot be
+    imported."""
     if spec.acceptance is None:
         return False
     try:
@@ -59,53 +59,41 @@ def is_synthetic(spec: DecoderSpec) -> bool:
 
 
 def _import(name: str, path: str) -> ModuleType:
+    """Imports the module of a path. Raises as `resolve`."""
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if not f"{name}.".startswith(f"{missing}."):  # it exists, something that it needs does not
-            raise _broken(name, path, error) from error
+    except Exception as error:  # a plug-in's file may raise anything
+        missing = getattr(error, "name", None) or name
+        if not isinstance(error, ModuleNotFoundError) or not f"{name}.".startswith(f"{missing}."):
+            message = error.msg if isinstance(error, SyntaxError) else str(error)
+            where = plugin_line(error)
+            raise BrokenModule(
+                f"cannot import {name!r} (for {path!r}): {type(error).__name__}: {message}"
+                + (f", at {where}" if where else "")
+                + "; mend the file or install what it needs"
+            ) from error
         package, _, leaf = missing.rpartition(".")
-        inside = importlib.import_module(package) if package else None
-        folders = _user_folders() if inside is None else list(getattr(inside, "__path__", []))
-        near = did_you_mean(leaf, [module.name for module in pkgutil.iter_modules(folders)])
-        where = f"Looked in {', '.join(folders) or 'no folder'}"
-        if inside is None:
-            where += (
+        if package:
+            folders, hint = list(getattr(importlib.import_module(package), "__path__", [])), ""
+        else:  # the user's folders: without those of Python and of packages
+            others = installed_folders()
+            every = dict.fromkeys(Path(entry or ".").absolute() for entry in sys.path)
+            users = [f for f in every if f.is_dir() and not any(map(f.is_relative_to, others))]
+            folders = [str(folder) for folder in users]
+            hint = (
                 f" and Python's own; a folder with {leaf}.py is looked in too with PYTHONPATH=DIR "
                 "before the command"
             )
+        near = did_you_mean(leaf, [module.name for module in pkgutil.iter_modules(folders)])
         raise DecoderError(
-            f"cannot import {missing!r} (for {path!r}){near or '.'} {where}"
+            f"cannot import {missing!r} (for {path!r}){near or '.'} Looked in "
+            f"{', '.join(folders) or 'no folder'}{hint}"
         ) from error
-    except Exception as error:  # a plug-in's file may raise anything
-        raise _broken(name, path, error) from error
-
-
-def _broken(name: str, path: str, error: Exception) -> BrokenModule:
-    """What importing a module raised, with the line of a file of one's own."""
-    message = error.msg if isinstance(error, SyntaxError) else str(error)
-    where = plugin_line(error)
-    return BrokenModule(
-        f"cannot import {name!r} (for {path!r}): {type(error).__name__}: {message}"
-        + (f", at {where}" if where else "")
-        + "; mend the file or install what it needs"
-    )
-
-
-def _user_folders() -> list[str]:
-    """The folders in which a module is looked for, without those of Python and of packages."""
-    installed = installed_folders()
-    folders = [Path(entry or ".").absolute() for entry in sys.path]
-    return [
-        str(folder)
-        for folder in dict.fromkeys(folders)
-        if folder.is_dir() and not any(folder.is_relative_to(other) for other in installed)
-    ]
 
 
 def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
-    """cls(model, **extra, **kwargs), with a clear error on a keyword the class does not take."""
+    """Returns cls(model, **extra, **kwargs). Raises DecoderError on a keyword that the class does
+    not take."""
     cls = resolve(part.target)
     if not callable(cls):
         raise DecoderError(f"{part.target} must be a class, found {type(cls).__name__}: {cls!r}")
@@ -114,10 +102,10 @@ def build_part(part: PartSpec, model: ImageModel, **extra: Any) -> Any:
 
 
 def check_keywords(
-    name: str, target: Any, kwargs: Mapping[str, Any], given: Iterable[str] = ()
+    name: str, target: Any, kwargs: Mapping[str, Any], others: Iterable[str] = ()
 ) -> None:
-    """DecoderError where `target` takes no such keyword, or a value is not what it is annotated
-    with; a default always is. given: keywords that are none of the user's."""
+    """Raises DecoderError where `target` takes no such keyword, or a value is not what it is
+    annotated with; a default always is. others: keywords that are none of the user's."""
     parameters = inspect.signature(target).parameters
     hints = hints_of(target)
     for key, value in kwargs.items():
@@ -125,35 +113,32 @@ def check_keywords(
             if key in hints and value is not parameters[key].default:
                 validate(f"{name}: {key}", value, hints[key])
         elif not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-            raise DecoderError(unknown(f"setting of {name}", key, {*parameters} - {*given}))
+            raise DecoderError(unknown(f"setting of {name}", key, {*parameters} - {*others}))
 
 
 def build_decoder(model: ImageModel, spec: DecoderSpec, sampling: Sampling) -> Decoder:
-    """The decoder of a specification on a model. Raises DecoderError before any work starts."""
-    proposer, verifier = proposer_of(model, spec), verifier_of(model, spec)
+    """Builds the decoder of a specification on a model. Raises DecoderError before any work
+    starts."""
+    proposer: Proposer | None = None
+    drafts = spec.drafter, spec.tree
+    if spec.proposer is not None:
+        if any(drafts):
+            raise DecoderError(
+                f"{spec.name} has a proposer ({spec.proposer.target}) and a drafter or tree as "
+                "well: a proposer drafts alone; set drafter=none tree=none, or proposer=none"
+            )
+        proposer = completed(build_part(spec.proposer, model), Proposer)
+    elif any(drafts):
+        parts = [None if part is None else build_part(part, model) for part in drafts]
+        proposer = TreeProposer(*parts)
+    verifier = verifier_of(model, spec)
     loop = build_part(spec.loop, model, sampling=sampling, proposer=proposer, verifier=verifier)
     decoder: Decoder = completed(loop, Decoder)
     return decoder
 
 
-def proposer_of(model: ImageModel, spec: DecoderSpec) -> Proposer | None:
-    """The proposer that a specification names, or its drafter on its tree; None for neither."""
-    both = spec.drafter, spec.tree
-    if spec.proposer is not None:
-        if any(both):
-            raise DecoderError(
-                f"{spec.name} has a proposer ({spec.proposer.target}) and a drafter or tree as "
-                "well: a proposer drafts alone; set drafter=none tree=none, or proposer=none"
-            )
-        proposer: Proposer = completed(build_part(spec.proposer, model), Proposer)
-        return proposer
-    if not any(both):
-        return None
-    return TreeProposer(*(None if part is None else build_part(part, model) for part in both))
-
-
 def verifier_of(model: ImageModel, spec: DecoderSpec) -> Verifier | None:
-    """The verifier that a specification names; an acceptance rule judges node by node."""
+    """Builds the verifier of a specification; an acceptance rule judges node by node."""
     if spec.acceptance is None:
         return None
     part = build_part(spec.acceptance, model)

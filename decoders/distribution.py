@@ -21,11 +21,11 @@ IMPOSSIBLE = -1e30  # a logit of probability zero; finite, so that infinity stil
 
 def guided(logits: Tensor, cfg: float) -> Tensor:
     """Classifier-free guidance: [R, T, V] any dtype, rows [conditional; unconditional] -> [B, T, V]
-    float32.
+    float32; float64 stays as it is.
 
     uncond + cfg (cond - uncond); without guidance R = B and this is a cast.
     """
-    logits = logits.float()
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if cfg == 1:
         return logits
     cond, uncond = logits.chunk(2, 0)
@@ -37,7 +37,6 @@ class DraftHead:
 
     barred: Tensor | None
     logits: Callable[[Tensor], Tensor]  # [..., D] -> [..., V]
-    guided_logits: Callable[[Tensor, float], Tensor] | None = None
 
 
 def code_logits(head: Target | DraftHead, hidden: Tensor, cfg: float, positions: Tensor) -> Tensor:
@@ -47,8 +46,7 @@ def code_logits(head: Target | DraftHead, hidden: Tensor, cfg: float, positions:
     Where the model has structural codes (Lumina's row ends) they stand at their positions with
     certainty and nowhere else: `Target.barred`.
     """
-    both, barred = head.guided_logits, head.barred
-    logits = guided(head.logits(hidden), cfg) if both is None else both(hidden, cfg)
+    logits, barred = guided(head.logits(hidden), cfg), head.barred
     if barred is None:
         return logits
     return logits.masked_fill(barred[positions % len(barred)], IMPOSSIBLE)

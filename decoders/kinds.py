@@ -1,4 +1,4 @@
-"""What a value may be, by the annotation of whoever takes it: pydantic, strict, with our messages.
+"""What a value may be, by the annotation of whoever takes it: pydantic, strict.
 
 Settings, keywords of plug-ins and entries of JSON files all come from outside. An annotation such
 as `Annotated[int, Within(1)]` says what they must be. Three rules hold everywhere: a number is
@@ -14,7 +14,8 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
@@ -46,19 +47,10 @@ NotNegative = Annotated[float, Within(0)]
 Positive = Annotated[float, Within(0, above=True)]
 Share = Annotated[float, Within(0, 1)]
 
-PLAIN = {  # pydantic's words in those of YAML; the longer ones come first
-    "Arguments must be an array or an object": "a mapping",
-    "greater than or equal to": "at least", "less than or equal to": "at most",
-    "greater than": "above", "less than": "below", "a valid boolean": "true or false",
-    "a valid integer": "an integer", "a valid dictionary": "a mapping", "an object": "a mapping",
-    "a valid array": "a list", "a valid tuple": "a list", "an instance of Sequence": "a list",
-    "a valid ": "a ", "None": "null",
-}  # fmt: skip
-
 
 def validate(where: str, value: Any, hint: Any, text: bool = False) -> Any:
-    """`value` as a `hint`, dataclasses made of mappings; `where` names it in messages. text: of a
-    command line, on which all values are texts.
+    """Returns `value` as a `hint`, dataclasses made of mappings. where: its name in messages; text:
+    it comes from a command line, where every value is text.
 
     A list is taken for a tuple, a text for a path and an integer for a float, as JSON and YAML have
     no others. A hint that pydantic does not know is not judged. Raises DecoderError.
@@ -66,8 +58,8 @@ def validate(where: str, value: Any, hint: Any, text: bool = False) -> Any:
     from pydantic import PydanticUserError, ValidationError
 
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds = typing.get_args(hint) if union else (hint,)
-    cls = next(filter(dataclasses.is_dataclass, kinds), None)
+    choices = typing.get_args(hint) if union else (hint,)
+    cls = next(filter(dataclasses.is_dataclass, choices), None)
     if cls is not None and isinstance(value, Mapping):
         return _dataclass_of(where, value, cls, text)
     _require_storable(where, value)
@@ -87,26 +79,26 @@ def validate(where: str, value: Any, hint: Any, text: bool = False) -> Any:
         wrong = error
     except TypeError:  # it holds something that JSON cannot
         pass
-    raise DecoderError(_refusal(named, wrong)) from wrong
+    raise DecoderError(f"{where}: {_refusal(wrong)}") from wrong
 
 
 def _dataclass_of(where: str, values: Mapping[str, Any], cls: Any, text: bool) -> Any:
     """The dataclass `cls` of a mapping: no unknown key, none missing, each as it is annotated."""
     hints, above = typing.get_type_hints(cls, include_extras=True), f"{where}." if where else ""
-    fields = {above + field.name: field for field in dataclasses.fields(cls)}
-    for key in (f"{above}{key}" for key in values):
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    for key in values:
         if key not in fields:
-            raise DecoderError(unknown("setting", key, fields))
+            raise DecoderError(unknown("setting", f"{above}{key}", [above + k for k in fields]))
     for key, field in fields.items():
         default = field.default, field.default_factory
-        if field.name not in values and default == (dataclasses.MISSING, dataclasses.MISSING):
-            raise DecoderError(f"{key} is missing; give it a value")
+        if key not in values and default == (dataclasses.MISSING, dataclasses.MISSING):
+            raise DecoderError(f"{above}{key} is missing; give it a value")
     return cls(**{k: validate(f"{above}{k}", v, hints[k], text) for k, v in values.items()})
 
 
 @functools.cache
 def _adapter(hint: Any, strict: bool) -> TypeAdapter[dict[str, Any]]:
-    """Of a mapping with one such value, whose name is then a part of what pydantic reports."""
+    """Of a mapping, since pydantic takes no configuration beside a bare dataclass."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(dict[str, hint], config={"strict": strict, "allow_inf_nan": False})
@@ -114,66 +106,32 @@ def _adapter(hint: Any, strict: bool) -> TypeAdapter[dict[str, Any]]:
 
 def _require_storable(where: str, value: Any) -> None:
     """Raises DecoderError for a whole number or a text that no table, file or seed can hold."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _require_storable(f"{where}.{key}", item)
-    elif isinstance(value, list | tuple):
-        for place, item in enumerate(value):
-            _require_storable(f"{where}[{place}]", item)
+    if isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            _require_storable(where, item)
     elif isinstance(value, int) and abs(value) > MOST_WHOLE:
-        raise DecoderError(
-            f"{where} must be at most {MOST_WHOLE:,} (64 bits), found {_short(value)}"
-        )
+        size = f"a number of {value.bit_length()} bits"  # whose digits Python may not print
+        raise DecoderError(f"{where}: expected at most {MOST_WHOLE} (64 bits), found {size}")
     elif isinstance(value, str) and "\0" in value:
-        raise DecoderError(f"{where} must be text without NUL, found {_short(value)}")
+        raise DecoderError(f"{where}: expected text without NUL, found {value!r:.80}")
 
 
-def _refusal(value: Any, error: ValidationError) -> str:
-    """What was expected and found, of the part of `value` deepest inside: that says more than that
-    its list is no string."""
-    placed = [(*_place(value, one["loc"]), one) for one in error.errors(include_url=False)]
-    deepest = max(depth for _, depth, _ in placed)
-    inner = [(place, one) for place, depth, one in placed if depth == deepest]
-    place, wrong = inner[0][0], inner[0][1]["input"]
-    expected = " or ".join(dict.fromkeys(_plain(one["msg"]) for _, one in inner))
+def _refusal(error: ValidationError) -> str:
+    """What pydantic expected and found in the innermost place: that says more than that a list with
+    one wrong item is no string."""
+    errors = error.errors(include_url=False)
+    inner = [one for one in errors if len(one["loc"]) == max(len(e["loc"]) for e in errors)]
+    expected = " or ".join(dict.fromkeys(one["msg"] for one in inner))
+    wrong = inner[0]["input"]
     hint = did_you_mean(wrong, re.findall("'([^']+)'", expected)) if isinstance(wrong, str) else ""
-    setting = place.replace(".", "").isidentifier()
-    if expected == "a string" and isinstance(wrong, int | float) and setting:  # as in run_dir=2026
-        hint = f"; a text that looks like a number is quoted twice: '{place}=\"{wrong}\"'"
-    return f"{place} must be {expected}, found {_short(wrong)} ({type(wrong).__name__}){hint}"
-
-
-def _plain(message: str) -> str:
-    """What pydantic expected, in the words of YAML."""
-    text = message.removeprefix("Input should be ").partition(", unable to ")[0]
-    for words, plain in PLAIN.items():
-        text = text.replace(words, plain)
-    return text
-
-
-def _place(value: Any, loc: Sequence[Any]) -> tuple[str, int]:
-    """(`x[1].name`, how deep that is) of pydantic's place, which names branches of unions too."""
-    where, depth = "", 0
-    for step in loc:
-        if isinstance(value, Mapping) and step in value:
-            where = f"{where}.{step}" if where else str(step)
-            value, depth = value[step], depth + 1
-        elif isinstance(value, list | tuple) and isinstance(step, int):
-            where, value, depth = f"{where}[{step}]", value[step], depth + 1
-    return where, depth
-
-
-def _short(value: Any) -> str:
-    """A value for a message: a number of ten thousand digits cannot even be printed."""
-    if type(value) is int and abs(value) > 10**30:
-        return f"a number of about {value.bit_length() * 3 // 10} digits"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    if isinstance(wrong, bool) and re.search("string|'", expected):
+        hint = '; YAML reads an unquoted on, off, yes or no as true or false: write "off"'
+    return f"{expected}, found {wrong!r:.80} ({type(wrong).__name__}){hint}"
 
 
 def hints_of(target: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of a class's (or function's) parameters, those of a base class too: each is
-    in the words of its own module. Those that cannot be resolved (a name that is imported for type
+    """The annotations of a class's (or function's) parameters, those of a base class too, each as
+    its own module names types. Those that cannot be resolved (a name that is imported for type
     checkers alone) are left out, so they are not judged."""
     owners = reversed(inspect.getmro(target)) if isinstance(target, type) else (target,)
     hints: dict[str, Any] = {}
@@ -182,11 +140,9 @@ def hints_of(target: Callable[..., Any]) -> dict[str, Any]:
         call = inspect.unwrap(call.func if isinstance(call, functools.partial) else call)
         for name, hint in getattr(call, "__annotations__", {}).items():
             alone = types.SimpleNamespace(__annotations__={name: hint})
-            try:
+            with suppress(NameError, AttributeError, TypeError, SyntaxError):
                 scope = getattr(call, "__globals__", {})
                 hints |= typing.get_type_hints(alone, scope, include_extras=True)
-            except (NameError, AttributeError, TypeError, SyntaxError):
-                hints.pop(name, None)
     return hints
 
 

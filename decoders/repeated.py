@@ -1,9 +1,6 @@
 """What a step calls many times with tensors of equal shapes, compiled once: layers of a net, tests
-of a node's children.
-
-On a GPU only: nine tenths of the time that a net of 36 layers took to compile were copies of one
-layer. On a CPU layers are operators of the kernel, whose weights a region cannot take.
-"""
+of a node's children. On a GPU only, where nine tenths of compiling a net of 36 layers were copies
+of one layer. On a CPU layers are operators of the kernel, whose weights a region cannot take."""
 
 from __future__ import annotations
 
@@ -23,16 +20,18 @@ T = TypeVar("T")
 def compiled_once(function: Callable[..., T]) -> Callable[..., T]:
     """A function whose first tensor says on which device it runs. It may not write into its
     tensors: the compiler would copy them before and after."""
-    known = inspect.signature(nested_compile_region).parameters
-    options: dict[str, Any] = {"max_reuse_entries": MOST} if "max_reuse_entries" in known else {}
+    parameters = inspect.signature(nested_compile_region).parameters
+    options: dict[str, Any] = (
+        {"max_reuse_entries": MOST} if "max_reuse_entries" in parameters else {}
+    )
     region: Callable[..., T] = nested_compile_region(function, **options)
 
     @wraps(function)
-    def call(*given: Any) -> T:
+    def call(*arguments: Any) -> T:
         if torch.compiler.is_compiling():
-            first = next(x for x in given if isinstance(x, Tensor))
+            first = next(x for x in arguments if isinstance(x, Tensor))
             if first.device.type == "cuda":
-                return region(*given)
-        return function(*given)
+                return region(*arguments)
+        return function(*arguments)
 
     return call

@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from decoders.errors import DecoderError
+from decoders.kinds import validate
+
 if TYPE_CHECKING:
     from decoders.api import Decoder
 
@@ -20,6 +23,19 @@ class PartSpec:
 
     target: str
     kwargs: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Any, where: str) -> PartSpec | None:
+        """From a group's {_target_, keywords...}; None where `_target_` is null. where: its name in
+        messages. Raises DecoderError."""
+        kwargs = dict(validate(where, values, dict[str, Any]))
+        if "_target_" not in kwargs:
+            raise DecoderError(
+                f"{where} has no `_target_`, which names the class, as in `_target_: module.Class`;"
+                f" found {', '.join(kwargs)}"
+            )
+        target = validate(f"{where}._target_", kwargs.pop("_target_"), str | None)
+        return None if target is None else cls(target, kwargs)
 
     def __str__(self) -> str:
         """`lantern(k=100, delta=0.2, residual=paper)`; of a long list (a tree's nodes) the
@@ -53,9 +69,8 @@ class DecoderSpec:
         return [part for part in every if part is not None]
 
     def labels(self, built: Decoder | None) -> dict[str, str]:
-        """loop, drafter, tree and acceptance as rows, tables and errors name them. A built part is
-        named in its own words (its `__str__`), one that was not built, or has none, from its
-        configuration. A proposer takes the drafter's place."""
+        """loop, drafter (or proposer), tree and acceptance as rows, tables and errors name them. A
+        built part says its label itself (`__str__`); else it is that of its configuration."""
         labels = {
             "loop": str(self.loop),
             "drafter": str(self.proposer or self.drafter or "none"),

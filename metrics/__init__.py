@@ -1,8 +1,4 @@
-"""Metrics: images, traces or timings in, numbers with intervals out.
-
-Pure of the harness: nothing here imports ``bench``. Every figure comes with an interval
-(``stats``, ``speedup``), because a difference between two decoders means nothing without one.
-"""
+"""Metrics: images, traces or timings in, numbers with intervals out. None imports `bench`."""
 
 
 class MetricError(ValueError):

@@ -2,8 +2,7 @@
 
 FID (Heusel et al. 1706.08500) is |mu - mu'|^2 + tr(S + S' - 2 (S S')^1/2); KID (Binkowski et al.
 1801.01401) is the unbiased squared MMD of all rows, with torch-fidelity's cubic kernel; improved
-precision and recall (Kynkaanniemi et al. 1904.06991) are torch-fidelity's, with distances in blocks
-of rows. Features are extracted once (``features``).
+precision and recall (Kynkaanniemi et al. 1904.06991) are torch-fidelity's, in blocks of rows.
 
 FID falls with the number of images n even when the distributions agree, by about 1/n: compare
 decoders at equal n only. `fid_interval` also returns the jackknife's estimate without that bias.
@@ -68,10 +67,8 @@ class Moments:
 def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Interval]:
     """FID of features [n, E] with its interval (not below 0), and the same without its bias: the
     jackknife's K t - (K - 1) mean t_k, about what more images would give. It scatters as FID does.
-
-    Logs a warning where n <= E. Raises MetricError for fewer than 3 rows, NaN, or different E.
-    """
-    _require_rows("generated", generated, 2, len(reference.mean))
+    Logs a warning where n <= E. Raises MetricError for fewer than 3 rows."""
+    _require(3, generated=generated)
     if len(generated) <= generated.shape[1]:
         _warn_of_bias(*generated.shape)
     every, distance = Moments.of(generated), distance_to(reference)
@@ -92,19 +89,14 @@ def _warn_of_bias(count: int, width: int) -> None:
     """Said once, as all decoders of a run have as many images."""
     _LOG.warning(
         "%d generated images for %d features: the covariance is singular and FID is mostly bias; "
-        "generate more than %d",
-        count,
-        width,
-        2 * width,
-    )
+        "generate more than %d", count, width, 2 * width,
+    )  # fmt: skip
 
 
 def distance_to(reference: Moments) -> Callable[[Moments], float]:
-    """The Frechet distance to a fixed reference, as a function of moments.
-
-    tr (S S')^1/2 is the sum of roots of the eigenvalues of R S R with R = S'^1/2, a symmetric
-    matrix; R is taken once, which makes the jackknife's 32 further distances cheap.
-    """
+    """The Frechet distance to a fixed reference, as a function of moments. tr (S S')^1/2 is the sum
+    of roots of the eigenvalues of R S R with R = S'^1/2, a symmetric matrix; R is taken once, which
+    makes the jackknife's 32 further distances cheap."""
     fixed = reference.covariance
     values, vectors = np.linalg.eigh(fixed)
     root = (vectors * np.sqrt(values.clip(0))) @ vectors.T  # [E, E]
@@ -126,9 +118,9 @@ def kid(generated: Tensor, reference: Tensor) -> Interval:
 
         KID = sum a / (n (n - 1)) + c / (m (m - 1)) - 2 sum b / (n m)
 
-    Raises MetricError for fewer than 4 rows, NaN, or different E.
+    Raises MetricError for fewer than 4 rows.
     """
-    _require(generated, reference, 4)
+    _require(4, reference=reference, generated=generated)
     fake, real = (x.double().cpu() for x in (generated, reference))
     among, across, within = _sums(fake, fake), _sums(fake, real), _sums(real, real)  # [n], [n], [m]
     among -= _kernel((fake * fake).sum(1), fake.shape[1])
@@ -157,12 +149,10 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
     """Precision and recall with 95 % intervals from features [n, E] and [m, E]: shares of the
     generated images in the reference's manifold, and of the reference in the generated ones'. A
     set's manifold is a ball of radius "distance to the k-th neighbour" around each of its points.
-
-    Precision is a mean over generated images of "lies in some reference ball"; recall
-    changes with the generated set as a whole (its balls), hence the jackknife. Memory: 8 n (n + m)
-    bytes. Raises MetricError for fewer than k + 2 rows, NaN, or different E.
-    """
-    _require(generated, reference, FEWEST)
+    Precision is a mean over generated images of "lies in some reference ball"; recall changes with
+    the generated set as a whole (its balls), hence the jackknife. Memory: 8 n (n + m) bytes. Raises
+    MetricError for fewer than k + 2 rows."""
+    _require(FEWEST, reference=reference, generated=generated)
     fake, real = generated.double().cpu(), reference.double().cpu()
     within = torch.cat([torch.cdist(rows, fake) for rows in fake.split(_BLOCK)])  # [n, n]
     across = torch.cat([torch.cdist(rows, fake) for rows in real.split(_BLOCK)])  # [m, n]
@@ -188,23 +178,7 @@ def _radius(distances: Tensor) -> Tensor:
     return distances.kthvalue(NEIGHBOURS + 1, dim=1).values
 
 
-def _require(generated: Tensor, reference: Tensor, least: int) -> None:
-    """MetricError unless both are finite [>= least, E]."""
-    _require_rows("reference", reference, least, reference.shape[-1])
-    _require_rows("generated", generated, least, reference.shape[1])
-
-
-def _require_rows(name: str, rows: Tensor, least: int, width: int) -> None:
-    """MetricError unless they are finite [>= least, width]."""
-    if rows.ndim != 2:
-        raise MetricError(f"{name} features must be [n, E], found {list(rows.shape)}")
-    if len(rows) < least:
-        raise MetricError(f"{len(rows)} {name} images are too few: at least {least} are needed")
-    if not torch.isfinite(rows).all():
-        bad = int((~torch.isfinite(rows).all(1)).sum())
-        raise MetricError(f"the features of {bad} {name} images hold NaN or infinity")
-    if rows.shape[1] != width:
-        raise MetricError(
-            f"{name} features have {rows.shape[1]} entries, the reference {width}: they come from "
-            "different extractors"
-        )
+def _require(least: int, **sets: Tensor) -> None:
+    for name, rows in sets.items():
+        if len(rows) < least:
+            raise MetricError(f"{len(rows)} {name} images are too few: at least {least} are needed")

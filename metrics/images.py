@@ -1,7 +1,11 @@
-"""Image folders and tensors as batches for a network, and their features (cached for a reference).
+"""Images for a network: folders and tensors in batches, prepared as each protocol does, and their
+features (cached for a reference).
 
 Why: a folder of thousands of images must not be held in memory at once, and every metric should
-refuse the same bad input in the same words.
+refuse the same bad input in the same way. Preparations (crop, resize, by the libraries of each
+official protocol) have names: FID moves by several points with the resizing alone (Parmar et al.
+2104.11222), so a table must say which one it used, and a cache of reference features must not mix
+two of them.
 """
 
 from __future__ import annotations
@@ -13,18 +17,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from decoders.image_files import HIDDEN, SUFFIXES, is_picture, open_rgb
+from decoders.files import HIDDEN, SUFFIXES, is_picture, open_rgb
 from decoders.models.loading.weights import opened_file, sha256_of
 from metrics import MetricError
-from metrics.preparations import Preparation, as_is, to_pil
 
+BICUBIC, BILINEAR, LANCZOS = (Image.Resampling[n] for n in ("BICUBIC", "BILINEAR", "LANCZOS"))
 MIN_IMAGES = 2
 THREADS = 4  # PIL lets threads run at once
 LONG = 3.0  # seconds
@@ -32,11 +37,83 @@ Source = Tensor | tuple[Path, ...]
 
 
 @dataclass(frozen=True)
-class ImageSet:
-    """Images of any size, prepared when they are read; never more than a batch is held.
+class Preparation:
+    """apply: an RGB image to what a network takes, [3, S, S] uint8 or float32. name: as tables and
+    cache keys have it."""
 
-    source: files in order, or uint8 [n, 3, H, W].
-    """
+    name: str
+    apply: Callable[[Image.Image], Tensor]
+
+
+def from_pil(image: Image.Image) -> Tensor:
+    """An RGB image as uint8 [3, H, W]."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)  # [H, W, 3] -> [3, H, W]
+
+
+AS_IS = Preparation("as is", from_pil)  # images must already have the network's size
+
+
+def centre_crop(size: int, then: Callable[[Image.Image], Tensor] = from_pil) -> Preparation:
+    """The papers' protocol (METHODS section 5): the largest centred square, Lanczos to `size`; then
+    what the network needs."""
+
+    def crop(image: Image.Image) -> Tensor:
+        from torchvision.transforms.functional import center_crop
+
+        square = center_crop(image, [min(image.size)])
+        square = square if square.width == size else square.resize((size, size), LANCZOS)
+        return then(square)
+
+    return Preparation(f"centre crop, Lanczos {size}", crop)
+
+
+def cleanfid(size: int) -> Preparation:
+    """The crop, then clean-fid's 299 x 299: PIL's antialiased bicubic filter on float channels, not
+    rounded, in [0, 255]."""
+    from cleanfid.resize import build_resizer
+
+    resize = build_resizer("clean")  # [H, W, 3] -> [299, 299, 3]
+    return centre_crop(
+        size, lambda image: torch.from_numpy(resize(np.asarray(image))).permute(2, 0, 1)
+    )
+
+
+def openai_clip(size: int, side: int) -> Preparation:
+    """The crop, then CLIP's own resizing to side x side: PIL's bicubic filter on bytes."""
+    return centre_crop(size, lambda image: from_pil(image.resize((side, side), BICUBIC)))
+
+
+def squeezed(side: int) -> Preparation:
+    """The whole image to side x side, its aspect ratio lost, by PIL's bilinear filter: what the
+    papers' script of precision and recall does with images and references of any shape."""
+    return Preparation(
+        f"whole image, bilinear {side}",
+        lambda image: from_pil(image.resize((side, side), BILINEAR)),
+    )
+
+
+def padded(side: int) -> Preparation:
+    """The whole image, its longer side resized to `side` by a bicubic filter on floats, between
+    black bars: hpsv2's transform, in [0, 1]."""
+
+    def pad(image: Image.Image) -> Tensor:
+        from torchvision.transforms import functional as F
+
+        scale = side / max(image.size)
+        width, height = (max(1, round(extent * scale)) for extent in image.size)
+        bicubic = F.InterpolationMode.BICUBIC
+        pixels = F.resize(F.to_tensor(image), [height, width], bicubic, antialias=True)
+        left, top = (side - width) // 2, (side - height) // 2
+        bars: Tensor = F.pad(pixels, [left, top, side - width - left, side - height - top])
+        return bars  # [3, S, S]
+
+    return Preparation(f"whole image, padded to {side}", pad)
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images of any size, prepared when they are read; never more than a batch is held. source:
+    files in order, or uint8 [n, 3, H, W]."""
 
     source: Source
     prepare: Preparation
@@ -45,11 +122,8 @@ class ImageSet:
         return len(self.source)
 
     def part(self, start: int, stop: int) -> Tensor:
-        """Images start..stop - 1, prepared: [<= stop - start, 3, S, S].
-
-        Raises DecoderError for a file that cannot be read, MetricError where two images of a batch,
-        once prepared, differ in size; the message names the file.
-        """
+        """Images start..stop - 1, prepared: [<= stop - start, 3, S, S]. Raises DecoderError for a
+        file that cannot be read, MetricError where prepared images of a batch differ in size."""
         items = self.source[start:stop]
         with ThreadPoolExecutor(THREADS) as pool:
             prepared = list(pool.map(self._read, items))
@@ -67,9 +141,14 @@ class ImageSet:
         return self.prepare.apply(open_rgb(item) if isinstance(item, Path) else to_pil(item))
 
 
+def to_pil(image: Tensor) -> Image.Image:
+    """uint8 [3, H, W] as an RGB image."""
+    return Image.fromarray(image.permute(1, 2, 0).cpu().numpy())  # [3, H, W] -> [H, W, 3]
+
+
 def byte_images(pixels: Tensor) -> ImageSet:
     """Float images [n, 3, S, S] in [0, 1], rounded to bytes as their PNGs would be."""
-    return ImageSet((as_unit_float(pixels) * 255).round().to(torch.uint8), as_is())
+    return ImageSet((pixels * 255).round().to(torch.uint8), AS_IS)
 
 
 class Extractor(nn.Module):
@@ -88,11 +167,8 @@ def features_of(
     network: Callable[[Tensor], Tensor], images: ImageSet, batch: int = 64, label: str = "images"
 ) -> Tensor:
     """Features [n, E] float32 on the CPU of n images by a network of [b, 3, S, S]. label: of the
-    bar that shows its progress where that takes longer than `LONG`.
-
-    Raises MetricError for no images, an image that cannot be read (where it is met) and features
-    that are not finite.
-    """
+    bar that shows its progress where that takes longer than `LONG`. Raises as `ImageSet.part`, and
+    MetricError for no images and for features that are not finite."""
     if not len(images):
         raise MetricError("a metric needs images, found none")
     with torch.no_grad():
@@ -132,32 +208,9 @@ def cached_features(
     return features
 
 
-def as_unit_float(images: Tensor, size: int | None = None) -> Tensor:
-    """uint8 or float images [n, 3, size, size] -> float32 in [0, 1]; size None: any square.
-
-    Raises MetricError for another shape, and for values outside [0, 1].
-    """
-    side = images.shape[-1] if size is None else size
-    if images.ndim != 4 or tuple(images.shape[1:]) != (3, side, side):
-        raise MetricError(
-            f"expected images [n, 3, {side}, {side}], found {list(images.shape)}; resize them first"
-        )
-    if images.dtype == torch.uint8:
-        return images.float() / 255
-    images = images.float()
-    if not ((images > -1e-3) & (images < 1 + 1e-3)).all():  # NaN lies nowhere
-        raise MetricError(
-            f"float images must lie in [0, 1], found {float(images.min()):.3g} to "
-            f"{float(images.max()):.3g}; divide bytes by 255 or pass uint8"
-        )
-    return images.clamp(0, 1)
-
-
 def image_files(folder: Path) -> tuple[Path, ...]:
     """The images directly in a folder, numbers in their names in numeric order (2 before 10).
-
-    Raises MetricError when it is no folder or holds fewer than two.
-    """
+    Raises MetricError when it is no folder or holds fewer than two."""
     if not folder.is_dir():
         what = "is not a folder of images" if folder.exists() else "does not exist"
         raise MetricError(f"{folder} {what}")
@@ -171,12 +224,12 @@ def image_files(folder: Path) -> tuple[Path, ...]:
             f"{folder} holds {len(files)} images ({', '.join(SUFFIXES)}), at least {MIN_IMAGES} "
             f"are needed; {hint}"
         )
-    return tuple(sorted(files, key=_natural))
 
+    def natural(file: Path) -> tuple[list[str | int], str]:
+        pieces = re.split(r"(\d+)", file.name.lower())  # text and digits in turns
+        return [int(p) if at % 2 else p for at, p in enumerate(pieces)], file.name
 
-def _natural(file: Path) -> tuple[list[Any], str]:
-    pieces = re.split(r"(\d+)", file.name.lower())  # text and digits in turns
-    return [int(p) if at % 2 else p for at, p in enumerate(pieces)], file.name
+    return tuple(sorted(files, key=natural))
 
 
 def files_hash(files: Sequence[Path]) -> str:

@@ -70,7 +70,6 @@ class Spot:
 
 
 def spot_of(pairs: VerifiedPairs, row: int) -> Spot:
-    """Where a recorded node stood."""
     return Spot(int(pairs.depth[row]), int(pairs.position[row]), pairs.levels)
 
 
@@ -105,11 +104,7 @@ def ordered_draws(q: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def output_law(
-    rule: AcceptRule,
-    p: Tensor,
-    q: Tensor | None,
-    children: Tensor | int,
-    spot: Spot | None = None,
+    rule: AcceptRule, p: Tensor, q: Tensor | None, children: Tensor | int, spot: Spot | None = None
 ) -> OutputLaw:
     """p [V], q [V] float32; children: how many are drawn from q, or the deterministic ones [K];
     spot: where the node stands, for a rule that depends on it."""
@@ -137,7 +132,12 @@ def output_law(
     first = torch.cat([torch.ones_like(before.weight)[:, None], (1 - before.accept).cumprod(-1)], 1)
     hit = before.weight[:, None] * first[:, :-1] * before.accept  # [T, K]
     out.index_add_(0, codes.flatten(), hit.flatten())
-    out += _last(before.weight * before.alive, before.residual)
+    # The mass that comes from the residuals [T, V], each reached with probability left [T].
+    left, total = before.weight * before.alive, before.residual.sum(-1, keepdim=True)
+    nothing = torch.zeros_like(before.residual)
+    nothing[:, -1] = 1.0  # what `decoders.noise.sample` returns where nothing is left
+    law = torch.where(total == 0, nothing, before.residual / total)
+    out += torch.where(left[:, None] == 0, 0.0, left[:, None] * law).sum(0)
     declared = before.weight @ _composed(rule, before.bound, first[:, :-1])
     tv = 0.5 * (out - p.double()).abs().sum()
     return OutputLaw(out, float(tv), float(declared), float(limit))
@@ -150,15 +150,6 @@ def _composed(rule: AcceptRule, bound: Tensor, reached: Tensor) -> Tensor:
     if rule.bounds_output:
         return (reached * bound).sum(-1)
     return 1 - (1 - bound).prod(-1)
-
-
-def _last(left: Tensor, residual: Tensor) -> Tensor:
-    """The mass [V] that comes from the residuals [T, V], each reached with probability left [T]."""
-    total = residual.sum(-1, keepdim=True)
-    nothing = torch.zeros_like(residual)
-    nothing[:, -1] = 1.0  # what `decoders.noise.sample` returns where nothing is left
-    law = torch.where(total == 0, nothing, residual / total)
-    return torch.where(left[:, None] == 0, 0.0, left[:, None] * law).sum(0)
 
 
 def _test_draws(judge: Judge, p: Tensor, q: Tensor | None, codes: Tensor, weight: Tensor) -> _Level:
@@ -201,14 +192,12 @@ def _gained(before: _Level, level: _Level, codes: Tensor) -> Tensor:
 def along(
     rule: AcceptRule, p: Tensor, q: Tensor, children: Tensor, spot: Spot | None = None
 ) -> tuple[float, float, float]:
-    """(tv, declared, limit) of a node with drawn siblings, of which `children` [K] were drawn.
-
-    All draws of several siblings out of a large codebook are too many. So every sibling's own law
-    is enumerated, exactly, after the recorded ones before it, and what it adds is weighted with the
-    probability that those were rejected: tv = sum_j prod_{i<j} (1 - a_i) TV_j, `limit` likewise.
-    On average over draws this tv is no less than that of the node's law (the triangle inequality),
-    and the same for a single draft; `limit` is on average the node's.
-    """
+    """(tv, declared, limit) of a node with drawn siblings, of which `children` [K] were drawn. All
+    draws of several siblings out of a large codebook are too many. So every sibling's own law is
+    enumerated, exactly, after the recorded ones before it, and what it adds is weighted with the
+    probability that those were rejected: tv = sum_j prod_{i<j} (1 - a_i) TV_j, `limit` likewise. On
+    average over draws this tv is no less than that of the node's law (the triangle inequality), and
+    the same for a single draft; `limit` is on average the node's."""
     tv, limit, reached = 0.0, 0.0, 1.0
     bounds, met = [], []
     judge, one = judge_at(rule, spot), torch.ones(1, 1, 1, dtype=torch.bool)

@@ -1,9 +1,5 @@
-"""Confidence intervals (Student's t, jackknife), the reseed band, and the non-inferiority test.
-
-Why: decoders are compared on a few hundred prompts, so every figure needs an interval, and a
-difference must be told apart from what a mere change of seed does (the reseed band). Intervals are
-of 95 %.
-"""
+"""Confidence intervals of 95 % (Student's t, jackknife), the reseed band (what a mere change of
+seed does), and the non-inferiority test."""
 
 from __future__ import annotations
 
@@ -54,18 +50,8 @@ def student_mean(values: ArrayLike) -> Interval:
 
 def student_ratio(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
     """R = sum(numerator) / sum(denominator) of n >= 2 pairs, as codes over forwards, an image a
-    pair: +- t(n - 1) s / sqrt(n), s of (numerator - R denominator) / mean(denominator).
-
-    Raises MetricError unless both have the same n and the denominators' sum is positive.
-    """
+    pair: +- t(n - 1) s / sqrt(n), s of (numerator - R denominator) / mean(denominator)."""
     top, bottom = _checked(numerator, "numerator"), _checked(denominator, "denominator")
-    if len(top) != len(bottom):
-        raise MetricError(
-            f"a ratio needs pairs: {len(top)} numerators, {len(bottom)} denominators; keep the "
-            "images that both have"
-        )
-    if bottom.sum() <= 0:
-        raise MetricError(f"denominators must add to more than 0, found {bottom.sum():g}")
     value = float(top.sum() / bottom.sum())
     off = student_mean((top - value * bottom) / bottom.mean())
     return _around(value, off.half_width)
@@ -74,10 +60,8 @@ def student_ratio(numerator: ArrayLike, denominator: ArrayLike) -> Interval:
 def jackknife_values(
     count: int, without: Callable[[np.ndarray], float], *, groups: int = 32
 ) -> np.ndarray:
-    """A statistic of all rows, and without each of K random groups, [1 + K]; ``without(rows)`` gets
-    the sorted indices that are left out, none first."""
-    if count < 3:
-        raise MetricError(f"a jackknife needs at least 3 rows, found {count}")
+    """A statistic of `count` >= 3 rows, and without each of K random groups, [1 + K];
+    ``without(rows)`` gets the sorted indices that are left out, none first."""
     groups = min(groups, count)
     rows = np.random.default_rng(0).permutation(count)
     parts = [rows[:0], *(np.sort(rows[k::groups]) for k in range(groups))]
@@ -103,12 +87,9 @@ def jackknife(
 
 def reseed_range(runs: ArrayLike) -> Interval:
     """Where a figure lies when nothing but the seed changes: around the mean of n >= 2 runs that
-    differ in the seed alone, first the one that others are compared with.
-
-    n >= 3: Student's interval of one further run, mean +- t(n - 1) SD sqrt(1 + 1 / n). Two runs
-    say too little of how others scatter (t(1) is 12.7): the first +- `REACH` times their
-    difference.
-    """
+    differ in the seed alone, first the one that others are compared with. n >= 3: Student's
+    interval of one further run, mean +- t(n - 1) SD sqrt(1 + 1 / n). Two runs say too little of how
+    others scatter (t(1) is 12.7): the first +- `REACH` times their difference."""
     data = _checked(runs, "runs")
     if len(data) == 2:
         return _around(float(data[0]), REACH * abs(float(data[1] - data[0])))
@@ -158,8 +139,7 @@ class NonInferiority:
 
 
 def non_inferiority(mean: float, sd: float, count: int, margin: float) -> NonInferiority:
-    """Whether a mean difference over `count` >= 2 prompts with standard deviation `sd` is above
-    -margin, at 95 %."""
+    """Of a mean difference over `count` >= 2 prompts with standard deviation `sd`."""
     reach = float(stdtrit(count - 1, 0.95)) * sd / math.sqrt(count)
     if mean - reach > -margin:
         return NonInferiority(NOT_WORSE, margin)

@@ -6,10 +6,8 @@ are not counted:
     MAL           = codes committed / target forwards (correction and bonus codes included; AR: 1)
     MAL, no bonus = accepted drafts / target forwards (AR: 0)
     NFE           = target forwards per image
-
-Why the output's TV: a relaxed rule declares a bound on what it moves, TV(p, p_A), but what a reader
-wants to know is how far the committed code's law is from the target's p. At recorded nodes that law
-is a finite sum, so it is computed, not sampled (`metrics.output_law`, METHODS sections 4 and 5).
+Output TV: how far the committed code's law is from the target's p. At recorded nodes that law is a
+finite sum, so it is computed, not sampled (`metrics.output_law`, METHODS sections 4 and 5).
 """
 
 from __future__ import annotations
@@ -38,14 +36,8 @@ class ImageAcceptance(NamedTuple):
     accepted: int
     committed: int
     nfe: int
-
-    @property
-    def mal(self) -> float:
-        return self.committed / self.nfe if self.nfe else float("nan")
-
-    @property
-    def mal_no_bonus(self) -> float:
-        return self.accepted / self.nfe if self.nfe else float("nan")
+    mal: float
+    mal_no_bonus: float
 
 
 def from_trace(trace: Trace) -> list[ImageAcceptance]:
@@ -56,60 +48,50 @@ def from_trace(trace: Trace) -> list[ImageAcceptance]:
 
 def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcceptance:
     """From a row of `Trace`: accepted [S] (-1 past the last step), step [L] of each code, forwards.
-
     Raises MetricError when a step commits fewer codes than it accepted drafts, or the counts of
-    steps disagree.
-    """
+    steps disagree."""
     drafts = np.asarray(accepted, np.int64)
     drafts = drafts[drafts >= 0]
     steps = np.asarray(step, np.int64)
     last = int(steps.max(initial=0))
-    committed = np.bincount(steps, minlength=last + 1)[1:]  # [S]
+    codes = np.bincount(steps, minlength=last + 1)[1:]  # [S]
     if not len(drafts):  # AR records no drafts
-        drafts = np.zeros_like(committed)
-    if len(drafts) != len(committed) or last != nfe:
+        drafts = np.zeros_like(codes)
+    if len(drafts) != len(codes) or last != nfe:
         raise MetricError(
             f"{len(drafts)} steps of accepted drafts, codes of {last} steps and {nfe} target "
             "forwards do not fit one image"
         )
-    if (committed < np.maximum(drafts, 1)).any():
+    if (codes < np.maximum(drafts, 1)).any():
         raise MetricError("a step committed fewer codes than it accepted drafts, or none")
-    return ImageAcceptance(int(drafts.sum()), int(committed.sum()), int(nfe))
+    taken, committed = int(drafts.sum()), int(codes.sum())
+    rates = (committed / nfe, taken / nfe) if nfe else (math.nan, math.nan)
+    return ImageAcceptance(taken, committed, int(nfe), *rates)
 
 
 def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:
     """[levels + 1]: how many steps accepted a draft of depth 0 (all steps), 1, ... levels. The last
-    step of an image is left out, as the image's end cuts it.
-
-    accepted: per image the drafts accepted in each step, -1 past the last."""
+    step of an image is left out, as the image's end cuts it. accepted: per image the drafts
+    accepted in each step, -1 past the last."""
     rows = [np.asarray(row, np.int64) for row in accepted]
     steps = np.concatenate([np.empty(0, np.int64), *(row[row >= 0][:-1] for row in rows)])
     counts: np.ndarray = (steps[:, None] >= np.arange(levels + 1)).sum(0)
     return counts
 
 
-class TvShift(NamedTuple):
-    """TV(p, p_A) over the verified positions of a run, and the largest bound declared there."""
-
-    mean: float
-    max: float
-    bound_max: float
-
-
-def tv_shift_summary(tv_shift: ArrayLike, bound: ArrayLike, kind: ArrayLike) -> TvShift:
-    """Summary over positions at which a draft was tested (kind draft, relaxed or corrected).
-
-    tv_shift, bound, kind: equal shapes, as in `Trace`. An AR run has no such position: all zeros;
-    NaN where no position was recorded.
-    """
+def tv_shift_summary(
+    tv_shift: ArrayLike, bound: ArrayLike, kind: ArrayLike
+) -> tuple[float, float, float]:
+    """TV(p, p_A) over positions at which a draft was tested (kind draft, relaxed or corrected): its
+    mean, its maximum, and the largest bound declared there. tv_shift, bound, kind: equal shapes, as
+    in `Trace`. An AR run has no such position: all zeros; NaN where no position was recorded."""
     if not np.size(kind):
-        return TvShift(math.nan, math.nan, math.nan)
+        return math.nan, math.nan, math.nan
     tested = np.isin(np.asarray(kind), _TESTED)
-    mass, limit = np.asarray(tv_shift, np.float64), np.asarray(bound, np.float64)
-    mass, limit = mass[tested], limit[tested]
+    mass, limit = np.asarray(tv_shift, np.float64)[tested], np.asarray(bound, np.float64)[tested]
     if not mass.size:
-        return TvShift(0.0, 0.0, 0.0)
-    return TvShift(float(mass.mean()), float(mass.max()), float(limit.max()))
+        return 0.0, 0.0, 0.0
+    return float(mass.mean()), float(mass.max()), float(limit.max())
 
 
 def tested_share(kinds: Iterable[ArrayLike]) -> np.ndarray:
@@ -119,51 +101,13 @@ def tested_share(kinds: Iterable[ArrayLike]) -> np.ndarray:
     return np.array([tested.mean() if tested.size else 0.0 for tested in each])
 
 
-class OutputTV(NamedTuple):
-    """At M nodes, [M] float32 on the CPU each. tv: distance from p; declared: what the rule
-    declares, composed over the node's children; limit: the output bound (lemma R)."""
-
-    tv: Tensor
-    declared: Tensor
-    limit: Tensor
-
-
-def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> OutputTV:
-    """Output TV and its two bounds at M recorded nodes, by the law of `metrics.output_law`.
-
-    Deterministic children, one drawn child, or few draws in all: of the node's exact law. Several
-    children drawn from a large codebook: `metrics.output_law.along` the recorded ones, which on
-    average is no less. M = 0 gives empty tensors. Raises MetricError when p or q is not a
-    distribution, or the rule answers NaN.
-    """
-    _check(pairs)
-    figures = [_at(rule, pairs, row) for row in range(len(pairs.p))]
-    every = torch.tensor(figures, dtype=torch.float64).view(-1, 3)  # [M, 3]
-    if not bool(torch.isfinite(every).all()):
-        row = int((~torch.isfinite(every)).any(-1).nonzero()[0])
-        raise MetricError(
-            f"the rule answers NaN at recorded node {row} (TV, declared bound, output bound: "
-            f"{every[row].tolist()}); its accept, residual and bound must be finite"
-        )
-    return OutputTV(*every.float().unbind(-1))
-
-
-def _at(rule: AcceptRule, pairs: VerifiedPairs, row: int) -> tuple[float, float, float]:
-    """(tv, declared, limit) at one recorded node."""
-    p, children = pairs.p[row], pairs.children[row][pairs.valid[row]]
-    q = None if pairs.q is None else pairs.q[row]
-    if not len(children):
-        return 0.0, 0.0, 0.0
-    support = 0 if q is None else int((q > 0).sum())
-    draws, spot = math.perm(support, min(support, len(children))), spot_of(pairs, row)
-    if q is None or len(children) == 1 or draws <= MAX_DRAWS:
-        law = output_law(rule, p, q, children, spot=spot)
-        return law.tv, law.declared, law.limit
-    return along(rule, p, q, children, spot)
-
-
-def _check(pairs: VerifiedPairs) -> None:
-    """MetricError unless p and q are distributions."""
+def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> tuple[Tensor, Tensor, Tensor]:
+    """At M recorded nodes, [M] float32 on the CPU each: the output's distance from p, what the rule
+    declares on it, composed over the node's children, and the output bound (lemma R). Deterministic
+    children, one drawn child, or few draws in all: of the node's exact law. Several children drawn
+    from a large codebook: `metrics.output_law.along` the recorded ones, which on average is no
+    less. M = 0 gives empty tensors. Raises MetricError when p or q is not a distribution, or the
+    rule answers NaN."""
     for name, rows in (("p", pairs.p), ("q", pairs.q)):
         if rows is None:
             continue
@@ -175,3 +119,26 @@ def _check(pairs: VerifiedPairs) -> None:
                 f"{name}[{row}] is not a distribution (sum {float(total[row]):.6g}, least entry "
                 f"{float(rows[row].min()):.3g}); record processed float32 probabilities"
             )
+    figures = []
+    for row, p in enumerate(pairs.p):
+        children = pairs.children[row][pairs.valid[row]]
+        if not len(children):
+            figures.append((0.0, 0.0, 0.0))
+            continue
+        q, spot = None if pairs.q is None else pairs.q[row], spot_of(pairs, row)
+        support = 0 if q is None else int((q > 0).sum())
+        draws = math.perm(support, min(support, len(children)))
+        if q is None or len(children) == 1 or draws <= MAX_DRAWS:
+            law = output_law(rule, p, q, children, spot=spot)
+            figures.append((law.tv, law.declared, law.limit))
+        else:
+            figures.append(along(rule, p, q, children, spot))
+    every = torch.tensor(figures, dtype=torch.float64).view(-1, 3)  # [M, 3]
+    if not bool(torch.isfinite(every).all()):
+        row = int((~torch.isfinite(every)).any(-1).nonzero()[0])
+        raise MetricError(
+            f"the rule answers NaN at recorded node {row} (TV, declared bound, output bound: "
+            f"{every[row].tolist()}); its accept, residual and bound must be finite"
+        )
+    tv, declared, limit = every.float().unbind(-1)
+    return tv, declared, limit

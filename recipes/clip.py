@@ -1,23 +1,21 @@
 """Recipe of the tiny CLIP: open_clip's model and loss on scenes, with one-attribute hard negatives.
 
-Why hard negatives: the bench asks whether an image shows *this* caption and not one that differs in
-a single attribute. A batch is made of families: a scene and three twins in which one attribute has
-other values, rendered from the same pixel randomness and described with the same template, so that
-in the contrastive loss (Radford et al. 2103.00020) a scene's strongest competitors differ from it
-in exactly that attribute. Scenes are drawn on the fly: no image is seen twice.
+Why: the bench asks whether an image shows *this* caption and not one that differs in a single
+attribute. A batch is made of families: a scene and three twins in which one attribute has other
+values, with the same pixel randomness and template, so that in the contrastive loss (Radford et al.
+2103.00020) a scene's strongest competitors differ from it in exactly that attribute.
 
-The contrastive loss alone was still at chance on texture, shape and relation after 60,000 images,
-so a linear head on the shared space, dropped after training, also names the scene's attributes from
-the image and from the caption (`_naming_loss`).
-
-One step of 128 images takes about 0.6 s on one core.
+That loss alone was still at chance on texture, shape and relation after 60,000 images, so a linear
+head on the shared space, dropped after training, also names the scene's attributes from the image
+and from the caption (`_naming_loss`). One step of 128 images takes about 0.6 s on one core.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +24,25 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from decoders.models.loading.weights import write_tensors
+from decoders.tiny.render import render, scene_batch
 from decoders.tiny.scenes import (
     ATTRIBUTES,
     SceneSpec,
     alter,
     counterfactual,
     describe,
-    scene_batch,
     scene_captions,
     vocabulary,
 )
-from decoders.tiny.scenes.render import render
-from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast, stream
+from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 from metrics import MetricError
-from metrics.clip import attribute_preference
-from metrics.images import byte_images
-from metrics.scenes_clip import SPECIALS, ClipConfig, ScenesClip, save
-from recipes.reading import ANSWERS, answers
+from metrics.clip import CONFIG_FILE, WEIGHTS_FILE, ClipConfig, ImageText, ScenesClip, clip_score
+from metrics.images import ImageSet, byte_images
 from recipes.stages import Recipe
+from recipes.target import ANSWERS, answers
 
+SPECIALS = 3  # pad (0), start (V + 1), end (V + 2); the end is the largest id: open_clip's pooling
 CONTEXT = 40  # longest caption of the grammar: 36 words, plus start and end
 FAMILY = 4  # a scene and its twins
 _TRIES = 16  # draws of twins before the attribute counts as having too few values
@@ -65,19 +63,19 @@ _SECOND_OBJECT = 0.3  # share of two-object families whose second object is alte
 
 def default_config() -> ClipConfig:
     """A small ModifiedResNet, which learns textures in few steps, and a 3-layer text tower."""
-    words = tuple(vocabulary())
+    tokens = tuple(vocabulary())
     return ClipConfig(
         embed_dim=64,
         vision={"layers": [1, 2, 2, 1], "width": 24, "head_width": 32, "image_size": 64},
         text={
             "context_length": CONTEXT,
-            "vocab_size": len(words) + SPECIALS,
+            "vocab_size": len(tokens) + SPECIALS,
             "width": 128,
             "heads": 4,
             "layers": 3,
             "no_causal_mask": True,  # an adjective and a relation are read from both sides
         },
-        words=words,
+        words=tokens,
     )
 
 
@@ -103,7 +101,7 @@ def train(
     head = torch.nn.Linear(clip.config.embed_dim, sum(_CLASSES))
     parts = torch.nn.ModuleDict({"clip": clip.model, "head": head})
     trainer = Trainer(parts, config, folder)
-    batches = stream(Families(config.batch // FAMILY, config.seed), trainer.left, config.workers)
+    batches = trainer.batches(Families(config.batch // FAMILY, config.seed))
 
     def losses(step: int, share: float) -> tuple[Tensor, Figures]:
         return _loss(parts, clip, *next(batches))
@@ -113,12 +111,30 @@ def train(
     return figures
 
 
-def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:
-    """Figures on the first `count` scenes of the split valid.
+def save(clip: ScenesClip, folder: Path, held_out: dict[str, Any]) -> None:
+    """Writes clip.safetensors (float16) and clip.json."""
+    digest = write_tensors(clip.model.state_dict(), folder / WEIGHTS_FILE, torch.float16)
+    config = asdict(clip.config) | {"held_out": held_out}
+    text = json.dumps({"sha256": digest, "config": config}, indent=1)
+    (folder / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
 
-    preference: right over wrong caption, the attribute drawn by `counterfactual`;
-    preference_ATTRIBUTE: on every scene that has it.
+
+def attribute_preference(
+    clip: ImageText, images: ImageSet, pairs: Sequence[tuple[str, str, str]]
+) -> float:
+    """The share of n images with a higher score for the right caption than for the wrong one; a tie
+    is wrong, 0.5 is chance. A score alone is on an arbitrary scale, this is not.
+
+    pairs: n times (right caption, wrong caption, attribute), as
+    ``decoders.tiny.scenes.counterfactual`` returns them. Raises as `clip_score`.
     """
+    right, wrong = (clip_score(clip, images, [pair[side] for pair in pairs]) for side in (0, 1))
+    return float((right > wrong).mean())
+
+
+def held_out_figures(clip: ScenesClip, count: int) -> dict[str, float]:
+    """Figures on the first `count` scenes of the split valid. preference: right over wrong caption,
+    the attribute drawn by `counterfactual`; preference_ATTRIBUTE: on every scene that has it."""
     indices = list(range(count))
     scenes = scene_batch("valid", indices)
     images = torch.from_numpy(scenes.images)
@@ -155,11 +171,9 @@ class Families(Dataset[Any]):
 
 
 def family(spec: SceneSpec, rng: np.random.Generator) -> list[SceneSpec]:
-    """Four scenes that differ from one another in one attribute, the given one first.
-
-    An attribute with fewer than four possible values (size) is crossed with a second one instead:
-    each of its two values with each of two values of the other.
-    """
+    """Four scenes that differ from one another in one attribute, the given one first. An attribute
+    with fewer than four possible values (size) is crossed with a second one instead: each of its
+    two values with each of two values of the other."""
     attributes = [a for a in ATTRIBUTES if a != "relation" or spec.relation is not None]
     weights = np.array([_WEIGHTS[a] for a in attributes])
     attribute, other = rng.choice(attributes, size=2, replace=False, p=weights / weights.sum())
@@ -186,11 +200,9 @@ def _changed(spec: SceneSpec, attribute: str, second: bool, rng: np.random.Gener
 
 def labels_of(specs: Sequence[SceneSpec]) -> Tensor:
     """Class numbers of all that a viewer could name, [n, len(_CLASSES)] int64; -100 for nothing.
-
     Arrangement (alone, side by side, stacked), background kind and colour, then size, texture,
     colour and shape of the left or upper object and of the right or lower one. Which object the
-    caption says first is not visible, hence the order by place.
-    """
+    caption says first is not visible, hence the order by place."""
     rows = []
     for spec in specs:
         answer = dict(zip(ANSWERS, answers("", spec), strict=True))
@@ -213,10 +225,10 @@ def _loss(
         clip.model.logit_scale.clamp_(0, math.log(100))
     with autocast(clip.device):
         pictures = clip.image_features(images)  # [B, E]
-        words = clip.text_features(captions)  # [B, E]
-    contrastive: Tensor = ClipLoss()(pictures, words, clip.model.logit_scale.exp())
+        texts = clip.text_features(captions)  # [B, E]
+    contrastive: Tensor = ClipLoss()(pictures, texts, clip.model.logit_scale.exp())
     by_image, by_text = (
-        _naming_loss(parts["head"](_HEAD_SCALE * x), labels) for x in (pictures, words)
+        _naming_loss(parts["head"](_HEAD_SCALE * x), labels) for x in (pictures, texts)
     )
     figures = {"contrastive": contrastive, "naming_image": by_image, "naming_text": by_text}
     loss = contrastive + _NAMING * (by_image + by_text) / 2

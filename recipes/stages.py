@@ -1,9 +1,8 @@
 """`train recipe=tiny`: trains the embedded models, stage by stage, and writes weights and card.
 
 Each stage reads the *written* weights of the stages before it (rounded as they ship), resumes from
-its last checkpoint if it was interrupted, and adds its entry to ``weights/models.json``: what the
-part was trained on, for how long and how good it is. Checkpoint and loss curve go to
-``<work>/<stage>``.
+its last checkpoint in ``<work>/<stage>``, and adds its entry to ``weights/models.json``: what the
+part was trained on, for how long and how good it is.
 """
 
 from __future__ import annotations
@@ -25,30 +24,31 @@ from torch import nn
 from decoders.api import DecoderError, Sampling
 from decoders.errors import unknown
 from decoders.execution.card import card_fault
+from decoders.files import read_object
 from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast
-from decoders.models.loading.weights import read_json, write_tensors
-from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
+from decoders.models.loading.weights import write_tensors
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Transformer
-from decoders.models.text.words import WordEncoder, WordEncoderConfig
+from decoders.models.prompts import WordEncoder, WordEncoderConfig
 from decoders.propose.drafters.eagle import EagleLearner
 from decoders.propose.drafters.eagle3 import Eagle3Learner
 from decoders.tiny.bundle import (
     CARD,
+    KINDS,
     TARGETS,
     TRAINED_WITH,
     WEIGHTS,
+    Scenes,
     check_together,
     load,
     load_part,
 )
 from decoders.tiny.scenes import vocabulary
-from decoders.tiny.scenes.source import Scenes
 from decoders.training.drafter import LossConfig, train_drafter
 from decoders.training.states import DataConfig, StateData, transformer_of
 from decoders.training.trainer import TrainConfig, fast_dtype
-from recipes import reading, target, vq
+from recipes import target, vq
 
 logger = logging.getLogger(__name__)
 CFG = 3.0  # between fidelity to the caption and variety; also what the drafter is trained under
@@ -74,35 +74,22 @@ class Recipe:
             object.__setattr__(self, name, Path(getattr(self, name)))
 
     def config(self, name: str) -> TrainConfig:
-        """How a part is trained. `steps` comes before the recipe's own."""
-        given = self.train[name] | {"seed": self.seed}
+        """Returns how a part is trained. `steps` comes before the recipe's own."""
+        values = self.train[name] | {"seed": self.seed}
         if self.steps is not None:
-            given |= {"steps": self.steps, "budget_seconds": None}
-        config: TrainConfig = validate(f"train.{name}", given, TrainConfig)
+            values |= {"steps": self.steps, "budget_seconds": None}
+        config: TrainConfig = validate(f"train.{name}", values, TrainConfig)
         return config
 
     @property
     def torch_device(self) -> torch.device:
-        """Where parts are trained."""
+        """The device of the training."""
         return torch.device(self.device or ("cpu" if card_fault() else "cuda"))
 
-    def card(self) -> dict[str, Any]:
-        """The entries of the parts that are written; DecoderError where there are none."""
-        return read_json(self.weights / CARD)
-
     def part(self, name: str) -> Any:
-        """A written part, frozen, on the device of the training."""
-        return load_part(self.weights, self.card(), name)[0].to(self.torch_device)
-
-    def take_tokenizer(self) -> None:
-        """Writes the shipped tokenizer where there is none: a target of another size has the same
-        codes, and the metrics' networks the same pictures."""
-        if (self.weights / CARD).exists():
-            return
-        entry = read_json(WEIGHTS / CARD)["vq"]
-        self.weights.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(WEIGHTS / "vq.safetensors", self.weights / "vq.safetensors")
-        (self.weights / CARD).write_text(json.dumps({"vq": entry}, indent=1) + "\n")
+        """Loads a written part, frozen, to the device of the training."""
+        card = read_object(self.weights / CARD)
+        return load_part(self.weights, card, name)[0].to(self.torch_device)
 
     def write(
         self,
@@ -114,7 +101,7 @@ class Recipe:
         """Writes the weights of the parts that a stage made (module, and its shape: a dataclass or
         a mapping) and their entries, all at once; other entries stay. about: data and figures."""
         path = self.weights / CARD
-        card = self.card() if path.exists() else {}
+        card = read_object(path) if path.exists() else {}
         machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
         for name, (module, shape) in parts.items():
             file = self.weights / f"{name}.safetensors"
@@ -135,15 +122,20 @@ def make(stages: Sequence[str], drafters: Mapping[str, Mapping[str, Any]], **set
     recipe = Recipe(**settings)
     runners: dict[str, Callable[[Recipe], None]] = {
         "vq": _vq,
-        "target": _target,
+        "target": partial(_target, "target"),
         **{name: partial(_drafter, name, drafters[name]) for name in ("drafter", "eagle3")},
-        **{name: partial(_small, name) for name in TARGETS},
+        **{name: partial(_target, name) for name in TARGETS},
     }
     for stage in stages:
         if stage not in runners:
             raise DecoderError(unknown("stage", stage, runners))
-    if "vq" not in stages:
-        recipe.take_tokenizer()
+    if "vq" not in stages and not (recipe.weights / CARD).exists():
+        # The shipped tokenizer: a target of another size has the same codes, and the metrics'
+        # networks the same pictures.
+        entry = read_object(WEIGHTS / CARD)["vq"]
+        recipe.weights.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(WEIGHTS / "vq.safetensors", recipe.weights / "vq.safetensors")
+        (recipe.weights / CARD).write_text(json.dumps({"vq": entry}, indent=1) + "\n")
     for stage in (s for s in runners if s in stages):
         logger.info("training %s", stage)
         runners[stage](recipe)
@@ -156,46 +148,45 @@ def _vq(recipe: Recipe) -> None:
     recipe.write(config, {"vq": (model, vq.CONFIG)}, about, torch.float16)
 
 
-def _target(recipe: Recipe) -> None:
-    """The target and its text encoder, which learns to read first."""
-    config, folder = recipe.config("target"), recipe.work / "target"
-    shape = validate("shape", asdict(target.CONFIG) | recipe.shape, TransformerConfig)
+def _target(name: str, recipe: Recipe) -> None:
+    """Trains the target and its text encoder, which learns to read first; or one of `TARGETS`
+    behind the written encoder; FlashAR also behind the written target of its size that predicts
+    the next code."""
+    small, folder, device = name in TARGETS, recipe.work / name, recipe.torch_device
+    config = recipe.config("grouped" if small else "target")
     torch.manual_seed(config.seed)
-    words = WordEncoderConfig(tuple(vocabulary()), width=shape.text_width, prefix=shape.prefix)
-    text, model = (
-        WordEncoder(words).to(recipe.torch_device),
-        Transformer(shape).to(recipe.torch_device),
-    )
-    read = reading.learn(text, model.cls_embedding, recipe.config("reading"), folder / "reading")
-    logger.info("the encoder names %.1f %% of what held-out captions say", 100 * read)
-    about = _about(target.train(model, text, recipe.part("vq"), config, folder))
-    recipe.write(config, {"text": (text, words), "target": (model, shape)}, about)
-
-
-def _small(name: str, recipe: Recipe) -> None:
-    """One of `TARGETS`, behind the written tokenizer and text encoder."""
-    config = recipe.config("grouped")
-    torch.manual_seed(config.seed)
-    model = GroupedTransformer(GroupedConfig(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
-    given = recipe.part("text"), recipe.part("vq")
-    about = _about(target.train(model, *given, config, recipe.work / name))
-    recipe.write(config, {name: (model, model.config)}, about)
-
-
-def _about(figures: dict[str, Any]) -> dict[str, Any]:
+    parts: dict[str, tuple[nn.Module, Any]]
+    model: Any
+    if small:
+        kind, shape = KINDS[name]
+        model = kind(shape(**asdict(target.CONFIG) | SMALL | TARGETS[name]))
+        if name == "flash":
+            model.begin_as(recipe.part("plain"))
+        text, parts = recipe.part("text"), {name: (model, model.config)}
+    else:
+        shape = validate("shape", asdict(target.CONFIG) | recipe.shape, TransformerConfig)
+        tokens = tuple(vocabulary())
+        encoder = WordEncoderConfig(tokens, width=shape.text_width, prefix=shape.prefix)
+        text, model = WordEncoder(encoder).to(device), Transformer(shape).to(device)
+        read = target.learn_to_read(
+            text, model.cls_embedding, recipe.config("reading"), folder / "reading"
+        )
+        logger.info("the encoder names %.1f %% of what held-out captions say", 100 * read)
+        parts = {"text": (text, encoder), "target": (model, shape)}
+    figures = target.train(model, text, recipe.part("vq"), config, folder)
     data = f"scenes, split train from index {target.OFFSET}, every image seen once"
-    return {"data": data, "figures": figures, "sampling": {"cfg": CFG}}
+    recipe.write(config, parts, {"data": data, "figures": figures, "sampling": {"cfg": CFG}})
 
 
 def _drafter(name: str, settings: Mapping[str, Any], recipe: Recipe) -> None:
-    """EAGLE, or EAGLE-3, which begins as the written EAGLE."""
+    """Trains EAGLE, or EAGLE-3, which begins as the written EAGLE."""
     config, second = recipe.config(name), name == "eagle3"
     loss = validate(f"drafters.{name}.loss", settings["loss"], LossConfig)
     states = validate(f"drafters.{name}.data", settings["data"], DataConfig)
     dtype = str(fast_dtype(recipe.torch_device)).removeprefix("torch.")
     model = load(str(recipe.torch_device), dtype, str(recipe.weights), drafters=False)
     if second:
-        check_together(recipe.weights, recipe.card(), ["eagle"])
+        check_together(recipe.weights, read_object(recipe.weights / CARD), ["eagle"])
         model.drafters["eagle"] = cast(recipe.part("eagle"), model.device, model.dtype)
     torch.manual_seed(config.seed)
     learner: Any = Eagle3Learner(model, "eagle") if second else EagleLearner(model, None)

@@ -1,15 +1,22 @@
 """Recipe of the embedded targets: codes from a caption, some captions dropped for guidance.
 
-Codes are made on the fly by the frozen tokenizer, so every image is seen once. Most codes of a
-scene are background texture, whose noise no caption predicts. The few codes that show objects count
-for more in the loss at first, and like all others at the end, so that the trained distribution is
-the data's. And at first every code's state halfway up must also name what the caption says, as an
-attribute is worth two nats of an image's 580: the loss alone hardly tells a code where to look for
-it.
+Codes are made on the fly by the frozen tokenizer, so every image is seen once. The few codes that
+show objects count for more in the loss at first, and like all others at the end, so that the
+trained distribution is the data's. At first every code's state halfway up must also name what the
+caption says: the loss alone hardly tells a code where to look for it.
+
+A caption is worth little of the target's loss: an encoder that learned from it alone had dropped
+the words of shapes (a linear probe named the shape of a scene's only object in 59 % of captions).
+So encoder and caption projection learn to read first (`learn_to_read`): a state of the prefix,
+normalised as its first layer does, must name every attribute of the scene at every word, by the
+nearest of a few directions of fixed length. Objects are named by where they stand.
 
 COrAL's loss is the mean of three: of the next group behind true codes; of the next one behind a
 drafted group; and of the drafted group's own codes. Drafts are drawn from the first of these laws,
 without guidance.
+
+FlashAR begins with the weights of a target that predicts the next code. At first these stay as they
+are and only what is new learns; then they learn too, at a lower rate.
 """
 
 from __future__ import annotations
@@ -25,32 +32,127 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures
 from decoders.cache import GrowingCache
+from decoders.models.llamagen_vq import LlamaGenVQ
+from decoders.models.nets.flash import FlashTransformer
 from decoders.models.nets.grouped import GroupedTransformer
 from decoders.models.nets.transformer import Transformer, TransformerConfig
-from decoders.models.text.words import WordEncoder
-from decoders.models.vq.llamagen_vq import LlamaGenVQ
+from decoders.models.prompts import WordEncoder
 from decoders.noise import sample
-from decoders.tiny.scenes import SceneBatch, scene_batch
-from decoders.tiny.scenes.source import SceneBatches
-from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast, stream
-from recipes import reading
+from decoders.tiny import scenes
+from decoders.tiny.render import SceneBatch, scene_batch
+from decoders.tiny.scenes import SceneSpec, caption_tokens, scene_captions
+from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
+from recipes.vq import SceneBatches
+
+# ---- reading ------------------------------------------------------------------------------------
+
+READ_FROM = 8_000_000  # train-split indices of which nobody sees the images
+SHARPNESS = 2.0  # of the choice between directions; a state's entries are of size 1
+NONE = "none"  # what is not there or not said
+AXES = {None: NONE, "left": "across", "right": "across", "above": "down", "below": "down"}
+_THING = {
+    "shape": scenes.SHAPES,
+    "texture": scenes.TEXTURES,
+    "colour": tuple(scenes.COLOURS),
+    "size": scenes.SIZES,
+}
+ANSWERS: dict[str, tuple[str, ...]] = {
+    "axis": (NONE, "across", "down"),
+    "kind": scenes.BACKGROUND_KINDS,
+    "ground": tuple(scenes.BACKGROUND_COLOURS),
+    "light": (NONE, *scenes.LIGHTS),
+    **{f"near {name}": values for name, values in _THING.items()},
+    **{f"far {name}": (NONE, *values) for name, values in _THING.items()},
+}
+
+
+def answers(caption: str, spec: SceneSpec) -> list[int]:
+    """Returns the index in `ANSWERS` of every attribute. near: the object that stands left or
+    above, or the only one; far: the other."""
+    things = spec.objects[::-1] if spec.relation in ("right", "below") else spec.objects
+    labels = {
+        "axis": AXES[spec.relation],
+        "kind": spec.background_kind,
+        "ground": spec.background_colour,
+    }
+    if {"lit", "light"} & set(caption_tokens(caption)):
+        labels["light"] = spec.light
+    for where, thing in zip(("near", "far"), things, strict=False):
+        labels |= {f"{where} {name}": getattr(thing, name) for name in _THING}
+    return [values.index(labels.get(name, NONE)) for name, values in ANSWERS.items()]
+
+
+class Naming(nn.Module):
+    """Names every attribute from a state, by the nearest of a few directions of fixed length."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.directions = nn.ParameterList(
+            nn.Parameter(torch.randn(len(values), width)) for values in ANSWERS.values()
+        )
+
+    def forward(self, states: Tensor) -> list[Tensor]:
+        """Computes float32 logits [..., values] of each attribute of `ANSWERS` from states [...,
+        D]."""
+        scaled = SHARPNESS * F.rms_norm(states.float(), states.shape[-1:])
+        return [scaled @ F.normalize(table, dim=-1).T for table in self.directions]
+
+    def accuracy(self, states: Tensor, labels: Tensor) -> float:
+        """Returns the share of labels [..., attributes] that states [..., D] name rightly."""
+        named = torch.stack([logits.argmax(-1) for logits in self(states)], -1)
+        return float((named == labels).float().mean())
+
+    def loss(self, states: Tensor, labels: Tensor) -> Tensor:
+        """Computes mean nats per attribute; states [n, D], labels [n, attributes] int64."""
+        pairs = zip(self(states), labels.T, strict=True)
+        return torch.stack([F.cross_entropy(logits, right) for logits, right in pairs]).mean()
+
+
+def word_states(
+    text: WordEncoder, embedder: Any, split: str, first: int, count: int
+) -> tuple[Tensor, Tensor]:
+    """Computes the prefix's states [n, D] at the n words of `count` captions, and what the caption
+    of each word says, int64 [n, attributes]."""
+    pairs = scene_captions(split, range(first, first + count))
+    device = text.words.weight.device
+    ids, mask = (x.to(device) for x in text.tokenizer([caption for caption, _ in pairs]))
+    with autocast(device):
+        drop = torch.zeros(count, dtype=torch.bool, device=device)
+        states = embedder(text(ids, mask), drop)  # [count, P, D]
+    labels = torch.tensor([answers(*pair) for pair in pairs]).to(device)  # [count, attributes]
+    return states[mask], labels[mask.nonzero()[:, 0]]
+
+
+def learn_to_read(text: WordEncoder, embedder: Any, config: TrainConfig, folder: Path) -> float:
+    """Trains encoder and projection in place. Returns the share (0 to 1) of the attributes of
+    held-out captions that a word's state then names rightly, those not mentioned included."""
+    naming = Naming(embedder.cap_proj.fc2.out_features)
+    parts = nn.ModuleList([text, embedder.cap_proj, naming]).to(text.words.weight.device)
+
+    def losses(step: int, share: float) -> tuple[Tensor, Figures]:
+        first = READ_FROM + step * config.batch
+        return naming.loss(*word_states(text, embedder, "train", first, config.batch)), {}
+
+    @torch.no_grad()
+    def evaluate() -> dict[str, float]:
+        states, labels = word_states(text, embedder, "valid", 0, config.held_out)
+        return {"named": naming.accuracy(states, labels)}
+
+    return Trainer(parts, config, folder).fit(losses, evaluate)["named"]
+
+
+# ---- drawing ------------------------------------------------------------------------------------
 
 CONFIG = TransformerConfig(
-    vocab=1024,
-    width=384,
-    layers=16,
-    heads=6,
-    ffn=1024,
-    grid=16,
-    prefix=32,
-    text_width=128,
+    vocab=1024, width=384, layers=16, heads=6, ffn=1024, grid=16, prefix=32, text_width=128,
     prefix_rope="identity",
-)
+)  # fmt: skip
 DROP = 0.1  # share of captions dropped
 OFFSET = 1_000_000  # train-split indices the tokenizer never saw
 OBJECTS = 4.0  # weight of a code that shows an object, at the first step; 1 at the last
 NAMING = 0.3  # weight of naming what the caption says, at the first step; 0 at the last
 NAMED = 0.4  # share of the layers below the states that name it
+FROZEN = 0.4  # share of FlashAR's training in which the weights that it began with stay
 PART = 48  # rows scored at once
 SHOWS = 0.1  # a code shows an object that covers this share of a pixel of its square
 
@@ -58,21 +160,16 @@ SHOWS = 0.1  # a code shows an object that covers this share of a pixel of its s
 @dataclass(frozen=True)
 class Batch:
     """Consecutive scenes: B captions, codes [B, L], shows [B, L] bool: codes that show an
-    object; labels [B, attributes]: what the captions say, see `reading.answers`."""
+    object; labels [B, attributes]: what the captions say, see `answers`."""
 
     captions: list[str]
     codes: Tensor
     shows: Tensor
     labels: Tensor
 
-    def weights(self, objects: float) -> Tensor:
-        """[B, L] float32 of mean 1, where a code that shows an object weighs `objects` times."""
-        weights = torch.where(self.shows, objects, 1.0)
-        return weights / weights.mean()
-
 
 def encode_scenes(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
-    """Scenes as the tokenizer's codes, on its device."""
+    """Encodes scenes by the tokenizer, on its device."""
     device = vq.quantize.embedding.weight.device
     images = torch.from_numpy(scenes.images).to(device)
     with autocast(device):
@@ -81,7 +178,7 @@ def encode_scenes(vq: LlamaGenVQ, scenes: SceneBatch) -> Batch:
     cover = torch.from_numpy(scenes.cover).to(device)
     most = F.adaptive_max_pool2d(cover[:, None], side).flatten(1)  # [B, L]
     pairs = zip(scenes.captions, scenes.specs, strict=True)
-    labels = torch.tensor([reading.answers(*pair) for pair in pairs])
+    labels = torch.tensor([answers(*pair) for pair in pairs])
     return Batch(scenes.captions, codes, most > SHOWS, labels.to(device))
 
 
@@ -92,25 +189,19 @@ class CaptionProbe(nn.Module):
     def __init__(self, target: Transformer) -> None:
         super().__init__()
         config = target.config
-        self.naming = reading.Naming(config.width)
-        self.prefix = config.prefix
+        self.naming = Naming(config.width)
         self.states = torch.empty(0)
+
+        def keep(layer: nn.Module, inputs: object, states: tuple[Tensor, Tensor]) -> None:
+            self.states = states[0][:, config.prefix - 1 :]  # [B, L, D], of the last forward
+
         read_layer = target.layers[round(NAMED * config.layers) - 1]
-        self.hook = read_layer.register_forward_hook(self._keep)
-
-    def _keep(self, layer: nn.Module, given: object, states: tuple[Tensor, Tensor]) -> None:
-        self.states = states[0]  # [B, P + L - 1, D]
-
-    def accuracy(self, labels: Tensor) -> float:
-        """The share of attributes that the states of the last forward name rightly, over all
-        codes."""
-        states = self.states[:, self.prefix - 1 :]  # [B, L, D]
-        return float((self.naming.predict(states) == labels[:, None]).float().mean())
+        self.hook = read_layer.register_forward_hook(keep)
 
     def loss(self, labels: Tensor, drop: Tensor) -> Tensor:
-        """Nats an attribute at the codes of the last forward; rows without caption are not asked.
-        labels [B, attributes], drop [B] bool."""
-        states = self.states[:, self.prefix - 1 :][~drop]  # [b, L, D]
+        """Computes nats per attribute at the codes of the last forward, without the rows that have
+        no caption. labels [B, attributes], drop [B] bool."""
+        states = self.states[~drop]  # [b, L, D]
         each = labels[~drop][:, None].expand(-1, states.shape[1], -1)  # [b, L, attributes]
         return self.naming.loss(states.flatten(0, 1), each.flatten(0, 1))
 
@@ -118,8 +209,8 @@ class CaptionProbe(nn.Module):
 def losses(
     model: Transformer, text: TextFeatures, codes: Tensor, drop: Tensor, seed: int
 ) -> dict[str, Tensor]:
-    """Cross-entropy in nats of every code, [B, L] float32, by its law: `next`, and of a target that
-    refines `refined` [B, L - 1] and `behind` [B, L - 1 - N]."""
+    """Computes the cross-entropy in nats of every code, [B, L] float32, by its law: `next`, and of
+    a target that refines `refined` [B, L - 1] and `behind` [B, L - 1 - N]."""
     with autocast(codes.device):
         if not isinstance(model, GroupedTransformer) or not model.config.refines:
             return {"next": nats(model.logits(model(text, codes, drop)), codes)}
@@ -137,7 +228,7 @@ def losses(
 
 
 def nats(logits: Tensor, codes: Tensor) -> Tensor:
-    """logits [B, T, V], codes [B, T] -> [B, T] float32."""
+    """Computes cross-entropies [B, T] float32 of logits [B, T, V] at codes [B, T]."""
     flat = logits.float().flatten(0, 1)
     return F.cross_entropy(flat, codes.flatten(), reduction="none").view_as(codes)
 
@@ -146,8 +237,8 @@ def nats(logits: Tensor, codes: Tensor) -> Tensor:
 def evaluate(
     model: Transformer, text: WordEncoder, probe: CaptionProbe, vq: LlamaGenVQ, count: int
 ) -> dict[str, float]:
-    """On the split valid: nats per code with its captions and with none, and the share of what they
-    say that the states name."""
+    """Measures on the split valid: nats per code with its captions and with none, and the share of
+    what they say that the states name."""
     means: dict[str, list[Tensor]] = {}
     for first in range(0, count, PART):
         batch = encode_scenes(vq, scene_batch("valid", range(first, min(first + PART, count))))
@@ -157,7 +248,9 @@ def evaluate(
             for name, each in losses(model, features, batch.codes, drop, first).items():
                 key = f"valid_nats{'' if name == 'next' else '_' + name}{ending}"
                 means.setdefault(key, []).append(each.mean(1))
-        share = torch.full((len(batch.codes),), probe.accuracy(batch.labels))
+        share = torch.full(
+            (len(batch.codes),), probe.naming.accuracy(probe.states, batch.labels[:, None])
+        )
         means.setdefault("valid_naming", []).append(share)
     return {key: float(torch.cat(each).mean()) for key, each in means.items()}
 
@@ -170,12 +263,18 @@ def train(
     device = vq.quantize.embedding.weight.device
     probe = CaptionProbe(model)
     parts = nn.ModuleDict({"model": model, "text": text, "probe": probe}).to(device)
-    trainer = Trainer(parts, config, folder)
-    batches = stream(SceneBatches(config.batch, OFFSET), trainer.left, config.workers)
+    before = model.backbone() if isinstance(model, FlashTransformer) else []
+    trainer = Trainer(parts, config, folder, slow=before)
+    batches = trainer.batches(SceneBatches(config.batch, OFFSET))
 
     def step_losses(step: int, share: float) -> tuple[Tensor, Figures]:
-        batch, drop = encode_scenes(vq, next(batches)), drop_captions(config, step).to(device)
-        weights = batch.weights(OBJECTS + (1 - OBJECTS) * share)  # [B, L]
+        for parameter in before:
+            parameter.requires_grad_(share >= FROZEN)
+        batch = encode_scenes(vq, next(batches))
+        generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
+        drop = (torch.rand(config.batch, generator=generator) < DROP).to(device)  # [B]
+        weights = torch.where(batch.shows, OBJECTS + (1 - OBJECTS) * share, 1.0)  # [B, L]
+        weights = weights / weights.mean()
         ids, mask = (x.to(device) for x in text.tokenizer(batch.captions))
         every = losses(model, text(ids, mask), batch.codes, drop, step)
         size = weights.shape[1]
@@ -187,9 +286,3 @@ def train(
     figures = trainer.fit(step_losses, lambda: evaluate(model, text, probe, vq, config.held_out))
     probe.hook.remove()
     return figures
-
-
-def drop_captions(config: TrainConfig, step: int) -> Tensor:
-    """Which captions of a step's batch are dropped, [B] bool."""
-    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + step)
-    return torch.rand(config.batch, generator=generator) < DROP

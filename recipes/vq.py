@@ -1,14 +1,14 @@
 """Recipe of the embedded VQ tokenizer: L1 + MSE + colour + gradient loss, and an entropy term.
 
-Objects are what captions speak of and cover a fifth of an image: their pixels weigh more. At 64 px
-the gradient loss keeps edges without a GAN, and the entropy term keeps nearly every code in use,
-which makes the target's distribution as flat as the papers describe. The first steps run without
-quantisation, then the codebook starts from the latents' k-means centres: quantised from the first
-step, the tokenizer takes thousands of steps to find colour.
+Objects cover a fifth of an image: their pixels weigh more. At 64 px the gradient loss keeps edges
+without a GAN, and the entropy term keeps nearly every code in use, which makes the target's
+distribution flat. The first steps run without quantisation, then the codebook starts from the
+latents' k-means centres: else it takes thousands of steps to find colour.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.tiny.scenes import scene_batch
-from decoders.tiny.scenes.source import SceneBatches
-from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast, stream
+from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.tiny.render import SceneBatch, scene_batch
+from decoders.training.trainer import Figures, TrainConfig, Trainer, autocast
 
 CONFIG = VQConfig(
     codes=1024, dim=8, channels=32, ch_mult=(1, 2, 4), res_blocks=1, z_channels=64, grid=16
@@ -33,18 +33,23 @@ COMMITMENT = 0.25
 OBJECTS = 4.0  # weight of an object's pixel over a background's
 
 
-def entropy_term(affinity: Tensor) -> Tensor:
-    """Mean entropy of the assignments minus entropy of their mean, from [n, V] cosine logits."""
-    p = affinity.softmax(-1)
-    mean = p.mean(0)
-    return -(p * (p + 1e-8).log()).sum(-1).mean() + (mean * (mean + 1e-8).log()).sum()
+@dataclass(frozen=True)
+class SceneBatches(Dataset[SceneBatch]):
+    """`size` scenes per step, from index `offset` of the split train on."""
+
+    size: int
+    offset: int = 0
+
+    def __getitem__(self, step: int) -> SceneBatch:
+        first = self.offset + step * self.size
+        return scene_batch("train", range(first, first + self.size))
 
 
 def vq_loss(
     model: LlamaGenVQ, images: Tensor, cover: Tensor, quantise: bool
 ) -> tuple[Tensor, Figures]:
-    """The loss of images [B, 3, S, S] in [0, 1], and figures to show. cover [B, S, S]: how much of
-    a pixel is an object's."""
+    """Computes the loss of images [B, 3, S, S] in [0, 1], and figures to show. cover [B, S, S]: how
+    much of a pixel is an object's."""
     x = images * 2 - 1
     weights = 1 + (OBJECTS - 1) * cover[:, None]  # [B, 1, S, S]
     weights = weights / weights.mean()
@@ -58,7 +63,10 @@ def vq_loss(
         affinity = z.reshape(-1, z.shape[-1]) @ table.T  # [n, V]
         quantized = F.embedding(affinity.detach().argmax(-1), table).view_as(z)
         extra = F.mse_loss(quantized, z.detach()) + COMMITMENT * F.mse_loss(quantized.detach(), z)
-        extra = extra + ENTROPY_WEIGHT * entropy_term(affinity[::4] / ENTROPY_TEMPERATURE)
+        p = (affinity[::4] / ENTROPY_TEMPERATURE).softmax(-1)
+        mean = p.mean(0)  # of the assignments: their mean entropy, less the entropy of their mean
+        entropy = -(p * (p + 1e-8).log()).sum(-1).mean() + (mean * (mean + 1e-8).log()).sum()
+        extra = extra + ENTROPY_WEIGHT * entropy
         latent = z + (quantized - z).detach()
     with autocast(x.device):
         out = model.render(latent).float()
@@ -75,7 +83,7 @@ def vq_loss(
 
 @torch.no_grad()
 def start_codebook(model: LlamaGenVQ, rounds: int = 12) -> None:
-    """Spherical k-means of the latents of 128 scenes, from evenly spaced latents."""
+    """Sets the codebook to centres of the latents of 128 scenes: k-means on the sphere."""
     images = torch.from_numpy(scene_batch("train", range(900_000, 900_128)).images)
     images = images.to(model.quantize.embedding.weight.device)
     z = torch.cat([model.latents(part * 2 - 1).flatten(0, 2) for part in images.split(32)])
@@ -91,7 +99,7 @@ def start_codebook(model: LlamaGenVQ, rounds: int = 12) -> None:
 
 @torch.no_grad()
 def evaluate(model: LlamaGenVQ, count: int) -> dict[str, float]:
-    """PSNR (dB) and codebook use on the first scenes of the split valid."""
+    """Measures PSNR (dB) and codebook use on the first scenes of the split valid."""
     device = model.quantize.embedding.weight.device
     squared, hits = [], torch.zeros(model.config.codes, device=device)
     for images in torch.from_numpy(scene_batch("valid", range(count)).images).split(64):
@@ -114,7 +122,7 @@ def train(
     torch.manual_seed(config.seed)
     model = LlamaGenVQ(CONFIG).to(device)
     trainer = Trainer(model, config, folder)
-    batches = stream(SceneBatches(config.batch), trainer.left, config.workers)
+    batches = trainer.batches(SceneBatches(config.batch))
 
     def losses(step: int, share: float) -> tuple[Tensor, Figures]:
         if step == UNQUANTISED:

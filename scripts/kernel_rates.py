@@ -26,7 +26,8 @@ from bench.measure.device import prepare
 from bench.measure.roofline import MachineRates, measure_rates, work_of
 from bench.run.decoders import load_model
 from decoders.api import ImageModel
-from decoders.execution.cpu.layers import PackedLinear
+from decoders.distribution import guided
+from decoders.execution.cpu.layers import KernelLinear, reason
 
 CODES = (1, 2, 3, 4, 5, 6, 8, 9, 12)
 NAMES = ("wqkv", "wo", "w13", "w2")
@@ -44,18 +45,18 @@ def timed(call: Callable[[], object], repeats: int) -> tuple[float, float]:
     return 1e3 * min(seconds), 1e3 * statistics.median(seconds)
 
 
-def products(model: ImageModel) -> dict[str, list[PackedLinear]]:
+def products(model: ImageModel) -> dict[str, list[KernelLinear]]:
     """The packed matrices of every layer by name, apart from those that the layers use."""
-    packed: dict[str, list[PackedLinear]] = {name: [] for name in NAMES}
+    packed: dict[str, list[KernelLinear]] = {name: [] for name in NAMES}
     for layer in model.target.layers:
         attention, forward = layer.attention, layer.feed_forward
         matrices = attention.wqkv, attention.wo, forward.w13, forward.w2
         for name, matrix in zip(NAMES, matrices, strict=True):
-            packed[name].append(PackedLinear(matrix.weight))
+            packed[name].append(KernelLinear(matrix, model.dtype))
     return packed
 
 
-def multiply(matrices: list[PackedLinear], inputs: torch.Tensor) -> None:
+def multiply(matrices: list[KernelLinear], inputs: torch.Tensor) -> None:
     for matrix in matrices:
         matrix(inputs)
 
@@ -81,8 +82,8 @@ def main(words: list[str]) -> None:
     config = compose_study(["study=quick", "backend=cpu", *given])
     model = load_model(config, prepare(config.backend))
     target, rows = model.target, model.sampling.guidance_rows
-    if target.packed is None:
-        sys.exit("error: the CPU kernel does not run this model; see the warning above")
+    if why := reason(target):
+        sys.exit(f"error: the CPU kernel does not run this model: {why}")
     work = work_of(target)
     rates = MachineRates(**measure_rates(model, round(work.forward(rows)[0])))
     print(f"{model.name}, {model.dtype}, {torch.get_num_threads()} threads: the machine {rates}")
@@ -100,13 +101,13 @@ def main(words: list[str]) -> None:
         slots = torch.arange(before, before + codes).expand(rows, -1).contiguous()
         mask = torch.full((rows, codes, cache.capacity), float("-inf"))
         mask[..., : before + 1] = 0
-        layers = partial(target.packed.layers, x, slots - target.prefix, slots, mask, cache)
+        layers = partial(target.stack, x, slots - target.prefix, slots, mask, cache)
         best, median = timed(layers, repeats)
         by_name = {}
         for name, every in matrices.items():
             inputs = torch.randn(n, every[0].inputs).to(model.dtype)
             by_name[name] = timed(partial(multiply, every, inputs), repeats)[1]
-        head = timed(partial(target.packed.project.guided, x, model.sampling.cfg), repeats)[1]
+        head = timed(lambda x=x: guided(target.logits(x), model.sampling.cfg), repeats)[1]
         ar = ar or median
         alone, gflop = sum(by_name.values()), 2e-9 * size * n
         floor, rate = rates.floor_ms(*work.forward(rows, codes)), 1e3 * gflop / median

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from decoders.api import ImageModel
 from decoders.models import chameleon, emu3, janus, simplear
 from decoders.models.chameleon import BLOCK, DOWN, SIZE
 from decoders.models.janus import TEMPLATE
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.models.vq.pictures import CHAMELEON, LLAMAGEN
+from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
+from decoders.models.pictures import CHAMELEON, LLAMAGEN
 
 SHARP = 4  # scale of the head: distributions far from uniform
 
@@ -121,6 +121,26 @@ def llamagen(sizes: Sizes = LITTLE, classes: int | None = None) -> dict[str, Ten
     made = {name: random_tensor(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
     made["output.weight"] *= SHARP
     return made
+
+
+FLASH = 2, 32  # FlashAR's vertical layers, and the width of its gate
+
+
+def flash(gate: str) -> dict[str, Tensor]:
+    """FlashAR's class-conditional file. gate: a network, a number, or none."""
+    (vertical, hidden), width, vocab = FLASH, LITTLE.width, LITTLE.vocab
+    tensors = llamagen(replace(LITTLE, layers=LITTLE.layers + vertical), classes=10)
+    tensors |= {
+        "medusa_norm.weight": random_tensor(width, seed=200),
+        "medusa_output.weight": random_tensor(vocab, width, seed=200) * SHARP,
+    }
+    if gate == "network":
+        tensors |= {
+            "hv_gate_mlp.0.weight": random_tensor(hidden, 2 * vocab, seed=200) * 3,
+            "hv_gate_mlp.2.weight": random_tensor(1, hidden, seed=200) * 3,
+            "hv_gate_mlp.2.bias": random_tensor(1, seed=200) - 1,
+        }
+    return tensors | ({} if gate == "none" else {"hv_mix_logit": torch.tensor(0.7)})
 
 
 HUB_NAMES = {

@@ -56,9 +56,9 @@ def make(config: StudyConfig, folder: Path) -> list[str]:
 
 
 def _captions() -> list[str]:
-    from bench.prompts.scenes import load
+    from bench.prompts.sources import scenes
 
-    return [prompt.text for prompt in load(IMAGES)]
+    return [prompt.text for prompt in scenes(IMAGES)]
 
 
 def _words(text: str) -> Sequence[str]:

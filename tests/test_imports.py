@@ -55,7 +55,7 @@ def test_no_module_imports_one_that_imports_it() -> None:
 # none.
 LAYERS = {
     "decoders": (
-        "api", "models", "training", "verify", "propose", "execution", "loops", "peers", "tiny",
+        "api", "models", "training", "verify", "propose", "execution", "loops", "tiny",
     ),
     "bench": (
         "data", "console", "config", "prompts", "measure", "store", "analyse", "gate", "run",

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from bench.__main__ import main
-from bench.commands.fetch import on_disk, sources_of
+from bench.commands.fetch import sources_of
 from bench.config.compose import compose_study
 from bench.data.errors import BenchError
 from tests import stand_ins
@@ -33,7 +33,7 @@ def test_a_study_runs_on_its_stand_ins(study, tmp_path):
     assert set(rows.decoder) == {"ar", "eagle2"} and set(rows.status) == {"ok"}
     assert (tmp_path / "run" / rows.image[0]).is_file()
     sources = sources_of(compose_study([*words, *settings]))
-    assert len(sources) >= 3 and all(map(on_disk, sources))
+    assert len(sources) >= 3 and all(Path(source).exists() for source in sources)
 
 
 @pytest.mark.parametrize(

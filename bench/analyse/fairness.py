@@ -1,9 +1,8 @@
-"""The roofline (step times over their floors) and the fairness verdict (is the baseline of a
-speed-up as fast as it could be?).
-
-Why: a speed-up over a slow baseline says nothing about a method. It is *unfair* where the
-baseline's step takes more floors (`bench.measure.roofline`) than `MOST`, *not measured* where
-timings were disturbed or a step took less than its floor, *unknown* without one or under load.
+"""The roofline (step times over their floors) and the fairness verdict: is the baseline of a
+speed-up as fast as it could be? A speed-up over a slow one says nothing about a method. It is
+*unfair* where the baseline's step takes more floors (`bench.measure.roofline`) than `MOST`, *not
+measured* where timings were disturbed or a step took less than its floor, *unknown* without one or
+under load.
 
 The floor of a step is that of its target forward: drafting and acceptance have none. Milliseconds
 are medians over timed images; a time over its floor is of the quantile `QUIET`.
@@ -46,38 +45,35 @@ class Fairness:
 def roofline(
     rows: pd.DataFrame, names: Sequence[str], machine: MachineRates | None, work: TargetWork | None
 ) -> pd.DataFrame:
-    """What the steps of these decoders took and their floors, from the rows of a run."""
-    timed = latency_rows(rows)
-    parts = [(name, timed[timed.decoder == name]) for name in names]
-    lines = [_line(name, part, machine, work) for name, part in parts if len(part)]
+    """What the steps of these decoders took and their floors, from the rows of a run; what is not
+    known is left out. Where a backend runs a step as one graph only the whole step is known, which
+    for AR is its forward."""
+    every, lines = latency_rows(rows), []
+    for name in names:
+        timed = every[every.decoder == name]
+        if timed.empty:
+            continue
+        guided, codes = (1 if timed.cfg.iloc[0] == 1 else 2), 1 + int(timed.tree_nodes.iloc[0])
+        is_ar = bool((timed.drafter_calls == 0).all() and (timed.mal <= 1).all())
+        part = "ar" if is_ar else "forward"
+        columns = ("nfe", "drafter_calls", "seconds_draft", "seconds_forward")
+        nfe, calls, draft, forward = (timed[n].where(timed[n] > 0) for n in columns)
+        step = (timed.seconds_total - timed.seconds_prefill) / nfe
+        each = step if is_ar and forward.isna().all() else forward / nfe
+        line: dict[str, Any] = {"decoder": name, "codes": codes}
+        line |= {"step_ms": 1e3 * step.median(), f"{part}_ms": 1e3 * each.median()}
+        line["draft_ms"] = 1e3 * (draft / calls).median()
+        if machine is not None and work is not None:
+            size, operations = work.forward(guided)
+            floor = machine.floor_ms(*work.forward(guided, codes))
+            line |= {f"{part}_floor_ms": floor, "ar_floor_ms": machine.floor_ms(size, operations)}
+            for part_name, seconds in (("step", step), (part, each)):
+                line[f"{part_name}_over_floor"] = 1e3 * seconds.quantile(QUIET) / floor
+            line |= {"bytes_per_s": machine.step_bytes_per_s, "ar_bytes": size}
+            line |= {"operations_per_s": machine.operations_per_s, "ar_operations": operations}
+        lines.append(line)
     note = "" if work is None else work.note
     return pd.DataFrame(lines, columns=ROOFLINE_COLUMNS).assign(note=note)
-
-
-def _line(
-    name: str, timed: pd.DataFrame, machine: MachineRates | None, work: TargetWork | None
-) -> dict[str, Any]:
-    """A decoder's line, from its timed images; what is not known is left out. Where a backend runs
-    a step as one graph only the whole step is known, which for AR is its forward."""
-    rows, codes = (1 if timed.cfg.iloc[0] == 1 else 2), 1 + int(timed.tree_nodes.iloc[0])
-    is_ar = bool((timed.drafter_calls == 0).all() and (timed.mal <= 1).all())
-    part = "ar" if is_ar else "forward"
-    columns = ("nfe", "drafter_calls", "seconds_draft", "seconds_forward")
-    nfe, calls, draft, forward = (timed[n].where(timed[n] > 0) for n in columns)
-    step = (timed.seconds_total - timed.seconds_prefill) / nfe
-    each = step if is_ar and forward.isna().all() else forward / nfe
-    line: dict[str, Any] = {"decoder": name, "codes": codes}
-    line |= {"step_ms": 1e3 * step.median(), f"{part}_ms": 1e3 * each.median()}
-    line["draft_ms"] = 1e3 * (draft / calls).median()
-    if machine is None or work is None:
-        return line
-    size, operations = work.forward(rows)
-    floor = machine.floor_ms(*work.forward(rows, codes))
-    line |= {f"{part}_floor_ms": floor, "ar_floor_ms": machine.floor_ms(size, operations)}
-    for part_name, seconds in (("step", step), (part, each)):
-        line[f"{part_name}_over_floor"] = 1e3 * seconds.quantile(QUIET) / floor
-    line |= {"bytes_per_s": machine.step_bytes_per_s, "operations_per_s": machine.operations_per_s}
-    return line | {"ar_bytes": size, "ar_operations": operations}
 
 
 def judge(
@@ -130,7 +126,7 @@ def below_floor(name: str, lines: Lines) -> str:
 def mixed(timed: pd.DataFrame, decoder: str) -> str:
     """`Fairness.mixed` of a decoder of these timed rows; "" where its parts ran as others' do."""
     mine = timed[timed.decoder == decoder]
-    slow = [words for phase, words in PHASES.items() if _ran(mine, phase, "eager")]
+    slow = [name for phase, name in PHASES.items() if _ran(mine, phase, "eager")]
     if not slow or not any(_ran(timed, phase, "compiled") for phase in PHASES):
         return ""
     return f"its {' and '.join(slow)} ran eagerly, where others' ran compiled"

@@ -1,11 +1,10 @@
-"""Paired comparisons of a decoder with its baseline on the same images: speed-up, CLIP score
-difference. And which timings count, codes per forward, and the names of reseeds.
+"""Which rows of a run count for what, and paired comparisons of a decoder with its baseline on the
+same images: speed-up, CLIP score difference.
 
-Why apart: the summary, the report, `diff` and `compare` pair the same rows and must come to the
-same interval (`metrics.speedup`). CLIP scores differ far more from prompt to prompt than from
-decoder to decoder, so the mean difference over prompts says more than two means. Where the baseline
-was run under other seeds too, the mean of its seeds stands for it, so that one lucky seed does not
-count against every decoder.
+The summary, the report, `diff` and `compare` pair the same rows and come to the same interval. CLIP
+scores differ far more from prompt to prompt than from decoder to decoder, so the mean difference
+over prompts says more than two means. Where the baseline was run under other seeds too, their mean
+stands for it, so that one lucky seed does not count against every decoder.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from bench.measure.meter import taken
 from metrics.speedup import Speedup, Timings, speedup
 from metrics.stats import Interval, student_mean, student_ratio
 
@@ -38,10 +38,25 @@ def baselines_of(
     the study's order. None: it has none. decoders: of study.json."""
     of_rows = rows.drop_duplicates("decoder").set_index("decoder")
     known = [one for one in decoders if one["name"] in of_rows.index]
-    names = [one["name"] for one in known]
-    setting = {name: tuple(of_rows.loc[name, list(SETTING)]) for name in names}
+    setting = {one["name"]: tuple(of_rows.loc[one["name"], list(SETTING)]) for one in known}
     first = {setting[one["name"]]: one["name"] for one in reversed(known) if one["baseline"]}
     return {name: first.get(key) for name, key in setting.items()}
+
+
+def rows_by_line(name: str, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each line of the summary about a decoder: of its own, and of those under each
+    other seed, `<name> (reseed 2)`."""
+    mine = rows[rows["decoder"] == name]
+    reseeds = mine[mine["protocol"] == "reseed"]
+    seeds = enumerate(reseeds.groupby("seed"), 1)
+    others = {reseed_name(name, number): part for number, (_, part) in seeds}
+    return {name: mine.drop(reseeds.index), **others}
+
+
+def reseed_name(baseline: str, number: int) -> str:
+    """How the summary names a baseline under its n-th other seed, n from 1. No decoder is called
+    so: a name has no spaces."""
+    return f"{baseline} (reseed{'' if number == 1 else f' {number}'})"
 
 
 def timings(rows: pd.DataFrame) -> pd.DataFrame:
@@ -59,22 +74,29 @@ def latency_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 def busy(rows: pd.DataFrame) -> str:
     """Why no time of a decoder counts, where others were on the machine; else ""."""
-    from bench.measure.busy import words
-
     timed = timings(rows)
     if timed.empty or len(latency_rows(timed)):
         return ""
     rows = timed[timed["disturbed"]]
-    return f"the machine was busy ({words(float((rows.cpu_others + rows.cpu_steal).mean()))})"
+    return f"the machine was busy ({taken(float((rows.cpu_others + rows.cpu_steal).mean()))})"
 
 
 def loaded(timed: pd.DataFrame) -> str:
     """Why even the quietest of these timings on a processor say little; else ""."""
-    from bench.measure.busy import words
-
     share = float((timed.cpu_others + timed.cpu_steal).quantile(QUIET))
     on_cpu = (timed.device == "cpu").all()
-    return f"the machine was busy all the time ({words(share)})" if on_cpu and share > LOAD else ""
+    return f"the machine was busy all the time ({taken(share)})" if on_cpu and share > LOAD else ""
+
+
+def drawn(rows: pd.DataFrame) -> pd.DataFrame:
+    """The quality images of a line of the summary that came out, prompt by prompt."""
+    good = rows[rows.protocol.isin(("quality", "reseed")) & (rows.status == "ok")]
+    return good.sort_values("prompt_index")
+
+
+def pictures(images: pd.DataFrame) -> pd.DataFrame:
+    """Those of which a picture is kept."""
+    return images[images.image != ""]
 
 
 def image_rows(rows: pd.DataFrame) -> pd.DataFrame:
@@ -88,8 +110,8 @@ def mal_interval(rows: pd.DataFrame) -> Interval | None:
     """Codes per target forward, pooled over a decoder's images, with its interval over them; None
     below two. The same images as the summary's `mal`: quality ones, else timed."""
     images = image_rows(rows)
-    drawn = images[images.protocol == "quality"]
-    used = drawn if len(drawn) else images
+    quality = images[images.protocol == "quality"]
+    used = quality if len(quality) else images
     used = used[used.nfe > 0]
     if len(used) < 2:
         return None
@@ -99,27 +121,27 @@ def mal_interval(rows: pd.DataFrame) -> Interval | None:
 
 def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | None:
     """Seconds of the baseline over the decoder's, from their rows in one run; None where they were
-    not timed in the same blocks, or timings of one do not count."""
-    sides = [timings_of(rows) for rows in (baseline, decoder)]
-    return None if None in sides else speedup(*sides)  # type: ignore[arg-type]
-
-
-def timings_of(rows: pd.DataFrame) -> Timings | None:
-    """What a speed-up needs of a decoder's rows: its timings that count, and the forwards of all of
-    its images; None where no timing counts."""
-    timed = latency_rows(rows)
-    timed = timed[timed.nfe > 0]
-    if timed.empty:
-        return None
-    prefill = timed.seconds_prefill.fillna(0).to_numpy(float)
-    images = rows[(rows.status == "ok") & rows.protocol.isin(("latency", "quality"))]
-    return Timings(
-        timed.block.to_numpy(int),
-        prefill,
-        timed.seconds_total.to_numpy(float) - prefill,
-        timed.nfe.to_numpy(float),
-        {int(k): float(v) for k, v in images.groupby("prompt_index").nfe.mean().items()},  # type: ignore[call-overload]
-    )
+    not timed in the same blocks, or timings of one do not count. The forwards are of all of its
+    images."""
+    sides = []
+    for rows in (baseline, decoder):
+        timed = latency_rows(rows)
+        timed = timed[timed.nfe > 0]
+        if timed.empty:
+            return None
+        prefill = timed.seconds_prefill.fillna(0).to_numpy(float)
+        images = rows[(rows.status == "ok") & rows.protocol.isin(("latency", "quality"))]
+        forwards: Any = images.groupby("prompt_index").nfe.mean()
+        sides.append(
+            Timings(
+                timed.block.to_numpy(int),
+                prefill,
+                timed.seconds_total.to_numpy(float) - prefill,
+                timed.nfe.to_numpy(float),
+                {int(prompt): float(mean) for prompt, mean in forwards.items()},
+            )
+        )
+    return speedup(*sides)
 
 
 def clip_differences(
@@ -127,9 +149,7 @@ def clip_differences(
 ) -> pd.DataFrame:
     """The mean difference of every decoder to its baseline (None: it has none), over the prompts
     that both decoded under all `seeds` of the baseline; without two such prompts there is no row.
-
-    scores: those of a decoder, and behind them those of its reseeds.
-    """
+    scores: those of a decoder, and behind them those of its reseeds."""
     lines = []
     for name, baseline in baselines.items():
         every = scores.get(baseline or "", ())
@@ -140,33 +160,7 @@ def clip_differences(
                 continue
             label = reseed_name(name, number) if number else name
             less = [seed_scores[p] - statistics.fmean(other[p] for other in others) for p in shared]
-            mean = student_mean(less)
-            ends, sd = (mean.value, mean.lo, mean.hi), statistics.stdev(less)
-            line = (label, baseline, len(others), *ends, sd, len(less))
-            lines.append(line)
+            mean, sd = student_mean(less), statistics.stdev(less)
+            figures = mean.value, mean.lo, mean.hi, sd, len(less)
+            lines.append((label, baseline, len(others), *figures))
     return pd.DataFrame(lines, columns=CLIP_COLUMNS)
-
-
-def with_differences(summary: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
-    """The summary's rows with the difference and its interval; NaN where there is none."""
-    figures = differences.set_index("decoder")[CLIP_FIGURES].astype(float)
-    return summary.join(figures, on="decoder")
-
-
-def reseed_name(baseline: str, number: int) -> str:
-    """How the summary names a baseline under its n-th other seed, n from 1."""
-    return f"{baseline} (reseed{'' if number == 1 else f' {number}'})"
-
-
-def is_reseed(name: str) -> bool:
-    return " (reseed" in name  # no decoder is called so: a name has no spaces
-
-
-def rows_by_line(name: str, rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The rows of each line of the summary about a decoder: of its own, and of those under each
-    other seed."""
-    mine = rows[rows["decoder"] == name]
-    reseeds = mine[mine["protocol"] == "reseed"]
-    seeds = enumerate(reseeds.groupby("seed"), 1)
-    others = {reseed_name(name, number): part for number, (_, part) in seeds}
-    return {name: mine.drop(reseeds.index), **others}

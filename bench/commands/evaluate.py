@@ -16,21 +16,20 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator
 
-from bench.config.words import folders, settings
+from bench.config.arguments import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder, write_text
-from bench.prompts.file import CAPTIONS, captions_of
+from bench.prompts.sources import CAPTIONS, captions_of
 from bench.report.table import Column, number, table_of, terminal
+from decoders.errors import DecoderError
 from decoders.kinds import Within
 
 if TYPE_CHECKING:
-    from metrics.official.papers import Figure, Reference
+    from metrics.papers import Figure, Reference
 
 PAPERS = ("fid", "kid", "precision_recall", "clip")
 SCENES = 2048  # real scenes that `scenes` compares with where no reference is named, as studies do
-
-
 Names = Annotated[
     tuple[str, ...],
     BeforeValidator(lambda text: [n.strip() for n in text.strip("[]").split(",") if n.strip()]),
@@ -66,7 +65,7 @@ class EvaluateConfig:
     weights: WeightFiles = WeightFiles()
 
 
-def cmd_evaluate(words: Sequence[str]) -> int:
+def cmd_evaluate(arguments: Sequence[str]) -> int:
     """Quality of any folder of images with captions, in the papers' protocol: evaluate [DIR].
     A folder of pictures of a run says enough by itself: its captions.json is read. Without
     metrics=, those that fit: scenes where the embedded CLIP knows all words of the captions (it
@@ -91,18 +90,31 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     example:
       python -m bench evaluate DIR reference=REAL metrics=[fid,clip]
     """
-    from metrics.images import image_files
+    import torch
 
-    config = parse(words)
-    device = choose_device(config.device)
+    from bench.measure.device import present
+    from metrics.images import image_files
+    from metrics.papers import METRICS
+
+    config = parse(arguments)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if config.device != "auto":
+        device = str(present(config.device, "device"))
     if config.out is not None:
         prepare_file(config.out)
     files, default = image_files(config.images), config.images / CAPTIONS
     if config.captions is None and default.is_file():
         config = replace(config, captions=default)
     captions = captions_of(files, config.captions) if config.captions else []
+    if not config.metrics:  # those that fit
+        fit = [m for m in PAPERS if captions or not METRICS[m].captions]
+        fit = [m for m in fit if config.reference or not METRICS[m].reference]
+        config = replace(config, metrics=("scenes",) if _all_scenes(captions) else tuple(fit))
     if not config.metrics:
-        config = replace(config, metrics=choose_metrics(config, captions))
+        raise ConfigError(
+            f"nothing can be measured of {config.images} alone: give captions=FILE (there is no "
+            f"{CAPTIONS} in it), reference=DIR with real images, or both"
+        )
     figures = evaluate(config, files, captions, device)
     of = f"metrics {', '.join(config.metrics)}"
     say(f"{config.images}: {figures[0].images} images on {device}, {of}")
@@ -115,32 +127,28 @@ def cmd_evaluate(words: Sequence[str]) -> int:
     return 0
 
 
-def choose_metrics(config: EvaluateConfig, captions: Sequence[str]) -> tuple[str, ...]:
-    """Chooses the metrics that fit where none is asked for. Raises ConfigError where none does."""
-    from metrics.official.papers import METRICS
-
-    if captions and _all_scenes(captions):
-        return ("scenes",)
-    fit = [m for m in PAPERS if captions or not METRICS[m].captions]
-    fit = [m for m in fit if config.reference or not METRICS[m].reference]
-    if not fit:
+def parse(arguments: Sequence[str]) -> EvaluateConfig:
+    """Reads the settings; a folder without a key is `images`. Raises ConfigError where there is
+    none or more than one, DecoderError on a value of another kind."""
+    named, rest = folders(arguments)
+    rest += [f"images={folder}" for folder in named]
+    count = sum(argument.startswith("images=") for argument in rest)
+    if count != 1:
         raise ConfigError(
-            f"nothing can be measured of {config.images} alone: give captions=FILE (there is no "
-            f"{CAPTIONS} in it), reference=DIR with real images, or both"
+            f"expected one folder of images, found {count}; write `python -m bench evaluate DIR`, "
+            "which `python -m bench evaluate --help` explains"
         )
-    return tuple(fit)
+    return settings(EvaluateConfig, rest)
 
 
 def _all_scenes(captions: Sequence[str]) -> bool:
-    """Whether the embedded CLIP can read all captions."""
-    from decoders.api import DecoderError
-    from metrics.scenes_clip import load
+    """Tells whether there are captions and the embedded CLIP can read them all."""
+    from metrics.clip import load
 
     try:
-        load().tokens(captions)
+        return bool(captions) and load().tokens(captions) is not None
     except DecoderError:
         return False
-    return True
 
 
 def evaluate(
@@ -149,7 +157,7 @@ def evaluate(
     """Measures the figures of images and captions. Raises MetricError for missing weights, bad
     images or too few of them."""
     from metrics.images import image_files
-    from metrics.official.papers import Evaluation, check_metrics
+    from metrics.papers import Evaluation, check_metrics
 
     real_scenes = config.reference is None and config.metrics == ("scenes",)
     has_reference = config.reference is not None or real_scenes
@@ -192,31 +200,6 @@ def _shared_captions(config: EvaluateConfig, captions: Sequence[str]) -> list[st
         "precision and recall take the two folders for independent, which pictures of the same "
         "captions are not; `bench diff` pairs decoders by image"
     ]
-
-
-def parse(words: Sequence[str]) -> EvaluateConfig:
-    """Reads the settings; a folder without a key is `images`. Raises ConfigError where there is
-    none or more than one, DecoderError on a value of another kind."""
-    places, rest = folders(words)
-    rest += [f"images={place}" for place in places]
-    count = sum(word.startswith("images=") for word in rest)
-    if count != 1:
-        raise ConfigError(
-            f"expected one folder of images, found {count}; write `python -m bench evaluate DIR`, "
-            "which `python -m bench evaluate --help` explains"
-        )
-    return settings(EvaluateConfig, rest)
-
-
-def choose_device(name: str) -> str:
-    """Chooses the device; auto: a GPU where there is one. Raises ConfigError on a missing one."""
-    import torch
-
-    from bench.measure.device import present
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return str(present(name, "device"))
 
 
 COLUMNS = (

@@ -7,14 +7,12 @@ keeps the revision (a commit of the repository) that the cache has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.console import say
-from bench.data.errors import BenchError
 from bench.data.files import write_text
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 BY_HAND = ("prompts.path", "metric.reference")  # settings that name no repository
 
 
-def cmd_fetch(words: Sequence[str]) -> int:
+def cmd_fetch(arguments: Sequence[str]) -> int:
     """Download what a study needs, once: models from the hub, and the metrics' networks.
     All names are looked up before the first download. A revision that the cache has is kept. With
     HF_HUB_OFFLINE=1 runs then read the cache alone.
@@ -35,21 +33,26 @@ def cmd_fetch(words: Sequence[str]) -> int:
     example:
       python -m bench fetch study=lantern_table
     """
-    from bench.config.compose import compose_study
-    from decoders.models.loading.repository import HUB_ID
-    from metrics.official.checkpoint import download
+    from huggingface_hub import snapshot_download
 
-    config = compose_study(words)
-    missing = {source: of for source, of in sources_of(config).items() if not on_disk(source)}
+    from bench.config.compose import compose_study
+    from decoders.models.loading.weights import HUB_ID, explain_hub
+    from metrics.networks import download
+
+    config = compose_study(arguments)
+    sources = sources_of(config).items()
+    missing = {source: of for source, of in sources if not Path(source).expanduser().exists()}
     hub = {k: of for k, of in missing.items() if of not in BY_HAND and HUB_ID.fullmatch(k)}
     repositories = [look_up(k, of, files_of(of, config.model)) for k, of in hub.items()]
     for one in repositories:
-        say(f"{one.name}: {len(one.files)} files, {one.size / 1e9:.1f} GB")
+        say(f"{one.name}: {len(one.names)} files, {one.size / 1e9:.1f} GB")
     by_hand = {source: setting for source, setting in missing.items() if source not in hub}
     for source, setting in by_hand.items():
         say(f"missing: {source} ({setting}), to be put there by hand")
-    for one in repositories:
-        fetch(one)
+    for one in repositories:  # as the `main` of the hub's cache: that is what models read
+        with explain_hub(one.name, one.names, hub[one.name]):
+            snapshot_download(one.name, revision=one.revision, allow_patterns=one.names)
+        write_text(main_of(one.name), one.revision)
     for path in download(*metric_weights(config)):
         say(f"downloaded: {path}")
     if not missing:
@@ -58,9 +61,9 @@ def cmd_fetch(words: Sequence[str]) -> int:
 
 
 def is_embedded(model: LoaderConfig) -> bool:
-    """Whether a model's weights are those that the project carries."""
-    given = model.kwargs.get("checkpoint")
-    return given is None and model.target.startswith("decoders.tiny.")
+    """Tells whether a model's weights are those that the project carries."""
+    checkpoint = model.kwargs.get("checkpoint")
+    return checkpoint is None and model.target.startswith("decoders.tiny.")
 
 
 def sources_of(config: StudyConfig) -> dict[str, str]:
@@ -89,9 +92,9 @@ def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
     """Lists the files that a model looks for in what a setting names, best first. Of a text encoder
     only LlamaGen reads weights: to the others text is tokens."""
     from decoders.models.chameleon import TOKENIZERS
-    from decoders.models.loading.repository import WEIGHTS
+    from decoders.models.loading.weights import WEIGHTS
+    from decoders.models.pictures import CHAMELEON, LLAMAGEN
     from decoders.models.simplear import FILE
-    from decoders.models.vq.pictures import CHAMELEON, LLAMAGEN
 
     if setting == "model.tokenizer":
         return (*LLAMAGEN.files, *CHAMELEON.files, FILE, *WEIGHTS)
@@ -102,17 +105,12 @@ def files_of(setting: str, model: LoaderConfig) -> Sequence[str]:
 def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:
     """Returns the networks that a study's metric reads from their public files, and their folder;
     None: the usual one."""
-    from metrics.official.checkpoint import FILES
+    from metrics.networks import FILES
 
     kwargs = config.metric.kwargs if config.metric else {}
-    given = kwargs.get("weights") or {}
-    keys = [key for key in given if key in FILES and given[key] is None and kwargs.get(key, True)]
-    return keys, Path(given["folder"]) if given.get("folder") else None
-
-
-def on_disk(source: str) -> bool:
-    """Whether a source is a file or folder here."""
-    return Path(source).expanduser().exists()
+    files = kwargs.get("weights") or {}
+    keys = [key for key in files if key in FILES and files[key] is None and kwargs.get(key, True)]
+    return keys, Path(files["folder"]) if files.get("folder") else None
 
 
 def main_of(repository: str) -> Path:
@@ -126,69 +124,29 @@ def main_of(repository: str) -> Path:
 
 @dataclass(frozen=True)
 class Repository:
-    """What is read of a repository of the hub. revision: a commit; size: bytes of its files."""
+    """What is read of a repository of the hub. revision: a commit; names: of its files; size: their
+    bytes."""
 
     name: str
     revision: str
-    files: list[str]
+    names: list[str]
     size: int
 
 
 def look_up(source: str, setting: str, files: Sequence[str]) -> Repository:
     """Looks up what is read of a repository: of the revision that the hub's cache has as `main`, or
-    of the newest one; files: one of them must be there. Raises BenchError where it cannot be had or
-    has nothing that is read."""
+    of the newest one; files: one of them must be there. Raises DecoderError where it cannot be had
+    or has nothing that is read."""
     from huggingface_hub import HfApi
 
-    from decoders.models.loading.repository import needed_files, none_of
+    from decoders.models.loading.weights import explain_hub, needed_files, none_of
 
     main = main_of(source)
     revision = main.read_text().strip() if main.is_file() else None
-    with _explain_failures(source):
+    with explain_hub(source, files, setting):
         info = HfApi().model_info(source, revision=revision, files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     names = needed_files(sizes, files)
     if not names:
-        raise BenchError(none_of(source, sizes, files, setting))
+        raise none_of(source, sizes, files, setting)
     return Repository(source, str(info.sha), names, sum(sizes[name] for name in names))
-
-
-def fetch(one: Repository) -> None:
-    """Downloads what is read of a repository, as the `main` of the hub's cache: that is what models
-    read. Raises BenchError, which says what to do."""
-    from huggingface_hub import snapshot_download
-
-    with _explain_failures(one.name):
-        snapshot_download(one.name, revision=one.revision, allow_patterns=one.files)
-    write_text(main_of(one.name), one.revision)
-
-
-@contextmanager
-def _explain_failures(source: str) -> Iterator[None]:
-    """Turns failures of the hub into a BenchError that says what to do."""
-    from huggingface_hub import constants, errors
-
-    from decoders.models.loading.repository import failures
-
-    try:
-        yield
-        return
-    except failures() as failure:
-        error = failure
-    page = f"{constants.ENDPOINT}/{source}"
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if constants.HF_HUB_OFFLINE:
-        advice = "HF_HUB_OFFLINE is set, and with it nothing is downloaded; unset it"
-    elif isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
-        advice = (
-            "there is no such repository, or it is for those who accept its terms: look at "
-            f"{page}, log in here with `hf auth login`, and run this again"
-        )
-    else:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        advice = (
-            f"{reason}. What came is kept: run this again later, or where the hub can be reached, "
-            "with HF_HOME on a disk that all machines see, and it goes on from there"
-        )
-    text = f"{source} could not be fetched from {constants.ENDPOINT}: {advice}"
-    raise BenchError(text) from error

@@ -1,4 +1,4 @@
-"""The commands of the command line: each takes its words and returns an exit status.
+"""The commands of the command line: each takes its arguments and returns an exit status.
 
 Why lazy imports: `list` needs neither torch nor Hydra, `report` needs no model.
 """
@@ -7,22 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.config.words import divided, key_of
+from bench.config.arguments import divided, groups, key_of
 from bench.console import complain, say
 from bench.data.errors import ConfigError, unknown
 from bench.report.table import table_of_texts, terminal
 
 if TYPE_CHECKING:
-    from bench.analyse.run_data import RunData
+    from bench.analyse.run import Run
     from bench.config.schema import StudyConfig
 
+# Their comments explain every setting of a study, a decoder, a training and a recipe.
+ROOTS = ("config.yaml", "entry.yaml", "train_config.yaml", "recipe_config.yaml")
 
-def cmd_run(words: Sequence[str]) -> int:
+
+def cmd_run(arguments: Sequence[str]) -> int:
     """Run a study (or resume it) and write its summary and report.
-    Decodes all images, judges every decoder, writes records, summary.csv and the report. Exit
+    Decodes all images, judges every decoder, writes rows, summary.csv and the report. Exit
     status 1 where some decoder failed.
 
     settings (and all others of a study: `python -m bench list settings`):
@@ -44,41 +48,41 @@ def cmd_run(words: Sequence[str]) -> int:
     from bench.config.compose import compose_study
     from bench.run.shards import Shard, part_of, run_on_ray, run_part
 
-    part, words = part_of(words)
-    config = compose_study(words)
+    part, arguments = part_of(arguments)
+    config = compose_study(arguments)
     if part is None:
-        return _run(config, words)
+        return _run(config, arguments)
     if isinstance(part, Shard):
-        return run_part(config, part, words, partial(_run, config, words))
-    return run_on_ray(config, part, words)
+        return run_part(config, part, arguments, partial(_run, config, arguments))
+    return run_on_ray(config, part, arguments)
 
 
-def _run(config: StudyConfig, words: Sequence[str]) -> int:
-    """Runs a study that these words describe, here; 1 where some decoder failed."""
+def _run(config: StudyConfig, arguments: Sequence[str]) -> int:
+    """Runs a study that these arguments describe, here; 1 where some decoder failed."""
     from bench.measure.device import device_name
     from bench.run.finish import explain_interrupts, finish, make_scorer
     from bench.run.runner import run_study
 
     say(f"backend={config.backend.name} on {device_name(config.backend)}")
-    with explain_interrupts(config, words):
+    with explain_interrupts(config, arguments):
         scorer = make_scorer(config)
         result = run_study(config)
         run = finish(config, result, scorer)
     if config.report:
         _write_report(run)
     else:
-        say(f"records: {run.folder / 'records.parquet'}")
+        say(f"rows: {run.folder / 'records.parquet'}")
     failed = {e.name: e.text("status") for e in run.entries if e.text("status") != "ok"}
     for name, status in failed.items():
         complain(f"{name}: {status}")
     return 1 if failed else 0
 
 
-def cmd_sweep(words: Sequence[str]) -> int:
+def cmd_sweep(arguments: Sequence[str]) -> int:
     """Run a study once for each value: sweep acceptance.delta=0.05,0.1 tree=chain,static.
     One decoder for each value, or combination of values, of settings that are given several; a
     decoder without such a setting runs once. Resumes as `run` does; `report` makes the tables
-    again from the same words with this run_dir.
+    again from the same arguments with this run_dir.
 
     settings (and all others of a study: `python -m bench list settings`):
       study=NAME        which study (`list study`; default: main)
@@ -92,19 +96,20 @@ def cmd_sweep(words: Sequence[str]) -> int:
     """
     from bench.config.compose import sort_overrides
 
-    if not any(len(values) > 1 for values in sort_overrides(words).entry):
+    if not any(len(values) > 1 for values in sort_overrides(arguments).entry):
         raise ConfigError(
             "nothing to sweep: no setting of a decoder has several values; give one, as in "
             "acceptance.delta=0.1,0.2, or use `run`"
         )
-    if not any(key_of(word) == "run_dir" for word in words):
-        words = [*words, "run_dir=results/runs/${name}_sweep"]
-    return cmd_run(words)
+    if not any(key_of(one) == "run_dir" for one in arguments):
+        arguments = [*arguments, "run_dir=results/runs/${name}_sweep"]
+    return cmd_run(arguments)
 
 
-def cmd_report(words: Sequence[str]) -> int:
-    """Table, plots and page again from a study's records.
-    Also while a run goes on. Takes the words of that run, or of a finished one its run_dir alone.
+def cmd_report(arguments: Sequence[str]) -> int:
+    """Table, plots and page again from a study's rows.
+    Also while a run goes on. Takes the arguments of that run, or of a finished one its run_dir
+    alone.
 
     settings (and all others of a study: `python -m bench list settings`):
       study=NAME   which study (`list study`; default: main)
@@ -116,40 +121,33 @@ def cmd_report(words: Sequence[str]) -> int:
     """
     from bench.analyse.analyse import load
     from bench.config.compose import compose_study
-    from bench.report.build import PlaceSettings, check_place
+    from bench.report.page import PlaceSettings, check_place
     from bench.run.finish import read_unfinished
-    from bench.store.study import require_same
+    from bench.store.facts import require_same
 
-    place, words = divided(PlaceSettings, words)
-    out = place.out
-    if (finished := _finished_folder(words)) is not None:
-        check_place(out)
-        _write_report(load(finished), out)
-        return 0
-    config = compose_study(words)
-    folder = Path(config.run_dir)
-    check_place(out)
-    require_same(folder, {"config_hash": config.hash, "config": config.measured()})
-    _write_report(read_unfinished(config) or load(folder), out)
+    place, arguments = divided(PlaceSettings, arguments)
+    check_place(place.out)
+    key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
+    if key == "run_dir" and (Path(value) / "records.parquet").is_file():
+        run = load(Path(value))
+    else:
+        config = compose_study(arguments)
+        folder = Path(config.run_dir)
+        require_same(folder, {"config_hash": config.hash, "config": config.measured()})
+        run = read_unfinished(config) or load(folder)
+    _write_report(run, place.out)
     return 0
 
 
-def _finished_folder(words: Sequence[str]) -> Path | None:
-    """Returns the folder of a finished run, where the words name it and nothing else."""
-    folder = Path(words[0].partition("=")[2]) if len(words) == 1 else None
-    named = folder and words[0].startswith("run_dir=") and (folder / "records.parquet").is_file()
-    return folder if named else None
-
-
-def _write_report(run: RunData, folder: Path | None = None) -> None:
-    from bench.report.build import write_report
+def _write_report(run: Run, folder: Path | None = None) -> None:
+    from bench.report.page import write_report
 
     written = write_report(run, folder)
     say((written / "table.txt").read_text(encoding="utf-8"))
     say(f"report: {written / 'index.html'}")
 
 
-def cmd_check(words: Sequence[str]) -> int:
+def cmd_check(arguments: Sequence[str]) -> int:
     """Exactness gate: is every decoder of a study exact, relaxed or broken?
     Nothing is timed and nothing is written. Exit status 1 where one is not as expected.
 
@@ -168,7 +166,7 @@ def cmd_check(words: Sequence[str]) -> int:
     from bench.run.decoders import build, load_model
     from bench.run.finish import run_gate
 
-    config = compose_study(words)
+    config = compose_study(arguments)
     model = load_model(config, prepare(config.backend))
     every = variants(config, model.sampling)
     for variant in every:  # what `run` refuses is refused before the first verdict
@@ -188,10 +186,10 @@ def cmd_check(words: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-def cmd_list(words: Sequence[str]) -> int:
+def cmd_list(arguments: Sequence[str]) -> int:
     """Decoders, models, studies, ...; `list settings`: what can be set; `list columns`: of tables.
 
-    words:
+    arguments:
       GROUP         the options of a group: decoder, model, study, tree, ...
       GROUP=OPTION  the settings of one option
       settings      all settings of a study and a training
@@ -200,40 +198,32 @@ def cmd_list(words: Sequence[str]) -> int:
     example:
       python -m bench list acceptance=lantern
     """
-    from bench.config.catalogue import about, groups, settings
-
     options = groups()
-    for word in words or options:
-        group, _, name = word.partition("=")
+    for argument in arguments or options:
+        group, _, name = argument.partition("=")
         if group not in options:  # its plural is taken too
             group = "study" if group == "studies" else group.removesuffix("s")
         if group == "column":
-            say(_columns())
+            from bench.store.columns import ROW, SUMMARY
+
+            heads, texts = ("column", "type", "unit", "meaning"), []
+            for file, columns in (("records.parquet", ROW), ("summary.csv", SUMMARY)):
+                cells = [(c.name, c.type, c.unit, c.meaning) for c in columns]
+                texts.append(f"{file}\n{terminal(table_of_texts(heads, cells))}")
+            say("\n\n".join(texts))
         elif group == "setting":
-            say(settings())
+            say("\n".join((files("conf") / name).read_text() for name in ROOTS))
         elif group not in options:
             raise ConfigError(unknown("group", group, [*options, "settings", "columns"]))
         elif not name:
             width = max(map(len, options[group]))
-            lines = [
-                f"  {k:<{width}}  {about(text)}".rstrip() for k, text in options[group].items()
-            ]
-            say("\n".join([f"{group}=", *lines]))
+            say(f"{group}=")
+            for option, text in options[group].items():  # and the first line of its comment
+                comments = (line[2:] for line in text.splitlines() if line.startswith("# "))
+                about = next((line for line in comments if not line.startswith("@")), "")
+                say(f"  {option:<{width}}  {about}".rstrip())
         elif name in options[group]:
             say(options[group][name].rstrip())
         else:
             raise ConfigError(unknown(group, name, options[group]))
     return 0
-
-
-def _columns() -> str:
-    """Formats the columns of the two tables of a run."""
-    from bench.store.columns import RECORD, SUMMARY
-
-    heads = ("column", "type", "unit", "meaning")
-    tables = (("records.parquet", RECORD), ("summary.csv", SUMMARY))
-    texts = []
-    for name, every in tables:
-        cells = [(c.name, c.type, c.unit, c.meaning) for c in every]
-        texts.append(f"{name}\n{terminal(table_of_texts(heads, cells))}")
-    return "\n\n".join(texts)

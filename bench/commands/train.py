@@ -16,19 +16,19 @@ from typing import Any, cast
 
 import torch
 
-from bench.config.hydra_edge import composed
+from bench.config.arguments import key_of
+from bench.config.hydra_edge import composed, hydra_session
 from bench.config.schema import BackendConfig, LoaderConfig, SamplingConfig, StudyConfig
-from bench.config.words import key_of
 from bench.console import say
 from bench.data.errors import ConfigError
 from bench.data.files import prepare_file, prepare_folder
 from bench.measure.device import prepare, provenance
 from bench.report.table import table_of_texts, terminal
 from bench.run.decoders import load_model
-from decoders.api import ImageModel, Sampling, completed
+from decoders.api import completed
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.kinds import validate
-from decoders.training.drafter import AcceptanceRates, LossConfig, TrainingResult, train_drafter
+from decoders.training.drafter import AcceptanceRates, LossConfig, train_drafter
 from decoders.training.states import DataConfig, Learner, StateData, transformer_of
 from decoders.training.trainer import TrainConfig
 
@@ -51,7 +51,7 @@ class TrainStudy:
     sampling: SamplingConfig
 
 
-def cmd_train(words: Sequence[str]) -> int:
+def cmd_train(arguments: Sequence[str]) -> int:
     """Train a drafter, or the embedded models by their recipe.
     Resumes an interrupted training. Writes the drafter, curve.csv and training.json (acceptance by
     depth) to run_dir. `list settings` shows all settings of a training and of a recipe.
@@ -73,100 +73,82 @@ def cmd_train(words: Sequence[str]) -> int:
     example:
       python -m bench train drafter=medusa model=tiny loss=unrolled train.budget_seconds=600
     """
-    if any(key_of(word) == "recipe" for word in words):
-        LoaderConfig.of(composed("recipe_config", words), "recipe").load()
+    if any(key_of(argument) == "recipe" for argument in arguments):
+        LoaderConfig.of(composed("recipe_config", arguments), "recipe").load()
         return 0
-    study = compose_train(words)
-    prepare_folder(Path(study.run_dir))
-    prepare_file(Path(study.run_dir) / RECORD)
-    prepare_folder(Path(study.run_dir) / DRAFTER)
-    acceptance = run_training(study, prepare(study.backend)).acceptance
-    say(terminal(table_of_texts(["depth", "accepted", "top-1 agrees"], _rows(acceptance))))
-    say(f"chain of {len(acceptance.overlap)}: {acceptance.chain_length():.2f} codes per step")
-    say(f"drafter.checkpoint={Path(study.run_dir) / DRAFTER}")
+    study = compose_train(arguments)
+    folder = Path(study.run_dir)
+    prepare_folder(folder)
+    prepare_file(folder / RECORD)
+    prepare_folder(folder / DRAFTER)
+    rates = run_training(study, prepare(study.backend))
+    pairs = enumerate(zip(rates.overlap, rates.agree, strict=True), 1)
+    rows = [[str(depth), f"{overlap:.4f}", f"{agree:.4f}"] for depth, (overlap, agree) in pairs]
+    say(terminal(table_of_texts(["depth", "accepted", "top-1 agrees"], rows)))
+    say(f"chain of {len(rates.overlap)}: {rates.chain_length():.2f} codes per step")
+    say(f"drafter.checkpoint={folder / DRAFTER}")
     return 0
 
 
-def compose_train(words: Sequence[str]) -> TrainStudy:
-    """Composes and validates the training that the overrides describe.
-
-    Raises ConfigError on an unknown option or key (with the nearest known names), DecoderError on
-    impossible values.
-    """
-    root = composed("train_config", words)
-    drafter, data, loss = (dict(validate(k, root[k], dict)) for k in ("drafter", "data", "loss"))
-    target = drafter.pop("_target_", None)
-    if target is None:
-        raise ConfigError("the drafter has no `_target_`: nothing to train; set drafter=eagle")
-    model = LoaderConfig.of(root["model"], "model")
-    texts = {k: validate(k, root[k], str | None) for k in ("name", "start", "run_dir")}
-    name = texts["name"] or f"{str(target).rpartition('.')[2].lower()}_{model.name}"
-    fields = [f.name for f in dataclasses.fields(DataConfig) if f.name in data]
-    data_settings = {key: data.pop(key) for key in fields}
-    cfg = validate("loss.cfg", loss.get("cfg"), float | None)
-    whole = dataclasses.asdict(validate("loss", loss | {"cfg": cfg or 1.0}, LossConfig))
-    learner = validate("learner", root["learner"], str)
-    values = {key: root[key] for key in ("backend", "train", "sampling")} | {
-        "name": name,
-        "run_dir": texts["run_dir"] or f"results/train/{name}",
-        "model": model,
-        "learner": PartSpec(learner, {**drafter, "checkpoint": texts["start"]}),
-        "source": LoaderConfig.of(data | {"name": "data"}, "data"),
-        "data": data_settings,
-        "loss": whole | {"cfg": cfg},
-    }
-    study: TrainStudy = validate("", values, TrainStudy)
-    if study.backend.layers == "native":  # it keeps a copy of the weights, which training changes
-        raise ConfigError("backend.layers=native is for decoding; leave it at auto to train")
-    return dataclasses.replace(study, backend=dataclasses.replace(study.backend, layers="torch"))
+def compose_train(arguments: Sequence[str]) -> TrainStudy:
+    """Composes and validates the training that the arguments describe. Raises ConfigError on an
+    unknown option or key (with the nearest known names), DecoderError on impossible values."""
+    with hydra_session(arguments):
+        root = composed("train_config", arguments)
+        drafter = PartSpec.of(root["drafter"], "drafter")
+        if drafter is None:
+            raise ConfigError("the drafter has no `_target_`: nothing to train; set drafter=eagle")
+        model = LoaderConfig.of(root["model"], "model")
+        name = root["name"] or f"{drafter.target.rpartition('.')[2].lower()}_{model.name}"
+        start = validate("start", root["start"], str | None)
+        data, loss = (dict(validate(key, root[key], dict)) for key in ("data", "loss"))
+        fields = [f.name for f in dataclasses.fields(DataConfig) if f.name in data]
+        data_settings = {key: data.pop(key) for key in fields}
+        cfg = validate("loss.cfg", loss.get("cfg"), float | None)
+        whole = dataclasses.asdict(validate("loss", loss | {"cfg": cfg or 1.0}, LossConfig))
+        learner = validate("learner", root["learner"], str)
+        values = {key: root[key] for key in ("backend", "train", "sampling")} | {
+            "name": name,
+            "run_dir": root["run_dir"] or f"results/train/{name}",
+            "model": model,
+            "learner": PartSpec(learner, {**drafter.kwargs, "checkpoint": start}),
+            "source": LoaderConfig.of(data | {"name": "data"}, "data"),
+            "data": data_settings,
+            "loss": whole | {"cfg": cfg},
+        }
+        study: TrainStudy = validate("", values, TrainStudy)
+    # Gradients go through PyTorch's own operators, on the weights as they are.
+    return dataclasses.replace(study, backend=dataclasses.replace(study.backend, execution="eager"))
 
 
-def run_training(study: TrainStudy, device: torch.device) -> TrainingResult:
-    """Trains, and writes what `study.run_dir` is to hold: checkpoint, curves, `drafter/`."""
-    folder = Path(study.run_dir)
+def run_training(study: TrainStudy, device: torch.device) -> AcceptanceRates:
+    """Trains, and writes what `study.run_dir` is to hold: checkpoint, curves, `drafter/`, and
+    training.json (settings, acceptance by depth, provenance). Returns the held-out acceptance."""
+    folder, seed = Path(study.run_dir), study.train.seed
     model = load_model(cast(StudyConfig, study), device)
     sampling = study.sampling.resolve(model.sampling)
     cfg = sampling.cfg if study.loss["cfg"] is None else study.loss["cfg"]
     loss = LossConfig(**study.loss | {"cfg": cfg})
-    torch.manual_seed(study.train.seed)
+    torch.manual_seed(seed)
     learner = completed(build_part(study.learner, model), Learner)
-    target, seed = transformer_of(model), study.train.seed
     wanted = inspect.signature(resolve(study.source.target)).parameters
-    arguments = {"model": model, "sampling": sampling, "seed": seed}
-    source = study.source.load(**{k: v for k, v in arguments.items() if k in wanted})
+    offered = {"model": model, "sampling": sampling, "seed": seed}
+    source = study.source.load(**{k: v for k, v in offered.items() if k in wanted})
     data = StateData(
-        target, source, loss.guided, study.data, study.train.batch, seed, sampling.cfg != 1,
-        learner.reads,
+        transformer_of(model), source, loss.guided, study.data, study.train.batch, seed,
+        sampling.cfg != 1, learner.reads,
     )  # fmt: skip
     done = train_drafter(learner, data, sampling, loss, study.train, folder)
-    _write_record(study, model, done, learner.save(folder / DRAFTER), loss, sampling)
-    return done
-
-
-def _rows(rates: AcceptanceRates) -> list[list[str]]:
-    pairs = zip(rates.overlap, rates.agree, strict=True)
-    return [[str(d), f"{a:.4f}", f"{b:.4f}"] for d, (a, b) in enumerate(pairs, 1)]
-
-
-def _write_record(
-    study: TrainStudy,
-    model: ImageModel,
-    done: TrainingResult,
-    digest: str,
-    loss: LossConfig,
-    sampling: Sampling,
-) -> None:
-    """Writes training.json: settings, acceptance by depth, provenance."""
-    folder = Path(study.run_dir)
     record = {
         **dataclasses.asdict(study),
         "loss": dataclasses.asdict(loss),
         "sampling": dataclasses.asdict(sampling),
         "target_sha256": model.weights_sha256,
-        "drafter_sha256": digest,
+        "drafter_sha256": learner.save(folder / DRAFTER),
         "steps": done.trainer.step,
         "seconds": done.trainer.seconds,
         **done.acceptance.figures(),
         "provenance": dataclasses.asdict(provenance(model.device)),
     }
     (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+    return done.acceptance

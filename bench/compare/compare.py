@@ -1,53 +1,59 @@
 """`python -m bench compare [study=NAME | run_dir=DIR] [tolerance=0.1] [out=DIR]`: a run and the
 published numbers, as text and CSV.
 
-Why no Hydra: a finished run is compared, and its study may need settings (a caption file) that are
-not at hand where it is looked at.
+A join: published figures and ours meet on method and metric. What keeps a pair apart is a column
+each (`CHECKS`); of several decoders those that agree are taken, check by check. What the source
+does not state is assumed, and the verdict says so. LEGEND says what verdicts mean. Precision,
+recall and HPS have no interval. They are of as many images as published, which moves them by less
+than the tolerance, so the value alone decides.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pandas as pd
 
 from bench.analyse.analyse import load
-from bench.analyse.run_data import RunData
-from bench.compare.published import load as load_published
-from bench.compare.published import load_names
-from bench.compare.verdicts import Comparison, Reproduction, compare_rows
-from bench.config.words import settings
+from bench.analyse.paired import latency_rows, mal_interval, paired_speedup
+from bench.analyse.run import Role, Run, as_text
+from bench.compare.published import Names, as_number, load_names, load_published
+from bench.config.arguments import settings
 from bench.console import say
-from bench.data.errors import ConfigError, did_you_mean
+from bench.data.errors import ConfigError, FolderError
 from bench.data.files import prepare_folder, write_text
-from bench.report import table
-from bench.report.table import Column
-from bench.store.columns import MERGED
+from bench.report.table import Column, interval, number, table_of, terminal
+from bench.store.facts import flat
 from decoders.kinds import Within
+from metrics.stats import UNKNOWN, Interval, student_mean
 
-RUNS = Path("results/runs")
-DIGITS = {"clip": 2, "precision": 3, "recall": 3, "image_reward": 4}
-LEGEND = """reproduced: the published figure lies in our 95 % interval, or within the tolerance
+CHECKS = ("no_method", "other_model", "other_temperature", "other_settings", "other_cfg",
+          "other_top_k", "other_prompts", "other_baseline", "on_cpu", "other_gpu", "other_weights",
+          "other_images", "no_figure", "no_setting")  # fmt: skip
+UNSET = "without its setting, which the source does not state"
+VERDICTS = ("reproduced", "not reproduced", "not told", "not comparable")
+REPRODUCED, NOT_REPRODUCED, NOT_TOLD, NOT_COMPARABLE = VERDICTS
+LEGEND = """reproduced: our whole 95 % interval is within the tolerance around the published figure
+not reproduced: no part of it is. not told: a part of it is, or there is no interval
 *: the source leaves something unstated, and the verdict assumes it (compare.csv)
-Papers measure speed-ups over an eager AR without warm-up, and LANTERN with its released code. Here
-AR is as fast as the machine allows, so that a smaller speed-up is expected."""
+Papers measure over an eager AR without warm-up; AR is fast here: expect smaller speed-ups."""
 
 
 @dataclass(frozen=True)
 class CompareSettings:
-    """The settings of `cmd_compare`."""
-
     study: str | None = None
     run_dir: Path | None = None
     tolerance: Annotated[float, Within(0, 1, below=True)] = 0.1
     out: Path | None = None
 
 
-def cmd_compare(words: Sequence[str]) -> int:
-    """A run and the papers' numbers: reproduced, or not, or why not comparable.
+def cmd_compare(arguments: Sequence[str]) -> int:
+    """A run and the papers' numbers: reproduced, or not, or not told, or why not comparable.
     Writes compare.csv, with the grounds of every verdict.
 
     settings:
@@ -59,95 +65,170 @@ def cmd_compare(words: Sequence[str]) -> int:
     example:
       python -m bench compare run_dir=results/runs/main tolerance=0.05
     """
-    options = settings(CompareSettings, words)
-    folder = _run_folder(options)
-    run = load(folder)
-    every = compare_rows(load_published(), run, load_names(), options.tolerance)
-    out = options.out or folder / "compare"
+    options = settings(CompareSettings, arguments)
+    if options.study and options.run_dir:
+        raise ConfigError("study and run_dir each name a run; keep one of them")
+    folder = options.run_dir or Path("results/runs") / (options.study or "main")
+    run, out = load(folder), options.out or folder / "compare"
+    names = load_names()
+    found = compare(load_published(names["figures"]), run, names, options.tolerance)
     prepare_folder(out)
-    say(terminal(run, every))
-    rows = pd.DataFrame(map(_csv_row, every))
-    path = write_text(out / "compare.csv", rows.to_csv(index=False))
-    say(f"grounds and sources: {path}")
+    counts = ", ".join(f"{(found.verdict == word).sum()} {word}" for word in VERDICTS)
+    say(f"{run.study}: {run.folder}\npublished figures: {counts}\n")
+    apart = found.verdict == NOT_COMPARABLE
+    if not apart.all():
+        say(f"{terminal(table_of(COLUMNS, found[~apart].itertuples()))}\n{LEGEND}")
+    groups = found[apart].groupby(found.why.str.partition(";")[0])
+    for why, group in sorted(groups, key=lambda item: -len(item[1])):
+        say(f"not comparable, {len(group)} of {', '.join(group.paper.unique())}: {why}")
+    text = found.drop(columns=["line", "entry", "parts"]).to_csv(index=False)
+    say(f"grounds and sources: {write_text(out / 'compare.csv', text)}")
     return 0
 
 
-def _run_folder(options: CompareSettings) -> Path:
-    """Finds the run's folder; study= means results/runs/NAME, the default is study=main."""
-    if options.study and options.run_dir:
-        raise ConfigError("study and run_dir each name a run; keep one of them")
-    if options.run_dir:
-        return options.run_dir
-    name = options.study or "main"
-    if not (RUNS / name / MERGED).is_file():
-        finished = sorted(p.parent.name for p in RUNS.glob(f"*/{MERGED}"))
-        hint = did_you_mean(name, finished) or "."
-        raise ConfigError(
-            f"study {name!r} has no finished run in {RUNS}{hint} Finished here: "
-            f"{', '.join(finished) or '(none)'}. Run it first (python -m bench run study={name}), "
-            "or name a folder with run_dir="
-        )
-    return RUNS / name
+def compare(published: pd.DataFrame, run: Run, names: Names, ratio: float) -> pd.DataFrame:
+    """Joins published figures (`load_published`) with a run's. Returns one row per published
+    figure: the nearest decoder, an obstacle or "" by each of `CHECKS`, verdict and grounds. ratio:
+    the tolerance of figures that have no absolute one, as a fraction of the published figure."""
+    ours, rows = measured(run, names), []
+    joined: Any = published.merge(ours, "left", ["method", "metric"], suffixes=("", "_here"))
+    for row in joined.fillna({"decoder": ""}).itertuples(index=False):
+        pair = row._asdict() | dict.fromkeys(CHECKS, "") | obstacles_of(row, ours, names)
+        value, lo, hi, kind = pair["value"], pair["lo"], pair["hi"], names["figures"][row.metric]
+        tolerance = kind.get("tolerance", row.published * ratio * kind.get("share", 1))
+        low, high = row.published - tolerance, row.published + tolerance
+        text = interval(Interval(value, lo, hi), 3) + " (no interval)" * math.isnan(lo + hi)
+        why = [f"{text} against {row.published:.4g} ± {tolerance:.3g}"]
+        lo, hi = (value, value) if kind.get("alone") else (lo, hi)
+        within, beyond = low <= lo and hi <= high, hi < low or high < lo
+        verdict = REPRODUCED if within else NOT_REPRODUCED if beyond else NOT_TOLD
+        why += [f"assumes {pair['assumed']}"] * bool(pair["assumed"]) + [row.sources]
+        if obstacles := [pair[name] for name in CHECKS if pair[name]]:
+            verdict, why = NOT_COMPARABLE, obstacles
+        rows.append(pair | {"verdict": verdict, "why": "; ".join(filter(None, why))})
+    pairs = pd.DataFrame(rows)
+    for name in CHECKS:
+        agree = pairs[name] == ""
+        pairs = pairs[agree | ~agree.groupby([pairs.line, pairs.metric]).transform("any")]
+    figures = pairs.assign(decoders=pairs.decoder + " " + pairs.verdict).groupby(["line", "metric"])
+    pairs = pairs.assign(decoders=figures.decoders.transform(", ".join))
+    differ = figures.verdict.transform("nunique") > 1
+    pairs.loc[differ, ["verdict", "no_setting", "why"]] = NOT_COMPARABLE, UNSET, UNSET
+    nearest = (pairs.value - pairs.published).abs().sort_values(kind="stable").index
+    return pairs.loc[nearest].drop_duplicates(["line", "metric"]).sort_index()
 
 
-def _published_row(one: Comparison) -> str:
-    """Names `LANTERN, abstract v3: LANTERN, τ 1` and the decoder that it is compared with."""
-    row, tau = one.row, one.row.temperature
-    text = f"{row.paper}, {row.evidence}: {row.label}"
-    text += "" if tau is None else f", τ {tau:g}"
-    return f"{text} ↔ {one.decoder}" if one.decoder else text
+def measured(run: Run, names: Names) -> pd.DataFrame:
+    """Returns a run's figures, one row per decoder, method that its parts (study.json) make it, and
+    metric; settings as texts. Raises FolderError where every decoder failed."""
+    config, lines = run.identity["config"], list[dict[str, Any]]()
+    parts = {one["name"]: flat(one["spec"]) for one in config["decoders"]}
+    for section in run.sections:
+        for entry in (one for one in section.decoders if not one.failed):
+            here, seconds = parts[entry.name], latency_rows(entry.rows).seconds_total
+            first, scores = entry.ok.iloc[0], run.scores.get(entry.name, {}) | entry.line
+            scores["latency_s"] = scores["latency_mean_s"]
+            common = {
+                "decoder": entry.name, "entry": entry, "section": section.title, "parts": here,
+                "model": first.model, "prompts": config["prompts"]["name"],
+                "acceptance": first.acceptance, "images": as_number(entry.number("n_quality")),
+                "device": "cpu" if first.device == "cpu" else first.gpu or first.device,
+                **{n: as_number(float(first[n])) for n in ("temperature", "cfg", "top_k")},
+            }  # fmt: skip
+            methods = [m.name for m in names["methods"].values() if m.parts.items() <= here.items()]
+            for metric in names["figures"]:
+                figure = Interval(
+                    *(scores.get(metric + end, math.nan) for end in ("", "_lo", "_hi"))
+                )
+                if metric == "mal":
+                    figure = mal_interval(entry.ok) or figure
+                elif metric == "latency_s" and len(seconds) > 1:
+                    figure = student_mean(seconds)
+                own = "prc" if metric in ("precision", "recall") else metric
+                weights = as_text(scores.get(f"{own}_features")) or as_text(scores["fid_features"])
+                more = {"metric": metric, "weights": weights, **vars(figure)}
+                lines += [common | more | {"method": method} for method in methods or [""]]
+    if not lines:
+        raise FolderError(f"{run.folder} has no decoder with figures; see status in summary.csv")
+    return pd.DataFrame(lines)
 
 
-def _digits(one: Comparison) -> int:
-    return DIGITS.get(one.metric, 2)
+def obstacles_of(pair: Any, ours: pd.DataFrame, names: Names) -> dict[str, Any]:
+    """Says what keeps a published figure and one of ours apart: a text by those of `CHECKS` that
+    do. assumed: what the source does not state, as it is here. value, lo, hi: our figure, of a
+    speed-up over the published baseline."""
+    if not pair.decoder:
+        state = "was not measured" if pair.method in names["methods"] else "is not implemented"
+        return {"no_method": f"the method {state}", "assumed": ""}
+    found, assumed = dict[str, Any](), list[str]()
+
+    def require(check: str, name: str, published: str, here: str, same: bool | None = None) -> None:
+        if not published:
+            assumed.extend([f"{name} {here}"] * bool(here))
+        elif not (published == here if same is None else same):
+            text = f"other {name} (published {published}, here {here or 'not set'})"
+            found[check] = "; ".join(filter(None, [found.get(check), text]))
+
+    here = pair.model_here
+    model = names["models"].get(here, {"names": [here], "resolution": pair.resolution})
+    require("other_model", "model", pair.model, here, pair.model in model["names"])
+    require("other_model", "resolution", pair.resolution, f"{model['resolution']}")
+    if pair.model in names["not_available"]:
+        found["other_model"] = names["not_available"][pair.model]
+    for name in ("temperature", "cfg", "top_k"):
+        require(f"other_{name}", name, getattr(pair, name), getattr(pair, f"{name}_here"))
+    method, parts = names["methods"][pair.method], pair.parts
+    for key, value in method.settings.items():
+        require("other_settings", key, as_number(value), as_number(parts.get(key)))
+    stated = {k: as_number(float(v)) for k, v in re.findall(r"(\w+)=(\S+)", pair.params)}
+    for name in {**method.params, **stated}:
+        key, _, more = method.params.get(name, "").partition(" + ")
+        value = parts[key] + int(more) if more and key in parts else parts.get(key)
+        require("other_settings", name, stated.get(name, ""), as_number(value))
+    prompts = names["prompts"].get(pair.prompts, "")
+    dataset = pair.dataset if prompts else ""  # another set of ours cannot be told
+    require("other_prompts", "prompts", dataset, pair.prompts, dataset.startswith(prompts))
+
+    figure, metric = Interval(pair.value, pair.lo, pair.hi), pair.metric
+    if metric == "speedup":
+        bases = ours[(ours.section == pair.section) & (ours.method == pair.baseline)]
+        tree = {key: value for key, value in parts.items() if key.startswith("tree")}
+        alike = [b.entry for b in bases.itertuples() if tree.items() <= b.parts.items()]
+        first = next(iter([*alike, *bases.entry]), None)
+        if first is None:
+            found["other_baseline"] = f"other baseline: no {pair.baseline} of this sampling here"
+        elif first.role is not Role.BASELINE:
+            speedup = paired_speedup(first.ok, pair.entry.ok)
+            figure = UNKNOWN if speedup is None else speedup.interval()
+        if pair.device == "cpu":
+            found["on_cpu"] = "on a CPU, where verifying a tree costs several AR steps"
+    elif metric == "latency_s":
+        # `RTX 3090` is `GeForce RTX 3090`, but not an RTX 3090 Ti.
+        gpu = pair.gpu or "without its name"
+        same = re.search(rf"\b{re.escape(gpu)}\b(?! ti| super)", pair.device, re.IGNORECASE)
+        require("other_gpu", "GPU", gpu, pair.device, bool(same))
+    kind = names["figures"][metric]
+    if math.isnan(figure.value):
+        found["no_figure"] = f"{kind['label']} was not measured"
+    elif wanted := kind.get("weights"):
+        known = {*wanted} <= {*re.split(r"[^a-z0-9.]+", pair.weights.lower())}
+        require("other_weights", "weights", " ".join(wanted), pair.weights, known)
+    if images := kind.get("images"):
+        assumed += [f"{images} images"] * (not pair.images)
+        require("other_images", "number of images", pair.images or f"{images}", pair.images_here)
+    return found | vars(figure) | {"assumed": ", ".join(assumed)}
+
+
+def _row_text(one: Any) -> str:
+    text = f"{one.paper}, {one.evidence}: {one.method}" + f" ({one.params})" * bool(one.params)
+    return text + f", temperature {one.temperature}" * bool(one.temperature) + f" ↔ {one.decoder}"
 
 
 COLUMNS = (
-    Column("published row", _published_row, words=True),
-    Column("figure", lambda one: one.label, words=True),
-    Column("published", lambda one: table.number(one.published, _digits(one))),
-    Column("measured", lambda one: table.interval(one.figure, _digits(one))),
-    Column("difference", lambda one: f"{one.difference:+z.{_digits(one)}f}"),
-    # An asterisk marks a verdict that rests on what the source does not state.
-    Column("verdict", lambda one: f"{one.verdict}{'*' * bool(one.assumed)}", words=True),
+    Column("published row", _row_text),
+    Column("figure", lambda one: one.figure),
+    Column("published", lambda one: number(one.published, 3)),
+    Column("measured", lambda one: interval(one, 3)),
+    Column("difference", lambda one: f"{one.value - one.published:+z.3f}"),
+    Column("verdict", lambda one: f"{one.verdict}{'*' * bool(one.assumed)}"),
 )
-
-
-def terminal(run: RunData, every: Sequence[Comparison]) -> str:
-    """Formats the comparable figures as a table, and the obstacles of others by frequency."""
-    counts = (f"{sum(c.verdict is verdict for c in every)} {verdict}" for verdict in Reproduction)
-    lines = [f"{run.study}: {run.folder}", ", ".join(counts), ""]
-    compared = [c for c in every if not c.obstacles]
-    if compared:
-        lines += [table.terminal(table.table_of(COLUMNS, compared)), LEGEND]
-    groups: dict[str, list[Comparison]] = {}
-    for one in every:
-        if one.obstacles:
-            groups.setdefault(one.obstacles[0], []).append(one)
-    for why, group in sorted(groups.items(), key=lambda item: -len(item[1])):
-        papers = ", ".join(dict.fromkeys(one.row.paper for one in group))
-        figures = f"{len(group)} figure{'s' * (len(group) > 1)}"
-        lines.append(f"not comparable, {figures} of {papers}: {why}")
-    return "\n".join(lines)
-
-
-def _csv_row(one: Comparison) -> dict[str, object]:
-    """Makes a line of compare.csv, which has every published figure. why: the grounds of the
-    verdict, and what qualifies it."""
-    row = one.row
-    assumed = f"assumes {', '.join(one.assumed)}" if one.assumed else ""
-    return {
-        **{name: getattr(row, name) for name in ("paper", "arxiv", "evidence", "model", "gpu")},
-        "method": row.label,
-        "temperature": row.temperature,
-        "figure": one.label,
-        "published": one.published,
-        "decoder": one.decoder,
-        "acceptance": one.measured and one.measured.entry.text("acceptance"),
-        "device": one.measured and one.measured.device,
-        "measured": one.figure.value,
-        "measured_lo": one.figure.lo,
-        "measured_hi": one.figure.hi,
-        "verdict": str(one.verdict),
-        "why": ". ".join(filter(None, [one.why, assumed, *one.contradictions])),
-    }

@@ -1,48 +1,53 @@
-"""`python -m bench diff A B`: two runs decoder by decoder, or two decoders of one run.
+"""`python -m bench diff A B`: two runs decoder by decoder, or two decoders of one run, by image.
 
-Exit status 1 where something of B is slower or worse than A, so that CI can stop on it.
+Two decoders of one run are compared by their seconds in the same blocks; decoders of two runs by
+their speed-ups, each over the AR of its own run, since an hour or a machine slows both. Scores per
+image are compared by Student's t of the paired differences. FID is compared with how AR's own FID
+differs from seed to seed (`metrics.stats.differs_by_chance`, at level / decoders). CLIP and FID
+must have been measured in the same way, FID of the same prompts. Over many decoders p-values are
+adjusted for false discoveries (Benjamini and Hochberg 1995).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from bench.compare.significance import (
-    EQUAL,
-    NOT_APART,
-    RATIOS,
-    Difference,
-    Side,
-    any_worse,
-    differences_of,
-    read_sides,
-)
-from bench.config.words import folders, settings
+import numpy as np
+import pandas as pd
+from scipy.stats import false_discovery_control, ttest_1samp
+
+from bench.analyse.analyse import load
+from bench.analyse.paired import image_rows, latency_rows, paired_speedup
+from bench.analyse.run import Entry, Run, Section
+from bench.config.arguments import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
 from bench.data.files import prepare_file, write_text
 from bench.report.table import Column, interval, table_of, terminal
-from bench.store.study import differences
+from bench.store.facts import differences
 from decoders.kinds import Within
+from metrics.stats import Interval, student_mean
 
-SIDES = ("in A", "in B")
+NOT_APART, EQUAL = "not told apart", "equal"
+RATIOS = ("images per second", "speed-up over AR")
+SCORES = ("codes per forward", "CLIP")
+IMAGE = ["prompt_index", "seed", "prompt"]
 USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two decoders of one"
 
 
 @dataclass(frozen=True)
 class DiffSettings:
-    """The settings of `cmd_diff`."""
-
     decoders: str | None = None
     level: Annotated[float, Within(0, 1, below=True)] = 0.05
     out: Path | None = None
 
 
-def cmd_diff(words: Sequence[str]) -> int:
+def cmd_diff(arguments: Sequence[str]) -> int:
     """Two runs, or two decoders of one, paired by image: diff RUN_A [RUN_B].
     On the images that both made. First what differs, then machines, commits, verdicts, and every
     figure: better, worse, equal or not told apart. Exit status 1 where B is slower or worse than A.
@@ -55,26 +60,117 @@ def cmd_diff(words: Sequence[str]) -> int:
     example:
       python -m bench diff results/runs/main results/runs/main_again
     """
-    places, words = folders(words)
-    options = settings(DiffSettings, words)
+    places, arguments = folders(arguments)
+    options = settings(DiffSettings, arguments)
     wanted = 1 if options.decoders else 2
     if len(places) != wanted:
         raise ConfigError(f"expected {wanted} run folders, found {len(places)}; {USAGE}")
     if options.out:
         prepare_file(options.out)
     runs = [read_sides(folder) for folder in places]
-    pairs = _pair_up(runs, options.decoders)
-    every, notes = differences_of(pairs, options.level), notes_of(places, runs, pairs)
-    table = terminal(table_of(COLUMNS, every)) if every else "the two have no figure in common"
-    say("\n".join([*describe_changes(pairs, every), *describe_runs(pairs), table, *notes]))
+    if options.decoders is None:
+        pairs = [(side, runs[1][name]) for name, side in runs[0].items() if name in runs[1]]
+    else:
+        names = [name.strip() for name in options.decoders.strip("[]").split(",")]
+        if len(names) != 2:
+            raise ConfigError(f"decoders= takes two names, found {len(names)}: {names!r}")
+        if missing := [name for name in names if name not in runs[0]]:
+            raise ConfigError(unknown("decoder of this run", missing[0], runs[0]))
+        pairs = [(runs[0][names[0]], runs[0][names[1]])]
+    found, notes = differences_of(pairs, options.level), notes_of(places, runs, pairs)
+    rows = [*found.itertuples(index=False)]
+    table = terminal(table_of(COLUMNS, rows)) if rows else "the two have no figure in common"
+    say("\n".join([*changes_of(pairs, rows), table, *notes]))
     if options.out:
-        text = json.dumps({"findings": [asdict(f) for f in every], "notes": notes}, indent=1)
-        write_text(options.out, text)
-    return int(any_worse(every))
+        lines = found.astype(object).where(found.notna(), None).to_dict("records")
+        write_text(options.out, json.dumps({"findings": lines, "notes": notes}, indent=1))
+    return int(found.verdict.isin(["slower", "worse"]).any())
 
 
-def _p_text(p: float | None) -> str:
-    return "" if p is None else f"{p:.3f}" if p >= 0.001 else "< 0.001"
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One decoder of one run. unmeasured: why its times do not count; drawn: its quality images;
+    scores: per image, by `IMAGE`; protocol: how CLIP was measured, and how FID."""
+
+    run: Run
+    section: Section
+    entry: Entry
+    unmeasured: str
+    drawn: pd.DataFrame
+    scores: pd.DataFrame
+    protocol: Mapping[str, Mapping[str, str]]
+
+
+def read_sides(folder: Path) -> dict[str, Side]:
+    """Reads the decoders of a finished run by name. Raises FolderError on a folder that is none."""
+    run, sides = load(folder), dict[str, Side]()
+    for section in run.sections:
+        for entry in section.decoders:
+            reason = run.fairness[entry.name].reason if run.unmeasured(entry) else ""
+            drawn = entry.ok[entry.ok.protocol == "quality"].sort_values("prompt_index")
+            pictures, scored = drawn[drawn.image != ""], run.scores.get(entry.name, {})
+            rows = pictures if len(pictures) else image_rows(latency_rows(entry.rows))
+            scores = rows.set_index(IMAGE)[["mal"]].rename(columns={"mal": "codes per forward"})
+            each = scored.get("clip_each", ())
+            scores["CLIP"] = each if len(each) == len(pictures) > 0 else math.nan
+            lines = scored.get("protocol", {}).items()
+            clip = {k: v for k, v in lines if k.startswith(("clip_", "crop"))}
+            fid = {k: v for k, v in lines if not k.startswith("clip_")}
+            protocol = {"CLIP": clip, "FID": fid}
+            sides[entry.name] = Side(run, section, entry, reason, drawn, scores, protocol)
+    return sides
+
+
+def differences_of(pairs: Sequence[tuple[Side, Side]], level: float) -> pd.DataFrame:
+    """Compares all figures of all pairs, at this level of false discoveries. value, lo, hi: B over
+    A for ratios (rates, so that above 1 B is faster), else B less A; pairs: images, of ratios
+    blocks; p: two-sided, adjusted, NaN for FID."""
+    lines = list[dict[str, Any]]()
+
+    def add(figure: str, count: int, p: float, value: Interval) -> None:
+        names = {"a": a.entry.name, "b": b.entry.name}
+        lines.append({**names, "figure": figure, "pairs": count, "p": p, **vars(value)})
+
+    for a, b in pairs:
+        name, speedup = RATIOS[0], None
+        base_a, base_b = a.section.baseline, b.section.baseline
+        if a.run.folder.resolve() == b.run.folder.resolve():
+            speedup = paired_speedup(a.entry.rows, b.entry.rows)
+        elif base_a and base_b and a.entry is not base_a:
+            one = paired_speedup(base_a.rows, a.entry.rows)
+            other = paired_speedup(base_b.rows, b.entry.rows)
+            name, speedup = RATIOS[1], other.over(one) if one and other else None
+        if speedup and not (a.unmeasured or b.unmeasured or math.isnan(speedup.p)):
+            add(name, speedup.blocks, speedup.p, speedup.interval())
+
+        in_one_way = {name: a.protocol[name] == b.protocol[name] for name in ("CLIP", "FID")}
+        both = a.scores.add_suffix(" a").join(b.scores.add_suffix(" b"), how="inner")
+        for figure in SCORES:
+            less = (both[f"{figure} b"] - both[f"{figure} a"]).dropna().to_numpy(float)
+            if len(less) > 1 and in_one_way.get(figure, True):
+                # Without scatter there is no t: a difference is sure, none is no difference.
+                p = float(ttest_1samp(less, 0).pvalue) if less.std() else float(not less.any())
+                add(figure, len(less), p, student_mean(less))
+
+        fid = b.entry.number("fid") - a.entry.number("fid")
+        reach = a.section.differs_by_chance("fid", level / len(pairs))
+        # FID depends on how many images there are, and of what.
+        alike = in_one_way["FID"] and sorted(a.drawn.prompt) == sorted(b.drawn.prompt)
+        if alike and not math.isnan(fid + reach):
+            reach = reach if fid else 0.0  # equal images: nothing is left to chance
+            add("FID", 0, math.nan, Interval(fid, fid - reach, fid + reach))
+
+    table = pd.DataFrame(lines, columns=["a", "b", "figure", "pairs", "p", "value", "lo", "hi"])
+    order = [*RATIOS, *SCORES, "FID"].index
+    table = table.sort_values("figure", key=lambda names: names.map(order), kind="stable")
+    tested = table[table.p.notna()].groupby("figure").p
+    table["p"] = tested.transform(lambda p: false_discovery_control(p.to_numpy(float)))
+    ratio, is_fid = table.figure.isin(RATIOS), table.figure == "FID"
+    differs = (table.p < level) | is_fid & ((table.lo > 0) | (table.hi < 0))
+    good = (table.value > ratio) != is_fid
+    names = np.where(ratio, np.where(good, "faster", "slower"), np.where(good, "better", "worse"))
+    kinds = [table.value == ratio, ~differs]
+    return table.assign(verdict=np.select(kinds, [EQUAL, NOT_APART], names))
 
 
 COLUMNS = (
@@ -82,101 +178,76 @@ COLUMNS = (
     Column("figure", lambda f: f.figure),
     Column("B / A, or B - A", lambda f: interval(f, 3)),
     Column("images (of speed: blocks)", lambda f: f"{f.pairs or ''}"),
-    Column("p", lambda f: _p_text(f.p)),
+    Column("p", lambda f: "" if f.p != f.p else f"{f.p:.3f}" if f.p >= 0.001 else "< 0.001"),
     Column("B is", lambda f: f.verdict),
 )
 
 
-def describe_changes(pairs: Sequence[tuple[Side, Side]], every: Sequence[Difference]) -> list[str]:
-    """Says what differs beyond chance and by how much, and whether the images are equal."""
+def changes_of(pairs: Sequence[tuple[Side, Side]], rows: Sequence[Any]) -> list[str]:
+    """Says what differs beyond chance and by how much, whether the images are equal, and of each
+    run: folder, machine, code and gate verdicts."""
     lines = [
         f"{d.b} is {d.verdict} {'in B' if d.a == d.b else f'than {d.a}'}: {interval(d, 3)} "
         f"({'ratio' if d.figure in RATIOS else 'difference'} of {d.figure})"
-        for d in every
+        for d in rows
         if d.verdict not in (NOT_APART, EQUAL)
-    ] or ["no figure differs beyond chance"] * bool(every)
-    lines += ["no speed was compared"] * all(d.figure not in RATIOS for d in every)
+    ] or ["no figure differs beyond chance"] * bool(rows)
+    lines += ["no speed was compared"] * all(d.figure not in RATIOS for d in rows)
+    images = [[s.entry.images.set_index(["protocol", *IMAGE]) for s in pair] for pair in pairs]
     # A committed run has left the codes out, to be small; its pictures have digests.
-    whole = any(a.digests("codes") and b.digests("codes") for a, b in pairs)
+    whole = any(all(one.codes.map(len).any() for one in pair) for pair in images)
     what, column = ("codes", "codes") if whole else ("pictures", "image_hash")
     count, differing = 0, []
-    for a, b in pairs:
-        in_a, in_b = a.digests(column), b.digests(column)
-        shared = in_a.keys() & in_b.keys()
-        count += len(shared)
-        if unequal := sum(in_a[key] != in_b[key] for key in shared):
-            differing.append(f"{b.entry.name} ({unequal} of {len(shared)} images)")
-    images_line = f"A and B are equal in {what} ({len(pairs)} decoders, {count} images)"
-    if differing or not count:
-        images_line = f"A and B differ in {what}: {', '.join(differing) or 'they share no image'}"
-    return [*lines, images_line]
+    for (_, side), pair in zip(pairs, images, strict=True):
+        a, b = (one[column][one[column].map(len) > 0].map(tuple) for one in pair)
+        a, b = a.align(b, join="inner")
+        count += len(a)
+        if unequal := int((a != b).sum()):
+            differing.append(f"{side.entry.name} ({unequal} of {len(a)} images)")
+    equal = f"equal in {what} ({len(pairs)} decoders, {count} images)"
+    differ = f"differ in {what}: {', '.join(differing) or 'they share no image'}"
+    lines.append(f"A and B {differ}" if differing or not count else f"A and B are {equal}")
 
-
-def describe_runs(pairs: Sequence[tuple[Side, Side]]) -> list[str]:
-    """Describes each run: folder, machine, code and gate verdicts."""
     runs = [*zip("AB", zip(*pairs, strict=True), strict=False)]
     if any(a.entry.name != b.entry.name for a, b in pairs):
         runs = [("A and B", pairs[0])]  # two decoders of one run
-    lines = []
     for name, sides in runs:
         run = sides[0].run
-        first, commits = run.records.iloc[0], sorted({c[:12] for c in run.records.git_commit})
+        first, commits = run.rows.iloc[0], sorted({c[:12] for c in run.rows.git_commit})
         torch = run.identity.get("machine", {}).get("torch", "not recorded")
         lines.append(
             f"{name}: {run.folder}, on {first.gpu or first.cpu or first.device}, "
             f"{first.threads} threads, PyTorch {torch}, commit {', '.join(commits) or 'unknown'}"
-            + (" (changed)" if run.records.git_dirty.any() else "")
+            + (" (changed)" if run.rows.git_dirty.any() else "")
             + ("" if run.machine is None else f", {run.machine}")
         )
-        verdicts: dict[str, list[str]] = {}
+        verdicts = dict[str, list[str]]()
         for side in sides:
             verdicts.setdefault(side.entry.word or "not judged", []).append(side.entry.name)
         lines += [f"   {verdict}: {', '.join(of)}" for verdict, of in verdicts.items()]
     return lines
 
 
-def _pair_up(runs: Sequence[dict[str, Side]], names: str | None) -> list[tuple[Side, Side]]:
-    """Pairs the decoders of both runs, or the two of one. Raises ConfigError."""
-    if names is None:
-        a, b = runs
-        return [(a[name], b[name]) for name in a if name in b]
-    pair = [name.strip() for name in names.strip("[]").split(",")]
-    if len(pair) != 2:
-        raise ConfigError(f"decoders= takes two names, found {len(pair)}: {names!r}")
-    for name in pair:
-        if name not in runs[0]:
-            raise ConfigError(unknown("decoder of this run", name, sorted(runs[0])))
-    return [(runs[0][pair[0]], runs[0][pair[1]])]
-
-
 def notes_of(
     places: Sequence[Path], runs: Sequence[dict[str, Side]], pairs: Sequence[tuple[Side, Side]]
 ) -> list[str]:
     """Says what differs between two runs, what is therefore not compared, and what failed."""
-    lines = [
-        f"only in {place}: {', '.join(sorted(run.keys() - other.keys()))}"
-        for place, run, other in zip(places, runs, reversed(runs), strict=True)
-        if run.keys() - other.keys()
-    ]
+    where, apart, lines = ("in A", "in B"), dict[str, list[str]](), []
+    for place, run, other in zip(places, runs, reversed(runs), strict=True):
+        if names := sorted(run.keys() - other.keys()):
+            lines.append(f"only in {place}: {', '.join(names)}")
     configs = [next(iter(sides.values())).run.identity.get("config", {}) for sides in runs]
-    if text := differences(configs[0], configs[-1], SIDES):
+    if text := differences(configs[0], configs[-1], where):
         lines.append(f"settings differ: {text}")
-    apart: dict[str, list[str]] = {}
     for a, b in pairs:
         for figure in ("CLIP", "FID"):
-            one, other = a.protocol(figure), b.protocol(figure)
-            if one != other:
-                why = f"{figure} was measured in two ways, {differences(one, other, SIDES)}"
+            if text := differences(a.protocol[figure], b.protocol[figure], where):
+                why = f"{figure} was measured in two ways, {text}"
                 apart.setdefault(why, []).append(b.entry.name)
     lines += [f"not compared: {why} ({', '.join(names)})" for why, names in apart.items()]
-    sides = [side for pair in pairs for side in pair]
-    lines += dict.fromkeys(
-        f"not compared: times of {side.entry.name} in {side.folder}: {side.unmeasured}"
-        for side in sides
-        if side.unmeasured
-    )
-    return lines + [
-        f"{s.entry.name} in {s.folder}: {s.entry.failures} of {len(s.entry.records)} rows failed"
-        for s in sides
-        if s.entry.failures
-    ]
+    untimed, failed = list[str](), list[str]()
+    for side in (side for pair in pairs for side in pair):
+        name, count = f"{side.entry.name} in {side.run.folder.resolve()}", side.entry.failures
+        untimed += [f"not compared: times of {name}: {side.unmeasured}"] * bool(side.unmeasured)
+        failed += [f"{name}: {count} of {len(side.entry.rows)} rows failed"] * bool(count)
+    return [*lines, *dict.fromkeys(untimed), *failed]

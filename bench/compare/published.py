@@ -1,147 +1,113 @@
-"""The papers' numbers: published.csv, and what its names are called here (names.yaml, and
-`published` of conf/decoder).
+"""The papers' figures, and what their names are called here.
 
-One row is one result of one paper as one source gives it; `evidence` says which source. Empty cells
-are settings or figures that the source does not state, never zeros. Units: speedup a ratio over
-`baseline`, mal codes per target forward, latency_s seconds per image, clip a cosine in [0, 1],
-precision and recall in [0, 1], hps 100 times a cosine.
+published.csv has one row per result of a paper, as one source gives it; `evidence` says which. An
+empty cell is a setting or figure that the source does not state, never zero.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
+import yaml
 
-from bench.config.catalogue import groups
-from decoders.kinds import Amount, Count, Share, Within, validate
+from bench.config.arguments import groups
+from decoders.errors import DecoderError, unknown
+from decoders.kinds import validate
 
-PACKAGED = Path(__file__).resolve().with_name("data")  # of an installed wheel, see setup.py
-CHECKOUT = Path(__file__).resolve().parents[2] / "results" / "published"
-FOLDER = PACKAGED if PACKAGED.is_dir() else CHECKOUT
+HERE = Path(__file__).resolve()
+PACKAGED = HERE.with_name("data")  # of an installed wheel, see setup.py
+FOLDER = PACKAGED if PACKAGED.is_dir() else HERE.parents[2] / "results" / "published"
 TABLE, NAMES = FOLDER / "published.csv", FOLDER / "names.yaml"
-Guidance = Annotated[float, Within(0, 1e6)]
-LABELS = {  # of the figures
-    "speedup": "speed-up", "mal": "MAL", "latency_s": "s/image", "fid": "FID", "clip": "CLIP",
-    "precision": "precision", "recall": "recall", "hps": "HPS", "image_reward": "ImageReward",
-}  # fmt: skip
-SETTING = ("method", "params", "baseline", "model", "temperature")  # that a figure is of
-
-
-@dataclass(frozen=True)
-class Published:
-    """A row. "" and None: not stated. params: the method's settings, `k=1000 delta=0.3`."""
-
-    paper: str
-    arxiv: str
-    evidence: str
-    method: str
-    model: str = ""
-    dataset: str = ""
-    resolution: Count | None = None
-    temperature: Guidance | None = None
-    cfg: Guidance | None = None
-    top_k: Amount | None = None
-    gpu: str = ""
-    params: str = ""
-    baseline: str = ""
-    speedup: Annotated[float, Within(0.01, 1000)] | None = None
-    mal: Annotated[float, Within(1, 1000)] | None = None
-    latency_s: Annotated[float, Within(1e-6, 1e6)] | None = None
-    fid: Annotated[float, Within(0, 1000)] | None = None
-    clip: Share | None = None
-    precision: Share | None = None
-    recall: Share | None = None
-    hps: Annotated[float, Within(0, 100)] | None = None
-    image_reward: Annotated[float, Within(-10, 10)] | None = None
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """The figures that it states."""
-        return {k: value for k in LABELS if (value := getattr(self, k)) is not None}
-
-    @cached_property
-    def settings(self) -> dict[str, float]:
-        """`params` as a mapping."""
-        return {key: float(value) for key, value in (w.split("=") for w in self.params.split())}
-
-    @property
-    def label(self) -> str:
-        """Writes `LANTERN (k=1000, delta=0.3)`."""
-        return f"{self.method} ({settings_text(self.settings)})" if self.params else self.method
-
-
-def settings_text(values: Mapping[str, float]) -> str:
-    """Writes `k=1000, delta=0.3`."""
-    return ", ".join(f"{key}={value:g}" for key, value in values.items())
-
-
-def load(path: Path = TABLE) -> list[Published]:
-    """Reads published.csv. Raises DecoderError with the line and column of what is wrong."""
-    table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
-    return [
-        validate(f"{path.name}:{line}", {k: v for k, v in cells.items() if v}, Published, text=True)
-        for line, cells in enumerate(table.to_dict("records"), 2)
-    ]
-
-
-def contradictions(row: Published, figure: str, rows: Sequence[Published]) -> list[str]:
-    """Writes [`other sources give 0.93 (LANTERN)`] where those of the same setting contradict a
-    row."""
-    setting, value = (*SETTING, *["gpu"] * (figure == "latency_s")), row.figures[figure]
-    same = [o for o in rows if all(getattr(o, name) == getattr(row, name) for name in setting)]
-    apart = [o for o in same if o.figures.get(figure, value) != value]
-    texts = dict.fromkeys(f"{o.figures[figure]:g} ({o.paper})" for o in apart)
-    return [f"other sources give {', '.join(texts)}"] if texts else []
+REQUIRED = ("paper", "arxiv", "evidence", "method")
+TEXTS = (*REQUIRED, "model", "dataset", "gpu", "params", "baseline")
+NUMBERS = ("images", "resolution", "temperature", "cfg", "top_k")
+SAME = ["method", "params", "baseline", "model", "temperature", "metric"]  # of two sources
+Names = Mapping[str, Mapping[str, Any]]
+PARAMS = r"(\w+=-?\d+(\.\d+)?( (?=\w)|$))*"  # `k=1000 delta=0.3`
 
 
 @dataclass(frozen=True)
 class Method:
     """`published` in a decoder's YAML: its method in the papers.
 
-    name: in published.csv; parts: how rows of summary.csv are recognised as it, by the first words
-    of loop (speculative where it is not said), drafter, acceptance and tree; tree: its settings in
-    the authors' code, as another tree is another method; params: the settings that papers state,
-    and what they are here (k: acceptance.k)."""
+    name: in published.csv; parts: options (tree: static) whose classes, and the loop of the YAML,
+    make a decoder one of it; settings: of the authors' code, as another tree is another method;
+    params: where the settings that papers state are here (k: acceptance.k)."""
 
     name: str
-    parts: dict[str, str]
-    tree: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, float | str] = field(default_factory=dict)
     params: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Names:
-    """names.yaml. models: by our name, {model: published name, resolution}; families: published
-    name -> members; methods: `published` of conf/decoder by their names in published.csv."""
-
-    models: Mapping[str, Mapping[str, Any]]
-    families: Mapping[str, list[str]]
-    prompts: Mapping[str, str]
-    features: Mapping[str, list[str]]
-    images: Annotated[int, Within(1)]
-    methods: Mapping[str, Method] = field(default_factory=dict)
-
-    def same_features(self, metric: str, name: str) -> bool:
-        """Whether features or weights of this name are those of the papers' protocol."""
-        words = set(re.split(r"[^a-z0-9.]+", name.lower()))
-        return all(word in words for word in self.features.get(metric, ()))
-
-
 def load_names() -> Names:
-    """Reads names.yaml and the methods of conf/decoder."""
-    import yaml
+    """Reads names.yaml, whose comments explain it, and adds `methods`: `published` of conf/decoder
+    by name, with classes for parts. Raises DecoderError on a part that is no option."""
+    options, methods = groups(), dict[str, Method]()
+    for decoder, text in options["decoder"].items():
+        config = yaml.safe_load(text)
+        if (written := config.get("published")) is None:
+            continue
+        method: Method = validate(f"{decoder}: published", written, Method)
+        classes = {"loop._target_": config["loop"]["_target_"]}
+        for part, option in method.parts.items():
+            known = options.get(part, {})
+            if option not in known:
+                raise DecoderError(f"{decoder}: published: {unknown(part, option, known)}")
+            classes[f"{part}._target_"] = yaml.safe_load(known[option])["_target_"]
+        methods[method.name] = replace(method, parts=classes)
+    names = validate(str(NAMES), yaml.safe_load(NAMES.read_text()), dict[str, dict[str, Any]])
+    return {**names, "methods": methods}
 
-    methods: dict[str, Method] = {}
-    for decoder, option in groups()["decoder"].items():
-        written = yaml.safe_load(option).get("published")
-        if written is not None:
-            one = validate(f"{decoder}: published", written, Method)
-            methods[one.name] = one
-    names: Names = validate(str(NAMES), yaml.safe_load(NAMES.read_text(encoding="utf-8")), Names)
-    return replace(names, methods=methods)
+
+def load_published(figures: Names, path: Path = TABLE) -> pd.DataFrame:
+    """Reads published.csv, one row per figure: line, settings as texts, metric, `figure` (in words)
+    and `published` in our unit; `sources`: what all sources give for it, where they differ. Raises
+    DecoderError with the line and column of a cell that cannot be."""
+    table = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False).fillna("")
+    settings, metrics = [*TEXTS, *NUMBERS], [*figures]
+    for name in table.columns.difference([*settings, *metrics]):
+        raise DecoderError(f"{path.name}:1: {unknown('column', name, settings + metrics)}")
+    table = table.reindex(columns=settings + metrics, fill_value="")
+
+    def refuse(bad: pd.Series, column: str, expected: str) -> None:
+        if bad.any():
+            row: Any = bad.idxmax()
+            where, cell = f"{path.name}:{row + 2}.{column}", table.at[row, column]
+            raise DecoderError(f"{where} must be {expected}, found {cell!r}; correct it in {path}")
+
+    for name in REQUIRED:
+        refuse(table[name] == "", name, "given")
+    refuse((table.baseline == "") & (table.speedup != ""), "baseline", "what the speed-up is over")
+    refuse(~table.params.str.fullmatch(PARAMS), "params", "written as k=1000 delta=0.3")
+    ranges = {name: (one["unit"], *one["range"]) for name, one in figures.items()}
+    ranges |= dict.fromkeys(NUMBERS, ("a number", 0, 1e6))
+    for name, (unit, least, most) in ranges.items():
+        values = pd.to_numeric(table[name], errors="coerce")
+        bad = (table[name] != "") & ~values.between(least, most)
+        refuse(bad, name, f"{unit} from {least:g} to {most:g}")
+        table[name] = values if name in metrics else values.map(as_number)
+    table["line"] = table.index + 2
+    long = table.melt(["line", *settings], metrics, "metric", "published")
+    # The speed-up and MAL of a baseline over itself are 1 by definition.
+    own = (long.method == long.baseline) & long.metric.isin(["speedup", "mal"])
+    long = long[long.published.notna() & ~own].sort_values("line", kind="stable", ignore_index=True)
+    long["published"] *= [figures[metric].get("scale", 1) for metric in long.metric]
+    over = (" over " + long.baseline).where(long.metric == "speedup", "")
+    long["figure"] = [figures[metric]["label"] for metric in long.metric] + over
+    long["sources"] = long.published.map("{:g}".format) + " (" + long.paper + ")"
+    gpu = long.gpu.where(long.metric == "latency_s", "")
+    same = long.groupby([*(long[name] for name in SAME), gpu])
+    every = same.sources.transform(lambda cells: "sources give " + ", ".join(dict.fromkeys(cells)))
+    return long.assign(sources=every.where(same.published.transform("nunique") > 1, ""))
+
+
+def as_number(value: Any) -> str:
+    """Writes a setting: 1000.0 as 1000; "" where there is none."""
+    if value is None or value != value:
+        return ""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

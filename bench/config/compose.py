@@ -1,10 +1,10 @@
-"""Hydra at the edge: command-line overrides -> StudyConfig.
+"""Arguments of a command line -> StudyConfig: Hydra composes, dataclasses are validated.
 
 A study lists decoders; each is composed on its own from conf/entry.yaml, so that one study can hold
-the same decoder under several settings. An override of the command line that names a part of a
-decoder (`acceptance.delta=0.1`, `tree=static`, `sampling.temperature=0`) goes to every entry that
-has this setting, after the entry's own overrides; all others go to the study (conf/config.yaml).
-A sweep (`acceptance.delta=0.1,0.2`) makes one decoder for each of its values.
+the same decoder under several settings. An argument that names a part of a decoder
+(`acceptance.delta=0.1`, `tree=static`, `sampling.temperature=0`) goes to every entry that has this
+setting, after the entry's own overrides; all others go to the study (conf/config.yaml). A sweep
+(`acceptance.delta=0.1,0.2`) makes one decoder for each of its values.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig, OmegaConf
-
+from bench.config.arguments import key_of
 from bench.config.hydra_edge import (
-    alternatives,
+    SEARCH,
     compose_config,
-    compose_root,
+    composed,
     dotted,
     hydra_session,
     nearest,
-    parse_override,
-    plain,
+    values_of,
 )
 from bench.config.schema import (
     BackendConfig,
@@ -38,13 +35,11 @@ from bench.config.schema import (
     SamplingConfig,
     StudyConfig,
 )
-from bench.config.words import group_of, key_of
 from bench.data.errors import ConfigError
 from decoders.kinds import validate
 from decoders.spec import PARTS, DecoderSpec, PartSpec
 
 log = logging.getLogger(__name__)
-NOTHING = {"_target_": None}  # of a part that a decoder does not have
 
 
 @dataclass(frozen=True)
@@ -59,69 +54,53 @@ class EntryConfig:
 
 @dataclass(frozen=True)
 class Overrides:
-    """A command line, sorted: the words of the study, of every entry (a sweep is several
-    alternatives), and the decoder choice."""
+    """A command line, sorted: arguments of the study, of its entries (a sweep is several
+    alternatives), search paths, and the choice of decoders."""
 
     study: list[str]
-    entry: list[list[Override]]
+    entry: list[list[str]]
     searchpath: list[str]
     decoders: list[Any] | None
 
 
-def compose_study(words: Sequence[str]) -> StudyConfig:
-    """The validated study that the overrides describe.
+def compose_study(arguments: Sequence[str]) -> StudyConfig:
+    """The validated study that the arguments describe.
 
     Raises ConfigError: unknown study, decoder, option or key (with the nearest known names), wrong
     type, impossible value; DecoderError where a part's own settings are refused.
     """
-    with hydra_session():
-        overrides = sort_overrides(words)
-        root = compose_root("config", overrides.study + overrides.searchpath)
-        chosen = _choose(validate("decoders", root.pop("decoders", None), list), overrides.decoders)
+    with hydra_session(arguments):
+        given = sort_overrides(arguments)
+        root = composed("config", given.study + given.searchpath)
+        listed = [_entry(one) for one in validate("decoders", root.pop("decoders", None), list)]
+        chosen = listed if given.decoders is None else [_choose(x, listed) for x in given.decoders]
+        if not chosen:
+            raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
         sampling = validate("sampling", root.pop("sampling", None), SamplingConfig)
-        study = _study(root)  # before the entries, which take many times as long
-        entries = _entries(chosen, overrides, sampling)
-    return dataclasses.replace(study, decoders=entries)
+        for key in ("model", "prompts", "metric"):
+            off = key == "metric" and validate(key, root.get(key), dict).get("_target_") is None
+            root[key] = None if off else LoaderConfig.of(root.get(key), key)
+        study: StudyConfig = validate("", root, StudyConfig)
+        study = dataclasses.replace(study, backend=choose_execution(study.backend))
+        # Last, as they take many times as long.
+        return dataclasses.replace(study, decoders=_entries(chosen, given, sampling))
 
 
-def _study(root: dict[str, Any]) -> StudyConfig:
-    """The study of a resolved root, without its decoders."""
-    for key in ("model", "prompts", "metric"):
-        off = key == "metric" and validate(key, root.get(key), dict).get("_target_") is None
-        root[key] = None if off else LoaderConfig.of(root.get(key), key)
-    study: StudyConfig = validate("", root, StudyConfig)
-    return dataclasses.replace(study, backend=choose_layers(study.backend))
-
-
-def sort_overrides(words: Sequence[str]) -> Overrides:
-    """Parses the words. Raises ConfigError on one that is not an override."""
-    study, entry, searchpath = [], [], []
-    decoders: list[Any] | None = None
-    for word in words:
-        override = parse_override(word, sweeps=True)
-        top = override.key_or_group.split(".")[0].split("@")[0]
-        if override.key_or_group == "decoders":
-            swept = [one.value() for one in alternatives(override)]  # [a,b], and a,b too
-            decoders = swept[0] if isinstance(swept[0], list) and len(swept) == 1 else swept
-        elif top in PARTS or top == "sampling":
-            entry.append(alternatives(override))
-        elif parse_override(word).key_or_group == "hydra.searchpath":
-            searchpath.append(word)
+def sort_overrides(arguments: Sequence[str]) -> Overrides:
+    """Parses the arguments. Raises ConfigError on one that is no override."""
+    given = Overrides([], [], [], None)
+    for argument in arguments:
+        key = key_of(argument)
+        if key == "decoders":
+            values = [*values_of(argument, sweeps=True).values()]  # of [a,b], and of a,b
+            one_list = len(values) == 1 and isinstance(values[0], list)
+            given = dataclasses.replace(given, decoders=values[0] if one_list else values)
+        elif re.split("[.@]", key)[0] in (*PARTS, "sampling"):
+            given.entry.append([*values_of(argument, sweeps=True)])
         else:
-            study.append(str(override.input_line))
-    return Overrides(study, entry, searchpath, decoders)
-
-
-def _choose(listed: list[Any], wanted: list[Any] | None) -> list[EntryConfig]:
-    """The entries to run. A name in `wanted` is first looked up in the study's list."""
-    chosen = list(map(_entry, listed))
-    if wanted is not None:
-        by_name = {entry.name: entry for entry in chosen}
-        chosen = [by_name.get(entry.name, entry) if isinstance(item, str) else entry
-                  for item, entry in zip(wanted, map(_entry, wanted), strict=True)]  # fmt: skip
-    if not chosen:
-        raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
-    return chosen
+            values_of(argument)
+            (given.searchpath if key == SEARCH else given.study).append(argument)
+    return given
 
 
 def _entry(item: Any) -> EntryConfig:
@@ -129,92 +108,104 @@ def _entry(item: Any) -> EntryConfig:
     entry = validate("decoders[]", item, str | EntryConfig)
     entry = EntryConfig(entry) if isinstance(entry, str) else entry
     name = unicodedata.normalize("NFC", entry.name or entry.decoder)
-    entry = dataclasses.replace(entry, name=name)
-    if not re.fullmatch(r"[\w+-][\w.+-]*", entry.name):
+    if not re.fullmatch(r"[\w+-][\w.+-]*", name):
         raise ConfigError(
-            "an entry's name may hold letters, digits and _ . + - (no dot first), found "
-            f"{entry.name!r}"
+            f"an entry's name may hold letters, digits and _ . + - (no dot first), found {name!r}"
         )
-    for word in entry.overrides:
-        parse_override(word)
-    return entry
+    for override in entry.overrides:
+        values_of(override)
+    return dataclasses.replace(entry, name=name)
+
+
+def _choose(item: Any, listed: list[EntryConfig]) -> EntryConfig:
+    """An entry of the command line. It begins with the study's own entry of that name, or the only
+    one of that decoder, so that both have the same settings but for what the command line says."""
+    entry = _entry(item)
+    found = [one for one in listed if one.name == entry.decoder]
+    found = found or [one for one in listed if one.decoder == entry.decoder]
+    if len(found) != 1:
+        return entry
+    return EntryConfig(found[0].decoder, entry.name, _followed(found[0].overrides, entry.overrides))
+
+
+def _followed(overrides: list[str], more: list[str]) -> list[str]:
+    """Overrides, and more of them. A part that these choose anew loses what was set of the earlier
+    one, and a rule the verdict that was expected of it."""
+    chosen = [key for key in map(key_of, more) if key in PARTS]
+    lost = (*(f"{key}." for key in chosen), *(["expect"] if "acceptance" in chosen else []))
+    return [one for one in overrides if not key_of(one).startswith(lost)] + more
 
 
 def _entries(
-    chosen: list[EntryConfig], words: Overrides, study: SamplingConfig
+    chosen: list[EntryConfig], given: Overrides, study: SamplingConfig
 ) -> tuple[DecoderEntry, ...]:
-    """Every entry composed, once for each combination of what is swept and it has; a global
-    override that no entry has is an error."""
-    unused = {str(o.input_line) for either in words.entry for o in either}
+    """Every entry composed, once for each combination of what is swept and it has. Raises
+    ConfigError on an argument that no entry has."""
+    unused = {key_of(one) for either in given.entry for one in either}
     entries: list[DecoderEntry] = []
     settable: set[str] = set()
     for item in chosen:
-        first_words = [f"decoder={item.decoder}", *item.overrides, *words.searchpath]
         done: list[list[str]] = []  # what of the combinations applied to this entry
-        for combination in itertools.product(*words.entry):
-            base, entry_words, options = _with_options(first_words, combination)
-            settable |= set(dotted(plain(base)))
-            settings = [o for o in combination if o.key_or_group not in PARTS and _applies(base, o)]
-            fits = [str(o.input_line) for o in (*options, *settings)]
-            unused.difference_update(fits)
-            if fits in done:
+        for combination in itertools.product(*given.entry):
+            overrides, applied = [f"decoder={item.decoder}", *item.overrides], []
+            values = _composed_entry(overrides + given.searchpath)
+            # Which settings a part has depends on its option, so options come first.
+            for options in (True, False):
+                names = {*dotted(values)}
+                fits = [one for one in combination
+                        if (key_of(one) in PARTS) == options and _parent(one) in names]  # fmt: skip
+                if fits:
+                    overrides = _followed(overrides, fits)
+                    values = _composed_entry(overrides + given.searchpath)
+                    applied += fits
+                settable |= names
+            unused.difference_update(map(key_of, applied))
+            if applied in done:
                 continue
-            done.append(fits)
-            config = compose_config("entry", entry_words + fits) if settings else base
-            swept = [o for o, either in zip(combination, words.entry, strict=True)
-                     if len(either) > 1 and str(o.input_line) in fits]  # fmt: skip
-            name = "_".join([item.name, *map(_label, swept)])
-            values = plain(config)
-            if _replaces_rule([*item.overrides, *fits]):
+            done.append(applied)
+            keys = {*map(key_of, overrides)}
+            if keys & {"acceptance", "acceptance._target_"} and "expect" not in keys:
                 values["expect"] = None  # it was said of the rule that is replaced
+            name = item.name
+            for one, either in zip(combination, given.entry, strict=True):
+                if len(either) > 1 and one in applied:  # `delta0.1` for `acceptance.delta=0.1`
+                    key, value = key_of(one), one.partition("=")[2]
+                    text = value if key in PARTS else key.rpartition(".")[2] + value
+                    name += "_" + re.sub(r"[^\w.+-]+", "-", text)
             entry = _decoder_entry(name, values, study)
-            twin = next((e for e in entries if fits and _same(e, entry)), None)
+            twin = next((e for e in entries if applied and _same(e, entry)), None)
             if twin is None:
                 entries.append(entry)
             else:
-                log.warning("%s is %s under these overrides; it runs once", entry.name, twin.name)
+                log.warning("%s is %s under these overrides; it runs once", name, twin.name)
     if unused:
-        first, part = key_of(min(unused)), group_of(min(unused))
-        keys = {key_of(word) for word in unused}
-        # Values of a sweep are of one setting, which is named once.
-        names = ", ".join(map(repr, sorted(keys if len(keys) < len(unused) else unused)))
-        if part in PARTS and all(getattr(entry.spec, part) is None for entry in entries):
-            raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
+        key, listed = min(unused), ", ".join(map(repr, sorted(unused)))
+        part = key.partition(".")[0]
+        if part in PARTS and part not in settable:
+            raise ConfigError(f"{listed}: no decoder of the study has a part `{part}`")
         raise ConfigError(
-            f"no decoder of the study has the setting {names}{nearest(first, settable)}"
+            f"no decoder of the study has the setting {listed}{nearest(key, settable)}"
         )
     return tuple(entries)
 
 
-def _replaces_rule(words: Sequence[str]) -> bool:
-    """Whether an entry has another rule than its decoder, and says nothing of the verdict on it."""
-    keys = {parse_override(word).key_or_group for word in words}
-    return not keys.isdisjoint({"acceptance", "acceptance._target_"}) and "expect" not in keys
+def _composed_entry(overrides: list[str]) -> dict[str, Any]:
+    """conf/entry.yaml under overrides, without the parts that the decoder does not have."""
+    values = compose_config("entry", overrides)
+    values.pop("published", None)  # of `bench.compare.published`
+    for key in PARTS:
+        part = values.get(key)
+        if not part or (isinstance(part, dict) and part.get("_target_", "") is None):
+            values.pop(key, None)
+    return values
 
 
-def _label(swept: Override) -> str:
-    """What a swept setting adds to its decoder's name: `delta0.1` for `acceptance.delta=0.1`."""
-    key, _, value = str(swept.input_line).lstrip("+~").partition("=")
-    text = value if key in PARTS else key.rpartition(".")[2] + value
-    return re.sub(r"[^\w.+-]+", "-", text)
-
-
-def _with_options(
-    words: list[str], overrides: Sequence[Override]
-) -> tuple[DictConfig, list[str], list[Override]]:
-    """An entry with the options that the command line chooses for its parts (`tree=static`), its
-    overrides without settings that these options have not, and the options. Which settings a part
-    has depends on its option, so these come first."""
-    base = compose_config("entry", words)
-    options = [o for o in overrides if o.key_or_group in PARTS and _applies(base, o)]
-    if options:
-        chosen = [str(o.input_line) for o in options]
-        replaced = tuple(f"{o.key_or_group}." for o in options)
-        others = [word for word in words if not key_of(word).startswith(replaced)]
-        bare = compose_config("entry", others + chosen)
-        words = [word for word in words if word in others or _applies(bare, parse_override(word))]
-        base = compose_config("entry", words + chosen)
-    return base, words, options
+def _parent(argument: str) -> str:
+    """What an entry must have for an argument to apply: the setting itself, the group of one that
+    is added (`+acceptance.mine=1`)."""
+    key = key_of(argument)
+    added = argument.startswith("+") and not argument.startswith("++")
+    return key.rpartition(".")[0] if added else key
 
 
 def _same(one: DecoderEntry, other: DecoderEntry) -> bool:
@@ -223,53 +214,33 @@ def _same(one: DecoderEntry, other: DecoderEntry) -> bool:
     return (one.spec, one.sampling) == (spec, other.sampling)
 
 
-def _applies(entry: DictConfig, override: Override) -> bool:
-    """Whether an entry has the part (for `tree=static`) or setting (`acceptance.k=10`)."""
-    key = override.key_or_group
-    if override.input_line and override.input_line.startswith("+"):
-        key = key.rsplit(".", 1)[0]
-    if key in PARTS:
-        return OmegaConf.select(entry, f"{key}._target_") is not None
-    parent, _, last = key.rpartition(".")
-    node = OmegaConf.select(entry, parent)
-    return isinstance(node, DictConfig) and last in node
-
-
-def _decoder_entry(name: str, raw: dict[str, Any], study: SamplingConfig) -> DecoderEntry:
+def _decoder_entry(name: str, values: dict[str, Any], study: SamplingConfig) -> DecoderEntry:
     """The DecoderEntry of a composed config, whose keys it removes from the mapping."""
-    parts: dict[str, Any] = {}
-    for key in PARTS:
-        values = dict(validate(f"{name}: {key}", raw.pop(key, None), dict | None) or NOTHING)
-        if "_target_" not in values:
-            raise ConfigError(
-                f"{name}: conf/{key}/NAME.yaml has no `_target_`, which names the class, as in "
-                f"`_target_: module.Class`; found {', '.join(values)}"
-            )
-        target = validate(f"{name}: {key}._target_", values.pop("_target_", None), str | None)
-        parts[key] = None if target is None else PartSpec(target, values)
-    if parts["loop"] is None:
+    parts: dict[str, Any] = {
+        key: PartSpec.of(values.pop(key), f"{name}: {key}") for key in PARTS if key in values
+    }
+    if "loop" not in parts:
         raise ConfigError(f"the decoder {name} has no loop; set loop._target_ in its YAML")
-    sampling = validate(f"{name}: sampling", raw.pop("sampling", None), SamplingConfig)
-    raw.pop("published", None)  # of `bench.compare.published`
+    sampling = validate(f"{name}: sampling", values.pop("sampling", None), SamplingConfig)
     spec = DecoderSpec(name, **parts)
-    values = raw | {"name": name, "spec": spec, "sampling": sampling.resolve(study)}
+    values |= {"name": name, "spec": spec, "sampling": sampling.resolve(study)}
     entry: DecoderEntry = validate(name, values, DecoderEntry)
     return entry
 
 
-def choose_layers(backend: BackendConfig) -> BackendConfig:
-    """With `layers: auto` settled: native where the CPU kernel is made for the backend and can be
-    built here. A run's configuration says what ran."""
-    if backend.layers != "auto":
+def choose_execution(backend: BackendConfig) -> BackendConfig:
+    """`execution: compile` on a processor without a C++ compiler is `eager`, with a warning: a
+    run's configuration says what ran."""
+    if backend.device != "cpu" or backend.execution != "compile":
         return backend
     from decoders.execution.cpu.library import missing
 
-    reason = missing() if backend.takes_native else None
-    if reason is not None:
-        log.warning(
-            "backend.layers: PyTorch's operators, several times slower on a small model than the "
-            "project's CPU kernel: %s",
-            reason,
-        )
-    native = backend.takes_native and reason is None
-    return dataclasses.replace(backend, layers="native" if native else "torch")
+    reason = missing()
+    if reason is None:
+        return backend
+    log.warning(
+        "backend.execution=eager: PyTorch's operators, several times slower on a small model than "
+        "the project's C++ operators: %s",
+        reason,
+    )
+    return dataclasses.replace(backend, execution="eager")

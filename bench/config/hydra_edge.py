@@ -1,8 +1,6 @@
-"""Hydra itself: a compose session, its errors in words that name the nearest setting, and settings
-of a single command in Hydra's grammar.
+"""Hydra itself: it parses overrides and composes conf/; its errors get the nearest known names.
 
-Why apart: `bench.config.compose` says what a study is, this file how Hydra 1.3 reports that
-something is not there.
+Why apart: `bench.config.compose` says what a study is, this file how Hydra 1.3 is called.
 """
 
 from __future__ import annotations
@@ -19,15 +17,13 @@ import yaml
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from bench.config.catalogue import groups
-from bench.config.words import key_of
+from bench.config.arguments import groups, key_of
 from bench.data.errors import ConfigError, did_you_mean, unknown
-from decoders.spec import PARTS
+from decoders.errors import DecoderError
 
 log = logging.getLogger(__name__)
 SEARCH = "hydra.searchpath"
@@ -35,178 +31,140 @@ SEARCH = "hydra.searchpath"
 # them. Without them a composition, of which a study needs one per decoder, takes 40 % of the time.
 HYDRA_GROUPS = "output launcher sweeper help hydra_help hydra_logging job_logging env"
 WITHOUT_THEM = tuple(f"hydra/{group}=[]" for group in HYDRA_GROUPS.split())
-QUOTED = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
+INNER = """'decoders=[ar,{decoder: eagle2, name: mine, overrides: ["tree=dynamic_small"]}]'"""
 
 
-def parse_override(word: str, sweeps: bool = False) -> Override:
-    """One word of a command line; sweeps: `key=a,b` is one too. Raises ConfigError."""
+def values_of(argument: str, sweeps: bool = False) -> dict[str, Any]:
+    """{argument: its value}. sweeps: of `key=a,b` those of `key=a` and of `key=b`. Raises
+    ConfigError."""
+    key, _, value = argument.partition("=")
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    example = shlex.quote(f'{key}="{escaped:.200}"') if value else "latency.prompts=8"
+    advice = (
+        "write key=value, or key=A,B to sweep a part of decoders or `sampling`; a value with "
+        f"= ( ) , or spaces in quotes: {INNER if value.startswith(('[', '{')) else example}"
+    )
     try:
-        (override,) = OverridesParser.create().parse_overrides([word])
-    except HydraException as error:  # of its grammar, or an unknown function: name(...)
-        raise ConfigError(
-            f"cannot read the override {word!r}; {_quoting(word)} ({str(error).splitlines()[0]})"
-        ) from error
-    except ValueError as error:  # a number that Python itself refuses to read
-        raise ConfigError(f"cannot read the override {word[:60]!r}...: {error}") from error
-    if override.is_sweep_override() and not sweeps:
-        path = f"; if it is a path, {_quoting(word)}" if "/" in word else ""
-        raise ConfigError(
-            f"{word!r} is a sweep, which only parts of decoders and `sampling` take; give one value"
-            + path
-        )
-    return override
-
-
-def alternatives(override: Override) -> list[Override]:
-    """`key=a`, `key=b` of the sweep `key=a,b`; any other override alone."""
-    if not override.is_sweep_override():
-        return [override]
-    key = str(override.input_line).partition("=")[0]  # with its + or ~
-    try:
-        values = list(override.sweep_string_iterator())
-    except HydraException as error:  # interval(0,1), glob(*)
-        raise ConfigError(
-            f"{override.input_line!r} names no values ({error}); write them, as in {key}=A,B"
-        ) from error
-    return [parse_override(f"{key}={value}") for value in values]
-
-
-def _quoting(word: str) -> str:
-    """How to write a word that Hydra's grammar does not take as it stands."""
-    key, _, value = word.partition("=")
-    if "overrides:" in value:
-        return f"overrides inside an entry stand in quotes of their own: {QUOTED}"
-    if not value or value[0] in "[{\"'":
-        return "write key=value, for example latency.prompts=8"
-    inner = value.replace("\\", "\\\\").replace('"', '\\"')
-    quoted = shlex.quote(f'{key}="{inner}"')
-    return f"a value with = ( ) , or the like is quoted for Hydra and for the shell: {quoted}"
+        (override,) = OverridesParser.create().parse_overrides([argument])
+        if not override.is_sweep_override():
+            return {argument: override.value()}
+        alternatives = [f"{key}={text}" for text in override.sweep_string_iterator()]
+    except (HydraException, ValueError) as error:  # ValueError: Python reads no number so long
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"cannot read {argument!r:.200} ({reason:.200}); {advice}") from error
+    if not sweeps:
+        raise ConfigError(f"{argument!r} is a sweep, which is not taken here; {advice}")
+    return {text: value for one in alternatives for text, value in values_of(one).items()}
 
 
 @contextmanager
-def hydra_session() -> Iterator[None]:
-    """Hydra over conf/; whatever a notebook had initialised is put back afterwards."""
+def hydra_session(arguments: Sequence[str]) -> Iterator[None]:
+    """Hydra over conf/; whatever a notebook had initialised is put back afterwards. Where a text is
+    expected and an argument reads as a number, the error says how to write the argument."""
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with initialize_config_module("conf", version_base="1.3"):
             yield
+    except DecoderError as error:
+        key, _, reason = str(error).partition(": ")
+        values = [one.partition("=")[2] for one in arguments if key_of(one) == key]
+        if values and "valid string" in reason:
+            text = shlex.quote(f'{key}="{values[-1]}"')
+            raise ConfigError(f"{error}; as text it is written {text}") from error
+        raise
     finally:
         GlobalHydra.instance().hydra = outer
 
 
-def composed(name: str, words: Sequence[str]) -> dict[str, Any]:
-    """conf/NAME.yaml under overrides, as plain containers. Raises ConfigError."""
-    overrides = [str(parse_override(word).input_line) for word in words]
-    with hydra_session():
-        return compose_root(name, overrides)
+def composed(name: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """conf/NAME.yaml under arguments, as plain containers. `backend=auto` is settled: a GPU that
+    works, else the processor. Raises ConfigError."""
+    for argument in arguments:
+        (value,) = values_of(argument).values()
+        for place in value if isinstance(value, list) and key_of(argument) == SEARCH else ():
+            folder = str(place).removeprefix("file://")
+            if folder != place and not Path(folder).is_dir():
+                raise ConfigError(
+                    f"{SEARCH}: {folder} is no folder; write file:// and the absolute path of a "
+                    "folder that holds groups, such as one with drafter/mine.yaml in it"
+                )
+    with hydra_session(arguments):
+        root = compose_config(name, arguments)
+        backend = root.get("backend")
+        if not isinstance(backend, dict) or backend.get("name") != "auto":
+            return root
+        from decoders.execution.card import NO_CARD, card_fault
+
+        others = [one for one in arguments if key_of(one) != "backend"]
+        device = str(backend.get("device"))
+        if device == "auto":
+            others = [one for one in others if key_of(one) != "backend.device"]
+            fault = card_fault()
+            if fault not in (None, NO_CARD):
+                log.warning("backend=auto runs on the processor: %s", fault)
+            device = "cpu" if fault else "cuda"
+        option = "cuda_graph" if device.startswith("cuda") else "cpu"
+        return compose_config(name, [*others, f"backend={option}"])
 
 
-def compose_root(name: str, overrides: list[str]) -> dict[str, Any]:
-    """conf/NAME.yaml as plain containers, within a session. `backend=auto` is settled: a GPU that
-    works, else the processor."""
-    root = plain(compose_config(name, overrides))
-    backend = root.get("backend")
-    if not isinstance(backend, dict) or backend.get("name") != "auto":
-        return root
-    from decoders.execution.card import NO_CARD, card_fault
-
-    others, device = [w for w in overrides if key_of(w) != "backend"], str(backend.get("device"))
-    if device == "auto":
-        others = [word for word in others if key_of(word) != "backend.device"]
-        fault = card_fault()
-        if fault not in (None, NO_CARD):
-            log.warning("backend=auto runs on the processor: %s", fault)
-        device = "cpu" if fault else "cuda"
-    option = "cuda_graph" if device.startswith("cuda") else "cpu"
-    return plain(compose_config(name, [*others, f"backend={option}"]))
-
-
-def _require_folders(searchpath: str) -> None:
-    """Raises ConfigError where a folder of `hydra.searchpath=...` is not there: its options would
-    only be unknown."""
-    places: Any = parse_override(searchpath).value()
-    for place in places if isinstance(places, list) else [places]:
-        folder = str(place).removeprefix("file://")
-        if str(place).startswith("file://") and not Path(folder).is_dir():
-            raise ConfigError(
-                f"hydra.searchpath: {folder} is no folder; write file:// and the absolute path of "
-                "a folder that holds groups, such as one with drafter/mine.yaml in it"
-            )
-
-
-def compose_config(name: str, overrides: list[str]) -> DictConfig:
-    """`hydra.compose` with its errors as ConfigError and the nearest names in them."""
-    for word in overrides:
-        if key_of(word) == SEARCH:
-            _require_folders(word)
+def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> dict[str, Any]:
+    """`hydra.compose` as plain containers; whole: resolved, and no value is missing. Raises
+    ConfigError with Hydra's words and the nearest known names."""
     try:
-        return compose(name, overrides=[*overrides, *WITHOUT_THEM])
+        config = compose(name, overrides=[*overrides, *WITHOUT_THEM])
+        values: Any = OmegaConf.to_container(config, resolve=whole, throw_on_missing=whole)
+        return dict(values)
     except MissingConfigException as error:
         group, _, option = str(error.missing_cfg_file).partition("/")  # which may be a path
         if not option or error.options is None:
             raise ConfigError(str(error)) from error
-        raise ConfigError(unknown(group, option, error.options) + _a_path(group, option)) from error
+        hint = ""
+        if "/" in option or Path(option).suffix:
+            hint = f". A path is given as {group}.path={option}{nearest(f'{group}.path', ())}"
+        elif SEARCH not in map(key_of, overrides) and not did_you_mean(option, error.options):
+            hint = (
+                f". Your own {group}/{option}.yaml is found with {SEARCH}=[file:///DIR], where DIR "
+                f"holds the folder {group}"
+            )
+        raise ConfigError(unknown(group, option, error.options) + hint) from error
     except ConfigCompositionException as error:
-        raise ConfigError(_composition(name, overrides, str(error))) from error
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(f"{name}: {error}") from error
+        match = re.match(r"Could not override '([^']+)'", str(error))
+        if not match:
+            raise ConfigError(str(error)) from error
+        others = [one for one in overrides if key_of(one) != match[1]]
+        known = dotted(compose_config(name, others, whole=False))
+        raise ConfigError(f"unknown setting {match[1]!r}{nearest(match[1], known)}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"a YAML file that {' '.join(overrides) or name} reads is damaged: {error}"
         ) from error
-
-
-def _composition(name: str, overrides: list[str], message: str) -> str:
-    """Hydra's words about a key, with the nearest of those that the other overrides leave."""
-    match = re.match(r"Could not override '([^']+)'", message)
-    if not match:
-        return message
-    key = match[1]
-    others = [word for word in overrides if key_of(word) != key]
-    settings: Any = OmegaConf.to_container(compose_config(name, others))
-    return f"unknown setting {key!r}{nearest(key, [*dotted(settings), *PARTS])}"
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: of model=3
+        key, reason = getattr(error, "full_key", None), str(error).partition("\n")[0]
+        hint = f"{key}: {reason}; set it with {key}=VALUE" if key else f"{name}: {error}"
+        raise ConfigError(hint) from error
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """What to write in place of an unknown setting, and where all are shown."""
+    """What to write in place of an unknown setting: the options of its group that have it, else the
+    nearest known names; and where all are shown."""
     group, _, setting = key.partition(".")
-    listed = f"{group}=NAME" if setting and group in groups() else "settings"
-    hint = options_with(key) or did_you_mean(key, known)
+    options = groups().get(group, {})
+    having = [
+        o for o, text in options.items() if setting and setting in (yaml.safe_load(text) or ())
+    ]
+    hint = f"; to set it, add {' or '.join(f'{group}={option}' for option in having)}"
+    if group in ("rule", "verifier"):
+        hint = "; rules and verifiers are chosen by acceptance=NAME"
+    elif not having:
+        hint = did_you_mean(key, known)
+    listed = f"{group}=NAME" if setting and options else "settings"
     return f"{hint} (`python -m bench list {listed}` shows all)"
 
 
-def options_with(key: str) -> str:
-    """`; to set it, add prompts=coco or prompts=file`: the options that have a setting of their
-    group; "" where none has."""
-    group, _, setting = key.partition(".")
-    options = groups().get(group, {}).items()
-    having = [f"{group}={k}" for k, text in options if setting in (yaml.safe_load(text) or ())]
-    return f"; to set it, add {' or '.join(having)}" if having else ""
-
-
-def _a_path(group: str, option: str) -> str:
-    """How to give a path that stands where an option is expected."""
-    added = options_with(f"{group}.path") if "/" in option or Path(option).suffix else ""
-    return f". A path is given as {group}.path={option}{added}" if added else ""
-
-
 def dotted(config: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Names of all settings, as in acceptance.delta."""
+    """Names of all groups and settings, as in acceptance.delta."""
     for key, value in config.items():
-        if isinstance(value, Mapping) and value:
+        yield f"{above}{key}"
+        if isinstance(value, Mapping):
             yield from dotted(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}"
-
-
-def plain(config: DictConfig) -> dict[str, Any]:
-    """Resolved plain containers. Raises ConfigError on a value that is still `???`."""
-    try:
-        values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None) or "a setting"
-        if "Missing mandatory value" in str(error):
-            raise ConfigError(f"{key} has no value; set it with {key}=...") from error
-        raise ConfigError(str(error)) from error
-    return {str(key): value for key, value in values.items()}

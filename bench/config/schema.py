@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from bench.data.errors import EXPLAINED, ConfigError, describe_error
-from decoders.kinds import Amount, Count, NotNegative, Seed, Within, validate
+from decoders.kinds import MOST_WHOLE, Amount, Count, NotNegative, Seed, Within, validate
 from decoders.spec import DecoderSpec
 
 if TYPE_CHECKING:
@@ -71,18 +71,15 @@ class LoaderConfig:
 @dataclass(frozen=True)
 class BackendConfig:
     """Where and how a step runs. dtype is that of weights and activations, not of probabilities;
-    execution: see decoders.execution. layers: what runs the layers of target and drafter,
-    `native` (the C++ operators of decoders.execution.cpu) or `torch`; `auto` is settled when a
-    study is composed. compile: with native layers or CUDA graphs, in which batches steps are
-    compiled; `auto`: where images are timed."""
+    execution: `eager`, PyTorch's operators one by one; `compile`, on a processor the project's C++
+    operators and all else compiled, on a GPU torch.compile; `graph`, CUDA graphs. Steps are
+    compiled or captured in batches that are timed."""
 
     name: str
     device: str
     dtype: Literal["float32", "bfloat16", "float16"]
     threads: Annotated[int, Within(1, 4096)]
     execution: Literal["eager", "compile", "graph"] = "eager"
-    layers: Literal["auto", "native", "torch"] = "auto"
-    compile: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
         if self.execution == "graph" and not self.device.startswith("cuda"):
@@ -90,28 +87,6 @@ class BackendConfig:
                 "backend.execution=graph captures CUDA graphs, which needs backend.device=cuda, "
                 f"found {self.device}; use backend=cuda_graph, or backend=cpu"
             )
-        if self.layers == "native" and not self.takes_native:
-            raise ConfigError(
-                "backend.layers=native is a kernel for CPUs, run step by step: it needs "
-                f"backend.device=cpu and backend.execution=eager, found {self.device} and "
-                f"{self.execution}; use backend=cpu, or backend.layers=torch"
-            )
-        if self.compile == "on" and self.layers == "torch" and self.execution != "graph":
-            raise ConfigError(
-                "backend.compile=on compiles what stands around the CPU kernel's layers, which "
-                f"backend={self.name} does not run; use backend=cpu with a C++ compiler, or "
-                "leave backend.compile at auto"
-            )
-
-    @property
-    def compiles_pictures(self) -> bool:
-        """Whether decoders are compiled for batches that are not timed too."""
-        return self.execution == "compile" or self.compile == "on"
-
-    @property
-    def takes_native(self) -> bool:
-        """Whether the CPU kernel is made for such a backend."""
-        return self.device == "cpu" and self.execution == "eager"
 
 
 @dataclass(frozen=True)
@@ -138,8 +113,8 @@ class LatencyProtocol:
     figures, larger ones for `bench.report.scaling`. requests: images of a call in batches, of which
     the batch's size is decoded at once; the place of one that is done is refilled by the next.
     None: one batch, decoded as a whole. busy: the share of the cores that other programs may take
-    while an image is timed (1: any), see `bench.measure.busy`; wait_for_quiet: seconds that the run
-    waits for them, 0: not at all."""
+    while an image is timed (1: any), see `bench.measure.meter`; wait_for_quiet: seconds that the
+    run waits for them, 0: not at all."""
 
     prompts: Amount
     blocks: Count = 20
@@ -235,6 +210,11 @@ class StudyConfig:
             )
         if not self.latency.prompts and not self.quality.images:
             raise ConfigError("latency.prompts and quality.images are both 0: nothing to run")
+        if self.seed + self.quality.reseeds > MOST_WHOLE:
+            raise ConfigError(
+                f"seed={self.seed} leaves no room below 2**63 for quality.reseeds="
+                f"{self.quality.reseeds}, whose seeds follow it; choose a smaller seed"
+            )
 
     @property
     def reseeds(self) -> range:

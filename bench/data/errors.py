@@ -116,25 +116,15 @@ def describe_error(error: BaseException) -> str:
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-NAMELESS = (*FULL, errno.EIO, errno.EMFILE, errno.EFBIG, errno.ENOMEM)
-ADVICE = {
-    errno.ENOENT: "check the path, or make the folder that it lies in",
-    **dict.fromkeys((errno.EACCES, errno.EPERM), "ask for its permissions, or name another path"),
-    errno.EROFS: "name a path that can be written to",
-    errno.EISDIR: "a file is expected there: name the file",
-    errno.ENOTDIR: "it lies under a file: name a path whose parents are folders",
-    errno.EEXIST: "it is there already, as a file where a folder is expected: name another path",
-    errno.ENAMETOOLONG: "name a shorter path",
-    errno.ELOOP: "it leads back to itself: remove the link, or name its target",
+ADVICE = {  # where the system's own words do not say what to do
     **dict.fromkeys(
-        FULL, "free some space, or name a path on another disk; what was written whole is safe"
+        FULL, "free some space, or name a path on another disk; no file is half written"
     ),
-    errno.EFBIG: "name a path on another disk",
-    errno.ENOTEMPTY: "empty it, or name another path",
-    errno.ESTALE: "mount the network share again",
+    errno.EEXIST: "it is there as a file where a folder is expected: name another path",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENOMEM: "free some memory",
 }
+NAMELESS = (*ADVICE, errno.EIO, errno.EFBIG)  # of the file system, also without a file's name
 
 
 def describe_os_error(error: OSError) -> str | None:
@@ -142,7 +132,7 @@ def describe_os_error(error: OSError) -> str | None:
     if error.errno is None or (error.filename is None and error.errno not in NAMELESS):
         return None
     names = [str(n) for n in (error.filename, error.filename2) if n is not None]
-    advice = ADVICE.get(error.errno, "name another path, or check the disk")
+    advice = ADVICE.get(error.errno, "correct the path and its permissions, or name another")
     if error.errno not in FULL and any(is_cache(Path(name)) for name in names):
         advice = "set XDG_CACHE_HOME to a folder that can be written"
     return f"{' -> '.join(names) or 'a file'}: {os.strerror(error.errno)}; {advice}"

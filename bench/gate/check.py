@@ -51,7 +51,7 @@ def check_decoder(
     """
     if is_synthetic(spec):
         return GateReport("synthetic", math.nan, SYNTHETIC)
-    real = real or RealModel(packed=missing() is None)
+    real = real or RealModel(kernel=missing() is None)
     case = GateCase(spec, sampling, real, sizes or GateSizes())
     threads = torch.get_num_threads()
     # A second thread gains small tensors nothing, and waiting for a core that is busy takes long.

@@ -44,7 +44,7 @@ class NotEnumerable(DecoderError):
     """The program uses a random number in a way that shows no thresholds."""
 
 
-class Free(NamedTuple):
+class Spans(NamedTuple):
     """Blocks of positions whose numbers are split: `size` positions from each of first [M] on. A
     block has a law of its own, in which all other numbers are fixed, at values as good as random.
     accept [M]: whether those that test drafts accept them all, so that the block is met at any
@@ -56,7 +56,7 @@ class Free(NamedTuple):
     accept: Tensor = torch.zeros(1, dtype=torch.bool)
 
 
-EVERY = Free(torch.zeros(1, dtype=torch.long))
+EVERY = Spans(torch.zeros(1, dtype=torch.long))
 
 
 def fixed(keys: Tensor, first: Tensor, accept: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ class Enumerated(NamedTuple):
 
 
 def enumerate_program(
-    run: Callable[[Scripted], Tensor], length: int, most: int, free: Free = EVERY
+    run: Callable[[Scripted], Tensor], length: int, most: int, free: Spans = EVERY
 ) -> Enumerated:
     """Runs a program, which returns [B, k] for B rows, on every combination of cells, the likeliest
     first, about `most` rows at most.

@@ -3,6 +3,7 @@ no tree), and relaxation to neighbours written a second time in float64."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.distribution import IMPOSSIBLE, probabilities
-from decoders.models.small import same_prompt
+from decoders.models.random_weights import same_prompt
 
 TOGETHER = 2**20  # codes squared of the images of one forward, at most
 EDGE = 2e-6  # cumulative masses this near to the bound may fall on either side in float32
@@ -55,11 +56,13 @@ class ReferenceRule:
     """A relaxation to neighbours by its definition (METHODS 2 and 4): all codes sorted by their
     exact distances, x left out; the first of them whose mass together is within the bound."""
 
-    def __init__(self, codebook: Tensor, k: int, delta: float | None, lam: float | None) -> None:
-        gaps = codebook.double()[:, None] - codebook.double()
-        distance = gaps.pow(2).sum(-1).fill_diagonal_(-1.0)  # x itself comes first
+    def __init__(
+        self, distance: Tensor, k: int, delta: float | None, lam: float | None, jsd: bool = False
+    ) -> None:
+        """distance [V, V] of codes; jsd: whether delta bounds the Jensen-Shannon divergence."""
+        distance = distance.clone().fill_diagonal_(-1.0)  # x itself comes first
         self.near = distance.argsort(dim=-1, stable=True)[:, 1 : k + 1]  # [V, k]
-        self.delta, self.lam = delta, lam
+        self.delta, self.lam, self.jsd = delta, lam, jsd
 
     @staticmethod
     def of(rule: Any, model: ImageModel) -> ReferenceRule | None:
@@ -67,10 +70,16 @@ class ReferenceRule:
         k, delta, lam = (getattr(rule, name, None) for name in ("k", "delta", "lam"))
         if not isinstance(k, int) or (delta is None) == (lam is None):
             return None
-        metric, book = getattr(rule, "metric", "tokenizer"), model.codebook
+        metric, book = getattr(rule, "metric", "l2"), model.codebook.double()
+        if metric == "random":
+            return None  # any order of the other codes is right
         if metric == "raw":
-            book = getattr(model.tokenizer, "raw_codebook", book)
-        return ReferenceRule(book, k, delta, lam)
+            book = getattr(model.tokenizer, "raw_codebook", book).double()
+        distance = (book[:, None] - book).pow(2).sum(-1)
+        if metric == "cosine":
+            distance = 1 - torch.cosine_similarity(book[:, None], book, dim=-1)
+        jsd = getattr(rule, "distance", "tvd") == "jsd"
+        return ReferenceRule(distance, k, delta, lam, jsd)
 
     def at(self, p: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """p [n, V] float64, x [n] -> the TV shift of accepting each x, its bound, and whether the
@@ -79,5 +88,11 @@ class ReferenceRule:
         more = 0.0 if self.lam is None else self.lam - 1.0
         bound = more * p_x if self.delta is None else torch.full_like(p_x, self.delta)
         mass = p.gather(1, self.near[x]).cumsum(1)  # [n, k]
-        tv_shift = torch.where(mass <= bound, mass, 0.0).amax(1)
-        return tv_shift, bound[:, 0], ((mass - bound).abs() < EDGE).any(1)
+        size = mass
+        if self.jsd:  # of the two laws where they differ, by its definition
+            after, both = p_x + mass, p_x + mass / 2
+            lost = mass * math.log(2)  # codes that lost all of theirs
+            size = (lost + torch.xlogy(p_x, p_x / both) + torch.xlogy(after, after / both)) / 2
+        tv_shift = torch.where(size <= bound, mass, 0.0).amax(1)
+        declared = (2 * bound).sqrt() if self.jsd else bound
+        return tv_shift, declared[:, 0], ((size - bound).abs() < EDGE).any(1)

@@ -21,8 +21,8 @@ from bench.gate.reference import ar_probabilities, teacher_probs
 from bench.gate.report import CheckResult
 from bench.gate.small import GateCase
 from decoders.api import Decoder, Generation, TextFeatures
-from decoders.execution.cpu.layers import pack_matrices
-from decoders.models.small import fresh_noise, prompts, same_prompt
+from decoders.execution.cpu.layers import swap_matrices
+from decoders.models.random_weights import random_noise, random_prompts, same_prompt
 
 GRID = 2  # of all images
 SMALL = (5, GRID, 11)  # (V, grid, seed) of small images
@@ -40,9 +40,9 @@ def images_check(case: GateCase) -> CheckResult:
     Evidence "resolution": the least TV that would have been found."""
     vocab, grid, seed = SMALL
     model, length, drawn = case.model(SMALL), grid**2, case.sizes.drawn
-    text = same_prompt(prompts(model, 1, seed), BATCH)
+    one = random_prompts(model, 1, seed)
     every = torch.cartesian_prod(*[torch.arange(vocab)] * length)  # [V**L, L]
-    law = ar_probabilities(model, prompts(model, 1, seed), every, case.filters(vocab)).prod(-1)
+    law = ar_probabilities(model, one, every, case.filters(vocab)).prod(-1)
     radix = vocab ** torch.arange(length - 1, -1, -1)  # of an image's number in `every`
 
     def pvalues(sample: list[Generation]) -> list[float]:
@@ -51,7 +51,7 @@ def images_check(case: GateCase) -> CheckResult:
         images = pearson(met, law * met.sum()) if possible else 0.0
         return [images, *draw_pvalues(root_drafts(sample))]
 
-    sample = sampler(case.decoder(model), text, seed, -(-drawn // BATCH))
+    sample = sampler(case.decoder(model), same_prompt(one, BATCH), seed, -(-drawn // BATCH))
     _, adjusted = sample_and_test(sample, pvalues)
     evidence = {"resolution": resolution(drawn, len(law), 3)}
     what = f"images of {vocab}**{length} do not follow the AR law, or their drafts not q"
@@ -68,14 +68,14 @@ def wide_check(case: GateCase) -> CheckResult:
     target: Any = model.target
     with torch.no_grad():
         target.output.weight.mul_(FLAT)
-    if case.real.packed:  # PyTorch's bfloat16 takes ten times as long without AVX-512
+    if case.real.kernel:  # PyTorch's bfloat16 takes ten times as long without AVX-512
         for net in (target, model.drafters["eagle"]):
-            pack_matrices(net, dtype)
+            swap_matrices(net, dtype)
     decoder = case.decoder(model)
     nodes = 1 if decoder.proposer is None else decoder.proposer.nodes
     rows = max(64, min(1024, NODES // nodes))
     batches = max(2 * rows, min(MOST, case.sizes.branches // nodes)) // rows
-    text, filters = same_prompt(prompts(model, 1, SEED), rows), case.filters(vocab)
+    text, filters = same_prompt(random_prompts(model, 1, SEED), rows), case.filters(vocab)
 
     def laws(sample: list[Generation]) -> Iterator[tuple[Tensor, Tensor]]:
         for one in sample[:2]:
@@ -109,7 +109,7 @@ def sampler(
     size, generator = GRID**2, torch.Generator().manual_seed(seed)
 
     def draw() -> list[Generation]:
-        noises = [fresh_noise(text.batch, size, generator) for _ in range(batches)]
+        noises = [random_noise(text.batch, size, generator) for _ in range(batches)]
         if first is not None:
             for noise in noises:
                 noise.uniform[:, 0] = first

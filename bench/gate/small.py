@@ -17,7 +17,7 @@ import torch
 
 from decoders.api import Decoder, Generation, ImageModel, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec, build_decoder, build_part, resolve, verifier_of
-from decoders.models.small import LAYERS, fresh_noise, prompts, small_model
+from decoders.models.random_weights import LAYERS, random_noise, random_prompts, small_model
 from decoders.noise import Noise
 
 POSITIONS = 2**10  # more than any small image has
@@ -28,15 +28,16 @@ Sizes = tuple[int, int, int]  # V, grid, seed
 @dataclass(frozen=True)
 class RealModel:
     """What small models take from the run's. codebook: its codes, of which k and top-k keep their
-    share; dtype: of images of many codes; packed: whether the CPU kernel multiplies for these."""
+    share; dtype: of images of many codes; kernel: whether the CPU kernel multiplies for these."""
 
     codebook: int = 1024
     dtype: torch.dtype = torch.bfloat16
-    packed: bool = False
+    kernel: bool = False
 
     @staticmethod
     def of(model: ImageModel) -> RealModel:
-        return RealModel(model.target.vocab_size, model.dtype, model.mode == "cpu")
+        kernel = model.mode == "compile" and model.device.type == "cpu"
+        return RealModel(model.target.vocab_size, model.dtype, kernel)
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,8 @@ class GateCase:
     def trial(self, sizes: Sizes, images: int) -> Trial:
         _, grid, seed = sizes
         model = self.model(sizes)
-        noise = fresh_noise(images, grid * grid, torch.Generator().manual_seed(seed))
-        return Trial(model, self.decoder(model), prompts(model, images, seed), noise)
+        noise = random_noise(images, grid * grid, torch.Generator().manual_seed(seed))
+        return Trial(model, self.decoder(model), random_prompts(model, images, seed), noise)
 
 
 class Trial(NamedTuple):

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.gate.enumerate import EVERY, Free, Scripted, enumerate_program
+from bench.gate.enumerate import EVERY, Scripted, Spans, enumerate_program
 from bench.gate.reference import ar_probabilities
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase, Sizes
 from decoders.api import Decoder, ImageModel, Sampling
-from decoders.models.small import same_prompt
+from decoders.models.random_weights import same_prompt
 
 MOST = 40_000  # rows that run at most
 CLOSE = 1e-5  # a TV that is no rounding in float32
@@ -60,7 +60,7 @@ class WholeLaw:
 
 
 def whole_law(
-    decoder: Decoder, model: ImageModel, sampling: Sampling, most: int = MOST, free: Free = EVERY
+    decoder: Decoder, model: ImageModel, sampling: Sampling, most: int = MOST, free: Spans = EVERY
 ) -> WholeLaw:
     """The law of a decoder's images of one caption, on a small model; of each block of free
     positions given the codes before it.
@@ -102,12 +102,12 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     verifier, proposer = decoder.verifier, decoder.proposer
     resamples = verifier is not None and verifier.resamples_noise
     images = f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - 1}"
-    checks = [enumeration_check("whole law", images, case, WHOLE, Free(first))]
+    checks = [enumeration_check("whole law", images, case, WHOLE, Spans(first))]
     siblings = 0 if proposer is None else proposer.branching
     if siblings > 2:
         shallow = replace(case, levels=1) if resamples else case  # no numbers of later positions
         nodes = f"nodes of {siblings} siblings"
-        checks.append(enumeration_check("sibling law", nodes, shallow, SIBLINGS, Free(first, 1)))
+        checks.append(enumeration_check("sibling law", nodes, shallow, SIBLINGS, Spans(first, 1)))
     if resamples:
         return checks
     plain = replace(case, sampling=replace(case.sampling, cfg=1.0))  # guidance doubles the rows
@@ -116,9 +116,9 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     both = torch.cat([every, every[::DEEP]])
     deep = torch.arange(len(both)) >= size
     positions = (
-        ("position law", case.sizes.positions, Free(both, 1, deep)),
+        ("position law", case.sizes.positions, Spans(both, 1, deep)),
         # In turns at a first level and at any.
-        ("late law", case.sizes.late, Free(late, 1, late % 4 == 0)),
+        ("late law", case.sizes.late, Spans(late, 1, late % 4 == 0)),
     )
     for name, sizes, free in positions:
         words = f"codes of {len(free.first.unique())} positions"
@@ -127,7 +127,7 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
 
 
 def enumeration_check(
-    name: str, words: str, case: GateCase, sizes: Sizes, free: Free
+    name: str, words: str, case: GateCase, sizes: Sizes, free: Spans
 ) -> CheckResult:
     """Fault: a total variation beyond rounding. Evidence: the probability of the ways that were not
     followed; or why none could be. words: what is enumerated."""

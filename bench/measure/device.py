@@ -17,10 +17,9 @@ import torch
 from bench.config.schema import BackendConfig
 from bench.data.errors import ConfigError
 from bench.data.version import checkout
-from bench.measure.busy import quota
+from bench.measure.meter import quota
 from decoders.execution.cpu.processor import cpuinfo, vectors
 
-NO_CHECKOUT = "not a checkout"  # in place of a commit
 PACKAGES = (
     "lantern-bench", "torch", "transformers", "numpy", "pyarrow", "open_clip_torch",
     "torch-fidelity",
@@ -33,8 +32,8 @@ CARD = {  # what decides an NVIDIA card's times besides its name, by nvidia-smi'
 
 @dataclass(frozen=True)
 class Provenance:
-    """What the rows of this process share. git_commit: of the project's own repository, or
-    NO_CHECKOUT; versions: package name -> version, and what nvidia-smi says of an NVIDIA card."""
+    """What the rows of this process share. git_commit: of the project's own repository, or "not a
+    checkout"; versions: package name -> version, and what nvidia-smi says of an NVIDIA card."""
 
     git_commit: str
     git_dirty: bool
@@ -43,16 +42,10 @@ class Provenance:
     gpu: str
     threads: int
 
-    def machine(self) -> dict[str, str]:
-        """What decides the times: rows of two machines must not share a folder."""
-        return {"cpu": self.cpu, "gpu": self.gpu, "torch": self.versions["torch"]}
-
 
 def prepare(backend: BackendConfig) -> torch.device:
-    """The device of a backend, present and with its threads set.
-
-    Raises ConfigError where the device is unknown or missing.
-    """
+    """The device of a backend, with its threads set. Raises ConfigError where it is unknown or
+    missing."""
     device = present(backend.device)
     cores = available_cores()
     if backend.threads > cores:
@@ -118,7 +111,6 @@ def available_cores() -> int:
 
 
 def provenance(device: torch.device) -> Provenance:
-    """The state of code and machine now."""
     commit, dirty = checkout()
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     versions = {"python": platform.python_version(), **dict.fromkeys(PACKAGES, "absent")}
@@ -126,7 +118,7 @@ def provenance(device: torch.device) -> Provenance:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return Provenance(
-        git_commit=commit or NO_CHECKOUT,
+        git_commit=commit or "not a checkout",
         git_dirty=dirty,
         versions=versions | card_state(device),
         cpu=_cpu(),
@@ -154,9 +146,9 @@ def card_state(device: torch.device) -> dict[str, str]:
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     which = f"--id={device.index or 0 if uuid is None else f'GPU-{uuid}'}"
     query = f"--query-gpu={','.join(CARD.values())}"
-    words = ["nvidia-smi", which, query, "--format=csv,noheader,nounits"]
+    command = ["nvidia-smi", which, query, "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         values = [value.strip() for value in done.stdout.split(",")]
     except (OSError, subprocess.SubprocessError):  # no nvidia-smi, say in a container
         values = [""] * len(CARD)

@@ -1,49 +1,89 @@
-"""The clock and the peak memory of a decoder's call: seconds of its parts, the processors' load
-meanwhile.
+"""The meter of a decoder's call: seconds of its parts, peak memory, and what other programs took of
+the processors meanwhile.
 
 Seconds: a CUDA call returns before its work is done, so the device is synchronised before and after
 each part; without that the time is that of the launch (a fault of the released timing code). The
 garbage collector is off during a call, because its pauses hit whoever happens to run.
 
 Memory: that of the device on CUDA, else the resident memory of this process, whose high-water mark
-Linux resets on request (proc(5), /proc/self/clear_refs). It is not known (NaN) where the mark
-cannot be reset, and for a captured step (a CUDA graph): what that needs was allocated once, when it
-was recorded, together with the states that all other decoders keep.
+Linux resets on request (/proc/self/clear_refs). It is NaN where the mark cannot be reset, and for a
+captured step (a CUDA graph), whose memory was allocated once, when it was captured.
+
+Load: figures of an hour with neighbours look as clean as any. Linux counts what every processor
+does (/proc/stat); what this process has not used of the busy time, others have. Steal is what a
+hypervisor gave to other guests, and what a container's quota kept from this one. An image during
+which others take more than `latency.busy` of the cores, or a quota stopped this process at all, is
+*disturbed*: the run waits for quiet and times it again, and what stays disturbed counts for no
+figure of time. On a GPU the host's part is one thread that launches the work: it suffers where no
+core is left.
+
+A quota (`docker run --cpus N`) is no affinity: the kernel stops threads for the rest of each period
+(100 ms) once they have used their time. Version 2 of control groups says `quota period` in cpu.max,
+version 1 in two files; both count in cpu.stat what they held back, and hold for groups below.
 """
 
 from __future__ import annotations
 
 import gc
 import math
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 
-from bench.measure.busy import Load, between, read
-
-_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+CLEAR, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 MB = 1e6
+LOOK = 1.0  # seconds: a quiet machine is one that is quiet for so long
+STAT, TICK = Path("/proc/stat"), 1 / os.sysconf("SC_CLK_TCK")  # seconds of one count
+BUSY, STEAL = (1, 2, 3, 6, 7), 8  # fields of a line: user, nice, system, irq, softirq; steal
+MEMBER, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+QUOTAS = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+HELD_BACK = {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # counts of cpu.stat -> seconds of one
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The counts at one moment, in seconds: the wall clock, processor time of this process with all
+    its threads, busy and stolen time of the `cores` it may run on, NaN where it is not known.
+    stopped: periods in which a quota stopped it."""
+
+    at: float
+    process: float
+    busy: float
+    steal: float
+    cores: int
+    stopped: int = 0
+
+
+@dataclass(frozen=True)
+class Load:
+    """Between two readings. own: processor seconds of this process per second; others, steal:
+    shares of its cores, 0 to 1, NaN where they are not known; disturbed: whether they took more
+    than they may, or a quota stopped this process."""
+
+    own: float
+    others: float
+    steal: float
+    disturbed: bool
 
 
 def now() -> str:
-    """The time as ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Meter:
     """Measures calls on one device. Of the last call: started: when it began; seconds: of its
     parts, by name; load: of the processors during its decoding; peak_mb: its peak memory in
-    megabytes (1e6 bytes).
+    megabytes (1e6 bytes). busy: `latency.busy`; captured: whether steps are CUDA graphs."""
 
-    busy: `latency.busy`; recorded: whether steps are recorded.
-    """
-
-    def __init__(self, device: torch.device, busy: float = 1.0, recorded: bool = False) -> None:
-        self.device, self.busy, self.recorded = device, busy, recorded
+    def __init__(self, device: torch.device, busy: float = 1.0, captured: bool = False) -> None:
+        self.device, self.busy, self.captured = device, busy, captured
         self.on_gpu = device.type == "cuda"
         self.started, self.peak_mb = "", math.nan
         self.seconds: dict[str, float] = {}
@@ -55,49 +95,130 @@ class Meter:
         self.started, was_on = now(), gc.isenabled()
         gc.collect()
         gc.disable()
-        measures = not self.recorded and self._reset_peak()
+        measures = not self.captured
+        if measures and self.on_gpu:
+            torch.cuda.reset_peak_memory_stats(self.device)
+        elif measures:
+            try:
+                CLEAR.write_text("5")  # starts a new high-water mark
+            except OSError:
+                measures = False
         try:
             yield
         finally:
             if was_on:
                 gc.enable()
-        self.peak_mb = self._read_peak() if measures else math.nan
+        self.peak_mb = math.nan
+        if measures and self.on_gpu:
+            self.peak_mb = torch.cuda.max_memory_allocated(self.device) / MB
+        elif measures:
+            line = next(x for x in STATUS.read_text().splitlines() if x.startswith("VmHWM"))
+            self.peak_mb = int(line.split()[1]) * 1024 / MB
 
     @contextmanager
     def time(self, part: str) -> Iterator[None]:
-        """Times a part of a call. Where it raises, nothing is recorded."""
-        self._synchronise()
-        began = perf_counter()
-        yield
-        self._synchronise()
-        self.seconds[part] = perf_counter() - began
-
-    @contextmanager
-    def time_decoding(self) -> Iterator[None]:
-        """Times the part `total`, prefill and decoding, and reads the processors around it."""
-        before = read()
-        with self.time("total"):
-            yield
-        self.load = between(before, read(), self.busy, one_core=self.on_gpu)
-
-    def _synchronise(self) -> None:
-        """Waits for the device's queued work; a CPU has none."""
+        """Times a part of a call, and for `total`, prefill and decoding, reads the processors
+        around it. Where the part raises, nothing is recorded."""
+        before = read() if part == "total" else None
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
-
-    def _reset_peak(self) -> bool:
-        """Starts a new high-water mark; False where that cannot be done."""
+        began = perf_counter()
+        yield
         if self.on_gpu:
-            torch.cuda.reset_peak_memory_stats(self.device)
+            torch.cuda.synchronize(self.device)
+        self.seconds[part] = perf_counter() - began
+        if before is not None:
+            self.load = between(before, read(), self.busy, one_core=self.on_gpu)
+
+
+# ---- the load of other programs -----------------------------------------------------------------
+
+
+def read() -> Reading:
+    """The counts now. Takes a tenth of a millisecond."""
+    allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    lines = [line.split() for line in STAT.read_text().splitlines()]
+    cores = [line for line in lines if line[0] in allowed]
+    counted = bool(cores) and all(len(line) > STEAL for line in cores)
+    busy = TICK * sum(int(line[at]) for line in cores for at in BUSY) if counted else math.nan
+    steal = TICK * sum(int(line[STEAL]) for line in cores) if counted else math.nan
+    stopped, seconds = held_back()
+    return Reading(perf_counter(), process_time(), busy, steal + seconds, len(cores) or 1, stopped)
+
+
+def between(before: Reading, after: Reading, limit: float = 1.0, one_core: bool = False) -> Load:
+    """The load from one reading to a later one. limit: the share of the cores that others may take,
+    1: any; one_core: this process needs no more than one of them. A tick that others may have had
+    is not held against them, nor is what cannot be known."""
+    seconds = after.at - before.at
+    room = seconds * after.cores  # processor seconds that there were
+    process = after.process - before.process
+    others = max(after.busy - before.busy - process, 0.0) if after.busy == after.busy else math.nan
+    steal = after.steal - before.steal
+    most = 1 - (1 - limit) / (after.cores if one_core else 1)
+    crowded = (others + steal) / room - TICK / seconds > most
+    disturbed = limit < 1 and (crowded or after.stopped > before.stopped)
+    return Load(process / seconds, others / room, steal / room, disturbed)
+
+
+def taken(share: float) -> str:
+    """`cores 48 % taken by others`."""
+    return f"cores {100 * share:.0f} % taken by others"
+
+
+def wait_for_quiet(patience: float, limit: float, one_core: bool) -> bool:
+    """Waits until nothing has disturbed for `LOOK` seconds; whether that came within `patience`
+    seconds. limit, one_core: as in `between`."""
+    until, before = time.monotonic() + patience, read()
+    while time.monotonic() + LOOK <= until:
+        time.sleep(LOOK)
+        after = read()
+        if not between(before, after, limit, one_core).disturbed:
             return True
-        try:
-            _CLEAR.write_text("5")
-        except OSError:
-            return False
-        return True
+        before = after
+    return False
 
-    def _read_peak(self) -> float:
-        if self.on_gpu:
-            return float(torch.cuda.max_memory_allocated(self.device)) / MB
-        line = next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024 / MB
+
+# ---- a container's quota ------------------------------------------------------------------------
+
+
+def groups() -> Iterator[Path]:
+    """Folders of the control groups (cgroups) of this process, and of all groups above them. In a
+    container the path may be the host's; then only the root exists."""
+    for line in text_of(MEMBER).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = GROUPS / "cpu" if controllers else GROUPS
+        folder = root / path.strip("/")
+        yield from (folder, *folder.parents[: len(folder.parts) - len(root.parts)])
+
+
+def quota() -> float:
+    """Cores' worth of time that the quota allows; infinite where there is none."""
+    least = math.inf
+    for folder in groups():
+        for names in QUOTAS:
+            numbers = " ".join(text_of(folder / name) for name in names).split()
+            if len(numbers) == 2 and numbers[0].isdecimal() and int(numbers[1]):  # not "max", -1
+                least = min(least, int(numbers[0]) / int(numbers[1]))
+    return least
+
+
+def held_back() -> tuple[int, float]:
+    """So far: periods in which a quota stopped this process's group, and for how many seconds."""
+    periods, seconds = 0, 0.0
+    for folder in groups():
+        counted = text_of(folder / "cpu.stat").split()
+        counts = dict(zip(counted[::2], map(int, counted[1::2]), strict=True))
+        periods += counts.get("nr_throttled", 0)
+        seconds += sum(counts.get(name, 0) * unit for name, unit in HELD_BACK.items())
+    return periods, seconds
+
+
+def text_of(path: Path) -> str:
+    """The text of a file; "" where there is none, or none that may be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

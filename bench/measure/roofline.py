@@ -9,23 +9,27 @@ head, n layers and width D:
 
 Activations are left out, and so is everything but matrix products: a floor is a lower bound.
 
-findings.json keeps the best rates of a run: other programs only lower them, and a floor from a
-lowered rate is too high, so that a slow baseline passes as fair. Reading is measured over as many
-bytes as an AR step reads, because they stay in a cache where they do so in the step.
+findings.json keeps the best rates of a run: other programs only lower them, and a slow baseline
+would pass as fair. Reading is measured over as many bytes as an AR step reads, because they stay in
+a cache where they do so in the step.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.utils.benchmark import Timer
 
-    from decoders.api import ImageModel
+from decoders.api import ImageModel
+from decoders.cache import ALIGNED
+from decoders.execution.cpu.processor import DOT, TILES, vectors
 
 LEAST_BYTES, MOST_BYTES = 2**20, 2**30  # of the array that is read
 BUDGET = 0.04  # seconds that a kernel is repeated for
@@ -56,25 +60,6 @@ def three_digits(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.10g}"
 
 
-def target_weights(target: Any) -> tuple[set[Tensor], str]:
-    """What every forward of a target reads, and a note where that is uncertain or not known."""
-    from torch import nn
-
-    name, note = type(target).__name__, ""
-    parts = [target.layers, target.output]
-    if not all(isinstance(part, nn.Module) for part in parts):
-        parts = [target] if isinstance(target, nn.Module) else []
-        note = (
-            f"the floor counts all parameters of {name} but embeddings; for a closer one it names "
-            "its `layers` and its head `output` (decoders.api.Target)"
-        )
-    modules = [m for m in nn.ModuleList(parts).modules() if not isinstance(m, nn.Embedding)]
-    weights: set[Tensor] = {w for m in modules for w in m.parameters(recurse=False)}
-    if not weights:
-        note = f"no floor known: the target {name} has no parameters (torch.nn.Module)"
-    return weights, note
-
-
 @dataclass(frozen=True)
 class TargetWork:
     """What a forward of a target reads and computes, as numbers that `forward` needs. note: where
@@ -96,10 +81,19 @@ class TargetWork:
 
 
 def work_of(target: Any) -> TargetWork:
-    """The work of a target."""
-    from decoders.cache import ALIGNED
-
-    weights, note = target_weights(target)
+    """The work of a target: its layers and head, else all its parameters but embeddings."""
+    name, note = type(target).__name__, ""
+    parts = [target.layers, target.output]
+    if not all(isinstance(part, nn.Module) for part in parts):
+        parts = [target] if isinstance(target, nn.Module) else []
+        note = (
+            f"the floor counts all parameters of {name} but embeddings; for a closer one it names "
+            "its `layers` and its head `output` (decoders.api.Target)"
+        )
+    modules = [m for m in nn.ModuleList(parts).modules() if not isinstance(m, nn.Embedding)]
+    weights: set[Tensor] = {w for m in modules for w in m.parameters(recurse=False)}
+    if not weights:
+        note = f"no floor known: the target {name} has no parameters (torch.nn.Module)"
     cache = target.new_cache(1, ALIGNED).data  # [layers, 2, R, H, S, d]
     return TargetWork(
         weight_bytes=sum(weight.nbytes for weight in weights),
@@ -111,25 +105,10 @@ def work_of(target: Any) -> TargetWork:
     )
 
 
-def faster(one: MachineRates | None, rates: Mapping[str, float]) -> MachineRates:
-    """The best rates of a run so far. A run folder belongs to one machine, model and backend
-    (`bench.store.study`), so the rates in it are comparable."""
-    best = asdict(one or MachineRates())
-    return MachineRates(**{name: max(best[name], rates[name]) for name in best})
-
-
 def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
-    """The rates of this moment, with the threads that torch is set to; a second on a CPU.
-
-    Products of float32 count on a processor too. Those of bfloat16 are measured where it has
-    instructions for them: elsewhere PyTorch's take ten times as long, and would take seconds.
-    """
-    import torch
-    import torch.nn.functional as F
-    from torch.utils.benchmark import Timer
-
-    from decoders.execution.cpu.processor import DOT, TILES, vectors
-
+    """The rates of this moment, with the threads that torch is set to; a second on a CPU. Products
+    of float32 count on a processor too. Those of bfloat16 are measured where it has instructions
+    for them: elsewhere PyTorch's take ten times as long, and would take seconds."""
     device, dtype, threads = model.device, model.dtype, torch.get_num_threads()
 
     def rate(kernel: Callable[[], Any], amount: int) -> float:
@@ -149,5 +128,5 @@ def measure_rates(model: ImageModel, step_bytes: int) -> dict[str, float]:
         for kind, (rows, inputs, outputs) in itertools.product(kinds, shapes):
             x = torch.randn(rows, inputs, device=device).to(kind)
             weight = torch.randn(outputs, inputs, device=device).to(kind)
-            computing.append(rate(partial(F.linear, x, weight), 2 * rows * inputs * outputs))
+            computing.append(rate(partial(linear, x, weight), 2 * rows * inputs * outputs))
     return {"step_bytes_per_s": reading, "operations_per_s": max(computing)}

@@ -7,12 +7,12 @@ duplicate image and would narrow every interval without adding anything. What a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.config.schema import LoaderConfig
 from bench.data.errors import PromptError
-from decoders.documents import one_line, require_readable
+from decoders.files import one_line, require_readable
 from decoders.kinds import validate_fields
 
 MOST_NAME = 200  # characters of an id or a category
@@ -31,12 +31,8 @@ class Prompt:
         validate_fields(self, "a prompt's ")
 
 
-class PromptSet(list[Prompt]):
-    """repeats: a prompt may stand in it more than once."""
-
-    def __init__(self, prompts: Iterable[Prompt], repeats: bool = False) -> None:
-        super().__init__(prompts)
-        self.repeats = repeats
+class RepeatingPrompts(list[Prompt]):
+    """A set in which a prompt may stand more than once."""
 
 
 def load_prompts(loader: LoaderConfig, count: int | None) -> list[Prompt]:
@@ -46,7 +42,7 @@ def load_prompts(loader: LoaderConfig, count: int | None) -> list[Prompt]:
     fits = isinstance(prompts, Sequence) and all(isinstance(one, Prompt) for one in prompts)
     loader.require(fits, prompts, "a list of bench.prompts.Prompt(id, text, category)")
     source = str(loader.kwargs.get("path") or f"prompts={loader.name}")
-    check(prompts[:count], source, repeats=getattr(prompts, "repeats", False))
+    check(prompts[:count], source, repeats=isinstance(prompts, RepeatingPrompts))
     if len(prompts) < (count or 1):
         raise PromptError(
             f"{source} has {len(prompts) or 'no'} prompts, {count or 1} are wanted; lower "

@@ -14,11 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from bench.analyse.run_data import Entry, Role, RunData, Section
+from bench.analyse.run import Entry, Role, Run, Section
 from bench.report import style
-from bench.report.roofline import bounds, forwards, phase_seconds
-from bench.report.scaling import Line, lines
 from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
+from bench.report.timing import Line, bounds, forwards, lines, phase_seconds
 from metrics.stats import UNKNOWN, Interval
 from metrics.traces import steps_by_depth
 
@@ -31,12 +30,11 @@ BAND: dict[str, Any] = {"color": MUTED, "alpha": 0.2, "linewidth": 0}
 FEWEST_STEPS, DEEPEST = 20, 12  # of acceptance by depth: steps of a share, depths
 
 
-def figures(run: RunData) -> list[Plot]:
-    """Draws the figures of what the run recorded."""
+def figures(run: Run) -> list[Plot]:
     if run.all_failed:
         return []
-    plots = [against(run, TV), against(run, CLIP), throughput(run, lines(run)), depth(run),
-             phases(run), verification(run)]  # fmt: skip
+    plots = (against(run, TV), against(run, CLIP), throughput(run, lines(run)), depth(run),
+             phases(run), verification(run))  # fmt: skip
     return [plot for plot in plots if plot is not None]
 
 
@@ -61,12 +59,15 @@ def rank(entries: Sequence[Entry], column: str) -> list[Entry]:
     return sorted(entries, key=beaten)
 
 
-def against(run: RunData, column: str) -> Plot | None:
+def against(run: Run, column: str) -> Plot | None:
     """Draws speed-up against output TV or CLIP score: which decoders buy speed, at what price.
     A relaxed rule may lose no CLIP score and still be far from the target, and the other way round,
     so both have a figure."""
     name, side = ("output TV", "left") if column == TV else ("CLIP score", "right")
-    caption = f"Up and to the {side} is better. Bars: 95 % intervals." + style.unfair_note(run)
+    caption = f"Up and to the {side} is better. Bars: 95 % intervals."
+    rest = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
+    if unfair := ", ".join(e.name for e in rest if run.speed_mark(e)):
+        caption += f" Against an unfair baseline (see the table): {unfair}."
     panels: list[Panel] = []
     handles, colors = style.verdict_handles(run.entries), style.colors_of(run)
     if any(math.isfinite(band(section, column).half_width) for section in run.sections):
@@ -112,7 +113,7 @@ def _scatter(
     }
 
 
-def throughput(run: RunData, timed: Sequence[Line]) -> Plot | None:
+def throughput(run: Run, timed: Sequence[Line]) -> Plot | None:
     """Draws images per second and speed-up by batch size; the caption names what failed."""
     ok = [line for line in timed if not line.error]
     panels = [
@@ -132,7 +133,7 @@ def throughput(run: RunData, timed: Sequence[Line]) -> Plot | None:
                       panels if ok else [], style.verdict_handles(run.entries))  # fmt: skip
 
 
-def _draw_by_batch(run: RunData, timed: Sequence[Line], column: str, axes: Axes) -> Points:
+def _draw_by_batch(run: Run, timed: Sequence[Line], column: str, axes: Axes) -> Points:
     colors, entries = style.colors_of(run), {entry.name: entry for entry in run.entries}
     batches = sorted({line.batch for line in timed})
     last: dict[str, tuple[float, float]] = {}
@@ -154,7 +155,7 @@ def _draw_by_batch(run: RunData, timed: Sequence[Line], column: str, axes: Axes)
     return last
 
 
-def phases(run: RunData) -> Plot | None:
+def phases(run: Run) -> Plot | None:
     """Draws where an image's seconds go: a stacked bar per decoder, mean over the timed images."""
     caption = (
         "Mean over the timed images, batch 1. Other: decoding time outside the four timed parts "
@@ -186,7 +187,7 @@ def _draw_stacked(timed: Mapping[str, Mapping[str, float]], axes: Axes) -> Point
     return {}
 
 
-def verification(run: RunData) -> Plot | None:
+def verification(run: Run) -> Plot | None:
     """Draws what verifying more codes costs: milliseconds of a target forward over its codes per
     row, and the least that reading and arithmetic take."""
     colors = {"least for reading": style.HUES[0], "least for arithmetic": style.HUES[1]}
@@ -203,7 +204,7 @@ def verification(run: RunData) -> Plot | None:
     return style.plot("verification", "What verifying more codes costs", caption, panels, handles)
 
 
-def _draw_costs(run: RunData, section: Section, colors: Sequence[str], axes: Axes) -> Points:
+def _draw_costs(run: Run, section: Section, colors: Sequence[str], axes: Axes) -> Points:
     """Draws a point per number of codes, and the two least times as dashed lines."""
     points, bound = forwards(run, section), bounds(run, section)
     ar = next((point.ms for point in points if point.codes == 1), math.nan)
@@ -240,7 +241,7 @@ def shares_by_depth(section: Section) -> pd.DataFrame:
     return pd.DataFrame(shares).T
 
 
-def depth(run: RunData) -> Plot | None:
+def depth(run: Run) -> Plot | None:
     """Draws acceptance by draft depth, a line of cells per decoder: how fast guesses go stale."""
     caption = (
         "Cells: of the steps that accepted depth d - 1, the share that also accepted depth d (not "

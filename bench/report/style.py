@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from bench.analyse.run_data import Entry, Role, RunData, Section
+from bench.analyse.run import Entry, Role, Run, Section
 from bench.data.files import write_bytes
 from metrics.stats import Interval
 
@@ -137,14 +137,13 @@ def write_labels(axes: Axes, points: Points) -> None:
         )  # fmt: skip
 
 
-def colors_of(run: RunData) -> dict[str, str]:
+def colors_of(run: Run) -> dict[str, str]:
     """Assigns a colour to each decoder; AR is grey, and hues repeat."""
     hues = cycle(HUES)
     return {e.name: MUTED if e.role is Role.BASELINE else next(hues) for e in run.entries}
 
 
 def verdict_of(entry: Entry) -> str:
-    """Returns a decoder's verdict without its figure."""
     verdict = entry.text("exactness").partition(" (")[0]
     return verdict if verdict in MARKERS else "not judged"
 
@@ -175,13 +174,6 @@ def left_out_note(section: Section, drawn: Iterable[str]) -> str:
     names = {*drawn}
     missing = [e.name for e in section.decoders if e.name not in names]
     return f" Not shown, as not measured: {', '.join(missing)}." if missing else ""
-
-
-def unfair_note(run: RunData) -> str:
-    """Names decoders with an unfair baseline, for a caption of speed-ups; "" without any."""
-    decoders = [e for e in run.entries if e.role is Role.DECODER and not run.unmeasured(e)]
-    names = [e.name for e in decoders if run.speed_mark(e)]
-    return f" Against an unfair baseline (see the table): {', '.join(names)}." if names else ""
 
 
 @matplotlib.rc_context(STYLE)

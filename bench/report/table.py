@@ -22,11 +22,12 @@ NOISE = "≈"
 
 @dataclass(frozen=True)
 class Column:
-    """A column. heading: above it; cell: the text of a row; words: aligned as words are."""
+    """A column. heading: above it; cell: the text of a row; text: aligned as texts are, not as
+    figures."""
 
     heading: str
     cell: Callable[[Any], str]
-    words: bool = False
+    text: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns with the cells below them."""
-
     title: str
     columns: Sequence[Column]
     rows: Sequence[Row]
@@ -51,12 +50,10 @@ class Table:
 
 
 def table_of(columns: Sequence[Column], rows: Iterable[Any], title: str = "") -> Table:
-    """Makes a table of values, each formatted by its column."""
     return Table(title, columns, [Row([c.cell(row) for c in columns]) for row in rows])
 
 
 def table_of_texts(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Makes a table of texts."""
     return Table("", [Column(name, str) for name in headings], [Row(cells) for cells in rows])
 
 
@@ -87,15 +84,14 @@ def percent(value: float, digits: int = 1) -> str:
 
 def terminal(table: Table) -> str:
     """Formats a table as plain text, left-aligned."""
-    escaped = (
-        [escape_hidden(cell).replace("\n", "\\n").replace("\t", "\\t") for cell in row.cells]
-        for row in table.rows
-    )
-    grid = [table.headings, *escaped]
+    grid = [table.headings]
+    for row in table.rows:
+        cells = map(escape_hidden, row.cells)
+        grid.append([cell.replace("\n", "\\n").replace("\t", "\\t") for cell in cells])
     widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
     grid.insert(1, ["-" * size for size in widths])
     lines = [table.title] if table.title else []
-    for cells in grid:
-        padded = (cell.ljust(size) for cell, size in zip(cells, widths, strict=True))
+    for line in grid:
+        padded = (cell.ljust(size) for cell, size in zip(line, widths, strict=True))
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)

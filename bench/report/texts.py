@@ -1,36 +1,85 @@
-"""Formats a report as text: for the terminal, as Markdown, as LaTeX."""
+"""What a report says, as tables and sentences, and as text for the terminal, as Markdown and as
+LaTeX. `bench.report.page` sets the same as HTML."""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
+from bench.analyse.run import Run
 from bench.data.errors import escape_hidden
-from bench.report.notes import marks
-from bench.report.summarise import Report
-from bench.report.table import ABSENT, NOISE, Table
+from bench.report import notes, tables
+from bench.report.headline import headline, in_display_order
+from bench.report.table import ABSENT, NOISE, Table, table_of
 from bench.report.table import terminal as terminal_table
+from bench.report.timing import lines
+from metrics.speedup import FEWEST
 
 WIDTH = 132  # columns of text in the terminal; a table may be wider
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
-SLANTED = "reseed"  # the kind of row that is slanted
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tables and what is said of them, under one heading."""
+
+    name: str
+    title: str
+    tables: list[Table]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a report says. run: its decoders in the order in which they are shown; blocks: `table`
+    (the main tables), `run`, and where there is anything of it `quality`, `roofline`, `batches`,
+    `details` and `failures`; provenance: facts and their values in the rows."""
+
+    run: Run
+    headline: list[str]
+    blocks: list[Block]
+    provenance: list[tuple[str, str]]
+
+
+def summarise(run: Run) -> Report:
+    run = in_display_order(run)
+    quality = tables.quality_tables(run)
+    measured = {heading for table in quality for heading in table.headings}
+    floors, timed = tables.roofline_tables(run), lines(run)
+    batches = [table_of(tables.BATCHES, timed, "By batch size")] if timed else []
+    legend = notes.paragraphs("batches", FEWEST) if timed else []
+    failures = []  # in full, of every entry with a failed image
+    for entry in (e for e in run.entries if e.failed or e.failures):
+        count = f"{entry.failures} of {len(entry.rows)} images failed: " * bool(entry.failures)
+        failures.append(f"{entry.name}: {count}{entry.error}")
+    every = [
+        Block("table", "Decoders side by side", tables.main_tables(run), notes.footnotes(run)),
+        Block("quality", "Quality", quality, notes.paragraphs("quality", measured)),
+        Block("run", "This run", [], notes.facts(run)),
+        Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
+        Block("batches", "By batch size", batches, legend),
+        Block("details", "Details", tables.detail_tables(run), notes.paragraphs("columns", NOISE)),
+        Block("failures", "Failures", [], failures),
+    ]
+    blocks = [block for block in every if block.tables or block.notes]
+    return Report(run, headline(run), blocks, notes.provenance(run))
 
 
 def terminal(report: Report) -> str:
     """Formats the report without its details, as plain text."""
-    parts = [f"{report.run.study}: {report.run.folder}", _fill(report.headline)]
+
+    def fill(lines: Sequence[str]) -> str:
+        return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
+
+    parts = [f"{report.run.study}: {report.run.folder}", fill(report.headline)]
     for block in report.blocks:
-        if block.name == "details":
-            continue
-        parts += [block.title, *map(terminal_table, block.tables), _fill(block.notes)]
+        if block.name != "details":
+            parts += [block.title, *map(terminal_table, block.tables), fill(block.notes)]
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _fill(lines: Sequence[str]) -> str:
-    return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
 
 
 def markdown(report: Report) -> str:
@@ -43,33 +92,37 @@ def markdown(report: Report) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """Formats a GitHub table below its title: words to the left (the first column always),
+    """Formats a GitHub table below its title: texts to the left (the first column always),
     figures to the right."""
-    sides = [":--" if c.words or not at else "--:" for at, c in enumerate(table.columns)]
+    sides = [":--" if c.text or not at else "--:" for at, c in enumerate(table.columns)]
     lines = [f"**{escape_markdown(table.title)}**", ""] if table.title else []
     lines += [f"| {' | '.join(map(escape_markdown, table.headings))} |", f"|{'|'.join(sides)}|"]
     for row in table.rows:
         cells = [escape_markdown(cell) for cell in row.cells]
-        if row.kind == SLANTED:
+        if row.kind == "reseed":
             cells = [f"*{cell}*" if cell else "" for cell in cells]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """Formats a Markdown list."""
     return "\n".join(f"* {escape_markdown(line)}" for line in lines)
 
 
 def latex(report: Report) -> str:
-    """Formats a booktabs `table*` for each main table; needs the packages booktabs and graphicx."""
+    """Formats a booktabs `table*` for each table of decoders and of their quality; needs the
+    packages booktabs and graphicx."""
     noise = f"Brackets: 95 % intervals; {NOISE}: not distinguishable from noise."
     lines = ["% needs \\usepackage{booktabs,graphicx}"]
-    for at, table in enumerate(report.blocks[0].tables):
+    main = len(report.blocks[0].tables)
+    shown = [
+        t for block in report.blocks if block.name in ("table", "quality") for t in block.tables
+    ]
+    for at, table in enumerate(shown):
         rows = [[*map(escape_latex, row.cells)] for row in table.rows]
         cells = pd.DataFrame(rows, columns=[*map(escape_latex, table.headings)])
         sides = "l" + "r" * (len(table.columns) - 1)
-        below = [*([] if at else report.headline), *marks(report.run)]
+        below = [*([] if at else report.headline), *(notes.marks(report.run) if at < main else [])]
         lines += [
             "",
             r"\begin{table*}[t]",

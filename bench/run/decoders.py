@@ -3,7 +3,7 @@
 A plug-in that changes the model would change the rows of the other decoders: after each call of a
 decoder with a plug-in the model's weights, and torch's defaults, are compared with what they were.
 
-Folders stay for days while drafters are edited and trained again. A record therefore names the code
+Folders stay for days while drafters are edited and trained again. A row therefore names the code
 and weights that decoded it by a digest (`digest_of`), and a resumed run keeps those that are equal.
 """
 
@@ -13,9 +13,8 @@ import dataclasses
 import gc
 import importlib.util
 import logging
-import sys
-from collections.abc import Collection, Container, Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +35,21 @@ from decoders.models.loading.weights import sha256_of
 log = logging.getLogger(__name__)
 CODE = (".py", ".cpp", ".h", ".json")  # files of decoders/ that a digest is of
 DTYPE, DEVICE = "torch's default dtype", "torch's default device"
-NAMED = 3  # names in a message
-DIFFER = (
-    "its compiled pieces give other codes than the same pieces without a compiler ({}); set "
-    "backend.compile=off, and report it with this decoder"
-)
 
 
 class SharedStateError(BenchError):
     """A decoder has changed what all decoders of a run share."""
 
 
-def load_model(config: StudyConfig, device: torch.device, timed: Container[int] = ()) -> ImageModel:
-    """Loads the image model of a study on its device. timed: sizes of batches that are timed; the
-    CPU compiles what its kernel has no call for."""
+def load_model(
+    config: StudyConfig, device: torch.device, timed: Collection[int] = ()
+) -> ImageModel:
+    """Loads the image model of a study on its device. timed: sizes of batches that are timed, at
+    which steps are compiled or captured."""
     loaded: ImageModel = config.model.load(device=str(device), dtype=config.backend.dtype)
     config.model.require(isinstance(loaded, ImageModel), loaded, "an ImageModel")
-    mode = "cpu" if config.backend.layers == "native" else config.backend.execution
-    sizes = {"auto": timed, "on": range(1, sys.maxsize), "off": ()}[config.backend.compile]
-    return with_execution(dataclasses.replace(loaded, name=config.model.name), mode, sizes)
+    named = dataclasses.replace(loaded, name=config.model.name)
+    return with_execution(named, config.backend.execution, timed)
 
 
 def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
@@ -71,34 +66,28 @@ def build(model: ImageModel, variant: DecoderVariant) -> Decoder | Failure:
 
 
 class Decoders:
-    """The decoders of a run.
-
-    By a decoder's name: built: the decoder, or why it cannot be run; labels: loop, drafter, tree
-    and acceptance of its records; digests: what a resumed run compares.
-    """
+    """By a decoder's name: built: the decoder, or why it cannot be run; labels: loop, drafter, tree
+    and acceptance as its rows have them; digests: what a resumed run compares."""
 
     def __init__(self, model: ImageModel, variants: Sequence[DecoderVariant]) -> None:
         self.model = model
         guarded = any(plug_ins(variant.entry.spec) for variant in variants)
         self.shared = shared_state(model) if guarded else {}
         # Before any is built: loading a drafter takes its name away from the model.
-        weights, places = dict(model.weights_sha256), dict(model.drafters)
+        weights, drafters = dict(model.weights_sha256), dict(model.drafters)
         self.built: dict[str, Decoder | Failure] = {}
+        self.labels: dict[str, dict[str, str]] = {}
         for variant in variants:
             self.built[variant.name] = built = build(model, variant)
             self.require_unchanged(variant)
+            labels = variant.entry.spec.labels
+            decoder = None if isinstance(built, Failure) else built
             if isinstance(built, Failure):
                 log.warning("%s cannot be built: %s", variant.name, built.error)
-        self.labels = {v.name: self._labels(v) for v in variants}
-        self.digests = {v.name: digest_of(v, model, weights, places) for v in variants}
-
-    def _labels(self, variant: DecoderVariant) -> dict[str, str]:
-        """Describes a decoder in the words of its built parts, where those can be had."""
-        built, spec = self.built[variant.name], variant.entry.spec
-        decoder = None if isinstance(built, Failure) else built
-        words = attempt(lambda: spec.labels(decoder))
-        texts = spec.labels(None) if isinstance(words, Failure) else words
-        return {name: escape_hidden(text) for name, text in texts.items()}
+            texts = attempt(partial(labels, decoder))  # by its built parts, where they tell
+            texts = labels(None) if isinstance(texts, Failure) else texts
+            self.labels[variant.name] = {k: escape_hidden(text) for k, text in texts.items()}
+        self.digests = {v.name: digest_of(v, model, weights, drafters) for v in variants}
 
     def require_unchanged(self, variant: DecoderVariant) -> None:
         """Raises SharedStateError where a plug-in of the decoder has changed what all share."""
@@ -109,7 +98,7 @@ class Decoders:
             device = self.shared[DEVICE]
             torch.set_default_device(None if device.type == "cpu" else device)
             raise SharedStateError(
-                f"{variant.name} ({', '.join(names)}) has changed {', '.join(changed[:NAMED])}, "
+                f"{variant.name} ({', '.join(names)}) has changed {', '.join(changed[:3])}, "
                 "which all decoders share. The run ends here, and no row that came after it is "
                 "kept; leave that decoder out, or have it put back what it changes and work on a "
                 "copy of the model"
@@ -127,7 +116,10 @@ class Decoders:
         if isinstance(difference, Failure):
             log.warning("%s is not compared with eager steps: %s", variant.name, difference.error)
         elif difference:
-            self.built[variant.name] = Failure(DIFFER.format(difference))
+            self.built[variant.name] = Failure(
+                "its compiled pieces give other codes than the same pieces without a compiler "
+                f"({difference}); set backend.execution=eager, and report it with this decoder"
+            )
 
     def release(self, shapes: Collection[tuple[str, int]] = ()) -> bool:
         """Drops what executions keep for calls of other shapes (`Job.shape`) than these, and make
@@ -170,43 +162,33 @@ def shared_state(model: ImageModel) -> dict[str, Any]:
     return state
 
 
-# ---- what decodes the images of a decoder -------------------------------------------------------
-
-
 def digest_of(
     variant: DecoderVariant,
     model: ImageModel,
     weights: Mapping[str, str],
-    places: Mapping[str, Any],
+    drafters: Mapping[str, Any],
 ) -> str:
     """Returns the 12 hex digits that a resumed run compares: a digest of decoders/, of the files of
-    plug-ins, of the model's weights, and of those that its settings name.
-
-    weights, places: `weights_sha256` and `drafters` of the model before any decoder was built.
-    """
+    plug-ins, of the model's weights, and of those that its settings name. weights, drafters:
+    `weights_sha256` and `drafters` of the model before any decoder was built."""
     hashes = []
     for target in plug_ins(variant.entry.spec):
         module = importlib.util.find_spec(target.replace(":", ".").rpartition(".")[0])
         hashes.append(sha256_of(Path(module.origin)) if module and module.origin else "")
     named = dict(weights)
-    for word in (w for part in variant.entry.spec.parts for w in part.kwargs.values()):
-        place = places.get(word, word) if isinstance(word, str) else None
-        if isinstance(place, str):
+    for value in (v for part in variant.entry.spec.parts for v in part.kwargs.values()):
+        name = drafters.get(value, value) if isinstance(value, str) else None
+        if isinstance(name, str):
             loaded = model.weights_sha256.items()
-            matching = {k: v for k, v in loaded if place in (k, k.rpartition("/")[0])}
-            named |= matching or {str(path): sha256_of(path) for path in _weight_files(Path(place))}
+            matching = {k: v for k, v in loaded if name in (k, k.rpartition("/")[0])}
+            files = sorted(Path(name).iterdir()) if Path(name).is_dir() else [Path(name)]
+            files = [path for path in files if path.suffix in WEIGHTS and path.is_file()]
+            named |= matching or {str(path): sha256_of(path) for path in files}
     return digest([project_digest(), hashes, named])[:12]
 
 
 @cache
 def project_digest() -> str:
-    """Returns the digest of the code in decoders/."""
     folder = Path(decoders.__file__).parent
     files = sorted(p for p in folder.rglob("*") if p.suffix in CODE and "weights" not in p.parts)
     return digest([sha256_of(path) for path in files])
-
-
-def _weight_files(place: Path) -> list[Path]:
-    """Lists a file of weights, or those in a folder; none where there is no such place."""
-    inside = sorted(place.iterdir()) if place.is_dir() else [place]
-    return [path for path in inside if path.suffix in WEIGHTS and path.is_file()]

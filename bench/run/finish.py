@@ -1,8 +1,8 @@
-"""Finishes a run after its records: exactness gate and quality figures, whose results are facts of
+"""Finishes a run after its last row: exactness gate and quality figures, whose results are facts of
 the run, then the tables. Says of an interrupted run how far it came.
 
-`python -m bench report` on an unfinished run shows what its records give so far, without verdicts
-and quality figures, which come after the last record. The report says in its title what it is of.
+`python -m bench report` on an unfinished run shows what its rows give so far, without verdicts and
+quality figures, which come after the last row. The report says in its title what it is of.
 """
 
 from __future__ import annotations
@@ -17,46 +17,38 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from bench.analyse.analyse import analyse, load
-from bench.analyse.export import export
+from bench.analyse.analyse import analyse, export, load
 from bench.analyse.fairness import below_floor
-from bench.analyse.paired import rows_by_line
-from bench.analyse.run_data import RunData
+from bench.analyse.paired import drawn, pictures, rows_by_line
+from bench.analyse.run import Run
 from bench.analyse.scorers import Scorer
-from bench.analyse.summary import drawn, pictures
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.console import interruptible, progress
 from bench.data.errors import Failure, Interrupted, attempt
+from bench.gate import GateReport, RealModel, check_decoder
+from bench.gate.code_differences import greedy_difference
 from bench.measure.device import available_cores
 from bench.prompts import Prompt
 from bench.run.runner import RunResult, measure_machine
-from bench.store.findings import Scores, Verdict, read_findings, write_findings
+from bench.store.facts import Scores, Verdict, read_findings, read_study, write_findings
 from bench.store.folder import read_folder
-from bench.store.study import read_study
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.compose import is_synthetic
+from decoders.compose import DecoderSpec, is_synthetic
 from metrics import MetricError
 
-if TYPE_CHECKING:
-    from bench.gate import GateReport, RealModel
-    from decoders.compose import DecoderSpec
-
 log = logging.getLogger(__name__)
-PARTIAL = "partial"
 DECODERS_OF_A_PROCESS = 3  # that the gate judges, at least
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 def make_scorer(config: StudyConfig) -> Scorer | None:
     """Makes the study's scorer, before the run: missing metric weights then stop it at the start.
-
-    Raises MetricError, ConfigError.
-    """
+    Raises MetricError, ConfigError."""
     if config.metric is None or not config.quality.images or not config.keep_images:
         return None
     scorer: Scorer = config.metric.load(device=config.backend.device)
@@ -65,7 +57,7 @@ def make_scorer(config: StudyConfig) -> Scorer | None:
     return scorer
 
 
-def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None) -> RunData:
+def finish(config: StudyConfig, result: RunResult, scorer: Scorer | None = None) -> Run:
     """Judges and scores a run, writes what that found and the tables that follow from it, and
     returns all of it."""
     path, rows, every = result.path, result.rows, result.variants
@@ -110,17 +102,29 @@ def scores_of_pictures(
 def run_gate(
     model: ImageModel, every: Sequence[DecoderVariant], captions: Callable[[], Sequence[str]]
 ) -> list[GateReport]:
-    """Runs the gate on every decoder; one it cannot judge is "not checked", with the error. Several
-    decoders are judged at once, each by one thread, where the cores allow it.
-
-    captions: prompts of the model, for greedy codes of a target that is not built in."""
-    from bench.gate import GateReport, RealModel
-
+    """Runs the gate on every decoder; one it cannot judge is "not checked", with the error. Of one
+    that it finds exact, greedy codes are compared as well. Several decoders are judged at once,
+    each by one thread, where the cores allow it. captions: prompts of the model, for greedy codes
+    of a target that is not built in."""
     judged, real = list[GateReport](), RealModel.of(model)
     with progress(len(every), "exactness", unit="decoder") as bar, reports(every, real) as found:
         for variant, report in zip(every, found, strict=True):
-            judged.append(_with_greedy_codes(report, variant, model, captions))
-            bar.set_postfix_str(f"{variant.name}: {judged[-1].verdict}")
+            spec, sampling = variant.entry.spec, variant.sampling
+            if not isinstance(report, Failure) and report.verdict == "exact":
+                codes = attempt(partial(greedy_difference, model, spec, sampling, captions))
+                if isinstance(codes, Failure):
+                    report = codes
+                elif codes[0]:
+                    broken = replace(report, verdict="broken", figure=1.0, sampled=0.0)
+                    report = replace(broken, detail=codes[0])
+                else:
+                    report = replace(report, detail=f"{report.detail} {codes[1]}".strip())
+            if isinstance(report, Failure):
+                advice = "mend that and check again, or run without verdicts (gate=false)"
+                detail = f"on a small random model it raised {report.error}; {advice}"
+                report = GateReport("not checked", math.nan, detail)
+            judged.append(replace(report, decoder=variant.name, expect=variant.entry.expect))
+            bar.set_postfix_str(f"{variant.name}: {report.verdict}")
             bar.update()
     return judged
 
@@ -153,68 +157,40 @@ def end_with_parent() -> None:
 
 
 def _report_of(task: tuple[DecoderSpec, Sampling, RealModel]) -> GateReport | Failure:
-    from bench.gate import check_decoder
-
     return attempt(lambda: check_decoder(*task))
 
 
-def _with_greedy_codes(
-    report: GateReport | Failure,
-    variant: DecoderVariant,
-    model: ImageModel,
-    captions: Callable[[], Sequence[str]],
-) -> GateReport:
-    """The gate's report; of a decoder that it finds exact after comparing greedy codes as well."""
-    from bench.gate import GateReport
-    from bench.gate.code_differences import greedy_difference
-
-    if not isinstance(report, Failure) and report.verdict == "exact":
-        spec, sampling, exact = variant.entry.spec, variant.sampling, report
-        codes = attempt(lambda: greedy_difference(model, spec, sampling, captions))
-        if isinstance(codes, Failure):
-            report = codes
-        elif codes[0]:
-            report = replace(exact, verdict="broken", figure=1.0, detail=codes[0], sampled=0.0)
-        else:
-            report = replace(exact, detail=f"{exact.detail} {codes[1]}".strip())
-    if isinstance(report, Failure):
-        advice = "mend that and check again, or run without verdicts (gate=false)"
-        detail = f"on a small random model it raised {report.error}; {advice}"
-        report = GateReport("not checked", math.nan, detail)
-    return replace(report, decoder=variant.name, expect=variant.entry.expect)
-
-
 @contextmanager
-def explain_interrupts(config: StudyConfig, words: Sequence[str]) -> Iterator[None]:
+def explain_interrupts(config: StudyConfig, arguments: Sequence[str]) -> Iterator[None]:
     """Turns Ctrl-C and SIGTERM into Interrupted, which says how far the run came and how to go on.
-    words: the study's, from the command line."""
+    arguments: the study's, from the command line."""
     try:
         with interruptible():
             yield
     except KeyboardInterrupt as stop:
         folder = read_folder(Path(config.run_dir))
-        if not folder.records:
+        if not folder.rows:
             raise Interrupted(
                 "interrupted before the first image was recorded; the same command starts again"
             ) from stop
         after = ", with what comes after the images: verdicts, quality figures, report"
         raise Interrupted(
             f"interrupted: {folder.progress} are recorded in {folder.path}; the same command "
-            f"resumes{after if len(folder.records) == folder.total else ''}\n"
-            f"a table of what is there: python -m bench report {shlex.join(words)}".rstrip()
+            f"resumes{after if len(folder.rows) == folder.total else ''}\n"
+            f"a table of what is there: python -m bench report {shlex.join(arguments)}".rstrip()
         ) from stop
 
 
-def read_unfinished(config: StudyConfig) -> RunData | None:
-    """What the records of an unfinished run give so far; None for a finished one and where there
-    are no records. Writes nothing."""
+def read_unfinished(config: StudyConfig) -> Run | None:
+    """What the rows of an unfinished run give so far; None for a finished one and where there are
+    no rows. Writes nothing."""
     folder = read_folder(Path(config.run_dir))
-    if not folder.records or read_findings(folder.path).done:
+    findings = read_findings(folder.path)
+    if not folder.rows or findings.done:
         return None
-    rows = folder.table(sorted(folder.records)).to_pandas()
-    facts = read_study(folder.path), read_findings(folder.path)
-    run = analyse(folder.path, rows, *facts, partial=PARTIAL)
+    rows = folder.table(sorted(folder.rows)).to_pandas()
+    run = analyse(folder.path, rows, read_study(folder.path), findings, partial="partial")
     done = {entry.name for entry in run.entries}
     waiting = [entry.name for entry in config.decoders if entry.name not in done]
     none_yet = f"; none yet of {', '.join(waiting)}" if waiting else ""
-    return replace(run, study=f"{run.study} ({PARTIAL}: {folder.progress}{none_yet})")
+    return replace(run, study=f"{run.study} (partial: {folder.progress}{none_yet})")

@@ -1,12 +1,13 @@
 """Decodes a job by one call, timed and checked, and keeps its pictures.
 
 Why the checks: a plug-in that returns a code outside the codebook, a trace of another shape or a
-NaN image must become a failed record that says so, not a figure in a table.
+NaN image must become a failed row that says so, not a figure in a table.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from bench.config.schema import StudyConfig
 from bench.measure.meter import Meter
-from bench.run.row import measured
+from bench.prompts import Prompt
+from bench.run.row import rows_of
 from bench.run.schedule import Job
-from bench.store.columns import BATCHED, QUALITY
+from bench.store.columns import BATCHED, QUALITY, Row
 from decoders.api import (
     CodeKind,
     Decoder,
@@ -36,43 +38,41 @@ def decode_job(
     model: ImageModel,
     decoder: Decoder,
     job: Job,
-    prompts: list[str],
+    prompts: Sequence[Prompt],
+    shared: Row,
     meter: Meter,
-) -> list[dict[str, Any]]:
-    """Decodes a job; returns what the records of its images hold of the call, with the `picture` of
-    those that are kept. Raises what the decoder raises, and as `generate` does."""
-    quality, size = config.quality, job.size  # size: images decoded at once
-    # Verified pairs of an image. At temperature 0 there is no output law.
-    paired = job.protocol == QUALITY and not job.variant.sampling.greedy
+) -> list[Row]:
+    """Decodes a job; returns its rows, with the `picture` of those that are kept. prompts: the
+    run's; shared: what all rows of the decoder share. Raises what the decoder raises, and as
+    `generate` does."""
+    quality = config.quality
+    # At temperature 0 there is no output law.
+    has_pairs = job.protocol == QUALITY and not job.variant.sampling.greedy
+    pairs = quality.pairs / quality.images if has_pairs else 0
+    draw = job.protocol != BATCHED and not is_synthetic(job.variant.entry.spec)
 
-    def records_of(prompts: list[str], size: int) -> list[dict[str, Any]]:
-        generation, images = generate(
-            model,
-            decoder,
-            [*prompts, *prompts[-1:] * (size - len(prompts))],  # filled up where that is compiled
-            job.seed,
-            meter,
-            pairs=quality.pairs / quality.images if paired else 0,
-            rows=size,
-            draw=job.protocol != BATCHED and not is_synthetic(job.variant.entry.spec),
+    def decode(indices: Sequence[int], size: int) -> list[Row]:
+        texts = [prompts[index].text for index in indices]
+        generation, pictures = generate(
+            model, decoder, texts, job.seed, meter, pairs=pairs, rows=size, draw=draw
         )
         rule = getattr(decoder, "rule", None)
-        records = measured(generation, meter, job.timed, rule)[: len(prompts)]
-        if images is not None and config.keep_images:
-            for record, image in zip(records, images, strict=False):
-                record["picture"] = picture_of(image)
-        return records
+        rows = rows_of(shared, job, prompts, indices, generation, meter, rule)
+        if pictures is not None and config.keep_images:
+            for row, picture in zip(rows, pictures, strict=False):
+                row["picture"] = Image.fromarray(picture)
+        return rows
 
     try:
-        return records_of(prompts, size)
+        return decode(job.indices, job.size)
     except RefillError:
         if job.timed:
             raise
-    records, fill = [], config.backend.compiles_pictures
-    for first in range(0, len(prompts), size):  # batch by batch, each as slow as its slowest image
-        batch = prompts[first : first + size]
-        records += records_of(batch, size if fill else len(batch))
-    return records
+    rows, size = list[Row](), job.size
+    for first in range(0, len(job.indices), size):  # each as slow as its slowest image
+        batch = job.indices[first : first + size]
+        rows += decode(batch, len(batch))
+    return rows
 
 
 @torch.inference_mode()
@@ -86,16 +86,13 @@ def generate(
     pairs: float = 0,
     rows: int | None = None,
     draw: bool = True,
-) -> tuple[Generation, Tensor | None]:
+) -> tuple[Generation, Any]:
     """Decodes one image per prompt, `rows` at once (None: all); returns the codes with their trace,
-    and the pictures, [B, 3, H, W] uint8 on the CPU. The noise tables are made before the clock
-    starts: they stand for the random numbers of a (seed, prompt) and are the same for every
-    decoder.
-
-    meter: measures the call and its parts, text, total (prefill and decoding) and vq; pairs:
-    verified (p, q) pairs to record per image, on average; draw: whether pictures are made. Raises
-    DecoderError where the decoder's answer is not what the contract says.
-    """
+    and the pictures, an array [B, H, W, 3] uint8 or None. The noise tables are made before the
+    clock starts: they stand for the random numbers of a (seed, prompt) and are the same for every
+    decoder. meter: measures the call and its parts, text, total (prefill and decoding) and vq;
+    pairs: verified (p, q) pairs to record per image, on average; draw: whether pictures are made.
+    Raises DecoderError where the decoder's answer is not what the contract says."""
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
     more = {} if rows is None or rows >= len(prompts) else {"rows": rows}
     if more and "rows" not in inspect.signature(decoder.generate).parameters:
@@ -103,38 +100,24 @@ def generate(
             f"{type(decoder).__name__}.generate has no `rows`: it cannot go on with the next image "
             "where one is done (`decoders.api.Decoder`); time it with latency.requests=null"
         )
+    pixels = images = None
     with meter.call():
         with meter.time("text"):
             text = model.text.encode(prompts)
-        with meter.time_decoding():
+        with meter.time("total"):
             generation = decoder.generate(text, noise, pairs=pairs, **more)
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with meter.time("vq"):
-            pixels = decode_pixels(model, codes) if draw and model.draws else None  # [B, 3, H, W]
-        images = None if pixels is None else quantise(pixels)
-    return generation, images
-
-
-# ---- what a decoder returned: pictures, checks, records -----------------------------------------
-
-
-def decode_pixels(model: ImageModel, codes: Tensor) -> Tensor:
-    """Decodes codes [B, L] to pixels [B, 3, H, W], image by image: in another batch sums run in
-    another order, which rounds some pixels differently."""
-    return torch.cat([model.tokenizer.decode(row) for row in codes.split(1)])
-
-
-def quantise(pixels: Tensor) -> Tensor:
-    """Rounds [B, 3, H, W] in [0, 1] to uint8 on the CPU. Raises NumericalError."""
-    if not bool(torch.isfinite(pixels).all()):
-        raise NumericalError("the tokenizer decoded NaN or infinite pixels")
-    return (pixels.float().clamp(0, 1) * 255).round().to(torch.uint8).cpu()
-
-
-def picture_of(image: Tensor) -> Image.Image:
-    """Makes a picture of [3, H, W] uint8."""
-    return Image.fromarray(image.permute(1, 2, 0).numpy())  # [H, W, 3]
+            if draw and model.draws:
+                # Image by image: in another batch sums run in another order, which rounds some
+                # pixels differently.
+                pixels = torch.cat([*map(model.tokenizer.decode, codes.split(1))])  # [B, 3, H, W]
+        if pixels is not None:
+            if not bool(torch.isfinite(pixels).all()):
+                raise NumericalError("the tokenizer decoded NaN or infinite pixels")
+            images = (pixels.float().clamp(0, 1) * 255).round().to(torch.uint8).cpu()
+    return generation, None if images is None else images.permute(0, 2, 3, 1).numpy()
 
 
 def check(generation: Generation, batch: int, model: ImageModel) -> None:

@@ -1,9 +1,9 @@
-"""Runs a study: each job is decoded, its images become records, and these are appended.
+"""Runs a study: each job is decoded, its images become rows, and these are appended.
 
 Latency: every decoder warmed up, then interleaved prompt by prompt, in blocks spread over the run.
 Quality: in batches, the same seed for every decoder, and the baseline again under other seeds (the
-reseeds). What is recorded already is skipped. A decoder that raises becomes failed records. A
-killed run loses the call in flight. A part of the quality images is decoded by `bench.run.shards`.
+reseeds). What has a row already is skipped. A decoder that raises becomes failed rows. A killed run
+loses the call in flight. A part of the quality images is decoded by `bench.run.shards`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,17 @@ from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.console import progress, stop_if_interrupted
 from bench.data.errors import DeviceLostError, Failure, attempt
 from bench.gate.target import examine
-from bench.measure.busy import wait_for_quiet, words
 from bench.measure.device import Provenance, prepare, provenance
-from bench.measure.meter import Meter
-from bench.measure.roofline import MachineRates, faster, measure_rates, work_of
+from bench.measure.meter import Meter, taken, wait_for_quiet
+from bench.measure.roofline import MachineRates, measure_rates, work_of
 from bench.prompts import Prompt, load_prompts
 from bench.run.decoders import Decoders, freeze_heap, load_model
 from bench.run.generate import decode_job
-from bench.run.row import constants, failed, row
+from bench.run.row import constants, failed_rows
 from bench.run.schedule import Job, all_jobs, parts
-from bench.store.columns import LATENCY, QUALITY
-from bench.store.findings import read_findings, write_findings
-from bench.store.folder import Record, RunFolder, open_folder
+from bench.store.columns import LATENCY, QUALITY, Row
+from bench.store.facts import read_findings, write_findings
+from bench.store.folder import RunFolder, open_folder
 from decoders.api import DecoderError, ImageModel
 from decoders.noise import Noise
 from metrics.speedup import FEWEST
@@ -57,11 +56,9 @@ class RunResult:
 
 
 def run_study(config: StudyConfig) -> RunResult:
-    """Runs (or resumes) a study and merges its records.
-
-    Raises, before work starts where possible: ConfigError, PromptError, FolderError, DecoderError
-    (a model or decoder that cannot be built, a prompt that the model cannot read), DiskFullError.
-    """
+    """Runs (or resumes) a study and merges its rows. Raises, before work starts where possible:
+    ConfigError, PromptError, FolderError, DecoderError (a model or decoder that cannot be built, a
+    prompt that the model cannot read), DiskFullError."""
     with open_run(config) as runner:
         jobs = all_jobs(config, runner.variants)
         runner.run(parts(jobs, config.latency.block_count), config.name)
@@ -76,7 +73,9 @@ def open_run(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
     device = prepare(config.backend)
     origin = provenance(device)
     prompts = load_prompts(config.prompts, config.prompts_needed)
-    identity = dict(config=config.measured(), config_hash=config.hash, machine=origin.machine())
+    # Rows of two machines must not share a folder: this decides their times.
+    machine = {"cpu": origin.cpu, "gpu": origin.gpu, "torch": origin.versions["torch"]}
+    identity = dict(config=config.measured(), config_hash=config.hash, machine=machine)
     with open_folder(Path(config.run_dir), identity, shard) as folder:
         model = load_model(config, device, config.latency.sizes)
         hashes = {**model.weights_sha256, **model.text.sha256()}  # some encoders are loaded apart
@@ -93,9 +92,9 @@ def open_run(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
 
 
 class Runner:
-    """The state of a run in progress. current: the name of the decoder that is called; jobs_left:
-    how many jobs are to come, by their shape; warm: shapes that were warmed up; gave_up: whether
-    the last wait for a quiet machine was in vain."""
+    """The state of a run in progress. constants: what all rows of a decoder share; current: the
+    name of the decoder that is called; jobs_left: how many jobs are to come, by their shape; warm:
+    shapes that were warmed up; gave_up: whether the last wait for a quiet machine was in vain."""
 
     def __init__(
         self,
@@ -108,20 +107,33 @@ class Runner:
         self.config, self.folder, self.model, self.prompts = config, folder, model, prompts
         self.variants = variants(config, model.sampling)
         self.decoders = Decoders(model, self.variants)
-        made = self.decoders
+        labels, digests = self.decoders.labels, self.decoders.digests
         self.constants = {
-            v.name: constants(config, v, made.labels[v.name], made.digests[v.name], origin)
+            v.name: constants(config, v, labels[v.name], digests[v.name], origin)
             for v in self.variants
         }
-        self.meter = Meter(model.device, config.latency.busy, recorded=model.mode == "graph")
+        self.meter = Meter(model.device, config.latency.busy, captured=model.mode == "graph")
         self.jobs_left: Counter[tuple[str, int]] = Counter()
         self.warm: set[tuple[str, int]] = set()
         self.current, self.gave_up = "", False
 
     def run(self, parts: Sequence[Sequence[Job]], name: str) -> None:
-        """Runs the jobs that are not recorded yet, in order. name: what the terminal shows."""
-        self.resume([job for part in parts for job in part])
-        done = self.folder.records
+        """Runs the jobs that have no rows yet, in order: blocks of timed jobs and shares of the
+        quality jobs. Before a block the machine is measured, whose rates the floor of a step needs,
+        and the decoders are warmed up. name: what the terminal shows."""
+        config = self.config
+        keys = [key for part in parts for job in part for key in job.keys]
+        self.folder.resume(
+            {key: self.prompts[key.prompt_index].text for key in keys},
+            self.decoders.digests,
+            {
+                "rows": sum(len(job.indices) for job in all_jobs(config, self.variants)),
+                "weights": self.model.weights_sha256,
+            },
+            force=config.resume == "force",
+            retry=config.retry_failed,
+        )
+        done = self.folder.rows
         todo = [[job for job in part if not all(key in done for key in job.keys)] for part in parts]
         total, count = (sum(len(job.indices) for p in some for job in p) for some in (parts, todo))
         if not count:
@@ -131,167 +143,127 @@ class Runner:
         try:
             with progress(total, name, total - count) as bar:
                 for part in filter(None, todo):
-                    self.run_part(part, bar)
+                    if part[0].timed:
+                        bar.set_postfix_str("measuring the machine")
+                        if rates := measure_machine(self.folder.path, self.model):
+                            log.info("the machine: %s", rates)
+                        self.warm_up(part, bar)
+                    freeze_heap()  # what the warm-up has left stays
+                    for job in part:
+                        stop_if_interrupted()
+                        bar.set_postfix_str(f"{job.shape[0]} ({job.protocol})", False)
+                        self.run_job(job)
+                        bar.update(len(job.indices))
+                    if part[0].protocol == LATENCY:
+                        bar.write("\n".join(self.speedups(part[0].block)), file=sys.stderr)
         except DeviceLostError as error:
-            self._lose_device([job for part in todo for job in part], error)
+            # What is left of its decoder fails, so that a resume goes on without it.
+            lost, done = self.current, self.folder.rows
+            for job in [job for part in todo for job in part if job.shape[0] == lost]:
+                if any(key not in done for key in job.keys):
+                    self.append_failed(job, str(error))
+            raise DeviceLostError(
+                f"{lost} has stopped the GPU ({error}), and nothing more can run in this process. "
+                "Its images to come are recorded as failed; the same command goes on with the "
+                "other decoders, and with retry_failed=true tries this one again"
+            ) from error
         finally:
             gc.unfreeze()
 
-    def resume(self, jobs: Sequence[Job]) -> None:
-        """Reads the records of these jobs that count."""
-        config = self.config
-        prompts = {key: self.prompts[key.prompt_index].text for job in jobs for key in job.keys}
-        total = sum(len(job.indices) for job in all_jobs(config, self.variants))
-        self.folder.resume(
-            prompts,
-            self.decoders.digests,
-            {"rows": total, "weights": self.model.weights_sha256},
-            force=config.resume == "force",
-            retry=config.retry_failed,
-        )
-
-    def run_part(self, part: Sequence[Job], bar: Any) -> None:
-        """Runs a block of timed jobs or a share of the quality jobs. Before a block the machine is
-        measured, whose rates the floor of a step needs, and the decoders are warmed up."""
-        if part[0].timed:
-            bar.set_postfix_str("measuring the machine")
-            if rates := measure_machine(self.folder.path, self.model):
-                log.info("the machine: %s", rates)
-            self.warm_up(part, bar)
-        freeze_heap()  # what the warm-up has left stays
-        for job in part:
-            stop_if_interrupted()
-            bar.set_postfix_str(f"{job.variant.name} ({job.protocol})", False)
-            self.run_job(job)
-            bar.update(len(job.indices))
-        if part[0].protocol == LATENCY:
-            bar.write("\n".join(self.speedups(part[0].block)), file=sys.stderr)
-
     def run_job(self, job: Job) -> None:
-        """Decodes one job and appends its records, those of a failure too."""
-        records = self.decode(job)
-        full = isinstance(records, Failure) and "out of memory" in records.error
+        """Decodes one job and appends its rows, those of a failure too. Where others disturbed a
+        timed image it waits for a quiet machine and times it again. After a wait in vain no image
+        waits, until one is not disturbed."""
+        rows = self.decode(job)
+        full = isinstance(rows, Failure) and "out of memory" in rows.error
         if full and not job.timed and self.decoders.release():
             log.warning(
                 "%d images at once are too many for %s while the decoders keep caches for their "
                 "next timed block: these are dropped, and made again then. quality.batch=%d needs "
-                "less", job.size, job.variant.name, -(-job.size // 2),
+                "less", job.size, self.current, -(-job.size // 2),
             )  # fmt: skip
-            records = self.decode(job)
-        if isinstance(records, Failure):
-            self._fail(job, records.error)
+            rows = self.decode(job)
+        if isinstance(rows, Failure):
+            self.append_failed(job, rows.error)
         else:
-            if job.timed and self.wait_to_time_again(records[0]):
-                again = self.decode(job)
-                records = records if isinstance(again, Failure) else again
-            self.append(job, records)
+            if job.timed and not rows[0]["disturbed"]:
+                self.gave_up = False
+            elif job.timed and not self.gave_up:
+                latency, share = self.config.latency, rows[0]["cpu_others"] + rows[0]["cpu_steal"]
+                log.warning(
+                    "%s: the machine is busy (%s; more than %.0f %% count as disturbed); waiting "
+                    "for quiet, %g s at most (latency.wait_for_quiet)",
+                    self.current, taken(share), 100 * latency.busy, latency.wait_for_quiet,
+                )  # fmt: skip
+                patience, on_gpu = latency.wait_for_quiet, self.meter.on_gpu
+                self.gave_up = not wait_for_quiet(patience, latency.busy, one_core=on_gpu)
+                again = rows if self.gave_up else self.decode(job)
+                rows = rows if isinstance(again, Failure) else again
+            self.folder.append(rows)
         self.jobs_left[job.shape] -= 1
         if not self.jobs_left[job.shape]:
             self.decoders.release(+self.jobs_left)
 
-    def decode(self, job: Job) -> list[Record] | Failure:
-        """Decodes a job; returns what its records hold of the call, or what the decoder raised.
-        Raises SharedStateError where it has changed what all share, and DeviceLostError."""
-        self.current = job.variant.name
-        decoder = self.decoders.built[self.current]
+    def decode(self, job: Job) -> list[Row] | Failure:
+        """Decodes a job; returns its rows, or what the decoder raised. Raises SharedStateError
+        where it has changed what all share, and DeviceLostError."""
+        self.current, _ = job.shape
+        decoder, shared = self.decoders.built[self.current], self.constants[self.current]
         if isinstance(decoder, Failure):
             return Failure(f"DecoderError: it cannot be run: {decoder.error}")
-        prompts = [self.prompts[index].text for index in job.indices]
-        call = partial(decode_job, self.config, self.model, decoder, job, prompts, self.meter)
-        records = attempt(call)
+        call = partial(decode_job, self.config, self.model, decoder, job, self.prompts)
+        rows = attempt(partial(call, shared, self.meter))
         self.decoders.require_unchanged(job.variant)
-        return records
+        return rows
 
-    def append(self, job: Job, measured: Sequence[Record]) -> None:
-        """Appends the rows of a job. measured: the columns of its call."""
-        shared = self.constants[job.variant.name]
-        pairs = zip(job.indices, measured, strict=True)
-        self.folder.append([row(shared, job, self.prompts[i], i, columns) for i, columns in pairs])
-
-    def wait_to_time_again(self, record: Record) -> bool:
-        """Waits for a quiet machine where others disturbed the image just timed; returns whether to
-        time it again. After a wait in vain no image waits, until one is not disturbed."""
-        latency = self.config.latency
-        if not record["disturbed"]:
-            self.gave_up = False
-        if not record["disturbed"] or self.gave_up:
-            return False
-        log.warning(
-            "%s: the machine is busy (%s; more than %.0f %% count as disturbed); waiting for "
-            "quiet, %g s at most (latency.wait_for_quiet)",
-            self.current, words(record["cpu_others"] + record["cpu_steal"]), 100 * latency.busy,
-            latency.wait_for_quiet,
-        )  # fmt: skip
-        on_gpu = self.meter.on_gpu
-        self.gave_up = not wait_for_quiet(latency.wait_for_quiet, latency.busy, one_core=on_gpu)
-        return not self.gave_up
-
-    def _fail(self, job: Job, error: str) -> None:
-        """Appends the records of a job that failed."""
-        log.warning("%s failed (%s): %s", job.variant.name, job.protocol, error)
-        self.append(job, [failed(error)] * len(job.indices))
-
-    def _lose_device(self, todo: Sequence[Job], error: DeviceLostError) -> None:
-        """Records what is left of the decoder that has lost the GPU as failed, so that a resume
-        goes on without it. Raises DeviceLostError."""
-        name = self.current
-        for job in todo:
-            missing = any(key not in self.folder.records for key in job.keys)
-            if missing and job.variant.name == name:
-                self._fail(job, str(error))
-        raise DeviceLostError(
-            f"{name} has stopped the GPU ({error}), and nothing more can run in this "
-            "process. Its images to come are recorded as failed; the same command goes on "
-            "with the other decoders, and with retry_failed=true tries this one again"
-        ) from error
+    def append_failed(self, job: Job, error: str) -> None:
+        name, _ = job.shape
+        log.warning("%s failed (%s): %s", name, job.protocol, error)
+        self.folder.append(failed_rows(self.constants[name], job, self.prompts, error))
 
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
         """Lets each decoder decode whole images before its first block, until times are stable, and
         some steps before each later block; in batches one call. One that fails here fails again.
-
-        Why whole images: caches, thread pools, allocator and compiled graphs settle only over a
-        complete decoding, and the released timing code had all of that inside its first image.
-        """
+        Whole images: caches, allocator and compiled graphs settle only over a complete decoding."""
         latency = self.config.latency
         first: dict[tuple[str, int], Job] = {}
         for job in todo:
             first.setdefault(job.shape, job)
-        for shape, job in first.items():
-            bar.set_postfix_str(f"warming up {job.variant.name}")
-            if shape in self.warm:
-                self.take_steps(job)
+        for (name, size), job in first.items():
+            bar.set_postfix_str(f"warming up {name}")
+            if job.shape in self.warm:
+                attempt(partial(self.take_steps, job))
                 continue
-            # One of each kind of work: a batch, and a place refilled.
-            shortened = replace(job, indices=job.indices[: job.size + 1])
-            records: list[Record] | Failure = []
+            # One of each kind of work: a batch, and a row refilled.
+            shortened = replace(job, indices=job.indices[: size + 1])
+            rows: list[Row] | Failure = []
             alone = job.protocol == LATENCY
             seconds, limit = list[float](), latency.warmup_max if alone else 1
             while len(seconds) < limit and not stable(seconds, latency.warmup_tolerance):
-                records = self.decode(shortened)
-                if isinstance(records, Failure):
+                rows = self.decode(shortened)
+                if isinstance(rows, Failure):
                     break
-                seconds.append(records[0]["seconds_batch"])
-            log.info("warm-up of %s: %s s", self.current, seconds)
-            if isinstance(records, Failure):
+                seconds.append(rows[0]["seconds_batch"])
+            log.info("warm-up of %s: %s s", name, seconds)
+            if isinstance(rows, Failure):
                 continue
-            self.warm.add(shape)
-            if alone and ("=compiled" in records[0]["path"] or self.model.mode == "graph"):
-                # Another image than the one that a step was recorded on.
+            self.warm.add(job.shape)
+            if alone and ("=compiled" in rows[0]["path"] or self.model.mode == "graph"):
+                # Another image than the one that a step was captured on.
                 self.decoders.check_compiled_codes(job.variant, self.prompts[-1].text, job.seed + 1)
 
     def take_steps(self, job: Job) -> None:
-        """Lets a decoder take a few steps on a batch of the job's first images."""
-        decoder = self.decoders.built[job.variant.name]
-        if isinstance(decoder, Failure):
-            return
-        prompts = [self.prompts[index].text for index in job.indices[: job.size]]
-        prompts += prompts[-1:] * (job.size - len(prompts))
-        noise = Noise.for_prompts(job.seed, prompts, self.model.target.length)
-        attempt(lambda: decoder.warm_up(self.model.text.encode(prompts), noise, WARM_UP_STEPS))
+        name, size = job.shape
+        decoder = self.decoders.built[name]
+        if not isinstance(decoder, Failure):
+            prompts = [self.prompts[index].text for index in job.indices[:size]]
+            prompts += prompts[-1:] * (size - len(prompts))
+            noise = Noise.for_prompts(job.seed, prompts, self.model.target.length)
+            decoder.warm_up(self.model.text.encode(prompts), noise, WARM_UP_STEPS)
 
     def speedups(self, block: int) -> list[str]:
         """Lists the speed-ups so far, a line per decoder, after a block of timed images."""
-        every = self.folder.records.values()  # quality images weigh the blocks, as in the table
+        every = self.folder.rows.values()  # quality images weigh the blocks, as in the table
         good = [r for r in every if r["status"] == "ok" and r["protocol"] in (LATENCY, QUALITY)]
         rows = pd.DataFrame(good)
         if rows.empty:
@@ -310,13 +282,15 @@ class Runner:
 
 def measure_machine(folder: Path, model: ImageModel) -> MachineRates | None:
     """Measures the machine now; returns the best rates of the run so far, which findings.json keeps
-    with the work of the target's forward; None for a model whose floor is not known."""
-    work, found = work_of(model.target), read_findings(folder)
-    best = found.machine
+    with the work of the target's forward; None for a model whose floor is not known. A run folder
+    belongs to one machine, model and backend, so the rates in it are comparable."""
+    work, findings = work_of(model.target), read_findings(folder)
+    best = findings.machine
     if work.weight_bytes:
         size, _ = work.forward(model.sampling.guidance_rows)
-        best = faster(best, measure_rates(model, round(size)))
-    write_findings(folder, replace(found, machine=best, work=work))
+        before, rates = asdict(best or MachineRates()), measure_rates(model, round(size))
+        best = MachineRates(**{name: max(before[name], rates[name]) for name in before})
+    write_findings(folder, replace(findings, machine=best, work=work))
     return best
 
 

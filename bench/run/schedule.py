@@ -3,8 +3,8 @@
 The order is part of the protocol. Latency: prompt by prompt, all decoders on the same prompt one
 after the other, the first one rotating, so that a drift of the machine hits all alike; in blocks of
 prompts spread over the run, so that a difference between moments shows; and again in the larger
-batches of `latency.batch`, whose places are refilled where `latency.requests` says so. Quality:
-decoder by decoder, in calls of a few batches, in which the next image takes a finished one's place.
+batches of `latency.batch`, which are refilled where `latency.requests` says so. Quality: decoder by
+decoder, in calls of a few batches, in which the next image takes the row of a finished one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ BATCHES = 4  # of quality images that a call decodes: a kill loses a call, and i
 
 @dataclass(frozen=True)
 class Job:
-    """Prompts, by their places in the set, that one decoder decodes in one call. size: images
-    decoded at once; where it is more than there are prompts, the last one is decoded again. A timed
-    job (latency, batched) belongs to a block of prompts; others have 0."""
+    """Prompts, by their indices in the set, that one decoder decodes in one call. size: images
+    decoded at once. A timed job (latency, batched) belongs to a block of prompts; others have 0."""
 
     variant: DecoderVariant
     protocol: str
@@ -39,16 +38,14 @@ class Job:
         return self.protocol in (LATENCY, BATCHED)
 
     @cached_property
-    def keys(self) -> list[Key]:
-        """The key of each record, in the order of `indices`."""
-        size = self.size if self.protocol == BATCHED else 0
-        head = self.variant.name, self.protocol, size, self.seed
-        return [Key(*head, index) for index in self.indices]
-
-    @cached_property
     def shape(self) -> tuple[str, int]:
         """What decides the shapes of the call: the decoder, and how many images it decodes."""
         return self.variant.name, self.size
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        size = self.size if self.protocol == BATCHED else 0
+        return [Key(self.shape[0], self.protocol, size, self.seed, i) for i in self.indices]
 
 
 def latency_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
@@ -72,17 +69,13 @@ def quality_jobs(
     config: StudyConfig, every: Sequence[DecoderVariant], shard: tuple[int, int] = (0, 1)
 ) -> list[Job]:
     """Lists quality jobs decoder by decoder: what one keeps in memory for its batches can then go.
-    A sampling baseline has other seeds too (the reseeds). Where batches are compiled the last one
-    is filled up: another size would be compiled again.
-
-    A synthetic decoder has no image that counts. A greedy baseline has no reseed: another seed
-    would give the same images. shard: (i, n), only the images whose index is i modulo n.
-    """
+    A sampling baseline has other seeds too (the reseeds), which give a greedy one the same images.
+    A synthetic decoder has none that counts. shard: (i, n), only images whose index is i modulo
+    n."""
     first, step = shard
     images, size = range(first, config.quality.images, step), config.quality.batch
     count = BATCHES * size
     calls = [tuple(images[start : start + count]) for start in range(0, len(images), count)]
-    fill = config.backend.compiles_pictures
     runs = []
     for variant in every:
         if is_synthetic(variant.entry.spec):
@@ -90,14 +83,14 @@ def quality_jobs(
         reseeds = config.reseeds if variant.entry.baseline and not variant.sampling.greedy else ()
         runs += [(variant, QUALITY, config.seed), *((variant, RESEED, s) for s in reseeds)]
     return [
-        Job(variant, protocol, seed, call, min(size, len(calls[0] if fill else call)))
+        Job(variant, protocol, seed, call, min(size, len(call)))
         for variant, protocol, seed in runs
         for call in calls
     ]
 
 
 def all_jobs(config: StudyConfig, every: Sequence[DecoderVariant]) -> list[Job]:
-    """Lists the jobs of a whole study, in the order of its records."""
+    """Lists the jobs of a whole study, in the order of its rows."""
     return [*latency_jobs(config, every), *quality_jobs(config, every)]
 
 

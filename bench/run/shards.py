@@ -1,12 +1,10 @@
 """Parts of a run's quality images: `shard=i/n` in this process, `ray.shards=n` as tasks of Ray.
 
-A shard is every image whose index is i modulo n. An image is a function of its noise, which is one
-of (seed, prompt). So it does not matter which process decodes it, or with which other images. All
-shards write into the run's folder, and any scheduler can start them. The one that ends last
-finishes the run: verdicts, table, FID, page. Shards time nothing, as they may share a machine.
-
-Ray starts a task again whose process died, and the shard resumes. What a task runs is what a user
-can run by hand: `bench run ... shard=i/n`.
+A shard is every image whose index is i modulo n. An image is a function of (seed, prompt), whatever
+process decodes it, and with which other images. All shards write into the run's folder, and any
+scheduler can start them. The one that ends last finishes the run: verdicts, table, FID, page.
+Shards time nothing, as they may share a machine. Ray starts a task again whose process died, and
+the shard resumes.
 """
 
 from __future__ import annotations
@@ -21,22 +19,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from bench.config.words import divided
+from bench.config.arguments import divided
+from bench.config.schema import StudyConfig
 from bench.console import complain, progress, say
 from bench.data.errors import ConfigError, InUseError
+from bench.run.finish import explain_interrupts
+from bench.run.runner import open_run
+from bench.run.schedule import quality_jobs
+from bench.store.folder import read_folder
 from decoders.kinds import Count, NotNegative
-
-if TYPE_CHECKING:
-    from bench.config.schema import StudyConfig
 
 PROGRAM = "bench.__main__"  # by its name, since it stands above this layer
 
 
 class Shard(NamedTuple):
-    """Shard i of n."""
-
     i: int
     n: int
 
@@ -61,47 +59,38 @@ class PartSettings:
     ray: RaySettings | None = None
 
 
-def part_of(words: Sequence[str]) -> tuple[Shard | RaySettings | None, list[str]]:
-    """Returns the part or parts of a run that a command line names, and the other words. Raises
+def part_of(arguments: Sequence[str]) -> tuple[Shard | RaySettings | None, list[str]]:
+    """Returns the part or parts of a run that a command line names, and the other arguments. Raises
     ConfigError."""
-    options, rest = divided(PartSettings, words)
-    if options.shard is None or options.ray is None:
-        return options.ray if options.shard is None else read_shard(options.shard), rest
-    raise ConfigError("shard= is one part, and ray.shards= starts them all: give one of the two")
-
-
-def read_shard(text: str) -> Shard:
-    """Reads i/n. Raises ConfigError."""
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    options, rest = divided(PartSettings, arguments)
+    if options.shard is None:
+        return options.ray, rest
+    if options.ray is not None:
+        raise ConfigError("shard= is one part, ray.shards= starts them all: give one of the two")
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", options.shard)
     if match is None or int(match[1]) >= int(match[2]):
         raise ConfigError(
-            f"shard must be i/n with 0 <= i < n, found {text!r}; the four quarters of a run are "
-            "0/4, 1/4, 2/4 and 3/4"
+            f"shard must be i/n with 0 <= i < n, found {options.shard!r}; the four quarters of a "
+            "run are 0/4, 1/4, 2/4 and 3/4"
         )
-    return Shard(int(match[1]), int(match[2]))
+    return Shard(int(match[1]), int(match[2])), rest
 
 
 def run_shard(config: StudyConfig, shard: Shard) -> int:
     """Decodes (or resumes) a shard; returns how many of its images failed. Raises as `run_study`
     does, ConfigError where the study has no quality images."""
-    from bench.run.runner import open_run
-    from bench.run.schedule import quality_jobs
-
     require_images(config)
     with open_run(config, f"{shard.i}-of-{shard.n}") as runner:
         runner.run([quality_jobs(config, runner.variants, shard)], f"{config.name} {shard}")
-        return sum(r["status"] == "failed" for r in runner.folder.records.values())
+        return sum(r["status"] == "failed" for r in runner.folder.rows.values())
 
 
 def run_part(
-    config: StudyConfig, shard: Shard, words: Sequence[str], whole: Callable[[], int]
+    config: StudyConfig, shard: Shard, arguments: Sequence[str], whole: Callable[[], int]
 ) -> int:
     """Runs a shard, and finishes the run where it was the last. Returns an exit status: 0 even if
-    images failed, which are records too. words: of the study; whole: the run without `shard=`."""
-    from bench.run.finish import explain_interrupts
-    from bench.store.folder import read_folder
-
-    with explain_interrupts(config, words):
+    images failed, which have rows too. arguments: of the study; whole: the run without `shard=`."""
+    with explain_interrupts(config, arguments):
         failed = run_shard(config, shard)
     gc.collect()  # of its model, which `whole` loads again
     folder = read_folder(Path(config.run_dir))
@@ -109,7 +98,7 @@ def run_part(
     say(f"shard {shard} is done, {failed} of its images failed; {where}")
     if config.latency.prompts:
         say("timed images are decoded by `run` without shard=, on a machine that does nothing else")
-    elif len(folder.records) == folder.total:
+    elif len(folder.rows) == folder.total:
         try:
             return whole()
         except InUseError:  # the shard that ends after this one finishes the run
@@ -127,21 +116,18 @@ def require_images(config: StudyConfig) -> None:
         )
 
 
-def run_on_ray(config: StudyConfig, settings: RaySettings, words: Sequence[str]) -> int:
-    """Runs a study in shards; returns 1 where some decoder failed, or a shard has not ended. words:
-    of the study. Raises ConfigError."""
-    from bench.run.finish import explain_interrupts
-    from bench.store.folder import read_folder
-
+def run_on_ray(config: StudyConfig, settings: RaySettings, arguments: Sequence[str]) -> int:
+    """Runs a study in shards; returns 1 where some decoder failed, or a shard has not ended.
+    arguments: of the study. Raises ConfigError."""
     require_images(config)
     unended, status = list[str](), 0
-    with explain_interrupts(config, words), _connect(settings) as ray:
+    with explain_interrupts(config, arguments), _connect(settings) as ray:
         # max_calls: a process for each task, so that none finds what another has left.
         task = ray.remote(
             num_cpus=config.backend.threads, num_gpus=settings.gpus, max_calls=1
-        )(run_words)  # fmt: skip
+        )(run_arguments)  # fmt: skip
         shards = [f"shard={i}/{settings.shards}" for i in range(settings.shards)]
-        begun = {s: task.remote([*words, s], str(Path.cwd())) for s in shards}
+        begun = {s: task.remote([*arguments, s], str(Path.cwd())) for s in shards}
         with progress(len(begun), "shards", unit="shard") as bar:
             for shard, running in begun.items():
                 try:
@@ -160,10 +146,10 @@ def run_on_ray(config: StudyConfig, settings: RaySettings, words: Sequence[str])
     return 1 if unended else status
 
 
-def run_words(words: Sequence[str], folder: str) -> int:
+def run_arguments(arguments: Sequence[str], folder: str) -> int:
     """Runs a command line in a process of Ray, in the folder of the one that started it."""
     os.chdir(folder)
-    return int(importlib.import_module(PROGRAM).main(["run", *words]))
+    return int(importlib.import_module(PROGRAM).main(["run", *arguments]))
 
 
 @contextmanager

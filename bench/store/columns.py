@@ -1,8 +1,7 @@
 """The columns of records.parquet and of summary.csv: name, type, unit and meaning, once.
 
-The Parquet schema, the form of the tables and `python -m bench list columns` are made from these
-tables. A change of a column's name, type or meaning raises SCHEMA_VERSION; rows of another version
-are refused.
+The Parquet schema, the tables' form and `bench list columns` are made of them. A change of a
+column's name, type or meaning raises SCHEMA_VERSION; rows of another version are refused.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+Row = dict[str, Any]  # a row of records.parquet, by the names of `ROW`
 SCHEMA_VERSION = 10
 MERGED = "records.parquet"  # the file of a run
 LATENCY, BATCHED, QUALITY, RESEED = "latency", "batched", "quality", "reseed"  # the protocols
@@ -40,16 +40,22 @@ class Column:
 
     @property
     def empty(self) -> Any:
-        value = TYPES[self.type][1]
-        return list(value) if isinstance(value, list) else value
+        return TYPES[self.type][1]
 
 
-def _columns(text: str) -> tuple[Column, ...]:
-    """Reads one column per line: name, type, unit, meaning."""
-    return tuple(Column(*line.split(maxsplit=3)) for line in text.strip().splitlines())
+def _columns(lines: str) -> tuple[Column, ...]:
+    """Reads one column per line: name, type, unit, meaning. The type `interval` is a figure and two
+    columns more, the ends of its 95 % interval."""
+    columns = []
+    for name, kind, unit, meaning in (line.split(maxsplit=3) for line in lines.splitlines()[1:]):
+        columns.append(Column(name, "float" if kind == "interval" else kind, unit, meaning))
+        if kind == "interval":
+            columns.append(Column(f"{name}_lo", "float", unit, "lower end of its 95 % interval"))
+            columns.append(Column(f"{name}_hi", "float", unit, "upper end"))
+    return tuple(columns)
 
 
-RECORD = _columns("""
+ROW = _columns("""
 schema_version   int     -   version of this table
 study            text    -   name of the study
 protocol         text    -   latency, batched, quality, or reseed: the baseline under another seed
@@ -66,7 +72,7 @@ temperature      float   -   sampling temperature; 0: greedy
 cfg              float   -   classifier-free guidance scale
 top_k            int     -   codes left to sample from; 0: all
 top_p            float   -   probability left to sample from
-prompt_index     int     -   place of the prompt in its set
+prompt_index     int     -   index of the prompt in its set
 prompt_id        text    -   name of the prompt in its set
 prompt           text    -   the prompt
 category         text    -   its category, where its set has them
@@ -116,34 +122,27 @@ versions         text    -   versions of packages, as JSON
 cpu              text    -   processor
 gpu              text    -   graphics card
 threads          int     -   threads of torch
-config_hash      text    -   digest of the settings that decide what records hold
+config_hash      text    -   digest of the settings that decide what rows hold
 started_at       text    UTC  start of the call
 """)
-LISTS = tuple(column.name for column in RECORD if pa.types.is_list(TYPES[column.type][0]))
-_NAMES = [column.name for column in RECORD]
-MEASURED = RECORD[_NAMES.index("seconds_text") : _NAMES.index("git_commit")]
-SCHEMA = pa.schema([(column.name, TYPES[column.type][0]) for column in RECORD])
+LISTS = tuple(column.name for column in ROW if pa.types.is_list(TYPES[column.type][0]))
+SCHEMA = pa.schema([(column.name, TYPES[column.type][0]) for column in ROW])
+_NAMES = [column.name for column in ROW]
+EMPTY = {  # what is measured of an image, as in a row where nothing was
+    column.name: column.empty
+    for column in ROW[_NAMES.index("seconds_text") : _NAMES.index("git_commit")]
+}
 
-SUMMARY = _columns("""
-study            text    -   name of the study
-model            text    -   option of the group model
-decoder          text    -   name of the decoder; the baseline's reseeds have rows of their own
-loop             text    -   its loop with its settings
-drafter          text    -   its drafter or proposer with its settings
-acceptance       text    -   its rule or verifier with its settings
-tree             text    -   its tree with its settings
-backend          text    -   option of the group backend
-device           text    -   torch device
-dtype            text    -   of weights and activations
-temperature      float   -   sampling temperature; 0: greedy
-cfg              float   -   classifier-free guidance scale
+IDENTITY = (  # columns of the summary that are as in a decoder's rows
+    "study", "model", "decoder", "loop", "drafter", "acceptance", "tree", "backend", "device",
+    "dtype", "temperature", "cfg",
+)  # fmt: skip
+SUMMARY = tuple(ROW[_NAMES.index(name)] for name in IDENTITY) + _columns("""
 n_latency        float   images  timed one at a time
 latency_mean_s   float   s   mean per image
 latency_p50_s    float   s   median per image
 latency_p95_s    float   s   95 % quantile per image
-speedup          float   -   over the baseline of the same temperature and guidance, typical ratio
-speedup_lo       float   -   lower end of its 95 % interval
-speedup_hi       float   -   upper end
+speedup          interval  - over the baseline of the same temperature and guidance, typical ratio
 speedup_blocks   float   blocks  of prompts that it is made from
 speedup_least    float   -   least of the blocks
 speedup_greatest float   -   greatest of the blocks
@@ -152,27 +151,18 @@ mal_no_bonus     float   drafts  accepted per target forward
 mal_expected     float   codes  per target forward that the drafter expected
 nfe              float   -   target forwards per image
 n_quality        float   images  of the quality protocol
-fid              float   -   FID
-fid_lo           float   -   lower end of its 95 % interval
-fid_hi           float   -   upper end
-fid_debiased     float   -   FID extrapolated to infinitely many images
-fid_debiased_lo  float   -   lower end of its 95 % interval
-fid_debiased_hi  float   -   upper end
+fid              interval  - FID
+fid_debiased     interval  - FID extrapolated to infinitely many images
 fid_features     text    -   network that FID is made with
-kid              float   -   KID
-kid_lo           float   -   lower end of its 95 % interval
-kid_hi           float   -   upper end
-precision        float   -   share of images close to real ones
-recall           float   -   share of real images close to some image
-clip             float   -   100 times the cosine of image and caption
-clip_lo          float   -   lower end of its 95 % interval
-clip_hi          float   -   upper end
+kid              interval  - KID
+precision        interval  -   share of images close to real ones
+recall           interval  -   share of real images close to some image
+clip             interval  - 100 times the cosine of image and caption
+hps              interval  -   HPSv2.1, 100 times the cosine of image and caption
 tv_bound         float   -   greatest bound declared on TV(p, p_A) at a code
 tv_shift_mean    float   -   TV(p, p_A) per code, mean
 tv_shift_max     float   -   TV(p, p_A) per code, greatest
-tv_output        float   -   output TV per committed code; of bonus and first codes it is 0
-tv_output_lo     float   -   lower end of its 95 % interval over images
-tv_output_hi     float   -   upper end
+tv_output        interval  - output TV per committed code; of bonus and first codes it is 0
 tv_output_bound  float   -   what the rule's acceptance allows, per committed code
 tv_tested        float   -   output TV per code at which a draft was tested, mean
 tv_declared_bound  float  -  what the rule declares per such code, mean
@@ -180,8 +170,3 @@ exactness        text    -   verdict of the exactness gate
 peak_memory_mb   float   MB  most memory of a timed call
 status           text    -   ok, or what failed
 """)
-
-
-def empty_measures() -> dict[str, Any]:
-    """Returns the measured columns of a record, all of them empty."""
-    return {column.name: column.empty for column in MEASURED}

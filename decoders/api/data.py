@@ -165,7 +165,7 @@ class Trace:
     bound: Tensor
     accepted: Tensor  # [B, S] int16
     target_calls: Tensor  # [B] int32, target forwards, the prefill not counted (NFE)
-    drafter_calls: Tensor  # [B] int32
+    drafter_calls: Tensor  # [B] int32, forwards of a drafter, its prefix not counted
     seconds: dict[str, float] = field(default_factory=dict)  # by phase, of the whole batch
     # The share of row-steps (steps times rows) in which the row's image was done already.
     idle: float = math.nan

@@ -4,7 +4,6 @@ members are filled in."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isqrt
 from typing import Any, Protocol
@@ -67,7 +66,6 @@ class Target(Protocol):
     layers: Any = None  # its layers, a module
     output: Any = None  # its head, a module
     tok_embeddings: Any = None  # the embedding of its tokens, a module
-    packed: Any = None  # a decoders.execution.cpu.layers.PackedNet: as the CPU kernel runs it
     # A decoders.models.nets.grouped.Schedule, of a target that predicts several codes per forward.
     schedule: Any = None
 
@@ -100,13 +98,7 @@ class Target(Protocol):
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., D] -> [..., V] in the model's dtype."""
-
-    @property
-    def guided_logits(self) -> Callable[[Tensor, float], Tensor] | None:
-        """(hidden [R, T, D], cfg) -> guided logits [B, T, V] float32, of a target with an operator
-        for head and guidance; None: `decoders.distribution.guided` of its `logits`."""
-        return None
+        """[..., D] -> [..., V] in the model's dtype, or in float32."""
 
     def token_ids(self, codes: Tensor) -> Tensor:
         """Codes -> rows of the embedding, same shape."""

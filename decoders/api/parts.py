@@ -88,11 +88,6 @@ class StepOutput:
 class ProposerSession(Protocol):
     """A proposer at work on B images; what it keeps is tensors of static shapes."""
 
-    @property
-    @abstractmethod
-    def calls(self) -> int:
-        """Forwards of a drafter so far."""
-
     @abstractmethod
     def propose(self, output: StepOutput, noise: Any, position: Tensor) -> Draft:
         """Drafts under the root, the last code of `output`; position [B]: that of the root's child.
@@ -117,6 +112,8 @@ class Proposer(Protocol):
     nodes: int  # N of every draft
     depth: int  # D, its levels: the most drafts that a step accepts
     branching: int  # K, most children of a node
+    forwards: int = 0  # of a drafter, that a step takes
+    draws: bool = True  # whether drafts are drawn from q, where the sampling is not greedy
     reads_probs: bool = False  # whether `StepOutput.draft`, `p` and `nodes` are wanted
     drafter: Drafter | None = None  # of a proposer that is made of a drafter and a tree
     tree: Tree | None = None
@@ -138,7 +135,6 @@ class DraftSession(Protocol):
     """
 
     root_code: Tensor  # [B] int64, the last committed code
-    calls: int  # forwards of the drafter so far
 
     @abstractmethod
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
@@ -172,6 +168,10 @@ class Drafter(Protocol):
     net: Any = None
     exit_layers: int = 0  # of the target's own first layers: how many it runs
 
+    def forwards(self, levels: int) -> int:
+        """How many forwards of the drafter a draft of so many levels takes."""
+        return levels
+
     @abstractmethod
     def begin(self, prefill: Prefill, max_new: int, nodes: int) -> DraftSession:
         """At most `max_new` codes are committed per step, and session indices stay within
@@ -186,7 +186,13 @@ class Tree(Protocol):
     depth: int  # D
     branching: int  # K
     session_nodes: int  # session indices used while growing, root not counted
+    draws: bool = True  # whether children are drawn from q, where the sampling is not greedy
     paths: Sequence[tuple[int, ...]] | None = None  # of a tree that is the same in every step
+
+    def prepare(self, device: Any) -> None:
+        """Makes the tree's tensors on a device. Called when a session begins: a captured step finds
+        all of its tensors there."""
+        return None
 
     @abstractmethod
     def grow(
@@ -197,7 +203,8 @@ class Tree(Protocol):
         noise: Any,
         position: Tensor,
     ) -> Draft:
-        """root_logits [B, V]; position [B], the position in the image of the root's child."""
+        """Calls `session.expand` once for every level but the last. root_logits [B, V]; position
+        [B], the position in the image of the root's child."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +226,11 @@ class Verified:
     bonus: Tensor  # [B] bool, True where the last accepted node had no draft to reject
     tv_shift: Tensor  # [B, D + 1] float32, TV(p, p_A) of the draft tested at each depth
     bound: Tensor  # [B, D + 1] float32, the bound that was declared on it
-    relaxed: Tensor  # [B, D] bool, accepted by the relaxed rule alone
+    relaxed: (
+        Tensor  # [B, D] bool, accepted by the relaxed rule alone; [B, D + 1] with the last code
+    )
+    # [B] bool, where the last code is a draft itself, which the target has not read; None: nowhere.
+    last_is_draft: Tensor | None = None
 
 
 class Verifier(Protocol):

@@ -36,15 +36,17 @@ class Loop(Protocol):
 
 
 class Execution(Protocol):
-    name: str
+    name: ClassVar[str]
 
-    def prepare(self, model: ImageModel) -> None:
-        """Called once a model is loaded, its weights final. Raises DecoderError where the execution
-        cannot run here."""
-        return None
+    def prepare(self, model: ImageModel) -> ImageModel:
+        """The model as this execution runs it: modules of its nets may be replaced, in copies that
+        share the weights. Called once it is loaded, its weights final. Raises DecoderError where
+        the execution cannot run here."""
+        return model
 
     def fit(self, loop: Any) -> None:
-        """Called once when a loop is built: an execution may give its parts faster functions."""
+        """Called once when a loop is built: prepares its target and its drafter's net likewise,
+        where `prepare` has not seen them."""
         return None
 
     def new_cache(self, target: Target, rows: int, capacity: int) -> Any:
@@ -71,12 +73,8 @@ class Execution(Protocol):
         return None
 
     def captured_state(self, loop: Loop, shape: Any) -> Any:
-        """The run on whose tensors this loop's steps of a shape were recorded. A new image may be
-        prefilled into its cache, which saves a copy. None where nothing was recorded."""
-        return None
-
-    def offer(self, net: Any, name: str) -> None:
-        """A net whose weights are final, for a kernel that can take it; name: for messages."""
+        """The run on whose tensors this loop's steps of a shape were captured. A new image may be
+        prefilled into its cache, which saves a copy. None where nothing was captured."""
         return None
 
 

@@ -1,40 +1,49 @@
-"""How a decoding step is executed: eagerly, compiled, as a captured CUDA graph, or with the CPU
-kernel. Same step, same codes; a loop knows nothing of it but `decoders.api.Execution`."""
+"""How a decoding step is executed: operator by operator, compiled, or as a captured CUDA graph. The
+step and its codes are the same; a loop knows nothing of it but `decoders.api.Execution`."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import replace
+
+import torch
 
 from decoders.api import DecoderError, Execution, ImageModel
 from decoders.cache_folder import compiled_folder
 from decoders.execution.eager import Eager
 
 
-def with_execution(model: ImageModel, mode: str, sizes: Container[int] | None = None) -> ImageModel:
-    """The model as `execution(mode, sizes)` runs it, prepared. Raises DecoderError as that does."""
-    how = execution(mode, sizes)
-    how.prepare(model)
-    return replace(model, execution=how)
+def with_execution(model: ImageModel, mode: str, sizes: Collection[int] = ()) -> ImageModel:
+    """The model as `execution(mode, sizes)` runs it on its device. The given one stays as it was:
+    what is replaced in its nets is replaced in copies that share the weights. Raises DecoderError
+    as `execution` and `Execution.prepare` do."""
+    how = execution(mode, sizes, model.device)
+    return replace(how.prepare(model), execution=how)
 
 
-def execution(mode: str, sizes: Container[int] | None = None) -> Execution:
-    """`eager`, `compile`, `graph` or `cpu`. sizes: of batches that are compiled, under `cpu` what
-    has no kernel; at others steps run operator by operator. None: under `graph` all, under `cpu`
-    none. Raises DecoderError on another name."""
+def execution(mode: str, sizes: Collection[int], device: torch.device) -> Execution:
+    """`eager`; `compile`, which on a CPU is the C++ kernel with all else compiled; or `graph`.
+    sizes: of the batches at which steps are compiled or captured; at others they run operator by
+    operator, those of the kernel included. Raises DecoderError on another name, and for CUDA graphs
+    on another device."""
     compiled_folder()
     if mode == "eager":
         return Eager()
+    if mode == "compile" and device.type == "cpu":
+        from decoders.execution.cpu.execution import Kernel
+
+        return Kernel(sizes)
     if mode == "compile":
         from decoders.execution.compiled import Compiled
 
-        return Compiled()
-    if mode == "graph":
-        from decoders.execution.cuda_graphs import Graphed
+        return Compiled(sizes)
+    if mode != "graph":
+        raise DecoderError(f"execution is 'eager', 'compile' or 'graph', found {mode!r}")
+    if device.type != "cuda":
+        raise DecoderError(
+            f"a CUDA graph was asked for on {device}: use backend=cuda_graph on a CUDA device, or "
+            "backend=cpu"
+        )
+    from decoders.execution.cuda_graphs import Graphed
 
-        return Graphed() if sizes is None else Graphed(sizes=sizes)
-    if mode == "cpu":
-        from decoders.execution.cpu.execution import Cpu
-
-        return Cpu(() if sizes is None else sizes)
-    raise DecoderError(f"execution is 'eager', 'compile', 'graph' or 'cpu', found {mode!r}")
+    return Graphed(sizes)

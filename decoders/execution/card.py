@@ -1,4 +1,4 @@
-"""What must be known of a GPU before steps are recorded on it: whether one works, and which
+"""What must be known of a GPU before steps are captured on it: whether one works, and which
 attention is the fastest.
 
 Why attention is measured: PyTorch chooses by its own order, which changes from version to version
@@ -42,7 +42,7 @@ def card_fault() -> str | None:
 @contextmanager
 def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
     """`torch.cuda.graph`, after which the stream that was current is so again, also where the
-    recording breaks: then torch leaves its own stream current."""
+    capture breaks: then torch leaves its own stream current."""
     before = torch.cuda.current_stream()
     try:
         with torch.cuda.graph(graph, **options):
@@ -55,7 +55,7 @@ def capturing(graph: torch.cuda.CUDAGraph, **options: Any) -> Iterator[None]:
 
 # Those that take a mask. Plain products are for what none of them can do.
 ATTENTION = {"cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
-CALLS, REPLAYS = 32, 8  # of an attention in a recording, and of that
+CALLS, REPLAYS = 32, 8  # of an attention in a graph, and of that
 
 
 @contextmanager

@@ -13,11 +13,11 @@ from __future__ import annotations
 import logging
 import subprocess
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch._dynamo.config
@@ -27,7 +27,7 @@ from torch import Tensor
 from decoders.api import Execution, Loop, Target, TextFeatures
 from decoders.cache import round_up
 from decoders.cache_folder import compiled_folder, no_programs
-from decoders.execution.eager import Eager, chain
+from decoders.execution.eager import Eager
 from decoders.execution.state import fill, signature_of, snapshot, step_in_place, tensors
 
 logger = logging.getLogger(__name__)
@@ -80,20 +80,21 @@ def compiles(device: torch.device) -> bool:
 
 
 @dataclass
-class Compiled(Execution):
-    """torch.compile around every piece."""
+class Compiled(Eager):
+    """torch.compile around every piece, in batches of `sizes`; in others pieces run as they are."""
 
-    name: str = "compile"
+    sizes: Collection[int] = ()
+    name: ClassVar[str] = "compile"
     # By target and batch size, what runs the prefill, and its cache.
     prefills: dict[Any, tuple[Callable[..., Tensor], Any]] = field(default_factory=dict, repr=False)
 
-    def uncompiled(self) -> Execution:
-        return Eager()
+    def uncompiled(self) -> Execution | None:
+        return Eager() if self.sizes else None
 
     def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
         """Compiled once for a target and batch size, on a small cache for the prefix alone, so that
         decoders with caches of any size share it."""
-        if not compiles(text.mask.device):
+        if text.batch not in self.sizes or not compiles(text.mask.device):
             return target.prefill(text, copies, cache)
         key = id(target), copies, signature_of(text)
         if key not in self.prefills:
@@ -119,8 +120,8 @@ class Compiled(Execution):
         return lambda text, _, cache: piece(text, cache)[0]
 
     def begin(self, loop: Loop, state: Any) -> Any:
-        if not compiles(state.trace.codes.device):
-            return Eager().begin(loop, state)
+        if state.shape not in self.sizes or not compiles(state.trace.codes.device):
+            return super().begin(loop, state)
         state.path = {}
         if state.shape not in loop.prepared and not loop.uncompiled_pieces:
             before = snapshot(state)
@@ -133,7 +134,7 @@ class Compiled(Execution):
         """Runs the pieces. What compiled code returns has one signature, so the code of the piece
         before stands for it: to look at every tensor would cost a hundredth of a step."""
         if state.pieces is None:
-            return chain(loop.pieces(), state)
+            return super().step(loop, state)
         carry, key = (), None
         for phase, plain, graphs in state.pieces:
             if graphs is None:

@@ -1,48 +1,46 @@
-"""Steps as CUDA graphs: the whole step is compiled, recorded once and replayed with one launch.
+"""Steps as CUDA graphs: the whole step is compiled, captured once and replayed with one launch.
 
 The compiler fuses what any rule, tree or drafter does between two matrix products, so that nobody
 writes a kernel for it. A piece that it cannot compile, and every piece where there is no working
-compiler, is recorded operator by operator; a warning says so.
+compiler, is captured operator by operator; a warning says so.
 
 A captured step reads and writes fixed addresses. So the state of the first image of a (loop, batch
 size) stays. Later images are prefilled into its caches; the rest of their state is copied into it
 before their first step. What a piece binds anew is copied back to where the next step reads it
-(`state.rebind`). Recording is done on the first image before its first timed step; its state, but
-for the caches, is copied before (`state.snapshot`) and put back after every step that a recording
-takes, so that each of them is the image's first. The prefill is recorded likewise, once for all
+(`state.rebind`). A step is captured on the first image before its first timed step; its state, but
+for the caches, is copied before (`state.snapshot`) and put back after every step that a capture
+takes, so that each of them is the image's first. The prefill is captured likewise, once for all
 decoders of a batch size.
 
 Only one graph of a study runs at a time. So all share one memory pool, one cache of the target for
 each number of rows, and one stream, whose libraries' workspaces then exist before the first
-recording, once. Batches of a size that is not timed run operator by operator: to record them would
+capture, once. Batches of a size that is not timed run operator by operator: to capture them would
 take longer than to decode them.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Execution, ImageModel, Loop, Piece, Target, TextFeatures
+from decoders.api import ImageModel, Loop, Piece, Target, TextFeatures
 from decoders.cache import round_up
 from decoders.execution.card import attending, capturing, fastest_attention
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.eager import Eager
 from decoders.execution.state import fill, rebind, signature_of, snapshot, step_in_place, tensors
 
-WARM_UP = 2  # steps before the recording: libraries allocate their workspaces in the first ones
-EVERY = range(1, sys.maxsize)  # batch sizes
+WARM_UP = 2  # steps before the capture: libraries allocate their workspaces in the first ones
 
 
 @dataclass
-class RecordedStep:
-    """A step that was recorded on `state`; `carry` is what its last piece returned, rewritten by
+class CapturedStep:
+    """A step that was captured on `state`; `carry` is what its last piece returned, rewritten by
     every replay."""
 
     replay: Callable[[], None]
@@ -51,8 +49,8 @@ class RecordedStep:
 
 
 @dataclass
-class RecordedPrefill:
-    """A prefill that was recorded: it reads the captions in `text`, fills a cache of the prefix
+class CapturedPrefill:
+    """A prefill that was captured: it reads the captions in `text`, fills a cache of the prefix
     alone, and writes `hidden` [R, P, D]."""
 
     replay: Callable[[], None]
@@ -63,8 +61,8 @@ class RecordedPrefill:
 
 @dataclass(frozen=True)
 class Pool:
-    """Memory that graphs share, and the stream they are recorded on. `anchor` is a graph of the
-    pool that is never dropped: a pool whose graphs are all gone cannot be recorded into again while
+    """Memory that graphs share, and the stream they are captured on. `anchor` is a graph of the
+    pool that is never dropped: a pool whose graphs are all gone cannot be captured into again while
     anything in it is alive."""
 
     handle: Any
@@ -86,31 +84,25 @@ def pool(device: torch.device) -> Pool:
 
 
 @dataclass
-class Graphed(Execution):
-    """One graph a step, at these batch sizes. Times of the phases are not known: all is charged to
+class Graphed(Compiled):
+    """One graph a step, in batches of `sizes`. Times of the phases are not known: all is charged to
     `step`."""
 
-    name: str = "graph"
-    sizes: Container[int] = EVERY
+    name: ClassVar[str] = "graph"
     replays: int = 0
     attention: str = ""  # see `fastest_attention`
-    compiler: Compiled = field(default_factory=Compiled)
-    eager: Eager = field(default_factory=Eager)
     # By target, batch size and shape of the captions; by target and rows.
-    _prefills: dict[Any, RecordedPrefill] = field(default_factory=dict, repr=False)
+    _prefills: dict[Any, CapturedPrefill] = field(default_factory=dict, repr=False)
     _caches: dict[Any, Any] = field(default_factory=dict, repr=False)
     _loops: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
     _pool: Pool | None = field(default=None, repr=False)
     _broken: list[Pool] = field(default_factory=list, repr=False)
 
-    def uncompiled(self) -> Execution:
-        return self.eager
-
-    def prepare(self, model: ImageModel) -> None:
+    def prepare(self, model: ImageModel) -> ImageModel:
         """Chooses the attention."""
-        if model.device.type == "cuda":
-            rows = model.sampling.guidance_rows
-            self.attention = fastest_attention(model.target, rows, model.device)
+        rows = model.sampling.guidance_rows
+        self.attention = fastest_attention(model.target, rows, model.device)
+        return model
 
     def fit(self, loop: Any) -> None:
         """Remembers a loop for the size of the cache that all share."""
@@ -134,10 +126,10 @@ class Graphed(Execution):
         return loop.prepared[shape].state if shape in loop.prepared else None
 
     def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
-        """Recorded with a cache for the prefix alone, so that decoders with caches of any size
+        """Captured with a cache for the prefix alone, so that decoders with caches of any size
         share it."""
         if text.batch not in self.sizes:
-            return self.eager.prefill(target, text, copies, cache)
+            return target.prefill(text, copies, cache)
         key = id(target), copies, signature_of(text)
         captured = self._prefills.get(key)
         if captured is None:
@@ -148,24 +140,24 @@ class Graphed(Execution):
         cache.begin_as(captured.cache)
         return captured.hidden.clone()
 
-    def _capture_prefill(self, target: Target, text: TextFeatures, copies: int) -> RecordedPrefill:
+    def _capture_prefill(self, target: Target, text: TextFeatures, copies: int) -> CapturedPrefill:
         text, device = text.clone(), text.mask.device
         small = target.new_cache(text.batch * copies, round_up(target.prefix))
         piece: Any = target.prefill
         if self._compiles(device):
-            piece = self.compiler.compile_prefill(target, text, copies, small)
+            piece = self.compile_prefill(target, text, copies, small)
         replay, (hidden,) = self._capture(
             lambda: (piece(text, copies, small),), lambda: None, device
         )
-        return RecordedPrefill(replay, text, small, hidden)
+        return CapturedPrefill(replay, text, small, hidden)
 
     def begin(self, loop: Loop, state: Any) -> Any:
         if state.shape not in self.sizes:
-            return self.eager.begin(loop, state)
+            return Eager.begin(self, loop, state)
         if state.shape not in loop.prepared:
             state.path = {phase: "eager" for phase, _ in loop.pieces()}
             with attending(self.attention):
-                loop.prepared[state.shape] = self._record(loop, state)
+                loop.prepared[state.shape] = self._capture_step(loop, state)
             if self.attention:
                 state.path["attention"] = self.attention
             return state
@@ -177,14 +169,14 @@ class Graphed(Execution):
 
     def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
         if state.shape not in self.sizes:
-            return self.eager.step(loop, state)
+            return Eager.step(self, loop, state)
         captured = loop.prepared[state.shape]
         captured.replay()
         self.replays += 1
         state.watch.lap("step")
         return captured.carry
 
-    def _record(self, loop: Loop, state: Any) -> RecordedStep:
+    def _capture_step(self, loop: Loop, state: Any) -> CapturedStep:
         before, device = snapshot(state), state.trace.codes.device
         step_in_place(loop.pieces(), state)  # chooses and allocates what a trace must find
         fill(state, before)
@@ -195,7 +187,7 @@ class Graphed(Execution):
         )
         fill(state, before)
         state.watch.restart()
-        return RecordedStep(replay, state, carry)
+        return CapturedStep(replay, state, carry)
 
     def _compiles(self, device: torch.device) -> bool:
         """Whether pieces are compiled: on a GPU with a working compiler."""
@@ -207,7 +199,7 @@ class Graphed(Execution):
         before, carry = tensors(state), ()
         for phase, plain in loop.pieces():
             state.path[phase] = "compiled"
-            piece, carry = self.compiler.compile_piece(phase, plain, state, carry)
+            piece, carry = self.compile_piece(phase, plain, state, carry)
             pieces.append((phase, piece or plain))
         rebind(state, before)
         return pieces
@@ -215,14 +207,9 @@ class Graphed(Execution):
     def _capture(
         self, step: Callable[[], tuple[Any, ...]], undo: Callable[[], None], device: torch.device
     ) -> tuple[Callable[[], None], tuple[Any, ...]]:
-        """Records `step`, which `undo` takes back: (what replays it, what it returned: rewritten by
-        every replay). A recording that fails leaves its pool recording, on older PyTorch: the next
+        """Captures `step`, which `undo` takes back: (what replays it, what it returned: rewritten
+        by every replay). A capture that fails leaves its pool capturing, on older PyTorch: the next
         one has a pool of its own, and the broken one is kept alive."""
-        if device.type != "cuda":
-            raise DecoderError(
-                f"a CUDA graph was asked for on {device}: use backend=cuda_graph on a CUDA device, "
-                "or backend=cpu"
-            )
         if self._pool is None:
             self._pool = pool(device)
         stream = self._pool.stream

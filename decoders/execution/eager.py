@@ -2,39 +2,34 @@
 
 A loop's step is a chain of *pieces*: functions of the run's state, each given what the one before
 returned. Pieces have static shapes and never wait for the device, so the same ones run as they are
-(here), through torch.compile (`compiled.py`), recorded and replayed (`cuda_graphs.py`), or with
+(here), through torch.compile (`compiled.py`), captured and replayed (`cuda_graphs.py`), or with
 layers and matrices of a kernel (`cpu`). The state of B images is an object of any kind; its tensors
 are what a piece reads and changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from typing import Any
+from collections.abc import Container
+from typing import Any, ClassVar
 
-from decoders.api import Execution, Loop, Piece
+from decoders.api import Execution, Loop
 
 
 class Eager(Execution):
     """Operator by operator."""
 
-    name = "eager"
+    name: ClassVar[str] = "eager"
 
     def begin(self, loop: Loop, state: Any) -> Any:
         state.path = {phase: "eager" for phase, _ in loop.pieces()}
         return state
 
     def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
-        return chain(loop.pieces(), state)
-
-
-def chain(pieces: Sequence[Piece], state: Any) -> tuple[Any, ...]:
-    """Runs the pieces one after the other, charging their time to their phases."""
-    carry: tuple[Any, ...] = ()
-    for phase, piece in pieces:
-        carry = piece(state, *carry)
-        state.watch.lap(phase)
-    return carry
+        carry: tuple[Any, ...] = ()
+        for phase, piece in loop.pieces():
+            carry = piece(state, *carry)
+            state.watch.lap(phase)
+        return carry
 
 
 def release(loop: Any, sizes: Container[int] = ()) -> bool:

@@ -182,7 +182,7 @@ def fill(root: Any, values: dict[str, Tensor]) -> None:
     if run_tensors.keys() != values.keys():
         odd = sorted(run_tensors.keys() ^ values.keys())
         raise DecoderError(
-            f"a captured step expects the state that it was recorded on; these differ: {odd[:5]}"
+            f"a captured step expects the state that it was captured on; these differ: {odd[:5]}"
         )
     for path in without_views(run_tensors):
         tensor, other = run_tensors[path], values[path]
@@ -213,7 +213,7 @@ def rebind(root: Any, before: dict[str, Tensor]) -> None:
         if (old.shape, old.dtype, old.device) != (new.shape, new.dtype, new.device):
             raise DecoderError(
                 f"a step bound {type(owner).__name__}.{name}, {tuple(old.shape)} {old.dtype} on "
-                f"{old.device}, anew as {tuple(new.shape)} {new.dtype} on {new.device}; a recorded "
+                f"{old.device}, anew as {tuple(new.shape)} {new.dtype} on {new.device}; a captured "
                 "step needs it in its final shape and place from the start"
             )
     copies = [(slot, old, new.clone()) for slot, old, new in changed]

@@ -77,18 +77,21 @@ class BaseLoop(Decoder, Loop):
     verifier: Any = None
 
     resamples_noise = False
-    scheduled = False  # whether it is for targets with a schedule
+    scheduled: ClassVar[type | None] = (
+        None  # of targets with a schedule, the class of those it reads
+    )
 
     def __post_init__(self) -> None:
-        if self.model.target.schedule is not None and not self.scheduled:
+        schedule = self.model.target.schedule
+        if schedule is not None and type(schedule) is not self.scheduled:
             raise DecoderError(
                 "this target predicts groups of codes and has no distribution of the next code "
-                "alone; use a decoder with loop=decoders.loops.grouped.Grouped, such as decoder=par"
+                f"alone; it has {type(schedule).__name__}. Use the decoder that it was trained "
+                "for, such as decoder=par, or decoder=flash for Diagonals"
             )
         how: Execution = self.model.execution or Eager()
-        self.execution: Execution = (
-            how if self.capturable or how.name in ("eager", "cpu") else Eager()
-        )
+        fits = self.capturable or self.model.device.type == "cpu"
+        self.execution: Execution = how if fits else Eager()
         self.prepared: dict[Any, Any] = {}
         self.execution.fit(self)
 

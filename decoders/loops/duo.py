@@ -37,9 +37,8 @@ from decoders.api import (
     Verifier,
     completed,
 )
-from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_state import SpecState, Step
-from decoders.loops.trace import expected_codes
+from decoders.loops.speculative import SpecState, Speculative
+from decoders.loops.trace import Step, expected_codes
 from decoders.noise import OVERRUN, Noise
 from decoders.propose.tree_proposer import TreeProposer, TreeSession, require_logits
 from decoders.propose.trees.static import Static
@@ -78,6 +77,7 @@ class LookaheadProposer(Proposer):
                 f"{self.tree.depth}; set the tree's depth"
             )
         self.nodes = self.depth = self.tree.depth - 1
+        self.forwards = self.drafter.forwards(2 * self.tree.depth)
 
     def begin(self, prefill: Prefill) -> LookaheadSession:
         return LookaheadSession(self, prefill)
@@ -203,6 +203,7 @@ class UnreadLast(Verifier):
             whole.tv_shift[:, :-1],
             whole.bound[:, :-1],
             whole.relaxed,
+            last_is_draft=all_accepted,
         )
 
 
@@ -264,7 +265,7 @@ class Duo(Speculative):
             self.side = self.side or torch.cuda.Stream(self.model.device)
             self.side.wait_stream(torch.cuda.current_stream(self.side.device))
         self.drafting = self.worker.submit(self.draft_ahead, state, draft, ready)
-        return self.with_mask(state, draft)  # type: ignore[return-value]
+        return draft, self.mask_of(state, draft)
 
     def draft_ahead(self, state: SpecState, draft: LookaheadDraft, ready: bool) -> None:
         """The drafter's part of a step, beside the target's."""
@@ -289,15 +290,3 @@ class Duo(Speculative):
         """Judges all g drafts by the distributions behind root and g - 1 of them, [B, g, V]."""
         assert isinstance(draft, LookaheadDraft) and draft.whole is not None
         return super().verify_and_commit(state, draft.whole, hidden, F.pad(logits, (0, 0, 0, 1)))
-
-    def _record(
-        self,
-        state: SpecState,
-        verified: Verified,
-        committed: Tensor,
-        drafted: Tensor,
-        active: Tensor,
-    ) -> None:
-        last = state.trace.span == self.proposer.depth  # [g], where the last draft was committed
-        drafted = drafted | (state.verifier_state[1][:, None] & last)  # [B, g]
-        super()._record(state, verified, committed, drafted, active)

@@ -90,7 +90,7 @@ class Grouped(BatchLoop):
     """target: which of the model's other targets; "": its own."""
 
     title = "a loop over groups"
-    scheduled = True
+    scheduled: ClassVar = Schedule
     target_changed = True
     exercised: ClassVar = {"target": ""}  # the gate's models have one target, which is AR's
 
@@ -151,11 +151,18 @@ class Grouped(BatchLoop):
             cache_mask(state.open, earlier, target.prefix),  # [R, W, S]
             state.cache,
         )
-        if self.schedule.refines:
-            newer = hidden[:, self.schedule.wide :]
-            hidden = torch.cat([target.refined(newer), newer], 1)
         positions = drawn.expand(batch, -1)
-        return drawn, code_logits(target, hidden, self.sampling.cfg, positions)
+        return drawn, code_logits(
+            target, self.predicting(state, hidden), self.sampling.cfg, positions
+        )
+
+    def predicting(self, state: GroupState, hidden: Tensor) -> Tensor:
+        """The states of a forward's queries [R, W, D] -> those that predict the drawn codes."""
+        if not self.schedule.refines:
+            return hidden
+        target: Any = self.model.target
+        newer = hidden[:, self.schedule.wide :]
+        return torch.cat([target.refined(newer), newer], 1)
 
     def verify_and_commit(
         self, state: GroupState, drawn: Tensor, logits: Tensor
@@ -179,6 +186,4 @@ def other(model: Any, name: str) -> Any:
             f"this decoder needs the model's target {name!r}, found "
             f"{', '.join(sorted(model.targets)) or 'no other targets'}; use model=tiny_targets"
         )
-    if model.execution is not None:
-        model.execution.offer(target, f"target {name}")
     return replace(model, target=target)

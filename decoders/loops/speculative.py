@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,26 +26,28 @@ from decoders.api import (
     Prefill,
     Proposer,
     ProposerSession,
+    StepOutput,
     TargetProbs,
     TextFeatures,
-    Verified,
     Verifier,
     completed,
 )
 from decoders.cache import CLOSED, additive_mask, ancestry_of, cache_mask, round_up
 from decoders.distribution import code_logits, probabilities
 from decoders.execution.state import put_row
-from decoders.loops.base_loop import BaseLoop, one_at_a_time, require_finite
-from decoders.loops.speculative_state import (
-    Queue,
-    SpecState,
-    Step,
-    first_output,
-    visited,
-    write_probs,
-)
-from decoders.loops.trace import PairSampler, TraceBuffers
+from decoders.loops.base_loop import BaseLoop, DecodeState, one_at_a_time, require_finite
+from decoders.loops.trace import FinishedImages, PairSampler, Step
 from decoders.noise import Noise
+
+
+@dataclass(kw_only=True)
+class SpecState(DecodeState):
+    open: Tensor  # [R, S] float32, 0: open to every query (valid prefix, all behind it), -inf
+    session: ProposerSession
+    verifier_state: Any
+    length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
+    output: StepOutput  # of the last step
+    slots: Tensor  # [S] int64, 0, 1, ...
 
 
 class Speculative(BaseLoop):
@@ -65,9 +68,8 @@ class Speculative(BaseLoop):
         self.verifier.check(self.proposer)
         super().__post_init__()
         self.resamples_noise = self.verifier.resamples_noise
-        self.synchronous = self.model.device.type == "cpu"  # a look at the lengths costs nothing
-        self.draft_calls: int | None = None  # drafter forwards of one step, see `_probe`
-        self.draws_drafts = True  # whether drafts are drawn, see `_probe`
+
+    # ---- a step ---------------------------------------------------------------------------------
 
     def pieces(self) -> Sequence[Piece]:
         return [
@@ -76,92 +78,28 @@ class Speculative(BaseLoop):
             ("accept", self.verify_and_commit),
         ]
 
-    @one_at_a_time
-    def generate(
-        self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
-    ) -> Generation:
-        """See `decoders.api.Decoder`. Raises RefillError where `rows` are fewer than the images and
-        a part's state cannot begin another image in a row."""
-        images, noise = text.batch, noise.to(self.model.device)
-        rows = min(rows or images, images)
-        first = text.rows(slice(rows)), noise.rows(slice(rows))
-        state = self.execution.begin(self, self.begin(*first, pairs))
-        queue = Queue(text, noise, rows, pairs)
-        steps_left = self._unfinished(1)  # steps until the next look at the lengths
-        for _ in range(images * self.model.target.length):
-            (step,) = self.execution.step(self, state)
-            queue.done.steps += 1
-            if state.pairs is not None:
-                nodes = visited(step, self.model.target.length)
-                queue.done.keep_pairs(state.pairs, queue.on, nodes)
-            steps_left -= 1
-            if steps_left == 0 and (steps_left := self._poll_lengths(state, queue)) == 0:
-                break
-        generation = queue.done.generation(state.watch.seconds(), state.path, state.pairs)
-        trace = generation.trace
-        trace.tree_depth, trace.tree_nodes = self.proposer.depth, self.proposer.nodes
-        return generation
-
-    @property
-    def slots(self) -> int:
-        """A draft stands behind the image."""
-        return round_up(super().slots + self.proposer.nodes + 1)
-
-    def steps(self, state: SpecState) -> Iterator[int]:
-        """One for each code that is left: a step commits at least one."""
-        return iter(range(self.model.target.length - 1))
-
-    def begin(
-        self, text: TextFeatures, noise: Noise, pairs: float = 0, reuse: Any = None
-    ) -> SpecState:
-        """Prefill of target and proposer, and the first code. reuse: see `BaseLoop.prefilled`."""
-        target, proposer = self.model.target, self.proposer
-        prefill, shared = self.prefilled(text, noise, proposer.depth + 1, reuse)
-        trace, watch = shared["trace"], shared["watch"]
-        if self.draft_calls is None:
-            self._probe(prefill, trace)
-            watch.restart()
-        session = completed(proposer.begin(prefill), ProposerSession)
-        watch.lap("draft")
-        valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
-        ones = torch.ones_like(prefill.first)
-        sampler = (
-            PairSampler(pairs, prefill.noise, target.length, proposer.depth) if pairs else None
-        )
-        return SpecState(
-            open=F.pad(additive_mask(valid), (0, self.slots - target.prefix)),
-            session=session,
-            verifier_state=self.verifier.begin(prefill),
-            pairs=sampler,
-            length=ones,
-            drafter_calls=torch.full_like(ones, session.calls),
-            output=first_output(prefill, proposer, trace.codes, self.draws_drafts),
-            slots=torch.arange(self.slots, device=self.model.device),
-            **shared,
-        )
-
     def draft(self, state: SpecState) -> tuple[Draft, Tensor]:
-        """The proposer drafts under the root; with the draft comes its mask, made here, so that a
-        compiled forward reads it instead of making it in every layer."""
-        return self.with_mask(state, state.session.propose(state.output, state.noise, state.length))
+        """Drafts under the root; returns the draft with its mask."""
+        draft = state.session.propose(state.output, state.noise, state.length)
+        return draft, self.mask_of(state, draft)
 
-    def with_mask(self, state: SpecState, draft: Draft) -> tuple[Draft, Tensor]:
-        """A draft and its mask [R, N + 1, S] float32 (`decoders.cache`): a node sees the valid
-        prefix, committed codes, what is above it and itself."""
+    def mask_of(self, state: SpecState, draft: Draft) -> Tensor:
+        """Makes the mask of a draft, [R, N + 1, S] float32 (`decoders.cache`): a node sees the
+        valid prefix, committed codes, what is above it and itself. Made before the forward, so that
+        a compiled one reads it instead of making it in every layer."""
         base = (self.model.target.prefix + state.length - 1)[:, None]  # [B, 1], the root's slot
         above, copies = additive_mask(ancestry_of(draft)), self.sampling.guidance_rows
         if copies > 1:
             base, above = base.repeat(copies, 1), above.repeat(copies, 1, 1)
-        return draft, cache_mask(torch.where(state.slots < base, state.open, CLOSED), above, base)
+        return cache_mask(torch.where(state.slots < base, state.open, CLOSED), above, base)
 
     def forward(self, state: SpecState, draft: Draft, mask: Tensor) -> tuple[Draft, Tensor, Tensor]:
-        """The target on root and drafts -> hidden [R, N + 1, D], guided logits [B, N + 1, V]; mask
-        [R, N + 1, S] float32."""
+        """Runs the target on root and drafts -> hidden [R, N + 1, D], guided logits [B, N + 1, V];
+        mask [R, N + 1, S] float32."""
         target, copies = self.model.target, self.sampling.guidance_rows
-        root_position = (state.length - 1)[:, None]  # [B, 1]
-        base = target.prefix + root_position
-        slots = base + torch.arange(draft.codes.shape[1], device=base.device)  # [B, N + 1]
-        positions = root_position + draft.depth  # [B, N + 1]
+        root = (state.length - 1)[:, None]  # [B, 1], its position
+        numbers = torch.arange(draft.codes.shape[1], device=root.device)
+        positions, slots = root + draft.depth, target.prefix + root + numbers  # [B, N + 1]
         hidden = target.forward_codes(
             draft.codes.repeat(copies, 1),
             positions.repeat(copies, 1),
@@ -174,63 +112,34 @@ class Speculative(BaseLoop):
     def verify_and_commit(
         self, state: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
     ) -> tuple[Step]:
-        """Judges, records and commits."""
-        size = self.model.target.length
-        probs = TargetProbs(logits, probabilities(logits, self.sampling), self.sampling.greedy)
-        state.trace.check(probs.p[..., 0])  # one NaN makes a softmax's row NaN
-        verified = self.verifier.verify(
-            probs, draft, state.noise, state.length, state.verifier_state
+        """Judges the draft by the logits [B, N + 1, V], commits the accepted path and the code
+        behind it, and writes what the next step begins with. A finished image of a batch is stepped
+        on with the others: it writes behind its end."""
+        target, copies, trace, output = (
+            self.model.target,
+            self.sampling.guidance_rows,
+            state.trace,
+            state.output,
         )
-        new = draft.codes.gather(1, verified.nodes[:, 1:])  # [B, D]
-        span, active = state.trace.span, state.length < size  # 0 .. D; [B]
-        drafted = span < verified.count[:, None]  # [B, D + 1]
-        committed = torch.where(drafted, F.pad(new, (0, 1)), verified.last_code[:, None])
-        state.trace.expect(draft, active)
-        self._record(state, verified, committed, drafted, active)
-        states = self._commit(state, verified, hidden)
-        self._advance(state, verified, committed, states, active)
-        if self.resamples_noise:
-            state.noise.renew(state.length[:, None] + span)
-        if self.proposer.reads_probs:
-            write_probs(state.output, draft, probs.p, verified.nodes)
-        return (Step(state.output.position, draft, verified.nodes, verified.count, probs.p),)
+        length, active, span = state.length, state.length < target.length, trace.span  # 0 .. D
+        probs = TargetProbs(logits, probabilities(logits, self.sampling), self.sampling.greedy)
+        trace.check(probs.p[..., 0])  # one NaN makes a softmax's row NaN
+        verified = self.verifier.verify(probs, draft, state.noise, length, state.verifier_state)
+        path, count = verified.nodes, verified.count  # [B, D + 1], [B]
 
-    def _advance(
-        self,
-        state: SpecState,
-        verified: Verified,
-        committed: Tensor,
-        states: Tensor,
-        active: Tensor,
-    ) -> None:
-        """What the next step starts from, in place."""
-        size, output = self.model.target.length, state.output
-        output.hidden.copy_(states)
-        output.codes.copy_(committed)
-        output.count.copy_(verified.count).add_(1)
-        # Not the lengths themselves: torch 2.11 compiles a copy of them to read what comes later.
-        output.position.copy_(state.length.clamp_max(size))
-        state.length.add_(output.count).clamp_max_(size)
-        if self.draft_calls:
-            state.drafter_calls.add_(active, alpha=self.draft_calls)
-
-    def _record(
-        self,
-        state: SpecState,
-        verified: Verified,
-        committed: Tensor,
-        drafted: Tensor,
-        active: Tensor,
-    ) -> None:
-        """drafted [B, D + 1] bool: which codes are drafts; active [B] bool: unfinished images. A
-        finished one writes behind its end, where its length is."""
-        trace = state.trace
-        # RELAXED is the number behind DRAFT, and BONUS the one behind CORRECTED.
-        relaxed = verified.relaxed.to(torch.uint8)  # [B, D], or also of a last code that is a draft
-        drafts = F.pad(relaxed, (0, drafted.shape[1] - relaxed.shape[1])) + int(CodeKind.DRAFT)
+        # Codes: the path's drafts, then the last code. Their traces. RELAXED is the number behind
+        # DRAFT, and BONUS the one behind CORRECTED.
+        drafted = span < count[:, None]  # [B, D + 1]
+        new = F.pad(draft.codes.gather(1, path[:, 1:]), (0, 1))  # [B, D + 1]
+        committed = torch.where(drafted, new, verified.last_code[:, None])
+        trace.expect(draft, active)
+        if verified.last_is_draft is not None:
+            drafted = drafted | (verified.last_is_draft[:, None] & (span == count[:, None]))
+        relaxed = verified.relaxed.to(torch.uint8)  # [B, D], or with the last code
+        drafts = F.pad(relaxed, (0, len(span) - relaxed.shape[1])) + int(CodeKind.DRAFT)
         last = verified.bonus.to(torch.uint8) + int(CodeKind.CORRECTED)  # [B]
         trace.put(
-            state.length[:, None] + trace.span,
+            length[:, None] + span,
             committed,
             kind=torch.where(drafted, drafts, last[:, None]),
             tv_shift=verified.tv_shift,
@@ -238,52 +147,156 @@ class Speculative(BaseLoop):
             step=(trace.steps + 1)[:, None].expand_as(committed),
             depth=trace.depths * drafted,
         )
-        within = torch.minimum(verified.count, self.model.target.length - state.length)
-        trace.end_step(torch.where(active, within, -1))
+        within = torch.minimum(count, target.length - length)
+        trace.end_step(torch.where(active, within, -1), self.proposer.forwards)
 
-    def _commit(self, state: SpecState, verified: Verified, hidden: Tensor) -> Tensor:
-        """Moves the path's keys and values behind the committed ones; returns its states [R, D+1,
-        D]."""
-        copies, span = self.sampling.guidance_rows, state.trace.span
-        base = (self.model.target.prefix + state.length - 1)[:, None]  # [B, 1], the root's slot
-        live = span <= verified.count[:, None]
-        source = torch.where(live, base + verified.nodes, base + span)
+        # The cache keeps the path's keys and values behind the committed ones.
+        base = (target.prefix + length - 1)[:, None]  # [B, 1], the root's slot
+        source = torch.where(span <= count[:, None], base + path, base + span)
         destination = (base + span).expand_as(source)
         state.cache.commit(source.repeat(copies, 1), destination.repeat(copies, 1))
-        index = verified.nodes.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
-        return hidden.gather(1, index)
 
-    def _probe(self, prefill: Prefill, trace: TraceBuffers) -> None:
-        """What is the same in all steps, whatever the batch: forwards of a drafter, and whether
-        drafts are drawn. Found out once, on a session of its own, as a captured step cannot."""
-        session = self.proposer.begin(prefill)
-        output, before = first_output(prefill, self.proposer, trace.codes), session.calls
-        draft = session.propose(output, prefill.noise, torch.ones_like(prefill.first))
-        self.draft_calls, self.draws_drafts = session.calls - before, draft.q is not None
+        # What the next step begins with.
+        index = path.repeat(copies, 1)[..., None].expand(-1, -1, hidden.shape[-1])
+        output.hidden.copy_(hidden.gather(1, index))  # [R, D + 1, D]
+        output.codes.copy_(committed)
+        output.count.copy_(count).add_(1)
+        # Not the lengths themselves: torch 2.11 compiles a copy of them to read what comes later.
+        output.position.copy_(length.clamp_max(target.length))
+        length.add_(output.count).clamp_max_(target.length)
+        if self.resamples_noise:
+            state.noise.renew(length[:, None] + span)
+        if self.proposer.reads_probs:
+            write_probs(output, draft, probs.p, path)
+        return (Step(output.position, draft, path, count, probs.p),)
 
-    def _poll_lengths(self, state: SpecState, queue: Queue) -> int:
-        """Waits for the device and reads the lengths: steps until the next look; 0 where all rows
-        are done. Places of images that are done are taken by the next ones; as long as some wait, a
-        look comes as soon as another may be done."""
-        lengths, size = state.length.tolist(), self.model.target.length
-        ended = [row for row, n in enumerate(lengths) if n == size and queue.on[row] is not None]
-        if ended:
-            self._require_finite(state)
-            queue.take(state, ended)
-        for row in ended[: queue.waiting]:
-            one = queue.following(row, self.begin)
-            self._require_finite(one)
-            put_row(state, row, one)
-            state.watch.lap("prefill")
-            lengths[row] = 1
-        return self._unfinished(max(lengths) if queue.waiting else min(lengths))
+    # ---- an image -------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> int:
+        """A draft stands behind the image."""
+        return round_up(super().slots + self.proposer.nodes + 1)
+
+    def begin(
+        self, text: TextFeatures, noise: Noise, pairs: float = 0, reuse: Any = None
+    ) -> SpecState:
+        """Runs the prefill of target and proposer, and draws the first code. reuse: see
+        `BaseLoop.prefilled`."""
+        target, proposer = self.model.target, self.proposer
+        prefill, shared = self.prefilled(text, noise, proposer.depth + 1, reuse)
+        session = completed(proposer.begin(prefill), ProposerSession)
+        shared["watch"].lap("draft")
+        valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
+        if pairs:
+            shared["pairs"] = PairSampler(pairs, prefill.noise, target.length, proposer.depth)
+        return SpecState(
+            open=F.pad(additive_mask(valid), (0, self.slots - target.prefix)),
+            session=session,
+            verifier_state=self.verifier.begin(prefill),
+            length=torch.ones_like(prefill.first),
+            output=first_output(prefill, proposer, shared["trace"].codes),
+            slots=torch.arange(self.slots, device=self.model.device),
+            **shared,
+        )
+
+    def steps(self, state: SpecState) -> Iterator[int]:
+        """One for each code that is left: a step commits at least one."""
+        return iter(range(self.model.target.length - 1))
+
+    @one_at_a_time
+    def generate(
+        self, text: TextFeatures, noise: Noise, *, pairs: float = 0, rows: int | None = None
+    ) -> Generation:
+        """See `decoders.api.Decoder`. Rows of images that are done go on with the images that wait.
+        Raises RefillError where `rows` are fewer than the images and a part's state cannot begin
+        another image in a row."""
+        size, noise = self.model.target.length, noise.to(self.model.device)
+        rows = min(rows or text.batch, text.batch)
+        state = self.begin(text.rows(slice(rows)), noise.rows(slice(rows)), pairs)
+        state = self.execution.begin(self, state)
+        done = FinishedImages(text.batch, rows)
+        image: list[int | None] = [*range(rows)]  # by row; None: it is done, and none waits
+        waiting = list(range(text.batch))[rows:]
+        spare: Any = None  # a state of one image, in whose cache the next may begin
+        look = self._fewest_steps(1)  # steps until the lengths are looked at
+        while look:
+            (step,) = self.execution.step(self, state)
+            done.steps += 1
+            if state.pairs is not None:
+                done.keep_pairs(state.pairs, image, step.visited(size))
+            look -= 1
+            if look:
+                continue
+            lengths = state.length.tolist()  # waits for the device
+            ended = [r for r, n in enumerate(lengths) if n == size and image[r] is not None]
+            if ended:
+                self._require_finite(state)
+                done.take([i for r in ended if (i := image[r]) is not None], state.trace, ended)
+            for row in ended:
+                image[row] = waiting.pop(0) if waiting else None
+                if (following := image[row]) is not None:
+                    one = text.rows([following]), noise.rows([following])
+                    spare = self.begin(*one, pairs, spare)
+                    self._require_finite(spare)
+                    put_row(state, row, spare)
+                    state.watch.lap("prefill")
+                    lengths[row] = 1
+            # As long as images wait, a look comes as soon as another may be done.
+            look = self._fewest_steps(max(lengths) if waiting else min(lengths))
+        generation = done.generation(state.watch.seconds(), state.path, state.pairs)
+        trace = generation.trace
+        trace.tree_depth, trace.tree_nodes = self.proposer.depth, self.proposer.nodes
+        return generation
+
+    def _fewest_steps(self, length: int) -> int:
+        """Counts the steps that a row of `length` codes needs at least: a look at the lengths
+        before that tells nothing new, and a step after it is lost. At most 1 on the CPU, where a
+        look costs nothing."""
+        least = math.ceil((self.model.target.length - length) / (self.proposer.depth + 1))
+        return min(least, 1) if self.model.device.type == "cpu" else least
 
     def _require_finite(self, state: SpecState) -> None:
         require_finite(state.trace, "speculative decoding")
         state.session.require_finite()
 
-    def _unfinished(self, length: int) -> int:
-        """Steps that a row of `length` codes needs at least: a look before that tells nothing new,
-        and a step after it is lost. At most 1 on the CPU, where a look costs nothing."""
-        least = math.ceil((self.model.target.length - length) / (self.proposer.depth + 1))
-        return min(least, 1) if self.synchronous else least
+
+def first_output(prefill: Prefill, proposer: Proposer, image: Tensor) -> StepOutput:
+    """Makes what the first draft is given: the code sampled from the prefill, and the state that
+    predicted it. image [B, >= L]: where the loop keeps its codes."""
+    depth, ones = proposer.depth, torch.ones_like(prefill.first)
+    output = StepOutput(
+        hidden=F.pad(prefill.hidden[:, -1:], (0, 0, 0, depth)),  # [R, D + 1, D]
+        codes=F.pad(prefill.first[:, None], (0, depth)),  # [B, D + 1]
+        count=ones,
+        position=ones - 1,
+        image=image,
+    )
+    if proposer.reads_probs:
+        batch, nodes = prefill.batch, proposer.nodes + 1
+        blank = torch.zeros(batch, nodes, dtype=torch.long, device=ones.device)
+        children = blank[..., None].repeat(1, 1, proposer.branching)
+        output.p = prefill.probs.new_zeros(batch, nodes, prefill.model.target.vocab_size)
+        q = output.p.clone() if proposer.draws and not prefill.sampling.greedy else None
+        output.draft = Draft(blank, blank.clone(), blank.clone(), children, q, levels=depth)
+        output.nodes = blank[:, :1].repeat(1, depth + 1)
+    return output
+
+
+def write_probs(output: StepOutput, draft: Draft, p: Tensor, nodes: Tensor) -> None:
+    """Writes the draft, the target's distributions at its nodes and the path for the next proposal,
+    in place, as an execution may hold their addresses. Raises DecoderError where drafts are drawn
+    and the proposer does not say so, or the other way round."""
+    last = output.draft
+    assert last is not None and output.p is not None and output.nodes is not None
+    if (draft.q is None) != (last.q is None):
+        raise DecoderError(
+            "a proposer says by `draws` whether its drafts are drawn from q (at temperature 0 none "
+            f"are): expected q {'None' if last.q is None else 'of every node'}, found "
+            f"{'None' if draft.q is None else 'a tensor'}"
+        )
+    for name in ("codes", "parents", "depth", "children"):
+        getattr(last, name).copy_(getattr(draft, name))
+    if draft.q is not None and last.q is not None:
+        last.q.copy_(draft.q)
+    output.p.copy_(p)
+    output.nodes.copy_(nodes)

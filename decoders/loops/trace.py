@@ -1,5 +1,5 @@
-"""What a run records: codes and how they came to be, its time by phase, and verified pairs. Rows of
-a batch advance by different lengths, without host round trips."""
+"""What a loop notes of its steps: codes and how they came to be, its time by phase, and verified
+pairs. Rows of a batch advance by different lengths, without host round trips."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from decoders.api import Draft, Generation, Trace, VerifiedPairs
 from decoders.cache import ancestry_of
 from decoders.noise import PAIR_SLOT, Noise
+from decoders.verify.token_verifier import children_of
 
 
 class Stopwatch:
@@ -72,6 +73,7 @@ class TraceBuffers:
         self.bound = torch.zeros(size, device=device)
         self.accepted = torch.full((batch, length), -1, dtype=torch.int16, device=device)
         self.steps = torch.zeros(batch, dtype=torch.long, device=device)  # of each image so far
+        self.drafter_calls = torch.zeros_like(self.steps)
         # [B], sum over the steps of what `expected_codes` says of their drafts.
         self.expected = torch.zeros(batch, dtype=torch.float64, device=device)
         self.span = torch.arange(width, device=device)
@@ -95,10 +97,13 @@ class TraceBuffers:
         if expected is not None:
             self.expected.add_(torch.where(active, expected, 0.0))
 
-    def end_step(self, accepted: Tensor) -> None:
-        """accepted [B]: drafts accepted in this step, -1 for a row that was finished."""
+    def end_step(self, accepted: Tensor, drafter_calls: int = 0) -> None:
+        """Counts a step. accepted [B]: drafts accepted, -1 for a row that was finished;
+        drafter_calls: forwards of a drafter in this step."""
         self.accepted.scatter_(1, self.steps[:, None], accepted[:, None].to(torch.int16))
         self.steps.add_(accepted >= 0)
+        if drafter_calls:
+            self.drafter_calls.add_(accepted >= 0, alpha=drafter_calls)
 
     def check(self, p: Tensor) -> None:
         """Remembers in `bad` whether a distribution was not finite; the loop reports it at the
@@ -108,6 +113,7 @@ class TraceBuffers:
 
 
 PER_CODE = ("codes", "kind", "step", "depth", "tv_shift", "bound")
+PER_IMAGE = ("accepted", "steps", "drafter_calls", "expected")
 
 
 class FinishedImages:
@@ -118,18 +124,14 @@ class FinishedImages:
         self.images, self.rows, self.steps = images, rows, 0  # steps: of all rows together
         self.order: list[int] = []
         self.parts: list[dict[str, Tensor]] = []
-        self.pairs: list[tuple[Any, ...]] = []  # of each step, as `VerifiedPairs` has them
+        self.pairs: list[dict[str, Tensor | None]] = []  # of each step, see `VerifiedPairs`
 
-    def take(
-        self, images: Sequence[int], trace: TraceBuffers, rows: Sequence[int], **more: Any
-    ) -> None:
-        """What a run has recorded of these images, in these of its rows. more: [B] each."""
+    def take(self, images: Sequence[int], trace: TraceBuffers, rows: Sequence[int]) -> None:
+        """Keeps the traces of these images, which stood in these rows."""
         index = torch.tensor(rows, device=trace.codes.device)
-        size = trace.length
-        part = {name: getattr(trace, name)[index, :size].cpu() for name in PER_CODE}
-        every = {"accepted": trace.accepted, "target_calls": trace.steps, **more}
-        every["expected"] = trace.expected
-        self.parts.append(part | {name: value[index].cpu() for name, value in every.items()})
+        part = {name: getattr(trace, name)[index, : trace.length].cpu() for name in PER_CODE}
+        part |= {name: getattr(trace, name)[index].cpu() for name in PER_IMAGE}
+        self.parts.append(part)
         self.order += images
 
     def keep_pairs(
@@ -143,40 +145,40 @@ class FinishedImages:
         of_rows = [-1 if image is None else image for image in images]
         image = torch.tensor(of_rows, device=nodes.row.device)[nodes.row]
         index = index[image[index] >= 0]
-        every = [value for name, value in vars(nodes).items() if name != "row"] + [image]
-        self.pairs.append(tuple(None if t is None else t[index].cpu() for t in every))
-
-    def verified(self, levels: int) -> VerifiedPairs | None:
-        """The pairs of all steps; levels: of the drafts. None where there are none."""
-        if not self.pairs:
-            return None
-        columns: list[Any] = [
-            None if column[0] is None else torch.cat(column)
-            for column in zip(*self.pairs, strict=True)
-        ]
-        p, q, children, valid, depth, position, image = columns
-        return VerifiedPairs(p, q, children, valid, depth, position, levels, image)
+        fields = {name: value for name, value in vars(nodes).items() if name != "row"}
+        fields["image"] = image
+        self.pairs.append({n: None if t is None else t[index].cpu() for n, t in fields.items()})
 
     def generation(
         self, seconds: dict[str, float], path: dict[str, str], sampler: PairSampler | None = None
     ) -> Generation:
         """All images in their order. seconds, path: as in `Trace`; sampler: of their pairs."""
-        position = torch.tensor(self.order).argsort()
-        fields: dict[str, Any] = {
-            name: torch.cat([p[name] for p in self.parts])[position] for name in self.parts[0]
-        }
-        codes, calls = fields.pop("codes"), fields["target_calls"].int()
-        most, taken = int(calls.max()), int(calls.sum())
-        fields["target_calls"], fields["accepted"] = calls, fields["accepted"][:, :most]
-        idle = 1 - taken / (self.steps * self.rows) if self.steps else math.nan
-        drafts = fields.pop("drafter_calls", torch.zeros(len(calls))).int()
-        sums = fields.pop("expected")
-        expected = torch.where(sums > 0, sums / calls.clamp_min(1), math.nan).float()
+        order = torch.tensor(self.order).argsort()
+        columns = {n: torch.cat([p[n] for p in self.parts])[order] for n in self.parts[0]}
+        calls, sums = columns.pop("steps").int(), columns.pop("expected")
+        taken, pairs = int(calls.sum()), None
+        if self.pairs and sampler is not None:
+            fields = dict[str, Any]()
+            for name in self.pairs[0]:
+                column: list[Any] = [part[name] for part in self.pairs]
+                fields[name] = None if column[0] is None else torch.cat(column)
+            pairs = VerifiedPairs(**fields, levels=sampler.levels)
         trace = Trace(
-            **fields, drafter_calls=drafts, seconds=seconds, path=path, idle=idle, expected=expected
+            kind=columns["kind"],
+            step=columns["step"],
+            depth=columns["depth"],
+            tv_shift=columns["tv_shift"],
+            bound=columns["bound"],
+            accepted=columns["accepted"][:, : int(calls.max())],
+            target_calls=calls,
+            drafter_calls=columns["drafter_calls"].int(),
+            seconds=seconds,
+            path=path,
+            idle=1 - taken / (self.steps * self.rows) if self.steps else math.nan,
+            expected=torch.where(sums > 0, sums / calls.clamp_min(1), math.nan).float(),
+            pairs=pairs,
         )
-        trace.pairs = None if sampler is None else self.verified(sampler.levels)
-        return Generation(codes, trace)
+        return Generation(columns["codes"], trace)
 
 
 @dataclass
@@ -190,6 +192,39 @@ class VisitedNodes:
     depth: Tensor  # [n] int64
     position: Tensor  # [n] int64, of the root's child
     row: Tensor  # [n] int64
+
+
+@dataclass
+class Step:
+    """What a step of a batch verified: of its B rows the path through the draft, and where that
+    stands."""
+
+    position: Tensor  # [B] int64, position of the root's child
+    draft: Draft
+    nodes: Tensor  # [B, D + 1] int64, the path
+    count: Tensor  # [B] int64, drafts accepted
+    p: Tensor  # [B, N + 1, V]
+
+    def visited(self, size: int) -> VisitedNodes:
+        """Lists the nodes of the path, rows and depths flattened; what lies past the path's or the
+        image's end (`size` codes) has no valid child."""
+        nodes, p = self.nodes, self.p
+        span = torch.arange(nodes.shape[1], device=p.device)
+        inside = self.position[:, None] + span < size  # [B, D + 1], positions of the next codes
+        live = (span <= self.count[:, None]) & inside
+        rows = torch.arange(len(p), device=p.device)[:, None]
+        codes, valid = children_of(self.draft)
+        valid = valid[rows, nodes] & live[..., None]  # [B, D + 1, K]
+        q = self.draft.q
+        return VisitedNodes(
+            p=p[rows, nodes].flatten(0, 1),
+            q=None if q is None else q[rows, nodes].flatten(0, 1),
+            children=codes[rows, nodes].flatten(0, 1),
+            valid=valid.flatten(0, 1),
+            depth=span.expand_as(nodes).flatten(),
+            position=self.position[:, None].expand_as(nodes).flatten(),
+            row=rows.expand_as(nodes).flatten(),
+        )
 
 
 class PairSampler:

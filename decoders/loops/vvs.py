@@ -21,8 +21,8 @@ from decoders.api import DecoderError, Draft, Piece, Prefill, StepOutput, Target
 from decoders.cache import ancestry_of
 from decoders.distribution import take
 from decoders.kinds import Within
-from decoders.loops.speculative import Speculative
-from decoders.loops.speculative_state import SpecState, Step
+from decoders.loops.speculative import SpecState, Speculative
+from decoders.loops.trace import Step
 from decoders.noise import PLUGIN_SLOT, sample
 from decoders.propose.tree_proposer import TreeProposer, TreeSession
 from decoders.verify.token_verifier import TokenVerifier, Verdicts, at_node, children_of, path_to
@@ -148,10 +148,9 @@ class Vvs(Speculative):
         session: Any = state.session
         if skips:  # it drafts twice
             active = state.length < self.model.target.length
-            state.drafter_calls.add_(active, alpha=self.draft_calls or 0)
-        return self.with_mask(
-            state, session.propose_step(state.output, state.noise, state.length, skips)
-        )
+            state.trace.drafter_calls.add_(active, alpha=self.proposer.forwards)
+        draft = session.propose_step(state.output, state.noise, state.length, skips)
+        return draft, self.mask_of(state, draft)
 
     def verify_and_commit(
         self, state: SpecState, draft: Draft, hidden: Tensor, logits: Tensor

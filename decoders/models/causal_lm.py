@@ -1,34 +1,99 @@
-"""Any causal model of `transformers` that draws with codes, as a target: its class as it is.
+"""Causal models of `transformers` that draw with codes, as targets: each class as it is.
 
-Layers, positions and norms are the library's. Two parts are this project's. The cache keeps every
-code at a slot that the caller names, so that a tree can be written into it and an accepted path
-kept (`decoders.cache`). Attention over it is this project's (`attend`), registered with the library
-under a name of its own. docs/new_target.md is a worked example.
-
-A model is compared with its own forward when it becomes a target (`CausalLM.compare`): one that
-does more than embedding, causal layers and a head is refused.
+Two parts are this project's: the cache, which keeps every code at a slot that the caller names, so
+that a tree can be written into it and an accepted path kept (`decoders.cache`), and attention over
+it (`attend`). docs/new_target.md is a worked example.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
+from transformers.utils import logging as transformers_logging
 
 from decoders.api import DecoderError, TextFeatures
 from decoders.cache import KVCache, bool_mask
-from decoders.models.loading.checkpoint import some
-from decoders.models.loading.pretrained import UNFIT
+from decoders.models.loading.checkpoint import Checkpoint, some
+from decoders.models.loading.weights import check_values
 from decoders.models.nets.shape import barred_codes
 from decoders.models.nets.transformer import attend, attention_bias, causal_mask
 
 NAME = "lantern_bench"  # of our attention
 EXACT, ROUGH = 1e-3, 0.1  # largest difference of logits over their spread: float32, half precision
+# Code that a folder brings along is never run.
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+# What a class raises that does not take what it is given.
+UNFIT = (TypeError, ValueError, KeyError, AttributeError, IndexError, RuntimeError)
+
+
+def read_model(
+    opened: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    kind: Any,
+    unread: tuple[str, ...] = (),
+) -> Any:
+    """Reads the model of a checkpoint, whole and finite, by the loader of `kind`, a class of
+    transformers; frozen. unread: how names of tensors begin that the class does without. Raises
+    DecoderError for weights that are incomplete, damaged, quantised or of another model."""
+    with explain_loading(opened):
+        model, report = kind.from_pretrained(
+            opened.folder, dtype=dtype, output_loading_info=True, **LOCAL
+        )
+    unexpected = [name for name in report["unexpected_keys"] if not name.startswith(unread)]
+    odd = {"missing": report["missing_keys"], "unexpected": unexpected}
+    if any(odd.values()):
+        wrong = "; ".join(f"{name} {some(keys)}" for name, keys in odd.items() if keys)
+        raise DecoderError(f"{opened.path} is no {type(model).__name__}: {wrong}")
+    for name, values in model.named_parameters():
+        if name in opened.index:
+            opened.read(name)  # transformers would convert another dtype in silence
+        check_values(values, name, opened.path)
+    return model.to(device).eval().requires_grad_(False)
+
+
+@contextmanager
+def explain_loading(opened: Checkpoint) -> Iterator[None]:
+    """Turns what goes wrong while transformers loads into a DecoderError, and silences its log,
+    which would say it a second time, and its progress bars."""
+    before = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    except (*UNFIT, OSError, ImportError, StrictDataclassError, SafetensorError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DecoderError(
+            f"{opened.folder} cannot be read ({reason}); are all files of the release in it?"
+        ) from error
+    finally:
+        transformers_logging.set_verbosity(before)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def text_model(whole: Any, kind: Any) -> Any:
+    """Makes the causal model of class `kind` that a model with a tower for pictures has inside, on
+    the same weights."""
+    inner = whole.get_decoder()
+    with torch.device("meta"):
+        model = kind(inner.config)
+    model.model, model.lm_head = inner, whole.lm_head
+    return model
+
+
+# ---- attention over our cache -------------------------------------------------------------------
 
 
 def attention(
@@ -40,9 +105,8 @@ def attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """An attention of `transformers`: query [R, H, T, d], key and value [R, K, S, d], a mask [R, 1,
-    T, S] to be added -> [R, T, H, d]. Options are left out: `compare` finds a model that asks for
-    another attention."""
+    """Attends as transformers asks: query [R, H, T, d], key and value [R, K, S, d], a mask [R, 1,
+    T, S] to be added -> [R, T, H, d]. `CausalLM.compare` refuses models that need other options."""
     del module, options
     rows, heads, length, _ = query.shape
     shared = key.shape[1]
@@ -71,15 +135,16 @@ class SlotCache(Cache):
         return keys, values
 
 
-class CausalLM(nn.Module):
-    """A target (`decoders.api.Target`) of square images and prompts as tokens.
+# ---- the target ---------------------------------------------------------------------------------
 
-    model: of a class `...ForCausalLM`, its weights final. tokens: the token of every code, [V];
-    with `row_end` the last one closes every row of the grid. grid: codes per side. prefix: P,
-    tokens of the longest prompt. embed, head: modules codes -> [..., D] and [..., D] -> [..., V],
-    of a model whose codes are no words of its vocabulary (then only the number of tokens counts);
-    None: the model's own, of `tokens`. Raises DecoderError for a model that is none of this kind.
-    """
+
+class CausalLM(nn.Module):
+    """A target (`decoders.api.Target`) of square images and prompts as tokens. model: of a class
+    `...ForCausalLM`. tokens: the token of every code, [V]; with `row_end` the last one closes every
+    row of the grid. grid: codes per side. prefix: P, tokens of the longest prompt. embed, head:
+    modules codes -> [..., D] and [..., D] -> [..., V], of a model whose codes are not in its
+    vocabulary. Raises DecoderError for a model that does more than embedding, causal layers and a
+    head."""
 
     barred: Tensor | None
     code_tokens: Tensor  # [V] int64
@@ -96,17 +161,19 @@ class CausalLM(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
+        self.layers: nn.Module = model.base_model  # without the head: codes have one of their own
+        self.token_embedding, self.code_embedding = model.get_input_embeddings(), embed
         self.vocab_size, self.prefix = len(tokens), prefix
         self.length = grid * (grid + row_end)
-        device = model.get_input_embeddings().weight.device
+        device = self.token_embedding.weight.device
         barred = barred_codes(grid, self.vocab_size).to(device) if row_end else None
         codes = torch.as_tensor(tokens, dtype=torch.long, device=device)
         self.register_buffer("barred", barred, persistent=False)
         self.register_buffer("code_tokens", codes, persistent=False)
-        self.words, self.code_embedding = model.get_input_embeddings(), embed
         self.output: Any = head_rows(model, codes) if head is None else head
         self.eval().requires_grad_(False)
         self.config = model.config.get_text_config(decoder=True)
+        self.width = int(self.config.hidden_size)
         self.positions = require_positions(self.config, prefix + self.length)
         try:
             self.compare(separate_head=head is not None)
@@ -119,27 +186,15 @@ class CausalLM(nn.Module):
                 "an attention_mask [R, 1, T, S] and past_key_values"
             ) from error
 
-    @property
-    def layers(self) -> nn.Module:
-        """The model without its head: the codes have a head of their own, `output`."""
-        module: nn.Module = self.model.base_model
-        return module
-
-    @property
-    def width(self) -> int:
-        """D."""
-        return int(self.config.hidden_size)
-
     @torch.no_grad()
     def compare(self, separate_head: bool) -> None:
-        """Compares with a forward of the model's own over a few codes: the same codes behind two
-        padded positions must give the same logits here. separate_head: the head is no part of the
-        model's forward. Raises DecoderError where they do not."""
+        """Compares with the model's own forward: a few codes behind two padded positions must give
+        the same logits. separate_head: the head is no part of that forward. Raises DecoderError."""
         ids = self.code_tokens[None, : min(8, self.vocab_size)]  # [1, T]
         codes, pads = torch.arange(ids.shape[1], device=ids.device)[None], 2
         x = self.embed(codes)  # [1, T, D]
         if separate_head:
-            states = self.decoder(inputs_embeds=x, use_cache=False)
+            states = self.model.get_decoder()(inputs_embeds=x, use_cache=False)
             right = self.output(states.last_hidden_state)
         else:
             right = self.model(input_ids=ids).logits[..., self.code_tokens]
@@ -159,32 +214,27 @@ class CausalLM(nn.Module):
                 "an embedding, causal attention over all positions and a head"
             )
 
-    @property
-    def decoder(self) -> Any:
-        """The model without its head."""
-        return self.model.get_decoder()
-
     def new_cache(self, rows: int, capacity: int) -> KVCache:
-        config, weight = self.config, self.words.weight
+        config, weight = self.config, self.token_embedding.weight
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         size = getattr(config, "head_dim", None) or self.width // config.num_attention_heads
         layers = config.num_hidden_layers
         return KVCache(layers, rows, capacity, heads, size, weight.dtype, weight.device)
 
     def token_ids(self, codes: Tensor) -> Tensor:
-        """Codes -> rows of their embedding, same shape."""
+        """Maps codes to rows of their embedding, same shape."""
         return self.code_tokens[codes] if self.code_embedding is None else codes
 
     def embed(self, codes: Tensor) -> Tensor:
         """[R, T] int64 -> [R, T, D]."""
-        x: Tensor = (self.code_embedding or self.words)(self.token_ids(codes))
+        x: Tensor = (self.code_embedding or self.token_embedding)(self.token_ids(codes))
         return x
 
     def _run(
         self, x: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None = None
     ) -> Tensor:
-        """x [R, T, D] at positions positions [R, T], mask [R, T, S] of either kind -> [R, T, D]."""
-        out = self.decoder(
+        """x [R, T, D] at positions [R, T], mask [R, T, S] of either kind -> [R, T, D]."""
+        out = self.model.get_decoder()(
             inputs_embeds=x,
             attention_mask=attention_bias(mask, x.dtype),
             position_ids=positions.clamp_max(self.positions - 1),
@@ -200,8 +250,9 @@ class CausalLM(nn.Module):
         valid = rows.valid(drop)  # [R, P]
         slots = torch.arange(self.prefix, device=valid.device).expand(len(drop), -1)
         mask = F.pad(causal_mask(valid), (0, cache.capacity - self.prefix))  # [R, P, S]
+        x = self.token_embedding(rows.token_ids(drop))  # [R, P, D]
         slot_cache = SlotCache(cache, cache.flat_index(slots))
-        return self._run(self.words(rows.token_ids(drop)), positions(valid), mask, slot_cache)
+        return self._run(x, positions_of(valid), mask, slot_cache)
 
     def forward_codes(
         self, codes: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, cache: KVCache
@@ -218,31 +269,21 @@ class CausalLM(nn.Module):
         return logits
 
     def forward(self, text: TextFeatures, codes: Tensor, drop: Tensor) -> Tensor:
-        """The states [B, L, D] that predict the codes [B, L], without a cache: all codes are known.
-        drop [B] bool: rows without their caption."""
-        prompt, embedded = self.words(text.token_ids(drop)), self.embed(codes[:, :-1])
+        """Computes the states [B, L, D] that predict the codes [B, L], without a cache: all codes
+        are known. drop [B] bool: rows without their caption."""
+        prompt, embedded = self.token_embedding(text.token_ids(drop)), self.embed(codes[:, :-1])
         valid = F.pad(text.valid(drop), (0, embedded.shape[1]), value=True)  # [B, P + L - 1]
-        hidden = self._run(torch.cat([prompt, embedded], 1), positions(valid), causal_mask(valid))
-        return hidden[:, self.prefix - 1 :]
+        x = torch.cat([prompt, embedded], 1)  # [B, P + L - 1, D]
+        return self._run(x, positions_of(valid), causal_mask(valid))[:, self.prefix - 1 :]
 
 
-def text_model(whole: Any, kind: Any) -> Any:
-    """The causal model of class `kind` that a model with a tower for pictures has inside, on the
-    same weights."""
-    inner = whole.get_decoder()
-    with torch.device("meta"):
-        model = kind(inner.config)
-    model.model, model.lm_head = inner, whole.lm_head
-    return model
-
-
-def positions(valid: Tensor) -> Tensor:
-    """Validity [R, T] -> positions counted from a row's first valid one, [R, T]."""
+def positions_of(valid: Tensor) -> Tensor:
+    """Counts positions from a row's first valid one, [R, T], of validity [R, T]."""
     return (valid.long().cumsum(1) - 1).clamp_min(0)
 
 
 def head_rows(model: Any, tokens: Tensor) -> nn.Linear:
-    """The rows of a model's head that predict these tokens [V]; of consecutive tokens no copy."""
+    """Takes the rows of a model's head that predict tokens [V]; of consecutive ones no copy."""
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or int(tokens.max()) >= head.out_features:
         size = f"{head.out_features} rows" if isinstance(head, nn.Linear) else type(head).__name__
@@ -261,8 +302,8 @@ def head_rows(model: Any, tokens: Tensor) -> nn.Linear:
 
 
 def require_positions(config: Any, needed: int) -> int:
-    """The positions of a model. Raises DecoderError where a prompt and an image need more, or where
-    a layer does not look at all of them."""
+    """Returns the positions of a model. Raises DecoderError where a prompt and an image need more,
+    or where a layer does not look at all of them."""
     most = getattr(config, "max_position_embeddings", None) or needed
     if needed > most:
         raise DecoderError(

@@ -14,7 +14,7 @@ released decoding code; a name in angle brackets is one token.
 count blocks of 32 pixels. Sources. Anole: jadohu/LANTERN, models/ea_model_anole.py (tokens 0 ...
 8710 8197, without the prompt 0 8197); models/base_models/lumina_mgpt/item_processor.py (names of
 Lumina's image, size and row-end tokens). Lumina-mGPT: Alpha-VLLM/Lumina-mGPT,
-lumina_mgpt/generate_examples/generate.py (the words), lumina_mgpt/inference_solver.py (the
+lumina_mgpt/generate_examples/generate.py (the prompt's text), lumina_mgpt/inference_solver.py (the
 unconditional row starts at <boi>; where row ends stand).
 """
 
@@ -33,8 +33,8 @@ from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, requ
 from decoders.models.loading.layouts import Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.text.prompts import TOKENIZER, PromptEncoder, Template, code_tokens
-from decoders.models.vq.pictures import CHAMELEON, load_pictures
+from decoders.models.pictures import CHAMELEON, load_vq
+from decoders.models.prompts import TOKENIZER, PromptEncoder, Template, code_tokens
 
 LAYOUT = Layout("model.", "model.embed_tokens.weight", "lm_head.weight", ("model.vqmodel.",))
 CODE = re.compile(r"IMGIMG([A-J]+)Z")  # a code's name: the number in letters, A for 0
@@ -53,14 +53,12 @@ SIZE = 8800  # <reserved08800 + n>: n blocks of 32 pixels
 DOWN, BLOCK = 16, 32  # pixels of a code, pixels that a size token counts
 
 
-def anole_template(grid: int) -> Template:
-    """The same for every grid."""
-    del grid
-    return Template("{prompt}", (START,), (SEPARATOR, BOI), uncond=(START, BOI))
+ANOLE = Template("{prompt}", (START,), (SEPARATOR, BOI), uncond=(START, BOI))
 
 
 def lumina_template(grid: int) -> Template:
-    """For square images of `grid` codes a side, which must be whole blocks of 32 pixels."""
+    """Makes the template for images of `grid` codes a side, which must be whole blocks of 32
+    pixels."""
     side = grid * DOWN
     if side % BLOCK:
         raise DecoderError(f"model.grid must be even for Lumina-mGPT, found {grid}")
@@ -73,24 +71,49 @@ def lumina_template(grid: int) -> Template:
 def config_of(
     opened: Checkpoint, codes: int, grid: int, prefix: int, row_end: bool
 ) -> TransformerConfig:
-    """The target's shape from config.json; codes: V, the row end included. Raises DecoderError
-    where the checkpoint is another model's, or a variant that is not computed here."""
+    """Reads the target's shape from config.json; codes: V, the row end included. Raises
+    DecoderError where the checkpoint is another model's, or a variant that is not computed here."""
     config = opened.config
     if missing := [name for name in NEEDED if name not in config]:
         raise DecoderError(
             f"{opened.path} is no Chameleon checkpoint: its config.json must say {some(missing)}"
         )
-    _refuse(opened)
-    rope = config.get("rope_parameters") or {}
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    rope, scaling = config.get("rope_parameters") or {}, config.get("rope_scaling") or {}
+    kinds = {rope.get("rope_type"), scaling.get("rope_type"), scaling.get("type")}
+    refused = {
+        "swin_norm=true (Chameleon-34B): norms after attention and feed-forward": config.get(
+            "swin_norm"
+        ),
+        "heads that share keys and values": config.get("num_key_value_heads", heads) != heads,
+        "a scaled rotation": kinds - {None, "default"},
+        "another activation than silu": config.get("hidden_act", "silu") != "silu",
+        "biases in attention": config.get("attention_bias"),
+        "heads of another width than hidden_size / num_attention_heads": (
+            (config.get("head_dim") or 0) * heads not in (0, width)
+        ),
+    }
+    if reasons := [name for name, there in refused.items() if there]:
+        raise DecoderError(
+            f"{opened.path}: config.json has {'; '.join(reasons)}, which is not computed here; "
+            "Anole and Lumina-mGPT have none of it"
+        )
+    if not row_end and (vq := config.get("vq_config")) is not None:
+        # Anole's side. Lumina's config.json has Chameleon's, though its images are larger ones.
+        where = f"{opened.path}: config.json: vq_config"
+        entries = {"resolution": Size, "channel_multiplier": list[Amount]}
+        shape = validate_entries(validate(where, vq, dict[str, Any]), entries, where)
+        halvings = len(shape.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1
+        require_side(opened, "vq_config", shape.get("resolution", 512) >> halvings, grid)
     base = rope.get("rope_theta", config.get("rope_theta", 10000.0))
-    shape = TransformerConfig(
+    result = TransformerConfig(
         vocab=codes,
         tokens=int(config["vocab_size"]),
         grid=grid,
         prefix=prefix,
-        width=int(config["hidden_size"]),
+        width=int(width),
         layers=int(config["num_hidden_layers"]),
-        heads=int(config["num_attention_heads"]),
+        heads=int(heads),
         ffn=int(config["intermediate_size"]),
         norm_eps=float(config.get("rms_norm_eps", 1e-5)),
         conditioning="tokens",
@@ -101,52 +124,12 @@ def config_of(
         qk_norm=True,
     )
     positions = int(config.get("max_position_embeddings", 4096))
-    if shape.prefix + shape.length > positions:
+    if prefix + result.length > positions:
         raise DecoderError(
-            f"a prompt of {shape.prefix} and an image of {shape.length} tokens are more than the "
+            f"a prompt of {prefix} and an image of {result.length} tokens are more than the "
             f"model's {positions} positions; lower model.prefix or model.grid"
         )
-    return shape
-
-
-def _refuse(opened: Checkpoint) -> None:
-    """DecoderError for what this code does not compute."""
-    config = opened.config
-    heads = config["num_attention_heads"]
-    rope = config.get("rope_parameters") or {}
-    scaling = config.get("rope_scaling") or {}
-    kinds = {rope.get("rope_type"), scaling.get("rope_type"), scaling.get("type")}
-    whole = (config.get("head_dim") or 0) * heads
-    reasons = {
-        "swin_norm=true (Chameleon-34B): norms after attention and feed-forward": config.get(
-            "swin_norm"
-        ),
-        "heads that share keys and values": config.get("num_key_value_heads", heads) != heads,
-        "a scaled rotation": kinds - {None, "default"},
-        "another activation than silu": config.get("hidden_act", "silu") != "silu",
-        "biases in attention": config.get("attention_bias"),
-        "heads of another width than hidden_size / num_attention_heads": (
-            whole not in (0, config["hidden_size"])
-        ),
-    }
-    refused = [name for name, there in reasons.items() if there]
-    if refused:
-        raise DecoderError(
-            f"{opened.path}: config.json has {'; '.join(refused)}, which is not computed here; "
-            "Anole and Lumina-mGPT have none of it"
-        )
-
-
-def require_grid(opened: Checkpoint, grid: int) -> None:
-    """Raises DecoderError where config.json says that Anole's images have another side. Lumina's
-    has Chameleon's resolution, though the model is trained on several larger ones."""
-    if (vq := opened.config.get("vq_config")) is None:
-        return
-    where = f"{opened.path}: config.json: vq_config"
-    kinds = {"resolution": Size, "channel_multiplier": list[Amount]}
-    shape = validate_entries(validate(where, vq, dict[str, Any]), kinds, where)
-    halvings = len(shape.get("channel_multiplier", (1, 1, 2, 2, 4))) - 1
-    require_side(opened, "vq_config", shape.get("resolution", 512) >> halvings, grid)
+    return result
 
 
 def load_model(
@@ -164,20 +147,17 @@ def load_model(
     cfg: float = 3.0,
     top_k: int = 2000,
 ) -> ImageModel:
-    """template_of: of prompts, by the grid. row_end: the token that closes a row of the grid.
-    checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest
-    prompt, its template included. tokenizer: folder, file or hub id of the VQ tokenizer; None: in
-    or next to the checkpoint, else no pictures. text: the same of the text tokenizer. drafters:
-    names for drafter checkpoints. cfg, top_k: the usual sampling. Raises DecoderError.
-    """
+    """Loads a model. template_of: of prompts, by the grid. row_end: the token that closes a row.
+    checkpoint: folder or hub id. grid: image side in codes. prefix: tokens of the longest prompt,
+    its template included. tokenizer: folder, file or hub id of the VQ tokenizer; None: in or next
+    to the checkpoint, else no pictures. text: the same of the text tokenizer. drafters: names for
+    drafter checkpoints. cfg, top_k: the usual sampling. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Chameleon target")
     layout, template = layout_of(opened, "Chameleon", [LAYOUT]), template_of(grid)
-    if row_end is None:
-        require_grid(opened, grid)
     tokens = code_tokens(opened, text, CODE, row_end, TOKENIZERS)
     shape = config_of(opened, len(tokens), grid, prefix, row_end is not None)
-    pictures, digests = load_pictures(
+    pictures, digests = load_vq(
         CHAMELEON, opened, tokenizer, len(tokens), grid, torch_device, shape.row_end
     )
     return ImageModel(
@@ -196,7 +176,12 @@ def load_model(
 
 
 load_anole = partial(
-    load_model, anole_template, None, name="anole_7b", checkpoint="leloy/Anole-7b-v0.1-hf", grid=32
+    load_model,
+    lambda grid: ANOLE,
+    None,
+    name="anole_7b",
+    checkpoint="leloy/Anole-7b-v0.1-hf",
+    grid=32,
 )  # 32 x 32 codes are 512 pixels
 load_lumina = partial(
     load_model,

@@ -1,17 +1,14 @@
 """Emu3-Gen (2409.18869): transformers' Emu3, whose vocabulary holds 32,768 visual tokens.
 
-A picture of 720 x 720 pixels is 90 rows of 90 codes, and every row is closed by an end-of-line
-token: the grammar of Lumina-mGPT's row ends.
+A picture of 720 x 720 pixels is 90 rows of 90 codes, each closed by an end-of-line token.
 
     <bos> prompt POSITIVE <image start> "90*90" <image token>
     unconditional: the same with NEGATIVE in the place of prompt and POSITIVE
 
-Sources: baaivision/Emu3, image_generation.py (both prompts, guidance 3, top-k 2048, temperature 1;
-the area of 720 x 720 is the model's `image_area`), emu3/mllm/processing_emu3.py (the prompts'
-order), emu3/mllm/tokenization_emu3.py (names of the special tokens), emu3/mllm/utils_emu3.py (which
-token may stand where: a row end after every row, the last one too),
-emu3/tokenizer/configuration_emu3visionvq.py (32768 codes of 4 numbers, a factor of 8). What follows
-the last row end (end of frame, image and text) is not drawn here.
+Sources: baaivision/Emu3, image_generation.py (prompts, guidance 3, top-k 2048, temperature 1,
+`image_area`); in emu3/mllm: processing_emu3.py (order), tokenization_emu3.py (special tokens),
+utils_emu3.py (a row end after every row, the last one too; what follows it is not drawn here);
+emu3/tokenizer/configuration_emu3visionvq.py (32768 codes of 4 numbers, a factor of 8).
 """
 
 from __future__ import annotations
@@ -23,12 +20,11 @@ import torch
 from transformers import Emu3ForCausalLM, Emu3ForConditionalGeneration
 
 from decoders.api import ImageModel, Sampling
-from decoders.models.causal_lm import CausalLM, text_model
+from decoders.models.causal_lm import CausalLM, read_model, text_model
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
-from decoders.models.loading.pretrained import read_model
 from decoders.models.loading.weights import dtype_of
-from decoders.models.text.prompts import PromptEncoder, Template, code_tokens
-from decoders.models.vq.tokenizer import PictureDecoder, VQTokenizer
+from decoders.models.pictures import PictureDecoder, VQTokenizer
+from decoders.models.prompts import PromptEncoder, Template, code_tokens
 
 VQ = ("model.vqmodel.", "vqmodel.")  # where checkpoints keep it
 CODE, ROW_END = re.compile(r"<\|visual token (\d+)\|>"), "<|extra_200|>"
@@ -40,18 +36,8 @@ NEGATIVE = (
 )
 
 
-def template_of(grid: int) -> Template:
-    """For square images of `grid` codes a side."""
-    return Template(
-        f"{{prompt}}{POSITIVE}",
-        ("<|extra_203|>",),
-        ("<|image start|>", f" {grid}*{grid}", "<|image token|>"),
-        negative=NEGATIVE,
-    )
-
-
 def tokenizer_of(whole: Any, opened: Checkpoint, grid: int) -> VQTokenizer:
-    """The VQ model inside transformers' model, in float32 as the checkpoint has it."""
+    """Returns the VQ model inside transformers' model, in float32 as the checkpoint has it."""
     net, table = whole.model.vqmodel.float(), "quantize.embedding.weight"
     at = next(root for root in VQ if f"{root}{table}" in opened.index)
     for name, values in net.state_dict().items():
@@ -72,16 +58,18 @@ def load(
     cfg: float = 3.0,
     top_k: int = 2048,
 ) -> ImageModel:
-    """checkpoint: folder or hub id in transformers' layout. grid: image side in codes, which the
-    prompt names; 90 rows of 90 codes and a row end are 720 pixels. prefix: tokens of the longest
-    prompt, its template included. text: folder, file or hub id of the text tokenizer; None: next to
-    the checkpoint. cfg, top_k: the usual sampling. Raises DecoderError."""
+    """Loads Emu3-Gen. checkpoint: folder or hub id in transformers' layout. grid: image side in
+    codes, which the prompt names; 90 rows of 90 codes and a row end are 720 pixels. prefix: tokens
+    of the longest prompt, its template included. text: folder, file or hub id of the text
+    tokenizer; None: next to the checkpoint. cfg, top_k: the usual sampling. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="Emu3-Gen target")
     tokens = code_tokens(opened, text, CODE, ROW_END)
     whole = read_model(opened, kind, torch_device, Emu3ForConditionalGeneration)
-    words, template = text_model(whole, Emu3ForCausalLM), template_of(grid)
-    target: Any = CausalLM(words, tokens, grid, prefix, row_end=True)
+    language = text_model(whole, Emu3ForCausalLM)
+    target: Any = CausalLM(language, tokens, grid, prefix, row_end=True)
+    image = ("<|image start|>", f" {grid}*{grid}", "<|image token|>")
+    template = Template(f"{{prompt}}{POSITIVE}", ("<|extra_203|>",), image, negative=NEGATIVE)
     return ImageModel(
         name=name,
         target=target,

@@ -1,18 +1,16 @@
 """Janus-Pro (2501.17811): transformers' Llama, which draws with a head and codes of its own.
 
-Codes are no words of the vocabulary. A code's embedding is an aligner, two layers, over a table of
-8 numbers for each code; it is computed once, while loading. The head has two layers. Pictures come
-from LlamaGen's VQ-16.
+A code's embedding is an aligner, two layers, over a table of 8 numbers per code, computed once
+while loading. The head has two layers. Pictures come from LlamaGen's VQ-16.
 
     <bos> "<|User|>: " prompt "\\n\\n<|Assistant|>:" <begin_of_image>
     unconditional: the same length, with padding tokens between the first and the last; Janus
     attends to them, so the unconditional row has the conditional one's mask
 
-Sources: deepseek-ai/Janus, README.md (roles, padding tokens in `generate`, guidance 5, temperature
-1, no filter, 576 codes of 24 x 24, logits uncond + cfg (cond - uncond)),
-janus/models/processing_vlm.py (tags of image and padding), janus/models/modeling_vlm.py (aligner,
-head) and janus/models/vq_model.py (VQ-16: 16384 codes of 8 numbers, 256 channels). The template's
-words: huggingface/transformers, src/transformers/models/janus/convert_janus_weights_to_hf.py.
+Sources: deepseek-ai/Janus, README.md (roles, padding in `generate`, guidance 5, temperature 1, no
+filter, 24 x 24 codes); in janus/models: processing_vlm.py (tags), modeling_vlm.py (aligner, head),
+vq_model.py (16384 codes of 8 numbers). The template's text: huggingface/transformers,
+src/transformers/models/janus/convert_janus_weights_to_hf.py.
 """
 
 from __future__ import annotations
@@ -25,12 +23,11 @@ from torch import nn
 from transformers import JanusForConditionalGeneration, LlamaForCausalLM
 
 from decoders.api import ImageModel, Sampling
-from decoders.models.causal_lm import CausalLM, text_model
+from decoders.models.causal_lm import CausalLM, read_model, text_model
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint, require_side
-from decoders.models.loading.pretrained import read_model
 from decoders.models.loading.weights import dtype_of
-from decoders.models.text.prompts import PromptEncoder, Template
-from decoders.models.vq.pictures import JANUS, load_pictures
+from decoders.models.pictures import JANUS, load_vq
+from decoders.models.prompts import PromptEncoder, Template
 
 TEMPLATE = Template(
     "<|User|>: {stripped}\n\n<|Assistant|>:",
@@ -44,16 +41,16 @@ TEMPLATE = Template(
 def read_target(
     source: str, grid: int, prefix: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Any, Checkpoint]:
-    """The target, a `CausalLM`, of a folder or hub id. Raises DecoderError where it draws another
-    grid."""
+    """Reads the target, a `CausalLM`, of a folder or hub id. Raises DecoderError where it draws
+    another grid."""
     opened = open_checkpoint(source, what="Janus-Pro target")
     whole = read_model(opened, dtype, device, JanusForConditionalGeneration)
     shape = whole.config.vq_config
     require_side(opened, "vq_config.num_patches", shape.num_patches, grid)
-    words, head = text_model(whole, LlamaForCausalLM), whole.model.generation_head
-    codes = torch.arange(shape.num_embeddings, device=words.device)
+    language, head = text_model(whole, LlamaForCausalLM), whole.model.generation_head
+    codes = torch.arange(shape.num_embeddings, device=language.device)
     embed = nn.Embedding.from_pretrained(whole.prepare_embeddings_for_image_generation(codes))
-    return CausalLM(words, codes, grid, prefix, embed=embed, head=head), opened
+    return CausalLM(language, codes, grid, prefix, embed=embed, head=head), opened
 
 
 def load(
@@ -68,17 +65,17 @@ def load(
     cfg: float = 5.0,
     top_k: int = 0,
 ) -> ImageModel:
-    """checkpoint: folder or hub id in transformers' layout. grid: image side in codes; 24 x 24 are
-    384 pixels. prefix: tokens of the longest prompt, its template included. text: folder, file or
-    hub id of the text tokenizer; None: next to the checkpoint. drafters: names of smaller models of
-    the family. cfg, top_k: the usual sampling. Raises DecoderError."""
+    """Loads Janus-Pro. checkpoint: folder or hub id in transformers' layout. grid: image side in
+    codes; 24 x 24 are 384 pixels. prefix: tokens of the longest prompt, its template included.
+    text: folder, file or hub id of the text tokenizer; None: next to the checkpoint. drafters:
+    names of smaller models of the family. cfg, top_k: the usual sampling. Raises DecoderError."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     target, opened = read_target(checkpoint, grid, prefix, kind, torch_device)
     return ImageModel(
         name=name,
         target=target,
         text=PromptEncoder(opened, TEMPLATE, prefix, text, torch_device),
-        tokenizer=load_pictures(JANUS, opened, None, target.vocab_size, grid, torch_device)[0],
+        tokenizer=load_vq(JANUS, opened, None, target.vocab_size, grid, torch_device)[0],
         sampling=Sampling(cfg=cfg, top_k=top_k),
         device=torch_device,
         dtype=kind,

@@ -1,15 +1,18 @@
 """LlamaGen's released checkpoints (2406.06525): text-conditional XL, class-conditional B to 3B.
 
-Two layouts are read into `Transformer`: the original ``.pt`` (``layers.N.attention.wqkv.weight``)
-and the hub conversion with Llama names (``model.layers.N.self_attn.q_proj.weight``), whose rotation
+Two layouts are read: the original ``.pt`` and the hub conversion with Llama names, whose rotation
 is interleaved too, so nothing is permuted. What config.json does not say is read off the shapes.
+
+FlashAR's checkpoints (2605.09430) are in the original layout, with the vertical layers behind the
+others. How many these are, and where they begin, no tensor says: a config.json with the names of
+the released code does.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -21,15 +24,13 @@ from decoders.models.loading.checkpoint import (
     open_checkpoint,
     require_side,
 )
-from decoders.models.loading.layouts import ORIGINAL, Layout, layout_of, load_target
+from decoders.models.loading.layouts import FLASH, ORIGINAL, Layout, layout_of, load_target
 from decoders.models.loading.weights import dtype_of
+from decoders.models.nets.flash import FlashConfig
 from decoders.models.nets.shape import TransformerConfig
-from decoders.models.text.t5 import HUB, T5Encoder
-from decoders.models.vq.pictures import LLAMAGEN, load_pictures
+from decoders.models.pictures import LLAMAGEN, load_vq
+from decoders.models.t5 import HUB, T5Encoder
 
-LAYER = r"layers\.(\d+)\..+"
-NUMBER = re.compile(r"[0-9]+")
-RELEASED: dict[str, Any] = {"prefix_rope": "zero", "pads": "released"}  # METHODS 6
 HEAD_DIM = {3200: 100, 4096: 128}  # 3B and 7B; all other sizes have heads of 64
 
 LAYOUTS = (  # the hub conversion, the original
@@ -39,81 +40,83 @@ LAYOUTS = (  # the hub conversion, the original
 
 
 def config_of(checkpoint: Checkpoint, layout: Layout, grid: int | None) -> TransformerConfig:
-    """The target's shape: from config.json where there is one, else from the tensors' shapes.
-
+    """Reads the target's shape from config.json where there is one, else off the tensors' shapes.
     grid: image side in codes, needed where config.json has no `block_size`. Raises DecoderError
-    where config.json contradicts it or the tensors.
-    """
-    config, first = checkpoint.config, f"{layout.words}layers.0."
+    where config.json contradicts it or the tensors. FlashAR's tensors are a `FlashConfig`."""
+    config, path, index = checkpoint.config, checkpoint.path, checkpoint.index
+    first, gate = f"{layout.prefix}layers.0.", layout.layer["feed_forward.w13"][0]
     vocab, width = checkpoint.shape(layout.embedding, 2)
-    gate = layout.layer["feed_forward.w13"][0]
-    shape: dict[str, Any] = {
-        "vocab": vocab,
-        "width": width,
-        "layers": count_parts(checkpoint, rf"{re.escape(layout.words)}{LAYER}"),
-        "heads": int(config.get("num_attention_heads", 0)) or heads_of(width, checkpoint.path),
-        "ffn": checkpoint.shape(f"{first}{gate}.weight", 2)[0],
-        "grid": _grid(checkpoint, grid),
-        "norm_eps": float(config.get("rms_norm_eps", config.get("norm_eps", 1e-5))),
-        "rope_base": float(config.get("rope_base", config.get("rope_theta", 10000.0))),
-        **RELEASED,
-    }
-    _require_agreement(checkpoint, shape)
-    return TransformerConfig(**shape, **_conditioning(checkpoint, f"{layout.words}cls_embedding."))
-
-
-def _conditioning(checkpoint: Checkpoint, at: str) -> dict[str, Any]:
-    if f"{at}uncond_embedding" in checkpoint.index:
-        prefix, text_width = checkpoint.shape(f"{at}uncond_embedding", 2)
-        return {"conditioning": "caption", "prefix": prefix, "text_width": text_width}
-    if f"{at}embedding_table.weight" in checkpoint.index:
-        rows = checkpoint.shape(f"{at}embedding_table.weight", 2)[0]
-        return {"conditioning": "class", "prefix": 1, "classes": rows - 1}
-    raise DecoderError(
-        f"{checkpoint.path}: expected {at}uncond_embedding (captions) or "
-        f"{at}embedding_table.weight (classes); neither is there"
-    )
-
-
-def heads_of(width: int, path: Path) -> int:
-    """Heads of a released size, where nothing says how many there are."""
-    size = HEAD_DIM.get(width, 64)
-    if width % size:
+    layers = count_parts(checkpoint, rf"{re.escape(layout.prefix)}layers\.(\d+)\..+")
+    extra = 0
+    if FLASH in index:
+        extra = int(config.get("medusa_attention_num", 0))
+        if not 0 < extra < layers or "vertical_start_layer" not in config:
+            raise DecoderError(
+                f"{path}: no tensor says how many of FlashAR's {layers} layers are vertical, and "
+                "where they begin; put a config.json with medusa_attention_num and "
+                "vertical_start_layer, as it was trained, next to it"
+            )
+        layers -= extra
+    ffn = checkpoint.shape(f"{first}{gate}.weight", 2)[0]
+    sizes = {
+        "vocab_size": vocab, "hidden_size": width, "num_hidden_layers": layers,
+        "intermediate_size": ffn,
+    }  # fmt: skip
+    for name, size in sizes.items():
+        if config.get(name) is not None and int(config[name]) != size:
+            raise DecoderError(
+                f"{path}: config.json says {name} {config[name]}, the tensors {size}; the two files"
+                " do not belong together: copy both from one release"
+            )
+    head = HEAD_DIM.get(width, 64)
+    heads = int(config.get("num_attention_heads", 0)) or width // head
+    if width % head and "num_attention_heads" not in config:
         raise DecoderError(
             f"{path}: no released model has width {width}, so its number of heads is not known; "
             "put a config.json with num_attention_heads next to it"
         )
-    return width // size
-
-
-def _grid(checkpoint: Checkpoint, grid: int | None) -> int:
-    block = checkpoint.config.get("block_size")
+    block = config.get("block_size")
     side = math.isqrt(int(block)) if block else grid
     if side is None or (block and side**2 != int(block)):
         raise DecoderError(
-            f"{checkpoint.path}: the image side is not known (block_size {block}); set model.grid "
-            "(16 for 256 pixels, 24 for 384, 32 for 512)"
+            f"{path}: the image side is not known (block_size {block}); set model.grid (16 for 256 "
+            "pixels, 24 for 384, 32 for 512)"
         )
     require_side(checkpoint, "block_size", side, side if grid is None else grid)
-    return side
-
-
-def _require_agreement(checkpoint: Checkpoint, shape: dict[str, Any]) -> None:
-    """Raises DecoderError where config.json contradicts the tensors. A key that it lacks is not
-    compared."""
-    pairs = {
-        "vocab": "vocab_size",
-        "width": "hidden_size",
-        "layers": "num_hidden_layers",
-        "ffn": "intermediate_size",
-    }
-    for name, theirs in pairs.items():
-        value = checkpoint.config.get(theirs)
-        if value is not None and int(value) != shape[name]:
-            raise DecoderError(
-                f"{checkpoint.path}: config.json says {theirs} {value}, the tensors {shape[name]}; "
-                "the two files do not belong together: copy both from one release"
-            )
+    captions = f"{layout.prefix}cls_embedding.uncond_embedding"
+    classes = f"{layout.prefix}cls_embedding.embedding_table.weight"
+    conditioning: dict[str, Any]
+    if captions in index:
+        prefix, text_width = checkpoint.shape(captions, 2)
+        conditioning = {"conditioning": "caption", "prefix": prefix, "text_width": text_width}
+    elif classes in index:
+        rows = checkpoint.shape(classes, 2)[0]
+        conditioning = {"conditioning": "class", "prefix": 1, "classes": rows - 1}
+    else:
+        raise DecoderError(f"{path}: expected {captions} or {classes}; neither is there")
+    shape = TransformerConfig(
+        vocab=vocab,
+        width=width,
+        layers=layers,
+        heads=heads,
+        ffn=ffn,
+        grid=side,
+        norm_eps=float(config.get("rms_norm_eps", config.get("norm_eps", 1e-5))),
+        rope_base=float(config.get("rope_base", config.get("rope_theta", 10000.0))),
+        prefix_rope="zero",
+        pads="released",  # METHODS 6
+        **conditioning,
+    )
+    if not extra:
+        return shape
+    start = int(config["vertical_start_layer"])
+    gated = "hv_gate_mlp.0.weight"
+    return FlashConfig(
+        **asdict(shape),
+        start=layers if start < 0 else start,
+        extra=extra,
+        gate=checkpoint.shape(gated, 2)[0] if gated in index else 0,
+    )
 
 
 def load(
@@ -125,16 +128,16 @@ def load(
     tokenizer: str | None = None,
     text: str | None = None,
     drafters: dict[str, str] | None = None,
+    flash: str | None = None,
     cfg: float = 7.5,
     top_k: int = 1000,
 ) -> ImageModel:
-    """A LlamaGen model: target, VQ tokenizer, text (or class) encoder.
-
-    checkpoint: folder, file or hub id of the target. tokenizer: the same of the VQ tokenizer; None:
-    beside the target, else the model has none: codes can be decoded and compared, pictures and
-    neighbours cannot be had. text: folder or hub id of the T5 encoder, loaded when first needed.
-    drafters: names for drafter checkpoints. cfg, top_k: the usual sampling.
-    """
+    """Loads a LlamaGen model: target, VQ tokenizer, text (or class) encoder. checkpoint: folder,
+    file or hub id of the target. tokenizer: the same of the VQ tokenizer; None: beside the target,
+    else the model draws no pictures. text: folder or hub id of the T5 encoder, loaded when first
+    needed. drafters: names for drafter checkpoints. flash: a FlashAR checkpoint that was trained
+    from this target, for decoder=flash; the target may be one itself. cfg, top_k: the usual
+    sampling."""
     torch_device, kind = torch.device(device), dtype_of(dtype)
     opened = open_checkpoint(checkpoint, what="LlamaGen target")
     layout = layout_of(opened, "LlamaGen", LAYOUTS)
@@ -144,12 +147,25 @@ def load(
         encoder = LabelEncoder(shape.classes, device=torch_device)
     else:
         encoder = T5Encoder(text or HUB, length=shape.prefix, device=torch_device, dtype=kind)
-    pictures, digests = load_pictures(
-        LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, torch_device
-    )
+    pictures, digests = load_vq(LLAMAGEN, opened, tokenizer, shape.vocab, shape.grid, torch_device)
+    target = load_target(opened, layout, shape, None, kind, torch_device)
+    targets = {"flash": target} if isinstance(shape, FlashConfig) else {}
+    if flash is not None:
+        second = open_checkpoint(flash, what="FlashAR target")
+        layout = layout_of(second, "LlamaGen", LAYOUTS)
+        other = config_of(second, layout, shape.grid)
+        same = ("vocab", "conditioning", "prefix", "text_width", "classes")
+        unlike = [name for name in same if getattr(shape, name) != getattr(other, name)]
+        if unlike or not isinstance(other, FlashConfig):
+            raise DecoderError(
+                f"{second.path}: expected a FlashAR checkpoint of the codes and captions of "
+                f"{opened.path}, found another {', '.join(unlike) or 'model'}; set model.flash"
+            )
+        targets["flash"] = load_target(second, layout, other, None, kind, torch_device)
+        digests = digests | {f"flash/{file}": hash for file, hash in second.sha256().items()}
     return ImageModel(
         name=name,
-        target=load_target(opened, layout, shape, None, kind, torch_device),
+        target=target,
         text=encoder,
         tokenizer=pictures,
         sampling=Sampling(cfg=cfg, top_k=min(top_k, shape.vocab)),
@@ -157,6 +173,7 @@ def load(
         dtype=kind,
         weights_sha256=opened.sha256() | digests,
         drafters=dict(drafters or {}),
+        targets=targets,
     )
 
 
@@ -167,19 +184,16 @@ class LabelEncoder:
         self.classes, self.device = classes, torch.device(device)
 
     def encode(self, prompts: list[str]) -> TextFeatures:
-        """Class numbers -> features [B, 1] int64, mask [B, 1] all valid. Raises DecoderError on
-        what is not a whole number below `classes`."""
+        """Encodes class numbers to features [B, 1] int64, mask [B, 1] all valid. Raises
+        DecoderError on what is not a whole number below `classes`."""
         if not prompts:
             raise DecoderError("no prompts given: expected at least one class number")
-        rows = [[self._label(prompt)] for prompt in prompts]
+        for prompt in prompts:
+            if not re.fullmatch("[0-9]+", prompt.strip()) or int(prompt) >= self.classes:
+                raise DecoderError(
+                    f"this model draws classes: expected a number from 0 to {self.classes - 1}, "
+                    f"found {prompt!r}; use prompts=classes"
+                )
+        rows = [[int(prompt)] for prompt in prompts]
         features = torch.tensor(rows, dtype=torch.long, device=self.device)  # [B, 1]
         return TextFeatures(features, torch.ones_like(features, dtype=torch.bool))
-
-    def _label(self, prompt: str) -> int:
-        text = prompt.strip()
-        if not NUMBER.fullmatch(text) or int(text) >= self.classes:
-            raise DecoderError(
-                f"this model draws classes: expected a number from 0 to {self.classes - 1}, found "
-                f"{prompt!r}; use prompts=classes"
-            )
-        return int(text)

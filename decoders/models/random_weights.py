@@ -1,19 +1,20 @@
-"""Models of two official sizes with random weights: what a step costs, without a checkpoint.
+"""Models with random weights: of two official sizes, for what a step costs, and small ones with a
+handful of codes on a tiny grid, whose images can be enumerated.
 
-Time and memory of a step depend on shapes alone. Codes and acceptance of such a model mean nothing,
-and it draws no pictures. PyTorch's own initialisation gives finite and nearly flat logits.
+Codes and acceptance of a model of an official size mean nothing, and it draws no pictures. A small
+model's weights are scaled up, so that distributions are far from uniform and drafter and target
+disagree.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.models.loading.checkpoint import cast
@@ -21,7 +22,8 @@ from decoders.models.loading.weights import dtype_of
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Transformer
-from decoders.models.vq.tokenizer import NoTokenizer
+from decoders.models.pictures import NoTokenizer
+from decoders.noise import Noise
 
 # The target's shape, and the numbers of a code's latent in the codebook.
 SIZES = {
@@ -44,12 +46,19 @@ def load(
     cfg: float = 7.5,
     top_k: int = 1000,
 ) -> ImageModel:
-    """Target, EAGLE drafter and codebook. cfg, top_k: the usual sampling of the released model."""
+    """Makes target, EAGLE drafter and codebook, by PyTorch's own initialisation from the seed 0:
+    logits are finite and nearly flat. cfg, top_k: the usual sampling of the released model."""
     (shape, latent), torch_device, kind = SIZES[size], torch.device(device), dtype_of(dtype)
-    with initialised(torch_device, kind):
-        target = Transformer(shape)
-        drafter = EagleNet(replace(shape, layers=1), input_norm=shape.tokens > 0)
-        codebook = F.normalize(torch.randn(shape.vocab, latent, dtype=torch.float32), dim=-1)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(kind)  # made on the device, in the final dtype: 14 GB need no copy
+    try:
+        with torch.random.fork_rng(), torch.device(torch_device):
+            torch.manual_seed(0)
+            target = Transformer(shape)
+            drafter = EagleNet(replace(shape, layers=1), input_norm=shape.tokens > 0)
+            codebook = F.normalize(torch.randn(shape.vocab, latent, dtype=torch.float32), dim=-1)
+    finally:
+        torch.set_default_dtype(before)
     for module in (target, drafter):
         cast(module.eval().requires_grad_(False), torch_device, kind)
     return ImageModel(
@@ -65,22 +74,9 @@ def load(
     )
 
 
-@contextmanager
-def initialised(torch_device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Modules are made on the device, in their final dtype, from the seed 0: 14 GB need no copy."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.random.fork_rng(), torch.device(torch_device):
-            torch.manual_seed(0)
-            yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 @dataclass(frozen=True)
 class RandomText:
-    """Features [B, P, F] or token ids [B, P] that are a function of the prompt."""
+    """Encodes prompts to features [B, P, F] or token ids [B, P] that are a function of each."""
 
     config: TransformerConfig
     device: torch.device
@@ -88,15 +84,139 @@ class RandomText:
 
     def encode(self, prompts: list[str]) -> TextFeatures:
         size, rows = self.config.prefix, []
+        tokens = self.config.conditioning == "tokens"
         for prompt in prompts:
             generator = torch.Generator().manual_seed(zlib.crc32(prompt.encode()))
-            if self.config.conditioning == "tokens":
+            if tokens:
                 rows.append(torch.randint(self.config.tokens, (size,), generator=generator))
             else:
                 rows.append(torch.randn(size, self.config.text_width, generator=generator))
         mask = torch.ones(len(prompts), size, dtype=torch.bool, device=self.device)
         features = torch.stack(rows).to(self.device)  # [B, P, F] or [B, P]
-        if self.config.conditioning != "tokens":
+        if not tokens:
             return TextFeatures(features.to(self.dtype), mask)
         alone = mask & (torch.arange(size, device=self.device) >= size - 2)  # start, image token
         return TextFeatures(features, mask, features, alone)
+
+
+# ---- small models -------------------------------------------------------------------------------
+
+SHARPNESS = 6.0  # scale of the random output head
+WIDTH, LAYERS, HEADS = 16, 2, 2  # of a small target; the drafter is as wide
+DAMPING = 0.5  # scale of the layers' outputs, which the drafter cannot know
+HEARING = 0.3  # weight of the previous feature in the drafter
+
+
+@dataclass(frozen=True)
+class FixedText:
+    """Encodes all prompts to the same random features, a function of the first one's length."""
+
+    prefix: int
+    width: int
+    device: torch.device
+    dtype: torch.dtype
+
+    def encode(self, prompts: list[str]) -> TextFeatures:
+        generator = torch.Generator().manual_seed(len(prompts[0]))
+        one = torch.randn(1, self.prefix, self.width, generator=generator)
+        mask = torch.ones(len(prompts), self.prefix, dtype=torch.bool)
+        mask[:, 0] = False  # left padding is part of what is checked
+        features = one.expand(len(prompts), -1, -1) * mask[..., None]
+        return TextFeatures(features.to(self.device, self.dtype), mask.to(self.device))
+
+
+@dataclass(frozen=True)
+class RandomTokenizer:
+    codebook: Tensor
+    raw_codebook: Tensor | None = None
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """Draws grey images: a code's first latent coordinate is its brightness."""
+        side = int(codes.shape[1] ** 0.5)
+        grey = self.codebook[codes][..., 0].sigmoid().view(len(codes), 1, side, side)
+        return grey.expand(-1, 3, -1, -1).float()
+
+
+def random_model(
+    vocab: int = 5,
+    grid: int = 2,
+    width: int = 32,
+    layers: int = 2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    heads: int = 2,
+) -> ImageModel:
+    """Makes an `ImageModel` of V = vocab codes and L = grid**2 with a random EAGLE drafter."""
+    torch_device = torch.device(device)
+    config = TransformerConfig(
+        vocab=vocab, width=width, layers=layers, heads=heads, ffn=2 * width, grid=grid, prefix=4,
+        text_width=8,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        target, drafter = Transformer(config), EagleNet(config)
+        for module in (target, drafter):
+            for name, parameter in module.named_parameters():
+                if parameter.ndim == 2 and "output" not in name:
+                    nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+        nn.init.normal_(target.output.weight, std=SHARPNESS / width)
+        codebook = F.normalize(torch.randn(vocab, 3), dim=-1)
+    for module in (target, drafter):
+        module.eval().requires_grad_(False)
+        cast(module, torch_device, dtype)
+    return ImageModel(
+        name=f"random-{vocab}x{grid * grid}",
+        target=target,
+        text=FixedText(config.prefix, config.text_width, torch_device, dtype),
+        tokenizer=RandomTokenizer(codebook.to(torch_device)),
+        sampling=Sampling(cfg=2.0),
+        device=torch_device,
+        dtype=dtype,
+        weights_sha256={},
+        drafters={"eagle": drafter},
+    )
+
+
+def small_model(
+    vocab: int,
+    grid: int,
+    seed: int,
+    drafters: tuple[str, ...] = ("eagle",),
+    dtype: torch.dtype = torch.float32,
+) -> ImageModel:
+    """Makes a model of V = vocab codes, L = grid**2, on the CPU, with a drafter under every name.
+    It embeds codes as the target does, so that its drafts are accepted and rejected often."""
+    model = random_model(vocab, grid, WIDTH, LAYERS, seed, dtype, heads=HEADS)
+    target: Any = model.target
+    net = model.drafters["eagle"]
+    with torch.no_grad():
+        for layer in [*target.layers, *net.layers]:
+            layer.attention.wo.weight.mul_(DAMPING)
+            layer.feed_forward.w2.weight.mul_(DAMPING)
+        net.embed_tokens.weight.copy_(target.tok_embeddings.weight)
+        eye = torch.eye(target.width)
+        net.fc.weight.copy_(torch.cat([eye * target.width**0.5, eye * HEARING], 1))
+    generator = torch.Generator().manual_seed(seed)
+    raw = model.codebook * (0.5 + torch.rand(vocab, 1, generator=generator))
+    tokenizer = RandomTokenizer(model.codebook, raw)
+    return replace(model, tokenizer=tokenizer, drafters=dict.fromkeys(drafters, net))
+
+
+def random_prompts(model: ImageModel, count: int, seed: int) -> TextFeatures:
+    """Makes `count` different random captions of different lengths, left-padded."""
+    target: Any = model.target
+    generator = torch.Generator().manual_seed(seed)
+    shape = (count, target.prefix, target.config.text_width)
+    pad = torch.randint(0, target.prefix, (count, 1), generator=generator)  # [B, 1]
+    features = torch.randn(shape, generator=generator).to(model.dtype)
+    return TextFeatures(features, torch.arange(target.prefix) >= pad)
+
+
+def same_prompt(text: TextFeatures, count: int) -> TextFeatures:
+    """Repeats one caption `count` times."""
+    return TextFeatures(text.features[:1].expand(count, -1, -1), text.mask[:1].expand(count, -1))
+
+
+def random_noise(count: int, length: int, generator: torch.Generator) -> Noise:
+    return Noise.of_keys(torch.randint(2**32, (count, 2), generator=generator), length)

@@ -1,20 +1,18 @@
-"""SimpleAR (2504.11455): Qwen2.5 with the 64,000 codes of the Cosmos tokenizer behind its words.
+"""SimpleAR (2504.11455): Qwen2.5 with the 64,000 codes of the Cosmos tokenizer behind its tokens.
 
     conditional    <|t2i|> "A highly realistic image of " prompt <|soi|>
     unconditional  <|t2i|> NEGATIVE <|soi|>
 
 Sources: wdrink/SimpleAR, generate.py (both prompts, guidance 6, temperature 1, 64 x 64 codes are
-1024 pixels; code c is token len(tokenizer) + c) and simpar/train/train.py (151,665 tokens of
-Qwen2.5 and seven of its own stand before the codes; 215,672 rows in all). The release draws from
-all tokens, and what is no code becomes one at the end; here nothing but codes is drawn.
+1024 pixels; code c is token len(tokenizer) + c), simpar/train/train.py (151,672 tokens before the
+codes; 215,672 rows in all). The release draws from all tokens; here nothing but codes is drawn.
 
-Pictures come from the Cosmos tokenizer (2501.03575; DV8x16x16), 16 pixels per code. Its codes are
-those of finite scalar quantization (2309.15505): a code's number, written in the bases 8, 8, 8, 5,
-5, 5, is its place on a grid of six axes. So the codebook follows from the levels alone. The network
-is read as NVIDIA publishes it, a TorchScript program (`decoder.jit`), in its own precision. Source:
-wdrink/SimpleAR, simpar/model/tokenizer/cosmos_tokenizer: modules/quantizers.py (the order of the
-axes, places in [-1, 1]), video_lib.py (levels; indices [B, 1, h, w] in, frames [B, 3, 1, H, W] in
-[-1, 1] out).
+Pictures come from the Cosmos tokenizer (2501.03575; DV8x16x16), 16 pixels per code, a TorchScript
+program (`decoder.jit`) in its own precision. Its codes are those of finite scalar quantization
+(2309.15505): a code's number, in the bases 8, 8, 8, 5, 5, 5, is its point on a grid of six axes.
+Source: simpar/model/tokenizer/cosmos_tokenizer: modules/quantizers.py (the order of the axes,
+points in [-1, 1]), video_lib.py (levels; indices [B, 1, h, w] in, frames [B, 3, 1, H, W] in [-1, 1]
+out).
 """
 
 from __future__ import annotations
@@ -29,13 +27,11 @@ from torch import Tensor
 from transformers import Qwen2ForCausalLM
 
 from decoders.api import DecoderError, ImageModel, Sampling
-from decoders.models.causal_lm import CausalLM
+from decoders.models.causal_lm import CausalLM, read_model
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
-from decoders.models.loading.pretrained import read_model
-from decoders.models.loading.repository import locate
-from decoders.models.loading.weights import dtype_of, sha256_of
-from decoders.models.text.prompts import PromptEncoder, Template
-from decoders.models.vq.tokenizer import NoTokenizer, PictureDecoder, VQTokenizer
+from decoders.models.loading.weights import dtype_of, locate, sha256_of
+from decoders.models.pictures import NoTokenizer, PictureDecoder, VQTokenizer
+from decoders.models.prompts import PromptEncoder, Template
 
 LEVELS = (8, 8, 8, 5, 5, 5)
 FILE = "decoder.jit"
@@ -51,7 +47,7 @@ TEMPLATE = Template(
 def read_target(
     source: str, codes: int, grid: int, prefix: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Any, Checkpoint]:
-    """The target, a `CausalLM`, of a folder or hub id. The codes are its last tokens."""
+    """Reads the target, a `CausalLM`, of a folder or hub id. The codes are its last tokens."""
     opened = open_checkpoint(source, what="SimpleAR target")
     model = read_model(opened, dtype, device, Qwen2ForCausalLM)
     tokens = range(model.config.vocab_size)[-codes:]
@@ -71,10 +67,10 @@ def load(
     cfg: float = 6.0,
     top_k: int = 0,
 ) -> ImageModel:
-    """checkpoint: folder or hub id. grid: codes per side. prefix: tokens of the longest prompt, its
-    template included. tokenizer: see `load_cosmos`. text: the text tokenizer; None: next to the
-    checkpoint. drafters: names of smaller models of the family. cfg, top_k: the usual sampling.
-    Raises DecoderError."""
+    """Loads SimpleAR. checkpoint: folder or hub id. grid: codes per side. prefix: tokens of the
+    longest prompt, its template included. tokenizer: see `load_cosmos`. text: the text tokenizer;
+    None: next to the checkpoint. drafters: names of smaller models of the family. cfg, top_k: the
+    usual sampling. Raises DecoderError."""
     torch_device = torch.device(device)
     pictures, digests = load_cosmos(tokenizer, grid, torch_device)
     sizes = len(pictures.codebook), grid, prefix, dtype_of(dtype), torch_device
@@ -94,7 +90,7 @@ def load(
 
 
 def codebook() -> Tensor:
-    """[64000, 6] float32, places in [-1, 1]; looked up by plain L2."""
+    """Computes [64000, 6] float32, points of the grid in [-1, 1]; looked up by plain L2."""
     levels = torch.tensor(LEVELS)
     bases, half = levels.cumprod(0) // levels, levels // 2
     return (torch.arange(prod(LEVELS))[:, None] // bases % levels - half) / half
@@ -103,8 +99,8 @@ def codebook() -> Tensor:
 def load_cosmos(
     source: str | None, grid: int, device: torch.device
 ) -> tuple[VQTokenizer | NoTokenizer, dict[str, str]]:
-    """The tokenizer, and the SHA-256 of its file. source: a folder or hub id with `decoder.jit`, or
-    that file; None: codes and neighbours, no pictures. Raises DecoderError."""
+    """Loads the tokenizer, and the SHA-256 of its file. source: a folder or hub id with
+    `decoder.jit`, or that file; None: codes and neighbours, no pictures. Raises DecoderError."""
     if source is None:
         why = f"no {FILE} is named; set model.tokenizer to a folder with it, or its hub id"
         return NoTokenizer(why, codebook().to(device)), {}
@@ -122,8 +118,7 @@ def load_cosmos(
         ) from error
 
     def pictures(codes: Tensor) -> Tensor:
-        """[B, h, w] -> [B, 3, H, W], of indices [B, 1, h, w] -> frames [B, 3, 1, H, W]."""
-        frames: Tensor = net(codes[:, None])
+        frames: Tensor = net(codes[:, None])  # [B, 1, h, w] -> [B, 3, 1, H, W]
         return frames[:, :, 0]
 
     vq = PictureDecoder(pictures, grid, codebook().to(device))

@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from decoders.noise import DRAFT_SLOT, sample
-from decoders.propose.window import OldWindow, Window, fresh_uniforms
+from decoders.propose.window import OldWindow, Window, step_uniforms
 
 
 class Jacobi(Window):
     """Exact by lemma J."""
 
     def draw(self, probs: Tensor, old: OldWindow, noise: Any, positions: Tensor) -> Tensor:
-        return sample(probs, fresh_uniforms(noise, positions, DRAFT_SLOT)[..., 0])
+        return sample(probs, step_uniforms(noise, positions, DRAFT_SLOT)[..., 0])

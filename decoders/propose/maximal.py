@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoders.distribution import pick, ratio
 from decoders.noise import COUPLE_SLOT, sample
-from decoders.propose.window import Codes, OldWindow, Window, certain, fresh_uniforms
+from decoders.propose.window import Codes, OldWindow, Window, certain, step_uniforms
 from decoders.verify.exact import residual
 
 
@@ -30,7 +30,7 @@ class Maximal(Window):
     def draw(self, probs: Tensor, old: OldWindow, noise: Any, positions: Tensor) -> Tensor:
         coupled_probs = coupled(probs, old.q, old.codes)  # [B, W, V], given the old draft
         probs = torch.where(old.drafted[..., None], coupled_probs, probs)
-        return sample(probs, fresh_uniforms(noise, positions, COUPLE_SLOT)[..., 0])
+        return sample(probs, step_uniforms(noise, positions, COUPLE_SLOT)[..., 0])
 
 
 def coupled(probs: Tensor, q: Tensor, codes: Tensor) -> Tensor:

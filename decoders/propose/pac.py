@@ -19,7 +19,7 @@ from decoders.distribution import drop_sibling, without
 from decoders.kinds import Within
 from decoders.noise import COUPLE_SLOT, MAX_CHILDREN, sample
 from decoders.propose.maximal import Maximal
-from decoders.propose.window import Codes, OldWindow, fresh_uniforms
+from decoders.propose.window import Codes, OldWindow, step_uniforms
 
 
 @dataclass(eq=False, repr=False)
@@ -57,7 +57,7 @@ class Pac(Maximal):
             best = without(probs, main).topk(count)  # a code that may not stand there has no mass
             wide[:, upper, 1:] = torch.where(best.values > 0, best.indices, main[..., None])
             return wide
-        u = fresh_uniforms(noise, positions[:, upper], COUPLE_SLOT + 1, count)  # [B, levels, K - 1]
+        u = step_uniforms(noise, positions[:, upper], COUPLE_SLOT + 1, count)  # [B, levels, K - 1]
         drawn = [main]
         for j in range(count):
             probs = drop_sibling(probs, drawn[-1])

@@ -19,7 +19,7 @@ from torch import Tensor
 from decoders.distribution import pick
 from decoders.kinds import NotNegative
 from decoders.noise import DRAFT_SLOT, sample
-from decoders.propose.window import OldWindow, Window, fresh_uniforms
+from decoders.propose.window import OldWindow, Window, step_uniforms
 
 
 @dataclass(eq=False, repr=False)
@@ -37,7 +37,7 @@ class Plus(Window):
         return old.drafted[..., None] & (probs > self.tau * old.q)
 
     def draw(self, probs: Tensor, old: OldWindow, noise: Any, positions: Tensor) -> Tensor:
-        new = sample(probs, fresh_uniforms(noise, positions, DRAFT_SLOT)[..., 0])
+        new = sample(probs, step_uniforms(noise, positions, DRAFT_SLOT)[..., 0])
         return torch.where(pick(self.stays(probs, old), old.codes), old.codes, new)
 
     def declared(self, probs: Tensor, old: OldWindow, codes: Tensor) -> Tensor:

@@ -33,15 +33,12 @@ class TreeSession(ProposerSession):
         model, tree = prefill.model, part.tree
         self.part, self.sampling = part, prefill.sampling
         self.tree: Tree = tree
+        tree.prepare(prefill.first.device)
         self.vocab = model.target.vocab_size
         self.bad = torch.zeros((), dtype=torch.bool, device=prefill.first.device)
         self.session: DraftSession = part.drafter.begin(
             prefill, part.depth + 1, nodes or tree.session_nodes
         )
-
-    @property
-    def calls(self) -> int:
-        return self.session.calls
 
     def propose(self, output: StepOutput, noise: Any, position: Tensor) -> Draft:
         """The session reads what was committed, and a tree grows under the root."""
@@ -99,6 +96,7 @@ class TreeProposer(Proposer):
             )
         self.drafter, self.tree = completed(drafter, Drafter), completed(tree, Tree)
         self.nodes, self.depth, self.branching = tree.nodes, tree.depth, tree.branching
+        self.forwards, self.draws = self.drafter.forwards(tree.depth), self.tree.draws
 
     def begin(self, prefill: Prefill) -> TreeSession:
         return self.session(self, prefill)

@@ -90,8 +90,6 @@ class Window(Proposer):
 class WindowSession(ProposerSession):
     """It keeps nothing: all that it needs is in the last step's output."""
 
-    calls = 0
-
     def __init__(self, part: Window, prefill: Prefill) -> None:
         target, device = prefill.model.target, prefill.first.device
         if part.couples and prefill.noise.renewed:
@@ -103,7 +101,7 @@ class WindowSession(ProposerSession):
         self.shape = part.lattice.shape_on(device)
         self.lines, self.pick = part.lines.to(device), part.pick.to(device)
         self.span = torch.arange(part.depth, device=device)  # [W]
-        self.fresh = uniform_probs(target, prefill.probs.dtype, device)
+        self.uniform = uniform_probs(target, prefill.probs.dtype, device)
 
     def propose(self, output: StepOutput, noise: Any, position: Tensor) -> Draft:
         """See `decoders.api.ProposerSession`."""
@@ -111,7 +109,7 @@ class WindowSession(ProposerSession):
         old = self.old_window(output)
         positions = position[:, None] + self.span  # [B, W]
         probs = torch.where(
-            old.has_probs[..., None], old.p, self.fresh[positions % len(self.fresh)]
+            old.has_probs[..., None], old.p, self.uniform[positions % len(self.uniform)]
         )
         if self.greedy:
             probs = torch.where(old.has_probs[..., None], certain(probs.argmax(-1), probs), probs)
@@ -158,7 +156,7 @@ def certain(codes: Tensor, like: Tensor) -> Tensor:
     return torch.zeros_like(like).scatter(-1, codes[..., None], 1.0)
 
 
-def fresh_uniforms(noise: Any, positions: Tensor, slot: int, count: int = 1) -> Tensor:
+def step_uniforms(noise: Any, positions: Tensor, slot: int, count: int = 1) -> Tensor:
     """Uniforms [B, W, count], new ones in every step."""
     return noise.at(positions, slot, count, noise.round[:, None])
 

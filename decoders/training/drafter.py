@@ -2,14 +2,12 @@
 
 The loss (METHODS 6) is SmoothL1 on features + soft cross-entropy on distributions. Options, all off
 in the released recipe: compare after guidance (that is where drafts are accepted), add the
-acceptance of the exact rule itself (1 - sum min(p, q), the total variation of DistillSpec,
-2310.08461), and unroll the drafter on its own features (HASS, 2408.15766), since its deeper drafts
-read these and no others.
+acceptance of the exact rule itself (1 - sum min(p, q); DistillSpec, 2310.08461), and unroll the
+drafter on its own features (HASS, 2408.15766).
 
-Held-out acceptance per depth says what a drafter is worth before any decoder is run with it. It is
-run along held-out codes as decoding would run it: at depth d it reads its own features. The mean of
-sum_x min(p, q) at depth d is the probability that the exact rule accepts a draft there, given that
-the d - 1 before it were accepted; top-1 agreement is the same for greedy decoding.
+Held-out acceptance per depth is run as decoding would run it. The mean of sum_x min(p, q) at depth
+d is the probability that the exact rule accepts a draft there, given that the d - 1 before it were
+accepted; top-1 agreement is the same for greedy decoding.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -28,23 +26,20 @@ from decoders.api import DecoderError, Sampling, Target
 from decoders.distribution import code_logits, probabilities
 from decoders.kinds import Amount, Count, NotNegative, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
-from decoders.training.states import Drafted, Learner, StateData, States, true_states
-from decoders.training.trainer import TrainConfig, Trainer
+from decoders.training.states import Drafted, Learner, StateData, States
+from decoders.training.trainer import TrainConfig, Trainer, autocast
 
 ROOTS = 64  # per image, from which held-out acceptance starts deeper drafts
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights and options of the loss.
-
-    cfg: guidance that distributions are compared under where `guided`. noise: width of the uniform
-    noise on the states that the drafter reads. rollout: depths trained (1: the target's states
-    only), once the share `unroll_from` of the training is done; roots: how many roots per image the
-    deeper ones start from. decay: weight of a depth over that of the depth above. aligned: a deeper
-    draft counts only where at all depths above the code was among the drafter's so many likeliest
-    ones (GRIFFIN, 2502.11018); 0: everywhere.
-    """
+    """Weights and options of the loss. cfg: guidance that distributions are compared under where
+    `guided`. noise: width of the uniform noise on the states that the drafter reads. rollout:
+    depths trained (1: the target's states only), once the share `unroll_from` of the training is
+    done; roots: how many roots per image the deeper ones start from. decay: weight of a depth over
+    that of the depth above. aligned: a deeper draft counts only where at all depths above the code
+    was among the drafter's so many likeliest ones (GRIFFIN, 2502.11018); 0: everywhere."""
 
     guided: bool = False
     cfg: NotNegative = 1.0
@@ -63,13 +58,9 @@ class LossConfig:
         if not (self.regression or self.soft or self.overlap):
             raise DecoderError("loss.regression, loss.soft and loss.overlap are all 0")
 
-    def at(self, progress: float) -> LossConfig:
-        """Returns the loss when `progress` (0..1) of the training is done."""
-        return self if progress >= self.unroll_from else replace(self, rollout=1)
-
 
 def logits_at(drafted: Drafted, images: int, cfg: float) -> Tensor:
-    """Returns the logits drafted at one depth, [B, m, V] float32: guided where rows are paired;
+    """Computes the logits drafted at one depth, [B, m, V] float32: guided where rows are paired;
     [R, m, V] of the rows where they are single."""
     return head_logits(drafted.head, drafted.hidden, drafted.positions, images, cfg)
 
@@ -78,16 +69,6 @@ def head_logits(head: Target, hidden: Tensor, positions: Tensor, images: int, cf
     """Computes logits of a head on hidden [R, m, D] at `positions` [m], guided where R = 2 B."""
     copies = len(hidden) // images
     return code_logits(head, hidden, cfg if copies == 2 else 1.0, positions.expand(images, -1))
-
-
-def soft_cross_entropy(p: Tensor, logits: Tensor) -> Tensor:
-    """Computes -sum_x p(x) log q(x), [...], in nats, from p [..., V] and logits [..., V]."""
-    return -(p * logits.log_softmax(-1)).sum(-1)
-
-
-def overlap(p: Tensor, q: Tensor) -> Tensor:
-    """Computes sum_x min(p, q), [...]: how probably the exact rule accepts a draft from q."""
-    return torch.minimum(p, q).sum(-1)
 
 
 def drafter_loss(
@@ -99,43 +80,50 @@ def drafter_loss(
     step: int = 0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Computes the scalar loss, a mean over images, and its parts (detached): `regression`, `soft`,
-    and the overlap at each depth.
-
-    Roots and noise follow from (seed, step).
-    """
-    length, images = target.length, len(states.images)
-    depth = min(config.rollout, length - 1)
-    device = states.hidden.device
+    and the overlap at each depth, sum_x min(p, q). Roots and noise, uniform on [-noise / 2, noise /
+    2) of the states, follow from (seed, step)."""
+    length, images, codes = target.length, len(states.images), states.images.codes
+    depth, device = min(config.rollout, length - 1), states.hidden.device
     random = torch.Generator().manual_seed(seed * 1_000_003 + step)  # the same on every device
     roots = torch.randperm(length - depth, generator=random)[: config.roots]
-    noise = uniform_noise(states, config.noise, random) if config.noise else None
+    noise = None
+    if config.noise:
+        uniform = torch.rand(states.hidden.shape, generator=random)
+        noise = (config.noise * (uniform - 0.5)).to(device)  # [R, T, D]
     positions = torch.arange(1, length, device=device)
-    hidden = true_states(target, states, positions)  # [R, L - 1, D]
+    hidden = states.hidden[:, target.prefix - 1 + positions]  # [R, L - 1, D]
     with torch.no_grad():
         p = head_logits(target, hidden, positions, images, config.cfg).softmax(-1)  # [B, L - 1, V]
-    total, parts = torch.zeros((), device=device), {}
+    total, parts = torch.zeros((), device=device), dict[str, Any]()
     drafts = learner.draft(states, roots.sort().values.to(device), depth, noise)
     whole = sum(config.decay**d for d in range(len(drafts)))
-    counts = torch.ones_like(states.images.codes, dtype=torch.bool)  # [B, L], by root
+    counts = torch.ones_like(codes, dtype=torch.bool)  # [B, L], by root
     for d, drafted in enumerate(drafts):
-        share = config.decay**d / whole
-        index = drafted.positions - 1
+        index = drafted.positions - 1  # [m]
         logits = logits_at(drafted, images, config.cfg)  # [B, m, V]
-        here = counts[:, index - d].float()  # [B, m]
-        figures = _compare(drafted, logits, hidden[:, index], p[:, index], here, config)
+        weights = counts[:, index - d].float()  # [B, m]
         if config.aligned:
-            counts = aligned(counts, logits, states.images.codes, index - d, d, config.aligned)
-        loss, parts[f"overlap_{d + 1}"] = figures["loss"], figures["overlap"].detach()
-        for name in ("regression", "soft"):
-            parts[name] = parts.get(name, 0.0) + share * figures[name].detach()
+            counts = aligned(counts, logits, codes, index - d, d, config.aligned)
+
+        def mean(values: Tensor, weights: Tensor = weights) -> Tensor:
+            return (values * weights).sum() / weights.sum().clamp_min(1)
+
+        regression = logits.new_zeros(())
+        if drafted.states is not None:
+            truth = hidden[:, index].float()  # [R, m, D]
+            errors = F.smooth_l1_loss(drafted.states.float(), truth, reduction="none")
+            regression = mean(errors.mean(-1).unflatten(0, (-1, images)).mean(0))
+        soft = mean(-(p[:, index] * logits.log_softmax(-1)).sum(-1))  # nats
+        accepted = torch.minimum(p[:, index], logits.softmax(-1)).sum(-1)  # [B, m]
+        loss = config.regression * regression + config.soft * soft
+        if config.overlap:
+            loss = loss + config.overlap * mean(1 - accepted)
+        share = config.decay**d / whole
+        for name, value in (("regression", regression), ("soft", soft)):
+            parts[name] = parts.get(name, 0.0) + share * value.detach()
+        parts[f"overlap_{d + 1}"] = accepted.mean().detach()
         total = total + share * loss
     return total, parts
-
-
-def uniform_noise(states: States, width: float, random: torch.Generator) -> Tensor:
-    """Draws noise on the states, uniform in [-width / 2, width / 2), [R, T, D]."""
-    drawn = torch.rand(states.hidden.shape, generator=random)
-    return (width * (drawn - 0.5)).to(states.hidden.device)
 
 
 @torch.no_grad()
@@ -150,27 +138,6 @@ def aligned(
     counts = counts.clone()
     counts[:, roots] &= likelier < top
     return counts
-
-
-def _compare(
-    drafted: Drafted, logits: Tensor, hidden: Tensor, p: Tensor, counts: Tensor, config: LossConfig
-) -> dict[str, Tensor]:
-    """Computes the loss of one depth and its parts. hidden [R, m, D], p [B, m, V] are the truth;
-    counts [B, m], weights."""
-
-    def mean(values: Tensor) -> Tensor:
-        return (values * counts).sum() / counts.sum().clamp_min(1)
-
-    regression = logits.new_zeros(())
-    if drafted.states is not None:
-        errors = F.smooth_l1_loss(drafted.states.float(), hidden.float(), reduction="none")
-        regression = mean(errors.mean(-1).unflatten(0, (-1, len(counts))).mean(0))
-    soft = mean(soft_cross_entropy(p, logits))
-    accepted = overlap(p, logits.softmax(-1))  # [B, m]
-    loss = config.regression * regression + config.soft * soft
-    if config.overlap:
-        loss = loss + config.overlap * mean(1 - accepted)
-    return {"loss": loss, "regression": regression, "soft": soft, "overlap": accepted.mean()}
 
 
 # ---- held-out acceptance ------------------------------------------------------------------------
@@ -203,18 +170,15 @@ def measure_rates(
     learner: Learner, target: Transformer, batches: Iterable[States], sampling: Sampling, depth: int
 ) -> AcceptanceRates:
     """Measures acceptance at depths 1..depth: at every position for depth 1, behind `ROOTS` evenly
-    spaced roots per image for the deeper ones.
-
-    p and q are processed by `sampling` (temperature 1 where it is greedy); guided where the states
-    are paired, else without guidance.
-    """
+    spaced roots per image for the deeper ones. p and q are processed by `sampling` (temperature 1
+    where it is greedy); guided where the states are paired, else without guidance."""
     drawn = sampling if not sampling.greedy else Sampling(1.0, sampling.cfg)
     depth = min(depth, target.length - 1)
     sums, agree, count = torch.zeros(depth), torch.zeros(depth), torch.zeros(depth)
     for states in batches:
         images, device = len(states.images), states.hidden.device
         positions = torch.arange(1, target.length, device=device)
-        hidden = true_states(target, states, positions)
+        hidden = states.hidden[:, target.prefix - 1 + positions]  # [R, L - 1, D]
         truth = head_logits(target, hidden, positions, images, sampling.cfg)  # [B, L - 1, V]
         p = probabilities(truth, drawn)
         last = target.length - depth - 1
@@ -226,7 +190,7 @@ def measure_rates(
             sums[d] += torch.minimum(p[:, index], q).sum().cpu()
             agree[d] += (truth[:, index].argmax(-1) == logits.argmax(-1)).sum().cpu()
             count[d] += len(truth) * len(index)
-    reached = count > 0  # a drafter may be shallower than asked
+    reached = count > 0  # a drafter may be shallower
     return AcceptanceRates((sums / count)[reached].tolist(), (agree / count)[reached].tolist())
 
 
@@ -265,12 +229,13 @@ def train_drafter(
 
     def losses(step: int, share: float) -> tuple[Tensor, dict[str, Tensor]]:
         states = data.at(step)
-        with config.autocast(device):
-            return drafter_loss(learner, target, states, loss.at(share), config.seed, step)
+        with autocast(device, config.precision == "bf16"):
+            now = loss if share >= loss.unroll_from else replace(loss, rollout=1)
+            return drafter_loss(learner, target, states, now, config.seed, step)
 
     def evaluate() -> dict[str, float]:
         states = held_out()
-        with config.autocast(device):
+        with autocast(device, config.precision == "bf16"):
             rates.append(measure_rates(learner, target, states, sampling, config.depth))
         return {f"held_{name}": value for name, value in rates[-1].figures().items()}
 

@@ -1,29 +1,33 @@
-"""What a drafter learns from: the target's states along given codes, computed by teacher forcing;
-and what the trainer asks of a drafter.
+"""What a drafter learns from: captions and codes of images, the target's states along them,
+computed by teacher forcing; and what the trainer asks of a drafter.
 
-Two layouts of rows. *Paired*: every image once with its caption and once without, rows ordered
-[conditional; unconditional], so that distributions can be compared after guidance, where drafts are
-accepted. *Single*: one row per image, a share of the captions dropped, as in the released training
-(METHODS 6).
+A source of images is a pure function of an index, so that a run that resumes sees what an
+uninterrupted one sees. Two layouts of rows. *Paired*: every image with and without its caption,
+rows ordered [conditional; unconditional], so that distributions can be compared after guidance.
+*Single*: one row per image, a share of the captions dropped, as in the released training (METHODS
+6).
 
 For the images of LlamaGen-XL's training all states would fill 96 GB. Here only those of one shard
-of consecutive images are kept. Its images are gone through `reuse` times in random order, then
-comes the next shard. A batch is a function of its step, so a run that resumes computes the shard
-again.
+of consecutive images are kept, gone through `reuse` times in random order. A batch is a function of
+its step, so a run that resumes computes the shard again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Annotated, Any, Protocol
 
+import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from decoders.api import DecoderError, ImageModel, TextFeatures
 from decoders.cache import GrowingCache, Reads
+from decoders.files import HIDDEN, is_picture, one_line, open_rgb, read_items, require_readable
 from decoders.kinds import Count, Positive, Within, validate_fields
 from decoders.models.nets.transformer import Transformer
 
@@ -43,12 +47,106 @@ class Images:
         return Images(self.text.rows(index), self.codes[index])
 
 
+class ImageSource(Protocol):
+    """Images by index: 0..train-1 to learn from, 0..valid-1 held out, without overlap. None: as
+    many as one likes."""
+
+    @property
+    def train(self) -> int | None: ...
+
+    @property
+    def valid(self) -> int | None: ...
+
+    def images(self, split: str, indices: Sequence[int]) -> Images:
+        """Returns captions and codes of `split` ("train" or "valid"), on the model's device."""
+        ...
+
+
+class ImageList:
+    """A finite source of `count` items, of which a share, at least one, is held out at random.
+    make: numbers of items -> their images. Raises DecoderError."""
+
+    def __init__(
+        self, count: int, held_out: float, seed: int, make: Callable[[list[int]], Images]
+    ) -> None:
+        if count < 2 or not 0 < held_out < 1:
+            raise DecoderError(
+                f"expected at least 2 images and 0 < held_out < 1, found {count} and {held_out}"
+            )
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+        self.make, self.valid = make, max(1, round(count * held_out))
+        self.parts = {"train": order[self.valid :], "valid": order[: self.valid]}
+        self.train = count - self.valid
+
+    def images(self, split: str, indices: Sequence[int]) -> Images:
+        return self.make([self.parts[split][i] for i in indices])
+
+
+def pictures(
+    model: ImageModel, path: str, captions: str, size: int, held_out: float = 0.05, seed: int = 0
+) -> ImageList:
+    """Reads pictures of a folder with captions, and encodes them by the model's tokenizer.
+    captions: a .csv, .tsv or .json (a list of mappings) with `image`, a file name in the folder,
+    and `caption`. Pictures are centre-cropped to a square and resized to `size` pixels (bicubic).
+    Raises DecoderError: no such file or column, a picture that is not there, an empty caption."""
+    hint = "set data.captions to a .csv, .tsv or .json"
+    rows = read_items(Path(captions), "caption", (".csv", ".tsv", ".json"), hint)
+    if not isinstance(rows, list):
+        raise DecoderError(f"{captions} must hold a list of rows, found {type(rows).__name__}")
+    pairs: list[tuple[Path, str]] = []
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or not row.get("image") or not row.get("caption"):
+            raise DecoderError(
+                f"{captions}: row {number} needs `image` and `caption`, found {brief(row)}"
+            )
+        file = Path(path) / str(row["image"])
+        if not is_picture(file) or not file.is_file():
+            why = f" ({HIDDEN})" if file.name.startswith(".") else ""
+            raise DecoderError(f"{captions}: row {number} names {file}, which is no picture{why}")
+        caption = one_line(str(row["caption"]))
+        require_readable(caption, f"{captions}: the caption of row {number}")
+        pairs.append((file, caption))
+
+    def make(numbers: list[int]) -> Images:
+        codes = torch.stack([read_picture(pairs[n][0], size) for n in numbers])
+        text = model.text.encode([pairs[n][1] for n in numbers]).to(model.device)
+        return Images(text, encode_pictures(model, codes))
+
+    return ImageList(len(pairs), held_out, seed, make)
+
+
+def read_picture(path: Path, size: int) -> Tensor:
+    """Reads [3, size, size] float32 in [0, 1], centre-cropped to a square."""
+    square = ImageOps.fit(open_rgb(path), (size, size), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.asarray(square, dtype=np.float32) / 255).permute(2, 0, 1)
+
+
+def encode_pictures(model: ImageModel, pictures: Tensor) -> Tensor:
+    """Encodes pictures [B, 3, H, W] float32 in [0, 1] to codes [B, L] int64. Raises DecoderError
+    where the tokenizer only decodes, or the pictures are of another size."""
+    encode = getattr(model.tokenizer, "encode", None)
+    if encode is None:
+        raise DecoderError(
+            f"the tokenizer of {model.name!r} cannot encode pictures "
+            f"({type(model.tokenizer).__name__}); train on codes from a source of your own: "
+            "data._target_=module.Class (see decoders/training/states.py)"
+        )
+    codes: Tensor = encode(pictures.to(model.device))
+    if codes.shape[1] != model.target.length:
+        raise DecoderError(
+            f"pictures of {pictures.shape[-1]} pixels are {codes.shape[1]} codes, the target "
+            f"draws {model.target.length}; set data.size to the model's picture size"
+        )
+    return codes
+
+
+# ---- the target's states ------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class States:
-    """Teacher-forced states of B images in R rows, R = B (single) or 2 B (paired).
-
-    ``hidden[:, P - 1 + j]`` is the state that predicts code j.
-    """
+    """Teacher-forced states of B images in R rows, R = B (single) or 2 B (paired). ``hidden[:, P -
+    1 + j]`` is the state that predicts code j."""
 
     images: Images
     hidden: Tensor  # [R, P + L - 1, D] float
@@ -88,22 +186,6 @@ def transformer_of(model: ImageModel) -> Transformer:
     return model.target
 
 
-def join(parts: Sequence[States]) -> States:
-    """Joins the states of several groups of images, in order."""
-
-    def rows(name: str) -> Any:
-        """Joins a field, [R, ...], all conditional rows first."""
-        values = [getattr(part, name) for part in parts]
-        if values[0] is None:
-            return None
-        by_copy = zip(*(rows.chunk(parts[0].copies) for rows in values), strict=True)
-        return torch.cat([rows for copy in by_copy for rows in copy])
-
-    codes = torch.cat([part.images.codes for part in parts])
-    images = Images(TextFeatures.joined([part.images.text for part in parts]), codes)
-    return States(images, rows("hidden"), rows("drop"), rows("keys_values"))
-
-
 @torch.no_grad()
 def target_states(
     target: Transformer, images: Images, drop: Tensor | None = None, reads: Reads = ()
@@ -119,29 +201,6 @@ def target_states(
     hidden = target.hidden_states(rows, codes, marked, cache if reads else None)
     parts = [cache.parts[layer][0][which].transpose(1, 2).flatten(2) for layer, which in reads]
     return States(images, hidden, marked, torch.stack(parts, 2) if reads else None)
-
-
-def true_states(target: Transformer, states: States, positions: Tensor) -> Tensor:
-    """Selects the target's states that predict the codes at `positions` [m] -> [R, m, D]."""
-    return states.hidden[:, target.prefix - 1 + positions]
-
-
-# ---- in shards ----------------------------------------------------------------------------------
-
-
-class Source(Protocol):
-    """Images by index: 0..train-1 to learn from, 0..valid-1 held out, without overlap. None: as
-    many as one likes."""
-
-    @property
-    def train(self) -> int | None: ...
-
-    @property
-    def valid(self) -> int | None: ...
-
-    def images(self, split: str, indices: Sequence[int]) -> Images:
-        """Returns captions and codes of `split` ("train" or "valid"), on the model's device."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -167,7 +226,7 @@ class StateData:
     def __init__(
         self,
         target: Transformer,
-        source: Source,
+        source: ImageSource,
         paired: bool,
         config: DataConfig,
         batch: int,
@@ -204,26 +263,31 @@ class StateData:
 
     @torch.no_grad()
     def states(self, split: str, indices: Sequence[int]) -> States:
-        """Computes the states of some images, on the target's device, `chunk` at a time."""
-        size = self.config.chunk
+        """Computes the states of some images, on the target's device, `chunk` at a time. Where rows
+        are single, held-out images keep their captions."""
+        paired = self.paired if split == "train" else self.held_paired
+        share, size = self.config.drop if split == "train" else 0.0, self.config.chunk
         parts = []
         for start in range(0, len(indices), size):
-            part = list(indices[start : start + size])
+            part, drop = list(indices[start : start + size]), None
             images = self.source.images(split, part)
-            paired = self.paired if split == "train" else self.held_paired
-            drop = None if paired else self._draw_dropped(split, part).to(images.codes.device)
+            if not paired:
+                seeds = [self.seed * 1_000_003 + i for i in part]
+                draws = [torch.rand((), generator=torch.Generator().manual_seed(s)) for s in seeds]
+                drop = (torch.stack(draws) < share).to(images.codes.device)  # [B]
             parts.append(target_states(self.target, images, drop, self.reads))
-        return join(parts)
 
-    def _draw_dropped(self, split: str, indices: list[int]) -> Tensor:
-        """Draws which captions are dropped, [B] bool; held-out images keep theirs."""
-        if split != "train":
-            return torch.zeros(len(indices), dtype=torch.bool)
-        draws = [
-            torch.rand((), generator=torch.Generator().manual_seed(self.seed * 1_000_003 + i))
-            for i in indices
-        ]
-        return torch.stack(draws) < self.config.drop
+        def joined(name: str) -> Any:
+            """Joins a field, [R, ...], all conditional rows first."""
+            values = [getattr(part, name) for part in parts]
+            if values[0] is None:
+                return None
+            by_copy = zip(*(rows.chunk(parts[0].copies) for rows in values), strict=True)
+            return torch.cat([rows for copy in by_copy for rows in copy])
+
+        codes = torch.cat([part.images.codes for part in parts])
+        whole = Images(TextFeatures.joined([part.images.text for part in parts]), codes)
+        return States(whole, joined("hidden"), joined("drop"), joined("keys_values"))
 
 
 # ---- what the trainer asks of a drafter ----------------------------------------------------------
@@ -233,10 +297,8 @@ class StateData:
 
 @dataclass(frozen=True)
 class Drafted:
-    """What was drafted at one depth for all R rows.
-
-    Logits are ``head.logits(hidden)``; ``head.barred``: where codes may not stand, as of a target.
-    """
+    """What was drafted at one depth for all R rows. Logits are ``head.logits(hidden)``;
+    ``head.barred``: where codes may not stand, as of a target."""
 
     positions: Tensor  # [m] int64, the positions of the codes that are predicted
     hidden: Tensor  # [R, m, D]
@@ -259,12 +321,10 @@ class Learner(Protocol):
         self, states: States, roots: Tensor, depth: int, noise: Tensor | None = None
     ) -> list[Drafted]:
         """Drafts for depths 1..depth along the true codes, as decoding would: a draft at depth d
-        from root r (the position of the last committed code) sees true states up to r only.
-
-        roots [m] int64, below L - depth; they hold for depth 2 and deeper. Depth 1, which costs
-        little to have everywhere, predicts the positions 1..L-1. noise: added to the states that
-        the drafter reads, their shape.
-        """
+        from root r (the position of the last committed code) sees true states up to r only. roots
+        [m] int64, below L - depth; they hold for depth 2 and deeper. Depth 1, which costs little to
+        have everywhere, predicts the positions 1..L-1. noise: added to the states that the drafter
+        reads, their shape."""
         ...
 
     def save(self, folder: Path) -> str:

@@ -12,7 +12,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +25,12 @@ from decoders.api import DecoderError, NumericalError
 from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, validate_fields
 from decoders.models.loading.weights import load_pickle
 
+SLOW = 0.2  # of the rate, for parameters that begin trained
 CHECKPOINT, CURVE = "training.ckpt", "curve.csv"
+FREE = (  # settings in which a resumed run may differ
+    "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out", "depth",
+    "workers",
+)  # fmt: skip
 logger = logging.getLogger(__name__)
 Figures = Mapping[str, Tensor | float]
 
@@ -64,14 +68,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         validate_fields(self, "train.")
 
-    def fixed(self) -> dict[str, Any]:
-        """Returns the settings that a resumed run must share. It may be longer or shorter."""
-        free = (
-            "steps", "budget_seconds", "log_every", "save_minutes", "evaluate_every", "held_out",
-            "depth", "workers",
-        )  # fmt: skip
-        return {k: v for k, v in asdict(self).items() if k not in free}
-
     def share(self, step: int, seconds: float) -> float:
         """Returns the share of the training done before a step, 0..1, of its steps or budget."""
         done = step / self.steps
@@ -87,16 +83,12 @@ class TrainConfig:
         height = cosine if self.schedule == "cosine" else 1 - progress
         return self.floor + (1 - self.floor) * height
 
-    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
-        return nullcontext() if self.precision == "float32" else autocast(device)
-
 
 class Trainer:
     """Trains `net`; goes on from the checkpoint in `folder` if there is one. settings: others that
-    a resumed run must share. Raises DecoderError for a checkpoint of a run with other settings.
-
-    step: steps taken; seconds: spent; history: rows of the curve; all include resumed runs.
-    """
+    a resumed run must share; slow: parameters that learn at the share SLOW of the rate. Raises
+    DecoderError for a checkpoint of a run with other settings. step: steps taken; seconds: spent;
+    history: rows of the curve; all include resumed runs."""
 
     def __init__(
         self,
@@ -104,22 +96,25 @@ class Trainer:
         config: TrainConfig,
         folder: Path,
         settings: Mapping[str, Any] | None = None,
+        slow: Sequence[nn.Parameter] = (),
     ) -> None:
         self.net, self.config, self.folder = net, config, folder
-        self.settings = config.fixed() | dict(settings or {})
+        fixed = {k: v for k, v in asdict(config).items() if k not in FREE}
+        self.settings = fixed | dict(settings or {})
         self.checkpoint = folder / CHECKPOINT
         # Under autocast norms keep their float32 weights, of which torch warns.
         warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
-        self.optims = make_optimisers(net, config)
+        self.optims = make_optimisers(net, config, slow)
         self.step, self.seconds = 0, 0.0
         self.history: list[dict[str, float]] = []
         if self.checkpoint.exists():
             self._restore()
 
-    @property
-    def left(self) -> range:
-        """The steps that are left."""
-        return range(self.step, self.config.steps)
+    def batches(self, dataset: Dataset[Any]) -> Iterator[Any]:
+        """Yields a data set's batches of the steps that are left, which worker processes make
+        ahead."""
+        steps, workers = range(self.step, self.config.steps), self.config.workers
+        yield from DataLoader(dataset, batch_size=None, sampler=steps, num_workers=workers)
 
     def fit(
         self,
@@ -127,57 +122,53 @@ class Trainer:
         evaluate: Callable[[], Mapping[str, float]],
     ) -> dict[str, float]:
         """Takes the steps that are left; returns the figures of the last evaluation, and how many
-        images, steps and seconds it took.
+        images, steps and seconds it took. losses: of the step and the share of the training that is
+        done, the step's loss with figures for the curve. Raises NumericalError where the loss is
+        not finite."""
+        config, net, saved = self.config, self.net, time.monotonic()
+        start = saved - self.seconds
 
-        losses: of the step and the share of the training that is done, the step's loss with figures
-        for the curve. Raises NumericalError where the loss is not finite.
-        """
-        config, start = self.config, time.monotonic() - self.seconds
-        saved = time.monotonic()
-        bar = tqdm(self.left, self.folder.name, config.steps, initial=self.step, mininterval=5.0)
-        for step in bar:
+        def evaluated() -> dict[str, float]:
+            net.eval()
+            result = dict(evaluate())
+            self.history.append({"step": float(self.step), "seconds": self.seconds} | result)
+            return result
+
+        steps = range(self.step, config.steps)
+        name = self.folder.name
+        for step in tqdm(steps, name, config.steps, initial=self.step, mininterval=5.0):
             seconds = time.monotonic() - start
             share = config.share(step, seconds)
             if share >= 1:
                 break
-            self.net.train()
+            net.train()
             loss, figures = losses(step, share)
             figures = {"loss": loss.detach(), **figures}
-            self._update(loss, config.rate(step, share))
+            loss.backward()
+            if config.clip_value:
+                nn.utils.clip_grad_value_(net.parameters(), config.clip_value)
+            if config.clip_norm:
+                nn.utils.clip_grad_norm_(net.parameters(), config.clip_norm)
+            rate = config.rate(step, share)
+            for optimiser in self.optims:
+                for group in optimiser.param_groups:
+                    group["lr"] = rate * group["initial_lr"]
+                optimiser.step()
+                optimiser.zero_grad()
             if step % config.log_every == 0:
                 self._log(step, seconds, figures)
             self.step, self.seconds = step + 1, time.monotonic() - start
             every = config.evaluate_every
             if every and self.step % every == 0 and self.step < config.steps:
-                self._evaluate(evaluate)
+                evaluated()
             if time.monotonic() - saved >= 60 * config.save_minutes:
-                require_finite(figures["loss"], step)
+                require_finite(float(figures["loss"]), step)
                 self.save()
                 saved = time.monotonic()
-        result = self._evaluate(evaluate)
+        result = evaluated()
         self.save()
         images = self.step * config.batch
         return {"images": images, "steps": self.step, "seconds": self.seconds, **result}
-
-    def _update(self, loss: Tensor, rate: float) -> None:
-        """Takes one step of all optimisers."""
-        config = self.config
-        loss.backward()
-        if config.clip_value:
-            nn.utils.clip_grad_value_(self.net.parameters(), config.clip_value)
-        if config.clip_norm:
-            nn.utils.clip_grad_norm_(self.net.parameters(), config.clip_norm)
-        for optimiser in self.optims:
-            for group in optimiser.param_groups:
-                group["lr"] = rate * group["initial_lr"]
-            optimiser.step()
-            optimiser.zero_grad()
-
-    def _evaluate(self, evaluate: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-        self.net.eval()
-        result = dict(evaluate())
-        self.history.append({"step": float(self.step), "seconds": self.seconds} | result)
-        return result
 
     def _log(self, step: int, seconds: float, figures: Figures) -> None:
         """Adds a row to the curve. Waits for the device only once."""
@@ -228,30 +219,33 @@ class Trainer:
         logger.info("%s: resumed at step %d", self.folder, self.step)
 
 
-def stream(batches: Dataset[Any], steps: Sequence[int], workers: int) -> Iterator[Any]:
-    """Yields the batches of these steps, in order. Processes of their own make them ahead."""
-    yield from DataLoader(batches, batch_size=None, sampler=steps, num_workers=workers)
-
-
-def make_optimisers(net: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Makes Muon for the matrices inside the layers, AdamW for everything else.
-
-    Muon reaches the same loss in about two thirds of the images, which makes training on two cores
-    bearable. It multiplies in bfloat16, which takes minutes per step on a processor without it.
-    """
+def make_optimisers(
+    net: nn.Module, config: TrainConfig, slow: Sequence[nn.Parameter] = ()
+) -> list[torch.optim.Optimizer]:
+    """Makes Muon for the matrices inside the layers, AdamW for everything else; `slow` parameters
+    learn at the share SLOW of their rates. Muon reaches the same loss in about two thirds of the
+    images, which makes training on two cores bearable. It multiplies in bfloat16, which takes
+    minutes per step on a processor without it."""
     inner: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in net.named_parameters():
         matrix = parameter.ndim == 2 and ".layers." in f".{name}"
         (inner if matrix and config.muon_lr else rest).append(parameter)
+    slower = {id(parameter) for parameter in slow}
+
+    def groups(parameters: list[nn.Parameter], rate: float) -> list[dict[str, Any]]:
+        parts = [([p for p in parameters if id(p) not in slower], rate)]
+        parts.append(([p for p in parameters if id(p) in slower], rate * SLOW))
+        return [{"params": part, "lr": lr} for part, lr in parts if part]
+
     decay = config.decay
     result: list[torch.optim.Optimizer] = [
-        torch.optim.AdamW(rest, config.lr, betas=(0.9, 0.95), weight_decay=decay)
+        torch.optim.AdamW(groups(rest, config.lr), betas=(0.9, 0.95), weight_decay=decay)
     ]
     if inner:
         if fast_dtype(inner[0].device) == torch.float32:
             logger.warning("this processor multiplies bfloat16 slowly, and so Muon: set muon_lr=0")
-        result.append(torch.optim.Muon(inner, config.muon_lr, weight_decay=decay))
+        result.append(torch.optim.Muon(groups(inner, config.muon_lr), weight_decay=decay))
     for optimiser in result:
         for group in optimiser.param_groups:
             group["initial_lr"] = group["lr"]
@@ -266,14 +260,15 @@ def fast_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16
 
 
-def autocast(device: torch.device) -> AbstractContextManager[Any]:
-    """Computes in `fast_dtype` inside."""
-    return torch.autocast(device.type, torch.bfloat16, fast_dtype(device) == torch.bfloat16)
+def autocast(device: torch.device, half: bool = True) -> torch.autocast:
+    """Computes in `fast_dtype` inside; half: False, in float32."""
+    half = half and fast_dtype(device) == torch.bfloat16
+    return torch.autocast(device.type, torch.bfloat16, half)
 
 
-def require_finite(loss: Tensor | float, step: int) -> None:
-    if not bool(torch.as_tensor(loss).isfinite()):
+def require_finite(loss: float, step: int) -> None:
+    if not math.isfinite(loss):
         raise NumericalError(
-            f"the loss is {float(loss)} at step {step}: expected a finite number; lower train.lr "
+            f"the loss is {loss} at step {step}: expected a finite number; lower train.lr "
             "(or train.muon_lr), or train in float32"
         )

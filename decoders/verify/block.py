@@ -37,28 +37,21 @@ class Block(WholeDraft):
                 f"block verification judges a chain, found a tree of {draft.codes.shape[1] - 1} "
                 f"nodes on {size} levels; use tree=chain, or acceptance=traversal"
             )
-        share, left = self.shares(p, q, draft.codes[:, 1:])  # [B, g + 1], [B, g + 1, V]
+        codes = draft.codes[:, 1:]  # [B, g]
+        ratio = pick(p[:, :-1], codes) / pick(q[:, :-1], codes).clamp_min(1e-30)  # [B, g]
+        shares = [torch.ones_like(ratio[:, 0])]
+        for i in range(size):
+            shares.append((shares[-1] * ratio[:, i]).clamp_max(1.0))
+        s = torch.stack(shares, 1)  # [B, g + 1]
+        left = (s[..., None] * p - q).clamp_min(0.0)
+        left = torch.cat([left[:, :-1], p[:, -1:]], 1)  # [B, g + 1, V], of the next code
+        mass = left.sum(-1)[:, 1:-1]  # [B, g - 1], R_i
+        open_ = mass + 1 - s[:, 1:-1]
+        inner = torch.where(open_ > 0, mass / open_.clamp_min(1e-30), 1.0)
+        h = torch.cat([inner, s[:, -1:]], 1)  # [B, g]
         level = torch.arange(size + 1, device=p.device)
         u = noise.at(position[:, None] + level[:-1], ACCEPT_SLOT)[..., 0]  # [B, g]
-        count = torch.where(u < self.chances(share, left), level[1:], 0).amax(1)  # [B]
+        count = torch.where(u < h, level[1:], 0).amax(1)  # [B]
         after = at_node(normalised(left, p), count)  # [B, V]
         last = sample(after, noise.at(position + count, TARGET_SLOT)[:, 0])
         return exactly_verified(torch.minimum(level, count[:, None]), count, last, count == size)
-
-    def shares(self, p: Tensor, q: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """s_i [B, g + 1] and what the next code is drawn from, not normalised [B, g + 1, V]; codes
-        [B, g]."""
-        ratio = pick(p[:, :-1], codes) / pick(q[:, :-1], codes).clamp_min(1e-30)  # [B, g]
-        shares = [torch.ones_like(ratio[:, 0])]
-        for i in range(codes.shape[1]):
-            shares.append((shares[-1] * ratio[:, i]).clamp_max(1.0))
-        s = torch.stack(shares, 1)
-        left = (s[..., None] * p - q).clamp_min(0.0)
-        return s, torch.cat([left[:, :-1], p[:, -1:]], 1)
-
-    def chances(self, share: Tensor, left: Tensor) -> Tensor:
-        """h_1 .. h_g, [B, g]."""
-        mass = left.sum(-1)[:, 1:-1]  # [B, g - 1], R_i
-        open_ = mass + 1 - share[:, 1:-1]
-        inner = torch.where(open_ > 0, mass / open_.clamp_min(1e-30), 1.0)
-        return torch.cat([inner, share[:, -1:]], 1)

@@ -34,7 +34,9 @@ class Gsd(Corrected):
     ) -> None:
         self.group, self.theta_p, self.theta_d = group, theta_p, theta_d
         self.alike = setting(theta_p, model)
-        self.near = close(model.codebook, theta_d).to(model.device)  # [V, V] bool
+        latents = model.codebook.float()  # [V, C]
+        near = [torch.cdist(rows, latents) < theta_d for rows in latents.split(ROWS)]
+        self.near = torch.cat(near).to(model.device)  # [V, V] bool, 256 MiB at V = 16384
 
     def __str__(self) -> str:
         return f"gsd(G={self.group}, theta_p={self.theta_p:g}, theta_d={self.theta_d:g})"
@@ -59,15 +61,8 @@ class Gsd(Corrected):
         return torch.zeros_like(p).scatter(-1, order, mass)
 
 
-def close(latents: Tensor, distance: float) -> Tensor:
-    """latents [V, C] -> [V, V] bool, pairs nearer than `distance`: 1 MB at V = 1024, 256 MiB at
-    16384."""
-    every = latents.float()
-    return torch.cat([torch.cdist(rows, every) < distance for rows in every.split(ROWS)])
-
-
 def shifted(values: Tensor, offset: int) -> Tensor:
-    """values [..., V] -> at every rank what stands `offset` ranks on; 0 past the ends."""
+    """Shifts values [..., V] so that a rank has what stands `offset` ranks on; 0 past the ends."""
     size = values.shape[-1]
     if abs(offset) >= size:
         return torch.zeros_like(values)

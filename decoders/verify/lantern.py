@@ -5,6 +5,11 @@ A(x) is the longest prefix of B_k(x) whose neighbour mass stays within a bound; 
 onto x. The rules differ in the bound alone: delta, so TV(p, p_A) <= delta; or (lambda - 1) p(x), so
 p_A(x) <= lambda p(x).
 
+LANTERN's ablations (its table 3 and figure 5): ``metric`` says which codes are neighbours, "l2" and
+"cosine" in the tokenizer's own latent space, "raw" by l2 of the rows as they are stored, which the
+released tables were built from, or "random", a fixed permutation of the other codes. ``distance``
+says what delta bounds: "tvd", the moved mass, or "jsd", the Jensen-Shannon divergence.
+
 ``residual`` says what is gone on with after a rejection: "paper", or the authors' code, which
 departs from the rule (METHODS 4, points 1 and 2) and has two variants for drawn children (static
 trees). LlamaGen's and Anole's, "released", takes x's neighbours out of the drafter's q. Lumina's,
@@ -13,34 +18,39 @@ trees). LlamaGen's and Anole's, "released", takes x's neighbours out of the draf
 
 from __future__ import annotations
 
+import math
 from dataclasses import InitVar, dataclass
 from typing import Annotated, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoders.api import Acceptance, AcceptRule, DecoderError, ImageModel
 from decoders.distribution import normalised, pick, ratio, setting, without
-from decoders.kinds import Within
+from decoders.kinds import Seed, Within
 
 Residual = Literal["paper", "released", "released_lumina"]
-Metric = Literal["tokenizer", "raw"]
+Metric = Literal["l2", "cosine", "raw", "random"]
 ROWS = 2048  # codes a chunk, which bounds the memory of the distance matrix
 
 
-def neighbour_table(codebook: Tensor, k: int) -> Tensor:
-    """B_k(x): codebook [V, C] float -> [V, min(k + 1, V - 1)] int32, the codes nearest to x, itself
-    excluded, nearest first, lowest index on ties (METHODS 2).
-
-    Only k + 1 columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all
-    V - 1 neighbours takes 512 MiB. The extra column serves the released residuals.
-    """
-    size = codebook.shape[0]
+def check_k(k: int, size: int) -> None:
+    """Raises DecoderError where a codebook of `size` codes has no k neighbours."""
     if not 1 <= k <= size - 1:
         raise DecoderError(
             f"acceptance.k must be in 1..{size - 1} (the codebook has {size} codes, a "
             f"code is not its own neighbour), found {k}; {'raise' if k < 1 else 'lower'} it"
         )
+
+
+def neighbour_table(codebook: Tensor, k: int) -> Tensor:
+    """Computes B_k(x): of a codebook [V, C] float the codes nearest to each, itself excluded,
+    nearest first, lowest index on ties (METHODS 2); [V, min(k + 1, V - 1)] int32. Only k + 1
+    columns are kept: 65 MB at V = 16384 and k = 1000, where the released table of all V - 1
+    neighbours takes 512 MiB. The extra column serves the released residuals."""
+    size = codebook.shape[0]
+    check_k(k, size)
     table = codebook.float()
     columns = min(k + 1, size - 1)
     parts = []
@@ -58,61 +68,32 @@ def neighbour_table(codebook: Tensor, k: int) -> Tensor:
     return torch.cat(parts)
 
 
-def latent_space(codebook: Tensor, raw: Tensor | None, metric: str) -> Tensor:
-    """The vectors in which distance is measured: the tokenizer's own metric, or the raw rows that
-    the released tables were built from."""
-    if metric == "tokenizer":
-        return codebook
-    if raw is None:
-        raise DecoderError("metric=raw: this tokenizer has no raw codebook; use metric=tokenizer")
-    return raw
+def neighbours(model: ImageModel, k: int, metric: str, seed: int) -> Tensor:
+    """Makes B_k of all codes by one of the metrics, as `neighbour_table`; seed: of the random one.
+    The order by cosine is the order by l2 of vectors of length 1. Raises DecoderError."""
+    space, raw = model.codebook.float(), model.tokenizer.raw_codebook
+    if metric == "raw":
+        if raw is None:
+            raise DecoderError("metric=raw: this tokenizer has no raw codebook; use metric=l2")
+        space = raw
+    elif metric == "cosine":
+        space = F.normalize(space, dim=-1)
+    elif metric == "random":
+        check_k(k, len(space))
+        generator, size = torch.Generator().manual_seed(seed), len(space)
+        rows = [torch.randperm(size - 1, generator=generator)[: k + 1] for _ in range(size)]
+        near = torch.stack(rows)  # [V, columns], of the codes without x
+        return (near + (near >= torch.arange(size)[:, None])).int()
+    return neighbour_table(space, k)
 
 
-@dataclass(frozen=True)
-class Relaxation:
-    """p_A at x and what it took. k counts the neighbours considered."""
-
-    near: Tensor  # [..., columns] int64, x's row of the table
-    admitted: Tensor  # [..., k] bool, A(x)
-    mass: Tensor  # [...] float32, sum of p over A(x) = TV(p, p_A)
-    p_x: Tensor  # [...] float32
-
-
-def relax(p: Tensor, x: Tensor, table: Tensor, k: int, bound: Tensor) -> Relaxation:
-    """p [..., V] that broadcasts over x [...], table [V, >= k] int32, bound [...] -> the relaxation
-    at x."""
-    near = table[x].long()  # [..., columns]
-    masses = p.expand(*x.shape, -1).gather(-1, near[..., :k])  # [..., k]
-    admitted = masses.cumsum(-1) <= bound[..., None]  # monotone, so a prefix
-    mass = (masses * admitted).sum(-1)
-    return Relaxation(near, admitted, mass, pick(p, x))
-
-
-def aggregate_neighbours(p: Tensor, x: Tensor, r: Relaxation, k: int) -> Tensor:
-    """p_A [..., V]: zero on A(x), p(x) + mass at x, p elsewhere."""
-    near = r.near[..., :k]
-    left = p.scatter(-1, near, torch.where(r.admitted, 0.0, p.gather(-1, near)))
-    return left.scatter(-1, x.unsqueeze(-1), (r.p_x + r.mass).unsqueeze(-1))
-
-
-def released_residual(
-    p: Tensor, q: Tensor | None, x: Tensor, r: Relaxation, lumina: bool
-) -> Tensor:
-    """The authors' code: k + 1 neighbours are zeroed if any was admitted. In p with deterministic
-    children (dynamic tree); with drawn ones (static tree) in q, or in Lumina's code in p. Uniform
-    if nothing is left."""
-    any_admitted = r.admitted.any(-1, keepdim=True)
-
-    def zeroed(probs: Tensor) -> Tensor:
-        return torch.where(any_admitted, probs.scatter(-1, r.near, 0.0), probs)
-
-    if q is None:
-        left = zeroed(without(p, x))
-    elif lumina:
-        left = zeroed(p) - q
-    else:
-        left = p - zeroed(q)
-    return normalised(left.clamp_min(0.0), torch.full_like(p, 1.0 / p.shape[-1]))
+def divergence(moved: Tensor, p_x: Tensor) -> Tensor:
+    """JSD(p, p_A) in nats of moving the mass `moved` [...] onto a code of probability p_x [...]:
+    with M = p_x + moved / 2, 1/2 (moved ln 2 + p_x ln(p_x / M) + (p_x + moved) ln((p_x + moved) /
+    M)). It grows with the mass."""
+    middle, after = p_x + moved / 2, p_x + moved
+    parts = torch.xlogy(p_x, p_x / middle) + torch.xlogy(after, after / middle)
+    return 0.5 * (moved * math.log(2) + torch.where(middle > 0, parts, 0.0))
 
 
 @dataclass(eq=False, repr=False)
@@ -122,61 +103,96 @@ class RelaxedRule(AcceptRule):
     model: InitVar[ImageModel]
     k: int = 1000
     residual: Residual = "paper"
-    metric: Metric = "tokenizer"
+    metric: Metric = "l2"
+    seed: Seed = 0  # of random neighbours
 
     def __post_init__(self, model: ImageModel) -> None:
-        space = latent_space(model.codebook, model.tokenizer.raw_codebook, self.metric)
         self.beyond_support |= self.residual != "paper"  # uniform where nothing is left
-        self.table = neighbour_table(space, self.k).to(model.device)
+        self.table = neighbours(model, self.k, self.metric, self.seed).to(model.device)
 
-    def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
-        """[...] float32: how much neighbour mass the rule may move onto x."""
+    def bound_of(self, p_x: Tensor) -> Tensor:
+        """Returns the declared bound on TV(p, p_A), [...] float32; p_x [...] is p(x)."""
         raise NotImplementedError("a relaxed rule defines its bound")
 
+    def admits(self, moved: Tensor, p_x: Tensor) -> Tensor:
+        """Tells whether so much mass may be moved onto x: moved [..., k], p_x [...] -> [..., k]
+        bool."""
+        return moved <= self.bound_of(p_x)[..., None]
+
+    def relax(self, p: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Finds A(x): p [..., V] that broadcasts over x [...] -> x's row of the table
+        [..., columns], which of its first k are admitted, their mass [...] = TV(p, p_A), p(x)."""
+        near, p_x = self.table[x].long(), pick(p, x)  # [..., columns], [...]
+        masses = p.expand(*x.shape, -1).gather(-1, near[..., : self.k])  # [..., k]
+        admitted = self.admits(masses.cumsum(-1), p_x)  # monotone, so a prefix
+        return near, admitted, (masses * admitted).sum(-1), p_x
+
     def test(self, p: Tensor, q: Tensor | None, x: Tensor) -> Acceptance:
-        bound = self.bound_of(p, x)
-        r = relax(p, x, self.table, self.k, bound)
-        accept = ratio(r.p_x + r.mass, q, x)
-        if self.residual != "paper":
-            left = released_residual(p, q, x, r, self.residual == "released_lumina")
-        else:
-            relaxed = aggregate_neighbours(p, x, r, self.k)
-            taken = without(relaxed, x) if q is None else (relaxed - q).clamp_min(0.0)
-            left = normalised(taken, p)
-        return Acceptance(accept, ratio(r.p_x, q, x), left, r.mass, bound.clamp_max(1.0))
+        near, admitted, mass, p_x = self.relax(p, x)
+        if self.residual == "paper":
+            near, otherwise = near[..., : self.k], p
+            moved = p.scatter(-1, near, torch.where(admitted, 0.0, p.gather(-1, near)))
+            relaxed = moved.scatter(-1, x.unsqueeze(-1), (p_x + mass).unsqueeze(-1))  # p_A
+            left = without(relaxed, x) if q is None else relaxed - q
+        else:  # the authors' code: k + 1 neighbours are zeroed if any was admitted
+
+            def zeroed(probs: Tensor) -> Tensor:
+                moved = probs.scatter(-1, near, 0.0)
+                return torch.where(admitted.any(-1, keepdim=True), moved, probs)
+
+            otherwise = torch.full_like(p, 1.0 / p.shape[-1])
+            if q is None:
+                left = zeroed(without(p, x))
+            else:
+                left = p - zeroed(q) if self.residual == "released" else zeroed(p) - q
+        left = normalised(left.clamp_min(0.0), otherwise)
+        accept, strict = ratio(p_x + mass, q, x), ratio(p_x, q, x)
+        return Acceptance(accept, strict, left, mass, self.bound_of(p_x).clamp_max(1.0))
 
     def greedy(self, p: Tensor, x: Tensor) -> Acceptance:
-        """Accept iff p_A(x) is the largest entry of p_A; the bonus stays the argmax of p."""
-        bound = self.bound_of(p, x)
-        r = relax(p, x, self.table, self.k, bound)
+        """Accepts iff p_A(x) is the largest entry of p_A; the bonus stays the argmax of p."""
+        _, _, mass, p_x = self.relax(p, x)
         peak, best = p.max(-1)
-        hit = (r.p_x + r.mass >= peak).float()
         strict = (best == x).float()
-        return Acceptance(torch.maximum(hit, strict), strict, p, r.mass, bound.clamp_max(1.0))
+        hit = torch.maximum((p_x + mass >= peak).float(), strict)
+        return Acceptance(hit, strict, p, mass, self.bound_of(p_x).clamp_max(1.0))
 
 
 @dataclass(eq=False, repr=False)
 class Lantern(RelaxedRule):
-    """k nearest neighbours (1,000 as released), bound delta in [0, 1]. delta 0 moves only codes of
-    probability zero."""
+    """k nearest neighbours (1,000 as released), bound delta in [0, 1] on the distance, TVD or JSD
+    in nats, of p and p_A. delta 0 moves only codes of probability zero."""
 
     beyond_support = True  # neighbours may carry a code that the target rules out
     delta: float = 0.2
+    distance: Literal["tvd", "jsd"] = "tvd"
 
     def __post_init__(self, model: ImageModel) -> None:
         if not 0 <= self.delta <= 1:
             raise DecoderError(
-                f"acceptance.delta is a total-variation bound in [0, 1], found {self.delta}; "
+                f"acceptance.delta is a bound on TVD or JSD in [0, 1], found {self.delta}; "
                 "the released code reads delta > 1 as lambda: use acceptance=lantern_pp"
             )
-        self.bound = setting(self.delta, model)
+        self.most = setting(self.delta, model)  # of the distance
+        # JSD >= TV^2 / 2, by Pinsker's inequality on both of its halves.
+        self.bound = setting(math.sqrt(2 * self.delta), model) if self.jsd else self.most
         super().__post_init__(model)
 
     def __str__(self) -> str:
-        return f"lantern(k={self.k}, delta={self.delta:g}, residual={self.residual})"
+        others = f", {self.metric}" * (self.metric != "l2") + ", jsd" * self.jsd
+        return f"lantern(k={self.k}, delta={self.delta:g}, residual={self.residual}{others})"
 
-    def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
-        return self.bound.to(p.dtype).expand(x.shape)
+    @property
+    def jsd(self) -> bool:
+        return self.distance == "jsd"
+
+    def bound_of(self, p_x: Tensor) -> Tensor:
+        return self.bound.to(p_x.dtype).expand(p_x.shape)
+
+    def admits(self, moved: Tensor, p_x: Tensor) -> Tensor:
+        if not self.jsd:
+            return super().admits(moved, p_x)
+        return divergence(moved, p_x[..., None].expand_as(moved)) <= self.most.to(moved.dtype)
 
 
 @dataclass(eq=False, repr=False)
@@ -194,5 +210,5 @@ class LanternPP(RelaxedRule):
     def __str__(self) -> str:
         return f"lantern_pp(k={self.k}, lambda={self.lam:g}, residual={self.residual})"
 
-    def bound_of(self, p: Tensor, x: Tensor) -> Tensor:
-        return self.more * pick(p, x)
+    def bound_of(self, p_x: Tensor) -> Tensor:
+        return self.more * p_x

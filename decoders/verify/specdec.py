@@ -1,12 +1,10 @@
-"""The relaxed rule of SpecDec (2203.16487): the draft is near the target's likeliest code.
+"""Spec-Verification, the relaxed rule of SpecDec (2203.16487), whose drafter is
+`decoders.propose.drafters.specdec`.
 
 A draft x passes where x is among the `beta` likeliest codes of p and log p(top) - log p(x) <= tau.
-SpecDec decodes greedily, and what follows a rejected draft is the argmax; it has no bound. At
-temperature 0 this is that rule, and a draft that passes without being the argmax is declared as
-what it is there, another code: 1. While sampling the rule has no published form; here p is the
-processed distribution, and lemma R gives the correction and the bound. SpecDec's drafter, a model
-of its own that fills a block of masked positions at once, is here
-`decoders.propose.drafters.specdec`.
+At temperature 0 this is SpecDec's rule, which has no bound: a draft that passes without being the
+argmax is declared as another code: 1. While sampling the rule has no published form; here p is the
+processed distribution, and lemma R gives the correction and the bound.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from decoders.verify.exact import greedy_acceptance
 
 
 @dataclass(eq=False, repr=False)
-class SpecDec(Passing):
+class SpecVerification(Passing):
     """beta, tau: see the module; beta 1 is greedy decoding at temperature 0."""
 
     model: InitVar[Any] = None

@@ -1,11 +1,10 @@
 """Acceptance at stated rates, whatever the drafts are: what a decoder's steps take on this machine
 if it accepted as much as a paper says. For weights that are not there.
 
-The draft at depth i whose parent was accepted is accepted where u < a_i, u the test number of its
-place. On a tree one child of a node is tested, the first. What follows comes from the target's p.
-No distribution is kept, so there is no figure of quality (METHODS 4, 2).
-
-For a mean accepted length m on D levels (bonus included) one rate a has 1 + a + ... + a^D = m.
+The draft at depth i whose parent was accepted is accepted where u < a_i. On a tree the first child
+of a node is tested. What follows comes from the target's p. No distribution is kept, so there is no
+figure of quality (METHODS 4, 2). For a mean accepted length m on D levels (bonus included) one rate
+a has 1 + a + ... + a^D = m.
 """
 
 from __future__ import annotations
@@ -78,20 +77,19 @@ class Synthetic(Verifier):
         rate_of(self.mal, proposer.depth)
 
     def rates_of(self, levels: int) -> Tensor:
-        """[levels + 1]: of the children of a node at each depth."""
+        """Returns the rates of the children of a node at each depth, [levels + 1]."""
         if levels not in self.by_levels:
+            rates = [*(self.rates or ())]
             if self.mal is not None:
                 rates = [rate_of(self.mal, levels)] * levels
-            else:
-                rates = [*(self.rates or ())][:levels]
-            padded = rates + [0.0] * (levels + 1 - len(rates))
+            padded = [*rates[:levels], *[0.0] * (levels + 1)][: levels + 1]
             self.by_levels[levels] = torch.tensor(padded, device=self.device)
         return self.by_levels[levels]
 
     def verify(
         self, probs: TargetProbs, draft: Draft, noise: Any, position: Tensor, state: Any
     ) -> Verified:
-        """See `decoders.api.Verifier`. Raises DecoderError where no rate gives `mal`."""
+        """Raises DecoderError where no rate gives `mal`."""
         _, valid = children_of(draft)  # [B, N + 1, K]
         first = valid & (valid.int().cumsum(-1) == 1)
         u = noise.at(position[:, None] + draft.depth, ACCEPT_SLOT, 1)  # [B, N + 1, 1]

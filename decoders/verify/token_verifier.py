@@ -1,10 +1,9 @@
 """A rule judges every node's children, the uniforms decide, and the path is walked: the verifier of
 every acceptance rule.
 
-The children of a node are tested in order; what a later child meets depends on the earlier ones
-having been rejected, never on the uniforms. So every acceptance probability of the tree is computed
-in K vector steps, all nodes at once, and the walk only compares uniforms. The exactness gate
-enumerates the very same function.
+What a later child meets depends on earlier ones having been rejected, never on the uniforms. So
+every acceptance probability of the tree is computed in K vector steps, all nodes at once, and the
+walk only compares uniforms. The exactness gate enumerates the very same function.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class TokenVerifier(Verifier):
     def verdicts(
         self, probs: TargetProbs, draft: Draft, codes: Tensor, valid: Tensor, position: Tensor
     ) -> Verdicts:
-        """On every child of every node; codes, valid [B, N + 1, K]."""
+        """Judges every child of every node; codes, valid [B, N + 1, K]."""
         rule = self.rule if self.rule.at is None else self.rule.at(draft, position)
         if not probs.greedy:
             return test_children(rule, probs.p, draft.q, codes, valid)
@@ -65,12 +64,11 @@ class TokenVerifier(Verifier):
         return Verdicts(accept, strict, tv_shift, bound, residual=probs.p)
 
     def tests(self, noise: Any, positions: Tensor, count: int) -> Tensor:
-        """The uniforms of `count` children of every node, [B, N + 1, count]; positions [B, N +
-        1]."""
+        """Reads uniforms of `count` children of every node, [B, N + 1, count]."""
         return noise.at(positions, ACCEPT_SLOT, count)
 
     def path(self, probs: TargetProbs, draft: Draft, accepted: Tensor) -> AcceptedPath:
-        """Sampling: the first accepted child of every node, which is exact. Greedy: the longest
+        """Follows the first accepted child of every node, which is exact; greedy: the longest
         accepted path (METHODS 6). accepted [B, N + 1, K] bool."""
         follow = longest if probs.greedy else walk
         return follow(draft, accepted, draft.levels)
@@ -83,7 +81,7 @@ class TokenVerifier(Verifier):
         noise: Any,
         position: Tensor,
     ) -> Tensor:
-        """The corrected or bonus code behind the path, [B]."""
+        """Draws the corrected or bonus code behind the path, [B]."""
         if probs.greedy:
             return at_node(probs.logits, path.last).argmax(-1)
         u = noise.at((position + path.count)[:, None], TARGET_SLOT)[:, 0]  # [B, 1]
@@ -91,10 +89,8 @@ class TokenVerifier(Verifier):
 
 
 def along_path(path: AcceptedPath, verdicts: Verdicts, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(tv_shift, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D].
-
-    Past the accepted drafts: the first child that was tested and rejected.
-    """
+    """(tv_shift, bound, relaxed) at each depth of the path, [B, D + 1], [B, D + 1], [B, D]. Past
+    the accepted drafts: the first child that was tested and rejected."""
     batch, _, width = u.shape
     depth = path.order.shape[1]
     flat = path.nodes * width + F.pad(path.order, (0, 1))  # [B, D + 1] (node, child taken)
@@ -125,12 +121,9 @@ Judge = Callable[[Tensor, Tensor | None, Tensor, Tensor], Verdicts]  # p, q, cod
 def test_children(
     rule: AcceptRule, p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor
 ) -> Verdicts:
-    """Sequential tests of K children at every node.
-
-    p [B, n, V]; q [B, n, V] or None (deterministic children); codes, valid [B, n, K]. On rejection
-    p becomes the rule's residual and q loses the rejected code. Invalid children are never
-    accepted.
-    """
+    """Sequential tests of K children at every node. p [B, n, V]; q [B, n, V] or None (deterministic
+    children); codes, valid [B, n, K]. On rejection p becomes the rule's residual and q loses the
+    rejected code. Invalid children are never accepted."""
     children: list[Tensor] = []  # [4, B, n] each: accept, strict, tv_shift, bound
     count = codes.shape[-1]
     for j, (x, real) in enumerate(zip(codes.unbind(-1), valid[..., None].unbind(-2), strict=True)):
@@ -163,25 +156,24 @@ def require_acceptance(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """accept, strict, tv_shift and bound, as a method of the rule returned them. Raises AnswerError
     where one is not of the codes' shape."""
-    require_floats(rule, method, "accept [...]", judged.accept, shape)
-    require_floats(rule, method, "strict [...]", judged.strict, shape)
-    require_floats(rule, method, "a tv_shift [...]", judged.tv_shift, shape)
-    require_floats(rule, method, "a bound [...]", judged.bound, shape)
-    return judged.accept, judged.strict, judged.tv_shift, judged.bound
+    values = judged.accept, judged.strict, judged.tv_shift, judged.bound
+    for name, value in zip(("accept", "strict", "a tv_shift", "a bound"), values, strict=True):
+        require_floats(rule, method, f"{name} [...]", value, shape)
+    return values
 
 
 # ---- the path through a draft -------------------------------------------------------------------
 
 
 def children_of(draft: Draft) -> tuple[Tensor, Tensor]:
-    """Codes and validity of every node's children, [B, N + 1, K] each."""
+    """Returns codes and validity of every node's children, [B, N + 1, K] each."""
     batch, nodes, width = draft.children.shape
     flat = draft.children.reshape(batch, nodes * width)
     return draft.codes.gather(1, flat).view(batch, nodes, width), draft.children > 0
 
 
 def at_node(values: Tensor, node: Tensor) -> Tensor:
-    """values [B, N + 1, V], node [B] -> [B, V]."""
+    """Selects values [B, N + 1, V] at node [B] -> [B, V]."""
     return values.gather(1, node[:, None, None].expand(-1, 1, values.shape[-1]))[:, 0]
 
 
@@ -196,11 +188,9 @@ class AcceptedPath:
 
 
 def walk(draft: Draft, taken: Tensor, depth: int) -> AcceptedPath:
-    """Follows the first accepted child from the root, `depth` levels at most.
-
-    taken [B, N + 1, K] bool, the uniforms' outcome at every node. Taking the *first* accepted child
-    is what makes sampling exact (METHODS 3).
-    """
+    """Follows the first accepted child from the root, `depth` levels at most. taken [B, N + 1, K]
+    bool, the uniforms' outcome at every node. Taking the *first* accepted child is what makes
+    sampling exact (METHODS 3)."""
     wanted = draft.children * taken  # [B, N + 1, K], 0 where a child is not taken
     first = (wanted > 0).int().argmax(-1, keepdim=True)  # [B, N + 1, 1]
     child = wanted.gather(2, first).squeeze(-1)  # [B, N + 1]
@@ -219,11 +209,9 @@ def walk(draft: Draft, taken: Tensor, depth: int) -> AcceptedPath:
 
 def table_order(draft: Draft, above: Tensor) -> Tensor:
     """Positions [B, N + 1] of the nodes in the released table of root-to-leaf paths: of two nodes
-    at one depth, the one with the lower number is on the earlier row (METHODS 6).
-
-    above [B, N + 1, N + 1] bool, see `Draft.ancestry`. The table is sorted by the numbers of a
-    path's nodes, or with `Draft.by_leaf` by the number of the leaf in which the path ends.
-    """
+    at one depth, the one with the lower number is on the earlier row (METHODS 6). above [B, N + 1,
+    N + 1] bool, see `Draft.ancestry`. The table is sorted by the numbers of a path's nodes, or with
+    `Draft.by_leaf` by the number of the leaf in which the path ends."""
     number = torch.arange(above.shape[1], device=above.device)  # [N + 1]
     size = above.sum(1)  # [B, N + 1], nodes at or below
     if draft.by_leaf:
@@ -247,10 +235,7 @@ def path_to(draft: Draft, above: Tensor, node: Tensor, depth: int) -> Tensor:
 
 def longest(draft: Draft, accepted: Tensor, depth: int) -> AcceptedPath:
     """Greedy: the longest path that was accepted whole; of equally long ones the first in the
-    released table of paths (METHODS 6).
-
-    accepted [B, N + 1, K] bool per (node, child).
-    """
+    released table of paths (METHODS 6). accepted [B, N + 1, K] bool per (node, child)."""
     batch, nodes, width = accepted.shape
     hit = torch.zeros(batch, nodes, dtype=torch.bool, device=accepted.device)
     index = draft.children.reshape(batch, -1)  # [B, (N + 1) K]; 0 where there is no child

@@ -6,8 +6,10 @@ A node has a weight alpha (the root 1), the target's distribution m and the draf
 after it. A child t of it gets alpha_t = min(1, alpha m(t) / s(t)). A node without (remaining)
 children is accepted with probability alpha: the path to it is committed, the next code drawn from
 its m. Else it is removed from its parent, where
+
     R = sum (alpha m - s)+,  m <- norm((alpha m - s)+),  alpha <- R / (R + 1 - alpha),
     s <- norm(s without t),
+
 and the next sibling follows. What a node meets hangs on earlier ones having been removed, never on
 the uniforms. So all weights are computed first, level by level, and the uniforms choose: the first
 accepted node in the order of removal, children before parents.
@@ -76,10 +78,8 @@ class Traversal(WholeDraft):
 
 def weights(p: Tensor, q: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
     """alpha [B, N + 1] and m [B, N + 1, V] of every node once all below it is removed; alpha is 0
-    at what hangs on no node.
-
-    Level by level, at the nodes that have children; at all nodes where these are not known.
-    """
+    at what hangs on no node. Level by level, at the nodes that have children; at all nodes where
+    these are not known."""
     codes, valid = children_of(draft)  # [B, N + 1, K]
     every = (torch.arange(codes.shape[1], device=p.device),) * draft.levels
     down = torch.zeros_like(p[..., 0])  # alpha before anything was removed

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bench.__main__ import main
 from bench.prompts import Prompt
-from bench.store.folder import read_records
+from bench.store.folder import read_rows
 from decoders.api import (
     Acceptance,
     CodeKind,
@@ -33,7 +33,7 @@ from decoders.api import (
     VerifiedPairs,
 )
 from decoders.cache import KVCache
-from decoders.models.small import RandomTokenizer
+from decoders.models.random_weights import RandomTokenizer
 from decoders.noise import Noise
 from decoders.verify.exact import Exact
 
@@ -44,12 +44,12 @@ CALLS: list[tuple[str, str, int]] = []  # (decoder, first prompt, batch) of ever
 
 
 def recorded(folder: Path) -> list[dict[str, Any]]:
-    """Every record of a run's folder, those that no longer count too."""
-    return [r for path in sorted(folder.glob("rows/*.jsonl")) for r in read_records(path)]
+    """Every row of a run's folder, those that no longer count too."""
+    return [r for path in sorted(folder.glob("rows/*.jsonl")) for r in read_rows(path)]
 
 
 def forget(folder: Path, **columns: Any) -> int:
-    """Takes out the records with these values; returns how many there were."""
+    """Takes out the rows with these values; returns how many there were."""
     count = 0
     for path in folder.glob("rows/*.jsonl"):
         lines = path.read_bytes().splitlines(keepends=True)
@@ -166,7 +166,7 @@ class FakeLoop:
     label: str = ""
 
     def __post_init__(self) -> None:
-        self.prepared: dict[int, str] = {}  # as a backend that records steps keeps them
+        self.prepared: dict[int, str] = {}  # as a backend that captures steps keeps them
         if self.broken == "build":
             raise RuntimeError("this plug-in cannot be built")
 

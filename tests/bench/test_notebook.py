@@ -15,6 +15,7 @@ from PIL import Image
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from bench.notebook import ONE_AT_A_TIME, _built, decode
+from decoders.api import CodeKind
 from tests.bench.report.synthetic import DECODERS, write_run
 from tests.tiny import short
 
@@ -66,10 +67,13 @@ def test_the_block_of_the_page_and_the_cells_of_the_example_run(run: Path) -> No
     for part in code:
         exec(part.replace("results/tables/main_avx512", str(run)), names)
     assert torch.equal(names["ar"].codes, names["chain"].codes)
-    one, loose = names["one"], names["images"]["lantern_pp"]
-    assert one.codes.shape == (256,)
+    one = names["one"]
+    exact = decode("a red circle", "lantern_pp", seed=1, overrides=["acceptance.lam=1"])
+    assert torch.equal(one.codes, names["images"]["lantern_pp"].codes)
+    assert one.codes.shape == (256,) and one.trace.tree_nodes == 8, "the tree of study=main"
     assert one.mal == pytest.approx(255 / int(one.trace.target_calls[0]))
-    assert loose.mal > one.mal > 1, "the page's relaxes nothing"
+    assert names["relaxed"].any() and not (exact.trace.kind == CodeKind.RELAXED).any()
+    assert one.mal > exact.mal > 1
     assert Image.open(io.BytesIO(one._repr_png_())).size == one.image.size
     assert [*names["table"]["decoder"]][:2] == ["ar", "AR reseed, seed 1"]
-    assert set(names["rows"]["decoder"]) == {"ar", "sd_chain", "eagle1", "eagle2"}
+    assert set(names["per_image"]["decoder"]) == {"ar", "sd_chain", "eagle1", "eagle2"}

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from bench import __main__ as program
+from bench.config.arguments import at_home
 from bench.config.compose import compose_study
-from bench.config.words import word_at_home
 from bench.data.errors import describe_os_error
 
 
@@ -37,8 +37,8 @@ def test_a_home_folder_that_cannot_be_written_is_told_what_to_set(name, monkeypa
 def test_the_home_folder_is_written_out(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
     for word in ("~acceptance.k", "run_dir=a~b"):
-        assert word_at_home(word) == word
+        assert at_home(word) == word
     words = ["study=smoke", 'run_dir="~/my runs"', "prompts=file", 'prompts.path="~/p(1).txt"']
-    config = compose_study([*map(word_at_home, words)])
+    config = compose_study([*map(at_home, words)])
     assert config.run_dir == "/home/ada/my runs"
     assert config.prompts.kwargs["path"] == "/home/ada/p(1).txt"

@@ -21,12 +21,11 @@ from decoders.execution.compiled import CUDA_OPTIONS, PrefillPiece, fresh
 from decoders.execution.state import tensor_slots
 from decoders.models.loading.checkpoint import assign, empty
 from decoders.models.nets.eagle import EagleNet
-from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.models.nets.transformer import Transformer, TransformerConfig
+from decoders.models.pictures import NoTokenizer
 from decoders.models.random_weights import SIZES, RandomText
-from decoders.models.vq.tokenizer import NoTokenizer
 from decoders.noise import OVERRUN, SLOTS, Noise
-from decoders.tiny.bundle import TARGETS
+from decoders.tiny.bundle import KINDS, TARGETS
 
 CUDA = torch.device("cuda")
 (XL, LATENT), DTYPE = SIZES["llamagen_xl_256"], torch.bfloat16
@@ -87,11 +86,11 @@ def fake_model(layers: int = 1) -> ImageModel:
     """LlamaGen-XL with so many layers, on a CUDA device that is not there."""
     config = replace(XL, layers=layers)
     target = _filled(Transformer, config)
-    others = {
-        name: _filled(GroupedTransformer, GroupedConfig(**asdict(config) | given))
-        for name, given in TARGETS.items()
-        if name != "plain"
-    }
+    others = {}
+    for name, given in TARGETS.items():
+        kind, shape = KINDS[name]
+        few = {"start": layers} if name == "flash" else {}  # one layer has no third
+        others[name] = _filled(kind, shape(**asdict(config) | given | few))
     return ImageModel(
         name="fake",
         target=target,
@@ -135,7 +134,7 @@ def step(
     calls = [(PrefillPiece(target, copies).hidden, (text, small))]
     steps = zip(loop.pieces(), carries[:-1], strict=True)
     calls += [(piece, (state, *carry)) for (_, piece), carry in steps]
-    backends = []  # behind an eager step, as in a recorded one: what is chosen once is chosen
+    backends = []  # behind an eager step, as in a captured one: what is chosen once is chosen
     for piece, given in calls:
         torch._dynamo.reset()
         backends.append(backend(caches))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from bench.config.schema import variants
 from decoders.api import Generation, ImageModel, Prefill, Sampling, TextFeatures
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution.compiled import Compiled
+from decoders.execution.cpu.execution import Kernel
 from decoders.loops.speculative import Speculative
 from decoders.models.loading.checkpoint import cast
-from decoders.models.nets.grouped import GroupedConfig, GroupedTransformer
 from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
-from decoders.tiny.bundle import TARGETS
+from decoders.tiny.bundle import KINDS, TARGETS
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
 
@@ -48,6 +49,7 @@ DRAFTER_SPECS = {
     name.lower(): DecoderSpec(name.lower(), LOOP, PartSpec(PATHS[name]), STATIC, EXACT)
     for name in CLASSES[:-1]
 }
+EVERY = range(1, 100)  # batch sizes
 SMALL = {"depth": 2, "top_k": 3, "nodes": 6, "choices": "binary_8", "window": 24}
 SMALLER = {"free": ', "drafter.layers=1"'}  # for targets of one layer
 CONF = Path(bench.__file__).parents[1] / "conf" / "decoder"
@@ -84,11 +86,19 @@ def require_same(one: Any, other: Any, *fields: str) -> None:
         assert torch.equal(getattr(one.trace, name), getattr(other.trace, name)), name
 
 
+@dataclass
 class Traced(Compiled):
     """Pieces as whole graphs, run operator by operator: no minute of compiling."""
 
+    sizes: Collection[int] = EVERY
+
     def compile_graph(self, graph: Any, inputs: Any, device: torch.device) -> Any:
         return graph
+
+
+@dataclass
+class TracedKernel(Traced, Kernel):
+    """The same with the CPU kernel's operators."""
 
 
 def through_cache(model: Any, text: TextFeatures, codes: Tensor, room: int = 0) -> Any:
@@ -117,20 +127,17 @@ def prefilled(
     return Prefill(model, sampling, text, None, cache, hidden, first, law)
 
 
-def grouped_config(model: ImageModel, name: str) -> GroupedConfig:
-    """The shape of the model's target with the schedule of another; an odd side has no 2 x 2
-    regions."""
-    schedule = TARGETS[name] | ({"order": "raster"} if model.target.config.grid % 2 else {})
-    return GroupedConfig(**asdict(model.target.config) | schedule)
-
-
 def with_targets(model: ImageModel) -> ImageModel:
     """A random model with the other targets beside its usual one, whose weights they share."""
     targets, usual = {}, model.target
     for name in TARGETS:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            target: Any = GroupedTransformer(grouped_config(model, name))
+            kind, config = KINDS[name]
+            schedule = dict(TARGETS[name])
+            if usual.config.grid % 2:  # an odd side has no 2 x 2 regions
+                schedule.pop("order", None)
+            target: Any = kind(config(**asdict(usual.config) | schedule))
         weights = target.state_dict() | usual.state_dict()
         weights["tok_embeddings.weight"] = torch.cat(
             [usual.tok_embeddings.weight, target.tok_embeddings.weight[usual.vocab_size :]]

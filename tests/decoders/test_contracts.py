@@ -17,7 +17,7 @@ from torch import Tensor
 from decoders.api import DecoderError, Draft, Sampling, Target, completed
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.execution import with_execution
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import DRAFT_SLOT, Noise, sample
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
@@ -75,7 +75,7 @@ class Noting(Exact):
         return self
 
 
-@pytest.mark.parametrize("how", ["eager", pytest.param("cpu", marks=needs_kernel)])
+@pytest.mark.parametrize("how", ["eager", pytest.param("compile", marks=needs_kernel)])
 def test_a_proposer_is_shown_the_image_so_far_and_a_rule_its_place(how):
     """Up to the root it is what is committed; a finished image is stepped on from its end."""
     model = with_execution(random_model(vocab=4, grid=3), how)

@@ -20,10 +20,11 @@ from decoders.noise import (
     TARGET_SLOT,
     Noise,
     first_above,
+    logarithm,
+    philox,
     sample,
     sums_of_blocks,
 )
-from decoders.philox import logarithm, philox
 
 LENGTH = 12
 KNOWN = (  # Random123's known answers for philox4x32-10: counter, key, output

@@ -16,7 +16,7 @@ from decoders.api import DecoderError, Sampling
 from decoders.compose import PartSpec, build_part, resolve
 from decoders.distribution import guided, probabilities
 from decoders.kinds import Within, hints_of, validate
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 
 if TYPE_CHECKING:
     from somewhere import Unknown  # type: ignore[import-not-found]
@@ -47,17 +47,18 @@ class Shape:
 @pytest.mark.parametrize(
     ("value", "hint", "says"),
     [
-        (True, int, "x must be an integer, found True"),
-        (-math.inf, float | None, "a finite number, found -inf"),
+        (True, int, "x: .* integer, found True"),
+        (-math.inf, float | None, "x: .* finite number, found -inf"),
         (10**1000, int, "64 bits"),
         ("a\0b", str, "NUL"),
-        ([[0], [True]], str | Sequence[Sequence[int]], r"x\[1\]\[0\] must be an integer"),
-        (3, str | Sequence[int], "a string or a list, found 3"),
-        ({"a": "b"}, dict[str, int], "x.a must be an integer"),
-        ("c", Literal["a", "b"], "must be 'a' or 'b', found 'c'"),
-        (0.0, Annotated[float, Within(0, 1, above=True)], "above 0, found 0.0"),
-        (11, Annotated[int, Within(1, 10)] | None, "at most 10, found 11"),
-        (7, Path, "a string, found 7"),
+        ([[0], [True]], str | Sequence[Sequence[int]], "x: .* integer, found True"),
+        (3, str | Sequence[int], "x: .*string or .*array, found 3"),
+        ({"a": "b"}, dict[str, int], "x: .* integer, found 'b'"),
+        ("c", Literal["a", "b"], "x: .*'a' or 'b', found 'c'"),
+        (0.0, Annotated[float, Within(0, 1, above=True)], "x: .*greater than 0, found 0.0"),
+        (11, Annotated[int, Within(1, 10)] | None, "x: .* 10, found 11"),
+        (False, str, 'found False .*write "off"'),
+        (7, Path, "x: .*, found 7"),
     ],
 )
 def test_what_does_not_fit_is_named(value: Any, hint: Any, says: str) -> None:
@@ -72,7 +73,7 @@ def test_a_part_is_judged_by_its_own_annotations() -> None:
     kept = {"own": object(), "depth": None, "mode": "b", "paths": [[0]]}
     assert build_part(PartSpec(here, {"width": 4, **kept}), model).width == 4
     for wrong in ({"width": True}, {"width": 2**70}, {"paths": [[0.5]]}, {"mode": "c"}):
-        with pytest.raises(DecoderError, match=f"{next(iter(wrong))}.* must"):
+        with pytest.raises(DecoderError, match=f"{next(iter(wrong))}: .*, found"):
             build_part(PartSpec(here, wrong), model)
 
 
@@ -81,8 +82,8 @@ def test_an_object_of_a_file_becomes_a_dataclass() -> None:
     for values, says in (
         ({}, "f.width is missing"),
         ({"wdith": 3}, "did you mean 'f.width'"),
-        ({"width": 0}, "f.width must be at least 1"),
-        ([1], "f must be a mapping"),
+        ({"width": 0}, "f.width: .* 1, found 0"),
+        ([1], r"f: .*, found \[1\]"),
     ):
         with pytest.raises(DecoderError, match=says):
             validate("f", values, Shape)
@@ -120,7 +121,7 @@ def test_filters():
 )
 def test_what_float32_cannot_hold_is_refused_by_its_name(setting: str, far: float) -> None:
     """And not met as NaN, which would be taken for the checkpoint's."""
-    with pytest.raises(DecoderError, match=rf"sampling\.{setting} must be .*found 1e"):
+    with pytest.raises(DecoderError, match=rf"sampling\.{setting}.*found 1e"):
         Sampling(**{setting: far})
 
 
@@ -128,7 +129,7 @@ def test_the_ends_of_the_ranges_are_finite() -> None:
     logits = torch.tensor([[[90.0, -80.0, 3.0]], [[-90.0, 60.0, 3.0]]])
     for sampling in (Sampling(1e-6), Sampling(1e30), Sampling(cfg=1e6), Sampling(top_p=1e-6)):
         p = probabilities(guided(logits, sampling.cfg), sampling)
-        assert torch.allclose(p.sum(-1), torch.ones(()))
+        assert torch.isfinite(p).all() and torch.allclose(p.sum(-1), torch.ones(()))
 
 
 # ---- composition --------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def test_a_module_that_is_not_found_is_told_where_it_was_looked_for(tmp_path, mo
 def test_an_unknown_option_names_its_nearest_and_all():
     part = PartSpec("decoders.verify.lantern.Lantern", {"detla": 0.1})
     with pytest.raises(
-        DecoderError, match=r"Lantern 'detla'; did you mean 'delta'. Known: delta, k,"
+        DecoderError, match=r"Lantern 'detla'; did you mean 'delta'. Known: delta, "
     ):
         build_part(part, random_model())
 

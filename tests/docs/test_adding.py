@@ -7,7 +7,7 @@ import pytest
 
 from decoders.api import ImageModel
 from decoders.compose import build_decoder
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import images
 from tests.docs.pages import ROOT, blocks, judged, variant_of, written
 

@@ -13,13 +13,13 @@ from bench.commands import evaluate
 from bench.commands.train import compose_train
 from bench.compare.compare import CompareSettings
 from bench.compare.diff import DiffSettings
+from bench.config.arguments import divided, folders, settings
 from bench.config.compose import compose_study
 from bench.config.hydra_edge import composed
-from bench.config.words import divided, folders, settings
-from bench.report.build import PlaceSettings
+from bench.report.page import PlaceSettings
 from bench.run.shards import part_of
 from decoders.models.causal_lm import CausalLM
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.docs.pages import BLOCK, PAGES, ROOT, blocks, judged, variant_of, written
 
 README, TARGET = ROOT / "README.md", ROOT / "docs" / "new_target.md"

@@ -107,11 +107,11 @@ CHECKPOINTS = [
     target("a pickled program", "it wants argparse.Namespace", program, pickled=True),
     target("NaN", "NaN or infinity", tensor(lambda torch: torch.full((32, 32), torch.nan))),
     target("another shape", "expected [96, 32]", tensor(lambda torch: torch.ones(32, 1))),
-    Bad("a checkpoint that is not there", [*LOAD, "model.checkpoint=ck"], "no such folder"),
-    card("a word for a part", {"vq": "x"}, "vq must be a mapping"),
+    Bad("a checkpoint that is not there", [*LOAD, "model.checkpoint=ck"], "json does not exist"),
+    card("a word for a part", {"vq": "x"}, "vq: Input should be"),
     config("cut off", '{"hidden_size": 64', "not valid JSON"),
-    config("another kind", '{"hidden_size": "wide"}', "hidden_size must be an integer"),
-    config("nested without end", "[" * 100_000, "not valid JSON (recursion limit"),
+    config("another kind", '{"hidden_size": "wide"}', "hidden_size: Input should be"),
+    config("nested without end", "[" * 100_000, "not valid JSON (maximum recursion"),
 ]  # fmt: skip
 
 
@@ -160,8 +160,9 @@ FILES = [
         "nowhere is no folder"),
     option("no YAML", "model", "name: [1", "damaged"),
     option("a typo", "backend", "name: x\ndevcie: cpu\n", "device"),
+    option("an unquoted off", "backend", "defaults: [cpu]\nexecution: off\n", 'write "off"'),
     Bad("drafter: no class", ["check", "study=smoke", OWN, "decoders=[sd_chain]", "drafter=mine"],
-        "conf/drafter/NAME.yaml has no `_target_`", file("conf/drafter/mine.yaml", "width: 3\n")),
+        "sd_chain: drafter has no `_target_`", file("conf/drafter/mine.yaml", "width: 3\n")),
     Bad("prompts of a device", [*RUN, "prompts=coco", "prompts.path=/dev/zero"], "device"),
     Bad("too few prompts", [*RUN, "prompts=file", "prompts.path={tmp}/p.txt"], "1 prompts",
         file("p.txt", "a red ring\n")),
@@ -193,7 +194,7 @@ def drafter(about: str, code: str, says: str, status: int = 1) -> Bad:
     entry = f"{{decoder: eagle2, name: mine, overrides: ['drafter={name}', '~drafter.name']}}"
     words = [
         "run", "study=fake", "run_dir={tmp}/run", OWN, f"decoders=[ar,{entry}]", "model=random24",
-        "latency.prompts=0", "quality.images=1", "quality.reseeds=0", "backend.layers=torch",
+        "latency.prompts=0", "quality.images=1", "quality.reseeds=0", "backend=cpu_torch",
     ]  # fmt: skip
     return Bad(f"drafter: {about}", words, says, plug("drafter", name, code), status)
 
@@ -233,16 +234,16 @@ WORDS = [
     Bad("a typo of an option", ["list", "acceptance=lantrn"], "'lantern'"),
     Bad("train a typo", ["train", "train.stepz=3"], "did you mean 'train.steps'"),
     Bad("train nothing", ["train", "drafter=none"], "nothing to train"),
-    Bad("train on nothing", ["train", "data=pictures"], "data.path has no value"),
+    Bad("train on nothing", ["train", "data=pictures"], "data.path: Missing mandatory value"),
     Bad("evaluate a typo", ["evaluate", "images=a", "imges=a"], "did you mean 'images'"),
-    Bad("evaluate a word", ["evaluate", "a", "limit=many"], "must be an integer, found 'many'"),
-    Bad("evaluate batches of 0", ["evaluate", "a", "batch=0"], "at least 1"),
+    Bad("evaluate a word", ["evaluate", "a", "limit=many"], "as an integer, found 'many'"),
+    Bad("evaluate batches of 0", ["evaluate", "a", "batch=0"], "equal to 1, found '0'"),
     Bad("evaluate two folders", ["evaluate", "a", "b"], "expected one folder of images, found 2"),
     Bad("evaluate nothing", ["evaluate"], "expected one folder of images, found 0"),
-    Bad("compare without a run", ["compare"], "finished here: (none)"),
+    Bad("compare without a run", ["compare"], "holds no finished run"),
     Bad("compare a typo", ["compare", "studi=main"], "did you mean 'study'"),
     Bad("compare two runs", ["compare", "study=main", "run_dir=x"], "keep one of them"),
-    Bad("compare within 200 %", ["compare", "tolerance=2", "run_dir=x"], "must be below 1"),
+    Bad("compare within 200 %", ["compare", "tolerance=2", "run_dir=x"], "less than 1, found '2'"),
     Bad("diff of nothing", ["diff"], "expected 2 run folders, found 0"),
     Bad("diff of no folders", ["diff", "a", "b"], "so a holds no finished run"),
     Bad("diff of no runs", ["diff", "{tmp}", "{tmp}"], "holds no finished run"),

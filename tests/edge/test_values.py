@@ -13,13 +13,14 @@ import pytest
 import yaml
 
 from bench.commands.train import compose_train
-from bench.config.catalogue import groups
+from bench.config.arguments import groups
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from decoders.api import DecoderError, Sampling
 from decoders.compose import check_keywords, resolve
-from decoders.documents import CONFIG, read_object
+from decoders.files import read_object
 from decoders.kinds import hints_of, validate
+from decoders.models.loading.checkpoint import CONFIG
 from decoders.training.drafter import LossConfig
 
 WRONG: dict[type, tuple[Any, ...]] = {

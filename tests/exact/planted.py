@@ -22,7 +22,7 @@ from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.jacobi import Jacobi
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.static import Static
-from decoders.propose.window import fresh_uniforms
+from decoders.propose.window import step_uniforms
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
 
@@ -310,7 +310,7 @@ class LevelsTwice(Jacobi):
     def draw(self, law, old, noise, positions):
         level = 1 + torch.arange(positions.shape[1])
         at = torch.where((level >= 9) & (level <= 12), positions - 1, positions)
-        return sample(law, fresh_uniforms(noise, at, DRAFT_SLOT)[..., 0])
+        return sample(law, step_uniforms(noise, at, DRAFT_SLOT)[..., 0])
 
 
 class Squared(Jacobi):

@@ -19,7 +19,6 @@ from bench.gate.small import GateCase
 from decoders.api import ImageModel, Prefill, Sampling, TextFeatures
 from decoders.cache import KVCache, bool_mask
 from decoders.compose import DecoderSpec, PartSpec
-from decoders.execution import execution
 
 DRAFTER = PartSpec(f"{__name__}.TableDrafter")
 BEYOND = 8  # positions past the image's end that differ from each other
@@ -70,10 +69,6 @@ class TableTarget:
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., W] -> [..., V]."""
         return torch.tanh(4 * hidden @ self.first) @ self.second / HIDDEN**0.5
-
-    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
-        del cfg  # no guidance: one row per image
-        return self.logits(hidden)
 
     output = logits
 
@@ -145,7 +140,6 @@ def table_model(vocab: int = 3, length: int = 3, seed: int = 0) -> ImageModel:
         device=torch.device("cpu"),
         dtype=torch.float64,
         weights_sha256={},
-        execution=execution("eager"),
     )
 
 

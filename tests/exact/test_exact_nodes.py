@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from bench.gate.laws import random_pairs
+from bench.gate.reference import ReferenceRule
 from decoders.distribution import normalised
-from decoders.models.small import small_model
+from decoders.models.random_weights import small_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern, LanternPP
 from metrics.output_law import output_law
@@ -19,6 +20,9 @@ PAIRS = random_pairs(VOCAB, 2, seed=7)
 PAPERS = {
     "lantern": Lantern(MODEL, k=4, delta=0.3),
     "lantern_pp": LanternPP(MODEL, k=4, lam=4.0),
+    "cosine": Lantern(MODEL, k=4, delta=0.3, metric="cosine"),
+    "random": Lantern(MODEL, k=4, delta=0.3, metric="random", seed=3),
+    "jsd": Lantern(MODEL, k=4, delta=0.05, distance="jsd"),
 }
 EVERY = torch.arange(VOCAB)
 
@@ -63,6 +67,63 @@ def test_a_law_by_hand():
     law = output_law(Lantern(book, k=1, delta=0.5), p, None, torch.tensor([0]))
     assert law.out.tolist() == pytest.approx([1.0, 0.0])  # p_A itself
     assert law.tv == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_one_deterministic_child_gives_p_a_itself_which_is_as_defined(name):
+    """Accept with p_A(x), else norm(p_A without x): the law is p_A, its TV the mass moved."""
+    rule = PAPERS[name]
+    reference = ReferenceRule.of(rule, MODEL)
+    for _, p, _ in PAIRS:
+        test = rule.test(p.expand(VOCAB, -1), None, EVERY)
+        most = torch.full_like(p, 0.3)
+        if name == "lantern_pp":
+            most = 3 * p  # p_A(x) <= lambda p(x)
+        elif name == "jsd":
+            most = torch.full_like(p, 0.1**0.5)  # JSD >= TV^2 / 2
+        assert (test.tv_shift <= test.bound + 1e-6).all() and (test.tv_shift <= most + 1e-6).all()
+        for x in range(VOCAB):
+            law = output_law(rule, p, None, EVERY[[x]])
+            assert law.tv == pytest.approx(float(test.tv_shift[x]), abs=1e-6)
+            assert law.tv <= law.declared + 1e-5
+        if reference is None:
+            continue  # any order of the other codes is random
+        wanted, _, near_edge = reference.at(p.double().expand(VOCAB, -1), EVERY)
+        assert torch.allclose(test.tv_shift.double()[~near_edge], wanted[~near_edge], atol=1e-6)
+
+
+def test_a_bound_on_the_divergence_admits_the_longest_prefix_within_it():
+    """JSD by its definition, over all codes: within delta, beyond it with one neighbour more."""
+    rule, met = PAPERS["jsd"], 0
+    for _, p, _ in PAIRS:
+        for x in range(VOCAB):
+            near = rule.table[x, :4].long()
+            sizes = []
+            for n in range(5):
+                moved = p.double().clone()
+                moved[near[:n]] = 0.0
+                moved[x] = p.double()[x] + p.double()[near[:n]].sum()
+                middle = (p.double() + moved) / 2
+                terms = [torch.xlogy(a, a / middle).nansum() for a in (p.double(), moved)]
+                sizes.append(float(sum(terms) / 2))
+            shift = float(rule.test(p, None, torch.tensor(x)).tv_shift)
+            longest = max(n for n in range(5) if sizes[n] <= rule.delta)
+            assert shift == pytest.approx(float(p[near[:longest]].sum()), abs=1e-6)
+            met += 0 < longest < 4
+    assert met > 3
+
+
+def test_neighbours_by_cosine_and_at_random():
+    book = MODEL.codebook.double()
+    cosine, drawn = PAPERS["cosine"].table, PAPERS["random"].table
+    for x in range(VOCAB):
+        gaps = 1 - torch.cosine_similarity(book[x], book, dim=-1)
+        gaps[x] = torch.inf
+        assert cosine[x].tolist() == gaps.argsort()[:5].tolist()
+        assert x not in drawn[x] and len(set(drawn[x].tolist())) == 5
+    assert not torch.equal(drawn, Lantern(MODEL, k=4, metric="random", seed=4).table)
+    every = Lantern(MODEL, k=VOCAB - 1, metric="random").table
+    assert (every.sort(1).values == torch.stack([EVERY[x != EVERY] for x in EVERY])).all()
 
 
 def test_drawn_children_can_leave_the_bound_far_behind():

@@ -7,12 +7,12 @@ from bench.gate.reference import ar_probabilities
 from bench.gate.sampled import draw_pvalues, pearson, resolution, sample_and_test
 from bench.gate.small import GateCase, RealModel
 from decoders.api import Sampling
-from decoders.models.small import prompts, small_model
+from decoders.models.random_weights import random_prompts, small_model
 from tests.exact.specs import TAU_1, composed, lantern, verifying
 
 MODEL = small_model(4, 2, 5)
 IMAGES = torch.cartesian_prod(*[torch.arange(4)] * 4)  # [256, 4]
-LAW = ar_probabilities(MODEL, prompts(MODEL, 1, 5), IMAGES, TAU_1).prod(-1)  # [256]
+LAW = ar_probabilities(MODEL, random_prompts(MODEL, 1, 5), IMAGES, TAU_1).prod(-1)  # [256]
 
 
 def drawn(count: int, seed: int, law: torch.Tensor = LAW) -> torch.Tensor:

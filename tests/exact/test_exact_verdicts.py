@@ -18,7 +18,7 @@ from bench.gate.small import GateCase
 from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from decoders.loops.zipar import ZipAR
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.propose.drafters.medusa import MedusaLearner
 from tests.exact.specs import (
     AR,
@@ -90,12 +90,15 @@ RULES = {  # the spec, the sampling, the verdict, and the least figure
     # At temperature 0 the residual plays no part.
     "lantern, greedy": (composed("dynamic", lantern(residual="released")), TAU_0, "relaxed", 0),
     "lantern_pp, greedy": (composed("small", lantern_pp()), TAU_0, "relaxed", 0),
-    "specdec": (composed(rule=verifying("specdec.SpecDec"), drafter=SPECDEC), TAU_1, "relaxed", 0),
+    "specdec": (
+        composed(rule=verifying("specdec.SpecVerification"), drafter=SPECDEC), TAU_1, "relaxed", 0,
+    ),
     "specdec, greedy": (
-        composed(rule=verifying("specdec.SpecDec"), drafter=SPECDEC), TAU_0, "relaxed", 0,
+        composed(rule=verifying("specdec.SpecVerification"), drafter=SPECDEC), TAU_0, "relaxed", 0,
     ),
     "specdec of one code": (
-        composed(rule=verifying("specdec.SpecDec", beta=1), drafter=SPECDEC), TAU_0, "exact", -1,
+        composed(rule=verifying("specdec.SpecVerification", beta=1), drafter=SPECDEC),
+        TAU_0, "exact", -1,
     ),
 }  # fmt: skip
 

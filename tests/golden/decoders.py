@@ -16,7 +16,7 @@ import torch
 
 from decoders.api import ImageModel, Sampling
 from decoders.compose import DecoderSpec, build_decoder
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import OVERRUN, SLOTS, Noise
 from tests.decoders.compositions import DYNAMIC, EAGLE, EXACT, LANTERN_PP, LOOP, SPECS, STATIC, part
 

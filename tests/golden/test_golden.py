@@ -11,13 +11,13 @@ from tests.golden.decoders import ALL, FILE, SAMPLINGS, generated, small
 
 EXPECTED = json.loads(FILE.read_text())
 HOW = [("eager", sampling) for sampling in SAMPLINGS]
-HOW += [("cpu", sampling) for sampling in ("sampling", "no guidance")]
+HOW += [("compile", sampling) for sampling in ("sampling", "no guidance")]
 
 
 @pytest.mark.parametrize(("how", "sampling"), HOW)
 @pytest.mark.parametrize("name", ALL)
 def test_codes_are_those_of_the_golden_file(name: str, how: str, sampling: str) -> None:
-    if how == "cpu" and missing() is not None:
+    if how == "compile" and missing() is not None:
         pytest.skip(str(missing()))
     assert (
         generated(with_execution(small(), how), name, sampling) == EXPECTED[f"{name} | {sampling}"]

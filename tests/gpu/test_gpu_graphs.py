@@ -10,10 +10,10 @@ import torch
 
 from decoders.execution import execution
 from decoders.noise import Noise
-from tests.decoders.compositions import SPECS, images
+from tests.decoders.compositions import EVERY, SPECS, images
 from tests.decoders.execution import test_backends as backends
 
-COMPILED = ("ar", "lantern_pp")
+COMPILED, CUDA = ("ar", "lantern_pp"), torch.device("cuda")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -30,7 +30,7 @@ def without_waits() -> Iterator[None]:
 
 def standing(name: str, mode: str) -> tuple[Any, Any]:
     """A decoder that has run, and a run of an image that has begun."""
-    decoder = backends.built(execution(mode), SPECS[name], device="cuda")
+    decoder = backends.built(execution(mode, EVERY, CUDA), SPECS[name], device="cuda")
     images(decoder, ["a b"])
     model = decoder.model
     noise = Noise.for_prompts(4, ["x"], model.target.length).to(model.device)
@@ -65,8 +65,10 @@ def test_an_eager_step_does_not_synchronise(name: str) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", COMPILED)
 def test_codes_of_compiled_steps_are_those_of_eager_ones(name: str, temperature: float) -> None:
-    """Those of recorded ones: `tests.decoders.execution.test_captured_graphs`, on this card."""
-    backends.require_eager(execution("compile"), SPECS[name], temperature, device="cuda")
+    """Those of captured ones: `tests.decoders.execution.test_captured_graphs`, on this card."""
+    backends.require_eager(
+        execution("compile", EVERY, CUDA), SPECS[name], temperature, device="cuda"
+    )
 
 
 # Behind them, as there are many: codes of captured steps, of pieces that are not compiled.

@@ -7,12 +7,12 @@ import torch
 from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.measure.roofline import measure_rates
-from bench.report.scaling import lines
+from bench.report.timing import lines
 from decoders.api import Sampling
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
-from decoders.models.small import random_model
+from decoders.loops.hf_generate import Generate
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
-from decoders.peers.generate import Generate
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,7 +27,7 @@ def test_generate_compiles_with_its_static_cache():
     text, noise = model.text.encode(["a"]), Noise.for_prompts(0, ["a"], 16)
     expected = build_decoder(model, AR, greedy).generate(text, noise).codes
     decoder = Generate(model, greedy, cache="compiled")
-    for _ in range(3):  # compiling, recording, replaying
+    for _ in range(3):  # compiling, capturing, replaying
         assert torch.equal(decoder.generate(text, noise).codes, expected)
 
 

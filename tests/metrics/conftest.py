@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from decoders.tiny.scenes import scene_batch, vocabulary
+from decoders.tiny.render import scene_batch
+from decoders.tiny.scenes import vocabulary
+from metrics.clip import ClipConfig, ScenesClip
 from metrics.images import ImageSet, byte_images
-from metrics.scenes_clip import ClipConfig, ScenesClip
 
 
 def small_config(embed_dim: int = 16) -> ClipConfig:

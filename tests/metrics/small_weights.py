@@ -21,13 +21,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from decoders.tiny.scenes import scene_batch
+from decoders.tiny.render import scene_batch
 from metrics.clip import build_clip
 from metrics.fid import Moments, distance_to
-from metrics.images import Extractor
-from metrics.official.checkpoint import FILES, Weights
-from metrics.official.networks import KINDS, NETWORKS, ClipKind, OpenClip
-from metrics.preparations import Preparation, centre_crop, to_pil
+from metrics.images import Extractor, Preparation, centre_crop, to_pil
+from metrics.networks import FILES, KINDS, NETWORKS, ClipKind, OpenClip, Weights
 
 STEPS = (13, 7, 3, 1)  # from one entry to the next, along up to four dimensions
 ARCH = {
@@ -77,7 +75,7 @@ def windows(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def network(key: str) -> Any:
-    """The network of a key of `checkpoint.FILES`, whatever its weights."""
+    """The network of a key of `networks.FILES`, whatever its weights."""
     if key == "inception":
         return _inception()
     with torch.device("meta"):
@@ -104,7 +102,7 @@ def _inception() -> Any:
 
 
 def write(path: Path, key: str) -> Path:
-    """The weight file of a key of `checkpoint.FILES`."""
+    """The weight file of a key of `networks.FILES`."""
     torch.save(windows(network(key).state_dict()), path)
     return path
 

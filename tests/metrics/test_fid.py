@@ -87,16 +87,8 @@ def test_singular_covariance_is_warned_about_once(caplog):
     assert caplog.text.count("singular") == 1
 
 
-def test_too_few_nan_or_foreign_features_are_errors():
+def test_too_few_images_are_an_error():
     reference = draw(50, 14)
-    nan = draw(50, 15)
-    nan[7, 3] = float("nan")
-    for bad, message in (
-        (draw(1, 16), "too few"),
-        (nan, "NaN"),
-        (draw(50, 17, dims=5), "different extractors"),
-        (draw(50, 18)[:, 0], "must be"),
-    ):
-        for figure in (kid, precision_recall, lambda x, y: fid_interval(x, Moments.of(y))):
-            with pytest.raises(MetricError, match=message):
-                figure(bad, reference)
+    for figure in (kid, precision_recall, lambda x, y: fid_interval(x, Moments.of(y))):
+        with pytest.raises(MetricError, match="2 generated images are too few"):
+            figure(draw(2, 16), reference)

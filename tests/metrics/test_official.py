@@ -12,8 +12,7 @@ from decoders.models.loading.weights import read_state
 from metrics import MetricError
 from metrics.clip import clip_score
 from metrics.images import ImageSet, image_files, to_pil
-from metrics.official.checkpoint import FILES, locate
-from metrics.official.networks import InceptionFeatures, OpenClip, Vgg16Features
+from metrics.networks import FILES, InceptionFeatures, OpenClip, Vgg16Features, locate
 
 from .small_weights import clip_file, of, small_kind, write
 

@@ -10,9 +10,16 @@ from torchvision.transforms import functional as F
 import metrics.images as module
 from decoders.api import DecoderError
 from metrics import MetricError
-from metrics.images import ImageSet, features_of, image_files
-from metrics.official.papers import METRICS, Evaluation
-from metrics.preparations import as_is, centre_crop, cleanfid, from_pil
+from metrics.images import (
+    AS_IS,
+    ImageSet,
+    centre_crop,
+    cleanfid,
+    features_of,
+    from_pil,
+    image_files,
+)
+from metrics.papers import METRICS, Evaluation
 
 from .small_weights import Tiles, clip_file, fid, picture, small
 
@@ -154,4 +161,4 @@ def test_a_set_streams_its_files_and_batches_change_nothing(folder, monkeypatch)
 
 def test_sizes_that_differ_are_named(folder):
     with pytest.raises(MetricError, match=r"1\.jpg is \[3, 30, 31\].*expected a square"):
-        ImageSet(image_files(folder), as_is()).part(0, 4)
+        ImageSet(image_files(folder), AS_IS).part(0, 4)

@@ -94,9 +94,7 @@ def test_a_further_seed_has_a_small_p_as_often_as_it_says(seeds: int) -> None:
     [
         lambda: student_mean([1.0]),
         lambda: student_mean([1.0, float("nan")]),
-        lambda: student_ratio([1.0, 2.0], [1.0, 2.0, 3.0]),
-        lambda: student_ratio([1.0, 2.0], [1.0, -1.0]),
-        lambda: jackknife_values(2, lambda rows: 0.0),
+        lambda: student_ratio([1.0], [2.0]),
         lambda: reseed_range([1.0]),
         lambda: reseed_range([1.0, float("nan")]),
     ],

@@ -113,7 +113,7 @@ sys.modules.update(dict.fromkeys("{LACKING}".split()))
 from bench.__main__ import main
 sys.exit(main(sys.argv[1:]))"""
 SMALL = (
-    "backend=cpu", "backend.threads=1", "backend.compile=off", "model=random24", "acceptance.k=3",
+    "backend=cpu_torch", "backend.threads=1", "model=random24", "acceptance.k=3",
     "latency.prompts=2", "latency.blocks=1", "latency.warmup_max=1", "latency.busy=1", SEARCHPATH,
 )  # fmt: skip
 

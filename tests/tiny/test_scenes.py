@@ -6,17 +6,17 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from decoders.tiny import scenes as at
+from decoders.tiny.render import scene_batch
 from decoders.tiny.scenes import (
     ATTRIBUTES,
     SPLITS,
     alter,
+    caption_tokens,
     counterfactual,
-    scene_batch,
     scene_captions,
     vocabulary,
-    words,
 )
-from decoders.tiny.scenes import attributes as at
 
 
 def test_a_scene_does_not_depend_on_its_batch():
@@ -42,7 +42,7 @@ def test_splits_and_seeds_differ():
 def test_captions_stay_in_the_vocabulary_and_every_value_occurs():
     known, drawn = vocabulary(), scene_captions("train", range(4000))
     assert len(known) == len(set(known))
-    said = [words(caption) for caption, _ in drawn]
+    said = [caption_tokens(caption) for caption, _ in drawn]
     assert {token for tokens in said for token in tokens} == set(known)
     assert all(8 <= sum(t != "," for t in tokens) <= 28 for tokens in said)
     specs = [spec for _, spec in drawn]
@@ -83,10 +83,10 @@ def test_counterfactual_words_differ_in_one_place():
     for i, (caption, _) in enumerate(scene_captions("gate", range(300))):
         right, wrong, attribute = counterfactual("gate", i)
         assert counterfactual("gate", i) == (right, wrong, attribute)
-        assert right == caption and words(right) != words(wrong)
+        assert right == caption and caption_tokens(right) != caption_tokens(wrong)
         drawn.add(attribute)
         if attribute in ("colour", "shape", "texture", "size"):
-            pairs = zip(words(right), words(wrong), strict=True)
+            pairs = zip(caption_tokens(right), caption_tokens(wrong), strict=True)
             assert sum(a != b for a, b in pairs) == 1
     assert drawn == set(ATTRIBUTES)
 

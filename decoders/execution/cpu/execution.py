@@ -1,69 +1,73 @@
-"""Execution on a CPU: every piece of a step is compiled, with layers and matrices as operators of
-the project's C++ kernel, where Inductor's own code is slow."""
+"""Execution on a CPU: layers and matrices are operators of the project's C++ kernel, where
+Inductor's own code is slow, and every other piece of a step is compiled."""
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Container
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from decoders.api import DecoderError, Execution, ImageModel, Loop
+from decoders.api import DecoderError, Execution, ImageModel, Target, TextFeatures
 from decoders.execution.compiled import Compiled
-from decoders.execution.cpu.layers import pack, pack_matrices, reason
+from decoders.execution.cpu.layers import KernelLinear, reason, swap_layers, swap_matrices
 from decoders.execution.cpu.library import missing
-from decoders.execution.eager import Eager
 
 logger = logging.getLogger(__name__)
 
 
-class Cpu(Execution):
-    """The execution. compiled_sizes: batch sizes at which pieces are compiled. At others, which are
-    not timed, they run operator by operator: compiling would not pay."""
+@dataclass
+class Kernel(Compiled):
+    """The execution. At batch sizes that are not compiled a step is the same operators, one by one.
+    nets: by its identity a net, and what runs in its place."""
 
-    name = "cpu"
+    nets: dict[int, tuple[Any, Any]] = field(default_factory=dict, repr=False)
 
-    def __init__(self, compiled_sizes: Container[int] = ()) -> None:
-        self.compiled_sizes, self.compiler, self.eager = compiled_sizes, Compiled(), Eager()
+    def uncompiled(self) -> Execution | None:
+        return replace(self, sizes=()) if self.sizes else None
 
-    def uncompiled(self) -> Cpu | None:
-        """The same operators of the kernel, one by one."""
-        return Cpu() if self.compiled_sizes else None
-
-    def prepare(self, model: ImageModel) -> None:
-        """Packs the target. A model that the kernel cannot run keeps PyTorch's operators, with a
-        warning. Raises DecoderError where the kernel cannot be built."""
-        why = missing()
-        if why is not None:
-            raise DecoderError(f"backend.layers=native: {why}; or use backend.layers=torch")
-        self.offer(model.target, model.name)
-
-    def offer(self, net: Any, name: str) -> None:
-        """Packs a net, where the kernel can run it: its layers and matrix are operators then."""
-        if net.packed is not None:
-            return
-        why = reason(net)
-        if why is None:
-            net.packed = pack(net)
-        else:
-            logger.warning("the CPU kernel does not run %s: %s; PyTorch does", name, why)
+    def prepare(self, model: ImageModel) -> ImageModel:
+        """Raises DecoderError where the kernel cannot be built."""
+        if why := missing():
+            raise DecoderError(
+                f"backend.execution=compile on a processor: {why}; or set backend.execution=eager"
+            )
+        return replace(model, target=self.swapped(model.target, model.name))
 
     def fit(self, loop: Any) -> None:
-        """Packs the proposer's net."""
-        target, drafter = loop.model.target, loop.drafter
-        net = None if drafter is None else drafter.net
-        if target.packed is not None and isinstance(net, torch.nn.Module):
+        model, drafter = loop.model, loop.drafter
+        target = self.swapped(model.target, f"a target of {model.name}")
+        if target is not model.target:
+            loop.model = replace(model, target=target)
+        if drafter is not None and isinstance(drafter.net, nn.Module) and reason(target) is None:
+            drafter.net = self.swapped(drafter.net, f"drafter {drafter}", model.dtype)
+
+    def swapped(self, net: Any, name: str, dtype: torch.dtype | None = None) -> Any:
+        """A net with modules of the kernel, made once: a copy that shares the weights, so that the
+        net itself still runs without the kernel. The net itself, with a warning, for a target that
+        the kernel cannot run. name: for the warning; dtype: of a drafter's matrices."""
+        if id(net) not in self.nets:
             body = getattr(net, "body", net)
-            if hasattr(body, "packed"):
-                self.offer(body, f"drafter {drafter}")
-            pack_matrices(net, loop.model.dtype)
+            layered = dtype is None or hasattr(body, "stack")
+            why = reason(body) if layered else None
+            if why is not None:
+                logger.warning("the CPU kernel does not run %s: %s; PyTorch does", name, why)
+            twin = net
+            if why is None or dtype is not None:
+                parts = [part for part in net.modules() if isinstance(part, KernelLinear)]
+                shared = [*net.parameters(), *net.buffers(), *parts]
+                twin = copy.deepcopy(net, {id(each): each for each in shared})
+            if layered and why is None:
+                swap_layers(getattr(twin, "body", twin))
+            if dtype is not None:
+                swap_matrices(twin, dtype)
+            self.nets[id(net)] = net, twin
+            self.nets[id(twin)] = twin, twin
+        return self.nets[id(net)][1]
 
-    def begin(self, loop: Loop, state: Any) -> Any:
-        return self._of(state).begin(loop, state)
-
-    def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
-        return self._of(state).step(loop, state)
-
-    def _of(self, state: Any) -> Execution:
-        return self.compiler if state.shape in self.compiled_sizes else self.eager
+    def prefill(self, target: Target, text: TextFeatures, copies: int, cache: Any) -> Tensor:
+        """It is the target's layers, which are one operator: nothing is left to compile."""
+        return target.prefill(text, copies, cache)

@@ -1,4 +1,4 @@
-// Layers, matrices and the guided head of small batches on a CPU, as torch operators.
+// Layers and matrices of small batches on a CPU, as torch operators.
 //
 // Why: at 2 to 50 rows a library spends more time around a product than in it. Here the weights are packed
 // once, and all layers of a forward are one operator. With AMX, products and attention use its tiles
@@ -12,7 +12,6 @@
 
 #include <vector>
 
-#include "head.h"
 #include "layers.h"
 
 namespace {
@@ -21,7 +20,7 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 void require(bool right, const char* what) {
-  STD_TORCH_CHECK(right, "the CPU kernel expected ", what, "; backend.layers=torch runs without it");
+  STD_TORCH_CHECK(right, "the CPU kernel expected ", what, "; backend.execution=eager runs without it");
 }
 
 // OpenMP's threads stay behind in the parent of a fork; its child would wait for them for ever.
@@ -49,7 +48,6 @@ const T* data(const Tensor& x) {
 }
 
 // A thread's own memory, kept from call to call and zeros at first.
-template <int number>
 float* scratch(long floats) {
   thread_local std::vector<float> buffer;
   if (static_cast<long>(buffer.size()) < floats) buffer.resize(floats);
@@ -57,14 +55,14 @@ float* scratch(long floats) {
 }
 
 Tensor run_layers(Tensor weights, Tensor norms, Tensor rope, int64_t count, int64_t heads, int64_t ffn, double eps,
-              bool norm_first, bool norm_last, Tensor x, Tensor places, Tensor slots, Tensor mask, Tensor cache,
-                  std::optional<Tensor> wanted) {
+              bool norm_first, bool norm_last, Tensor x, Tensor positions, Tensor slots, Tensor mask, Tensor cache,
+              std::optional<Tensor> wanted) {
   require_weights(weights, x, "states [R, T, D] in the dtype of the weights, contiguous");
   require(cache.scalar_type() == x.scalar_type() && cache.is_contiguous(), "a cache in the dtype of the weights");
-  require(places.scalar_type() == ScalarType::Long && slots.scalar_type() == ScalarType::Long &&
+  require(positions.scalar_type() == ScalarType::Long && slots.scalar_type() == ScalarType::Long &&
               (mask.scalar_type() == ScalarType::Bool || mask.scalar_type() == ScalarType::Float) &&
               mask.stride(2) == 1 && (!wanted.has_value() || wanted->is_contiguous()),
-          "places, slots and wanted queries in int64 and a mask in bool or float32");
+          "positions, slots and wanted queries in int64 and a mask in bool or float32");
   const long outputs = wanted.has_value() ? wanted->size(1) : x.size(1);
   Tensor out = torch::stable::new_empty(x, {x.size(0), outputs, x.size(2)});
   const long width = x.size(2), parts = norm_first ? 2 : 1;
@@ -85,47 +83,31 @@ Tensor run_layers(Tensor weights, Tensor norms, Tensor rope, int64_t count, int6
   Forward f{x.size(0), x.size(1), width, heads, ffn, count, mask.size(2), static_cast<float>(eps),
             omp_get_max_threads(), table.data(), norm_last ? scales + count * parts * width * item : nullptr,
             x.const_data_ptr(), out.mutable_data_ptr(), cache.mutable_data_ptr(), data<float>(rope),
-            rope.size(0), data<int64_t>(places), places.stride(0), places.stride(1), data<int64_t>(slots),
+            rope.size(0), data<int64_t>(positions), positions.stride(0), positions.stride(1), data<int64_t>(slots),
             slots.stride(0), slots.stride(1), mask.const_data_ptr(), mask.scalar_type() == ScalarType::Float,
             mask.stride(0), mask.stride(1), wanted.has_value() ? data<int64_t>(*wanted) : nullptr, outputs, nullptr};
-  require(fits(f), "places and slots inside the rotary table and the cache, and wanted queries that there are");
-  f.scratch = scratch<0>(Scratch(f).floats(f.threads));
+  require(fits(f), "positions and slots inside the rotary table and the cache, and wanted queries that there are");
+  f.scratch = scratch(Scratch(f).floats(f.threads));
   if (half) forward<uint16_t>(f);
   else forward<float>(f);
   return out;
 }
 
-Tensor run_linear(Tensor weights, std::optional<Tensor> bias, int64_t outputs, Tensor x) {
+Tensor run_linear(Tensor weights, std::optional<Tensor> bias, int64_t outputs, Tensor x, bool wide) {
   require_weights(weights, x, "inputs [..., in] in the dtype of the weights, contiguous");
   std::vector<int64_t> shape(x.sizes().begin(), x.sizes().end());
   const long inputs = shape.back(), rows = x.numel() / inputs;
   shape.back() = outputs;
-  Tensor out = torch::stable::new_empty(x, shape);
+  Tensor out = torch::stable::new_empty(x, shape, wide ? ScalarType::Float : x.scalar_type());
   const int threads = omp_get_max_threads();
-  const void* added = bias.has_value() ? bias->const_data_ptr() : nullptr;
-  if (is_half(x))
-    linear(data<uint16_t>(x), data<uint16_t>(weights), static_cast<const uint16_t*>(added),
-           static_cast<uint16_t*>(out.mutable_data_ptr()), rows, inputs, outputs, threads);
-  else
-    linear(data<float>(x), data<float>(weights), static_cast<const float*>(added),
-           static_cast<float*>(out.mutable_data_ptr()), rows, inputs, outputs, threads);
-  return out;
-}
-
-Tensor run_guided(Tensor weights, int64_t outputs, Tensor hidden, double cfg) {
-  require_weights(weights, hidden, "hidden states [R, T, D] in the dtype of the weights, contiguous");
-  const long copies = cfg == 1 ? 1 : 2, rows = hidden.size(0) * hidden.size(1);
-  Tensor out = torch::stable::new_empty(hidden, {hidden.size(0) / copies, hidden.size(1), outputs},
-                                        ScalarType::Float);
-  float* raw = copies == 1 ? nullptr : scratch<1>(rows * outputs);
-  float* to = static_cast<float*>(out.mutable_data_ptr());
-  const int threads = omp_get_max_threads();
-  if (is_half(hidden))
-    logits(data<uint16_t>(hidden), data<uint16_t>(weights), rows, hidden.size(2), outputs, copies, cfg, raw, to,
-           threads);
-  else
-    logits(data<float>(hidden), data<float>(weights), rows, hidden.size(2), outputs, copies, cfg, raw, to,
-           threads);
+  const float* added = bias.has_value() ? data<float>(*bias) : nullptr;
+  const auto run = [&](auto* weight, auto* to) {
+    linear(data<std::decay_t<decltype(*weight)>>(x), weight, added, to, rows, inputs, outputs, threads);
+  };
+  void* to = out.mutable_data_ptr();
+  if (!is_half(x)) run(data<float>(weights), static_cast<float*>(to));
+  else if (wide) run(data<uint16_t>(weights), static_cast<float*>(to));
+  else run(data<uint16_t>(weights), static_cast<uint16_t*>(to));
   return out;
 }
 
@@ -143,18 +125,16 @@ Tensor run_packed(Tensor weight) {
 
 STABLE_TORCH_LIBRARY_FRAGMENT(lantern_cpu, library) {
   library.def("packed(Tensor weight) -> Tensor");
-  library.def("linear(Tensor weights, Tensor? bias, int outputs, Tensor x) -> Tensor");
-  library.def("guided(Tensor weights, int outputs, Tensor hidden, float cfg) -> Tensor");
+  library.def("linear(Tensor weights, Tensor? bias, int outputs, Tensor x, bool wide) -> Tensor");
   library.def(
       "layers(Tensor weights, Tensor norms, Tensor rope, int count, int heads, int ffn, float eps, "
-      "bool norm_first, bool norm_last, Tensor x, Tensor places, Tensor slots, Tensor mask, Tensor(a!) cache, "
+      "bool norm_first, bool norm_last, Tensor x, Tensor positions, Tensor slots, Tensor mask, Tensor(a!) cache, "
       "Tensor? wanted=None) -> Tensor");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(lantern_cpu, CPU, library) {
   library.impl("packed", TORCH_BOX(&run_packed));
   library.impl("linear", TORCH_BOX(&run_linear));
-  library.impl("guided", TORCH_BOX(&run_guided));
   library.impl("layers", TORCH_BOX(&run_layers));
 }
 

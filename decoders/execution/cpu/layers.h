@@ -29,10 +29,10 @@ struct Forward {
   const void* input;                 // [R, T, D] in the model's type, contiguous
   void* output;                      // [R, W, D], contiguous
   void* cache;                       // [layers, 2, R, H, S, d], contiguous
-  const float* rope;                 // [places, d / 2, 2]
-  long places;                       // rows of the table; places beyond read the last one
-  const int64_t* place;              // [R, T]
-  long place_row, place_query;
+  const float* rope;                 // [rotations, d / 2, 2]
+  long rotations;                    // rows of the table; positions beyond read the last one
+  const int64_t* position;           // [R, T]
+  long position_row, position_query;
   const int64_t* slot;               // [R, T], where keys and values go
   long slot_row, slot_query;
   const void* mask;                  // [R, T, S]: bytes, nonzero where a query may look; or floats to add
@@ -137,7 +137,7 @@ void open_row(const Forward& f, const Scratch& at, long r) {
   f.scratch[at.used + r] = static_cast<float>(padded);
 }
 
-// A head's key, rotated, and its value, [d] each, to their places in the cache.
+// A head's key, rotated, and its value, [d] each, to their slots in the cache.
 template <class T>
 void append(const float* turn, const float* key, const float* value, long d, T* to_key, T* to_value) {
   for (long i = 0; i < d; i += LANES) {
@@ -163,9 +163,9 @@ void head(const Forward& f, const Scratch& at, long layer, long r, long h, const
   T* values = keys + f.rows * f.heads * f.slots * d;
   for (long t = 0; t < f.queries; ++t) {
     const float* qkv = f.scratch + at.qkv + (m0 + t) * 3 * f.width + h * d;
-    long place = f.place[r * f.place_row + t * f.place_query];
-    place = place < f.places ? place : f.places - 1;
-    const float* turn = f.rope + place * d;
+    long position = f.position[r * f.position_row + t * f.position_query];
+    position = position < f.rotations ? position : f.rotations - 1;
+    const float* turn = f.rope + position * d;
     const long slot = f.slot[r * f.slot_row + t * f.slot_query];
     for (long i = 0; i < d; i += LANES) store(query + t * d + i, turned(load(qkv + i), load(turn + i)));
     append(turn, qkv + f.width, qkv + 2 * f.width, d, keys + slot * d, values + slot * d);
@@ -302,13 +302,13 @@ void work(const Forward& f, const Scratch& at, int self, int threads) {
   norm(x, static_cast<const T*>(f.final_norm), f.eps, D, m0, m1, static_cast<T*>(f.output));
 }
 
-// Whether every place, slot and wanted query is in its table (places beyond it are allowed: the last is read).
+// Whether every position, slot and wanted query is in its table (positions beyond it read the last rotation).
 bool fits(const Forward& f) {
   bool all = f.wanted == nullptr || within(f.wanted, f.rows * f.outputs, f.queries);
   for (long r = 0; r < f.rows; ++r)
     for (long t = 0; t < f.queries; ++t) {
       const long slot = f.slot[r * f.slot_row + t * f.slot_query];
-      all &= f.place[r * f.place_row + t * f.place_query] >= 0 && slot >= 0 && slot < f.slots;
+      all &= f.position[r * f.position_row + t * f.position_query] >= 0 && slot >= 0 && slot < f.slots;
     }
   return all;
 }

@@ -1,15 +1,14 @@
-"""Layers of a transformer through the CPU kernel of `kernel.cpp`: weights packed once, then one
-torch operator per forward.
+"""Modules of the CPU kernel (`kernel.cpp`) that take the place of a net's: all layers of a
+transformer are one torch operator, and every other matrix is one.
 
-It computes what `decoders.models.nets.transformer` computes (RMSNorm, rotation, append to the
+They compute what `decoders.models.nets.transformer` computes (RMSNorm, rotation, append to the
 cache, attention over the visible slots, SwiGLU; Touvron et al., 2302.13971), with sums and the
-residual stream in float32 whatever the model's dtype. Packed weights are a copy, so they are made
-once the weights are final, for decoding only.
+residual stream in float32 whatever the net's dtype. Their weights are packed copies, so they are
+made once the weights are final, for decoding only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +17,8 @@ from torch import Tensor, nn
 from decoders.api import DecoderError
 from decoders.cache import KVCache, zeros
 from decoders.execution.cpu.library import load, missing
-from decoders.models.nets.shape import TransformerConfig
+from decoders.models.nets.eagle import EagleNet
+from decoders.models.nets.flash import FlashTransformer
 from decoders.models.nets.transformer import Transformer
 
 LANES = 16  # outputs of a packed panel
@@ -27,28 +27,17 @@ DTYPES = (torch.bfloat16, torch.float32)
 MOST = 2 * 2**30  # bytes of weights that are worth a second, packed copy
 
 
-@dataclass(frozen=True)
-class PackedNet:
-    """A net's packed weights. layers: the layers, and the norm after them; project: a target's
-    head, a drafter's ``fc``."""
-
-    layers: PackedLayers
-    project: PackedLinear
-
-
 def reason(net: Any) -> str | None:
-    """Why a target or drafter cannot run in the kernel here; None where it can."""
-    config: Any = getattr(net, "config", None)
-    if not isinstance(config, TransformerConfig) or not hasattr(net, "packed"):
+    """Why the kernel cannot run the layers of a target or drafter here; None where it can."""
+    runs = Transformer.stack, EagleNet.stack, FlashTransformer.stack
+    if getattr(type(net), "stack", None) not in runs:
         return f"it runs the layers of decoders.models.nets.transformer, here {type(net).__name__}"
+    config, weight = net.config, net.layers[0].attention.wo.weight
     if config.qk_norm:
         return "it has no norm of queries and keys"
-    if hasattr(net, "output") and type(net).logits is not Transformer.logits:
-        return f"it makes the logits of a Transformer, {type(net).__name__} has its own"
     size = sum(p.nbytes for p in net.layers.parameters())
     if size > MOST:
         return f"it keeps a second copy of the weights, {size / 2**30:.1f} GiB here"
-    weight = net.layers[0].attention.wo.weight
     if weight.device.type != "cpu":
         return f"it runs on CPUs, the model is on {weight.device.type}"
     if weight.dtype not in DTYPES:
@@ -60,44 +49,33 @@ def reason(net: Any) -> str | None:
     return missing()
 
 
-def pack(net: Any) -> PackedNet:
-    """The packed weights of a target or drafter that the kernel can run (`reason`)."""
-    linear = _last(net)
-    return PackedNet(PackedLayers(net), PackedLinear(linear.weight, linear.bias))
+def swap_layers(net: Any) -> None:
+    """Replaces the layers of a Transformer or EagleNet that the kernel can run (`reason`), and the
+    matrix behind or before them: a target's head, whose logits are then float32, or ``fc``."""
+    if isinstance(net, FlashTransformer):
+        net.runs = [PackedLayers(net, part) if len(part) else None for part in net.parts()]
+        vertical: Any = net.vertical
+        vertical.output = KernelLinear(vertical.output, net.output.weight.dtype, wide=True)
+        if net.gate is not None:
+            swap_matrices(net.gate, net.output.weight.dtype)
+    else:
+        net.stack = PackedLayers(net)
+    name = "output" if isinstance(net, Transformer) else "fc"
+    if isinstance(linear := getattr(net, name), nn.Linear):  # else a drafter shares its target's
+        setattr(net, name, KernelLinear(linear, linear.weight.dtype, wide=name == "output"))
 
 
-class Matrix(nn.Linear):
-    """A linear layer whose product the kernel computes. What comes in float32 leaves in float32,
-    whatever the dtype of the packed weights."""
-
-    packed: PackedLinear
-
-    def forward(self, x: Tensor) -> Tensor:
-        packed = self.packed
-        if x.dtype == packed.dtype:
-            return packed(x)
-        out = packed.guided(x.reshape(-1, 1, packed.inputs).to(packed.dtype), 1.0)  # [n, 1, out]
-        out = out.view(*x.shape[:-1], packed.outputs).to(x.dtype)
-        return out if self.bias is None else out + self.bias
-
-
-def pack_matrices(net: nn.Module, dtype: torch.dtype) -> None:
-    """Makes a `Matrix`, with weights in `dtype`, of every nn.Linear of a net but those that are
-    packed with its layers."""
-    every: list[Any] = list(net.modules())
-    within = [part for part in every if isinstance(getattr(part, "packed", None), PackedNet)]
-    done = {id(one) for part in within for one in (_last(part), *part.layers.modules())}
-    for module in every:
-        plain = type(module) is nn.Linear and id(module) not in done
-        if plain and module.in_features % 2 == 0 and module.weight.dtype in DTYPES:
-            bias = None if module.bias is None else module.bias.to(dtype)
-            module.packed = PackedLinear(module.weight.to(dtype), bias)
-            module.__class__ = Matrix
-
-
-def _last(net: Any) -> nn.Linear:
-    """A target's head, a drafter's ``fc``."""
-    return net.output if hasattr(net, "output") else net.fc
+def swap_matrices(net: nn.Module, dtype: torch.dtype) -> None:
+    """Replaces every nn.Linear of a net, but those of layers that are replaced, by a KernelLinear
+    with weights in `dtype`."""
+    every: list[Any] = [*net.modules()]
+    stacks = [part for part in every if isinstance(vars(part).get("stack"), PackedLayers)]
+    within = {module for part in stacks for module in part.layers.modules()}
+    for parent in every:
+        for name, child in [*parent.named_children()]:
+            fits = type(child) is nn.Linear and child not in within and child.in_features % 2 == 0
+            if fits and child.weight.dtype in DTYPES:
+                setattr(parent, name, KernelLinear(child, dtype))
 
 
 def packed(weight: Tensor) -> Tensor:
@@ -116,52 +94,50 @@ def check(x: Tensor, width: int, dtype: torch.dtype) -> None:
         )
 
 
-class PackedLinear:
-    """x w^T + b: w [out, in], in even (DecoderError where it is odd); b [out] or None."""
+class KernelLinear(nn.Module):
+    """An nn.Linear whose product the kernel computes, with weights in `dtype`. The result has the
+    dtype of the input; with `wide` it is float32, as the sums are. Raises DecoderError where the
+    number of inputs is odd.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.outputs, self.inputs = weight.shape
+    ``weight`` and ``bias`` stay those of the linear layer, for whoever reads them.
+    """
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype, wide: bool = False) -> None:
+        super().__init__()
+        self.weight, self.bias, self.dtype, self.wide = linear.weight, linear.bias, dtype, wide
+        self.outputs, self.inputs = linear.weight.shape
         if self.inputs % 2:
             raise DecoderError(
                 f"the CPU kernel expected an even number of inputs, found weights "
-                f"{[*weight.shape]}; give them a column of zeros, or use torch.nn.Linear"
+                f"{[*self.weight.shape]}; give them a column of zeros, or use torch.nn.Linear"
             )
-        self.dtype, self.weight = weight.dtype, packed(weight)
-        self.bias = None if bias is None else bias.detach().clone().contiguous()
+        self.panels = packed(self.weight.to(dtype))
+        self.added = None if self.bias is None else self.bias.detach().float().clone()
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out], both in the dtype of the weights; DecoderError for others."""
-        check(x, self.inputs, self.dtype)
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]; DecoderError for another width."""
+        rows, wide = x.to(self.dtype), self.wide or x.dtype == torch.float32
+        check(rows, self.inputs, self.dtype)
         product: Tensor = torch.ops.lantern_cpu.linear(
-            self.weight, self.bias, self.outputs, x.contiguous()
+            self.panels, self.added, self.outputs, rows.contiguous(), wide
         )
-        return product
-
-    def guided(self, hidden: Tensor, cfg: float) -> Tensor:
-        """As a head: hidden [R, T, D], rows [conditional; unconditional] unless cfg is 1 -> guided
-        logits [B, T, V] float32, uncond + cfg (cond - uncond)."""
-        check(hidden, self.inputs, self.dtype)
-        logits: Tensor = torch.ops.lantern_cpu.guided(
-            self.weight, self.outputs, hidden.contiguous(), float(cfg)
-        )
-        return logits
+        return product if wide else product.to(x.dtype)
 
 
 class PackedLayers:
-    """The layers of a target or drafter over one cache, and the norm after them where there is one.
+    """The layers of a Transformer or EagleNet over one cache, and a target's norm after them:
+    called as their method `stack`. The weights are read once. part: some of a net's layers,
+    without the norm."""
 
-    The weights are read once: layers that are trained afterwards need another object.
-    """
-
-    def __init__(self, net: Any) -> None:
-        config, layers = net.config, list(net.layers)
+    def __init__(self, net: Any, part: Any = None) -> None:
+        config, layers = net.config, list(net.layers if part is None else part)
         self.count, self.width, self.heads = len(layers), config.width, config.heads
         self.dtype = layers[0].attention.wo.weight.dtype
         panels = [packed(weight) for layer in layers for weight in _matrices(layer)]
         together = zeros((sum(map(len, panels)),), self.dtype, panels[0].device)
         torch.cat(panels, out=together)
-        # A drafter has no norm behind its layer, whatever it calls a norm of its own.
-        last = getattr(net, "norm", None) if hasattr(net, "output") else None
+        whole = part is None and isinstance(net, Transformer)
+        last = net.norm if whole else None  # a drafter's is another norm
         parts = [one for layer in layers for one in (layer.attention_norm, layer.ffn_norm)]
         scales = [one.weight.detach() for one in (*parts, last) if _scales(one)]
         self._fixed = (

@@ -30,9 +30,10 @@ from decoders.execution.cpu.processor import cpuinfo, unused
 TORCH = Path(torch.__file__).parent
 SOURCE = Path(__file__).parent / "kernel.cpp"
 COMPILERS = ("g++", "c++")
-WORDS = "-std=c++20 -O3 -march=native -fPIC -fopenmp"
-MATHS = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-FLAGS = (*WORDS.split(), *MATHS, *unused())
+FLAGS = (
+    "-std=c++20", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fno-math-errno",
+    "-fno-trapping-math", "-ffp-contract=fast", *unused(),
+)  # fmt: skip
 
 
 def compiler() -> tuple[str, ...] | None:
@@ -99,7 +100,7 @@ def load() -> None:
     except OSError as error:
         raise DecoderError(
             f"the CPU kernel cannot be kept in {path.parent}: {error}; set XDG_CACHE_HOME to a "
-            "folder that can be written, or set backend.layers=torch"
+            "folder that can be written, or set backend.execution=eager"
         ) from error
     if hasattr(torch.ops.lantern_cpu, "layers"):  # another import of this module has loaded it
         return
@@ -114,18 +115,12 @@ def _open(path: Path) -> None:
     except OSError as error:  # a damaged file, or a PyTorch that brings no OpenMP of GCC's
         advice = no_programs(path.parent) or f"delete {path}"
         raise DecoderError(
-            f"the CPU kernel cannot be loaded: {error}; {advice}, or set backend.layers=torch"
+            f"the CPU kernel cannot be loaded: {error}; {advice}, or set backend.execution=eager"
         ) from error
 
 
-def _linear(weights: Tensor, bias: Tensor | None, outputs: int, x: Tensor) -> Tensor:
-    return x.new_empty(*x.shape[:-1], outputs)
-
-
-def _guided(weights: Tensor, outputs: int, hidden: Tensor, cfg: float) -> Tensor:
-    rows, queries, _ = hidden.shape
-    copies = 1 if cfg == 1 else 2
-    return hidden.new_empty(rows // copies, queries, outputs, dtype=torch.float32)
+def _linear(weights: Tensor, bias: Tensor | None, outputs: int, x: Tensor, wide: bool) -> Tensor:
+    return x.new_empty(*x.shape[:-1], outputs, dtype=torch.float32 if wide else x.dtype)
 
 
 def _layers(*arguments: Any) -> Tensor:
@@ -136,11 +131,7 @@ def _layers(*arguments: Any) -> Tensor:
 
 
 # By operator what a compiler knows of its result.
-SHAPES: dict[str, Callable[..., Tensor]] = {
-    "linear": _linear,
-    "guided": _guided,
-    "layers": _layers,
-}
+SHAPES: dict[str, Callable[..., Tensor]] = {"linear": _linear, "layers": _layers}
 
 
 def _compile(program: tuple[str, ...], path: Path) -> None:
@@ -160,6 +151,6 @@ def _compile(program: tuple[str, ...], path: Path) -> None:
                 raise DecoderError(
                     f"the CPU kernel cannot be built: {shlex.join(command)} ended with "
                     f"{done.returncode}: {says}; name a working g++ in CXX, or set "
-                    "backend.layers=torch"
+                    "backend.execution=eager"
                 )
         library.replace(path)

@@ -182,19 +182,24 @@ void pack(const T* w, long outputs, long inputs, T* out) {
         }
 }
 
-// y [M, outputs] = x [M, inputs] w^T + bias
-template <class T>
-void linear(const T* x, const T* w, const T* bias, T* y, long rows, long inputs, long outputs,
-            int threads) {
+// y [M, outputs] = x [M, inputs] w^T + bias, in the dtype of the weights or in float32
+template <class T, class Y>
+void linear(const T* x, const T* w, const float* bias, Y* y, long rows, long inputs, long outputs, int threads) {
   const long panels = (outputs + LANES - 1) / LANES;
 #pragma omp parallel num_threads(threads)
   {
     const int self = omp_get_thread_num(), all = omp_get_num_threads();
     const auto use = [=](long m, long panel, int count, const V* vectors) {
-      const float* sums = reinterpret_cast<const float*>(vectors);
-      for (long o = panel * LANES; o < (panel + count) * LANES && o < outputs; ++o) {
-        const float sum = sums[o - panel * LANES];
-        store(y + m * outputs + o, bias == nullptr ? sum : sum + scalar(bias[o]));
+      for (int n = 0; n < count; ++n) {
+        const long first = (panel + n) * LANES;
+        Y* to = y + m * outputs + first;
+        if (first + LANES <= outputs) {
+          store(to, bias == nullptr ? vectors[n] : vectors[n] + load(bias + first));
+          continue;
+        }
+        const float* sums = reinterpret_cast<const float*>(vectors + n);
+        for (long o = first; o < outputs; ++o)
+          store(to + o - first, bias == nullptr ? sums[o - first] : sums[o - first] + bias[o]);
       }
     };
     product(x, inputs, w, inputs, 0, rows, share(panels, self, all), share(panels, self + 1, all), use);

@@ -1,8 +1,7 @@
 """Checkpoints as they are published: sharded or single, safetensors or pickled, local or on a hub.
 
 A `Checkpoint` reads one tensor at a time, so that a model is filled with hardly more memory than
-its own size. Pickled files (.bin, .pt) are read with ``weights_only=True``: they can hold tensors
-and plain containers and cannot run code; a file that needs more is refused.
+its own size.
 """
 
 from __future__ import annotations
@@ -11,25 +10,40 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
-from decoders.documents import CONFIG
-from decoders.models.loading.repository import INDEX, WEIGHTS, find, locate, none_of
+from decoders.files import read_object
+from decoders.kinds import Amount, Positive, Size, Within
 from decoders.models.loading.weights import (
-    checked,
-    checked_dtype,
+    INDEX,
+    WEIGHTS,
+    check_dtype,
+    check_values,
+    find,
+    locate,
+    none_of,
     opened_file,
-    read_json,
     read_pickle,
     require_weights,
     sha256_of,
 )
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+# What config.json must say where it says it, of whatever family: the rest is not read.
+CONFIG: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size", "block_size"), Size),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "caption_dim"), Size),
+    "num_hidden_layers": Annotated[int, Within(1, 10_000)],
+    **dict.fromkeys(("rms_norm_eps", "norm_eps", "rope_base", "rope_theta"), Positive),
+    **dict.fromkeys(("rope_parameters", "rope_scaling"), dict[str, Any]),
+    **dict.fromkeys(("swin_norm", "tie_word_embeddings"), bool),
+    **dict.fromkeys(("hidden_act", "input_type", "model_type"), str),
+    "vocabulary_map": dict[str, Amount],
+}
 
 
 @dataclass
@@ -46,8 +60,8 @@ class Checkpoint:
         return self.path if self.path.is_dir() else self.path.parent
 
     def shape(self, name: str, dims: int | None = None) -> tuple[int, ...]:
-        """dims: how many dimensions it must have. Raises DecoderError where there is no such
-        tensor, or one of another number of dimensions."""
+        """Returns a tensor's shape; dims: how many dimensions it must have. Raises DecoderError
+        where it has others, or there is no such tensor."""
         shape = tuple(self.read(name).shape)
         if dims is not None and (len(shape) != dims or 0 in shape):
             raise DecoderError(
@@ -57,35 +71,38 @@ class Checkpoint:
         return shape
 
     def read(self, name: str) -> Tensor:
-        """One tensor on the CPU, in the file's dtype, which is floating point (`checked_dtype`). It
-        is mapped: nothing is read of the file before its values are used."""
+        """Maps one tensor on the CPU, in the file's dtype, which is floating point (`check_dtype`):
+        nothing is read of the file before its values are used."""
         path = self.file(name)
         if name in self.pickled:
-            return checked_dtype(self.pickled[name], name, path)
-        with opened_file(path) as file:
-            return checked_dtype(file.get_tensor(name), name, path)
+            tensor = self.pickled[name]
+        else:
+            with opened_file(path) as file:
+                tensor = file.get_tensor(name)
+        check_dtype(tensor, name, path)
+        return tensor
 
     def file(self, name: str) -> Path:
-        """The file that holds a tensor. Raises DecoderError where none does."""
+        """Returns the file that holds a tensor. Raises DecoderError where none does."""
         if name not in self.index:
             raise DecoderError(f"{self.path} has no tensor {name!r}; it has {some(self.index)}")
         return self.index[name]
 
     def sha256(self) -> dict[str, str]:
-        """File name -> SHA-256, of every file with tensors."""
+        """Maps the name of every file with tensors to its SHA-256."""
         return {path.name: sha256_of(path) for path in sorted(set(self.index.values()))}
 
 
-def some(names: Collection[str], count: int = 4) -> str:
-    """The first names and how many there are, for a message."""
+def some(names: Collection[str]) -> str:
+    """Names the first ones and how many there are, for a message."""
     ordered = sorted(names)
-    more = f", ... ({len(ordered)} in all)" if len(ordered) > count else ""
-    return ", ".join(ordered[:count]) + more
+    more = f", ... ({len(ordered)} in all)" if len(ordered) > 4 else ""
+    return ", ".join(ordered[:4]) + more
 
 
 def count_parts(checkpoint: Checkpoint, pattern: str) -> int:
-    """How many parts a checkpoint numbers from 0 on, such as layers; the pattern's first group is
-    the number. Raises DecoderError where there is none, or numbers are left out."""
+    """Counts the parts that a checkpoint numbers from 0 on, such as layers; the pattern's first
+    group is the number. Raises DecoderError where there is none, or numbers are left out."""
     matches = (re.fullmatch(pattern, name) for name in checkpoint.index)
     numbers = {match[1] for match in matches if match}
     if numbers != set(map(str, range(len(numbers)))) or not numbers:
@@ -100,16 +117,20 @@ def count_parts(checkpoint: Checkpoint, pattern: str) -> int:
 def open_checkpoint(
     source: str, files: Sequence[str] = WEIGHTS, what: str = "weights"
 ) -> Checkpoint:
-    """Opens a local folder or file, or a hub id, which is fetched.
-
-    files: those to look for, best first. what: how messages call it. Raises DecoderError: nothing
-    there, offline, a damaged file, a pickle that is more than tensors.
-    """
+    """Opens a local folder or file, or a hub id, which is fetched. files: those to look for, best
+    first. what: how messages call it. Raises DecoderError: nothing there, offline, a damaged file,
+    a pickle that is more than tensors."""
     where = locate(source, files, what)
     opened = Checkpoint(where, {}, {})
     if (described := opened.folder / "config.json").exists():
-        opened.config = read_json(described, CONFIG)
-    for path in _files(where, files, what):
+        opened.config = read_object(described, CONFIG)
+    paths = [where]
+    if where.is_dir():
+        file = find(where, files)
+        if file is None:
+            raise none_of(where, [path.name for path in where.iterdir()], files, what)
+        paths = _shards(file, what) if file.name.endswith(INDEX) else [file]
+    for path in paths:
         if path.suffix not in (".safetensors", *PICKLED):
             raise DecoderError(
                 f"{path}: expected a file .safetensors, {', '.join(PICKLED)}, found "
@@ -121,33 +142,24 @@ def open_checkpoint(
             opened.pickled |= tensors
             opened.index |= dict.fromkeys(tensors, path)
         else:
-            with opened_file(path) as file:
-                opened.index |= dict.fromkeys(file.keys(), path)
+            with opened_file(path) as mapped:
+                opened.index |= dict.fromkeys(mapped.keys(), path)
     return opened
 
 
-def _files(where: Path, files: Sequence[str], what: str) -> list[Path]:
-    """The files that hold the tensors of a folder, or the file itself."""
-    if not where.is_dir():
-        return [where]
-    file = find(where, files)
-    if file is None:
-        raise DecoderError(none_of(where, [p.name for p in where.iterdir()], files, what))
-    return _shards(where, file.name, what) if file.name.endswith(INDEX) else [file]
-
-
-def _shards(where: Path, name: str, what: str) -> list[Path]:
-    weights = read_json(where / name, {"weight_map": dict[str, str]}).get("weight_map")
+def _shards(index: Path, what: str) -> list[Path]:
+    """Returns the files that an index lists. Raises DecoderError where one is missing."""
+    weights = read_object(index, {"weight_map": dict[str, str]}).get("weight_map")
     if not weights:
         raise DecoderError(
-            f"{where / name} has no `weight_map` from tensors to names of files; download it again"
+            f"{index} has no `weight_map` from tensors to names of files; download it again"
         )
-    shards = sorted({where / file for file in weights.values()})
+    shards = sorted({index.parent / file for file in weights.values()})
     missing = [path.name for path in shards if not path.exists()]
     if missing:
         raise DecoderError(
-            f"{what}: {where} lacks {len(missing)} of the {len(shards)} shards that {name} lists: "
-            f"{some(missing)}; download them into the same folder"
+            f"{what}: {index.parent} lacks {len(missing)} of the {len(shards)} shards that "
+            f"{index.name} lists: {some(missing)}; download them into the same folder"
         )
     return shards
 
@@ -162,8 +174,11 @@ def require_side(checkpoint: Checkpoint, name: str, side: int, grid: int) -> Non
         )
 
 
+# ---- into a module ------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Source:
+class Origin:
     """Where a parameter comes from: these tensors, each as `change` makes it, stacked along dim
     0."""
 
@@ -171,20 +186,28 @@ class Source:
     change: Callable[[list[Tensor]], list[Tensor]] | None = None
 
 
-def fill(
+def empty(kind: Callable[[Any], Any], config: Any) -> Any:
+    """Makes a module of class `kind` whose parameters are still to be read (`read_parameters`):
+    nothing is allocated or initialised but its tables, on the CPU."""
+    with torch.device("meta"):
+        module = kind(config)
+    for name, table in module.tables().items():
+        module.register_buffer(name, table, persistent=False)
+    return module.eval()
+
+
+def read_parameters(
     module: nn.Module,
-    sources: Mapping[str, Source],
+    origins: Mapping[str, Origin],
     checkpoint: Checkpoint,
     dtype: torch.dtype,
     device: torch.device,
     unused_ok: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Gives parameters of a module built on the meta device their values, frozen, one at a time.
-
-    Raises DecoderError listing what is missing, left over (`unused_ok` says which leftovers are
-    known and harmless) or of another shape.
-    """
-    used = {name for source in sources.values() for name in source.names}
+    """Reads the parameters of a module built on the meta device, frozen, one at a time. Raises
+    DecoderError listing what is missing, left over (`unused_ok` says which leftovers are known and
+    harmless) or of another shape."""
+    used = {name for origin in origins.values() for name in origin.names}
     missing = sorted(used - checkpoint.index.keys())
     extra = sorted(name for name in checkpoint.index.keys() - used if not unused_ok(name))
     if missing or extra:
@@ -194,43 +217,27 @@ def fill(
             f"{checkpoint.path} is not in the expected layout for {type(module).__name__}: "
             + "; ".join(parts)
         )
-    for name, source in sources.items():
+    for name, origin in origins.items():
         shape = tuple(module.get_parameter(name).shape)
-        assign(module, name, torch.cat(_fitting(source, shape, checkpoint)).to(device, dtype))
-
-
-def _fitting(source: Source, shape: tuple[int, ...], checkpoint: Checkpoint) -> list[Tensor]:
-    """The pieces of a parameter, which together have its shape and are weights (`checked`)."""
-    pieces = [checkpoint.read(name) for name in source.names]
-    if source.change is not None:
-        pieces = source.change(pieces)
-    rests = {tuple(p.shape[1:]) for p in pieces}
-    shapes = [list(p.shape) for p in pieces]
-    whole = all(p.ndim for p in pieces) and sum(p.shape[0] for p in pieces) == shape[0]
-    if not whole or rests != {shape[1:]}:
-        raise DecoderError(
-            f"{checkpoint.path}: {' + '.join(source.names)} is {' + '.join(map(str, shapes))}, "
-            f"expected {list(shape)}; does config.json belong to these weights?"
-        )
-    for name, piece in zip(source.names, pieces, strict=True):
-        checked(piece, name, checkpoint.file(name))
-    return pieces
+        pieces = [checkpoint.read(part) for part in origin.names]
+        if origin.change is not None:
+            pieces = origin.change(pieces)
+        whole = all(p.ndim for p in pieces) and sum(len(p) for p in pieces) == shape[0]
+        if not whole or {tuple(p.shape[1:]) for p in pieces} != {shape[1:]}:
+            shapes = " + ".join(str(list(p.shape)) for p in pieces)
+            raise DecoderError(
+                f"{checkpoint.path}: {' + '.join(origin.names)} is {shapes}, expected "
+                f"{list(shape)}; does config.json belong to these weights?"
+            )
+        for part, piece in zip(origin.names, pieces, strict=True):
+            check_values(piece, part, checkpoint.file(part))
+        assign(module, name, torch.cat(pieces).to(device, dtype))
 
 
 def assign(module: nn.Module, name: str, value: Tensor) -> None:
     """Makes `value` the parameter of that dotted name, frozen."""
     parent, _, leaf = name.rpartition(".")
     setattr(module.get_submodule(parent), leaf, nn.Parameter(value, requires_grad=False))
-
-
-def empty(kind: Callable[[Any], Any], config: Any) -> Any:
-    """A module of class `kind` whose parameters are still to be filled (`fill`): nothing is
-    allocated or initialised but its tables, on the CPU."""
-    with torch.device("meta"):
-        module = kind(config)
-    for name, table in module.tables().items():
-        module.register_buffer(name, table, persistent=False)
-    return module.eval()
 
 
 def cast(module: Any, device: torch.device, dtype: torch.dtype) -> Any:

@@ -1,11 +1,10 @@
 """Where published checkpoints keep the parts of a `Transformer`, and how they are read into it.
 
-LlamaGen's original files have names of their own; all others have Llama's. Chameleon, whose
-positions lie along a line, stores query and key rows for "rotate half": entry i of a head turns
-with entry i + d / 2. `Transformer` turns neighbours, so rows are reordered, and the scales
-and shifts of normalised heads with them. Those are stored once for all heads ([d] or [1, d]:
-Lumina-mGPT, and Anole's conversion), for groups of heads, or for every head ([H, d]: newer
-transformers).
+LlamaGen's original files have names of their own; all others have Llama's. Chameleon stores query
+and key rows for "rotate half": entry i of a head turns with entry i + d / 2. `Transformer` turns
+neighbours, so rows are reordered, and the scales and shifts of normalised heads with them. Those
+are stored for all heads ([d] or [1, d]), for groups, or for every head ([H, d]).
+FlashAR's additions to LlamaGen's original files have names of their own (`FLASH`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,15 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError
-from decoders.models.loading.checkpoint import Checkpoint, Source, cast, empty, fill, some
+from decoders.models.loading.checkpoint import (
+    Checkpoint,
+    Origin,
+    cast,
+    empty,
+    read_parameters,
+    some,
+)
+from decoders.models.nets.flash import FlashConfig, FlashTransformer
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import Layer, Transformer
 
@@ -26,7 +33,9 @@ CONDITIONING = {
     "caption": ("cap_proj.fc1.weight", "cap_proj.fc2.weight", "uncond_embedding"),
     "class": ("embedding_table.weight",),
 }
-HARMLESS = ("freqs_cis", "rotary_emb.inv_freq", "kv_cache", "codebook_used")
+FLASH = "medusa_norm.weight"  # which FlashAR's checkpoints have
+# The last one is the gate of those that have no other.
+HARMLESS = ("freqs_cis", "rotary_emb.inv_freq", "kv_cache", "codebook_used", "hv_mix_logit")
 # A parameter of `Layer` -> the tensors that are stacked to it.
 Names = dict[str, tuple[str, ...]]
 LLAMA: Names = {
@@ -44,24 +53,24 @@ ORIGINAL: Names = {name: (name,) for name in LLAMA} | {
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a release keeps its parts. words: the prefix of the language model. elsewhere: prefixes
+    """Where a release keeps its parts. prefix: of the language model's names. elsewhere: prefixes
     of parts that are no language model. layer: names of a layer's tensors."""
 
-    words: str
+    prefix: str
     embedding: str
     head: str
     elsewhere: tuple[str, ...] = ()
     layer: Names = field(default_factory=lambda: LLAMA)
 
 
-def layout_of(opened: Checkpoint, name: str, layouts: Sequence[Layout]) -> Layout:
-    """Raises DecoderError where the checkpoint is not of the family of this name."""
+def layout_of(opened: Checkpoint, family: str, layouts: Sequence[Layout]) -> Layout:
+    """Returns the layout of a checkpoint. Raises DecoderError where it is not of the family."""
     for layout in layouts:
         if layout.embedding in opened.index:
             return layout
     expected = " or ".join(layout.embedding for layout in layouts)
     raise DecoderError(
-        f"{opened.path} is no {name} checkpoint: expected {expected}, found {some(opened.index)}"
+        f"{opened.path} is no {family} checkpoint: expected {expected}, found {some(opened.index)}"
     )
 
 
@@ -73,85 +82,89 @@ def load_target(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Transformer:
-    """The target of an opened checkpoint; tokens [V] int64: of the codes, where they are part of a
-    larger vocabulary."""
+    """Reads the target of an opened checkpoint; tokens [V] int64: of the codes, where they are part
+    of a larger vocabulary, of whose head only their rows are kept."""
     if tokens is not None and int(tokens.max()) >= config.tokens:
         raise DecoderError(
             f"{opened.path}: the vocabulary names token {int(tokens.max())}, config.json has "
             f"vocab_size {config.tokens}; do they belong together?"
         )
-    module: Transformer = empty(Transformer, config)
+    flash = isinstance(config, FlashConfig)
+    module: Transformer = empty(FlashTransformer if flash else Transformer, config)
     if tokens is not None:
         module.code_tokens = tokens
     head = layout.head
     if opened.config.get("tie_word_embeddings") and head not in opened.index:
         head = layout.embedding
+    origins = {
+        "tok_embeddings.weight": Origin((layout.embedding,)),
+        "norm.weight": Origin((f"{layout.prefix}norm.weight",)),
+        "output.weight": Origin((head,), None if tokens is None else lambda t: [t[0][tokens]]),
+    }
+    for name in CONDITIONING.get(config.conditioning, ()):
+        origins[f"cls_embedding.{name}"] = Origin((f"{layout.prefix}cls_embedding.{name}",))
+    for n in range(config.layers):
+        theirs = f"{layout.prefix}layers.{n}."
+        origins |= layer_origins(f"layers.{n}.", theirs, config, names=layout.layer)
+    if isinstance(config, FlashConfig):
+        for n in range(config.extra):
+            theirs = f"layers.{config.layers + n}."
+            origins |= layer_origins(f"vertical.layers.{n}.", theirs, config, names=layout.layer)
+        for part in ("norm", "output"):
+            origins[f"vertical.{part}.weight"] = Origin((f"medusa_{part}.weight",))
+        if config.gate:
+            for name in ("0.weight", "2.weight", "2.bias"):
+                origins[f"gate.{name}"] = Origin((f"hv_gate_mlp.{name}",))
+        elif "hv_mix_logit" in opened.index:
+            origins["mix"] = Origin(("hv_mix_logit",), lambda t: [t[0].reshape(1)])
+        else:  # the mean of both predictions
+            origins["mix"] = Origin((FLASH,), lambda t: [t[0].new_zeros(1)])
 
     def unused(name: str) -> bool:
         return name.startswith(layout.elsewhere) or harmless(name)
 
-    fill(module, sources(config, layout, tokens, head), opened, dtype, device, unused)
+    read_parameters(module, origins, opened, dtype, device, unused)
     return cast(module, device, dtype)
-
-
-def sources(
-    config: TransformerConfig, layout: Layout, tokens: Tensor | None, head: str
-) -> dict[str, Source]:
-    """Every parameter of the target; tokens [V] are the rows of the matrix `head` that are kept,
-    None: all."""
-    rows = None if tokens is None else lambda heads: [heads[0][tokens]]
-    out = {
-        "tok_embeddings.weight": Source((layout.embedding,)),
-        "norm.weight": Source((f"{layout.words}norm.weight",)),
-        "output.weight": Source((head,), rows),
-    }
-    for name in CONDITIONING.get(config.conditioning, ()):
-        out[f"cls_embedding.{name}"] = Source((f"{layout.words}cls_embedding.{name}",))
-    for n in range(config.layers):
-        theirs = f"{layout.words}layers.{n}."
-        out |= layer_sources(f"layers.{n}.", theirs, config, names=layout.layer)
-    return out
 
 
 # ---- a layer ------------------------------------------------------------------------------------
 
 
 def harmless(name: str) -> bool:
-    """Tensors that checkpoints carry and nothing needs: tables that are computed, caches."""
+    """Tells tensors that checkpoints carry and nothing needs: tables that are computed, caches."""
     return any(part in name for part in HARMLESS)
 
 
-def layer_sources(
+def layer_origins(
     prefix: str,
     theirs: str,
     config: TransformerConfig,
     input_norm: bool = True,
     names: Names = LLAMA,
-) -> dict[str, Source]:
-    """Parameters of one `Layer` under `prefix` from tensors under `theirs`."""
-    sources = {
-        f"{prefix}{name}.weight": Source(tuple(f"{theirs}{part}.weight" for part in parts))
+) -> dict[str, Origin]:
+    """Returns the parameters of one `Layer` under `prefix` from tensors under `theirs`."""
+    origins = {
+        f"{prefix}{name}.weight": Origin(tuple(f"{theirs}{part}.weight" for part in parts))
         for name, parts in names.items()
         if input_norm or name != "attention_norm"
     }
+    heads = config.heads
     if config.positions == "line":  # published rows of queries and keys are ordered by halves
         matrices = f"{prefix}attention.wqkv.weight"
-        sources[matrices] = Source(
-            sources[matrices].names,
-            lambda tensors: [*(to_pairs(rows, config.heads) for rows in tensors[:2]), tensors[2]],
+        origins[matrices] = Origin(
+            origins[matrices].names,
+            lambda t: [to_pairs(t[0], heads), to_pairs(t[1], heads), t[2]],
         )
     for kind in ("weight", "bias") if config.qk_norm else ():
-        sources[f"{prefix}attention.qk_norm.{kind}"] = Source(
+        origins[f"{prefix}attention.qk_norm.{kind}"] = Origin(
             tuple(f"{theirs}self_attn.{name}_norm.{kind}" for name in "qk"),
-            lambda tensors: [
-                head_values(values, config.heads, config.head_dim) for values in tensors
-            ],
+            lambda tensors: [head_values(t, heads, config.head_dim) for t in tensors],
         )
-    return sources
+    return origins
 
 
 def released_layer(layer: Layer, theirs: str, halves: bool = True) -> dict[str, Tensor]:
-    """The tensors of a layer under Llama's names, which `layer_sources` reads back."""
+    """Returns a layer's tensors under Llama's names, which `layer_origins` reads back."""
     attention = layer.attention
     query, key, value = attention.wqkv.weight.chunk(3)
     if halves:
@@ -175,7 +188,7 @@ def released_layer(layer: Layer, theirs: str, halves: bool = True) -> dict[str, 
 
 
 def to_pairs(rows: Tensor, heads: int) -> Tensor:
-    """[H d, ...] in halves -> [H d, ...] in neighbouring pairs. Raises DecoderError for rows that
+    """Reorders rows [H d, ...] from halves to neighbouring pairs. Raises DecoderError for rows that
     are no pairs of this many heads."""
     if not rows.ndim or not len(rows) or len(rows) % (2 * heads):
         raise DecoderError(
@@ -187,14 +200,14 @@ def to_pairs(rows: Tensor, heads: int) -> Tensor:
 
 
 def to_halves(rows: Tensor, heads: int) -> Tensor:
-    """The inverse of `to_pairs`."""
+    """Undoes `to_pairs`."""
     split = rows.reshape(heads, -1, 2, *rows.shape[1:])  # [H, d / 2, 2, ...]
     return split.transpose(1, 2).reshape(rows.shape)
 
 
 def head_values(values: Tensor, heads: int, head_dim: int) -> Tensor:
-    """A scale or shift of normalised heads in any published shape -> [H, 1, d] in pairs. Raises
-    DecoderError where it does not fit the heads."""
+    """Brings a scale or shift of normalised heads from any published shape to [H, 1, d] in pairs.
+    Raises DecoderError where it does not fit the heads."""
     whole = values.numel() and values.shape[-1:] == (head_dim,)
     if not whole or heads % (values.numel() // head_dim):
         raise DecoderError(

@@ -1,7 +1,8 @@
-"""Files of weights: what they really are, what their tensors may be, reading and writing our own.
+"""Files of weights: where they are (a file, a folder, a repository of the hub), reading, writing.
 
-A download that failed leaves a file of the right name: an empty one, a pointer of Git LFS, the HTML
-page of a login. A quantised file, or one whose tail was never written, has the right names and
+Of a repository only the file that a reader can use, its shards and what describes the model are
+fetched. A download that failed leaves a file of the right name: an empty one, a pointer of Git LFS,
+the page of a login. A quantised file, or one whose tail was never written, has the right names and
 shapes and would decode noise for hours. Each is refused with the names of the file and the tensor.
 """
 
@@ -13,7 +14,7 @@ import pickle
 import re
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,21 +23,27 @@ import torch
 from torch import Tensor, nn
 
 from decoders.api import DecoderError
-from decoders.documents import HEAD, no_file, placeholder, read_object
+from decoders.files import HEAD, no_file, placeholder
 
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")
 }
-
-DAMAGED = (  # what torch says of a damaged file
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+INDEX = ".index.json"
+WEIGHTS = (
+    "model.safetensors", f"model.safetensors{INDEX}",
+    "pytorch_model.bin", f"pytorch_model.bin{INDEX}",
+)  # fmt: skip
+DESCRIBING = re.compile(r".*\.json|tokenizer[^/]*|spiece\.model")  # read together with weights
+DAMAGED = (  # what torch raises for a damaged file
     pickle.UnpicklingError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, ValueError,
     KeyError, IndexError, TypeError, AttributeError, AssertionError, struct.error,
 )  # fmt: skip
-INSIDE = ("model", "module", "state_dict")  # where training code puts the tensors of a .pt file
+RESTORE = "restore it from git, or train it again with `make tiny`"
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """A dtype by its name, or DecoderError."""
+    """Returns a dtype by its name, or raises DecoderError."""
     if name not in DTYPES:
         raise DecoderError(f"dtype {name!r}: expected one of {', '.join(DTYPES)}")
     return DTYPES[name]
@@ -47,8 +54,98 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+# ---- where files are ----------------------------------------------------------------------------
+
+
+def needed_files(names: Collection[str], files: Sequence[str] = WEIGHTS) -> list[str]:
+    """Lists the names of a repository's files that are read: the first of `files` that it has, of
+    an index its numbered shards too, and what describes the model; [] where it has none."""
+    chosen = next((file for file in files if file in names), None)
+    if chosen is None:
+        return []
+    weights = re.escape(chosen)
+    if chosen.endswith(INDEX):
+        weights = rf"[^/]+-\d+-of-\d+{re.escape(Path(chosen.removesuffix(INDEX)).suffix)}"
+    return [n for n in names if re.fullmatch(weights, n) or DESCRIBING.fullmatch(n)]
+
+
+def find(folder: Path, files: Sequence[str] = WEIGHTS) -> Path | None:
+    """Returns the first of `files` that a folder has; a broken link counts, and reading it is an
+    error."""
+    candidates = (folder / file for file in files)
+    return next((path for path in candidates if path.is_symlink() or path.exists()), None)
+
+
+def none_of(where: object, names: Iterable[str], files: Sequence[str], what: str) -> DecoderError:
+    """Makes the error for a folder or repository without any of the files."""
+    there = ", ".join(sorted(names)[:4])
+    return DecoderError(
+        f"no {what} in {where}: expected {' or '.join(files)}, found {there or 'nothing'}"
+    )
+
+
+def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -> Path:
+    """Returns a local path as it is; of a hub id the folder of its snapshot, which is fetched and
+    goes on where it was interrupted. what: how messages call it. Raises DecoderError."""
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    if not HUB_ID.fullmatch(source):
+        raise DecoderError(
+            f"no {what} at {source!r}: expected a file, a folder with {' or '.join(files)}, or a "
+            "hub id such as owner/name"
+        )
+    from huggingface_hub import HfApi, snapshot_download
+
+    with explain_hub(source, files, what):
+        try:
+            names = [file.rfilename for file in HfApi().model_info(source).siblings or ()]
+        except hub_errors():  # offline; where that is not all, the next call says why
+            return Path(snapshot_download(source, allow_patterns=[]))
+        if wanted := needed_files(names, files):
+            return Path(snapshot_download(source, allow_patterns=wanted))
+    raise none_of(source, names, files, what)
+
+
+def hub_errors() -> tuple[type[Exception], ...]:
+    """Returns what the hub's client raises: for an answer that is an error, and where there is
+    none."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    bases: Any = HfHubHTTPError.__bases__
+    return (*bases, OSError)
+
+
+@contextmanager
+def explain_hub(source: str, files: Sequence[str], what: str) -> Iterator[None]:
+    """Turns failures of the hub into a DecoderError that says what to do."""
+    from huggingface_hub import constants, errors
+
+    try:
+        yield
+    except hub_errors() as error:  # not there, no access, offline and not in the cache, disk full
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        advice = f"{reason}). What came is kept: run this again later"
+        if constants.HF_HUB_OFFLINE:
+            advice = "HF_HUB_OFFLINE is set, and with it nothing is downloaded). Unset it"
+        elif isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
+            advice = (
+                "there is no such repository, or it is for those who accept its terms). Look at "
+                f"{constants.ENDPOINT}/{source}, log in here with `hf auth login`, run this again"
+            )
+        raise DecoderError(
+            f"{what}: {source} is neither a local path nor could it be fetched ({advice}; or "
+            f"download {' or '.join(files)} and *.json of {source} into a folder on a machine with "
+            "access, copy it here and name the folder instead of the hub id"
+        ) from error
+
+
+# ---- reading and writing ------------------------------------------------------------------------
+
+
 def read_state(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
-    """The tensors of a .safetensors or PyTorch file, on the CPU, without the prefix `module.`.
+    """Reads the tensors of a .safetensors or PyTorch file to the CPU, without the prefix `module.`.
     sha256: what its SHA-256 must be. Raises DecoderError."""
     if not path.exists():
         raise DecoderError(
@@ -59,10 +156,10 @@ def read_state(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     if sha256 is not None and (digest := sha256_of(path)) != sha256:
         raise DecoderError(
             f"{path} is damaged or was altered: expected SHA-256 {sha256}, found {digest}; "
-            "restore it from git or train it again with `make tiny`"
+            f"{RESTORE}"
         )
     if path.suffix == ".safetensors":
-        with opened_file(path, "restore it, or train it again with `make tiny`") as file:
+        with opened_file(path, RESTORE) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     else:
         tensors = read_pickle(path)
@@ -71,8 +168,8 @@ def read_state(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
 
 @contextmanager
 def opened_file(path: Path, then: str = "download it again") -> Iterator[Any]:
-    """A safetensors file, mapped. then: what to do where it, or what is read of it, is damaged,
-    which raises DecoderError."""
+    """Maps a safetensors file. then: what to do where it, or what is read of it, is damaged, which
+    raises DecoderError."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -96,10 +193,8 @@ def require_weights(path: Path) -> None:
 
 
 def load_pickle(path: Path) -> Any:
-    """What a PyTorch file holds: tensors and plain containers. It is the only place that unpickles.
-
-    Raises DecoderError for a damaged file, and for one that would have to run code.
-    """
+    """Reads a PyTorch file of tensors and plain containers. It is the only place that unpickles.
+    Raises DecoderError for a damaged file, and for one that would have to run code."""
     require_weights(path)
     try:
         mapped = zipfile.is_zipfile(path)  # as torch writes them since 1.6
@@ -119,9 +214,10 @@ def load_pickle(path: Path) -> Any:
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .pt/.bin file, unwrapped from `model`, `module` or `state_dict`."""
+    """Reads the tensors of a .pt or .bin file, out of `model`, `module` or `state_dict` where
+    training code put them there."""
     content = load_pickle(path)
-    for name in INSIDE:
+    for name in ("model", "module", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(name), dict):
             content = content[name]
             break
@@ -133,27 +229,25 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
-    """Strict load with an error that lists what is missing, unexpected or of another shape, and of
-    weights that cannot be (`checked`)."""
+    """Loads all tensors of a module. Raises DecoderError that lists what is missing, unexpected or
+    of another shape, and for weights that `check_values` refuses."""
     state = module.state_dict()
     missing = sorted(state.keys() - tensors.keys())
     extra = sorted(tensors.keys() - state.keys())
+    wrong = [f"missing {missing[:4]}"] * bool(missing) + [f"unexpected {extra[:4]}"] * bool(extra)
     shapes = [
         f"{n}: expected {tuple(state[n].shape)}, found {tuple(tensors[n].shape)}"
         for n in sorted(state.keys() & tensors.keys())
         if state[n].shape != tensors[n].shape
     ]
-    if missing or extra or shapes:
-        wrong = [f"missing {missing[:4]}"] * bool(missing)
-        wrong += [f"unexpected {extra[:4]}"] * bool(extra)
+    if wrong := wrong + shapes[:4]:
         raise DecoderError(
-            f"{origin} does not fit {type(module).__name__}: "
-            + "; ".join(wrong + shapes[:4])
-            + ". Are the settings those that it was trained with?"
+            f"{origin} does not fit {type(module).__name__}: {'; '.join(wrong)}. Are the settings "
+            "those that it was trained with?"
         )
     for name, tensor in tensors.items():
         if state[name].is_floating_point():  # others are counters
-            checked(tensor, name, origin)
+            check_values(tensor, name, origin)
     module.load_state_dict({n: t.to(state[n].dtype) for n, t in tensors.items()})
 
 
@@ -171,7 +265,7 @@ def write_tensors(
     }
     try:
         save_file(tensors, path)
-    except SafetensorError as error:  # its words for what the system refused
+    except SafetensorError as error:  # how it reports what the system refused
         code = re.search(r"os error (\d+)", str(error))
         if code is None:
             raise
@@ -179,24 +273,10 @@ def write_tensors(
     return sha256_of(path)
 
 
-def read_json(path: Path, kinds: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The object of a JSON file, see `decoders.documents`. Raises DecoderError."""
-    if not path.exists():
-        absent = path.name if path.parent.is_dir() else "such folder"
-        raise DecoderError(
-            f"expected {path.name} and the weights in {path.parent}, found no {absent}; "
-            "give the folder's full path"
-        )
-    return read_object(path, kinds)
-
-
-# ---- what tensors may be ------------------------------------------------------------------------
-
-
-def checked(tensor: Tensor, name: str, origin: Path | str) -> Tensor:
-    """The tensor itself. Raises DecoderError for another dtype than `checked_dtype` allows, for no
-    entries at all, for NaN or infinity, and for a matrix of zeros (a bias may be zero)."""
-    checked_dtype(tensor, name, origin)
+def check_values(tensor: Tensor, name: str, origin: Path | str) -> None:
+    """Raises DecoderError for a tensor that `check_dtype` refuses, one without entries, for NaN or
+    infinity, and for a matrix of zeros (a bias may be zero)."""
+    check_dtype(tensor, name, origin)
     if not tensor.numel():
         raise DecoderError(f"{origin}: the tensor {name} is empty, {list(tensor.shape)}")
     low, high = (float(value) for value in tensor.detach().aminmax())
@@ -210,12 +290,11 @@ def checked(tensor: Tensor, name: str, origin: Path | str) -> Tensor:
             f"{origin}: the tensor {name} {list(tensor.shape)} holds only zeros; the file was not "
             "written to its end, or was never trained: download or write it again"
         )
-    return tensor
 
 
-def checked_dtype(tensor: Tensor, name: str, origin: Path | str) -> Tensor:
-    """The tensor itself. Raises DecoderError where it is not dense floating point of a known
-    width: quantised (int8, fp8), bool, complex, sparse."""
+def check_dtype(tensor: Tensor, name: str, origin: Path | str) -> None:
+    """Raises DecoderError for a tensor that is not dense floating point of a known width: quantised
+    (int8, fp8), bool, complex, sparse."""
     if tensor.layout != torch.strided or tensor.dtype not in DTYPES.values():
         kind = str(tensor.dtype).removeprefix("torch.")
         sparse = "" if tensor.layout == torch.strided else ", sparse"
@@ -223,4 +302,3 @@ def checked_dtype(tensor: Tensor, name: str, origin: Path | str) -> Tensor:
             f"{origin}: the tensor {name} is {kind}{sparse}, expected {' or '.join(DTYPES)}; "
             "quantised and packed weights are not read: use the release in bfloat16 or float32"
         )
-    return tensor

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -15,17 +13,13 @@ from decoders.models.nets.transformer import Layer, attention_bias, rope_at
 
 
 class EagleNet(nn.Module):
-    """An EAGLE drafter's one layer, which predicts the target's next feature (2401.15077). How it
-    drafts is `decoders.propose.drafters.eagle`. ``config`` is the target's: width, heads, grid
-    match. input_norm: whether the layer normalises its input, as the released Chameleon drafters'
-    does.
-
-    Where the target's prefix is tokens, the drafter reads them; else its prefix codes are zeros.
-    """
+    """An EAGLE drafter's one layer, which predicts the target's next feature (2401.15077).
+    ``config`` is the target's. input_norm: whether the layer normalises its input, as the released
+    Chameleon drafters' does. Where the target's prefix is tokens, the drafter reads them; else its
+    prefix codes are zeros."""
 
     rope: Tensor
     code_tokens: Tensor | None
-    packed: Any = None  # see `decoders.api.Target`
 
     def __init__(self, config: TransformerConfig, input_norm: bool = False) -> None:
         super().__init__()
@@ -62,10 +56,9 @@ class EagleNet(nn.Module):
     def mix(self, ids: Tensor, features: Tensor) -> Tensor:
         """ids [R, T] rows of the embedding, features [R, T, D] -> layer input [R, T, D]."""
         embedded = self.embed_tokens(ids).to(features.dtype)
-        both = torch.cat([embedded, features], -1)
-        return self.fc(both) if self.packed is None else self.packed.project(both)
+        return self.fc(torch.cat([embedded, features], -1))
 
-    def layer(
+    def stack(
         self,
         x: Tensor,
         positions: Tensor,
@@ -77,8 +70,6 @@ class EagleNet(nn.Module):
         """Decoding: x [R, T, D] of `mix` at positions [R, T] of the rotary table; keys and values
         go to slots [R, T]; mask [R, T, S], see `decoders.cache`; wanted [R, W]: of which queries
         the result is read -> predicted features [R, W or T, D]."""
-        if self.packed is not None:
-            return self.packed.layers(x, positions, slots, mask, cache, wanted)
         rope = rope_at(self.rope, positions)[:, None]  # [R, 1, T, d / 2]
         bias = attention_bias(mask, x.dtype)
         out = self.layers[0](x, rope, bias, 0, cache, cache.flat_index(slots))

@@ -1,12 +1,11 @@
 """Targets that predict several codes in one forward, along a *schedule*: the positions of an image
-in some order, cut into groups. All codes of a group are drawn at once, each from its own
+in some order, cut into groups. The codes of a group are drawn at once, each from its own
 distribution.
 
 * PAR (2412.15119): the image is r x r regions. The first code of each region is drawn one by one,
   then groups of n = r * r codes, one of each region, at the same offset. n - 1 learned tokens stand
   before the last of the first codes, so that n queries predict the first whole group.
-* SATIC (2106.09436; SAIC, 2110.05342, has its name from the same idea): the next `span` codes in
-  raster order.
+* SATIC (2106.09436; also the idea of SAIC, 2110.05342): the next `span` codes in raster order.
 * COrAL (2410.09675): the same, and a forward predicts its own codes again (`refined`).
 * Plain next-code prediction: groups of one.
 

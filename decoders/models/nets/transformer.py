@@ -1,11 +1,9 @@
 """The decoder-only transformer over VQ codes that serves every target and every EAGLE drafter.
 
-LlamaGen (2406.06525) and Chameleon (2405.09818: Anole, Lumina-mGPT) differ in a few choices that
-are fields of `TransformerConfig`: how the prefix is made, rotation over the grid or along the line,
-normalised queries and keys. Everything else is the same: attention of T new codes over a cache of S
-slots, then SwiGLU. Parameter names follow LlamaGen's original checkpoint, except that w1 and w3 of
-the feed-forward are one matrix ``w13``; `decoders.models.loading.layouts` reads the released ones
-into it.
+LlamaGen (2406.06525) and Chameleon (2405.09818: Anole, Lumina-mGPT) differ in fields of
+`TransformerConfig`: how the prefix is made, rotation over the grid or along the line, normalised
+queries and keys. Parameter names follow LlamaGen's original checkpoint, except that w1 and w3 of
+the feed-forward are one matrix ``w13`` (`decoders.models.loading.layouts`).
 
 The rotary table of LlamaGen's prefix is **zero** in the released models (METHODS 6), so prefix keys
 and queries vanish after rotation; ``prefix_rope="identity"`` keeps them unrotated instead.
@@ -21,9 +19,13 @@ from torch import Tensor, nn
 
 from decoders.api import TextFeatures
 from decoders.cache import KVCache, additive_mask
-from decoders.distribution import guided
-from decoders.models.nets.parts import CaptionEmbedder, HeadNorm, LabelEmbedder
-from decoders.models.nets.shape import TransformerConfig, tables
+from decoders.models.nets.shape import (
+    CaptionEmbedder,
+    HeadNorm,
+    LabelEmbedder,
+    TransformerConfig,
+    tables,
+)
 from decoders.repeated import compiled_once
 
 
@@ -43,10 +45,9 @@ def causal_mask(valid: Tensor, turn: Tensor | None = None) -> Tensor:
 
 
 def prefix_mask(valid: Tensor, config: TransformerConfig, turn: Tensor | None = None) -> Tensor:
-    """Validity [R, T], T >= P -> causal mask [R, T, T], see `causal_mask`. With
-    ``pads="released"`` a padded query sees, as in the released float32 code, all positions up to
-    itself and the whole caption, all alike, as its query is zero (METHODS 6).
-    """
+    """Validity [R, T], T >= P -> causal mask [R, T, T], see `causal_mask`. With ``pads="released"``
+    a padded query sees, as in the released float32 code, all positions up to itself and the whole
+    caption, all alike, as its query is zero (METHODS 6)."""
     visible = causal_mask(valid, turn)
     if config.pads != "released":
         return visible
@@ -61,13 +62,11 @@ def prefix_mask(valid: Tensor, config: TransformerConfig, turn: Tensor | None = 
 def attend(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor, scale: float | None = None
 ) -> Tensor:
-    """softmax(scale q k^T + bias) v: query [R, H, T, d], keys, values [R, H, S, d], bias as of
-    `attention_bias`; scale: 1 / sqrt(d) where there is none -> [R, H, T, d].
-
-    On a CPU plain matrix products beat the fused operator at these sizes: 6 times at T = 1, 1.7
-    times at T = 58, and 1.4 times in a training step, as they use the bf16 units throughout. A
-    training step in float32 is the exception: the fused operator makes it up to 1.4 times as fast.
-    """
+    """Computes softmax(scale q k^T + bias) v: query [R, H, T, d], keys, values [R, H, S, d], bias
+    as of `attention_bias`; scale: 1 / sqrt(d) where there is none -> [R, H, T, d]. On a CPU plain
+    matrix products beat the fused operator at these sizes: 6 times at T = 1, 1.7 times at T = 58,
+    1.4 times in a training step, but for one in float32, where the fused operator is up to 1.4
+    times as fast."""
     trains = query.requires_grad and query.dtype == torch.float32
     if query.device.type != "cpu" or trains:
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=bias, scale=scale)
@@ -120,12 +119,7 @@ class Attention(nn.Module):
         return self.mix(query, both, bias)
 
     def read(
-        self,
-        x: Tensor,
-        rope: Tensor,
-        layer: int,
-        cache: KVCache | None,
-        index: Tensor | None,
+        self, x: Tensor, rope: Tensor, layer: int, cache: KVCache | None, index: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """x [R, T, D] -> queries [R, H, T, d], keys and values [2, R, H, S, d]: of the whole cache
         once those of x are written to `index` of it, else of x."""
@@ -229,7 +223,6 @@ class Transformer(nn.Module):
     rope: Tensor
     code_tokens: Tensor | None  # [V] int64, the codes' ids in the model's own vocabulary
     barred: Tensor | None  # see `barred_codes`
-    packed: Any = None  # see `decoders.api.Target`
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -273,8 +266,6 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """The layers and the norm after them: x [R, T, D] at positions [R, T] of the rotary table;
         keys and values go to slots [R, T]; mask [R, T, S] -> [R, T, D]."""
-        if self.packed is not None:
-            return self.packed.layers(x, positions, slots, mask, cache)
         rope = rope_at(self.rope, positions)[:, None]  # [R, 1, T, d / 2]
         bias = attention_bias(mask, x.dtype)
         return self._run(x, rope, bias, cache, cache.flat_index(slots))
@@ -304,11 +295,8 @@ class Transformer(nn.Module):
         return self.cls_embedding(text, drop)
 
     def prefill(self, text: TextFeatures, guidance_rows: int, cache: KVCache) -> Tensor:
-        """Runs the prefix of [conditional; unconditional] rows -> hidden [R, P, D].
-
-        With captions both rows use the caption's mask (METHODS 6). Slots 0..P-1 of the cache are
-        filled.
-        """
+        """Runs the prefix of [conditional; unconditional] rows -> hidden [R, P, D]. With captions
+        both rows use the caption's mask (METHODS 6). Slots 0..P-1 of the cache are filled."""
         rows, drop = text.paired(guidance_rows)
         x = self._prefix(rows, drop)  # [R, P, D]
         valid = rows.valid(drop)  # [R, P]
@@ -325,25 +313,17 @@ class Transformer(nn.Module):
         return self.stack(self.embed(codes), positions, slots, mask, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.output(hidden) if self.packed is None else self.packed.project(hidden)
-
-    def guided_logits(self, hidden: Tensor, cfg: float) -> Tensor:
-        """See `decoders.api.Target`. With packed weights it does not call `logits`."""
-        if self.packed is not None:
-            return self.packed.project.guided(hidden, cfg)
-        return guided(self.logits(hidden), cfg)
+        return self.output(hidden)
 
     # ---- training -------------------------------------------------------------------------------
 
     def hidden_states(
         self, text: TextFeatures, codes: Tensor, drop: Tensor, cache: Any = None
     ) -> Tensor:
-        """Teacher-forced states of prefix and codes, [B, P + L - 1, D] (normed, head-ready).
-
-        text of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool:
-        rows without their caption. The state at P - 1 + j predicts code j. cache: one that
-        grows, see `decoders.cache.GrowingCache`.
-        """
+        """Teacher-forced states of prefix and codes, [B, P + L - 1, D] (normed, head-ready). text
+        of B captions, codes [B, L] (the last one is predicted, never read), drop [B] bool: rows
+        without their caption. The state at P - 1 + j predicts code j. cache: one that grows, see
+        `decoders.cache.GrowingCache`."""
         prefix = self._prefix(text, drop)  # [B, P, D]
         read, positions, turn = self.training_queries(codes)
         x = torch.cat([prefix, self.embed(read).to(prefix.dtype)], 1)

@@ -102,7 +102,6 @@ class ChimeraSession(Session):
             self.net,
             (self.position + depth + 1).expand_as(codes),
         )  # of what is predicted
-        self.calls += 1
         context = torch.cat(
             [codes[..., None], net.codes_above(self.image, positions, self.position)], -1
         )

@@ -35,14 +35,12 @@ class TargetSession(CachedSession):
         return cache
 
     def read_prefix(self, prefill: Prefill) -> None:
-        self.calls += 1
         self.prefix[:, 0, : self.first_slot].copy_(
             additive_mask(prefill.text.row_mask(self.copies))
         )
         self.body.prefill(prefill.text, self.copies, self.cache)
 
     def _forward(self, inputs: NetInput) -> Tensor:
-        self.calls += 1
         positions = inputs.positions - self.first_slot
         states = self.body.forward_codes(
             inputs.codes, positions, inputs.slots, inputs.mask, self.cache

@@ -36,15 +36,15 @@ from torch import Tensor
 from decoders.api import DecoderError, ImageModel
 from decoders.models.loading.checkpoint import (
     Checkpoint,
-    Source,
+    Origin,
     assign,
     cast,
     empty,
-    fill,
     open_checkpoint,
+    read_parameters,
     some,
 )
-from decoders.models.loading.layouts import harmless, layer_sources, released_layer
+from decoders.models.loading.layouts import harmless, layer_origins, released_layer
 from decoders.models.loading.weights import write_tensors
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
@@ -55,7 +55,7 @@ from decoders.propose.drafters.common.drafter import (
     no_drafter,
     require_equal,
 )
-from decoders.propose.drafters.common.eagle_learner import FeatureLearner, fresh
+from decoders.propose.drafters.common.eagle_learner import FeatureLearner, untrained_net
 from decoders.propose.drafters.common.sessions import EagleSession
 
 LAYER = "layers.0."
@@ -95,7 +95,7 @@ class EagleLearner(FeatureLearner):
     """Trains `EagleNet`. checkpoint: a drafter to go on from (a name of the model's drafters, a
     folder or a hub id); None starts from random weights and the target's embedding."""
 
-    untrained = staticmethod(fresh)
+    untrained = staticmethod(untrained_net)
 
     def load(self, model: ImageModel, checkpoint: str) -> EagleNet:
         stored = net_of(model, checkpoint)
@@ -131,9 +131,9 @@ def load_eagle(source: str, model: ImageModel) -> tuple[EagleNet, dict[str, str]
     absent = [name for name in default if name not in opened.index]
     for name in absent:
         assign(net, name, default[name])
-    wanted = {name: Source((name,)) for name in (EMBEDDING, MATRIX, BIAS) if name not in absent}
-    wanted |= layer_sources(LAYER, LAYER, config, input_norm)
-    fill(net, wanted, opened, model.dtype, model.device, harmless)
+    wanted = {name: Origin((name,)) for name in (EMBEDDING, MATRIX, BIAS) if name not in absent}
+    wanted |= layer_origins(LAYER, LAYER, config, input_norm)
+    read_parameters(net, wanted, opened, model.dtype, model.device, harmless)
     return cast(net, model.device, model.dtype), opened.sha256()
 
 

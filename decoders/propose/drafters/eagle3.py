@@ -19,7 +19,7 @@ from decoders.cache import VALUES, Reads
 from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
 from decoders.propose.drafters.common.drafter import TrainedDrafter
-from decoders.propose.drafters.common.eagle_learner import FeatureLearner, fresh
+from decoders.propose.drafters.common.eagle_learner import FeatureLearner, untrained_net
 from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.training.states import States
 
@@ -65,7 +65,7 @@ class Eagle3Session(EagleSession):
         return self.net.fused(hidden, self.target_cache.read_slots(self.net.reads, slots))
 
 
-untrained = partial(fresh, kind=Eagle3Net)
+untrained = partial(untrained_net, kind=Eagle3Net)
 
 
 class Eagle3(TrainedDrafter):

@@ -51,7 +51,7 @@ class FalconNet(EagleNet):
 
     def mix(self, ids: Tensor, features: Tensor) -> Tensor:
         both = torch.cat([F.embedding(ids, self.table).to(features.dtype), features], -1)
-        return self.fc(both) if self.packed is None else self.packed.project(both)
+        return self.fc(both)
 
     def recur(self, u: Tensor, memory: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """A step of the LSTM at positions [...] of the image: u [..., D] -> x [..., D], memory."""
@@ -168,9 +168,8 @@ class FalconSession(EagleSession):
     def _layer(
         self, x: Tensor, positions: Tensor, slots: Tensor, mask: Tensor, *wanted: Any
     ) -> Tensor:
-        """See `EagleNet.layer`."""
-        self.calls += 1
-        return self.net.layer(x, positions, slots, mask, self.cache, *wanted)
+        """See `EagleNet.stack`."""
+        return self.net.stack(x, positions, slots, mask, self.cache, *wanted)
 
     def _logits(self, hidden: Tensor, depth: int) -> Tensor:
         """hidden [R, w, 4 D]: the first feature's at an even depth, else the second one's."""
@@ -191,6 +190,10 @@ class Falcon(TrainedDrafter):
 
     session = FalconSession
     untrained = staticmethod(untrained)
+
+    def forwards(self, levels: int) -> int:
+        """One runs two levels."""
+        return (levels + 1) // 2
 
 
 class FalconLearner(FeatureLearner):

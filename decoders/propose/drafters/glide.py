@@ -96,7 +96,6 @@ class GlideSession(CachedSession):
         return additive_mask(self.span <= slots[..., None])  # no prefix
 
     def _forward(self, inputs: NetInput) -> Tensor:
-        self.calls += 1
         net, config, cache = self.net, self.net.config, self.target_cache
         x = self.target.embed(inputs.codes).float()  # type: ignore[attr-defined]  # of a Transformer
         rope = rope_at(net.rope, config.prefix + inputs.positions)[:, None]  # [R, 1, T, d / 2]

@@ -26,7 +26,7 @@ from decoders.models.nets.eagle import EagleNet
 from decoders.models.nets.shape import TransformerConfig
 from decoders.models.nets.transformer import swiglu
 from decoders.propose.drafters.common.drafter import TrainedDrafter
-from decoders.propose.drafters.common.eagle_learner import FeatureLearner, Head, fresh
+from decoders.propose.drafters.common.eagle_learner import FeatureLearner, Head, untrained_net
 from decoders.propose.drafters.common.sessions import EagleSession, NetInput
 from decoders.training.states import Drafted
 
@@ -80,7 +80,7 @@ class GriffinSession(EagleSession):
         return super()._logits(hidden.chunk(2, -1)[0].to(self.dtype), depth)
 
 
-untrained = partial(fresh, kind=GriffinNet)
+untrained = partial(untrained_net, kind=GriffinNet)
 
 
 class Griffin(TrainedDrafter):

@@ -84,7 +84,6 @@ class HawkSession(DepthSession):
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
         net, copies, last = self.net, self.copies, self.root(codes, count)  # [B, 1]
-        self.calls += 1
         root, rows = position[:, None] + last, last.repeat(copies, 1)  # [B, 1], [R, 1]
         read = (position[:, None] + self.span[: codes.shape[1]]).repeat(
             copies, 1
@@ -106,6 +105,10 @@ class Hawk(TrainedDrafter):
     """The drafter as a part, see `TrainedDrafter`."""
 
     session, untrained = HawkSession, HawkNet
+
+    def forwards(self, levels: int) -> int:
+        """One runs all depths."""
+        return 1
 
 
 class HawkLearner(NetLearner):

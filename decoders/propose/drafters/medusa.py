@@ -85,7 +85,6 @@ class MedusaSession(Session):
                 f"the tree is deeper than the drafter's {len(heads)} heads; set tree.depth to at "
                 f"most {len(heads)}, or train more heads (drafter.heads)"
             )
-        self.calls += 1
         return code_logits(heads[depth], self.state, self.cfg, self.position + depth + 1)
 
 

@@ -106,7 +106,6 @@ class SpecDecSession(DepthSession):
         self.cache = KVCache(*shape, torch.float32, prefill.hidden.device)
 
     def advance(self, hidden: Tensor, codes: Tensor, count: Tensor, position: Tensor) -> Tensor:
-        self.calls += 1
         net, prefix, last = self.net, self.net.config.prefix, self.root(codes, count)  # [B, 1]
         read = self._rows(position[:, None] + self.span[: codes.shape[1]])  # [R, T], positions
         embedded = self.target.embed(self._rows(codes))  # type: ignore[attr-defined]
@@ -129,6 +128,10 @@ class SpecDec(TrainedDrafter):
     """The drafter as a part, see `TrainedDrafter`."""
 
     session, untrained = SpecDecSession, SpecDecNet
+
+    def forwards(self, levels: int) -> int:
+        """One runs all depths."""
+        return 1
 
 
 class SpecDecLearner(NetLearner):

@@ -26,6 +26,8 @@ FLOOR = math.log(TINY)
 
 @dataclass(eq=False, repr=False)
 class Dynamic(Tree):
+    draws = False
+
     model: InitVar[Any] = None
     depth: Annotated[int, Within(most=256)] = 5
     top_k: Annotated[int, Within(most=256)] = 10

@@ -186,6 +186,9 @@ class Static(Tree):
         among them -> [B, parents, count]; position [B], that of the level in the image."""
         return draw_distinct(dist, noise.of_nodes(position, DRAFT_SLOT, dist.shape[1], level.count))
 
+    def prepare(self, device: torch.device) -> None:
+        self.shape_on(device)
+
     def shape_on(self, device: torch.device) -> Shape:
         """The tree's index tensors, made once a device."""
         if self._shape is None or self._shape.parent.device != device:

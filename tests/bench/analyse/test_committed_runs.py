@@ -19,7 +19,7 @@ def test_the_facts_of_a_run_give_its_committed_summary(folder: Path) -> None:
     for line in wanted.to_dict("records"):
         entry = found[line["decoder"]]
         for column, value in line.items():
-            if isinstance(entry.row[column], str):
+            if isinstance(entry.line[column], str):
                 assert entry.text(column) == str(value), column
             else:
                 number = float("nan") if value == "" else float(value)

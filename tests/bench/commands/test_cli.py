@@ -33,6 +33,19 @@ def test_help_is_quick_and_imports_nothing_heavy():
     assert "run a study" in done.stdout and "images=DIR" in done.stdout
 
 
+@pytest.mark.parametrize("name", ["conf", "decoders", "metrics"])
+def test_a_project_with_folders_of_the_same_names_is_no_obstacle(name, tmp_path):
+    """`python -m` puts the current folder first among those that modules are looked for in."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").touch()
+    code = (
+        "from bench.config.compose import compose_study; print(compose_study(['study=smoke']).name)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=AS_HERE, capture_output=True, text=True)
+    assert done.stdout == "smoke\n", done.stderr
+
+
 def test_list_shows_options_with_what_they_are(capsys):
     assert main(["list", "decoders", "study"]) == 0
     shown = capsys.readouterr().out
@@ -59,8 +72,8 @@ def test_every_command_shows_its_own_help(command, capsys):
 def test_help_names_every_setting_of_a_command():
     from bench.commands.evaluate import EvaluateConfig
     from bench.compare.compare import CompareSettings
-    from metrics.official.checkpoint import FILES
-    from metrics.official.papers import METRICS
+    from metrics.networks import FILES
+    from metrics.papers import METRICS
 
     for name in {*EvaluateConfig.__dataclass_fields__} - {"weights", "folder"}:
         assert f"  {name}" in manual("evaluate")

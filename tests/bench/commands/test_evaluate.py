@@ -13,7 +13,7 @@ from bench.commands.evaluate import cmd_evaluate
 from bench.config.compose import compose_study
 from bench.data.errors import EXPLAINED, ConfigError
 from bench.prompts import Prompt
-from bench.prompts.file import captions_of
+from bench.prompts.sources import captions_of
 from bench.run.runner import run_study
 from metrics import MetricError
 from metrics.images import image_files
@@ -140,8 +140,9 @@ def test_the_papers_scorer_fills_the_columns_of_the_summary(scenes, tmp_path, mo
     files = image_files(images)
     prompts = [Prompt(str(i), text) for i, text in enumerate(captions_of(files, captions))]
     found = scorer.score(files, prompts)
-    assert found.fid_lo <= found.fid <= found.fid_hi
-    assert found.clip_lo <= found.clip <= found.clip_hi
+    for name in ("fid", "clip", "hps", "precision", "recall"):
+        value, low, high = (getattr(found, name + end) for end in ("", "_lo", "_hi"))
+        assert low <= value <= high, name
     assert 0 <= found.precision <= 1 and 0 <= found.recall <= 1
     assert found.fid_features == "tiles" and found.prc_features == "tiles"
     assert found.clip_features == "CLIP ViT-B/32 (100 cos)"

@@ -11,8 +11,8 @@ from huggingface_hub import constants, errors
 from bench.__main__ import main
 from bench.commands.fetch import main_of
 from bench.config.compose import compose_study
-from metrics.official.checkpoint import FILES as METRICS
-from metrics.official.checkpoint import WeightFile
+from metrics.networks import FILES as METRICS
+from metrics.networks import WeightFile
 from tests.bench.fakes import recorded
 from tests.hub import FILES, Hub, hub_of
 from tests.stand_ins import make
@@ -153,7 +153,7 @@ def test_captions_and_images_are_asked_for_and_networks_are_downloaded(
     hub_of(*FILES).install(monkeypatch, tmp_path)
     folder = tmp_path / "metrics"
     words = ["study=lantern_table", "decoders=[ar]", f"metric.weights.folder={folder}"]
-    words += [f"metric.weights.{key}={public}" for key in ("vgg", "clip")]
+    words += [f"metric.weights.{key}={public}" for key in ("vgg", "clip", "hps")]
     asked = ["fetch", *words, f"run_dir={tmp_path / 'run'}"]
     assert main(asked) == 2 and "could not be downloaded" in message(capsys)
     monkeypatch.setitem(METRICS, "inception", WeightFile("a network", file.path, file.url))

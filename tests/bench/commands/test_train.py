@@ -11,9 +11,8 @@ from bench.commands.train import DRAFTER, RECORD, cmd_train
 from decoders.api import ImageModel
 from decoders.compose import PartSpec, build_part
 from decoders.models.loading.weights import dtype_of
-from decoders.models.small import random_model
-from decoders.training.sources import Listed
-from decoders.training.states import Images
+from decoders.models.random_weights import random_model
+from decoders.training.states import ImageList, Images
 from tests.bench.fakes import SEARCHPATH
 
 SMALL = [
@@ -30,10 +29,10 @@ def load_random(device: str, dtype: str) -> ImageModel:
     return random_model(vocab=24, grid=3, device=device, dtype=dtype_of(dtype))
 
 
-def random_codes(model: ImageModel, held_out: float, seed: int) -> Listed:
+def random_codes(model: ImageModel, held_out: float, seed: int) -> ImageList:
     """What `data=random24` of tests/bench/conf draws: 24 images of random codes."""
     codes = torch.randint(24, (24, model.target.length), generator=torch.Generator().manual_seed(1))
-    return Listed(
+    return ImageList(
         24, held_out, seed, lambda n: Images(model.text.encode([f"p{i}" for i in n]), codes[n])
     )
 

@@ -2,6 +2,8 @@
 refused of a file of them."""
 
 import math
+from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -9,39 +11,50 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import yaml
 
 from bench.analyse.analyse import assembled
 from bench.analyse.fairness import ROOFLINE_COLUMNS
 from bench.analyse.paired import CLIP_COLUMNS, paired_speedup
-from bench.analyse.run_data import RunData
-from bench.compare import compare
-from bench.compare import published as table
-from bench.compare.compare import cmd_compare
-from bench.compare.pairs import measured_decoders
-from bench.compare.published import Published, load_names
-from bench.compare.verdicts import Comparison, Reproduction, compare_rows
+from bench.analyse.run import Run
+from bench.compare import compare as command
+from bench.compare.compare import VERDICTS, cmd_compare, compare, measured
+from bench.compare.published import TABLE, load_names, load_published
+from bench.config.arguments import groups
+from bench.config.compose import compose_study
+from bench.data.errors import FolderError
 from bench.store import columns as made
-from bench.store.findings import Findings
+from bench.store.facts import Findings, flat
 from decoders.errors import DecoderError
 
+NAMES = load_names()
 ALIKE = ("decoder", "model", "backend", "device", "dtype", "temperature", "cfg")
-REPRODUCED, NOT_REPRODUCED, NOT_COMPARABLE = Reproduction
-DYNAMIC = "dynamic(depth=5, top_k=10, nodes=58)"
+REPRODUCED, NOT_REPRODUCED, NOT_TOLD, NOT_COMPARABLE = VERDICTS
+SPECULATIVE = {"target": "decoders.loops.speculative.Speculative", "kwargs": {}}
+EAGLE = {"target": "decoders.propose.drafters.eagle.Eagle", "kwargs": {"checkpoint": "x"}}
+DYNAMIC = {
+    "target": "decoders.propose.trees.dynamic.Dynamic",
+    "kwargs": {"depth": 5, "top_k": 10, "nodes": 58},
+}
+EXACT = {"target": "decoders.verify.exact.Exact", "kwargs": {}}
+RULE = {
+    "target": "decoders.verify.lantern.Lantern",
+    "kwargs": {"k": 1000, "delta": 0.3, "residual": "released", "metric": "raw", "distance": "tvd"},
+}
 BASE = {
     "study": "made up", "model": "llamagen_xl_256", "backend": "eager", "device": "cuda",
     "dtype": "bfloat16", "temperature": 1.0, "cfg": 7.5, "n_latency": 10, "n_quality": 5000,
-    "fid_features": "inception-v3 clean", "status": "ok", "loop": "speculative",
-    "drafter": "eagle(checkpoint=x)",
+    "fid_features": "inception-v3 clean", "status": "ok", "latency_mean_s": 2.0,
+    "loop": SPECULATIVE, "drafter": EAGLE, "tree": DYNAMIC, "acceptance": EXACT, "proposer": None,
 }  # fmt: skip
+PARTS = ("loop", "drafter", "tree", "acceptance", "proposer")
 AR = {
-    "decoder": "ar", "loop": "autoregressive", "drafter": "none", "acceptance": "none",
-    "tree": "none", "speedup": 1.0, "latency_mean_s": 3.0,
+    "decoder": "ar", "drafter": None, "acceptance": None, "tree": None, "speedup": 1.0,
+    "loop": {"target": "decoders.loops.autoregressive.Autoregressive", "kwargs": {}},
+    "latency_mean_s": 3.0,
 }  # fmt: skip
-EAGLE = {"decoder": "eagle2", "acceptance": "exact", "tree": DYNAMIC, "latency_mean_s": 3.2}
-LANTERN = {
-    "decoder": "lantern", "acceptance": "lantern(k=1000, delta=0.3, residual=released)",
-    "tree": DYNAMIC, "latency_mean_s": 2.0,
-}  # fmt: skip
+EAGLE2 = {"decoder": "eagle2", "latency_mean_s": 3.2}
+LANTERN = {"decoder": "lantern", "acceptance": RULE}
 PAPER = {
     "paper": "P", "arxiv": "2511.13587", "evidence": "table 1", "model": "LlamaGen-XL stage I",
     "dataset": "MS-COCO", "resolution": "256", "temperature": "1", "cfg": "7.5", "top_k": "1000",
@@ -49,32 +62,47 @@ PAPER = {
 }  # fmt: skip
 
 
-def published(tmp_path: Path, *rows: dict[str, str]) -> list[Published]:
-    """The rows of a published.csv; cells that a row leaves out are empty."""
+def part(target: str, **kwargs: object) -> dict[str, Any]:
+    return {"target": f"decoders.{target}", "kwargs": kwargs}
+
+
+def ruled(**kwargs: object) -> dict[str, Any]:
+    """LANTERN with other settings of its rule."""
+    return {"acceptance": {**RULE, "kwargs": RULE["kwargs"] | kwargs}}
+
+
+def published(tmp_path: Path, *rows: dict[str, str]) -> pd.DataFrame:
+    """The figures of a published.csv; cells that a row leaves out are empty."""
     path = tmp_path / "published.csv"
     pd.DataFrame(rows).to_csv(path, index=False)
-    return table.load(path)
+    return load_published(NAMES["figures"], path)
 
 
-def made_run(*lines: dict[str, Any], **seconds: list[float]) -> RunData:
+def made_run(*lines: dict[str, Any], **seconds: list[float]) -> Run:
     """A run with a summary of the lines, and with latency rows of each decoder: these seconds on
     prompts 0, 1, ..., or its mean twice."""
     lines = tuple(BASE | line for line in lines)
     empty = {c.name: "" if c.type == "text" else math.nan for c in made.SUMMARY}
-    summary = pd.DataFrame([empty | line for line in lines])
+    labels = dict.fromkeys(("loop", "drafter", "tree", "acceptance"), "label")
+    summary = pd.DataFrame([empty | line | labels for line in lines]).drop(columns="proposer")
     timed = [
-        {column.name: column.empty for column in made.RECORD}
+        {column.name: column.empty for column in made.ROW}
         | {key: line[key] for key in ALIKE}
         | {
             "schema_version": made.SCHEMA_VERSION, "protocol": "latency", "status": "ok",
-            "prompt_index": i, "block": i, "seconds_total": s, "mal": 2.0 + i / 10, "nfe": 100,
-            "top_k": 1000, "gpu": line.get("gpu", "NVIDIA A40"),
+            "prompt_index": i, "block": i, "seconds_total": s, "mal": line.get("mal", 2.0),
+            "nfe": 100, "top_k": line.get("top_k", 1000), "gpu": line.get("gpu", "NVIDIA A40"),
         }
         for line in lines
         for i, s in enumerate(seconds.get(line["decoder"], [line["latency_mean_s"]] * 2))
     ]  # fmt: skip
     rows = pa.Table.from_pylist(timed, schema=made.SCHEMA).to_pandas()
-    study = {"config": {"prompts": {"name": "coco"}}}
+    decoders = [
+        {"name": line["decoder"], "baseline": line["acceptance"] is None,
+         "spec": {"name": line["decoder"], **{name: line[name] for name in PARTS}}}
+        for line in lines
+    ]  # fmt: skip
+    study = {"config": {"prompts": {"name": "coco"}, "decoders": decoders}}
     pairs, floors = pd.DataFrame(columns=CLIP_COLUMNS), pd.DataFrame(columns=ROOFLINE_COLUMNS)
     return assembled(Path("made"), rows, study, Findings(), summary, pairs, floors, [])
 
@@ -83,110 +111,215 @@ def speed(value: float, width: float = 0.02) -> dict[str, float]:
     return {"speedup": value, "speedup_lo": value - width, "speedup_hi": value + width}
 
 
-def compared(tmp_path: Path, papers: list[dict], *rows: dict, **seconds) -> list[Comparison]:
-    run = made_run(*rows, **seconds)
-    return compare_rows(published(tmp_path, *papers), run, load_names(), 0.1)
+def compared(tmp_path: Path, papers: list[dict], *rows: dict, **seconds) -> list[Any]:
+    found = compare(published(tmp_path, *papers), made_run(*rows, **seconds), NAMES, 0.1)
+    return [*found.itertuples()]
 
 
 SPEED, FID = {"speedup": "1.45"}, {"fid": "24.97"}
 OUR_FID = {"fid": 25.2, "fid_lo": 24.6, "fid_hi": 25.8}
+OUR_CLIP = {"clip": 32.4, "clip_lo": 32.2, "clip_hi": 32.6, "clip_features": "ViT-B-32 openai"}
+OUR_PRC = {"precision": 0.5, "recall": 0.665, "prc_features": "vgg16"}
+OUR_HPS = {"hps": 23.3, "hps_features": "HPSv2.1"}
 H200 = {"gpu": "NVIDIA H200"}
 NO_SPEED = dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), math.nan)
+SMALL_TREE = {"tree": {**DYNAMIC, "kwargs": {"depth": 5, "top_k": 2, "nodes": 7}}}
+VVS = part("loops.vvs.Vvs", interval=4)
 
 
 @pytest.mark.parametrize(
     ("stated", "ours", "verdict", "reason"),
     [
-        (SPEED, speed(1.47, 0.01), REPRODUCED, "within the tolerance"),
-        (SPEED, speed(1.80, 0.10), NOT_REPRODUCED, "outside our 95 % interval"),
-        (SPEED, speed(1.20, 0.01), NOT_REPRODUCED, "beyond the tolerance"),
+        (SPEED, speed(1.47, 0.01), REPRODUCED, "1.470 [1.460, 1.480] against 1.45 ± 0.145"),
+        (SPEED, speed(1.80, 0.10), NOT_REPRODUCED, "against 1.45 ± 0.145"),
+        (SPEED, speed(1.20, 0.01), NOT_REPRODUCED, "against 1.45 ± 0.145"),
+        (SPEED, {"speedup": 2.90, "speedup_lo": 1.16, "speedup_hi": 7.25}, NOT_TOLD, "against"),
+        (SPEED, {"speedup": 1.45, "speedup_lo": 1.2, "speedup_hi": 1.7}, NOT_TOLD, "against"),
+        (SPEED, {"speedup": 1.45} | dict.fromkeys(("speedup_lo", "speedup_hi"), math.nan),
+         NOT_TOLD, "no interval"),
         ({"model": "LlamaGen-XL stage II", "resolution": "512"}, {}, NOT_COMPARABLE, "other model"),
         ({"temperature": "0"}, {}, NOT_COMPARABLE, "other temperature (published 0, here 1)"),
-        ({"params": "k=1000 delta=0.2"}, {}, NOT_COMPARABLE, "published delta=0.2, here delta=0.3"),
+        ({"params": "k=1000 delta=0.2"}, {}, NOT_COMPARABLE, "delta (published 0.2, here 0.3)"),
+        ({"params": "k=1000 delta=0.3 T0=2.5"}, {}, NOT_COMPARABLE,
+         "other T0 (published 2.5, here not set)"),
         ({"baseline": "EAGLE-2"}, {}, NOT_COMPARABLE, "other baseline: no EAGLE-2"),
         ({"dataset": "PartiPrompts"}, {}, NOT_COMPARABLE, "other prompts"),
-        ({}, {"tree": "dynamic(depth=4, top_k=4, nodes=10)"}, NOT_COMPARABLE, "other tree"),
-        ({}, NO_SPEED, NOT_COMPARABLE, "was not measured"),
-        ({"method": "SJD2"}, {}, NOT_COMPARABLE, "SJD2 has no rows that conf/decoder can"),
-        ({}, {"loop": "vvs(interval=4)"}, NOT_COMPARABLE, "LANTERN was not measured in this run"),
-        ({"method": "VVS"}, {"loop": "speculative"}, NOT_COMPARABLE, "VVS was not measured"),
-        (FID, OUR_FID, REPRODUCED, "inside"),
+        ({}, SMALL_TREE, NOT_COMPARABLE, "other tree.nodes (published 58, here 7)"),
+        ({}, ruled(metric="tokenizer"), NOT_COMPARABLE, "other acceptance.metric"),
+        ({}, NO_SPEED, NOT_COMPARABLE, "speed-up was not measured"),
+        ({"method": "SJD2"}, {}, NOT_COMPARABLE, "the method is not implemented"),
+        ({}, {"loop": VVS}, NOT_COMPARABLE, "the method was not measured"),
+        ({"method": "VVS"}, {}, NOT_COMPARABLE, "the method was not measured"),
+        ({"model": "", "resolution": ""}, {}, NOT_COMPARABLE, "the source names no model"),
+        (FID, OUR_FID, REPRODUCED, "assumes 5000 images"),
         (FID, OUR_FID | {"fid_features": "scenes-clip"}, NOT_COMPARABLE,
-         "other metric weights (scenes-clip"),
+         "other weights (published inception clean, here scenes-clip)"),
         (FID, OUR_FID | {"n_quality": 132}, NOT_COMPARABLE,
-         "over 132 images (the protocol's are 5000)"),
-        (FID, {"fid": 29.0, "fid_lo": 28.0, "fid_hi": 30.0}, NOT_REPRODUCED, "outside"),
-        ({"latency_s": "2.05"}, {}, REPRODUCED, "within"),
-        ({"latency_s": "2.05"}, H200, NOT_COMPARABLE, "other GPU"),
-        (SPEED, H200, REPRODUCED, "within"),  # ratios do not need the same one
-        ({"clip": "0.3223"}, {"clip": 32.4, "clip_features": "ViT-B-32 openai"}, REPRODUCED, ""),
-        ({"clip": "0.3223"}, {"clip": 32.4}, NOT_COMPARABLE, "does not name the weights"),
+         "other number of images (published 5000, here 132)"),
+        (FID | {"images": "500"}, OUR_FID, NOT_COMPARABLE, "images (published 500, here 5000)"),
+        (FID | {"images": "500"}, OUR_FID | {"n_quality": 500}, REPRODUCED, "against"),
+        (FID, {"fid": 29.0, "fid_lo": 28.0, "fid_hi": 30.0}, NOT_REPRODUCED, "29.000 [28"),
+        ({"latency_s": "2.05"}, {}, REPRODUCED, "against"),
+        ({"latency_s": "2.05"}, H200, NOT_COMPARABLE, "GPU (published A40, here NVIDIA H200)"),
+        ({"latency_s": "2.05", "gpu": "RTX 3090"}, {"gpu": "NVIDIA GeForce RTX 3090"},
+         REPRODUCED, "against"),
+        ({"latency_s": "2.05", "gpu": "RTX 3090"}, {"gpu": "NVIDIA GeForce RTX 3090 Ti"},
+         NOT_COMPARABLE, "other GPU"),
+        ({"latency_s": "2.05", "gpu": ""}, {}, NOT_COMPARABLE, "without its name"),
+        (SPEED, speed(1.45) | H200, REPRODUCED, "against"),  # ratios do not need the same one
+        (SPEED, speed(1.45) | {"device": "cpu"}, NOT_COMPARABLE, "on a CPU"),
+        ({"clip": "0.3223"}, OUR_CLIP, REPRODUCED, "± 0.5"),
+        ({"clip": "0.3223"}, OUR_CLIP | {"clip_features": ""}, NOT_COMPARABLE, "other weights"),
+        ({"recall": "0.6690"}, OUR_PRC, REPRODUCED, "0.665 (no interval) against 0.669 ± 0.02"),
+        ({"recall": "0.6384"}, OUR_PRC, NOT_REPRODUCED, "0.665 (no interval)"),
+        ({"hps": "23.1"}, OUR_HPS, REPRODUCED, "23.300 (no interval)"),
     ],
 )  # fmt: skip
 def test_a_figure_is_judged_or_not_comparable_with_the_reason(
     tmp_path, stated, ours, verdict, reason
 ):
-    row = PAPER | (stated if {"fid", "clip", "latency_s"} & {*stated} else SPEED | stated)
-    (found,) = compared(tmp_path, [row], AR, LANTERN | speed(1.45) | ours)
-    assert found.verdict is verdict and reason in found.why
+    row = PAPER | (stated if {*stated} & {*NAMES["figures"]} else SPEED | stated)
+    ours = speed(1.45) | ours
+    (found,) = compared(
+        tmp_path, [row], AR | {"device": ours.get("device", "cuda")}, LANTERN | ours
+    )
+    assert found.verdict == verdict and reason in found.why
 
 
-def test_a_method_is_known_by_its_loop_and_proposer(tmp_path):
+def test_a_method_is_known_by_the_classes_of_its_parts(tmp_path):
     """A skipping LANTERN is VVS; windows are told apart by how they draw, and by their size."""
-    vvs = LANTERN | {"loop": "vvs(interval=4)"}
-    window = {"acceptance": "exact", "tree": "none", "latency_mean_s": 2.0}
+    window = {"drafter": None, "tree": None}
     rows = [
-        vvs | speed(1.45),
-        window | {"decoder": "sjd", "drafter": "jacobi(window=64)"} | speed(2.37),
-        window | {"decoder": "scd", "drafter": "maximal(window=64)"} | speed(4.1),
-        window | {"decoder": "old", "drafter": "maximal_other(window=64)"},
-    ]
+        LANTERN | {"loop": VVS} | speed(1.45),
+        window | {"decoder": "sjd", "proposer": part("propose.jacobi.Jacobi", window=64)}
+        | speed(2.37),
+        window | {"decoder": "scd", "proposer": part("propose.maximal.Maximal", window=64)}
+        | speed(4.1),
+        window | {"decoder": "mine", "proposer": part("propose.mine.Maximal", window=64)},
+    ]  # fmt: skip
     papers = [
         PAPER | {"method": "VVS", "params": "", "speedup": "1.45"},
         PAPER | {"method": "SJD", "params": "L=64", "speedup": "2.37"},
         PAPER | {"method": "SCD-MC", "params": "L=32", "speedup": "4.18"},
     ]
     skipping, sjd, scd = compared(tmp_path, papers, AR, *rows)
-    assert skipping.verdict is REPRODUCED
-    assert sjd.decoder == "sjd" and sjd.verdict is REPRODUCED
-    assert scd.decoder == "scd" and "published L=32, here L=64" in scd.why
+    assert skipping.verdict == REPRODUCED and "interval 4" in skipping.assumed
+    assert sjd.decoder == "sjd" and sjd.verdict == REPRODUCED
+    assert scd.decoder == "scd" and "other L (published 32, here 64)" in scd.why
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "parts", "reason"),
+    [
+        ("EAGLE-1", "", {"tree": part("propose.trees.static.Static", choices="binary_8")},
+         "other tree.choices (published mc_sim_7b_63, here binary_8)"),
+        ("COOL-SD", "delta=2", {"tree": part("propose.trees.chain.Chain", depth=4),
+         "acceptance": part("verify.cool_sd.CoolSD", delta=2)},
+         "other tree.depth (published 5, here 4)"),
+        ("SJD-PAC", "K=4 D=3 L=64", {"drafter": None, "tree": None,
+         "proposer": part("propose.pac.Pac", window=64, candidates=4, levels=1)},
+         "other D (published 3, here 2)"),
+        ("AR", "T0=2.5 alpha=3", {"loop": AR["loop"]}, "other T0 (published 2.5, here not set)"),
+        ("EAGLE-1", "", {"tree": part("propose.trees.static.Static", choices="mc_sim_7b_63")}, ""),
+        ("COOL-SD", "delta=2", {"tree": part("propose.trees.chain.Chain", depth=5),
+         "acceptance": part("verify.cool_sd.CoolSD", delta=2)}, ""),
+        ("SJD-PAC", "K=4 D=3 L=64", {"drafter": None, "tree": None,
+         "proposer": part("propose.pac.Pac", window=64, candidates=4, levels=2)}, ""),
+    ],
+)  # fmt: skip
+def test_a_setting_that_we_lack_or_set_otherwise_is_not_comparable(
+    tmp_path, method, params, parts, reason
+):
+    row = PAPER | {"method": method, "params": params, "mal": "2.0", "baseline": "none"}
+    (found,) = compared(tmp_path, [row], {"decoder": "ours", "mal": 2.0} | parts)
+    assert (found.verdict == REPRODUCED) == (not reason) and reason in found.why
 
 
 def test_unstated_settings_are_assumed_and_said(tmp_path):
     row = PAPER | {"speedup": "1.45", "cfg": "", "params": "", "gpu": "", "temperature": ""}
-    ours = LANTERN | {"acceptance": "lantern(k=1000, delta=0.3, residual=paper)"}
-    (found,) = compared(tmp_path, [row], AR, ours | speed(1.45))
-    assert found.verdict is REPRODUCED
-    assert {"cfg 7.5", "temperature 1", "k=1000, delta=0.3"} <= set(found.assumed)
+    (found,) = compared(tmp_path, [row], AR, LANTERN | ruled(residual="paper") | speed(1.45))
+    assert found.verdict == REPRODUCED
+    assert {"cfg 7.5", "temperature 1", "k 1000", "delta 0.3"} <= {*found.assumed.split(", ")}
+    assert f"assumes {found.assumed}" in found.why
+
+
+def test_a_figure_without_its_setting_has_one_verdict(tmp_path):
+    """Where decoders that differ in what is not stated agree, it is theirs; else there is none."""
+    row = PAPER | {"params": "", "speedup": "1.45"}
+    ours = [
+        LANTERN | ruled(delta=delta) | {"decoder": f"d{delta}"} | speed(value)
+        for delta, value in ((0.1, 1.43), (0.2, 1.45), (0.4, 1.9))
+    ]
+    (agreed,) = compared(tmp_path, [row], AR, *ours[:2])
+    assert (agreed.verdict, agreed.decoder, agreed.decoders) == (
+        REPRODUCED,
+        "d0.2",
+        "d0.1 reproduced, d0.2 reproduced",
+    )
+    (found,) = compared(tmp_path, [row], AR, *ours)
+    assert found.verdict == NOT_COMPARABLE and found.why == found.no_setting
+    assert found.why.startswith("without its setting")
+    assert found.decoders == "d0.1 reproduced, d0.2 reproduced, d0.4 not reproduced"
 
 
 def test_a_ratio_to_eagle2_is_paired_over_shared_prompts(tmp_path):
     row = PAPER | {"speedup": "1.6", "baseline": "EAGLE-2"}
-    rows = AR, EAGLE | speed(0.94), LANTERN | speed(1.5)
-    slow, fast = [3.0, 3.4, 3.1, 3.3, 3.2, 3.5] * 2, [2.0, 1.8, 2.1, 1.9, 2.2, 1.7] * 2
+    rows = AR, EAGLE2 | speed(0.94), LANTERN | speed(1.5)
+    slow, fast = [3.2, 3.3, 3.2, 3.3, 3.2, 3.3] * 2, [2.0, 2.1, 2.0, 2.1, 2.0, 2.0] * 2
     (found,) = compared(tmp_path, [row], *rows, ar=slow, eagle2=slow, lantern=fast)
     _, eagle, lantern = made_run(*rows, ar=slow, eagle2=slow, lantern=fast).entries
-    paired = paired_speedup(eagle.records, lantern.records)
-    assert paired is not None and found.figure == paired.interval()
-    assert found.figure.value == pytest.approx(np.exp(np.mean(np.log(slow) - np.log(fast))))
-    assert found.verdict is REPRODUCED and "inside our 95 % interval" in found.why
+    paired = paired_speedup(eagle.rows, lantern.rows)
+    assert paired is not None
+    assert (found.value, found.lo, found.hi) == tuple(vars(paired.interval()).values())
+    assert found.value == pytest.approx(np.exp(np.mean(np.log(slow) - np.log(fast))))
+    assert found.verdict == REPRODUCED
 
 
 def test_disagreeing_papers_are_shown_beside_the_verdict(tmp_path):
     rows = [PAPER | {"speedup": "1.45"}, PAPER | {"paper": "Q", "speedup": "1.9"}]
     result = compared(tmp_path, rows, AR, LANTERN | speed(1.45))
     assert [c.verdict for c in result] == [REPRODUCED, NOT_REPRODUCED]
-    assert [[*found.contradictions] for found in result] == [
-        ["other sources give 1.9 (Q)"], ["other sources give 1.45 (P)"]
-    ]  # fmt: skip
+    assert all("sources give 1.45 (P), 1.9 (Q)" in found.why for found in result)
+
+
+def vvs_run(factor: float) -> Run:
+    """study=vvs_table with the figures that VVS published for stage I, times a factor."""
+    figures = load_published(NAMES["figures"])
+    figures = figures[(figures.paper == "VVS") & (figures.model == "LlamaGen-XL stage I")]
+    names, lines = NAMES, []
+    for one in compose_study(["study=vvs_table"]).decoders:
+        spec = asdict(one.spec)
+        methods = [m for m in names["methods"].values() if m.parts.items() <= flat(spec).items()]
+        line = {"decoder": one.name, "acceptance": None} | {p: spec[p] for p in PARTS}
+        line |= {"clip_features": "ViT-B-32", "prc_features": "vgg16"}
+        for row in figures[figures.method == methods[0].name].itertuples():
+            line[row.metric] = row.published * factor
+            if row.metric in ("speedup", "fid", "clip"):
+                line |= {f"{row.metric}{end}": row.published * factor for end in ("_lo", "_hi")}
+        lines.append(line)
+    return made_run(*lines)
+
+
+def test_a_run_that_agrees_reproduces_and_one_30_percent_off_does_not():
+    counts = {}
+    for factor in (1.0, 1.3):
+        found = compare(load_published(NAMES["figures"]), vvs_run(factor), NAMES, 0.1)
+        own = found[(found.paper == "VVS") & (found.model == "LlamaGen-XL stage I")]
+        assert {*own.method} == {"AR", "EAGLE-2", "LANTERN", "VVS"}
+        counts[factor] = own.verdict.value_counts().to_dict()
+        assert len(found) == len(load_published(NAMES["figures"])), (
+            "one verdict per published figure"
+        )
+    assert counts == {1.0: {REPRODUCED: 19}, 1.3: {NOT_REPRODUCED: 19}}
 
 
 def test_an_embedded_run_reproduces_nothing(tmp_path, capsys, monkeypatch):
-    rows = [r | {"model": "tiny", "device": "cpu", "cfg": 3.0} for r in (AR, EAGLE | speed(0.7))]
-    monkeypatch.setattr(compare, "load", lambda _: made_run(*rows))
+    rows = [r | {"model": "tiny", "device": "cpu", "cfg": 3.0} for r in (AR, EAGLE2 | speed(0.7))]
+    monkeypatch.setattr(command, "load", lambda _: made_run(*rows))
     assert cmd_compare([f"run_dir={tmp_path}", f"out={tmp_path / 'out'}"]) == 0
     shown = capsys.readouterr().out
-    assert "0 reproduced, 0 not reproduced" in shown and "not comparable, " in shown
+    count = len(load_published(NAMES["figures"]))
+    assert f"0 reproduced, 0 not reproduced, 0 not told, {count} not comparable" in shown
     text = (tmp_path / "out" / "compare.csv").read_text()
     assert "other model (published LlamaGen-XL stage I, here tiny)" in text
 
@@ -194,48 +327,139 @@ def test_an_embedded_run_reproduces_nothing(tmp_path, capsys, monkeypatch):
 def test_compare_writes_the_table_of_the_shipped_numbers(tmp_path, monkeypatch):
     rows = [
         AR | {"fid": 24.9, "fid_lo": 24.5, "fid_hi": 25.3},
-        EAGLE | speed(0.95) | {"mal": 1.2},
+        EAGLE2 | speed(0.95) | {"mal": 1.2},
         LANTERN | speed(1.42) | {"mal": 2.0},
     ]
-    monkeypatch.setattr(compare, "load", lambda _: made_run(*rows))
+    monkeypatch.setattr(command, "load", lambda _: made_run(*rows))
     assert cmd_compare([f"run_dir={tmp_path / 'run'}", "tolerance=0.05"]) == 0
-    folder = tmp_path / "run" / "compare"
-    table_ = pd.read_csv(folder / "compare.csv")
-    vvs = table_[(table_.paper == "VVS") & (table_.model == "LlamaGen-XL stage I")]
-    verdicts = vvs[vvs.figure == "speed-up over AR"].set_index("decoder").verdict
-    assert verdicts["lantern"] == "reproduced" and verdicts["eagle2"] == "not reproduced"
-    assert table_.evidence.notna().all() and set(table_.paper) >= {"COOL-SD", "PJD", "SCD"}
+    written = pd.read_csv(tmp_path / "run" / "compare" / "compare.csv")
+    vvs = written[(written.paper == "VVS") & (written.model == "LlamaGen-XL stage I")]
+    verdicts = vvs[vvs.metric == "speedup"].set_index("decoder").verdict
+    assert verdicts["lantern"] == REPRODUCED and verdicts["eagle2"] == NOT_REPRODUCED
+    assert written.evidence.notna().all() and {*written.paper} >= {"COOL-SD", "PJD", "SCD"}
+    assert len(written) == len(load_published(NAMES["figures"]))
 
 
 def test_failed_decoders_and_reseeds_are_left_out():
     failed = {"status": "failed: NumericalError: NaN"}
     run = made_run(AR, AR | {"decoder": "ar (reseed)"}, LANTERN | failed)
-    assert [row.entry.name for row in measured_decoders(run)] == ["ar"]
+    assert {*measured(run, NAMES).decoder} == {"ar"}
+    with pytest.raises(FolderError, match="no decoder with figures"):
+        measured(made_run(AR | failed), NAMES)
 
 
 # ---- published.csv ------------------------------------------------------------------------------
 
 
+def cells() -> pd.DataFrame:
+    return pd.read_csv(TABLE, dtype=str, keep_default_na=False)
+
+
 def test_the_shipped_numbers_load_and_keep_their_sources():
-    rows = table.load()
-    assert len(rows) == len(table.TABLE.read_text().splitlines()) - 1
-    assert all(row.evidence and row.arxiv and row.figures for row in rows)
-    assert all(row.baseline for row in rows if row.speedup is not None), "what it is over"
-    (headline,) = [r for r in rows if r.evidence == "abstract v3" and r.temperature == 1]
-    assert (headline.baseline, headline.figures) == ("EAGLE-2", {"speedup": 1.82})
-    assert headline.cfg is None, "an empty cell is not stated, not zero"
+    figures = load_published(NAMES["figures"])
+    assert {*figures.line} <= {*range(2, len(cells()) + 2)}
+    assert (figures.evidence != "").all() and (figures.arxiv != "").all()
+    (headline,) = figures[
+        (figures.evidence == "abstract v3") & (figures.temperature == "1")
+    ].itertuples()
+    assert (headline.baseline, headline.metric, headline.published) == ("EAGLE-2", "speedup", 1.82)
+    assert headline.cfg == "", "an empty cell is not stated, not zero"
+    clip = figures[figures.metric == "clip"].published
+    assert clip.between(10, 50).all(), "in our unit"
+
+
+def test_every_published_model_is_ours_or_listed_with_the_reason():
+    names = NAMES
+    ours = {name for model in names["models"].values() for name in model["names"]}
+    assert ours.isdisjoint(names["not_available"])
+    assert {*cells().model} <= ours | {*names["not_available"]}
+    assert {*names["not_available"]} <= {*cells().model}, "no reason for what nobody published"
+    options = groups()["model"]
+    assert {*names["models"]} <= {*options}, "each is an option of conf/model"
+
+
+def test_the_settings_of_methods_are_those_of_their_parts():
+    """A renamed setting would make every published row not comparable."""
+    options = groups()
+    for decoder, text in options["decoder"].items():
+        config = yaml.safe_load(text)
+        method = NAMES["methods"].get((config.get("published") or {}).get("name"))
+        if method is None:
+            continue
+        parts = {
+            part: yaml.safe_load(options[part][o])
+            for part, o in config["published"].get("parts", {}).items()
+        }
+        parts["loop"] = config["loop"]
+        for place in (*method.settings, *method.params.values()):
+            part_, _, key = place.partition(" + ")[0].partition(".")
+            assert key in parts[part_], f"{decoder}: {place}"
+
+
+def test_no_result_of_a_paper_is_listed_twice():
+    figures = [*NAMES["figures"]]
+    for _, rows in cells().groupby(["arxiv", "method", "model"]):
+        for a, b in combinations(rows.to_dict("records"), 2):
+            differs = ("temperature", "resolution", "params", "images", "gpu")
+            if any(a[k] and b[k] and a[k] != b[k] for k in differs) or a["method"] == "AR":
+                continue
+            same = [k for k in figures if a[k] and b[k] and float(a[k]) == float(b[k])]
+            assert not same or a["dataset"][:6] != b["dataset"][:6], (a, b)
 
 
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("speedup", "fast", "must be a number, found 'fast'"),
-        ("paper", "", "paper is missing"),
-        ("speed_up", "2", "did you mean"),
+        ("speedup", "fast", "must be a ratio from 0.2 to 50, found 'fast'"),
+        ("speedup", "145", "must be a ratio from 0.2 to 50, found '145'"),
+        ("hps", "0.231", "must be 100 times a cosine from 10 to 50, found '0.231'"),
+        ("clip", "32.2", "must be a cosine from 0.1 to 0.5, found '32.2'"),
+        ("recall", "66.9", "must be a share from 0.01 to 1, found '66.9'"),
+        ("latency_s", "2050", "must be seconds per image from 0.05 to 1000, found '2050'"),
+        ("temperature", "warm", "must be a number from 0 to 1e+06, found 'warm'"),
+        ("params", "k:1000", "must be written as k=1000 delta=0.3, found 'k:1000'"),
+        ("baseline", "", "must be what the speed-up is over, found ''"),
+        ("paper", "", "must be given"),
     ],
 )
 def test_a_bad_cell_is_named_by_its_line(tmp_path, column, value, said):
     row = PAPER | {"speedup": "1.5"}
     with pytest.raises(DecoderError, match=rf"published.csv:3\.{column}") as error:
         published(tmp_path, row, row | {column: value})
-    assert said in str(error.value)
+    assert said in str(error.value) and "correct" in str(error.value)
+
+
+def test_an_unknown_column_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(DecoderError, match=r"published.csv:1: .*'speed_up'; did you mean"):
+        published(tmp_path, PAPER | {"speed_up": "2"})
+
+
+# ---- studies of papers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("study", "paper", "method"),
+    [
+        ("lantern_table", "LANTERN", "LANTERN"),
+        ("lantern_pp_table", "LANTERN++", "LANTERN++"),
+        ("cool_sd_table", "COOL-SD", "COOL-SD"),
+        ("vvs_table", "VVS", "VVS"),
+        ("vvs_table_512", "VVS", "VVS"),
+        ("mulo_sd_baselines", "MuLo-SD", None),
+    ],
+)
+def test_a_study_of_a_paper_runs_its_method_with_its_settings_and_metrics(study, paper, method):
+    config, names, cells_ = compose_study([f"study={study}"]), NAMES, cells()
+    models = ["", *names["models"][config.model.name]["names"]]  # "": the paper names none
+    rows = cells_[(cells_.paper == paper) & cells_.model.isin(models)]
+    assert len(rows)
+    assert config.metric.kwargs["hps"] or not (rows.hps != "").any()
+    if method is None:
+        return
+    ours = [flat(asdict(one.spec)) for one in config.decoders]
+    wanted = names["methods"][method]
+    fitting = [p for p in ours if {**wanted.parts, **wanted.settings}.items() <= p.items()]
+    assert fitting, f"{study} has no {method} with the settings of its authors"
+    for params in rows[rows.method == method].params:
+        stated = {wanted.params[k]: float(v) for k, v in (w.split("=") for w in params.split())}
+        assert any(stated.items() <= p.items() for p in fitting), f"{study}: {params}"

@@ -13,7 +13,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.store import columns
-from bench.store.findings import Scores, read_findings, write_findings
+from bench.store.facts import Scores, read_findings, write_findings
 from bench.store.folder import write_parquet
 from metrics.stats import student_mean
 from tests.bench.report.synthetic import DECODERS, RESEED_FID, write_run

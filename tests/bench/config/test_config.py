@@ -1,18 +1,17 @@
 """What a user types becomes a study, or a message that helps."""
 
-from typing import Any
+import dataclasses
 
 import pytest
 
 from bench.commands.train import compose_train
-from bench.config.compose import choose_layers, compose_study
-from bench.config.schema import BackendConfig
+from bench.config.compose import compose_study
 from bench.data.errors import EXPLAINED, ConfigError
 from decoders.execution import card
 from decoders.execution.cpu import library
 from tests.bench.fakes import SEARCHPATH
 
-INNER = "in quotes of their own: 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="
+INNER = "in quotes: 'decoders=[ar,{decoder: eagle2, name: mine, overrides: [\"tree="
 MEDUSA = "decoders=[{decoder: sd_chain, overrides: ['drafter=medusa', 'drafter.haeds=2']}]"
 SPEC = "{decoder: fake_spec, name: big, overrides: ['acceptance.k=8', 'loop.step=5']}"
 
@@ -40,8 +39,8 @@ def test_study_main_composes_the_published_decoders():
         (["study=mian"], "'main'"),
         (["acceptance.dleta=0.1"], "did you mean 'acceptance.delta'"),
         ([MEDUSA], "did you mean 'drafter.heads'? (`python -m bench list drafter=NAME` shows all)"),
-        (["latency.prompts=abc"], "latency.prompts must be an integer, found 'abc'"),
-        (["latency.prompts"], "key=value"),
+        (["latency.prompts=abc"], "latency.prompts: Input should be a valid integer, found 'abc'"),
+        (["latency.prompts"], "write key=value"),
         (["decoders=[]"], "at least one decoder"),
         (["decoders=[ar,ar]"], "named twice: ar"),
         (["decoders=[{decoder: ar, overrides: [tree=x]}]"], INNER),
@@ -54,7 +53,13 @@ def test_study_main_composes_the_published_decoders():
         (["decoders=[ar]", "drafter.checkpoint=x"], "has a part `drafter`"),
         (["seed=1,2"], "sweep"),
         (["backend.execution=compiled"], "'compile'"),
-        (["acceptance.delta=interval(0,1)"], "write them, as in acceptance.delta=A,B"),
+        (["model=3"], "string"),
+        (["name=1e5"], "as text it is written 'name=\"1e5\"'"),
+        (["seed=9223372036854775807"], "quality.reseeds=1"),
+        (["rule=exact"], "chosen by acceptance=NAME"),
+        (["drafter=mine"], "Your own drafter/mine.yaml is found with hydra.searchpath=[file:///"),
+        (["++latency.prompst=3"], "did you mean 'latency.prompts'"),
+        (["acceptance.delta=interval(0,1)"], "or key=A,B to sweep a part"),
     ],
 )
 def test_bad_settings_are_explained(words, expected):
@@ -70,6 +75,51 @@ def test_a_subset_keeps_the_entries_of_the_study_and_equal_ones_run_once():
     assert compose_study(["study=full", "decoders=ar_greedy,lantern"]) == config
     config = compose_study(["study=main", "sampling.temperature=0"])
     assert [e.name for e in config.decoders if e.name.startswith("ar")] == ["ar"]
+
+
+def spec(config, name):
+    """The parts of an entry without its name."""
+    return dataclasses.replace(entry(config, name).spec, name="")
+
+
+def test_an_entry_of_the_command_line_begins_with_the_study_s_own():
+    given = [
+        *("lantern_pp", "lantern_pp_chain_l100", "sd_chain", "lantern"),
+        "{decoder: lantern_pp, name: pp2}",
+        "{decoder: lantern_pp_chain_l100, name: chain2}",
+        "{decoder: sd_chain, name: mine, overrides: ['tree.depth=2']}",
+        "{decoder: lantern, name: static, overrides: ['tree=static', 'acceptance=exact']}",
+    ]
+    words = ["study=main", f"decoders=[{','.join(given)}]"]
+    config = compose_study(words)
+    assert spec(config, "pp2") == spec(config, "lantern_pp")
+    assert entry(config, "pp2").spec.tree.kwargs == {"choices": "binary_8"}
+    assert entry(config, "pp2").spec.acceptance.kwargs.items() >= {"k": 64, "lam": 20}.items()
+    assert spec(config, "chain2") == spec(config, "lantern_pp_chain_l100")
+    assert [entry(config, n).spec.tree.kwargs["depth"] for n in ("sd_chain", "mine")] == [3, 2]
+    static = entry(config, "static").spec  # settings of parts that it replaces are not its own
+    assert static.tree.kwargs == {"choices": "naive_extend_57"} and not static.acceptance.kwargs
+    config = compose_study(["study=main", "decoders=[{decoder: sd_chain, name: mine}]"])
+    assert entry(config, "mine").spec.tree.kwargs == {"depth": 3}
+
+
+def test_a_study_with_several_entries_of_a_decoder_and_none_of_its_name_gives_none_of_them():
+    config = compose_study(["study=sweep", "decoders=[lantern,{decoder: eagle2, name: mine}]"])
+    assert entry(config, "lantern").spec.acceptance.kwargs["k"] == 100
+    assert entry(config, "mine").spec.tree.kwargs["nodes"] == 7, "the study has one of eagle2"
+
+
+def test_a_forced_override_goes_to_the_entries_that_have_the_setting():
+    words = ["study=smoke", "decoders=[ar,sd_chain,lantern]"]
+    forced = compose_study([*words, "++acceptance.delta=0.3"])
+    assert forced == compose_study([*words, "acceptance.delta=0.3"])
+    assert entry(forced, "lantern").spec.acceptance.kwargs["delta"] == 0.3
+
+
+def test_a_new_rule_is_not_held_to_the_verdict_expected_of_the_old_one():
+    words = ["study=main", "decoders=[sd_chain]"]
+    assert entry(compose_study(words), "sd_chain").expect == "exact"
+    assert entry(compose_study([*words, "acceptance=lenience"]), "sd_chain").expect is None
 
 
 def test_global_overrides_reach_every_entry_that_has_the_setting(fake_study):
@@ -112,30 +162,28 @@ def test_a_sweep_makes_a_decoder_of_each_combination_that_applies():
     assert made.tree.target.endswith("Chain")
 
 
-# ---- backend.layers: what runs the layers, settled when a study is composed ----------------------
+# ---- backend: settled when a study is composed ---------------------------------------------------
 
 STUDY = [SEARCHPATH, "study=fake", "decoders=[ar]"]
 
 
-def backend(**words: Any) -> BackendConfig:
-    return BackendConfig(
-        **({"name": "b", "device": "cpu", "dtype": "float32", "threads": 1} | words)
-    )
-
-
-def test_auto_is_the_kernel_where_it_can_be_built(monkeypatch):
-    monkeypatch.setattr(library, "missing", lambda: None)
-    assert compose_study([*STUDY, "backend=cpu"]).backend.layers == "native"
-    monkeypatch.setattr(library, "missing", lambda: "no compiler")
-    assert compose_study([*STUDY, "backend=cpu"]).backend.layers == "torch"
+@pytest.mark.parametrize("fault", [None, "no C++ compiler was found; install g++"])
+def test_a_processor_without_a_compiler_runs_eagerly_and_says_so(fault, monkeypatch, caplog):
+    monkeypatch.setattr(library, "missing", lambda: fault)
+    how = compose_study(["study=smoke", "backend=cpu"]).backend.execution
+    assert how == ("eager" if fault else "compile")
+    assert (f"several times slower on a small model than the project's C++ operators: {fault}"
+            in caplog.text) == bool(fault)  # fmt: skip
+    on_card = compose_study(["study=smoke", "backend=cuda_compile"]).backend
+    assert on_card.execution == "compile"
 
 
 @pytest.mark.parametrize("how", ["works", "broken", "missing"])
 def test_without_a_word_a_card_that_works_is_taken(how, monkeypatch, caplog):
     fault = {"works": None, "broken": "card: no kernel image", "missing": card.NO_CARD}[how]
     monkeypatch.setattr(card, "card_fault", lambda: fault)
-    chosen = compose_study([*STUDY, "backend.compile=on"]).backend
-    assert (chosen.name, chosen.compile) == ("cuda_graph" if how == "works" else "cpu", "on")
+    chosen = compose_study([*STUDY, "backend.threads=1"]).backend
+    assert (chosen.name, chosen.threads) == ("cuda_graph" if how == "works" else "cpu", 1)
     assert ("runs on the processor: card: no kernel" in caplog.text) == (how == "broken")
     assert compose_study([*STUDY, "backend=cpu"]).backend.device == "cpu"
     second = compose_study([*STUDY, "backend.device=cuda:1"]).backend
@@ -143,17 +191,7 @@ def test_without_a_word_a_card_that_works_is_taken(how, monkeypatch, caplog):
     assert compose_study([*STUDY, "backend=auto"]).backend.name == chosen.name
 
 
-@pytest.mark.parametrize("words", [{"device": "cuda"}, {"execution": "compile"}])
-def test_elsewhere_auto_is_torch_and_native_an_error(words, monkeypatch):
-    monkeypatch.setattr(library, "missing", lambda: None)
-    assert choose_layers(backend(**words)).layers == "torch"
-    (found,) = words.values()
-    with pytest.raises(ConfigError, match=rf"found .*{found}.*use backend=cpu"):
-        backend(**words, layers="native")
-
-
 def test_training_is_pytorchs():
     words = [SEARCHPATH, "model=random24", "drafter=eagle", "data=random24"]
-    assert compose_train([*words, "backend=cpu"]).backend.layers == "torch"
-    with pytest.raises(ConfigError, match=r"layers=native is for decoding; leave it at auto"):
-        compose_train([*words, "backend.layers=native"])
+    for how in ("cpu", "cuda_graph"):
+        assert compose_train([*words, f"backend={how}"]).backend.execution == "eager"

@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from decoders.api import ImageModel, Sampling, TextFeatures
 from decoders.models.causal_lm import CausalLM
-from decoders.models.small import RandomTokenizer
+from decoders.models.random_weights import RandomTokenizer
 from tests.exact.planted import changed
 
 VOCAB, SIDE, PREFIX = 24, 4, 4

@@ -4,7 +4,6 @@ import csv
 
 import pytest
 
-import bench.gate
 from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.config.schema import DecoderEntry, DecoderVariant, SamplingConfig
@@ -30,7 +29,7 @@ def gate(monkeypatch):
             raise said
         return said
 
-    monkeypatch.setattr(bench.gate, "check_decoder", check_decoder)
+    monkeypatch.setattr("bench.run.finish.check_decoder", check_decoder)
     says["fake_ar"] = GateReport("exact", 0.0, "equal")
     return says
 

@@ -9,7 +9,7 @@ import pytest
 from bench.analyse.fairness import judge, mixed
 from bench.measure.roofline import MachineRates
 from bench.run.finish import finish
-from bench.store.findings import read_findings, write_findings
+from bench.store.facts import read_findings, write_findings
 from tests.bench.measure.test_roofline import MEASURE, REAL
 
 FLOOR_MS = 0.5

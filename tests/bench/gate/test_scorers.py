@@ -6,17 +6,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.analyse.analyse import analyse
-from bench.analyse.export import export
+from bench.analyse.analyse import analyse, export
 from bench.analyse.paired import clip_differences
 from bench.analyse.scorers import ScenesScorer, Scores
 from bench.prompts import Prompt
 from bench.run.finish import scores_of_pictures
 from bench.run.runner import RunResult, run_study
-from bench.store.findings import Findings
-from bench.store.study import read_study
-from metrics import MetricError
-from metrics.official import papers
+from bench.store.facts import Findings, read_study
+from metrics import MetricError, papers
 from metrics.stats import student_mean
 
 GREEDY = "{{decoder: {}, name: {}, overrides: ['sampling.temperature=0']}}"

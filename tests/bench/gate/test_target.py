@@ -19,7 +19,7 @@ from decoders.compose import DecoderSpec, PartSpec
 from decoders.execution import with_execution
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.bench.fakes import SEARCHPATH
 from tests.bench.gate import targets
 from tests.bench.gate.targets import Gpt, OnePlaceOff, gpt_model
@@ -110,7 +110,7 @@ class OnlySamples(Speculative):
 
 def test_a_verdict_says_that_greedy_codes_were_not_compared(monkeypatch):
     report = GateReport("exact", 0.0, "Checked: all.")
-    monkeypatch.setattr("bench.gate.check_decoder", lambda *_: report)
+    monkeypatch.setattr("bench.run.finish.check_decoder", lambda *_: report)
     spec = replace(SJD, loop=PartSpec(f"{__name__}.OnlySamples"))
     entry = DecoderEntry("sjd", spec, SamplingConfig())
     (verdict,) = run_gate(gpt_model(), [DecoderVariant(entry, Sampling(cfg=2.0))], lambda: PROMPTS)
@@ -163,6 +163,6 @@ def test_how_often_a_number_draws_another_code():
 
 
 def test_compiled_pieces_in_bfloat16_pass():
-    fast = with_execution(random_model(vocab=24, grid=4, dtype=torch.bfloat16), "cpu", {1})
+    fast = with_execution(random_model(vocab=24, grid=4, dtype=torch.bfloat16), "compile", {1})
     plain = replace(fast, execution=fast.execution.uncompiled())
     assert compared(fast, plain) == ""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.measure import busy
-from bench.measure.busy import Reading, between, held_back, quota, read
+from bench.measure import meter
 from bench.measure.device import available_cores
+from bench.measure.meter import Reading, between, held_back, quota, read
 
 IDLE = "0 0 0 1000 50 0 0 0 0 0"
 
@@ -20,11 +20,11 @@ def machine(
     """A reading where the cores 1 and 3 are ours, at a time and processor time of this process."""
     lines = [f"cpu{number} {words}" for number, words in enumerate(cores)]
     stat.write_text("\n".join(["cpu  1 2 3 4 5 6 7 8 9 10", *lines, "ctxt 99"]) + "\n")
-    monkeypatch.setattr(busy, "STAT", stat)
+    monkeypatch.setattr(meter, "STAT", stat)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3})
-    monkeypatch.setattr(busy, "TICK", 0.01)
-    monkeypatch.setattr(busy, "perf_counter", lambda: at)
-    monkeypatch.setattr(busy, "process_time", lambda: own)
+    monkeypatch.setattr(meter, "TICK", 0.01)
+    monkeypatch.setattr(meter, "perf_counter", lambda: at)
+    monkeypatch.setattr(meter, "process_time", lambda: own)
     return read()
 
 
@@ -63,7 +63,7 @@ def test_a_tick_of_a_short_span_is_no_neighbour(monkeypatch, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("text", ["cpu 1 2 3\ncpu1 1 2 3\ncpu3 1 2 3\n", "cpu0 1 2 3 4 5 6 7 8\n"])
 def test_where_linux_does_not_say_nothing_is_known(monkeypatch, tmp_path: Path, text) -> None:
-    monkeypatch.setattr(busy, "STAT", tmp_path / "stat")
+    monkeypatch.setattr(meter, "STAT", tmp_path / "stat")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3})
     (tmp_path / "stat").write_text(text)
     load = between(read(), read(), 0.1)
@@ -76,8 +76,8 @@ def test_where_linux_does_not_say_nothing_is_known(monkeypatch, tmp_path: Path, 
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(busy, "MEMBER", tmp_path / "member")
-    monkeypatch.setattr(busy, "GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(meter, "MEMBER", tmp_path / "member")
+    monkeypatch.setattr(meter, "GROUPS", tmp_path / "cgroup")
     (tmp_path / "cgroup").mkdir()
     return tmp_path / "cgroup"
 

@@ -11,12 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.analyse.fairness import roofline
 from bench.data.errors import FolderError
-from bench.measure.roofline import MachineRates, target_weights, work_of
+from bench.measure.roofline import MachineRates, work_of
 from bench.run.finish import finish
 from bench.run.runner import run_study
-from bench.store.findings import Findings, Scores, Verdict, read_findings, write_findings
-from decoders.models.causal_lm import CausalLM
-from decoders.models.small import random_model
+from bench.store.facts import Findings, Scores, Verdict, read_findings, write_findings
+from decoders.models.random_weights import random_model
 from tests.bench import fakes
 from tests.bench.gate.targets import gpt_model
 
@@ -54,18 +53,18 @@ def test_operations_and_bytes_are_those_of_the_real_forward(rows, codes):
 
 def test_a_causal_model_counts_its_layers_and_the_head_of_the_codes():
     target = gpt_model().target
-    assert target_weights(target)[1] == ""
+    assert work_of(target).note == ""
     # Its biases count as if they were products.
     assert work_of(target).forward(2, 3)[1] == pytest.approx(real_work(target, 2, 3)[1], rel=0.05)
 
 
 def test_a_target_that_names_no_layers_has_a_floor_of_its_parameters_and_a_hint(monkeypatch):
-    monkeypatch.setattr(CausalLM, "layers", None)
     target = gpt_model().target
-    weights, note = target_weights(target)
+    monkeypatch.setattr(target, "layers", None)
+    work = work_of(target)
     tables = {m.weight for m in target.modules() if isinstance(m, nn.Embedding)}
-    assert weights == {*target.parameters()} - tables
-    assert "counts all parameters of Gpt but embeddings" in note and "`output`" in note
+    assert work.weight_bytes == sum(w.nbytes for w in {*target.parameters()} - tables)
+    assert "counts all parameters of Gpt but embeddings" in work.note and "`output`" in work.note
 
 
 def test_the_longer_time_is_the_floor():
@@ -136,7 +135,7 @@ def test_a_run_leaves_its_roofline(fake_run):
 
 
 def test_a_step_that_is_one_graph_is_timed_as_a_whole(fake_run):
-    """A backend that records the whole step charges no time to draft, forward and accept."""
+    """A backend that captures the whole step charges no time to draft, forward and accept."""
     _, result = fake_run(*REAL)
     rows = result.rows.copy()
     for name in ("seconds_draft", "seconds_forward", "seconds_accept"):

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.config.catalogue import groups
+from bench.config.arguments import groups
 from bench.config.compose import compose_study
 from bench.config.schema import LoaderConfig
 from bench.data.errors import EXPLAINED, PromptError
 from bench.prompts import Prompt, load_prompts
-from bench.prompts.file import captions_of
+from bench.prompts.sources import captions_of
 
 
 def load(name: str, count: int | None = None, **settings: Any) -> list[Prompt]:
@@ -126,6 +126,7 @@ def test_a_caption_reaches_the_model_byte_for_byte_and_is_compared_without_what_
         ("a.txt", "a cube\na ring\na cube\n", "prompts 1 and 3 are the same"),
         ("a.json", "{", "not valid JSON"),
         ("a.json", '{"a": 1}', "must hold a list"),
+        ("a.json", '[{"id": 1, "prompt": "a", "id": 2}]', "names id twice"),
         ("a.yaml", "- a", "unknown kind of prompt file '.yaml'"),
         ("a.csv", "id,prompt\nx,a cube\nx,a ring\n", "two prompts have the id 'x'"),
         ("a.csv", "id,prompt\n2,a cube\n,a ring\n", "two prompts have the id '2'"),
@@ -136,10 +137,10 @@ def test_a_caption_reaches_the_model_byte_for_byte_and_is_compared_without_what_
         ("a.csv", "prompt,Prompt\na,b\n", "a column is named twice"),
         ("a.txt", "a" * 10_001, "has 10001 characters, at most 10000"),
         ("a.txt", "a \x1b[31mred\x1f b\n", "control characters"),
-        ("a.json", '["a \\ud800 b"]', "not valid JSON"),
+        ("a.json", '["a \\ud800 b"]', "'a \\ud800 b'"),
         ("a.json", '["\\u200b\\u3000"]', "is empty"),
-        ("a.json", "[" * 100_000, "not valid JSON (recursion limit"),
-        ("a.json", '[{"prompt": "a", "id": [1]}]', "the id of item 1 must be"),
+        ("a.json", "[" * 100_000, "not valid JSON (maximum recursion depth"),
+        ("a.json", '[{"prompt": "a", "id": [1]}]', "the id of item 1: "),
     ],
 )
 def test_files_that_would_be_misread_are_refused(tmp_path, name, text, expected):

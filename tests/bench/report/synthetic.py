@@ -19,12 +19,11 @@ from PIL import Image
 from bench.analyse.analyse import assembled, read_rows
 from bench.analyse.fairness import ROOFLINE_COLUMNS
 from bench.analyse.paired import CLIP_COLUMNS
-from bench.analyse.run_data import RunData
+from bench.analyse.run import Run
 from bench.measure.roofline import MachineRates
-from bench.store import columns as records
-from bench.store.findings import Findings, Verdict, read_findings, write_findings
+from bench.store.columns import ROW, SCHEMA, SCHEMA_VERSION, SUMMARY
+from bench.store.facts import Findings, Verdict, read_findings, read_study, write_findings
 from bench.store.folder import write_parquet
-from bench.store.study import read_study
 
 LENGTH = 256
 SCRIPT = "<script>document.title = 'taken over'</script> & a \"ring\""
@@ -75,10 +74,10 @@ RATES = MachineRates(20e9, 1034.6e9)
 
 
 def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[str, Any]:
-    """One record. Accepted lengths are cut by the tree and by the end of the image."""
+    """One row. Accepted lengths are cut by the tree and by the end of the image."""
     rng = np.random.default_rng([seed, index, *made.name.encode()])
-    line = {column.name: column.empty for column in records.RECORD} | {
-        "schema_version": records.SCHEMA_VERSION, "study": "synthetic", "protocol": protocol,
+    line = {column.name: column.empty for column in ROW} | {
+        "schema_version": SCHEMA_VERSION, "study": "synthetic", "protocol": protocol,
         "model": "tiny", "decoder": made.name, "tree": made.tree, "acceptance": made.acceptance,
         "device": "cpu", "dtype": "bfloat16", "temperature": made.temperature, "cfg": 2.0,
         "prompt_index": index, "seed": seed, "batch": 1, "block": index // 2, "status": "ok",
@@ -118,8 +117,8 @@ def ends(column: str, value: float, less: float, more: float) -> dict[str, float
 
 def summary_row(made: Made, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The summary row of a decoder; failed ones have no figures."""
-    line = {c.name: rows[0].get(c.name, "") for c in records.SUMMARY if c.type == "text"}
-    line |= {c.name: math.nan for c in records.SUMMARY if c.type == "float"}
+    line = {c.name: rows[0].get(c.name, "") for c in SUMMARY if c.type == "text"}
+    line |= {c.name: math.nan for c in SUMMARY if c.type == "float"}
     line |= {"temperature": made.temperature, "cfg": 2.0}
     if made.error:
         return line
@@ -183,7 +182,7 @@ def write_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int 
         if made.name == "ar":
             rows += [row(made, "reseed", index, 1, "") for index in range(prompts)]
     folder.mkdir(parents=True, exist_ok=True)
-    write_parquet(folder / "records.parquet", pa.Table.from_pylist(rows, schema=records.SCHEMA))
+    write_parquet(folder / "records.parquet", pa.Table.from_pylist(rows, schema=SCHEMA))
     entries = [{"name": made.name, "baseline": made.acceptance == "none"} for made in decoders]
     (folder / "study.json").write_text(json.dumps({"config": {"decoders": entries}}))
     gate = {made.name: Verdict(made.verdict, DETAIL) for made in decoders}
@@ -191,7 +190,7 @@ def write_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int 
     return folder
 
 
-def made_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int = 20) -> RunData:
+def made_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int = 20) -> Run:
     """The run of such a folder, with made-up figures in place of those of its rows."""
     write_run(folder, decoders, prompts)
     rows = read_rows(folder / "records.parquet")

@@ -13,7 +13,7 @@ from PIL import Image
 from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.data.errors import FolderError
-from bench.report.build import write_report
+from bench.report.page import write_report
 from bench.report.plots import figures
 from bench.report.style import save
 from tests.bench import fakes

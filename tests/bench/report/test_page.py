@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.analyse.analyse import load
-from bench.report.build import write_report
+from bench.report.page import write_report
 from tests.bench.report.synthetic import DECODERS, SCRIPT, write_run
 
 BROWSERS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")

@@ -8,11 +8,11 @@ from matplotlib.text import Text
 
 from bench.analyse.paired import latency_rows
 from bench.report import plots
-from bench.report.roofline import phase_seconds
 from bench.report.style import Panel, Plot, inline, plot
+from bench.report.timing import phase_seconds
 
 
-def words(plot: Plot) -> list[str]:
+def written(plot: Plot) -> list[str]:
     """What a reader of the figure sees written."""
     return re.findall(r">([^<>]+)</text>", inline(plot))
 
@@ -20,13 +20,13 @@ def words(plot: Plot) -> list[str]:
 def test_phases_sum_to_the_measured_whole(run):
     entry = next(e for e in run.entries if e.name == "lantern")
     seconds = phase_seconds(entry)
-    rows = latency_rows(entry.records)
+    rows = latency_rows(entry.rows)
     whole = (rows["seconds_total"] + rows["seconds_text"] + rows["seconds_vq"]).mean()
     assert sum(seconds.values()) == pytest.approx(whole)
     assert seconds["other"] > 0
     plot = plots.phases(run)
     assert "not measured: lantern_chain" in plot.caption
-    assert {"ar", "lantern", f" {whole:.3f} s"} <= {*words(plot)}
+    assert {"ar", "lantern", f" {whole:.3f} s"} <= {*written(plot)}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_phases_sum_to_the_measured_whole(run):
 )
 def test_speed_is_drawn_against_quality(run, column, label, band):
     plot = plots.against(run, column)
-    said = words(plot)
+    said = written(plot)
     assert {label, "speed-up over AR", "ar", "lantern", "exact", "relaxed"} <= {*said}
     assert ("AR under one more seed" in said) == band
     assert plot.name == f"speedup_{column}" and "not measured: lantern_chain" in plot.caption
@@ -49,9 +49,9 @@ def test_speed_is_drawn_against_quality(run, column, label, band):
 
 def test_of_many_decoders_those_are_named_first_that_no_other_one_beats(run):
     ar, lantern = (e for e in run.sections[0].decoders if e.name in ("ar", "lantern"))
-    swept = [replace(lantern, name=f"d{n}", row=lantern.row | {"speedup": n, "tv_output": n / 10})
+    swept = [replace(lantern, name=f"d{n}", line=lantern.line | {"speedup": n, "tv_output": n / 10})
              for n in range(2, 10)]  # fmt: skip
-    worse = replace(lantern, name="worse", row=lantern.row | {"speedup": 2.5, "tv_output": 0.5})
+    worse = replace(lantern, name="worse", line=lantern.line | {"speedup": 2.5, "tv_output": 0.5})
     assert plots.rank([worse, ar, *swept], plots.TV) == [ar, *swept, worse]
 
 
@@ -78,10 +78,10 @@ def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):
     section = run.sections[0]
     steps = [[2, 0, 1] * 20, [2] * 15]  # the last step of an image is cut by the image's end
     lantern = next(e for e in section.entries if e.name == "lantern")
-    rows = lantern.records.iloc[:2].assign(accepted=steps, tree_depth=2, seed=[0, 1])
-    few = replace(section, entries=[replace(lantern, records=rows)])
+    rows = lantern.rows.iloc[:2].assign(accepted=steps, tree_depth=2, seed=[0, 1])
+    few = replace(section, entries=[replace(lantern, rows=rows)])
     shares = plots.shares_by_depth(few)
     assert [*shares.columns] == [1, 2]
     assert shares.iloc[0].tolist() == pytest.approx([53 / 73, 34 / 53])
-    short = replace(few.entries[0], records=rows.assign(accepted=[[2, 0, 1], [1]]))
+    short = replace(few.entries[0], rows=rows.assign(accepted=[[2, 0, 1], [1]]))
     assert plots.shares_by_depth(replace(section, entries=[short])).empty, "too few steps"

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from bench.analyse.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
-from bench.analyse.run_data import Entry, RunData
-from bench.report import roofline, texts
+from bench.analyse.run import Entry, Run
+from bench.report import texts, timing
 from bench.report.headline import headline
-from bench.report.summarise import Report, summarise
 from bench.report.table import number, percent
+from bench.report.tables import roofline_tables
+from bench.report.texts import Report, summarise
 from tests.bench.report.synthetic import DETAIL, RESEED_FID
 
 
@@ -23,17 +24,19 @@ def tables_of(said: Report, block: str) -> list:
 def cells(said: Report, name: str, *blocks: str) -> dict[str, str]:
     """A decoder's figures in the first tables that have it, by their headings."""
     found: dict[str, str] = {}
-    for table in [t for block in blocks or ("table", "details") for t in tables_of(said, block)]:
+    for table in [
+        t for block in blocks or ("table", "quality", "details") for t in tables_of(said, block)
+    ]:
         for row in table.rows:
             if row.cells[0] == name:
                 found |= dict(zip(table.headings, row.cells, strict=True))
     return found
 
 
-def changed(run: RunData, of: Callable[[Entry], bool], **figures: object) -> RunData:
+def changed(run: Run, of: Callable[[Entry], bool], **figures: object) -> Run:
     """The run's first section alone, with other figures in the rows of some decoders."""
     section = run.sections[0]
-    entries = [replace(e, row=e.row | figures) if of(e) else e for e in section.entries]
+    entries = [replace(e, line=e.line | figures) if of(e) else e for e in section.entries]
     return replace(run, sections=[replace(section, entries=entries)])
 
 
@@ -76,6 +79,30 @@ def test_figures_are_those_of_the_summary_and_noise_is_marked(said):
     assert "With only one AR seed, its luck shifts every row equally." in texts.markdown(said)
 
 
+MORE = {
+    "precision": (0.71, "0.710 [0.660, 0.760]"), "recall": (0.52, "0.520 [0.470, 0.570]"),
+    "hps": (27.3, "27.30 [27.25, 27.35]"),
+}  # fmt: skip
+
+
+def test_precision_recall_and_hps_are_columns_where_a_run_measured_them(run):
+    for name, (value, text) in MORE.items():
+        figures = {f"{name}{end}": value + less for end, less in (("_lo", -0.05), ("_hi", 0.05))}
+        scored = summarise(changed(run, lambda e: e.name == "lantern", **{name: value}, **figures))
+        heading = "HPS" if name == "hps" else name
+        assert cells(scored, "lantern", "quality")[heading] == text
+        assert cells(scored, "eagle2", "quality")[heading] == "—"
+        for form in (texts.terminal, texts.markdown, texts.latex):
+            assert text in form(scored) and heading in form(scored)
+        others = {"HPS", "precision", "recall"} - {heading}
+        assert not others & cells(scored, "lantern", "quality").keys()
+    none = {f"{name}{end}": math.nan for name in ("kid", *MORE) for end in ("", "_lo", "_hi")}
+    plain = summarise(changed(run, lambda _: True, **none))
+    assert not [block for block in plain.blocks if block.name == "quality"]
+    assert cells(plain, "lantern", "details")["KID"] == "—", "as ever"
+    assert "quality" not in texts.terminal(plain) + texts.latex(plain)
+
+
 def test_why_there_is_no_clip_score_and_fid_is_said(run):
     few = changed(run, lambda e: e.name == "eagle2", clip=math.nan, fid=math.nan, n_quality=4)
     says = "no CLIP score and FID of eagle2; both need at least 5 images (quality.images=5)."
@@ -103,7 +130,7 @@ def test_the_headline_is_made_from_the_figures(said, written):
         words = one_line((written / name).read_text(encoding="utf-8"))
         assert words.index("Fastest exact decoder") < words.index("exact decoders")
         assert "AR is bound by memory here" in words
-    text = str(roofline.Bounds(reading=0.825, computing=1034.6))
+    text = str(timing.Bounds(reading=0.825, computing=1034.6))
     assert "AR is bound by arithmetic here: a step needs at least 1,030 ms" in text
 
 
@@ -124,8 +151,8 @@ def test_a_broken_decoder_has_a_note_that_says_why_in_every_form(said):
 
 
 def test_a_run_that_others_disturbed_says_so_first(run):
-    rows = run.records.assign(disturbed=True, cpu_others=0.75, cpu_steal=0.01)
-    line = next(line for line in headline(replace(run, records=rows)) if "No speed" in line)
+    rows = run.rows.assign(disturbed=True, cpu_others=0.75, cpu_steal=0.01)
+    line = next(line for line in headline(replace(run, rows=rows)) if "No speed" in line)
     assert line.startswith("No speed: 40 of 40 timings were disturbed (others took 76 % of the")
 
 
@@ -165,7 +192,7 @@ def test_markup_is_well_formed(said):
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     widths = {line.replace(r"\|", "").count("|") for line in lines}
     assert widths == {7, 8, 9, 11}  # quality and bounds, exact decoders, others, roofline
-    assert latex.count(r"\begin{") == latex.count(r"\end{") == 10
+    assert latex.count(r"\begin{") == latex.count(r"\end{") == 2 * (5 + 2), "and of quality"
     assert "%" not in latex.replace(r"\%", "").partition("\n")[2].replace("{!}{%", "")
     assert "≈" not in latex and "—" not in latex
     assert number(-1e-9, 4) == "0.0000" and percent(-1e-9) == "0.0 %", "no figure is minus zero"
@@ -174,7 +201,7 @@ def test_markup_is_well_formed(said):
 # ---- the roofline and fairness ------------------------------------------------------------------
 
 
-def with_fairness(run: RunData, verdict: str, reason: str, mixed: str = "") -> RunData:
+def with_fairness(run: Run, verdict: str, reason: str, mixed: str = "") -> Run:
     """The run with this verdict on the decoders of its first section."""
     names = [entry.name for entry in run.sections[0].decoders]
     return replace(run, fairness={n: Fairness(n, verdict, reason, mixed) for n in names})
@@ -224,14 +251,14 @@ def test_the_roofline_table_has_time_over_floor_of_every_forward(said, run, writ
 
 
 def test_forwards_are_those_of_all_decoders_over_as_many_codes(run):
-    ar, trees = roofline.forwards(run, run.sections[1])
+    ar, trees = timing.forwards(run, run.sections[1])
     assert (ar.codes, ar.names) == (1, ("ar_greedy",))
     assert (trees.codes, trees.names) == (59, ("eagle2_greedy", "lantern_greedy"))
     assert trees.ms == pytest.approx(3.0) and not trees.whole
     nan = float("nan")
     line = run.roofline["lantern_greedy"] | {"forward_ms": nan, "step_ms": 4.0}
     graph = replace(run, roofline={"lantern_greedy": line})
-    (whole,) = roofline.forwards(graph, run.sections[1])
+    (whole,) = timing.forwards(graph, run.sections[1])
     assert whole.whole and whole.ms == 4.0, "a step that is one graph"
-    row = roofline.roofline_tables(graph)[0].rows[0]
+    row = roofline_tables(graph)[0].rows[0]
     assert row.cells[:6] == ["lantern_greedy", "59", "4.00", "—", "1.5 x", "—"]

@@ -9,7 +9,7 @@ import pytest
 from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.config.schema import variants
-from bench.report.scaling import Line, lines
+from bench.report.timing import Line, lines
 from bench.run.schedule import latency_jobs
 from decoders.api import Sampling
 from tests.bench import fakes

@@ -1,4 +1,4 @@
-"""A backend that compiles or records steps: few sizes of batches, and a state that is dropped
+"""A backend that compiles or captures steps: few sizes of batches, and a state that is dropped
 behind its last call."""
 
 import gc
@@ -14,21 +14,8 @@ KEY = ["decoder", "protocol", "prompt_index"]
 UNFREEZE = gc.unfreeze  # which tests do without (tests/conftest.py)
 
 
-def test_a_last_batch_is_filled_up_where_another_size_would_be_compiled(fake_study, tmp_path):
-    few = "quality.batch=4", "quality.images=18"  # a call of four batches, and one of two images
-    eager = run_study(fake_study(*few, f"run_dir={tmp_path / 'eager'}")).rows
-    assert {size for _, _, size in fakes.CALLS} == {1, 2, 16}
-    fakes.CALLS.clear()
-    compiled = run_study(fake_study(*few, "backend.execution=compile")).rows
-    assert {size for _, _, size in fakes.CALLS} == {1, 4, 16}
-    each = [rows.sort_values(KEY).reset_index(drop=True) for rows in (eager, compiled)]
-    for column in (*KEY, "prompt", "image", "image_hash"):
-        assert each[0][column].equals(each[1][column]), column
-    assert each[0].codes.map(list).equals(each[1].codes.map(list))
-
-
 def test_a_full_memory_frees_what_decoders_keep(fake_study, monkeypatch, caplog):
-    """Both keep a recorded step for the second block while quality images are decoded."""
+    """Both keep a captured step for the second block while quality images are decoded."""
     generate = fakes.FakeLoop.generate
 
     def small(self, text, noise, *, pairs=0):
@@ -84,16 +71,16 @@ def test_a_state_is_freed_behind_the_last_call_of_its_size(fake_study, monkeypat
 
 
 class Stale(Replayed):
-    """Replays that read the noise of the image that was recorded."""
+    """Replays that read the noise of the image that was captured."""
 
-    def begin(self, loop, run):
-        if run.shape in loop.prepared:
-            run.noise = loop.prepared[run.shape].run.noise
-        return super().begin(loop, run)
+    def begin(self, loop, state):
+        if state.shape in loop.prepared:
+            state.noise = loop.prepared[state.shape].state.noise
+        return super().begin(loop, state)
 
 
 @pytest.mark.parametrize(("how", "fails"), [(Replayed, False), (Stale, True)])
-def test_a_recorded_step_that_reads_another_image_fails_its_decoder(
+def test_a_captured_step_that_reads_another_image_fails_its_decoder(
     how, fails, fake_study, monkeypatch
 ):
     execution = how()

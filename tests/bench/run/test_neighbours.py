@@ -9,10 +9,10 @@ import pytest
 
 from bench.__main__ import main
 from bench.analyse.analyse import load
-from bench.measure import busy
-from bench.measure.busy import Reading
+from bench.measure import meter
+from bench.measure.meter import Reading
 from bench.report import texts
-from bench.report.summarise import summarise
+from bench.report.texts import summarise
 from bench.run.runner import run_study
 from tests.bench import fakes
 
@@ -50,9 +50,8 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[float], float]], Machine]:
     def made(share: Callable[[float], float]) -> Machine:
         one = Machine(share)
-        monkeypatch.setattr("bench.measure.meter.read", one.read)
-        monkeypatch.setattr(busy, "read", one.read)
-        monkeypatch.setattr(busy, "time", one)
+        monkeypatch.setattr(meter, "read", one.read)
+        monkeypatch.setattr(meter, "time", one)
         return one
 
     return made

@@ -11,7 +11,7 @@ from bench.__main__ import main
 from bench.analyse.analyse import load
 from bench.data.errors import Interrupted
 from bench.report import texts
-from bench.report.summarise import summarise
+from bench.report.texts import summarise
 from bench.run.finish import explain_interrupts
 from tests.bench import fakes
 

@@ -11,11 +11,9 @@ from bench.analyse.analyse import analyse
 from bench.analyse.scorers import Scores
 from bench.run.finish import scores_of_pictures
 from bench.run.runner import run_study
-from bench.store.findings import Findings, Verdict
-from bench.store.study import read_study
+from bench.store.facts import Findings, Verdict, read_study
 from metrics import MetricError
-from metrics.images import open_rgb
-from metrics.preparations import from_pil
+from metrics.images import from_pil, open_rgb
 
 
 class CountingScorer:
@@ -43,7 +41,7 @@ def summary_of(result, rows=None, scorer=None):
     scores = scores_of_pictures(scorer, result.path, rows, names)
     found = Findings(gate={"fake_ar": Verdict("exact", "")}, scores=scores)
     run = analyse(result.path, rows, read_study(result.path), found)
-    return pd.DataFrame([entry.row for entry in run.entries]).set_index("decoder")
+    return pd.DataFrame([entry.line for entry in run.entries]).set_index("decoder")
 
 
 def test_the_speedup_is_typical_of_the_blocks_and_times_are_of_all_timings(fake_study):

@@ -1,4 +1,4 @@
-"""What a resumed run goes on with: records of the same code and weights, and no others."""
+"""What a resumed run goes on with: rows of the same code and weights, and no others."""
 
 import sys
 from pathlib import Path
@@ -58,22 +58,22 @@ def test_an_edited_plug_in_starts_again_and_comes_back_with_its_code(fake_study,
     edit(step=2)
     second = run_study(fake_study(*WORDS)).rows
     assert mal(second) < mal(first) and decoded() == {"mine"}, "the baseline is as it was"
-    assert "mine: 4 records are of other code or weights (commit " in caplog.text
+    assert "mine: 4 rows are of other code or weights (commit " in caplog.text
     edit(step=3)
     caplog.clear()
     pd.testing.assert_frame_equal(run_study(fake_study(*WORDS)).rows, first)
     assert not fakes.CALLS and "mine" not in caplog.text
 
 
-def test_force_keeps_records_of_other_code_and_marks_the_run(fake_study, edit, tmp_path, capsys):
+def test_force_keeps_rows_of_other_code_and_marks_the_run(fake_study, edit, tmp_path, capsys):
     words = ["run", fakes.SEARCHPATH, "study=fake", f"run_dir={tmp_path / 'run'}", *WORDS]
     edit(step=3)
-    assert main(words) == 0 and "Records of other code" not in capsys.readouterr().out
+    assert main(words) == 0 and "Rows of other code" not in capsys.readouterr().out
     edit(step=2)
     assert main([*words, "resume=force", "report=true"]) == 0
     assert not fakes.CALLS, "nothing is decoded again"
     said = " ".join(capsys.readouterr().out.split())
-    assert "Records of other code were kept (resume=force): mine." in said
+    assert "Rows of other code were kept (resume=force): mine." in said
 
 
 def test_a_mended_plug_in_is_tried_again_and_an_old_error_names_the_remedy(
@@ -110,7 +110,7 @@ def other_prompts(count: int, word: str = "scene") -> list[fakes.Prompt]:
     return [fakes.Prompt(f"p{i}", f"{word} edited {i}", "any") for i in range(count)]
 
 
-def test_half_a_record_is_dropped_and_a_damaged_one_decoded_again(fake_study, fake_run, caplog):
+def test_half_a_row_is_dropped_and_a_damaged_one_decoded_again(fake_study, fake_run, caplog):
     config, result = fake_run(*FEW)
     path = Path(config.run_dir) / "rows" / "fake_spec.quality.jsonl"
     first, second = path.read_bytes().splitlines(keepends=True)
@@ -124,7 +124,7 @@ def test_half_a_record_is_dropped_and_a_damaged_one_decoded_again(fake_study, fa
     assert [c.tolist() for c in rows.codes] == [c.tolist() for c in result.rows.codes]
     assert "damaged" not in caplog.text
     path.write_bytes(path.read_bytes().replace(b'"codes":[', b'"codes":[x,', 1))
-    assert len(run_study(config).rows) == 10 and "1 damaged records" in caplog.text
+    assert len(run_study(config).rows) == 10 and "1 damaged rows" in caplog.text
 
 
 def test_a_lost_picture_is_made_again(fake_run):

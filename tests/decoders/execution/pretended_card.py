@@ -1,11 +1,11 @@
-"""A CUDA card that is not there, for tests of what is recorded: tensors in the processor's memory
+"""A CUDA card that is not there, for tests of what is captured: tensors in the processor's memory
 that say that they are on a card, and graphs that keep the rules of CUDA graphs.
 
-* Recording runs nothing that lasts: what it wrote is put back, what it made is overwritten.
-* A replay runs the recorded operators on the recorded memory, and no Python of the step.
-* Memory that only the recording used belongs to other graphs between replays: it is overwritten.
-* What waits for the device breaks a recording.
-* A recording that broke leaves its stream current.
+* A capture runs nothing that lasts: what it wrote is put back, what it made is overwritten.
+* A replay runs the captured operators on the captured memory, and no Python of the step.
+* Memory that only the capture used belongs to other graphs between replays: it is overwritten.
+* What waits for the device breaks a capture.
+* A capture that broke leaves its stream current.
 
 There is no compiler, no second stream and no time: only a card shows races, and what is fused.
 """
@@ -43,7 +43,7 @@ class Graph:
         self.held: dict[int, Any] = {}  # storages that the operators read or write, by address
         self.aliases: list[Tensor] = []  # of the operators' tensors
         self.mine: Counter[int] = Counter()  # aliases on each
-        self.new: set[int] = set()  # those allocated while recording
+        self.new: set[int] = set()  # those allocated while capturing
         self.before: dict[int, Any] = {}  # what those of others held before they were written
         self.broken = False
 
@@ -124,7 +124,7 @@ class Event:
 
 
 class Card:
-    """The device: its streams, and the graph that is being recorded."""
+    """The device: its streams, and the graph that is being captured."""
 
     def __init__(self) -> None:
         self.stream = Stream()
@@ -141,7 +141,7 @@ class Card:
             self.waits("synchronize")
 
     @contextmanager
-    def recording(self, graph: Graph, **options: Any) -> Iterator[None]:
+    def capturing(self, graph: Graph, **options: Any) -> Iterator[None]:
         before, self.stream = self.stream, options.get("stream") or Stream()
         self.graph = graph
         try:
@@ -200,7 +200,7 @@ def must_wait(func: Any, args: Any) -> bool:
 
 
 class Watching(TorchDispatchMode):
-    """Records operators, and sees those that wait."""
+    """Captures operators, and sees those that wait."""
 
     def __init__(self, card: Card) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ def pretended() -> Iterator[Card]:
         "CUDAGraph": Graph,
         "Stream": Stream,
         "Event": Event,
-        "graph": card.recording,
+        "graph": card.capturing,
         "stream": card.streaming,
         "current_stream": lambda *_: card.stream,
         "set_stream": lambda stream: setattr(card, "stream", stream),

@@ -3,46 +3,52 @@ compiled code is kept, and a machine without a compiler."""
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
 import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-from decoders.api import DecoderError, Execution, Sampling
+from decoders.api import DecoderError, Execution, ImageModel, Sampling
 from decoders.cache import KVCache
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution import execution
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.cuda_graphs import Graphed
+from decoders.execution.eager import Eager
 from decoders.execution.state import fill, tensors
-from decoders.models.small import random_model
-from tests.decoders.compositions import SPECS, Traced, images
+from decoders.models.random_weights import random_model
+from tests.decoders.compositions import EVERY, SPECS, Traced, images
 
 PROMPTS = [["a b"], ["c d e"], ["f"]]
-PAIRS = 6  # verified pairs recorded of an image
+PAIRS = 6  # verified pairs kept of an image
+CPU = torch.device("cpu")
 
 
+@dataclasses.dataclass
 class Replayed(Graphed):
-    """A graph on the CPU: a replay runs the captured step again on the recorded state."""
+    """A graph on the CPU: a replay runs the captured step again on its state."""
+
+    sizes: Collection[int] = EVERY
+
+    def prepare(self, model: ImageModel) -> ImageModel:
+        return model
 
     def _capture(
         self, step: Callable[[], tuple[Any, ...]], *_: Any
     ) -> tuple[Callable[[], None], tuple[Any, ...]]:
         carry = list(step())
 
-        def replay() -> None:  # what a replay returns stands where the recording's stood
+        def replay() -> None:  # what a replay returns stands where the capture's stood
             fill(carry, tensors([*step()]))
 
         return replay, tuple(carry)
 
 
 @dataclasses.dataclass
-class CompiledReplay(Replayed):
+class CompiledReplay(Traced, Replayed):
     """A captured step of compiled pieces, on the CPU."""
-
-    compiler: Compiled = dataclasses.field(default_factory=Traced)
 
     def _compiles(self, device: torch.device) -> bool:
         return True
@@ -75,7 +81,7 @@ def assert_same(some: list[Any], wanted: list[Any]) -> None:
 def require_eager(how: Execution, *rest: Any, **shape: Any) -> list[Any]:
     """What an execution decodes, which is what eager execution does."""
     some = generations(how, *rest, **shape)
-    assert_same(some, generations(execution("eager"), *rest, **shape))
+    assert_same(some, generations(Eager(), *rest, **shape))
     return some
 
 
@@ -92,12 +98,12 @@ def test_later_images_need_no_second_cache_of_the_target(monkeypatch):
     assert len(caches) == 1  # the drafter's
 
 
-def test_a_recorded_step_is_made_of_compiled_pieces():
+def test_a_captured_step_is_made_of_compiled_pieces():
     some = require_eager(CompiledReplay(), SPECS["ar"])
     assert {one.trace.path["forward"] for one in some} == {"compiled"}
 
 
-def test_a_piece_that_cannot_be_compiled_is_recorded_as_it_is(monkeypatch, caplog):
+def test_a_piece_that_cannot_be_compiled_is_captured_as_it_is(monkeypatch, caplog):
     def broken(self: Compiled, *_: Any) -> Any:
         def call(state: Any, *carry: Any) -> Any:
             if hasattr(state, "codes"):
@@ -116,14 +122,14 @@ def test_a_piece_that_cannot_be_compiled_is_recorded_as_it_is(monkeypatch, caplo
 def test_a_compiled_step_gives_the_codes_of_an_eager_one_and_has_no_guards(monkeypatch) -> None:
     """torch.compile takes the filter of guards out of the options it is given."""
     filters, real = [], torch.compile
-    assert compiles(torch.device("cpu"))  # once, before the filters are looked at
+    assert compiles(CPU)  # once, before the filters are looked at
 
     def noting(function: Any, *, options: dict[str, Any], **more: Any) -> Any:
         filters.append(options.get("guard_filter_fn"))
         return real(function, options=options, **more)
 
     monkeypatch.setattr(torch, "compile", noting)
-    some = require_eager(Compiled(), SPECS["ar"], layers=1)
+    some = require_eager(Compiled({1}), SPECS["ar"], layers=1)
     assert {one.trace.path["forward"] for one in some} == {"compiled"}
     assert len(filters) >= 2 and set(filters) == {torch.compiler.skip_all_guards_unsafe}
 
@@ -136,20 +142,19 @@ def test_compiled_pieces_of_two_decoders_are_two():
 
 
 def test_unknown_execution_and_graphs_on_a_cpu_are_refused():
-    with pytest.raises(DecoderError, match="'eager', 'compile', 'graph' or 'cpu', found 'fast'"):
-        execution("fast")
+    with pytest.raises(DecoderError, match="'eager', 'compile' or 'graph', found 'fast'"):
+        execution("fast", (), CPU)
     with pytest.raises(DecoderError, match="CUDA graph was asked for on cpu"):
-        generations(execution("graph"), SPECS["ar"])
+        execution("graph", (1,), CPU)
 
 
-@pytest.mark.parametrize("mode", ["eager", "compile", "graph"])
-def test_what_is_compiled_is_kept_where_the_docs_say(mode, monkeypatch, tmp_path):
+def test_what_is_compiled_is_kept_where_the_docs_say(monkeypatch, tmp_path):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    execution(mode)
+    execution("compile", (1,), CPU)
     assert cache_dir() == str(tmp_path / "lantern-bench" / "compiled")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
-    execution(mode)
+    execution("graph", (1,), torch.device("cuda"))
     assert cache_dir() == str(tmp_path / "mine")
 
 
@@ -168,7 +173,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_without_a_compiler_there_is_one_warning_and_the_codes_are_the_same(
     name, no_compiler, caplog
 ):
-    some = require_eager(Compiled(), SPECS[name])
+    some = require_eager(Compiled({1}), SPECS[name])
     assert set(some[0].trace.path.values()) == {"eager"}
     assert not any(Graphed()._compiles(torch.device(name)) for name in ("cuda", "cuda", "cpu"))
     warnings = [r.getMessage() for r in caplog.records if "Failed to find C" in r.getMessage()]

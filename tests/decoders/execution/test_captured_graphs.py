@@ -1,6 +1,6 @@
 """What captured steps must do on a card: on a real one where there is one, else on a pretended one.
-Both refuse to record a step that waits for the device: an `item`, `nonzero`, mask index or implicit
-bool."""
+Both refuse to capture a step that waits for the device: an `item`, `nonzero`, mask index or
+implicit bool."""
 
 import copy
 import gc
@@ -17,12 +17,13 @@ from decoders.cache import KVCache
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution.cuda_graphs import Graphed
 from decoders.execution.eager import Eager
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import (
     CHAIN,
     DRAFTER_SPECS,
     DYNAMIC,
     EAGLE,
+    EVERY,
     EXACT,
     LOOP,
     SPECS,
@@ -40,7 +41,7 @@ BLOCK, TRAVERSAL = part("verify.block.Block"), part("verify.traversal.Traversal"
 JACOBI = part("propose.jacobi.Jacobi", window=6)
 PAC = part("propose.pac.Pac", window=8, candidates=2)
 # Of every kind of loop, drafter, tree, proposer and verifier.
-RECORDED = SPECS | DRAFTER_SPECS | {
+CAPTURED = SPECS | DRAFTER_SPECS | {
     "lantern": DecoderSpec("lantern", LOOP, EAGLE, CHAIN, LANTERN),
     "released": DecoderSpec("released", LOOP, EAGLE, STATIC, RELEASED),
     "released, deterministic": DecoderSpec("released", LOOP, EAGLE, DYNAMIC, RELEASED),
@@ -50,6 +51,7 @@ RECORDED = SPECS | DRAFTER_SPECS | {
     "traversal": DecoderSpec("traversal", LOOP, EAGLE, STATIC, TRAVERSAL),
     "zipar": DecoderSpec("zipar", part("loops.zipar.ZipAR", window=2)),
     "coral": DecoderSpec("coral", part("loops.grouped.Grouped", target="coral")),
+    "flash": DecoderSpec("flash", part("loops.flash.Flash")),
 }  # fmt: skip
 REAL = torch.cuda.is_available()
 ONE, OTHER = ["a b"], ["c d e"]
@@ -71,13 +73,13 @@ class Uncompiled(Graphed):
 
 def built(mode: str, names: Sequence[str], sampling: Sampling | None = None) -> list[Any]:
     """Decoders of one model under one execution, so that graphs share a pool. COrAL decodes nine
-    codes in as few steps as a recording takes."""
+    codes in as few steps as a capture takes."""
     model, sampling = random_model(vocab=16, grid=3, device="cuda"), sampling or Sampling(cfg=2.0)
     model = replace(
-        with_targets(model) if "coral" in names else model,
-        execution=Uncompiled() if mode == "graph" else Eager(),
+        with_targets(model) if {"coral", "flash"} & {*names} else model,
+        execution=Uncompiled(EVERY) if mode == "graph" else Eager(),
     )
-    return [build_decoder(model, RECORDED[name], sampling) for name in names]
+    return [build_decoder(model, CAPTURED[name], sampling) for name in names]
 
 
 def image(decoder: Any, prompts: list[str], **given: Any) -> Any:
@@ -93,19 +95,19 @@ def same(decoders: Sequence[Any], eager: Sequence[Any], batches: Sequence[list[s
 
 
 @pytest.mark.parametrize(
-    ("name", "temperature"), [(name, float(i % 2)) for i, name in enumerate(RECORDED)]
+    ("name", "temperature"), [(name, float(i % 2)) for i, name in enumerate(CAPTURED)]
 )
-def test_a_recorded_step_goes_on_from_its_own_state(name, temperature):
-    """Every image after the first is decoded in the state of the first, without a new recording."""
+def test_a_captured_step_goes_on_from_its_own_state(name, temperature):
+    """Every image after the first is decoded in the state of the first, without a new capture."""
     filtered = Sampling(temperature, cfg=2.0, top_k=12, top_p=0.9)
-    (recorded,), (eager,) = (built(mode, [name], filtered) for mode in ("graph", "eager"))
+    (captured,), (eager,) = (built(mode, [name], filtered) for mode in ("graph", "eager"))
     replayed, wanted = (
         [image(decoder, prompts, pairs=PAIRS) for prompts in (ONE, OTHER)]
-        for decoder in (recorded, eager)
+        for decoder in (captured, eager)
     )
     assert_same(replayed, wanted)
     steps = sum(int(one.trace.target_calls.max()) for one in replayed)
-    assert recorded.execution.replays == steps and len(recorded.prepared) == 1
+    assert captured.execution.replays == steps and len(captured.prepared) == 1
 
 
 def test_decoders_in_turns_on_one_pool():
@@ -114,19 +116,19 @@ def test_decoders_in_turns_on_one_pool():
 
 @pytest.mark.parametrize("name", ["eagle2", "lantern_pp"])
 def test_batches_of_three_in_turns_with_single_images(name):
-    """Rows advance by different lengths; each batch size is a recording of its own."""
-    recorded, eager = (built(mode, [name]) for mode in ("graph", "eager"))
-    same(recorded, eager, [THREE, ONE, OTHERS, OTHER])
-    assert len(recorded[0].prepared) == 2
+    """Rows advance by different lengths; each batch size is a capture of its own."""
+    captured, eager = (built(mode, [name]) for mode in ("graph", "eager"))
+    same(captured, eager, [THREE, ONE, OTHERS, OTHER])
+    assert len(captured[0].prepared) == 2
     assert len(set(image(eager[0], THREE).trace.target_calls.tolist())) > 1
 
 
 def memory(decoder: Any) -> int:
-    """The address of the target's cache that a decoder's steps of one image were recorded on."""
+    """The address of the target's cache that a decoder's steps of one image were captured on."""
     return int(decoder.prepared[1].state.cache.data.untyped_storage().data_ptr())
 
 
-def test_loops_share_a_cache_and_the_recorded_prefill():
+def test_loops_share_a_cache_and_the_captured_prefill():
     """Whichever of them comes first: the cache has room for the largest."""
     every = built("graph", ["ar", "lantern_pp", "sjd"])
     same(every, built("eager", ["ar", "lantern_pp", "sjd"]), [ONE, OTHER])
@@ -134,7 +136,7 @@ def test_loops_share_a_cache_and_the_recorded_prefill():
     assert len(every[0].execution._prefills) == 1
 
 
-def test_batches_that_are_not_timed_are_not_recorded():
+def test_batches_that_are_not_timed_are_not_captured():
     (decoder,), eager = built("graph", ["lantern_pp"]), built("eager", ["lantern_pp"])
     decoder.execution.sizes = (1,)
     same([decoder], eager, [THREE, ONE, OTHERS])
@@ -147,7 +149,7 @@ def caches() -> int:
     return sum(isinstance(each, KVCache) for each in gc.get_objects())
 
 
-def test_images_after_a_release_are_recorded_anew_and_others_are_left_alone():
+def test_images_after_a_release_are_captured_anew_and_others_are_left_alone():
     (first, second), eager = (built(mode, ["ar", "eagle2"]) for mode in ("graph", "eager"))
     wanted = [[image(decoder, given) for decoder in eager] for given in (ONE, OTHER)]
     before = caches()
@@ -174,7 +176,7 @@ class Peeks:
         return out
 
 
-def test_a_step_that_waits_cannot_be_recorded_and_the_next_decoder_can():
+def test_a_step_that_waits_cannot_be_captured_and_the_next_decoder_can():
     bad, good = built("graph", ["lantern_pp", "eagle2"])
     eager = built("eager", ["eagle2"])
     stream = torch.cuda.current_stream()
@@ -185,4 +187,4 @@ def test_a_step_that_waits_cannot_be_recorded_and_the_next_decoder_can():
             image(bad, ONE)
         assert torch.cuda.current_stream() == stream
         same([good], eager, [ONE])
-    assert len(good.execution._broken) == 2, "pools that were left recording are kept alive"
+    assert len(good.execution._broken) == 2, "pools that were left capturing are kept alive"

@@ -14,7 +14,7 @@ from decoders.compose import DecoderSpec, PartSpec, build_decoder, resolve
 from decoders.execution.cuda_graphs import Graphed
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.free import Free
@@ -94,7 +94,7 @@ def test_the_trace_adds_up(tree: str, rule: str, temperature: float, cfg: float)
     assert set(trace.seconds) == {"prefill", "draft", "forward", "accept"}
     if rule == "exact":
         assert not (trace.kind == CodeKind.RELAXED).any() and not trace.tv_shift.any()
-    calls = trace.drafter_calls - 1  # the prefix
+    calls = trace.drafter_calls
     assert torch.equal(calls, trace.target_calls * TREES[tree].depth)
 
 
@@ -195,7 +195,7 @@ def window(name: str, **options: Any) -> dict[str, Any]:
     (DUO, {"tree": DYNAMIC}, "expected tree=chain, found dynamic"),
     (DUO, {"tree": ONE}, "2 to 31 drafts in a step, found 1"),
     (DUO, {"drafter": DRAFTER_SPECS["glide"].drafter}, "reads the target's cache"),
-    (vvs(1), {"tree": DYNAMIC}, "at least 2, found 1"),
+    (vvs(1), {"tree": DYNAMIC}, "interval: .* 2, found 1"),
     (vvs(2), {"tree": STATIC}, "a tree that is not drawn"),
     (vvs(), window("jacobi.Jacobi"), "needs a rule on a draft tree"),
 ])  # fmt: skip
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused(loop: PartSpec, parts: Any, message: str) 
 
 
 @pytest.mark.parametrize("loop", [DUO, vvs()])
-def test_loops_that_cannot_be_captured_state_eagerly(loop: PartSpec) -> None:
+def test_loops_that_cannot_be_captured_run_eagerly(loop: PartSpec) -> None:
     spec = DecoderSpec("x", loop, EAGLE, CHAIN, EXACT)
-    for model in (MODEL, replace(MODEL, execution=Graphed())):
-        assert build_decoder(model, spec, Sampling()).execution.name == "eager"
+    on_card = replace(MODEL, execution=Graphed({1}), device=torch.device("cuda"))
+    assert build_decoder(on_card, spec, Sampling()).execution.name == "eager"

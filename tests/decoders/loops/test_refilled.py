@@ -12,14 +12,14 @@ import torch
 
 from decoders.api import DecoderError, Draft, Execution, Generation, Prefill, Sampling, TextFeatures
 from decoders.compose import build_decoder
-from decoders.execution.cpu.execution import Cpu
+from decoders.execution.cpu.execution import Kernel
 from decoders.execution.eager import Eager
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.tree_proposer import TreeProposer
 from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import TokenVerifier
-from tests.decoders.compositions import DECODERS, Traced, small_spec, with_targets
+from tests.decoders.compositions import DECODERS, TracedKernel, small_spec, with_targets
 from tests.decoders.execution.cpu.cases import needs_kernel
 from tests.decoders.execution.test_backends import Replayed
 
@@ -30,28 +30,22 @@ ALONE = [name for name in DECODERS if not name.startswith("vvs")]
 COMPARED = ("kind", "step", "depth", "target_calls", "drafter_calls")
 
 
-def traced() -> Execution:
-    how = Cpu(range(1, 9))
-    how.compiler = Traced()
-    return how
-
-
 # Of every kind of loop, tree and noise; eagerly all are tried.
 KINDS = ("ar", "sd_chain", "eagle2", "lantern_pp", "block_chain", "scd_gs", "sjd")
 CASES = [pytest.param(name, Eager, id=f"{name}-eager") for name in ALONE]
 for name in KINDS:
     CASES += [
-        pytest.param(name, Cpu, id=f"{name}-kernel", marks=needs_kernel),
+        pytest.param(name, Kernel, id=f"{name}-kernel", marks=needs_kernel),
         pytest.param(name, Replayed, id=f"{name}-graph"),
     ]
 for name in ("sd_chain", "sjd"):
-    CASES.append(pytest.param(name, traced, id=f"{name}-compiled", marks=needs_kernel))
+    CASES.append(pytest.param(name, TracedKernel, id=f"{name}-compiled", marks=needs_kernel))
 
 
 def decoder_of(name: str, how: Execution, sampling: Sampling = SAMPLING) -> Any:
     model = with_targets(random_model(vocab=128, grid=4, width=32, seed=2))
-    how.prepare(model)
-    return build_decoder(replace(model, execution=how), small_spec(name), sampling)
+    model = replace(how.prepare(model), execution=how)
+    return build_decoder(model, small_spec(name), sampling)
 
 
 def decoded(decoder: Any, prompts: list[str], **given: Any) -> Generation:
@@ -86,7 +80,7 @@ def require_same_images(many: Generation, alone: list[Generation]) -> None:
 
 @pytest.mark.parametrize(("name", "how"), CASES)
 def test_refilled_images_are_those_of_a_batch_of_one(name: str, how: Any) -> None:
-    if how is traced:
+    if how is TracedKernel:
         torch._dynamo.reset()
     require_alone(decoder_of(name, how()), 2)
 

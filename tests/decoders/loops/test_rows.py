@@ -16,9 +16,10 @@ from decoders.cache import GrowingCache
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import guided, probabilities
 from decoders.loops.autoregressive import Autoregressive
+from decoders.loops.flash import Flash
 from decoders.loops.grouped import Grouped as Loop
 from decoders.models.nets.grouped import Schedule
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.tiny.bundle import TARGETS
 from metrics.traces import from_trace
@@ -43,12 +44,13 @@ def behind(schedule: Schedule, group: int) -> set[int]:
 
 
 def test_a_schedule_has_every_place_once() -> None:
-    found = {name: Schedule.of(MODEL.targets[name].config) for name in TARGETS}
+    found = {name: MODEL.targets[name].schedule for name in GROUPS}
     for schedule in found.values():
         positions = [position for group in schedule.groups for position in group]
         assert sorted(positions) == [*range(GRID * GRID)] and schedule.groups[0] == (0,)
     assert found["par"].groups[:5] == ((0,), (3,), (18,), (21,), (1, 4, 19, 22))
     assert found["saic"].groups[1] == (1, 2, 3, 4) and found["saic"].groups[-1] == (33, 34, 35)
+    assert found["flash"].groups[2] == (2, 7, 12) and found["flash"].groups[-2] == (29, 34)
     assert found["par"].forwards[3] == [(36, 1), (37, 4), (38, 19), (21, 21)]
 
 
@@ -99,7 +101,7 @@ def drawn(target: Any, states: Tensor, positions: Tensor, sampling: Sampling) ->
 @pytest.mark.parametrize("name", GROUPS)
 def test_codes_are_drawn_from_the_laws_that_training_sees(name: str, sampling: Sampling) -> None:
     text, drop = TEXT.paired(2)
-    loop: Any = Loop(MODEL, sampling, target=name)
+    loop: Any = (Flash if name == "flash" else Loop)(MODEL, sampling, target=name)
     target, drafts = MODEL.targets[name], []
     verify_and_commit, kept = loop.verify_and_commit, GrowingCache()
 
@@ -111,7 +113,8 @@ def test_codes_are_drawn_from_the_laws_that_training_sees(name: str, sampling: S
 
     loop.verify_and_commit = watched
     codes = loop.generate(TEXT, NOISE).codes
-    hidden = target(text, codes.repeat(2, 1), drop, kept)
+    caches = [kept] if name == "coral" else []
+    hidden = target(text, codes.repeat(2, 1), drop, *caches)
     positions = torch.arange(GRID * GRID)
     if name != "coral":
         assert torch.equal(drawn(target, hidden, positions, sampling), codes)
@@ -128,6 +131,10 @@ def test_codes_are_drawn_from_the_laws_that_training_sees(name: str, sampling: S
 def test_a_target_of_groups_is_for_loops_over_groups() -> None:
     with pytest.raises(DecoderError, match=r"predicts groups of codes.*decoder=par"):
         Autoregressive(replace(MODEL, target=MODEL.targets["saic"]), SAMPLED)
+    with pytest.raises(DecoderError, match=r"has Diagonals.*decoder=flash"):
+        Loop(MODEL, SAMPLED, target="flash")
+    with pytest.raises(DecoderError, match=r"has Schedule.*decoder=par"):
+        Flash(MODEL, SAMPLED, target="saic")
     with pytest.raises(DecoderError, match=r"'par', found no other targets; use model=tiny_targ"):
         Loop(random_model(), SAMPLED, target="par")
 
@@ -138,6 +145,7 @@ PROMPTS = [f"p{i}" for i in range(5)]
 ROWS = {
     "zipar": part("loops.zipar.ZipAR", window=2),
     **{name: part("loops.grouped.Grouped", target=name) for name in ("par", "saic", "coral")},
+    "flash": part("loops.flash.Flash"),
 }
 
 
@@ -152,8 +160,9 @@ def decoder_of(loop: PartSpec, how: str = "sampled") -> Any:
         part("loops.zipar.ZipAR", window=GRID),
         part("loops.grouped.Grouped"),
         part("loops.grouped.Grouped", target="plain"),
+        part("loops.flash.Flash", target=""),
     ],
-    ids=["zipar", "grouped", "grouped, plain"],
+    ids=["zipar", "grouped", "grouped, plain", "flash"],
 )
 def test_one_row_or_groups_of_one_are_ar_code_by_code(loop: PartSpec, how: str) -> None:
     one, ar = (images(decoder_of(each, how), PROMPTS) for each in (loop, SPECS["ar"].loop))
@@ -172,12 +181,13 @@ def test_the_trace_adds_up(name: str, how: str) -> None:
 def test_rows_take_the_forwards_that_the_paper_counts() -> None:
     counts = [
         (part("loops.zipar.ZipAR", window=w), GRID + (GRID - 1) * w - 1) for w in (1, 2, 3)
-    ]  # of 36 codes the others draw 4 at once
-    for loop, forwards in (*counts, (ROWS["par"], 3 + 8), (ROWS["saic"], 9), (ROWS["coral"], 9)):
+    ]  # of 36 codes the others draw 4 at once, or an anti-diagonal
+    others = {"par": 3 + 8, "saic": 9, "coral": 9, "flash": 2 * GRID - 2}
+    for loop, forwards in (*counts, *((ROWS[name], count) for name, count in others.items())):
         assert images(decoder_of(loop), PROMPTS).trace.target_calls.tolist() == [forwards] * 5
 
 
-@pytest.mark.parametrize("name", ["zipar", "par", "coral"])
+@pytest.mark.parametrize("name", ["zipar", "par", "coral", "flash"])
 def test_slots_that_are_not_decoded_are_not_seen(name: str) -> None:
     """Released ZipAR sees them, as keys of zeros. What a slot held before changes nothing."""
     decoder = decoder_of(ROWS[name])

@@ -12,7 +12,7 @@ from decoders.api import CodeKind, Sampling
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.distribution import probabilities
 from decoders.loops import vvs
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import DYNAMIC, EAGLE, LOOP, images, part, require_same
 
 MODEL = random_model(vocab=12, grid=6, seed=1)

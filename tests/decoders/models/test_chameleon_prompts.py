@@ -5,10 +5,10 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from decoders.api import DecoderError
-from decoders.models.chameleon import CODE, TOKENIZERS, anole_template, lumina_template
+from decoders.models.chameleon import ANOLE, CODE, TOKENIZERS, lumina_template
 from decoders.models.janus import TEMPLATE
 from decoders.models.loading.checkpoint import Checkpoint
-from decoders.models.text.prompts import PromptEncoder, code_tokens
+from decoders.models.prompts import PromptEncoder, code_tokens
 from tests import checkpoints as K
 
 NAMES, TOKENS = K.vocabulary("chameleon"), K.tokens_of_codes("chameleon")[:-1]
@@ -26,7 +26,7 @@ def opened(tmp_path):
 
 
 def encoder(opened, kind: str = "anole", length: int = PREFIX, source: str | None = None):
-    template = anole_template(4) if kind == "anole" else lumina_template(4)
+    template = ANOLE if kind == "anole" else lumina_template(4)
     return PromptEncoder(opened, template, length, source, files=TOKENIZERS, control=TOKENS)
 
 
@@ -70,9 +70,8 @@ def test_templates(opened, kind):
     ],
 )
 def test_prompts_it_cannot_read_are_refused(opened, prompts, message):
-    for read in (encoder(opened).encode, encoder(opened).check):
-        with pytest.raises(DecoderError, match=message):
-            read(prompts)
+    with pytest.raises(DecoderError, match=message):
+        encoder(opened).encode(prompts)
 
 
 def test_a_missing_tokenizer_is_an_error_when_it_is_needed(tmp_path):
@@ -109,7 +108,7 @@ def byte_tokenizer(folder, template, added=()):
     return PromptEncoder(Checkpoint(folder, {}, {}), template, 160), made
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, anole_template(4)], ids=["janus", "anole"])
+@pytest.mark.parametrize("template", [TEMPLATE, ANOLE], ids=["janus", "anole"])
 def test_letters_that_a_tokenizer_adds_are_text_and_control_tokens_are_not(tmp_path, template):
     """DeepSeek's tokenizers, Janus's among them, list single letters among the added tokens, with
     "special": false; what is in angle brackets is a control token nevertheless."""

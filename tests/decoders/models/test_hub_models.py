@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Sampling
-from decoders.distribution import code_logits, guided
+from decoders.distribution import code_logits
 from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.zipar import forced_codes
 from decoders.models import simplear
@@ -156,7 +156,7 @@ def test_row_ends_stand_in_their_positions(folders, name):
 
 
 def test_structural_codes_are_barred_elsewhere_and_certain_in_their_positions():
-    target = SimpleNamespace(barred=barred_codes(3, 9), guided_logits=guided)
+    target = SimpleNamespace(barred=barred_codes(3, 9), logits=lambda hidden: hidden)
     p = code_logits(target, torch.zeros(1, 14, 9), 1.0, torch.arange(14)[None]).softmax(-1)[0]
     for position, probs in enumerate(p):
         alone = [0.0] * 8 + [1.0] if position % 4 == 3 else [1 / 8] * 8 + [0.0]

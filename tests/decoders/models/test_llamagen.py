@@ -30,6 +30,10 @@ DRAFTER = {name: x.double() for name, x in K.drafter_tensors().items()}
 # ---- the reference ------------------------------------------------------------------------------
 
 
+def norm(x: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
 def through_layer(
     x: Tensor, weights: dict[str, Tensor], at: str, positions: list[int], seen: Tensor
 ) -> Tensor:
@@ -79,7 +83,7 @@ def reference_states(
     positions = [-1] * PREFIX + list(range(len(codes)))
     for n in range(K.LITTLE.layers):
         x = through_layer(x, TARGET, f"model.layers.{n}.", positions, seen)
-    return x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt() * TARGET["model.norm.weight"]
+    return norm(x) * TARGET["model.norm.weight"]
 
 
 def reference_logits(states: Tensor) -> Tensor:

@@ -15,14 +15,14 @@ from transformers.models.janus.modeling_janus import (
 )
 
 from decoders.api import DecoderError
+from decoders.models.llamagen_vq import LlamaGenVQ, VQConfig
 from decoders.models.loading.checkpoint import Checkpoint, open_checkpoint
-from decoders.models.vq.llamagen_vq import LlamaGenVQ, VQConfig
-from decoders.models.vq.pictures import (
+from decoders.models.pictures import (
     CHAMELEON,
     JANUS,
     LLAMAGEN,
     config_from_tensors,
-    load_pictures,
+    load_vq,
     read_vq,
 )
 from decoders.verify.lantern import neighbour_table
@@ -216,11 +216,11 @@ def test_the_tokenizer_beside_the_target_is_found_and_another_file_is_none(tmp_p
     folder = K.write_llamagen(tmp_path / "m")
     write_release(folder / "vq_ds16_t2i.pt")
     opened = open_checkpoint(str(folder))
-    tokenizer, digests = load_pictures(LLAMAGEN, opened, None, 40, GRID, torch.device("cpu"))
+    tokenizer, digests = load_vq(LLAMAGEN, opened, None, 40, GRID, torch.device("cpu"))
     assert tokenizer.codebook.shape == (40, 8)
     assert list(digests) == ["vq_ds16_t2i.pt"]
     with pytest.raises(DecoderError, match="draws with 24 codes, its VQ tokenizer has 40"):
-        load_pictures(LLAMAGEN, opened, None, 24, GRID, torch.device("cpu"))
+        load_vq(LLAMAGEN, opened, None, 24, GRID, torch.device("cpu"))
     torch.save(K.llamagen(), tmp_path / "t2i.pt")
     with pytest.raises(DecoderError, match="holds no LlamaGen VQ tokenizer"):
         read_vq(LLAMAGEN, open_checkpoint(str(tmp_path / "t2i.pt")), GRID)

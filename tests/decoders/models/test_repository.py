@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from decoders.api import DecoderError
-from decoders.models.loading.repository import WEIGHTS, find, locate, needed_files
-from decoders.models.vq.pictures import CHAMELEON, LLAMAGEN
+from decoders.models.loading.weights import WEIGHTS, find, locate, needed_files
+from decoders.models.pictures import CHAMELEON, LLAMAGEN
 from tests.hub import FILES, hub_of, numbered
 
 VQ = (*LLAMAGEN.files, *CHAMELEON.files, *WEIGHTS)

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from decoders.api import DecoderError
-from decoders.models.text.t5 import T5Encoder, clean
+from decoders.models.t5 import T5Encoder, clean
 from tests.checkpoints import write_t5
 
 CAPTIONS = ["a red cube", "A blue ring on a red cube.", "a ring"]

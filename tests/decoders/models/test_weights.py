@@ -11,7 +11,7 @@ import torch
 from decoders.api import DecoderError
 from decoders.models.loading.checkpoint import open_checkpoint
 from decoders.models.loading.weights import load_into, read_state, require_weights, write_tensors
-from decoders.models.text.t5 import T5Encoder
+from decoders.models.t5 import T5Encoder
 from tests.checkpoints import write_t5
 
 

@@ -10,7 +10,7 @@ import torch
 from decoders.api import DecoderError, Sampling
 from decoders.loops.speculative import Speculative
 from decoders.loops.trace import expected_codes
-from decoders.models.small import random_model, same_prompt
+from decoders.models.random_weights import random_model, same_prompt
 from decoders.noise import Noise
 from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.free import Free

@@ -11,7 +11,7 @@ from bench.gate.reference import ar_probabilities
 from bench.gate.sampled import pearson
 from decoders.api import Draft, Sampling
 from decoders.loops.speculative import Speculative
-from decoders.models.small import fresh_noise, random_model, same_prompt
+from decoders.models.random_weights import random_model, random_noise, same_prompt
 from decoders.propose.gumbel import Gumbel as GumbelWindow
 from decoders.propose.jacobi import Jacobi
 from decoders.propose.maximal import Maximal
@@ -35,7 +35,7 @@ def test_gumbel_images_follow_the_law_of_ar() -> None:
     """Uniforms can be enumerated, Gumbel numbers cannot."""
     model, count = random_model(vocab=4, grid=2, seed=12), 4096
     text = same_prompt(model.text.encode(["x"]), count)
-    noise = fresh_noise(count, 4, torch.Generator().manual_seed(8))
+    noise = random_noise(count, 4, torch.Generator().manual_seed(8))
     decoder = Speculative(model, SAMPLING, GumbelWindow(model, 3), TokenVerifier(Exact()))
     codes = decoder.generate(text, noise).codes
     every = torch.cartesian_prod(*[torch.arange(4)] * 4)  # [256, 4]

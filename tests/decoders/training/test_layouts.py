@@ -14,8 +14,7 @@ from decoders.models import llamagen
 from decoders.propose.drafters.eagle import Eagle, EagleLearner, net_of
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.training.drafter import LossConfig, measure_rates, train_drafter
-from decoders.training.sources import Listed
-from decoders.training.states import DataConfig, Images, StateData, transformer_of
+from decoders.training.states import DataConfig, ImageList, Images, StateData, transformer_of
 from decoders.training.trainer import TrainConfig
 from tests import checkpoints as K
 from tests.decoders.compositions import drafting, images
@@ -59,7 +58,7 @@ def data_of(model: ImageModel, prompts: list[str]) -> StateData:
         codes = images(decoder, words).codes.clone()  # no inference tensor
         return Images(model.text.encode(words), codes)
 
-    source = Listed(len(prompts), 0.2, 0, draw)
+    source = ImageList(len(prompts), 0.2, 0, draw)
     return StateData(transformer_of(model), source, True, config, CONFIG.batch)
 
 

@@ -11,12 +11,12 @@ import torch
 
 from bench.gate.laws import random_pairs
 from decoders.api import Draft
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.verify.cool_sd import CoolSD, Lenience
 from decoders.verify.exact import Exact
 from decoders.verify.gsd import Gsd
 from decoders.verify.lantern import Lantern, LanternPP
-from decoders.verify.specdec import SpecDec
+from decoders.verify.specdec import SpecVerification
 from decoders.verify.typical import Typical
 from metrics.output_law import Spot
 from metrics.output_law import output_law as law_of
@@ -31,7 +31,7 @@ RULES = {
     "lenience": Lenience(lenience=0.4),
     "typical": Typical(eps=0.3, alpha=0.5),
     "gsd": Gsd(MODEL, group=4, theta_p=0.3, theta_d=0.5),
-    "specdec": SpecDec(beta=3, tau=1.0),
+    "specdec": SpecVerification(beta=3, tau=1.0),
 }
 
 
@@ -132,7 +132,7 @@ def test_greedy_decoding_accepts_the_argmax(rule):
     p = torch.tensor([[0.5, 0.1, 0.1, 0.2, 0.1]]).expand(V, -1)
     test = rule.greedy(p, torch.arange(V))
     assert test.accept[0] == 1
-    if isinstance(rule, SpecDec):
+    if isinstance(rule, SpecVerification):
         assert test.accept.tolist() == [1, 0, 0, 1, 0] == (test.strict + test.bound).tolist()
     else:
         assert test.accept.tolist() == [1, 0, 0, 0, 0]
@@ -141,6 +141,16 @@ def test_greedy_decoding_accepts_the_argmax(rule):
 
 def test_specdec_with_one_likeliest_code_takes_the_first_of_equal_ones():
     p = torch.tensor([[0.1, 0.4, 0.4, 0.1]]).expand(4, -1)
-    assert SpecDec(beta=1).greedy(p, torch.arange(4)).accept.tolist() == [0, 1, 0, 0]
-    assert SpecDec(beta=2, tau=0).greedy(p, torch.arange(4)).accept.tolist() == [0, 1, 1, 0]
-    assert SpecDec(beta=9, tau=9).greedy(p, torch.arange(4)).accept.tolist() == [1, 1, 1, 1]
+    assert SpecVerification(beta=1).greedy(p, torch.arange(4)).accept.tolist() == [0, 1, 0, 0]
+    assert SpecVerification(beta=2, tau=0).greedy(p, torch.arange(4)).accept.tolist() == [
+        0,
+        1,
+        1,
+        0,
+    ]
+    assert SpecVerification(beta=9, tau=9).greedy(p, torch.arange(4)).accept.tolist() == [
+        1,
+        1,
+        1,
+        1,
+    ]

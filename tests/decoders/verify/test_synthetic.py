@@ -6,7 +6,7 @@ import torch
 from bench.gate import check_decoder
 from decoders.api import CodeKind, DecoderError, Sampling
 from decoders.compose import build_decoder, is_synthetic
-from decoders.models.small import random_model
+from decoders.models.random_weights import random_model
 from decoders.verify.synthetic import Synthetic, rate_of
 from tests.decoders.compositions import (
     CHAIN,

@@ -72,7 +72,7 @@ class NetLearner:
     def load(self, model: ImageModel, checkpoint: str) -> Any:
         """A net with the weights of a checkpoint."""
         net = self.untrained(model)
-        fill(net, model, checkpoint)
+        load_weights(net, model, checkpoint)
         return net
 
     def read(self, states: States, noise: Tensor | None) -> Tensor:
@@ -142,7 +142,7 @@ def trained(
     if isinstance(named, type(net)):
         return named
     if checkpoint is not None:
-        fill(net, model, checkpoint)
+        load_weights(net, model, checkpoint)
     for name, value in list(net.named_parameters()):
         assign(net, name, value.detach().to(model.device, dtype or model.dtype))
     for module in net.modules():  # tables keep their types: positions, bars, rotations
@@ -155,7 +155,7 @@ def trained(
     return net
 
 
-def fill(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
+def load_weights(net: nn.Module, model: ImageModel, checkpoint: str) -> None:
     """Loads the weights of a checkpoint, as `trained`, into a net. Raises DecoderError."""
     source = model.drafters.get(checkpoint, checkpoint)
     if isinstance(source, nn.Module):

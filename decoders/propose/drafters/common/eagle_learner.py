@@ -97,7 +97,7 @@ class FeatureLearner(NetLearner):
         return self.net.layers[0](x, rope, bias, 0, entries, x)
 
 
-def fresh(model: ImageModel, kind: type[Net] | None = None) -> Net:
+def untrained_net(model: ImageModel, kind: type[Net] | None = None) -> Net:
     """A drafter for the model's target with the target's embedding, float32. kind: None, as the
     target's family has it."""
     target = transformer_of(model)

@@ -20,9 +20,9 @@ class Session(DraftSession):
     """Drafts for B images with a net. A subclass allocates in `allocate` what it keeps of them."""
 
     def __init__(self, net: Any, prefill: Prefill, max_new: int, nodes: int) -> None:
-        """start, max_new, nodes: see `decoders.api.Drafter.begin`."""
+        """prefill, max_new, nodes: see `decoders.api.Drafter.begin`."""
         self.net, self.target, self.cfg = net, prefill.model.target, prefill.sampling.cfg
-        self.copies, self.max_new, self.calls = prefill.sampling.guidance_rows, max_new, 0
+        self.copies, self.max_new = prefill.sampling.guidance_rows, max_new
         self.root_code = torch.zeros_like(prefill.first)
         self.allocate(prefill, nodes)
         self.read_prefix(prefill)
@@ -179,11 +179,9 @@ class EagleSession(CachedSession):
             prefix_mask(valid, net.config), (0, self.cache.capacity - size)
         )  # [R, P - 1, S]
         slots = self.span[:size].expand(len(valid), -1)  # [R, P - 1]
-        self.calls += 1
-        net.layer(net.mix(ids, hidden[:, :size]), slots, slots, mask, self.cache)
+        net.stack(net.mix(ids, hidden[:, :size]), slots, slots, mask, self.cache)
 
     def _forward(self, inputs: NetInput) -> Tensor:
-        self.calls += 1
         net = self.net
         x = net.mix(net.token_ids(inputs.codes), inputs.features)
-        return net.layer(x, inputs.positions, inputs.slots, inputs.mask, self.cache, inputs.wanted)
+        return net.stack(x, inputs.positions, inputs.slots, inputs.mask, self.cache, inputs.wanted)

@@ -13,13 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.api import ImageModel
 from decoders.cache import KVCache
-from decoders.execution import with_execution
 from decoders.execution.cpu.library import missing
 from decoders.models.loading.checkpoint import cast
 from decoders.models.nets.transformer import Transformer, TransformerConfig, prefix_mask
-from decoders.models.small import random_model
 
 PREFIX = 4
 REASON = missing()
@@ -132,9 +129,3 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def model_of(kernel: bool, **shape: Any) -> ImageModel:
-    """A small random model, in the kernel or not."""
-    model = random_model(**({"vocab": 64, "grid": 4, "width": 32} | shape))
-    return with_execution(model, "cpu") if kernel else model

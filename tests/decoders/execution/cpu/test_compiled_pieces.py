@@ -8,9 +8,8 @@ import torch
 
 from decoders.api import Acceptance, ImageModel, Sampling
 from decoders.compose import build_decoder
-from decoders.execution.compiled import Compiled
-from decoders.execution.cpu.execution import Cpu
-from decoders.models.small import random_model
+from decoders.execution.cpu.execution import Kernel
+from decoders.models.random_weights import random_model
 from decoders.noise import Noise
 from decoders.propose.drafters.common.sessions import EagleSession
 from decoders.propose.drafters.eagle import Eagle
@@ -19,7 +18,7 @@ from decoders.verify.exact import Exact
 from tests.decoders.compositions import (
     DECODERS,
     WITH,
-    Traced,
+    TracedKernel,
     drafting,
     images,
     require_same,
@@ -35,11 +34,10 @@ SAMPLING = Sampling(cfg=2.0, top_k=40)
 ONE = ["a b"]
 
 
-def model_of(sizes: Any = (), compiler: type[Compiled] = Traced) -> ImageModel:
+def model_of(sizes: Any = (), kind: type[Kernel] = TracedKernel) -> ImageModel:
     """A small random model in the kernel, compiled at batches of `sizes`."""
-    model, how = with_targets(random_model(vocab=128, grid=5, width=32)), Cpu(sizes)
-    how.compiler = compiler()
-    how.prepare(model)
+    how = kind(sizes)
+    model = how.prepare(with_targets(random_model(vocab=128, grid=5, width=32)))
     return replace(model, execution=how)
 
 
@@ -79,7 +77,7 @@ def loop_of(model: ImageModel, rule: Any = None, drafter: type[Eagle] = Eagle) -
 
 
 def test_a_rule_of_a_plug_in_is_compiled_at_the_sizes_asked_for() -> None:
-    loop = loop_of(model_of(range(1, 2), Compiled), Wary())
+    loop = loop_of(model_of(range(1, 2), Kernel), Wary())
     wanted = images(loop_of(model_of(), Wary()), ONE)
     require_compiled(wanted, images(loop, ONE))
     two = images(loop, [*ONE, "c"])

@@ -2,6 +2,7 @@
 other decoders are in `tests.golden`, under both."""
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from decoders.api import Generation, ImageModel, Sampling
 from decoders.compose import build_decoder
 from decoders.execution import with_execution
 from decoders.execution.cpu.layers import PackedLayers, reason
-from decoders.models.small import random_model
+from decoders.models.nets.transformer import Transformer
+from decoders.models.random_weights import random_model
 from tests.decoders.compositions import DRAFTER_SPECS, images, require_same
 from tests.decoders.compositions import SPECS as SPECS_OF_ALL
-from tests.decoders.execution.cpu.cases import model_of, needs_kernel, network
+from tests.decoders.execution.cpu.cases import needs_kernel, network
 
 SPECS = {**SPECS_OF_ALL, **DRAFTER_SPECS}
+SHAPE = {"vocab": 64, "grid": 4, "width": 32}
 
 
 def image(model: ImageModel, name: str, temperature: float, batch: int) -> Generation:
@@ -28,6 +31,7 @@ def image(model: ImageModel, name: str, temperature: float, batch: int) -> Gener
 @pytest.mark.parametrize(("temperature", "batch"), [(0.0, 3), (1.0, 1), (1.0, 3)])
 @pytest.mark.parametrize("name", [*DRAFTER_SPECS, "ar"])
 def test_codes_are_those_of_pytorchs_operators(name, temperature, batch, monkeypatch):
+    """The model that was given still runs without the kernel, and so do its drafters."""
     calls: list[int] = []
     run = PackedLayers.__call__
 
@@ -36,38 +40,42 @@ def test_codes_are_those_of_pytorchs_operators(name, temperature, batch, monkeyp
         return run(self, x, *rest)
 
     monkeypatch.setattr(PackedLayers, "__call__", counted)
-    wanted = image(model_of(False), name, temperature, batch)
-    assert not calls
-    kernel = image(model_of(True), name, temperature, batch)
-    assert len(calls) > int(kernel.trace.target_calls.max())  # the prefix, and every step
-    require_same(kernel, wanted, "accepted", "kind")
+    model = random_model(**SHAPE)
+    kernel = image(with_execution(model, "compile"), name, temperature, batch)
+    steps = len(calls)
+    assert steps > int(kernel.trace.target_calls.max())  # the prefix, and every step
+    plain = image(with_execution(model, "eager"), name, temperature, batch)
+    require_same(kernel, plain, "accepted", "kind")
+    assert len(calls) == steps
 
 
 @needs_kernel
-def test_gradients_go_through_pytorchs_operators(monkeypatch):
-    model = model_of(True)
-    build_decoder(model, SPECS["eagle2"], Sampling(cfg=2.0))
-    target: Any = model.target
-    target.requires_grad_(True)
-    text, codes = model.text.encode(["a", "b"]), torch.arange(32).view(2, 16)
-    drop = torch.zeros(2, dtype=torch.bool)
-    states = target(text, codes, drop)
-    target.output(states).logsumexp(-1).mean().backward()
-    assert target.output.weight.grad.abs().sum() > 0
-    assert target.layers[0].attention.wqkv.weight.grad.abs().sum() > 0
+def test_nets_in_the_kernel_have_the_names_and_the_memory_of_the_weights():
+    model = random_model(**SHAPE)
+    fast = with_execution(model, "compile")
+    drafter: Any = build_decoder(fast, SPECS["eagle2"], Sampling(cfg=2.0)).drafter
+    for net, twin in ((model.target, fast.target), (model.drafters["eagle"], drafter.net)):
+        weights, others = net.state_dict(), twin.state_dict()
+        assert twin is not net and [*others] == [*weights]
+        assert all(others[name].data_ptr() == weights[name].data_ptr() for name in weights)
 
 
 def test_a_model_that_it_cannot_run_keeps_pytorchs_operators(caplog):
-    model = random_model(vocab=64, grid=4, width=32)
     target = network(qk_norm=True)
     assert reason(target) == "it has no norm of queries and keys"
-    model = ImageModel(**{**vars(model), "target": target, "drafters": {}})
+    model = replace(random_model(**SHAPE), target=target, drafters={})
     with caplog.at_level(logging.WARNING):
-        model = with_execution(model, "cpu")
+        model = with_execution(model, "compile")
     assert "norm of queries and keys; PyTorch does" in caplog.text
-    assert target.packed is None
-    codes = image(model, "ar", 1.0, 1).codes
-    assert codes.shape == (1, 16)
+    assert model.target is target
+    assert image(model, "ar", 1.0, 1).codes.shape == (1, 16)
+
+
+class Own(Transformer):
+    """A target with layers of its own."""
+
+    def stack(self, *given: Any) -> torch.Tensor:
+        return 2 * super().stack(*given)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +84,7 @@ def test_a_model_that_it_cannot_run_keeps_pytorchs_operators(caplog):
         (lambda: network(dim=8, heads=2), "heads are 16 or 32 or 64 or 128 wide, here 8"),
         (lambda: network(ffn=40), "multiples of 16, here 32 and 40"),
         (lambda: network(dtype=torch.float16), "bfloat16 and float32"),
+        (lambda: network(kind=Own), "here Own"),
         (lambda: torch.nn.Linear(2, 2), "here Linear"),
         (lambda: random_model().target.to("meta"), "the model is on meta"),
     ],

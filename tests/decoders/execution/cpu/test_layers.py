@@ -1,18 +1,18 @@
 """The CPU kernel computes what PyTorch's operators compute, and a row the same in any company."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from decoders.api import DecoderError
 from decoders.cache import additive_mask
 from decoders.distribution import take
-from decoders.execution.cpu.layers import Matrix, PackedLinear, pack, pack_matrices
+from decoders.execution.cpu.layers import KernelLinear, swap_layers, swap_matrices
 from tests.decoders.execution.cpu.cases import (
     Step,
     error,
@@ -45,7 +45,7 @@ for _nodes in (1, 5, 9):
 def both(net, step):
     """(kernel's, PyTorch's) states and caches."""
     wanted = step.run(net)
-    net.packed = pack(net)
+    swap_layers(net)
     return *step.run(net), *wanted
 
 
@@ -62,18 +62,19 @@ def test_a_forward_is_pytorchs(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_masks_of_both_kinds_and_wanted_queries_give_the_same_bits(rows, dtype):
     net = network(dim=16, heads=2, dtype=dtype)
-    step, layers = tree(net, rows, 5), pack(net).layers
+    swap_layers(net)
+    step = tree(net, rows, 5)
     wanted = torch.arange(rows)[:, None] % 5  # [R, 1]
     results = []
     for mask, queries in ((step.mask, None), (additive_mask(step.mask), None), (step.mask, wanted)):
         cache = copy.deepcopy(step.cache)
-        out = layers(step.x, step.positions, step.slots, mask, cache, queries)
+        out = net.stack(step.x, step.positions, step.slots, mask, cache, queries)
         results.append((out, cache.data))
     (whole, cache), (masked, masked_cache), (few, few_cache) = results
     assert torch.equal(masked, whole) and torch.equal(masked_cache, cache)
     assert torch.equal(few, take(whole, wanted)) and torch.equal(few_cache, cache)
     with pytest.raises(RuntimeError, match="wanted queries that there are"):
-        layers(step.x, step.positions, step.slots, step.mask, step.cache, wanted + 5)
+        net.stack(step.x, step.positions, step.slots, step.mask, step.cache, wanted + 5)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -83,7 +84,7 @@ def test_threads_share_the_work_without_a_trace(rows, count, heads, ffn):
     """Halves of the inputs are one's own, or nobody's; from 8 rows a thread on every thread has
     rows of its own."""
     net = network(32, heads, ffn=ffn)
-    net.packed = pack(net)
+    swap_layers(net)
     step = tree(net, rows, 5)
     with threads(1):
         wanted, wanted_cache = step.run(net)
@@ -97,7 +98,7 @@ def test_threads_share_the_work_without_a_trace(rows, count, heads, ffn):
 def test_a_row_alone_has_the_bits_it_has_in_a_batch(dtype, rows, nodes):
     """So a code verified alone and in a tree meets one distribution."""
     net = network(32, dtype=dtype)
-    net.packed = pack(net)
+    swap_layers(net)
     step = tree(net, rows, nodes, capacity=61)
     out, written = step.run(net)
     for row in range(rows):
@@ -123,18 +124,24 @@ def test_scores_and_gates_far_from_one(scale):
 @pytest.mark.parametrize("outputs", [16, 24, 1, 130])
 @pytest.mark.parametrize("rows", [1, 7, 37])
 def test_a_product_alone(rows, outputs, dtype):
-    random = torch.Generator().manual_seed(outputs)
-    x, weight, bias = (
-        torch.randn(shape, generator=random).to(dtype)
-        for shape in ((rows, 2, 34), (outputs, 34), (outputs,))
-    )
-    for given in (bias, None):
-        product = PackedLinear(weight, given)(x)
-        assert product.shape == (rows, 2, outputs) and product.dtype == dtype
-        exact = F.linear(x.double(), weight.double(), None if given is None else given.double())
-        assert error(product, exact) < (CLOSE if dtype == torch.float32 else 0.01)
+    """A head's, which is `wide`, is not rounded to bfloat16."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(outputs)
+        x = torch.randn(rows, 2, 34).to(dtype)
+        linears = [torch.nn.Linear(34, outputs, bias).to(dtype) for bias in (True, False)]
+    for linear in linears:
+        linear.requires_grad_(False)
+    for linear, wide in itertools.product(linears, (False, True)):
+        product = KernelLinear(linear, dtype, wide)(x)
+        assert product.shape == (rows, 2, outputs)
+        assert product.dtype == (torch.float32 if wide else dtype)
+        exact = linear.double()(x.double())
+        linear.to(dtype)
+        assert error(product, exact) < (CLOSE if wide or dtype == torch.float32 else 0.01)
     with pytest.raises(DecoderError, match=r"even number of inputs, found weights \[16, 15\]"):
-        PackedLinear(torch.zeros(16, 15))
+        KernelLinear(torch.nn.Linear(15, 16), dtype)
+    with pytest.raises(DecoderError, match=r"expected \[\.\.\., 34\] .* found \[1, 36\]"):
+        KernelLinear(linears[0], dtype)(torch.zeros(1, 36))
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -144,12 +151,10 @@ def test_the_matrices_of_a_drafters_net_are_the_kernels(dtype, close, bias):
     net = torch.nn.Sequential(torch.nn.Linear(24, 40, bias=bias), torch.nn.Linear(40, 7, bias=bias))
     net.append(torch.nn.Linear(7, 5)).requires_grad_(False)  # odd: PyTorch's
     x = torch.randn(3, 4, 24)
-    wanted = net(x)
-    pack_matrices(net, dtype)
-    packed = [getattr(module, "packed", None) for module in net]
-    pack_matrices(net, dtype)  # as a second decoder does
-    assert [type(module) for module in net] == [Matrix, Matrix, torch.nn.Linear]
-    assert [getattr(module, "packed", None) for module in net] == packed
+    wanted, names = net(x), [*net.state_dict()]
+    swap_matrices(net, dtype)
+    assert [type(module) for module in net] == [KernelLinear, KernelLinear, torch.nn.Linear]
+    assert [*net.state_dict()] == names
     out = net(x)
     assert out.dtype == torch.float32 and out.shape == wanted.shape
     assert error(out, wanted) < close

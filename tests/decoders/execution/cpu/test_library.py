@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.config.compose import choose_layers
+from bench.config.compose import choose_execution
 from bench.config.schema import BackendConfig
 from decoders.api import DecoderError
 from decoders.execution.cpu import library
 from tests.decoders.execution.cpu.cases import needs_kernel
 
-CPU = BackendConfig(name="cpu", device="cpu", dtype="bfloat16", threads=1)
+CPU = BackendConfig("cpu", "cpu", "bfloat16", threads=1, execution="compile")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,10 +52,10 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def test_without_a_compiler_auto_is_torch(monkeypatch):
+def test_without_a_compiler_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(library.platform, "system", lambda: "Linux")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert choose_layers(CPU).layers == "torch"
+    assert choose_execution(CPU).execution == "eager"
     assert "install g++, or name one in CXX" in str(library.missing())
     with pytest.raises(DecoderError, match=r"cannot be built: no C\+\+ compiler \(g\+\+, c\+\+\)"):
         library.load()
@@ -67,10 +67,10 @@ def test_without_a_compiler_auto_is_torch(monkeypatch):
 def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     text = 'case "$1" in --version) echo own 1.0;; *) echo out of biscuits >&2; exit 3;; esac'
     monkeypatch.setenv("CXX", script(tmp_path / "own", text))
-    assert choose_layers(CPU).layers == "native"
+    assert choose_execution(CPU).execution == "compile"
     with pytest.raises(DecoderError) as caught:
         library.load()
-    for words in ("ended with 3", "out of biscuits", "set backend.layers=torch"):
+    for words in ("ended with 3", "out of biscuits", "set backend.execution=eager"):
         assert words in str(caught.value)
     assert not [*library.folder().iterdir()]  # nothing half made is left
 

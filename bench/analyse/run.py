@@ -1,0 +1,227 @@
+"""What a run holds, as everything that reads runs sees it: sections of entries, in summary order.
+
+A *section* holds what may be compared: one temperature and guidance, because a speed-up is a paired
+ratio to AR under the same settings. Greedy and sampling decoders therefore never share a table or a
+panel. An *entry* is one line of the summary with its image rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.analyse.fairness import UNFAIR, UNMEASURED, Fairness
+from bench.analyse.paired import CLIP_LESS, CLIP_TEST, image_rows
+from bench.measure.roofline import MachineRates
+from bench.store.facts import Verdict
+from metrics.stats import (
+    UNKNOWN,
+    Interval,
+    NonInferiority,
+    differs_by_chance,
+    non_inferiority,
+    reseed_p,
+    reseed_range,
+)
+
+UNFAIR_BASELINE = "unfair baseline"
+MARKED = ("broken", "not checked", UNFAIR_BASELINE, UNMEASURED)  # in the order of their notes
+RESEED_LABEL = "AR reseed"
+LEVEL = 0.05  # of a mark: how often a decoder that draws as AR does lacks it
+MARGIN = 1.0  # of CLIP scores, where a study states none
+FEWEST_SEEDS = 4  # of AR; fewer say too little of how FID differs by chance
+
+
+class Role(Enum):
+    """What a line of the summary stands for."""
+
+    BASELINE = "baseline"  # the AR entry that the section's speed-ups refer to
+    DECODER = "decoder"
+    RESEED = "reseed"  # AR again with a second seed: how far apart two equal decoders come out
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One decoder of one section: its line of the summary and its image rows without reseeds."""
+
+    name: str
+    role: Role
+    line: dict[str, Any]
+    rows: pd.DataFrame
+    error: str  # first error met, "" when every image came out
+    failures: int  # failed image rows
+
+    @property
+    def label(self) -> str:
+        """The decoder's name as tables show it."""
+        if self.role is not Role.RESEED:
+            return self.name
+        return RESEED_LABEL + ("" if self.rows.empty else f", seed {self.rows['seed'].iloc[0]}")
+
+    @property
+    def failed(self) -> bool:
+        """Whether the entry has no figures to show."""
+        return str(self.line["status"]).startswith("fail")
+
+    @property
+    def exact(self) -> bool:
+        """Whether the gate found its output to have the target's own distribution."""
+        return self.text("exactness").startswith("exact")
+
+    @property
+    def word(self) -> str:
+        """The verdict without its details in brackets; "exact as far as sampled" keeps them."""
+        text = self.text("exactness")
+        return text if text.startswith("exact as far") else text.partition(" (")[0]
+
+    @property
+    def ok(self) -> pd.DataFrame:
+        """Image rows that came out."""
+        return self.rows[self.rows["status"] == "ok"]
+
+    @property
+    def images(self) -> pd.DataFrame:
+        """One row for each image that came out in a protocol, however often it was timed."""
+        return image_rows(self.rows)
+
+    def number(self, column: str) -> float:
+        """Reads a figure of the summary; NaN where it was not measured."""
+        return float(self.line[column])
+
+    def interval(self, column: str) -> Interval:
+        """Reads a figure with its ends, in columns `_lo` and `_hi`."""
+        return Interval(*(self.number(column + end) for end in ("", "_lo", "_hi")))
+
+    def text(self, column: str) -> str:
+        """Reads a text of the summary; "" where there is none."""
+        return as_text(self.line[column])
+
+
+@dataclass(frozen=True)
+class Section:
+    """Entries that were measured at the same temperature and guidance."""
+
+    title: str
+    entries: list[Entry]
+    fid_name: str
+    clip_name: str
+    margin: float = MARGIN  # points of CLIP score that a decoder may lose and be not worse
+
+    @property
+    def baseline(self) -> Entry | None:
+        return next((entry for entry in self.entries if entry.role is Role.BASELINE), None)
+
+    @property
+    def decoders(self) -> list[Entry]:
+        """Every entry but reseeds, failed ones included."""
+        return [entry for entry in self.entries if entry.role is not Role.RESEED]
+
+    def seeds(self, column: str) -> list[float]:
+        """Lists the baseline's figure, then those under other seeds; [] without a baseline."""
+        reseeds = [entry for entry in self.entries if entry.role is Role.RESEED]
+        runs = [] if self.baseline is None else [self.baseline, *reseeds]
+        return [run.number(column) for run in runs]
+
+    def reseeded(self, column: str) -> Interval:
+        """Returns where AR's figure lies under another seed (`metrics.stats.reseed_range`); NaN
+        where no other seed was run or measured."""
+        figures = self.seeds(column)
+        known = len(figures) > 1 and not any(map(math.isnan, figures))
+        return reseed_range(figures) if known else UNKNOWN
+
+    def differs_by_chance(self, column: str, level: float) -> float:
+        """Returns how far two runs' figures lie apart by their seeds alone (`metrics.stats`)."""
+        return differs_by_chance(self.seeds(column), level)
+
+    def is_noise(self, entry: Entry, column: str) -> bool:
+        """Whether chance can explain the difference of a figure from AR's: of speed-ups by their
+        intervals, of CLIP scores prompt by prompt, of FID by AR's seeds, of which there must be
+        `FEWEST_SEEDS`."""
+        if entry.role is not Role.DECODER:
+            return False
+        if column == "speedup":
+            return entry.interval("speedup").contains(1)
+        if column == "clip":
+            return entry.interval(CLIP_LESS).contains(0)
+        seeds = self.seeds("fid") if column == "fid" else []
+        return len(seeds) >= FEWEST_SEEDS and reseed_p(seeds, entry.number(column)) >= LEVEL
+
+    def quality(self, entry: Entry) -> NonInferiority | None:
+        """Whether the decoder's CLIP score is not worse than AR's by more than the study's margin,
+        prompt by prompt; None where the two were not compared."""
+        mean, sd, images = (entry.number(column) for column in CLIP_TEST)
+        return None if math.isnan(sd) else non_inferiority(mean, sd, int(images), self.margin)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as `bench.analyse.analyse` makes it. identity: study.json; roofline, scores
+    (`bench.store.facts.Scores`), fairness, gate: by decoder; machine: None where its rates were
+    not measured; clip_pairs: differences of CLIP scores, see `paired.clip_differences`."""
+
+    folder: Path
+    study: str
+    sections: list[Section]
+    rows: pd.DataFrame
+    identity: dict[str, Any] = field(default_factory=dict)
+    roofline: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fairness: dict[str, Fairness] = field(default_factory=dict)
+    gate: dict[str, Verdict] = field(default_factory=dict)
+    machine: MachineRates | None = None
+    clip_pairs: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [entry for section in self.sections for entry in section.entries]
+
+    @property
+    def all_failed(self) -> bool:
+        return all(entry.failed for entry in self.entries if entry.role is not Role.RESEED)
+
+    @property
+    def marks(self) -> list[tuple[str, str]]:
+        """Lists (mark, reason) of what is `MARKED`, each once: footnote n is the n-th."""
+        every = (mark(e) for e in self.entries for mark in (self._verdict_mark, self._speed_mark))
+        return list(dict.fromkeys(sorted(filter(None, every), key=lambda m: MARKED.index(m[0]))))
+
+    def speed_mark(self, entry: Entry) -> str:
+        """Writes `unfair baseline (1)`: the mark of a speed-up with its footnote; "" without."""
+        return self._numbered(self._speed_mark(entry))
+
+    def verdict(self, entry: Entry) -> str:
+        """Writes `broken (1)`: the verdict, with its footnote where it has one."""
+        return self._numbered(self._verdict_mark(entry)) or entry.word
+
+    def _numbered(self, mark: tuple[str, str] | None) -> str:
+        return f"{mark[0]} ({self.marks.index(mark) + 1})" if mark else ""
+
+    def _verdict_mark(self, entry: Entry) -> tuple[str, str] | None:
+        verdict = None if entry.failed else self.gate.get(entry.name)
+        reason = "" if verdict is None else verdict.detail
+        return (entry.word, reason) if reason and entry.word in MARKED else None
+
+    def _speed_mark(self, entry: Entry) -> tuple[str, str] | None:
+        fair = self.fairness.get(entry.name)
+        if fair is None or (fair.verdict == UNFAIR and math.isnan(entry.number("speedup"))):
+            return None
+        mark = {UNFAIR: UNFAIR_BASELINE, UNMEASURED: UNMEASURED}.get(fair.verdict)
+        return (mark, fair.reason) if mark else None
+
+    def unmeasured(self, entry: Entry) -> bool:
+        """Whether an entry's speed-up does not count."""
+        return entry.name in self.fairness and self.fairness[entry.name].verdict == UNMEASURED
+
+    def eager(self, entry: Entry) -> bool:
+        """Whether a piece of an entry was not compiled where others' are."""
+        return entry.name in self.fairness and bool(self.fairness[entry.name].mixed)
+
+
+def as_text(value: Any) -> str:
+    """The text of a cell; "" for None and NaN."""
+    return "" if value is None or value != value else str(value)

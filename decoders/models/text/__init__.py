@@ -1,1 +1,0 @@
-"""Text encoders: prompts -> left-padded features."""

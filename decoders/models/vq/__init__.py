@@ -1,1 +1,0 @@
-"""Image tokenizers: codes -> images (and back, for training the embedded models)."""

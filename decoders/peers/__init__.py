@@ -1,1 +1,0 @@
-"""Another library's decoding on our weights: transformers' `generate`."""

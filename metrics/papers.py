@@ -1,0 +1,216 @@
+"""The papers' protocol on any set of images: FID, KID, precision/recall, CLIP score, HPSv2.1.
+
+METHODS section 5: both sides centre-cropped and Lanczos-resized to 256 px, Inception features with
+clean-fid's resizing, CLIP ViT-B/32 behind "A photo depicts ". Precision and recall (VGG16, k = 3)
+and HPSv2.1 see the whole image, as the released scripts do. `scenes` is the same path with the
+embedded CLIP, which needs no download.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from decoders.errors import unknown
+from metrics import MetricError
+from metrics.clip import (
+    WEIGHTS_DIR,
+    WEIGHTS_FILE,
+    ScenesClip,
+    ScenesClipFeatures,
+    clip_score,
+    load,
+    scenes_features,
+)
+from metrics.fid import Moments, fid_interval, kid, precision_recall
+from metrics.images import Extractor, ImageSet, cached_features, features_of, files_hash
+from metrics.networks import NETWORKS, Weights, locate
+from metrics.stats import Interval, student_mean
+
+Reference = tuple[Path, ...] | Tensor  # image files, or their features [m, E]
+SIZE = 256
+SCENES_WEIGHTS = WEIGHTS_DIR / WEIGHTS_FILE
+SHARES = ("precision", "recall")
+
+
+@dataclass(frozen=True)
+class MetricKind:
+    """parts: fid, kid, shares (precision, recall) or score; weights: key of its weight file, None
+    for the embedded ones; captions, reference: whether it needs them."""
+
+    parts: tuple[str, ...]
+    weights: str | None
+    captions: bool = False
+    reference: bool = True
+
+
+METRICS = {
+    "fid": MetricKind(("fid",), "inception"),
+    "kid": MetricKind(("kid",), "inception"),
+    "precision_recall": MetricKind(("shares",), "vgg"),
+    "clip": MetricKind(("score",), "clip", captions=True, reference=False),
+    "hps": MetricKind(("score",), "hps", captions=True, reference=False),
+    "scenes": MetricKind(("fid", "kid", "shares", "score"), None, captions=True),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a table. metric: of `METRICS`; key: fid, fid_debiased, kid, precision, recall
+    or score; name: with its protocol, as tables have it; features: the part of it in brackets;
+    reference: how many reference images, 0 where none is used; note: what a reader must know; each:
+    of a score, that of every image, whose mean the value is."""
+
+    metric: str
+    key: str
+    name: str
+    features: str
+    value: Interval
+    images: int
+    reference: int
+    preparation: str
+    weights: Weights
+    note: str = ""
+    each: tuple[float, ...] = ()
+
+
+def check_metrics(metrics: Sequence[str], *, reference: bool, captions: bool) -> None:
+    """MetricError for an unknown or repeated metric, none at all, and for one whose reference
+    folder or captions were not given."""
+    if not metrics:
+        raise MetricError(f"no metric was asked for; known: {', '.join(METRICS)}")
+    for name in metrics:
+        if name not in METRICS:
+            raise MetricError(unknown("metric", name, METRICS))
+        if METRICS[name].reference and not reference:
+            raise MetricError(f"{name} needs a folder of reference images: reference=DIR")
+        if METRICS[name].captions and not captions:
+            raise MetricError(f"{name} needs the images' captions: captions=FILE")
+    if len(set(metrics)) < len(metrics):
+        raise MetricError(f"a metric is named twice: {', '.join(metrics)}")
+
+
+class Evaluation:
+    """The metrics of one protocol; networks and references are loaded once and kept."""
+
+    def __init__(
+        self,
+        metrics: Sequence[str],
+        *,
+        weights: Mapping[str, str | None] | None = None,
+        folder: Path | None = None,
+        device: str = "cpu",
+        size: int | None = SIZE,
+        batch: int = 64,
+        cache_dir: Path = Path("results/runs/.cache"),
+    ) -> None:
+        """weights: file by key (``networks.FILES``), else looked for in `folder`; size: side of the
+        centre crop, None where images have the networks' size. Raises MetricError for unknown
+        metrics and, once for all, for missing weight files."""
+        check_metrics(metrics, reference=True, captions=True)
+        keys = dict.fromkeys(METRICS[m].weights for m in metrics)
+        self.weights = locate([key for key in keys if key], weights or {}, folder)
+        self.metrics, self.device, self.size, self.batch = tuple(metrics), device, size, batch
+        self._networks: dict[str | None, Any] = {}
+        self.cache_dir = cache_dir
+        self._references: dict[tuple[Any, ...], Tensor] = {}
+
+    def figures(
+        self, images: tuple[Path, ...], captions: Sequence[str], reference: Reference
+    ) -> list[Figure]:
+        """Every figure of n images (files in order), in the metrics' order. captions: one an image,
+        for the metrics that need them; reference: likewise. Raises MetricError (see
+        `check_metrics`, ``images``, ``fid``, ``clip``)."""
+        check_metrics(self.metrics, reference=len(reference) > 0, captions=len(captions) > 0)
+        for metric in self.metrics:  # before any image is read
+            if METRICS[metric].captions:
+                self._network(metric).tokens(captions)
+        features: dict[str, Tensor] = {}  # FID and KID share their features
+        figures: list[Figure] = []
+        for metric in self.metrics:
+            key = METRICS[metric].weights
+            weights = self.weights[key] if key else Weights(SCENES_WEIGHTS, self.scenes.sha256)
+            if METRICS[metric].reference:
+                figures += self._compared(metric, weights, images, reference, features)
+            if METRICS[metric].captions:
+                clip = self._network(metric)
+                prepare = clip.preparation(self.size)
+                chosen = ImageSet(images, prepare)
+                scores = clip_score(clip, chosen, captions, batch=self.batch, label=clip.name)
+                note = ", ".join(filter(None, [clip.caption, clip.note(captions)]))
+                figures.append(
+                    Figure(
+                        metric, "score", clip.name, clip.name, student_mean(scores), len(images),
+                        0, prepare.name, weights, note, tuple(scores.tolist()),
+                    )
+                )  # fmt: skip
+        return figures
+
+    @property
+    def scenes(self) -> ScenesClip:
+        clip: ScenesClip = self._network("scenes")
+        return clip
+
+    def scenes_reference(self, count: int) -> Tensor:
+        """Features of the first `count` real scenes, as the embedded CLIP sees them."""
+        return scenes_features(ScenesClipFeatures(self.scenes).eval(), count, self.cache_dir)
+
+    def _network(self, metric: str) -> Any:
+        """The network of a metric: an ``ImageText`` for a score, else an ``Extractor``."""
+        key, device = METRICS[metric].weights, self.device
+        if key not in self._networks:
+            network = NETWORKS[key](self.weights[key], device) if key else load(device=device)
+            self._networks[key] = network
+        return self._networks[key]
+
+    def _compared(
+        self,
+        metric: str,
+        weights: Weights,
+        images: tuple[Path, ...],
+        reference: Reference,
+        features: dict[str, Tensor],
+    ) -> list[Figure]:
+        """The figures of a metric that compares with the reference, which is read once. features:
+        by network."""
+        network = self._network(metric)
+        if not isinstance(network, Extractor):
+            network = ScenesClipFeatures(network)
+        name, prepare = network.name, network.preparation(self.size)
+
+        def seen(files: tuple[Path, ...], label: str = "") -> Tensor:
+            return features_of(network, ImageSet(files, prepare), self.batch, label + name)
+
+        if name not in features:
+            features[name] = seen(images)
+        rows, real = features[name], reference
+        if not isinstance(real, Tensor):
+            files = real
+            if (name, files) not in self._references:
+                key = f"{weights.sha256} {prepare.name} {files_hash(files)}"
+                self._references[name, files] = cached_features(
+                    self.cache_dir, network, key, lambda: seen(files, "reference, ")
+                )
+            real = self._references[name, files]
+        values: list[tuple[str, str, Interval, str]] = []
+        for part in METRICS[metric].parts:
+            if part == "fid":
+                value, debiased = fid_interval(rows, Moments.of(real))
+                values.append(("fid", "FID", value, f"of {len(rows)} images: compare at equal n"))
+                values.append(("fid_debiased", "FID without its bias", debiased, ""))
+            elif part == "kid":
+                values.append(("kid", "KID", kid(rows, real), ""))
+            elif part == "shares":
+                both = precision_recall(rows, real)
+                values += [(k, k, v, "") for k, v in zip(SHARES, both, strict=True)]
+        return [
+            Figure(
+                metric, key, f"{label} ({name})", name, value, len(rows), len(real), prepare.name,
+                weights, note,
+            )
+            for key, label, value, note in values
+        ]  # fmt: skip
