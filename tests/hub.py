@@ -1,5 +1,5 @@
-"""A hub of folders in the place of the real one, and the file lists of the repositories that the
-project names, as the hub showed them: sizes in megabytes."""
+"""A hub of folders in the place of the real one, and file lists of repositories that the project
+names, as the hub showed them: sizes in megabytes."""
 
 import fnmatch
 import shutil
@@ -23,23 +23,17 @@ def numbered(stem: str, ending: str, *sizes: float) -> dict[str, float]:
 
 CONFIG = {".gitattributes": 0.0, "README.md": 0.0, "config.json": 0.0}
 TOKENIZER = {"special_tokens_map.json": 0.0, "tokenizer.json": 5.6, "tokenizer_config.json": 2.9}
-LLAMAGEN = {**CONFIG, "generation_config.json": 0.0, "model.safetensors": 3100}
-DRAFTER = {**CONFIG, "generation_config.json": 0.0, "pytorch_model.bin": 180}
-FILES: dict[str, dict[str, float]] = {
-    "jadohu/LlamaGen-T2I": LLAMAGEN,
-    "jadohu/LlamaGen-T2I-2": LLAMAGEN,
-    "jadohu/llamagen_drafter": DRAFTER,
-    "jadohu/llamagen2_drafter": DRAFTER,
-    "jadohu/anole_drafter": DRAFTER,
-    "sihwanpark/LANTERN-Lumina-mGPT-7B-768": {**CONFIG, "model.safetensors": 2020},
+SHARDS = numbered("model", "safetensors", 9980, 4050)
+FILES: dict[str, dict[str, float]] = {  # a repository of each shape
+    "jadohu/LlamaGen-T2I": {**CONFIG, "model.safetensors": 3100},
+    "jadohu/llamagen_drafter": {**CONFIG, "pytorch_model.bin": 180},
     "peizesun/llamagen_t2i": {
         "README.md": 0.0, "t2i_XL_stage1_256.pt": 3100, "t2i_XL_stage2_512.pt": 3100,
         "vq_ds16_t2i.pt": 288,
     },
     "FoundationVision/LlamaGen": {
-        "README.md": 0.0, "c2i_3B_384.pt": 12400, "c2i_B_256.pt": 444, "c2i_B_384.pt": 444,
-        "c2i_L_256.pt": 1370, "c2i_L_384.pt": 1370, "c2i_XL_384.pt": 3100, "c2i_XXL_384.pt": 5640,
-        "vq_ds16_c2i.pt": 288, "vq_ds16_c2i_training.pt": 600, "vq_ds8_c2i.pt": 281,
+        "README.md": 0.0, "c2i_3B_384.pt": 12400, "c2i_B_256.pt": 444, "vq_ds16_c2i.pt": 288,
+        "vq_ds16_c2i_training.pt": 600, "vq_ds8_c2i.pt": 281,
     },
     "google/flan-t5-xl": {
         **CONFIG, **TOKENIZER, "generation_config.json": 0.0, "spiece.model": 0.8,
@@ -49,49 +43,26 @@ FILES: dict[str, dict[str, float]] = {
         **numbered("pytorch_model", "bin", 9450, 1950),
         **numbered("tf_model", "h5", 9450, 1950),
     },
-    "leloy/Anole-7b-v0.1-hf": {
-        **CONFIG, **TOKENIZER, "generation_config.json": 0.0, "preprocessor_config.json": 0.0,
-        "processor_config.json": 0.0, **numbered("model", "safetensors", 4990, 4990, 4320),
-    },
     "leloy/Anole-7b-v0.1-vqvae-hf": {
         ".gitattributes": 0.0, "config.json": 0.0, "model.safetensors": 275,
     },
     "seliny2/Chameleon_7B_mGPT": {
-        **CONFIG, **TOKENIZER, **numbered("model", "safetensors", 9980, 4050),
-        "original_tokenizers/text_tokenizer.json": 5.6, "original_tokenizers/vqgan.ckpt": 281,
-        "original_tokenizers/vqgan.yaml": 0.0,
+        **CONFIG, **TOKENIZER, **SHARDS, "original_tokenizers/text_tokenizer.json": 5.6,
+        "original_tokenizers/vqgan.ckpt": 281, "original_tokenizers/vqgan.yaml": 0.0,
     },
-    "Alpha-VLLM/Lumina-mGPT-7B-768": {
-        **CONFIG, **TOKENIZER, "generation_config.json": 0.0,
-        **numbered("model", "safetensors", 9980, 4050),
-    },
+    "Alpha-VLLM/Lumina-mGPT-7B-768": {**CONFIG, **TOKENIZER, **SHARDS},
     "Alpha-VLLM/Lumina-mGPT-7B-512": {
-        **CONFIG, ".ipynb_checkpoints/config-checkpoint.json": 1.7, "generation_config.json": 0.0,
-        **numbered("model", "safetensors", 9980, 4050),
-    },
-    "deepseek-ai/Janus-Pro-1B": {
-        **CONFIG, **TOKENIZER, "preprocessor_config.json": 0.0, "processor_config.json": 0.0,
-        "pytorch_model.bin": 4180,
+        **CONFIG, ".ipynb_checkpoints/config-checkpoint.json": 1.7, **SHARDS,
     },
     "deepseek-ai/Janus-Pro-7B": {
         **CONFIG, **TOKENIZER, "janus_pro_teaser1.png": 0.1, "preprocessor_config.json": 0.0,
-        "processor_config.json": 0.0, **numbered("pytorch_model", "bin", 9990, 4850),
+        **numbered("pytorch_model", "bin", 9990, 4850),
     },
     "wnma3mz/Janus-Pro-7B-LM": {  # an index of files that are not there
         **CONFIG, **TOKENIZER, "model.safetensors": 13800, "pytorch_model.bin.index.json": 0.0,
     },
-    "nvidia/Cosmos-1.0-Tokenizer-DV8x16x16": {  # as the older Cosmos-0.1-Tokenizer-DV8x16x16
+    "nvidia/Cosmos-1.0-Tokenizer-DV8x16x16": {
         **CONFIG, "autoencoder.jit": 224, "decoder.jit": 132, "encoder.jit": 92.3,
-        "model_config.yaml": 0.0,
-    },
-    "BAAI/Emu3-Gen-hf": {
-        **CONFIG, **TOKENIZER, "generation_config.json": 0.0,
-        **numbered("model", "safetensors", 4940, 4830, 5000, 5000, 4830, 5000, 5000, 400),
-    },
-    "BAAI/Emu3-Gen": {
-        **CONFIG, "configuration_emu3.py": 0.0, "emu3.tiktoken": 2.6, "emu3_vision_tokens.txt": 0.8,
-        "generation_config.json": 0.0, "modeling_emu3.py": 0.1,
-        **numbered("model", "safetensors", 4940, 4830, 5000, 5000, 4830, 5000, 4370),
     },
 }  # fmt: skip
 

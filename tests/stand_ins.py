@@ -8,7 +8,6 @@ else: a laptop goes through the whole study, metrics included. What it then meas
 
 from __future__ import annotations
 
-import importlib
 import json
 import shlex
 import sys
@@ -36,24 +35,22 @@ FEW = (
 def make(config: StudyConfig, folder: Path) -> list[str]:
     """Writes the stand-ins; returns the words of a dry run. Raises ConfigError where the model has
     none, FolderError where the folder is not empty."""
-    from tests.decoders.models.random_checkpoints import FAMILIES
+    from tests.checkpoints import STAND_INS, stand_in
 
     if is_embedded(config.model):
         raise ConfigError(
             f"the study {config.name} runs on an embedded model, which is here: run it as it is"
         )
-    target = FAMILIES.get(config.model.target)
-    if target is None:
+    if config.model.target not in STAND_INS:
         raise ConfigError(
             f"there is no stand-in for {config.model.name} ({config.model.target}); there are some "
-            f"for {', '.join(sorted(FAMILIES))}"
+            f"for {', '.join(sorted(STAND_INS))}"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FolderError(f"{folder} is there already and not empty; choose another folder")
     captions = _captions()
-    family = importlib.import_module(target)
     words = sorted({word for text in captions for word in _words(text)})
-    settings = family.stand_in(folder, config.model.kwargs, words)
+    settings = stand_in(config.model.target, folder, config.model.kwargs, words)
     model = [f"model.{key}={value}" for key, value in settings.items()]
     return [*FEW, *model, *_prompts(config, folder, captions), *_metrics(config, folder)]
 

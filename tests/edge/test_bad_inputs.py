@@ -57,9 +57,9 @@ def target(about: str, says: str, change: Change, **settings: Any) -> Bad:
     """A small random LlamaGen checkpoint, and what is wrong with it."""
 
     def prepare(tmp: Path) -> None:
-        from tests.decoders.models import released
+        from tests.checkpoints import write_llamagen
 
-        change(released.write_hub(tmp / "m", **settings))
+        change(write_llamagen(tmp / "m", **settings))
 
     return Bad(f"target: {about}", [*LOAD, *LLAMAGEN], says, prepare)
 

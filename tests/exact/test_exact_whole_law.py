@@ -17,6 +17,7 @@ from decoders.noise import ACCEPT_SLOT, sample
 from tests.exact.planted import finds
 from tests.exact.specs import (
     AR,
+    EXACT,
     SMALL,
     SPECULATIVE,
     composed,
@@ -131,6 +132,15 @@ EXACTLY = {  # and the length of the images
 def test_exact_decoders_are_exact_to_rounding(name: str) -> None:
     found = judged(*EXACTLY[name])
     assert found.rest == 0 and found.tv < 1e-12
+
+
+def test_a_whole_draft_is_accepted_further_than_code_by_code() -> None:
+    chain, block, traversal = (
+        judged(of(tree=planting("chain.Chain", depth=3), rule=rule), 4, 60_000)
+        for rule in (EXACT, BLOCK, TRAVERSAL)
+    )
+    assert traversal.forwards == pytest.approx(block.forwards, abs=1e-9)
+    assert block.forwards < chain.forwards - 0.005
 
 
 # ---- the Jacobi family, and what couplings and candidates save ----------------------------------

@@ -63,10 +63,11 @@ def reader() -> tuple[WordEncoder, Any]:
 
 
 def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
+    """Drafters and further targets are stages of their own."""
     work, weights = tmp_path / "work", tmp_path / "weights"
-    make(["vq"], 4, work, weights)
-    make(["target", "drafter", "eagle3"], 2, work, weights)
-    model = bundle.load(dtype="float32", checkpoint=str(weights))
+    where: dict[str, Any] = {"dtype": "float32", "checkpoint": str(weights)}
+    make(["vq", "target", "drafter", "eagle3"], 2, work, weights)
+    model = bundle.load(**where)
     assert model.target.vocab_size == 64
     assert model.drafters.keys() == {"eagle", "eagle3"}
     assert Eagle3(model, "eagle3").net is model.drafters["eagle3"]
@@ -75,33 +76,20 @@ def test_make_writes_a_model_that_loads(small: None, tmp_path: Path) -> None:
     shas = {part: card[part]["sha256"] for part in ("vq", "text", "target")}
     assert card["eagle"]["trained_with"] == card["eagle3"]["trained_with"] == shas
     assert card["target"]["trained_with"] == {part: shas[part] for part in ("vq", "text")}
-    assert card["vq"]["figures"]["images"] == 4 * 2 and card["target"]["figures"]["images"] == 2 * 2
+    assert card["vq"]["figures"]["images"] == card["target"]["figures"]["images"] == 2 * 2
     assert 0 <= card["target"]["figures"]["valid_naming"] <= 1
-    assert card["vq"]["figures"]["valid_psnr_db"] > 0
     figures = card["eagle"]["figures"]
-    assert 0 < figures["valid_overlap_1"] < 1
-    assert figures.keys() >= {f"valid_{kind}_8" for kind in ("overlap", "agree")}
-    assert 1 < figures["valid_chain_length"] < 9
+    assert 0 < figures["valid_overlap_1"] < 1 < figures["valid_chain_length"] < 9
     assert (work / "target" / "curve.csv").exists()
 
     make(["target"], 3, work, weights)  # it goes on
     with pytest.raises(DecoderError, match=r"eagle was trained with t.*stages=.drafter."):
-        bundle.load(dtype="float32", checkpoint=str(weights))
-    bundle.load(dtype="float32", checkpoint=str(weights), drafters=False)
-    make(["drafter", "eagle3"], 1, tmp_path / "anew", weights)
-    bundle.load(dtype="float32", checkpoint=str(weights))
-
-
-def test_other_targets_are_stages_of_their_own(small: None, tmp_path: Path) -> None:
-    work, weights = tmp_path / "work", tmp_path / "weights"
-    make(["vq", "target"], 1, work, weights)
+        bundle.load(**where)
+    others = [name for name in bundle.TARGETS if name != "plain"]
     make(list(bundle.TARGETS), 2, work, weights)
     card = json.loads((weights / bundle.CARD).read_text())
-    assert card["coral"]["figures"]["images"] == 2 * 2
     assert card["coral"]["figures"]["valid_nats_refined"] > 0 < card["par"]["figures"]["valid_nats"]
-    others = [name for name in bundle.TARGETS if name != "plain"]
-    place: dict[str, Any] = {"dtype": "float32", "checkpoint": str(weights), "target": "plain"}
-    model = bundle.load(**place, targets=others)
+    model = bundle.load(**where, target="plain", targets=others, drafters=False)
     assert not model.drafters and list(model.targets) == others and model.sampling.cfg == 3
     shas = {name: card[name]["sha256"] for name in bundle.TARGETS}
     assert card["flash"]["trained_with"]["plain"] == shas["plain"]

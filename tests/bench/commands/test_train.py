@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.commands.train import DRAFTER, RECORD, cmd_train, compose_train
+from bench.commands.train import DRAFTER, RECORD, cmd_train
 from decoders.api import ImageModel
 from decoders.compose import PartSpec, build_part
 from decoders.models.loading.weights import dtype_of
@@ -63,11 +63,3 @@ def test_a_training_leaves_a_drafter_that_loads(drafter, words, settings, tmp_pa
     spec = PartSpec(target, {"checkpoint": str(tmp_path / DRAFTER), **settings})
     net = build_part(spec, random_model(vocab=24, grid=3)).net
     assert all(weights.isfinite().all() for weights in net.parameters())
-
-
-def test_the_released_recipe_is_the_default_of_official_models():
-    data = ["data=pictures", "data.path=a", "data.captions=b", "data.size=256"]
-    study = compose_train(["model=llamagen_xl_256", *data])
-    assert study.name == "eagle_llamagen_xl_256"
-    assert study.run_dir == "results/train/eagle_llamagen_xl_256"
-    assert (study.train.lr, study.train.clip_value) == (1e-4, 0.5)

@@ -17,12 +17,16 @@ VOCAB, SIDE, PREFIX = 24, 4, 4
 SHAPE = {"vocab_size": VOCAB, "n_positions": 48, "n_embd": 48, "n_layer": 1, "n_head": 2}
 
 
+def gpt2(**changes: Any) -> GPT2LMHeadModel:
+    config = GPT2Config(**SHAPE | changes, initializer_range=0.3, tie_word_embeddings=False)
+    return GPT2LMHeadModel(config)
+
+
 class Gpt(CausalLM):
     """Learned positions, one block, random weights far from uniform laws."""
 
     def __init__(self) -> None:
-        net = GPT2LMHeadModel(GPT2Config(**SHAPE, initializer_range=0.3, tie_word_embeddings=False))
-        super().__init__(net, range(VOCAB), SIDE, PREFIX)
+        super().__init__(gpt2(), range(VOCAB), SIDE, PREFIX)
 
 
 class Letters:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from decoders.api import DecoderError, Sampling
 from decoders.execution import with_execution
@@ -19,20 +20,81 @@ from decoders.models.llamagen import load
 from decoders.models.loading.checkpoint import cast
 from decoders.models.nets.flash import FlashConfig, FlashTransformer
 from decoders.models.random_weights import random_model
+from tests import checkpoints as K
 from tests.decoders.compositions import images
 from tests.decoders.execution.cpu.cases import needs_kernel
-from tests.decoders.models import released as R
+from tests.decoders.models.test_llamagen import norm, through_layer
 
 GREEDY, SAMPLED = Sampling(temperature=0.0, cfg=2.0), Sampling(cfg=2.0)
-CONFIG = {"medusa_attention_num": R.VERTICAL, "vertical_start_layer": 1}
+GRID, LAYERS, VERTICAL, CLASSES = K.LITTLE.grid, K.LITTLE.layers, K.FLASH[0], 10
+CONFIG = {"medusa_attention_num": VERTICAL, "vertical_start_layer": 1}
 
 
 def released(folder: Path, gate: str = "network", start: int = 1) -> Any:
     """A model of FlashAR's released layout."""
     settings = CONFIG | {"vertical_start_layer": start}
-    content = {"model": R.original_flash(gate), "steps": 3}
-    path = R.write_original(folder / "flash.pt", content, **settings)
-    return load(dtype="float32", checkpoint=str(path), grid=R.GRID)
+    content = {"model": K.flash(gate), "steps": 3}
+    path = K.write_original(folder / "flash.pt", content, **settings)
+    return load(dtype="float32", checkpoint=str(path), grid=GRID)
+
+
+# ---- the equations (METHODS4, 1), without a cache: a whole forward for every anti-diagonal -------
+
+
+def reference(tensors: dict[str, Tensor], start: int, label: int, cfg: float) -> Tensor:
+    """The greedy codes [L] of a class."""
+    w = {k: v.double() for k, v in (tensors | K.hub_names(tensors, LAYERS + VERTICAL)).items()}
+    codes: dict[int, int] = {}
+    for diagonal in range(2 * GRID - 1):
+        cond, uncond = (diagonal_logits(w, start, row, codes, diagonal) for row in (label, CLASSES))
+        codes |= {n: int((uncond[n] + cfg * (cond[n] - uncond[n])).argmax()) for n in cond}
+    return torch.tensor([codes[n] for n in range(GRID**2)])
+
+
+def diagonal_logits(
+    w: dict[str, Tensor], start: int, label: int, codes: dict[int, int], diagonal: int
+) -> dict[int, Tensor]:
+    """The mixed logits of every code of an anti-diagonal, behind those of all earlier ones."""
+    positions = list(codes)
+    table = w["cls_embedding.embedding_table.weight"]
+    x = torch.cat([table[[label]], w["tok_embeddings.weight"][[codes[n] for n in positions]]])
+    order = torch.tensor([-1, *(n // GRID + n % GRID for n in positions)])
+    seen = order[:, None] >= order
+    for layer in range(LAYERS + VERTICAL):
+        if layer == start:
+            branch = x
+        if layer == LAYERS:
+            horizontal, x = x, branch
+        x = through_layer(x, w, f"model.layers.{layer}.", [-1, *positions], seen)
+    h = (norm(horizontal) * w["norm.weight"]) @ w["output.weight"].T
+    v = (norm(x) * w["medusa_norm.weight"]) @ w["medusa_output.weight"].T
+    if diagonal == 0:
+        return {0: mixed(w, h[-1], v[-1])}
+    state, logits = {n: i for i, n in enumerate(positions, 1)}, {}
+    for r in range(GRID):
+        c = diagonal - r
+        if 0 <= c < GRID:
+            left, above = state.get(r * GRID + c - 1), state.get((r - 1) * GRID + c)
+            if r == 0:
+                logits[c] = h[left]
+            elif c == 0:
+                logits[r * GRID] = v[above]
+            else:
+                logits[r * GRID + c] = mixed(w, h[left], v[above])
+    return logits
+
+
+def mixed(w: dict[str, Tensor], h: Tensor, v: Tensor) -> Tensor:
+    if "hv_gate_mlp.0.weight" in w:
+        z = torch.cat([h, v]) - torch.cat([h, v]).mean()
+        z = w["hv_gate_mlp.0.weight"] @ (z / z.square().mean().sqrt()).clip(-6, 6)
+        share = w["hv_gate_mlp.2.weight"] @ (z * z.sigmoid()) + w["hv_gate_mlp.2.bias"]
+    else:
+        share = w.get("hv_mix_logit", torch.zeros(()))
+    return share.sigmoid() * h + (1 - share.sigmoid()) * v
+
+
+# ---- against them -------------------------------------------------------------------------------
 
 
 def with_flash(model: Any, **settings: int) -> Any:
@@ -51,8 +113,8 @@ def with_flash(model: Any, **settings: int) -> Any:
 def test_greedy_codes_are_those_of_the_equations(tmp_path: Path, gate: str, start: int) -> None:
     model = released(tmp_path, gate, start)
     codes = images(Flash(model, GREEDY), ["3", "9"]).codes
-    layer = R.LAYERS if start < 0 else start
-    wanted = [R.reference_flash(R.original_flash(gate), layer, label, 2.0) for label in (3, 9)]
+    layer = LAYERS if start < 0 else start
+    wanted = [reference(K.flash(gate), layer, label, 2.0) for label in (3, 9)]
     assert torch.equal(codes, torch.stack(wanted)) and len(codes.unique()) > 5
     assert not torch.equal(codes[0], codes[1])
 
@@ -62,7 +124,7 @@ def test_codes_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     together = images(decoder, ["3", "9", "1"])
     for i, prompt in enumerate(("3", "9", "1")):
         assert torch.equal(images(decoder, [prompt]).codes[0], together.codes[i])
-    assert together.trace.target_calls.tolist() == [2 * R.GRID - 2] * 3
+    assert together.trace.target_calls.tolist() == [2 * GRID - 2] * 3
 
 
 def test_with_horizontal_predictions_alone_row_0_is_ars_behind_the_causal_mask() -> None:
@@ -95,10 +157,10 @@ def test_the_cpu_kernel_runs_every_stack_of_layers(start: int) -> None:
 
 def test_ar_keeps_its_own_target_beside_flashars(tmp_path: Path) -> None:
     (tmp_path / "ar").mkdir()
-    ar = R.write_original(tmp_path / "ar" / "c2i.pt", R.original_llamagen(R.CLASSES))
+    ar = K.write_original(tmp_path / "ar" / "c2i.pt", K.llamagen(classes=CLASSES))
     own, flash = released(tmp_path), str(tmp_path / "flash.pt")
-    model = load(dtype="float32", checkpoint=str(ar), grid=R.GRID, flash=flash)
-    alone = load(dtype="float32", checkpoint=str(ar), grid=R.GRID)
+    model = load(dtype="float32", checkpoint=str(ar), grid=GRID, flash=flash)
+    alone = load(dtype="float32", checkpoint=str(ar), grid=GRID)
     one, other = (images(Autoregressive(each, SAMPLED), ["3"]).codes for each in (model, alone))
     assert torch.equal(one, other)
     assert torch.equal(*(images(Flash(each, SAMPLED), ["3"]).codes for each in (model, own)))
@@ -110,16 +172,16 @@ def test_ar_keeps_its_own_target_beside_flashars(tmp_path: Path) -> None:
 def test_what_does_not_say_how_it_was_made_or_is_of_another_model_is_refused(
     tmp_path: Path,
 ) -> None:
-    tensors = R.original_flash("network")
-    path = R.write_original(tmp_path / "flash.pt", tensors, medusa_attention_num=2)
+    tensors = K.flash("network")
+    path = K.write_original(tmp_path / "flash.pt", tensors, medusa_attention_num=2)
     with pytest.raises(DecoderError, match=r"config.json with medusa_attention_num and vertical"):
-        load(checkpoint=str(path), grid=R.GRID)
-    R.write_original(path, tensors, **CONFIG)
-    captions = R.write_hub(tmp_path / "captions")
+        load(checkpoint=str(path), grid=GRID)
+    K.write_original(path, tensors, **CONFIG)
+    captions = K.write_llamagen(tmp_path / "captions")
     with pytest.raises(DecoderError, match="found another conditioning, prefix"):
         load(checkpoint=str(captions), flash=str(path))
     with pytest.raises(DecoderError, match=r"another model; set model\.flash"):
         load(checkpoint=str(captions), flash=str(captions))
-    R.write_original(path, tensors, **(CONFIG | {"vertical_start_layer": 3}))
+    K.write_original(path, tensors, **(CONFIG | {"vertical_start_layer": 3}))
     with pytest.raises(DecoderError, match="begin at layer 3 of 2"):
-        load(checkpoint=str(path), grid=R.GRID)
+        load(checkpoint=str(path), grid=GRID)

@@ -1,21 +1,27 @@
-"""Chameleon's checkpoint with its drafter, which several files read: made once."""
+"""transformers' models with their checkpoints, which several files read: made once."""
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.decoders.models import chameleon_checkpoint as C
-from tests.decoders.models.random_checkpoints.chameleon import published_drafter
+from tests import checkpoints as K
 
 
 @pytest.fixture(scope="session")
-def hf():
-    return C.hf_model()
+def theirs() -> dict[str, Any]:
+    """transformers' model of every family."""
+    return {kind: K.hf_model(kind) for kind in K.CODES}
 
 
 @pytest.fixture(scope="session")
-def folder(hf, tmp_path_factory):
-    from safetensors.torch import save_file
-
-    made = C.write_checkpoint(tmp_path_factory.mktemp("chameleon"), hf)
-    (made / "drafter").mkdir()
-    save_file(published_drafter(hf)[1], made / "drafter" / "model.safetensors")
-    return made
+def folders(theirs: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The checkpoint of every kind; Chameleon's with the VQGAN's decoder, as in Anole's conversion,
+    and a drafter."""
+    root = tmp_path_factory.mktemp("hub")
+    made = {kind: K.write_hf(root / kind, theirs[kind], K.vocabulary(kind)) for kind in theirs}
+    named = {f"model.vqmodel.{name}": x for name, x in K.chameleon_decoder().items()}
+    K.change_tensors(made["chameleon"], lambda tensors: tensors | named)
+    drafter = K.chameleon_drafter(theirs["chameleon"])[1]
+    K.write_folder(made["chameleon"] / "drafter", drafter, {})
+    return made | dict.fromkeys(("anole", "lumina"), made["chameleon"])

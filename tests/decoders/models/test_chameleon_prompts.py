@@ -9,9 +9,10 @@ from decoders.models.chameleon import ANOLE, CODE, TOKENIZERS, lumina_template
 from decoders.models.janus import TEMPLATE
 from decoders.models.loading.checkpoint import Checkpoint
 from decoders.models.prompts import PromptEncoder, code_tokens
-from tests.decoders.models import chameleon_checkpoint as C
+from tests import checkpoints as K
 
-NAMES = C.vocabulary()
+NAMES, TOKENS = K.vocabulary("chameleon"), K.tokens_of_codes("chameleon")[:-1]
+PREFIX = 24
 
 
 def ids(words: str) -> list[int]:
@@ -20,14 +21,13 @@ def ids(words: str) -> list[int]:
 
 @pytest.fixture
 def opened(tmp_path):
-    C.write_tokenizer(tmp_path / "tokenizer.json")
+    K.write_tokenizer(tmp_path / "tokenizer.json", NAMES)
     return Checkpoint(tmp_path, {}, {})
 
 
-def encoder(opened, kind: str = "anole", length: int = C.PREFIX, source: str | None = None):
+def encoder(opened, kind: str = "anole", length: int = PREFIX, source: str | None = None):
     template = ANOLE if kind == "anole" else lumina_template(4)
-    codes = [C.token_of(code) for code in range(C.CODES)]
-    return PromptEncoder(opened, template, length, source, files=TOKENIZERS, control=codes)
+    return PromptEncoder(opened, template, length, source, files=TOKENIZERS, control=TOKENS)
 
 
 SEP, BOI, SIZE = "<reserved08706>", "<racm3:break>", "<reserved08802>"
@@ -47,9 +47,8 @@ def test_templates(opened, kind):
     text = made.encode(["a red fox", "snow"])
     conditional, unconditional = (ids(words) for words in EXPECTED[kind])
     assert text.features[0, -len(conditional) :].tolist() == conditional
-    assert text.mask[0].tolist() == [False] * (C.PREFIX - len(conditional)) + [True] * len(
-        conditional
-    )
+    used = len(conditional)
+    assert text.mask[0].tolist() == [False] * (PREFIX - used) + [True] * used
     assert int(text.mask[1].sum()) == len(conditional) - 2
     assert text.uncond is not None and text.uncond_mask is not None
     for row in range(2):
@@ -78,7 +77,7 @@ def test_prompts_it_cannot_read_are_refused(opened, prompts, message):
 def test_a_missing_tokenizer_is_an_error_when_it_is_needed(tmp_path):
     opened = Checkpoint(tmp_path, {"vocabulary_map": NAMES}, {})
     codes = code_tokens(opened, None, CODE)  # without a prompt
-    assert codes.tolist() == [C.token_of(c) for c in range(C.CODES)]
+    assert codes.tolist() == TOKENS
     with pytest.raises(DecoderError, match=r"no tokenizer in .*set model\.text"):
         encoder(opened).encode(["fox"])
     with pytest.raises(DecoderError, match="no tokenizer in"):
@@ -87,12 +86,11 @@ def test_a_missing_tokenizer_is_an_error_when_it_is_needed(tmp_path):
 
 @pytest.mark.parametrize("name", ["text_tokenizer.json", "tokenizer/text_tokenizer.json"])
 def test_the_tokenizer_may_be_metas(tmp_path, name):
-    place = tmp_path / "meta" / name
-    place.parent.mkdir(parents=True)
-    C.write_tokenizer(place)
+    path = tmp_path / "meta" / name
+    K.write_tokenizer(path, NAMES)
     opened = Checkpoint(tmp_path, {}, {})
     expected = ids(f"<s> fox {SEP} {BOI}")
-    for source in (place, tmp_path / "meta"):
+    for source in (path, tmp_path / "meta"):
         text = encoder(opened, source=str(source)).encode(["fox"])
         assert text.features[0, -4:].tolist() == expected
 

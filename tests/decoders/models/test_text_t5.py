@@ -8,14 +8,14 @@ from safetensors.torch import load_file, save_file
 
 from decoders.api import DecoderError
 from decoders.models.t5 import T5Encoder, clean
-from tests.decoders.models.random_checkpoints.t5 import WIDTH, save_t5
+from tests.checkpoints import write_t5
 
 CAPTIONS = ["a red cube", "A blue ring on a red cube.", "a ring"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return save_t5(tmp_path_factory.mktemp("t5"))
+    return write_t5(tmp_path_factory.mktemp("t5"))
 
 
 def encoder(folder, length=10, **settings):
@@ -35,7 +35,7 @@ def test_features_stand_at_the_right_end_and_are_zero_before(folder):
     live = encoder(folder)
     text = live.encode(CAPTIONS)
     assert set(live.sha256()) == {"text/model.safetensors", "text/tokenizer.json"}
-    assert text.features.shape == (3, 10, WIDTH) and text.features.dtype == torch.float32
+    assert text.features.shape == (3, 10, 16) and text.features.dtype == torch.float32
     assert text.mask.sum(1).tolist() == [4, 9, 3], "words, punctuation and the end token"
     for row, caption in enumerate(CAPTIONS):
         count = int(text.mask[row].sum())
@@ -66,10 +66,10 @@ def test_an_incomplete_folder_says_what_to_download(tmp_path):
         "tokenizer.json": "cannot be read.*Download config.json, tokenizer.json.*google/flan-t5-xl",
         "config.json": "cannot be read.*Download config.json",
     }.items():
-        (save_t5(tmp_path / gone) / gone).unlink()
+        (write_t5(tmp_path / gone) / gone).unlink()
         with pytest.raises(DecoderError, match=expected):
             T5Encoder(str(tmp_path / gone)).check(["a cat"])
-    path = save_t5(tmp_path / "part") / "model.safetensors"
+    path = write_t5(tmp_path / "part") / "model.safetensors"
     tensors = load_file(path)
     del tensors["encoder.block.0.layer.0.SelfAttention.q.weight"]
     save_file(tensors, path, {"format": "pt"})

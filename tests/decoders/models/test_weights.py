@@ -12,7 +12,7 @@ from decoders.api import DecoderError
 from decoders.models.loading.checkpoint import open_checkpoint
 from decoders.models.loading.weights import load_into, read_state, require_weights, write_tensors
 from decoders.models.t5 import T5Encoder
-from tests.decoders.models.random_checkpoints.t5 import save_t5
+from tests.checkpoints import write_t5
 
 
 def test_weights_come_back_and_damaged_ones_do_not(tmp_path):
@@ -77,7 +77,7 @@ def test_a_file_that_is_no_checkpoint_is_named_as_what_it_is(tmp_path, ending):
 def test_code_in_a_text_encoders_folder_is_neither_run_nor_asked_about(tmp_path, monkeypatch):
     """`auto_map` names a module beside config.json for classes that transformers has itself;
     loading it would make the file `ran`."""
-    folder, ran = save_t5(tmp_path / "t5"), tmp_path / "ran"
+    folder, ran = write_t5(tmp_path / "t5"), tmp_path / "ran"
     (folder / "custom.py").write_text(
         f"open({str(ran)!r}, 'w').close()\n"
         "from transformers import PreTrainedTokenizerFast as Mine, T5Config as Config\n"

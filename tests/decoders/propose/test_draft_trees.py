@@ -8,18 +8,20 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, Sampling
-from decoders.compose import DecoderSpec, build_decoder
+from decoders.loops.speculative import Speculative
 from decoders.loops.trace import expected_codes
 from decoders.models.random_weights import random_model, same_prompt
 from decoders.noise import Noise
+from decoders.propose.drafters.eagle import Eagle
 from decoders.propose.drafters.free import Free
+from decoders.propose.pac import Pac
 from decoders.propose.trees.cape import Cape
 from decoders.propose.trees.chain import Chain
 from decoders.propose.trees.dynamic import Dynamic
 from decoders.propose.trees.opt import Opt
 from decoders.propose.trees.static import Static, parse_choices
 from metrics.traces import from_trace
-from tests.decoders.compositions import CHAIN, EAGLE, EXACT, LOOP, drafting, images, part
+from tests.decoders.compositions import drafting, images
 
 VOCAB = 20
 PLAIN = Sampling()
@@ -206,24 +208,17 @@ def test_of_drawn_children_it_is_the_sum_of_their_paths_probabilities():
         assert expected == pytest.approx(1 + sum(weights), abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("parts", "temperature"),
-    [
-        ({"drafter": EAGLE, "tree": CHAIN}, 1),
-        ({"drafter": EAGLE, "tree": CHAIN}, 0),
-        ({"proposer": part("propose.pac.Pac", window=8, candidates=2)}, 1),
-    ],
-)
-def test_every_drafter_with_a_law_is_measured(parts, temperature):
-    """Rows that advance alone each have their own mean; certain drafts have none."""
-    spec = DecoderSpec("one", LOOP, acceptance=EXACT, **parts)
-    sampling = Sampling(temperature=temperature, cfg=2.0)
-    decoder = build_decoder(random_model(vocab=8, grid=4, seed=2), spec, sampling)
-    trace = images(decoder, ["a", "b", "c"]).trace
-    assert bool(trace.expected.isfinite().all()) == (temperature > 0)
-    if temperature > 0:
-        assert bool(((trace.expected > 1) & (trace.expected <= trace.tree_nodes + 1)).all())
-        assert len(set(trace.expected.tolist())) == 3
+def test_certain_drafts_expect_nothing_and_rows_have_means_of_their_own():
+    model = random_model(vocab=8, grid=4, seed=2)
+    for temperature in (0.0, 1.0):
+        sampling = Sampling(temperature=temperature, cfg=2.0)
+        decoder = drafting(model, Eagle(model), Chain(depth=3), sampling=sampling)
+        window = Speculative(model, sampling, Pac(model, 8, candidates=2), decoder.verifier)
+        for one in (window, decoder):
+            trace = images(one, ["a", "b", "c"]).trace
+            assert bool(trace.expected.isfinite().all()) == (temperature > 0)
+    assert bool(((trace.expected > 1) & (trace.expected <= trace.tree_nodes + 1)).all())
+    assert len(set(trace.expected.tolist())) == 3
 
 
 # ---- released trees ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from decoders.loops.speculative import Speculative
 from decoders.models.random_weights import random_model, random_noise, same_prompt
 from decoders.propose.gumbel import Gumbel as GumbelWindow
 from decoders.propose.jacobi import Jacobi
-from decoders.propose.maximal import Maximal, coupled
+from decoders.propose.maximal import Maximal
 from decoders.propose.pac import Pac
 from decoders.propose.plus import Plus
 from decoders.propose.window import WindowSession
@@ -44,16 +44,6 @@ def test_gumbel_images_follow_the_law_of_ar() -> None:
     right, wrong = (pearson(torch.bincount(n, minlength=256), count * law) for n in numbers)
     assert right > 1e-3
     assert wrong < 1e-6  # the test would see it
-
-
-def test_a_coupled_draft_has_the_new_law_and_stays_as_often_as_can_be() -> None:
-    random = torch.Generator().manual_seed(0)
-    q, p = torch.rand(2, 4, 1, 6, generator=random, dtype=torch.float64).softmax(-1)
-    kernels = [coupled(p, q, torch.full((4, 1), x)) for x in range(6)]
-    kernel = torch.stack(kernels, 2)  # [B, W, x, x']
-    torch.testing.assert_close((q[..., None] * kernel).sum(2), p)
-    stays = (q * kernel.diagonal(dim1=2, dim2=3)).sum(-1)
-    torch.testing.assert_close(stays, 1 - 0.5 * (p - q).abs().sum(-1))
 
 
 def with_row_ends() -> Any:

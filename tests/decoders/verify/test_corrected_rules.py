@@ -139,13 +139,6 @@ def test_greedy_decoding_accepts_the_argmax(rule):
         assert not test.bound.any()
 
 
-def test_typical_s_two_thresholds() -> None:
-    """On a flat law alpha exp(-H) = alpha / V decides, near a sharp one the cap eps does."""
-    assert Typical().passes(torch.full((V,), 0.2)).all()
-    sharp = torch.tensor([0.92, 0.05, 0.01, 0.01, 0.01])
-    assert [int(Typical(eps=eps).passes(sharp).sum()) for eps in (0.04, 0.06)] == [2, 1]
-
-
 def test_specdec_with_one_likeliest_code_takes_the_first_of_equal_ones():
     p = torch.tensor([[0.1, 0.4, 0.4, 0.1]]).expand(4, -1)
     assert SpecVerification(beta=1).greedy(p, torch.arange(4)).accept.tolist() == [0, 1, 0, 0]

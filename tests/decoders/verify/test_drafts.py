@@ -1,25 +1,17 @@
-"""Drafts as verifiers see them. Ties between equally long accepted paths go to the first row of the
-released table of paths (METHODS 6), on any tree. Whole drafts are accepted further than code by
-code; the law of what is committed is in `tests.exact`.
-"""
+"""Ties between equally long accepted paths go to the first row of the released table of paths
+(METHODS 6), on any tree. The law of what is committed is in `tests.exact`."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
-from typing import Any
 
 import pytest
 import torch
 
-from bench.gate.enumerate import Enumerated, Scripted, enumerate_program
-from decoders.api import Draft, TargetProbs
-from decoders.noise import DRAFT_SLOT, sample
-from decoders.verify.block import Block
-from decoders.verify.exact import Exact
-from decoders.verify.token_verifier import TokenVerifier, longest
-from decoders.verify.traversal import Traversal
+from decoders.api import Draft
+from decoders.verify.token_verifier import longest
 
 
 def path_of(parents: Sequence[int], node: int) -> list[int]:
@@ -72,42 +64,3 @@ def test_any_tree_gives_the_first_of_the_longest_rows(by_leaf: bool) -> None:
         whole = [n for n in range(len(parents)) if all(accepted[m] for m in path_of(parents, n))]
         turned += next(n for n in whole if len(path_of(parents, n)) == size) != wanted[-1]
     assert turned >= 3
-
-
-def accepted(verifier: Any, p: torch.Tensor, q: torch.Tensor) -> float:
-    """Drafts accepted on average of a chain of three; p, q [40, 3]: the laws after every prefix."""
-    before = torch.tensor([0, 1, 4, 13])  # where the prefixes of so many codes begin
-
-    def run(noise: Scripted) -> torch.Tensor:
-        rows = len(noise.uniform)
-        position, cell = torch.zeros(rows, dtype=torch.long), torch.zeros(rows, dtype=torch.long)
-        noise = noise.stepping(torch.zeros(1, dtype=torch.long), True)
-        at, codes = [cell], [cell]
-        for i in range(3):
-            x = sample(q[at[-1]], noise.at(position + i, DRAFT_SLOT)[:, 0])
-            cell = 3 * cell + x
-            at, codes = [*at, before[i + 1] + cell], [*codes, x]
-        node = torch.arange(4).expand(rows, -1)
-        below = torch.tensor([1, 2, 3, 0]).expand(rows, -1)[..., None]
-        which = torch.stack(at, 1)
-        draft = Draft(torch.stack(codes, 1), (node - 1).clamp_min(0), node, below, q[which], 3)
-        law = TargetProbs(p[which].log(), p[which], False)
-        return verifier.verify(law, draft, noise, position, None).count[:, None]
-
-    every: Enumerated = enumerate_program(run, 10, 100_000)
-    assert every.rest == 0
-    return float(every.weight @ every.value[:, 0].double())
-
-
-def test_the_whole_draft_is_accepted_further_than_code_by_code() -> None:
-    g = torch.Generator().manual_seed(0)
-    gains = []
-    for _ in range(4):
-        p, q = (torch.randn(40, 3, generator=g, dtype=torch.float64).softmax(-1) for _ in "pq")
-        chain, block, tree = (
-            accepted(v, p, q) for v in (TokenVerifier(Exact()), Block(), Traversal())
-        )
-        assert tree == pytest.approx(block, abs=1e-12)
-        gains.append(block - chain)
-    assert min(gains) > -1e-12
-    assert max(gains) > 0.05

@@ -1,5 +1,5 @@
-"""`scripts/gpu_check.sh`: each stage by itself, a verdict each, by a stand-in of Python; and that
-what it runs and what its page promises exist."""
+"""The scripts: stages of `gpu_check.sh` by a stand-in of Python, and what its page promises; the
+trials and the rates of a step, on the processor."""
 
 import os
 import re
@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from bench.config.compose import compose_study
+from decoders.execution.cpu.library import missing
 from tests.bench.fakes import SEARCHPATH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,6 +105,8 @@ def test_the_page_promises_what_the_stages_run():
     assert f"end after {total} minutes at the latest" in page
 
 
+# ---- on the processor, with a model of a few codes ----------------------------------------------
+
 LACKING = "ftfy open_clip playwright timm torch_fidelity torchvision"
 BARE = f"""import sys
 sys.modules.update(dict.fromkeys("{LACKING}".split()))
@@ -114,15 +118,53 @@ SMALL = (
 )  # fmt: skip
 
 
+def script(*words: str) -> subprocess.CompletedProcess[str]:
+    home = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, env=home
+    )
+
+
 @pytest.mark.slow
 def test_a_bare_machine_leaves_the_figures_of_the_costs(tmp_path):
-    """On the processor, with a model of a few codes, without what pages and metrics are made of."""
-    words = ["run", "study=gpu_costs", f"run_dir={tmp_path}", *SMALL]
-    done = subprocess.run(
-        [sys.executable, "-c", BARE, *words], cwd=ROOT, capture_output=True, text=True
-    )
+    """Without what pages and metrics are made of."""
+    done = script("-c", BARE, "run", "study=gpu_costs", f"run_dir={tmp_path}", *SMALL)
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "roofline.csv").read_text().splitlines()
     assert {line.partition(",")[0] for line in lines[1:]} >= {"ar", "sjd", "paper_2.67"}
     assert (tmp_path / "report" / "table.txt").exists()
     assert (tmp_path / "report" / "index.html").exists()
+
+
+@pytest.mark.slow
+def test_each_trial_leaves_its_time_and_its_kernels(tmp_path):
+    few = ("backend=cpu", "backend.threads=1", "model=random24", "prompts=fake", SEARCHPATH)
+    done = script("scripts/gpu_trials.py", "trials=base,rows,pdl", f"out={tmp_path}", *few)
+    assert done.returncode == 0, done.stderr
+    names = [line.split()[0] for line in done.stdout.splitlines() if " ms a step" in line]
+    assert names == ["base", "rows", "pdl"] and done.stdout.count("forward compiled") == 3
+    assert {path.name for path in tmp_path.iterdir()} == {"base.txt", "rows.txt", "pdl.txt"}
+
+
+def test_an_unknown_trial_is_refused_and_few_rows_are_multiplied_as_by_a_matrix(monkeypatch):
+    done = script("scripts/gpu_trials.py", "trials=base,fast")
+    assert done.returncode == 1 and "unknown trials ['fast']; known: base, pdl" in done.stderr
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    from gpu_trials import few_rows
+
+    x, weight = torch.randn(2, 1, 24), torch.randn(40, 24)
+    torch.testing.assert_close(few_rows(x, weight), x @ weight.T)
+
+
+@pytest.mark.skipif(missing() is not None, reason="the CPU kernel cannot be built here")
+def test_every_forward_is_timed_against_its_floor():
+    done = script("scripts/kernel_rates.py", "repeats=2")
+    assert done.returncode == 0, done.stderr
+    machine, heading, *lines = done.stdout.splitlines()
+    assert "GB/s" in machine and "Gflop/s" in machine
+    columns = heading.replace("AR steps", "AR_steps").replace("% rate", "share").split()
+    for line in lines:
+        row = dict(zip(columns, map(float, line.split()), strict=True))
+        assert row["rows"] == 2 * row["codes"], "guidance: two rows for each code"
+        assert row["layers"] >= row["best"] > 0 and row["floor"] > 0 and row["products"] > 0
+    assert [line.split()[0] for line in lines] == ["1", "2", "3", "4", "5", "6", "8", "9", "12"]
