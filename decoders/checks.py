@@ -1,12 +1,14 @@
-"""Checks of what parts return: shapes and dtypes, no values, so that nothing waits for the device
-and a step that is compiled or recorded pays nothing."""
+"""Checks of what parts return: shapes, dtypes and devices, no values, so that nothing waits for the
+device and a step that is compiled or captured pays nothing."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from decoders.api import DraftSession
 from decoders.errors import DecoderError
 
 
@@ -33,3 +35,42 @@ def class_path(part: object) -> str:
 def describe(value: Any) -> str:
     """Shape and dtype of a tensor, the class of anything else."""
     return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else class_path(value)
+
+
+def require_logits(session: DraftSession, logits: Tensor, *shape: int) -> Tensor:
+    """The logits of `advance`, shape [B, V], or of `expand`, [B, w, V]; AnswerError where they are
+    something else."""
+    method, dims = ("advance", "[B, V]") if len(shape) == 2 else ("expand", "[B, w, V]")
+    require_floats(session, method, f"logits {dims}", logits, shape)
+    if logits.device != session.root_code.device:
+        raise AnswerError(
+            f"{class_path(session)} must return logits on {session.root_code.device}, found "
+            f"{logits.device}"
+        )
+    return logits
+
+
+def likeliest(scores: Tensor, count: int) -> Any:
+    """The `count` likeliest codes of every node, as `topk` of scores [..., V]. DecoderError where
+    the codebook has fewer."""
+    if count > scores.shape[-1]:
+        raise DecoderError(
+            f"the tree takes the {count} likeliest codes of a node, and the codebook has "
+            f"{scores.shape[-1]}; choose a tree whose nodes have fewer children, as tree=chain"
+        )
+    return scores.topk(count, -1)
+
+
+def require_root(session: DraftSession, length: Tensor) -> None:
+    """Raises AnswerError where the last committed codes are not [B] int64, on the device of
+    `length` [B]."""
+    root, batch = session.root_code, len(length)
+    if not isinstance(root, Tensor) or root.shape != (batch,) or root.dtype != torch.int64:
+        raise AnswerError(
+            f"{class_path(session)}.root_code must be the last committed codes, [B] = [{batch}] "
+            f"int64, found {describe(root)}"
+        )
+    if root.device != length.device:
+        raise AnswerError(
+            f"{class_path(session)}.root_code must be on {length.device}, found {root.device}"
+        )

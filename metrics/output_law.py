@@ -16,6 +16,7 @@ better; over siblings it bounds the TV of every rule that corrects so.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -26,7 +27,9 @@ from torch import Tensor
 from decoders.api import AcceptRule, Draft, VerifiedPairs
 from decoders.distribution import drop_sibling
 from decoders.verify.token_verifier import Judge, Verdicts, test_children
+from metrics import MetricError
 
+SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 codes stays far below
 MAX_DRAWS = 6000  # ordered draws of several siblings that are enumerated at most
 CHUNK_ENTRIES = 1 << 23  # entries of one chunk of V-wide tests: 32 MiB float32
 REACHED = 1e-6  # a sibling that is reached less often than this adds nothing to a figure
@@ -215,3 +218,46 @@ def along(
             break
     declared = _composed(rule, torch.tensor(bounds).double(), torch.tensor(met).double())
     return tv, float(declared), limit
+
+
+def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> tuple[Tensor, Tensor, Tensor]:
+    """At M recorded nodes, [M] float32 on the CPU each: the output's distance from p, what the rule
+    declares on it, composed over the node's children, and the output bound (lemma R). Deterministic
+    children, one drawn child, or few draws in all: of the node's exact law. Several children drawn
+    from a large codebook: `along` the recorded ones, which on average is no
+    less. M = 0 gives empty tensors. Raises MetricError when p or q is not a distribution, or the
+    rule answers NaN."""
+    for name, rows in (("p", pairs.p), ("q", pairs.q)):
+        if rows is None:
+            continue
+        total = rows.double().sum(-1)  # [M]
+        wrong = ~(((total - 1).abs() < SUM_TOLERANCE) & (rows >= 0).all(-1))  # NaN is wrong too
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise MetricError(
+                f"{name}[{row}] is not a distribution (sum {float(total[row]):.6g}, least entry "
+                f"{float(rows[row].min()):.3g}); record processed float32 probabilities"
+            )
+    figures = []
+    for row, p in enumerate(pairs.p):
+        children = pairs.children[row][pairs.valid[row]]
+        if not len(children):
+            figures.append((0.0, 0.0, 0.0))
+            continue
+        q, spot = None if pairs.q is None else pairs.q[row], spot_of(pairs, row)
+        support = 0 if q is None else int((q > 0).sum())
+        draws = math.perm(support, min(support, len(children)))
+        if q is None or len(children) == 1 or draws <= MAX_DRAWS:
+            law = output_law(rule, p, q, children, spot=spot)
+            figures.append((law.tv, law.declared, law.limit))
+        else:
+            figures.append(along(rule, p, q, children, spot))
+    every = torch.tensor(figures, dtype=torch.float64).view(-1, 3)  # [M, 3]
+    if not bool(torch.isfinite(every).all()):
+        row = int((~torch.isfinite(every)).any(-1).nonzero()[0])
+        raise MetricError(
+            f"the rule answers NaN at recorded node {row} (TV, declared bound, output bound: "
+            f"{every[row].tolist()}); its accept, residual and bound must be finite"
+        )
+    tv, declared, limit = every.float().unbind(-1)
+    return tv, declared, limit

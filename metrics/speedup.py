@@ -20,14 +20,14 @@ block. The interval is symmetric in the logarithm. Below `FEWEST` blocks there i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from metrics import MetricError
-from metrics.stats import SIDE, Interval
+from metrics.stats import Interval
 
 FEWEST = 10  # blocks; fewer say too little of how blocks differ
 MOST_CORRELATION = 0.8
@@ -79,10 +79,11 @@ class Speedup:
         e = np.array([*self.lengths.values()])
         return (float(e.var(ddof=1)) / len(e), len(e) - 1) if len(e) > 1 else (0.0, math.inf)
 
-    def interval(self) -> Interval:
-        """The 95 % interval, symmetric in the logarithm; NaN where the error is not known."""
+    def interval(self, level: float = 0.05) -> Interval:
+        """The interval, symmetric in the logarithm, that misses the truth in a share `level` of
+        cases; NaN where the error is not known."""
         error, freedom = self.error
-        reach = math.exp(float(stdtrit(freedom, SIDE)) * error)
+        reach = math.exp(float(stdtrit(freedom, 1 - level / 2)) * error)
         return Interval(self.value, self.value / reach, self.value * reach)
 
     @property
@@ -92,6 +93,13 @@ class Speedup:
         if error == 0:
             return float(self.value == 1)
         return 2 * float(stdtr(freedom, -abs(math.log(self.value)) / error))
+
+    def at_least(self, spread: Spread | None) -> Speedup:
+        """This ratio of two runs, with at least the error that runs of the machine have: 2 s^2, of
+        k - 1 degrees of freedom."""
+        if spread is None or not 2 * spread.deviation**2 > self.error[0] ** 2:
+            return self
+        return replace(self, moments=(2 * spread.deviation**2, spread.runs - 1.0), lengths={})
 
     def over(self, other: Speedup) -> Speedup:
         """This ratio over that of another run, whose moments are others. Prompts that both decoded
@@ -125,6 +133,41 @@ def speedup(baseline: Timings, decoder: Timings) -> Speedup | None:
     moments = (variance_of_mean(y), len(y) - 1.0) if enough else (math.nan, math.nan)
     lengths = dict(zip(shared, e.tolist(), strict=True))
     return Speedup(value, moments, lengths, len(y), least, greatest)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the logarithm of a speed-up differs from run to run on one machine (METHODS4, 5).
+    deviation: s, pooled over the decoders of the study, as an hour of the machine moves all of
+    them; runs: k, which leaves k - 1 degrees of freedom."""
+
+    deviation: float
+    runs: int
+
+    def reach(self, level: float = 0.05, decoders: int = 1) -> float:
+        """How far the logarithm of a mean over the runs may lie from the machine's own: t_{k-1} s /
+        sqrt(k); of the ratio of two `decoders` sqrt(2) times that."""
+        t = float(stdtrit(self.runs - 1, 1 - level / 2))
+        return t * self.deviation * math.sqrt(decoders / self.runs)
+
+
+def over_runs(every: Sequence[Sequence[Speedup]]) -> tuple[list[Interval], Spread]:
+    """The speed-ups of D decoders on a machine, from those of k >= 2 runs each [D][k]: geometric
+    means, with intervals from the spread between runs, at least as wide as the runs' own errors
+    give."""
+    logs = np.log([[one.value for one in runs] for runs in every])  # [D, k]
+    count, means = logs.shape[1], logs.mean(1)
+    squares = ((logs - means[:, None]) ** 2).sum()
+    spread = Spread(math.sqrt(squares / (len(logs) * (count - 1))), count)
+    intervals = []
+    for mean, runs in zip(means.tolist(), every, strict=True):
+        errors = [one.error for one in runs]
+        variance = sum(error**2 for error, _ in errors) / count**2
+        freedom = sum(freedom for _, freedom in errors)
+        own = float(stdtrit(freedom, 0.975)) * math.sqrt(variance)
+        reach = max(spread.reach(), 0.0 if math.isnan(own) else own)
+        intervals.append(Interval(*(math.exp(mean + x) for x in (0, -reach, reach))))
+    return intervals, spread
 
 
 def variance_of_mean(y: np.ndarray) -> float:

@@ -126,7 +126,7 @@ class NonInferiority:
     """Whether a mean difference to AR is above -margin, by one-sided bounds of 95 % (Student's t).
     verdict: *not worse* where the lower bound is above it, *worse* where the upper bound is below,
     else *not told*; images: how many would tell in four of five runs that nothing is lost,
-    ((z_.95 + z_.8) s / margin)^2; 0 where it is told."""
+    ((z_.95 + z_.8) s / margin)^2; 0 where there are as many: the loss is near the margin."""
 
     verdict: str
     margin: float
@@ -135,7 +135,9 @@ class NonInferiority:
     def __str__(self) -> str:
         if self.verdict == NOT_WORSE:
             return f"{self.verdict} (margin {self.margin:g})"
-        return f"{self.verdict} (n = {self.images})" if self.images else self.verdict
+        if self.verdict == NOT_TOLD:
+            return f"{self.verdict} ({f'n = {self.images}' if self.images else 'near the margin'})"
+        return self.verdict
 
 
 def non_inferiority(mean: float, sd: float, count: int, margin: float) -> NonInferiority:
@@ -145,7 +147,8 @@ def non_inferiority(mean: float, sd: float, count: int, margin: float) -> NonInf
         return NonInferiority(NOT_WORSE, margin)
     if mean + reach < -margin:
         return NonInferiority(WORSE, margin)
-    return NonInferiority(NOT_TOLD, margin, math.ceil((TELLS * sd / margin) ** 2))
+    needed = math.ceil((TELLS * sd / margin) ** 2)
+    return NonInferiority(NOT_TOLD, margin, needed if needed > count else 0)
 
 
 def _around(value: float, reach: float) -> Interval:

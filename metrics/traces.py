@@ -1,4 +1,4 @@
-"""Mean accepted length (MAL), NFE, TV shift and output TV, from a decoder's trace.
+"""Mean accepted length (MAL), NFE and TV shift, from a decoder's trace.
 
 Definitions (docs/results.md, "How each figure is defined"), over the steps after the prefill. The
 code sampled from the prefill (step 0) belongs to none of them, and codes past the end of the image
@@ -6,8 +6,6 @@ are not counted:
     MAL           = codes committed / target forwards (correction and bonus codes included; AR: 1)
     MAL, no bonus = accepted drafts / target forwards (AR: 0)
     NFE           = target forwards per image
-Output TV: how far the committed code's law is from the target's p. At recorded nodes that law is a
-finite sum, so it is computed, not sampled (`metrics.output_law`, METHODS sections 4 and 5).
 """
 
 from __future__ import annotations
@@ -17,15 +15,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch import Tensor
 
-from decoders.api import AcceptRule, CodeKind, Trace, VerifiedPairs
+from decoders.api import CodeKind, Trace
 from metrics import MetricError
-from metrics.output_law import MAX_DRAWS, along, output_law, spot_of
 
-_SUM_TOLERANCE = 1e-3  # of a distribution's sum; float32 softmax over 16384 codes stays far below
 _TESTED = (CodeKind.DRAFT, CodeKind.RELAXED, CodeKind.CORRECTED)
 
 
@@ -70,13 +64,12 @@ def image_acceptance(accepted: ArrayLike, step: ArrayLike, nfe: int) -> ImageAcc
 
 
 def steps_by_depth(accepted: Iterable[ArrayLike], levels: int) -> np.ndarray:
-    """[levels + 1]: how many steps accepted a draft of depth 0 (all steps), 1, ... levels. The last
-    step of an image is left out, as the image's end cuts it. accepted: per image the drafts
-    accepted in each step, -1 past the last."""
+    """[images, levels + 1]: how many steps of an image accepted a draft of depth 0 (all steps), 1,
+    ... levels. The last step of an image is left out, as the image's end cuts it. accepted: per
+    image the drafts accepted in each step, -1 past the last."""
     rows = [np.asarray(row, np.int64) for row in accepted]
-    steps = np.concatenate([np.empty(0, np.int64), *(row[row >= 0][:-1] for row in rows)])
-    counts: np.ndarray = (steps[:, None] >= np.arange(levels + 1)).sum(0)
-    return counts
+    steps = (row[row >= 0][:-1, None] >= np.arange(levels + 1) for row in rows)
+    return np.array([each.sum(0) for each in steps], np.int64).reshape(-1, levels + 1)
 
 
 def tv_shift_summary(
@@ -99,46 +92,3 @@ def tested_share(kinds: Iterable[ArrayLike]) -> np.ndarray:
     others, bonus and first codes, are drawn from the target's own law."""
     each = (np.isin(np.asarray(kind), _TESTED) for kind in kinds)
     return np.array([tested.mean() if tested.size else 0.0 for tested in each])
-
-
-def output_tv(rule: AcceptRule, pairs: VerifiedPairs) -> tuple[Tensor, Tensor, Tensor]:
-    """At M recorded nodes, [M] float32 on the CPU each: the output's distance from p, what the rule
-    declares on it, composed over the node's children, and the output bound (lemma R). Deterministic
-    children, one drawn child, or few draws in all: of the node's exact law. Several children drawn
-    from a large codebook: `metrics.output_law.along` the recorded ones, which on average is no
-    less. M = 0 gives empty tensors. Raises MetricError when p or q is not a distribution, or the
-    rule answers NaN."""
-    for name, rows in (("p", pairs.p), ("q", pairs.q)):
-        if rows is None:
-            continue
-        total = rows.double().sum(-1)  # [M]
-        wrong = ~(((total - 1).abs() < _SUM_TOLERANCE) & (rows >= 0).all(-1))  # NaN is wrong too
-        if wrong.any():
-            row = int(wrong.nonzero()[0])
-            raise MetricError(
-                f"{name}[{row}] is not a distribution (sum {float(total[row]):.6g}, least entry "
-                f"{float(rows[row].min()):.3g}); record processed float32 probabilities"
-            )
-    figures = []
-    for row, p in enumerate(pairs.p):
-        children = pairs.children[row][pairs.valid[row]]
-        if not len(children):
-            figures.append((0.0, 0.0, 0.0))
-            continue
-        q, spot = None if pairs.q is None else pairs.q[row], spot_of(pairs, row)
-        support = 0 if q is None else int((q > 0).sum())
-        draws = math.perm(support, min(support, len(children)))
-        if q is None or len(children) == 1 or draws <= MAX_DRAWS:
-            law = output_law(rule, p, q, children, spot=spot)
-            figures.append((law.tv, law.declared, law.limit))
-        else:
-            figures.append(along(rule, p, q, children, spot))
-    every = torch.tensor(figures, dtype=torch.float64).view(-1, 3)  # [M, 3]
-    if not bool(torch.isfinite(every).all()):
-        row = int((~torch.isfinite(every)).any(-1).nonzero()[0])
-        raise MetricError(
-            f"the rule answers NaN at recorded node {row} (TV, declared bound, output bound: "
-            f"{every[row].tolist()}); its accept, residual and bound must be finite"
-        )
-    tv, declared, limit = every.float().unbind(-1)
-    return tv, declared, limit

@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.analyse import fairness, paired
+from bench.analyse import breakdown, fairness, paired
 from bench.analyse.run import MARGIN, Entry, Role, Run, Section, as_text
 from bench.data.errors import FolderError
 from bench.data.files import write_text
@@ -35,9 +35,14 @@ REMEDY = (
     "run `python -m bench run study=...` again: it resumes and writes what is missing; of a copied "
     "folder, copy it once more"
 )
-NEEDED = tuple(name for name in columns.SCHEMA.names if name != "depth")  # which no figure needs
+LATER = (  # columns that older rows lack; they are read as empty
+    "depth", "drafted_depth", "drafted_nodes", "alpha", "alpha_depth", "target_mass",
+    "target_entropy", "drafter_mass", "drafter_entropy",
+)  # fmt: skip
 SPREAD = ("blocks", "least", "greatest")  # of a speed-up over the blocks
-POOLED = ("mal", "mal_no_bonus", "mal_expected")  # codes per forward
+POOLED = (  # per target forward
+    "mal", "mal_no_bonus", "mal_expected", "drafted_depth", "drafted_nodes",
+)  # fmt: skip
 
 
 def load(folder: Path) -> Run:
@@ -61,10 +66,13 @@ def read_rows(path: Path) -> pd.DataFrame:
                 f"{columns.SCHEMA_VERSION}: read it with the version of lantern-bench that made "
                 "it, or run the study again into another run_dir="
             )
-        if lacking := [name for name in NEEDED if name not in names]:
-            raise FolderError(f"{path} lacks the columns {', '.join(lacking)}; {REMEDY}")
-        table = table.select(NEEDED)
-        table = table.cast(pa.schema([columns.SCHEMA.field(name) for name in NEEDED]))
+        lacking = [name for name in columns.SCHEMA.names if name not in names]
+        if needed := [name for name in lacking if name not in LATER]:
+            raise FolderError(f"{path} lacks the columns {', '.join(needed)}; {REMEDY}")
+        for name in lacking:
+            empty = [columns.EMPTY[name]] * len(table)
+            table = table.append_column(name, pa.array(empty, columns.SCHEMA.field(name).type))
+        table = table.select(columns.SCHEMA.names).cast(columns.SCHEMA)
     except (pa.ArrowException, OSError) as error:
         raise FolderError(f"{path} is damaged: no readable Parquet ({error}); {REMEDY}") from error
     rows: pd.DataFrame = table.to_pandas()
@@ -169,6 +177,7 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
         for name in ("tv_output", "tv_output_bound", "tv_declared_bound")
     )
     nodes = used.tv_output.map(len).to_numpy(float)  # recorded, all of them tested a draft
+    spread = breakdown.ambiguity_of(used)
     share = tested_share(used.kind)
     codes = np.divide(nodes, share, out=np.zeros_like(nodes), where=share > 0)
     output = UNKNOWN
@@ -186,6 +195,11 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
         "tv_output_bound": _pooled(limit, codes),
         "tv_tested": _pooled(away, nodes),
         "tv_declared_bound": _pooled(declared, nodes),
+        **{
+            name + end: value
+            for name, figure in spread.items()
+            for end, value in zip(("", "_lo", "_hi"), vars(figure).values(), strict=True)
+        },
     }
 
 
@@ -227,7 +241,7 @@ def assembled(
         groups.setdefault(setting, []).append(entry)
     return Run(
         folder,
-        as_text(summary["study"].iloc[0]) or folder.name,
+        f"{as_text(summary['study'].iloc[0]) or folder.name}@{config.get('version', 1)}",
         [_section(group, baselines, margin) for group in groups.values()],
         rows,
         study,
@@ -260,14 +274,16 @@ def to_dicts(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def export(run: Run) -> None:
     """Writes what nothing reads but people and spreadsheets: summary.csv, roofline.csv,
-    fairness.csv, clip_pairs.csv and exactness.csv, those that have a row. One of an earlier time
-    goes."""
+    fairness.csv, clip_pairs.csv, exactness.csv, depths.csv and categories.csv, those that have a
+    row. Older ones are deleted."""
     tables = {
         "summary": pd.DataFrame([{c.name: e.line[c.name] for c in SUMMARY} for e in run.entries]),
         "roofline": pd.DataFrame([*run.roofline.values()]),
         "fairness": pd.DataFrame([vars(one) for one in run.fairness.values()]),
         "exactness": pd.DataFrame([{"decoder": n, **vars(one)} for n, one in run.gate.items()]),
         "clip_pairs": run.clip_pairs,
+        "depths": breakdown.by_depth(run),
+        "categories": breakdown.by_category(run),
     }
     for name, table in tables.items():
         path = run.folder / f"{name}.csv"

@@ -21,6 +21,7 @@ from metrics.stats import Interval, student_mean, student_ratio
 
 SETTING = ("temperature", "cfg")  # by which decoders of a run differ and do not compare
 IMAGE = ["prompt_index", "seed"]
+APART = 60  # seconds from the start of a block to that of the next
 LOAD = 0.1  # of the cores, taken by others: what `loaded` allows
 QUIET = 0.1  # quantile over timings: a quiet moment, not the best of a few
 MOST = 1 / 3  # of a decoder's timings: where more are disturbed, the others are hardly quiet
@@ -119,11 +120,26 @@ def mal_interval(rows: pd.DataFrame) -> Interval | None:
     return student_ratio(used.mal.to_numpy(float) * forwards, forwards)
 
 
+def apart(rows: pd.DataFrame) -> dict[int, int]:
+    """Joins blocks that start less than `APART` seconds after another: block -> group, numbers that
+    rise with time. rows: timed ones of the decoders that are compared. Nearer blocks are of one
+    moment of the machine, and would count it several times."""
+    started = pd.to_datetime(latency_rows(rows).groupby("block").started_at.min(), utc=True)
+    groups, number, begin = dict[int, int](), -1, None
+    for block, start in started.sort_values(kind="stable").items():
+        if begin is None or (start - begin).total_seconds() >= APART:
+            number, begin = number + 1, start
+        groups[int(block)] = number
+    return groups
+
+
 def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | None:
     """Seconds of the baseline over the decoder's, from their rows in one run; None where they were
     not timed in the same blocks, or timings of one do not count. The forwards are of all of its
     images."""
     sides = []
+    columns = ["decoder", "protocol", "status", "disturbed", "block", "started_at"]
+    group = apart(pd.concat([baseline[columns], decoder[columns]]))
     for rows in (baseline, decoder):
         timed = latency_rows(rows)
         timed = timed[timed.nfe > 0]
@@ -134,7 +150,7 @@ def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | N
         forwards: Any = images.groupby("prompt_index").nfe.mean()
         sides.append(
             Timings(
-                timed.block.to_numpy(int),
+                timed.block.map(group).to_numpy(int),
                 prefill,
                 timed.seconds_total.to_numpy(float) - prefill,
                 timed.nfe.to_numpy(float),

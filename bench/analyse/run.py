@@ -8,7 +8,7 @@ panel. An *entry* is one line of the summary with its image rows.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from bench.analyse.fairness import UNFAIR, UNMEASURED, Fairness
 from bench.analyse.paired import CLIP_LESS, CLIP_TEST, image_rows
 from bench.measure.roofline import MachineRates
 from bench.store.facts import Verdict
+from metrics.speedup import Spread
 from metrics.stats import (
+    NOT_WORSE,
     UNKNOWN,
     Interval,
     NonInferiority,
@@ -34,6 +36,7 @@ MARKED = ("broken", "not checked", UNFAIR_BASELINE, UNMEASURED)  # in the order 
 RESEED_LABEL = "AR reseed"
 LEVEL = 0.05  # of a mark: how often a decoder that draws as AR does lacks it
 MARGIN = 1.0  # of CLIP scores, where a study states none
+GROUPS = ("exact decoders", "relaxed decoders", "not judged")
 FEWEST_SEEDS = 4  # of AR; fewer say too little of how FID differs by chance
 
 
@@ -162,7 +165,8 @@ class Section:
 class Run:
     """A run as `bench.analyse.analyse` makes it. identity: study.json; roofline, scores
     (`bench.store.facts.Scores`), fairness, gate: by decoder; machine: None where its rates were
-    not measured; clip_pairs: differences of CLIP scores, see `paired.clip_differences`."""
+    not measured; clip_pairs: differences of CLIP scores, see `paired.clip_differences`; spread: how
+    far runs lie apart, where this is several runs of one machine (`bench.analyse.several`)."""
 
     folder: Path
     study: str
@@ -175,6 +179,7 @@ class Run:
     gate: dict[str, Verdict] = field(default_factory=dict)
     machine: MachineRates | None = None
     clip_pairs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    spread: Spread | None = None
 
     @property
     def entries(self) -> list[Entry]:
@@ -225,3 +230,41 @@ class Run:
 def as_text(value: Any) -> str:
     """The text of a cell; "" for None and NaN."""
     return "" if value is None or value != value else str(value)
+
+
+def group(entry: Entry) -> str:
+    """Returns the one of `GROUPS` that a decoder is ranked in."""
+    if entry.exact:
+        return GROUPS[0]
+    return GROUPS[1 if entry.text("exactness").startswith(("relaxed", "broken")) else 2]
+
+
+def in_display_order(run: Run) -> Run:
+    """Sorts the decoders of a run into the order of all tables and charts: AR, then exact decoders,
+    then relaxed ones, each by its speed."""
+
+    def order(entry: Entry) -> tuple[bool, int, float]:
+        speed = entry.number("speedup")
+        fastest_first = math.inf if math.isnan(speed) else -speed
+        return entry.failed, GROUPS.index(group(entry)), fastest_first
+
+    sections = []
+    for section in run.sections:
+        rest = [e for e in section.entries if e.role is Role.DECODER]
+        first = [e for e in section.entries if e.role is not Role.DECODER]
+        sections.append(replace(section, entries=[*first, *sorted(rest, key=order)]))
+    return replace(run, sections=sections)
+
+
+def over_declared(entry: Entry) -> bool:
+    """Whether the output TV of tested codes exceeds what the rule declares for them (on TV(p, p_A),
+    not on the output)."""
+    return entry.number("tv_tested") > entry.number("tv_declared_bound") + 1e-6
+
+
+def not_worse(section: Section, entry: Entry) -> bool:
+    """Whether its images are as good as AR's: by its law, or by their CLIP scores within the
+    margin."""
+    quality = section.quality(entry)
+    good = quality is not None and quality.verdict == NOT_WORSE and entry.word != "broken"
+    return entry.exact or good

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.config.arguments import divided, groups, key_of
+from bench.config.arguments import divided, folders, groups, key_of
 from bench.console import complain, say
 from bench.data.errors import ConfigError, unknown
 from bench.report.table import table_of_texts, terminal
@@ -107,9 +107,9 @@ def cmd_sweep(arguments: Sequence[str]) -> int:
 
 
 def cmd_report(arguments: Sequence[str]) -> int:
-    """Table, plots and page again from a study's rows.
-    Also while a run goes on. Takes the arguments of that run, or of a finished one its run_dir
-    alone.
+    """Table, plots and page again, also while a run goes on: report [RUN RUN ...].
+    Takes the arguments of a run, or of a finished one its folder. Several folders, of one study on
+    one machine an hour or more apart, make one report, whose speed-ups have the machine's interval.
 
     settings (and all others of a study: `python -m bench list settings`):
       study=NAME   which study (`list study`; default: main)
@@ -118,8 +118,10 @@ def cmd_report(arguments: Sequence[str]) -> int:
 
     example:
       python -m bench report study=smoke
+      python -m bench report results/runs/a results/runs/b results/runs/c out=results/runs/three
     """
     from bench.analyse.analyse import load
+    from bench.analyse.several import several, write_spread
     from bench.config.compose import compose_study
     from bench.report.page import PlaceSettings, check_place
     from bench.run.finish import read_unfinished
@@ -127,9 +129,21 @@ def cmd_report(arguments: Sequence[str]) -> int:
 
     place, arguments = divided(PlaceSettings, arguments)
     check_place(place.out)
+    places, arguments = folders(arguments)
     key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
     if key == "run_dir" and (Path(value) / "records.parquet").is_file():
-        run = load(Path(value))
+        places, arguments = [*places, Path(value)], []
+    if places and arguments:
+        raise ConfigError(
+            f"expected run folders or the settings of a run, found both: {' '.join(arguments)}"
+        )
+    if len(places) == 1:
+        run = load(places[0])
+    elif places:
+        if place.out is None:
+            raise ConfigError("a report of several runs belongs to none of them: say out=DIR")
+        run = several([load(folder) for folder in places])
+        write_spread(place.out, run, places)
     else:
         config = compose_study(arguments)
         folder = Path(config.run_dir)

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
+import yaml
 
 from bench.analyse.analyse import load
 from bench.analyse.paired import latency_rows, mal_interval, paired_speedup
 from bench.analyse.run import Role, Run, as_text
 from bench.compare.published import Names, as_number, load_names, load_published
-from bench.config.arguments import settings
+from bench.config.arguments import groups, settings
 from bench.console import say
 from bench.data.errors import ConfigError, FolderError
 from bench.data.files import prepare_folder, write_text
@@ -70,6 +71,7 @@ def cmd_compare(arguments: Sequence[str]) -> int:
         raise ConfigError("study and run_dir each name a run; keep one of them")
     folder = options.run_dir or Path("results/runs") / (options.study or "main")
     run, out = load(folder), options.out or folder / "compare"
+    require_current(run)
     names = load_names()
     found = compare(load_published(names["figures"]), run, names, options.tolerance)
     prepare_folder(out)
@@ -84,6 +86,18 @@ def cmd_compare(arguments: Sequence[str]) -> int:
     text = found.drop(columns=["line", "entry", "parts"]).to_csv(index=False)
     say(f"grounds and sources: {write_text(out / 'compare.csv', text)}")
     return 0
+
+
+def require_current(run: Run) -> None:
+    """Raises FolderError where a run is of another version of its study than this program has."""
+    name, _, version = run.study.rpartition("@")
+    text = groups()["study"].get(name)
+    current = version if text is None else f"{yaml.safe_load(text).get('version', 1)}"
+    if version != current:
+        raise FolderError(
+            f"expected a run of {name}@{current}, found {run.study} in {run.folder}: the study has "
+            f"changed since; run it again (python -m bench run study={name})"
+        )
 
 
 def compare(published: pd.DataFrame, run: Run, names: Names, ratio: float) -> pd.DataFrame:

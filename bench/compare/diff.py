@@ -24,6 +24,7 @@ from scipy.stats import false_discovery_control, ttest_1samp
 from bench.analyse.analyse import load
 from bench.analyse.paired import image_rows, latency_rows, paired_speedup
 from bench.analyse.run import Entry, Run, Section
+from bench.analyse.several import read_spread
 from bench.config.arguments import folders, settings
 from bench.console import say
 from bench.data.errors import ConfigError, unknown
@@ -31,6 +32,7 @@ from bench.data.files import prepare_file, write_text
 from bench.report.table import Column, interval, table_of, terminal
 from bench.store.facts import differences
 from decoders.kinds import Within
+from metrics.speedup import Spread
 from metrics.stats import Interval, student_mean
 
 NOT_APART, EQUAL = "not told apart", "equal"
@@ -44,6 +46,7 @@ USAGE = "write `diff A B` for two run folders, or `diff A decoders=x,y` for two 
 class DiffSettings:
     decoders: str | None = None
     level: Annotated[float, Within(0, 1, below=True)] = 0.05
+    machine: Path | None = None
     out: Path | None = None
 
 
@@ -55,6 +58,7 @@ def cmd_diff(arguments: Sequence[str]) -> int:
     settings:
       decoders=A,B  two decoders of one run folder
       level=X       share of false discoveries to allow (default: 0.05)
+      machine=DIR   a report of several runs of this study: how far runs lie apart here
       out=FILE      the same as JSON
 
     example:
@@ -68,6 +72,7 @@ def cmd_diff(arguments: Sequence[str]) -> int:
     if options.out:
         prepare_file(options.out)
     runs = [read_sides(folder) for folder in places]
+    require_one_version([next(iter(sides.values())).run.study for sides in runs])
     if options.decoders is None:
         pairs = [(side, runs[1][name]) for name, side in runs[0].items() if name in runs[1]]
     else:
@@ -77,7 +82,10 @@ def cmd_diff(arguments: Sequence[str]) -> int:
         if missing := [name for name in names if name not in runs[0]]:
             raise ConfigError(unknown("decoder of this run", missing[0], runs[0]))
         pairs = [(runs[0][names[0]], runs[0][names[1]])]
-    found, notes = differences_of(pairs, options.level), notes_of(places, runs, pairs)
+    spread = None
+    if options.machine is not None and wanted == 2:
+        spread = read_spread(options.machine, [next(iter(sides.values())).run for sides in runs])
+    found, notes = differences_of(pairs, options.level, spread), notes_of(places, runs, pairs)
     rows = [*found.itertuples(index=False)]
     table = terminal(table_of(COLUMNS, rows)) if rows else "the two have no figure in common"
     say("\n".join([*changes_of(pairs, rows), table, *notes]))
@@ -85,6 +93,17 @@ def cmd_diff(arguments: Sequence[str]) -> int:
         lines = found.astype(object).where(found.notna(), None).to_dict("records")
         write_text(options.out, json.dumps({"findings": lines, "notes": notes}, indent=1))
     return int(found.verdict.isin(["slower", "worse"]).any())
+
+
+def require_one_version(studies: Sequence[str]) -> None:
+    """Raises ConfigError where `main@1` meets `main@2`."""
+    names = {study.rpartition("@")[0] for study in studies}
+    if len(names) == 1 < len({*studies}):
+        raise ConfigError(
+            f"expected runs of one version of a study, found {' and '.join(studies)}: its "
+            "decoders, prompts or settings have changed, so their figures do not compare; run the "
+            "older again"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +140,11 @@ def read_sides(folder: Path) -> dict[str, Side]:
     return sides
 
 
-def differences_of(pairs: Sequence[tuple[Side, Side]], level: float) -> pd.DataFrame:
-    """Compares all figures of all pairs, at this level of false discoveries. value, lo, hi: B over
+def differences_of(
+    pairs: Sequence[tuple[Side, Side]], level: float, spread: Spread | None = None
+) -> pd.DataFrame:
+    """Compares all figures of all pairs, at this level of false discoveries. spread: how far two
+    runs of the machine lie apart, where that is known. value, lo, hi: B over
     A for ratios (rates, so that above 1 B is faster), else B less A; pairs: images, of ratios
     blocks; p: two-sided, adjusted, NaN for FID."""
     lines = list[dict[str, Any]]()
@@ -140,6 +162,7 @@ def differences_of(pairs: Sequence[tuple[Side, Side]], level: float) -> pd.DataF
             one = paired_speedup(base_a.rows, a.entry.rows)
             other = paired_speedup(base_b.rows, b.entry.rows)
             name, speedup = RATIOS[1], other.over(one) if one and other else None
+            speedup = speedup and speedup.at_least(spread)
         if speedup and not (a.unmeasured or b.unmeasured or math.isnan(speedup.p)):
             add(name, speedup.blocks, speedup.p, speedup.interval())
 

@@ -109,15 +109,17 @@ class SamplingConfig:
 class LatencyProtocol:
     """Decoders interleaved prompt by prompt. prompts 0 switches it off; blocks: into how
     many parts, at most, the prompts are cut, which are spread over the quality protocol: a speed-up
-    has an interval from 10 on (`metrics.speedup`). batch: images decoded at once: 1 for all
-    figures, larger ones for `bench.report.scaling`. requests: images of a call in batches, of which
-    the batch's size is decoded at once; the place of one that is done is refilled by the next.
-    None: one batch, decoded as a whole. busy: the share of the cores that other programs may take
+    has an interval from 10 on that start 60 s apart (`metrics.speedup`). spacing: seconds from the
+    start of a block to that of the next, at least: the run waits where it is faster. batch: images
+    decoded at once: 1 for all figures, larger ones for the table by batch size. requests: images of
+    a call in batches, of which the batch's size is decoded at once; the next takes the row of one
+    that is done. None: one batch, decoded as a whole. busy: the share of the cores that other programs may take
     while an image is timed (1: any), see `bench.measure.meter`; wait_for_quiet: seconds that the
     run waits for them, 0: not at all."""
 
     prompts: Amount
     blocks: Count = 20
+    spacing: NotNegative = 0.0
     warmup_max: Count = 4
     warmup_tolerance: Annotated[float, Within(0, 1, above=True, below=True)] = 0.1
     busy: Annotated[float, Within(0, 1, above=True)] = 0.1
@@ -200,6 +202,7 @@ class StudyConfig:
     retry_failed: bool = False
     resume: Literal["same", "force"] = "same"
     decoders: tuple[DecoderEntry, ...] = ()
+    version: Count = 1  # of the study; another one is another experiment
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.decoders]
@@ -233,7 +236,11 @@ class StudyConfig:
         plain = dataclasses.asdict(self)
         for key in ("run_dir", "retry_failed", "resume", "report", "gate", "metric"):
             del plain[key]
-        for key in ("busy", "wait_for_quiet"):  # which rows count is no part of what they hold
+        for key in (
+            "busy",
+            "wait_for_quiet",
+            "spacing",
+        ):  # when and which rows count is no part of what they hold
             del plain["latency"][key]
         for entry in plain["decoders"]:
             del entry["expect"]

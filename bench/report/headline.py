@@ -1,75 +1,20 @@
 """Writes the answer first: which decoder is the fastest, on what machine, and what is not sure.
 
-Made from the figures of the tables, for each section. `in_display_order` puts its decoders into the
-order of all tables and charts: AR, then exact decoders, then relaxed ones, each by its speed.
+Made from the figures of the tables, for each section.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 
-from bench.analyse.paired import latency_rows, paired_speedup, timings
-from bench.analyse.run import Entry, Role, Run, Section
-from bench.report.table import interval, number, percent
+from bench.analyse.paired import APART, latency_rows, paired_speedup, timings
+from bench.analyse.run import GROUPS, Entry, Role, Run, Section, group, not_worse
+from bench.report.table import interval, percent
+from bench.report.tables import output_tv
 from bench.report.timing import ar_step_ms, bounds, forward_part
 from metrics.speedup import FEWEST
-from metrics.stats import NOT_TOLD, NOT_WORSE
-
-DAGGER = "†"
-GROUPS = ("exact decoders", "relaxed decoders", "not judged")
-
-
-def group(entry: Entry) -> str:
-    """Returns the one of `GROUPS` that a decoder is ranked in."""
-    if entry.exact:
-        return GROUPS[0]
-    return GROUPS[1 if entry.text("exactness").startswith(("relaxed", "broken")) else 2]
-
-
-def in_display_order(run: Run) -> Run:
-    """Sorts the decoders of a run into the order in which they are shown."""
-
-    def order(entry: Entry) -> tuple[bool, int, float]:
-        speed = entry.number("speedup")
-        fastest_first = math.inf if math.isnan(speed) else -speed
-        return entry.failed, GROUPS.index(group(entry)), fastest_first
-
-    sections = []
-    for section in run.sections:
-        rest = [e for e in section.entries if e.role is Role.DECODER]
-        first = [e for e in section.entries if e.role is not Role.DECODER]
-        sections.append(replace(section, entries=[*first, *sorted(rest, key=order)]))
-    return replace(run, sections=sections)
-
-
-def over_declared(entry: Entry) -> bool:
-    """Whether the output TV of tested codes exceeds what the rule declares for them (on TV(p, p_A),
-    not on the output)."""
-    return entry.number("tv_tested") > entry.number("tv_declared_bound") + 1e-6
-
-
-def output_tv(entry: Entry) -> str:
-    """Formats `0.264 [0.255, 0.273] ≤ 0.279 †`: the mean per committed code, its interval and
-    lemma R's bound; 0 for an exact decoder."""
-    bound = entry.number("tv_output_bound")
-    if entry.exact or not math.isfinite(bound):
-        return number(entry.number("tv_output"), 3)
-    mark = f" {DAGGER}" if over_declared(entry) else ""
-    return f"{interval(entry.interval('tv_output'), 3)} ≤ {number(bound, 3)}{mark}"
-
-
-def not_worse(section: Section, entry: Entry) -> bool:
-    """Whether its images are as good as AR's: by its law, or by their CLIP scores within the
-    margin."""
-    quality = section.quality(entry)
-    good = quality is not None and quality.verdict == NOT_WORSE and entry.word != "broken"
-    return entry.exact or good
-
-
-def quality(section: Section, entry: Entry) -> str:
-    """Formats a table's cell. An exact decoder has AR's quality however its images came out."""
-    return "AR's law" if entry.exact else str(section.quality(entry) or "not compared")
+from metrics.stats import NOT_TOLD
 
 
 def headline(run: Run) -> list[str]:
@@ -105,28 +50,34 @@ def _fastest(run: Run, section: Section) -> list[str]:
         return []
     exact, relaxed, unjudged = ([e for e in counted if group(e) == name] for name in GROUPS)
     good = [e for e in relaxed if not_worse(section, e)]
-    lines = [_sentence(run, section, exact[0], "exact decoder")] if exact else []
+    lines = [_sentence(run, section, exact, "exact decoder")] if exact else []
     margin = f"CLIP score is not worse than AR's by more than {section.margin:g}"
     if good:
-        lines.append(_sentence(run, section, good[0], f"relaxed decoder whose {margin}"))
+        lines.append(_sentence(run, section, good, f"relaxed decoder whose {margin}"))
     elif any(section.quality(e) for e in relaxed):
         lines.append(f"No relaxed decoder is known whose {margin}.")
     if unjudged:
-        lines.append(_sentence(run, section, unjudged[0], "decoder without a verdict"))
-    doubts = _doubts(run, section, [*exact[:1], *good[:1]], counted)
+        lines.append(_sentence(run, section, unjudged, "decoder without a verdict"))
+    doubts = _doubts(
+        section, counted, [e for e in section.decoders if e.failed or run.unmeasured(e)]
+    )
     return [*lines, f"Not sure: {'; '.join(doubts)}."] if doubts else lines
 
 
-def _sentence(run: Run, section: Section, entry: Entry, kind: str) -> str:
-    """Names the fastest decoder of a kind, and says whether it is faster than AR, and what its
-    forward costs."""
+def _sentence(run: Run, section: Section, entries: list[Entry], kind: str) -> str:
+    """Names the fastest decoder of a kind and those that are not told apart from it. Says whether
+    it is faster than AR, and what its forward costs. entries: of the kind, the fastest first."""
+    entry, speedup = entries[0], entries[0].interval("speedup")
     tv = "0" if entry.exact else output_tv(entry).replace(" ≤ ", ", at most ")
-    speedup = entry.interval("speedup")
     start = f"Fastest {kind}: {entry.name}"
     if speedup.contains(1) or speedup.value <= 1:
         chance = " beyond chance" * speedup.contains(1)
         start = f"No {kind} is faster than AR{chance}. The fastest: {entry.name}"
+    if close := [other.name for other in entries[1:] if _not_apart(run, entries, other)]:
+        start += f", or {' or '.join(close)} (not told apart). {entry.name}"
     speed = f"{interval(speedup, 2)} times as fast as AR"
+    if math.isfinite(speedup.lo):
+        speed += " in this run" if run.spread is None else f" in {run.spread.runs} runs"
     parts = [start, speed, run.speed_mark(entry), f"output TV {tv}", entry.word]
     text = ", ".join(filter(None, parts)) + "."
     if (line := run.roofline.get(entry.name)) is not None:
@@ -136,31 +87,33 @@ def _sentence(run: Run, section: Section, entry: Entry, kind: str) -> str:
     return text
 
 
-def _doubts(run: Run, section: Section, best: list[Entry], counted: list[Entry]) -> list[str]:
+def _not_apart(run: Run, entries: Sequence[Entry], rival: Entry) -> bool:
+    """Whether a rival of the fastest may be as fast. The error of 5 % is divided by the number of
+    rivals, so that it holds for all of them together (Bonferroni)."""
+    first, level = entries[0], 0.05 / (len(entries) - 1)
+    if run.spread is not None:
+        less = math.log(first.number("speedup") / rival.number("speedup"))
+        return less <= run.spread.reach(level, decoders=2)
+    ratio = paired_speedup(first.rows, rival.rows)  # by their times in the same blocks
+    return ratio is None or not ratio.interval(level).hi < 1
+
+
+def _doubts(section: Section, counted: list[Entry], uncounted: list[Entry]) -> list[str]:
     doubts = []
-    for first in {e.name: e for e in best}.values():
-        close = []
-        for rival in counted:
-            if rival is first or not not_worse(section, rival) or rival.exact < first.exact:
-                continue
-            ratio = paired_speedup(first.rows, rival.rows)  # by their times in the same blocks
-            if ratio is not None and ratio.interval().hi >= 1:
-                close.append(rival.name)
-        if close:
-            doubts.append(f"{', '.join(close)} may be as fast as {first.name}")
     judged = {e.name: section.quality(e) for e in counted if group(e) == GROUPS[1]}
-    unclear = [name for name, one in judged.items() if one is not None and one.verdict == NOT_TOLD]
-    if unclear:
-        names = ", ".join(unclear)
+    unclear = {n: one for n, one in judged.items() if one is not None and one.verdict == NOT_TOLD}
+    if names := ", ".join(name for name, one in unclear.items() if one.images):
         doubts.append(f"too few images to tell whether the CLIP score of {names} is worse")
+    if names := ", ".join(name for name, one in unclear.items() if not one.images):
+        doubts.append(f"the CLIP score of {names} loses about the margin")
     blocks = min((e.number("speedup_blocks") for e in counted), default=FEWEST)
     if blocks < FEWEST:
         doubts.append(
-            f"speed-ups have no interval: {FEWEST} blocks are needed, {blocks:g} were timed"
+            f"speed-ups have no interval: {FEWEST} blocks are needed that start {APART} s apart, "
+            f"{blocks:g} were timed"
         )
-    uncounted = [e.name for e in section.decoders if e.failed or run.unmeasured(e)]
     if uncounted:
-        doubts.append(f"no speed-up of {', '.join(uncounted)} counts")
+        doubts.append(f"no speed-up of {', '.join(e.name for e in uncounted)} counts")
     return doubts
 
 

@@ -15,9 +15,8 @@ import jinja2
 
 from bench.analyse.fairness import FAIR, UNKNOWN
 from bench.analyse.paired import latency_rows, timings
-from bench.analyse.run import RESEED_LABEL, Run, Section, as_text
-from bench.report.headline import DAGGER, over_declared
-from bench.report.table import ABSENT, NOISE, number, percent
+from bench.analyse.run import RESEED_LABEL, Run, Section, as_text, over_declared
+from bench.report.table import ABSENT, DAGGER, NOISE, number, percent
 from metrics.fid import FEWEST
 
 MANY = 12  # values of one fact above which they are counted
@@ -49,7 +48,7 @@ def paragraphs(name: str, *values: object) -> list[str]:
 def footnotes(run: Run) -> list[str]:
     """Says how to read the main tables."""
     over = any(over_declared(entry) for entry in run.entries)
-    return paragraphs("footnotes", NOISE, ABSENT, DAGGER, over) + marks(run)
+    return paragraphs("footnotes", NOISE, ABSENT, DAGGER, over, run.spread) + marks(run)
 
 
 def marks(run: Run) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from bench.analyse.breakdown import DEEPEST, by_depth, mass_curve
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.report import style
 from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
 from bench.report.timing import Line, bounds, forwards, lines, phase_seconds
+from metrics.ambiguity import RANKS
 from metrics.stats import UNKNOWN, Interval
-from metrics.traces import steps_by_depth
 
 TV, CLIP = "tv_output", "clip"  # columns that speed is drawn against
 SHADES = {
@@ -27,14 +29,14 @@ SHADES = {
     "accept": "#D55E00", "other": "#BDBDBD", "VQ decode": "#009E73",
 }  # fmt: skip
 BAND: dict[str, Any] = {"color": MUTED, "alpha": 0.2, "linewidth": 0}
-FEWEST_STEPS, DEEPEST = 20, 12  # of acceptance by depth: steps of a share, depths
+FEWEST_STEPS = 20  # of a share of steps, in acceptance by depth
 
 
 def figures(run: Run) -> list[Plot]:
     if run.all_failed:
         return []
     plots = (against(run, TV), against(run, CLIP), throughput(run, lines(run)), depth(run),
-             phases(run), verification(run))  # fmt: skip
+             ambiguity(run), phases(run), verification(run))  # fmt: skip
     return [plot for plot in plots if plot is not None]
 
 
@@ -228,19 +230,6 @@ def _draw_costs(run: Run, section: Section, colors: Sequence[str], axes: Axes) -
     return names
 
 
-def shares_by_depth(section: Section) -> pd.DataFrame:
-    """Tabulates decoder by depth: of the steps that accepted the depth before, the share that
-    accepted this one, where there were enough."""
-    shares = {}
-    for entry in section.decoders:
-        levels = min(int(entry.images["tree_depth"].max()) if len(entry.images) else 0, DEEPEST)
-        steps = steps_by_depth(entry.images["accepted"], levels)  # [levels + 1]
-        enough = np.flatnonzero(steps[:-1] >= FEWEST_STEPS)
-        if len(enough):
-            shares[entry.name] = pd.Series(steps[enough + 1] / steps[enough], enough + 1)
-    return pd.DataFrame(shares).T
-
-
 def depth(run: Run) -> Plot | None:
     """Draws acceptance by draft depth, a line of cells per decoder: how fast guesses go stale."""
     caption = (
@@ -248,12 +237,22 @@ def depth(run: Run) -> Plot | None:
         f"shown: shares of fewer than {FEWEST_STEPS} steps, and depths over {DEEPEST}). AR drafts "
         "nothing."
     )
-    panels = []
+    panels, table = [], by_depth(run)
     for section in run.sections:
-        cells = shares_by_depth(section)
+        cells = shares_by_depth(table, [entry.name for entry in section.decoders])
         if len(cells):
             panels.append(Panel(section.title, LINE * len(cells), partial(_draw_cells, cells)))
     return style.plot("acceptance_depth", "Acceptance by draft depth", caption, panels)
+
+
+def shares_by_depth(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Tabulates decoder by depth from `by_depth`: the share of steps that accepted this depth,
+    where there were enough."""
+    if table.empty:
+        return table
+    known = table[table.decoder.isin(names) & (table.steps >= FEWEST_STEPS)]
+    order = [name for name in names if name in {*known.decoder}]
+    return known.pivot(index="decoder", columns="depth", values="accepted").reindex(order)
 
 
 def _draw_cells(cells: pd.DataFrame, axes: Axes) -> Points:
@@ -269,3 +268,48 @@ def _draw_cells(cells: pd.DataFrame, axes: Axes) -> Points:
     axes.invert_yaxis()
     axes.set_xlabel("draft depth d")
     return {}
+
+
+def ambiguity(run: Run) -> Plot | None:
+    """Draws token selection ambiguity: the mass of the n likeliest codes over n, of the target and
+    of every drafter that draws its codes."""
+    caption = (
+        "Mean over recorded nodes, after guidance, temperature and filters. The lower a line "
+        "begins, the more codes share the mass, and the more rarely a drawn code is the target's. "
+        "Deterministic drafts have no line."
+    )
+    panels = []
+    for section in run.sections:
+        curves = mass_curves(section)
+        if curves:
+            panels.append(Panel(section.title, 2.8, partial(_draw_mass, curves)))
+    return style.plot("ambiguity", "Token selection ambiguity", caption, panels)
+
+
+def mass_curves(section: Section) -> dict[str, list[float]]:
+    """Returns the mass by `RANKS` of the target, pooled over all decoders, and of each drafter."""
+    images = {e.name: e.images for e in section.decoders if not e.failed and len(e.images)}
+    if not images:
+        return {}
+    groups = {"target": ("target", pd.concat(images.values()))}
+    known = [e for e in section.decoders if e.name in images]
+    for name in dict.fromkeys(e.text("drafter") for e in known):
+        same = [images[e.name] for e in known if e.text("drafter") == name]
+        groups[f"drafter {name}"] = ("drafter", pd.concat(same))
+    curves = {
+        label: [mass.value for mass in mass_curve(rows, of)] for label, (of, rows) in groups.items()
+    }
+    return {label: curve for label, curve in curves.items() if math.isfinite(curve[0])}
+
+
+def _draw_mass(curves: Mapping[str, Sequence[float]], axes: Axes) -> Points:
+    ends = {}
+    for (label, curve), color in zip(curves.items(), cycle((INK, *style.HUES)), strict=False):
+        whole = next((at for at, mass in enumerate(curve) if mass > 0.9999), len(curve) - 1)
+        axes.plot(RANKS[: whole + 1], curve[: whole + 1], "o-", color=color, markersize=4)
+        middle = int(np.argmin(np.abs(np.array(curve) - 0.5)))
+        ends[label] = float(RANKS[middle]), curve[middle]
+    axes.set_xscale("log")
+    axes.set(xlabel="likeliest codes n", ylabel="their mass", ylim=(0, 1.04))
+    axes.grid(visible=True)
+    return ends

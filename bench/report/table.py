@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ABSENT = "—"
 NOISE = "≈"
+DAGGER = "†"
 
 
 @dataclass(frozen=True)

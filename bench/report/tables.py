@@ -5,28 +5,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
+import pandas as pd
+
+from bench.analyse.breakdown import by_category, by_depth
 from bench.analyse.paired import CLIP_LESS
-from bench.analyse.run import Entry, Role, Run, Section
-from bench.report.headline import GROUPS, group, output_tv, quality
-from bench.report.table import ABSENT, NOISE, Column, Row, Table, interval, number
+from bench.analyse.run import GROUPS, Entry, Role, Run, Section, group, over_declared
+from bench.report.table import ABSENT, DAGGER, NOISE, Column, Row, Table, interval, number, table_of
 from bench.report.timing import ar_step_ms, forward_part
+from metrics.stats import Interval
 
 
 def main_tables(run: Run) -> list[Table]:
     """Makes a table per section and group; AR heads each, as its decoders are compared with it."""
     tables = []
     for section in run.sections:
-        ar = [e for e in section.entries if e.role is not Role.DECODER]
+        ar = [] if section.baseline is None else [section.baseline]
         for name in GROUPS:
             rest = [e for e in section.entries if e.role is Role.DECODER and group(e) == name]
-            first = ar if name == GROUPS[0] else [e for e in ar if e.role is Role.BASELINE]
             if rest or (name == GROUPS[0] and ar):
                 columns = _main_columns(run, section, relaxed=name != GROUPS[0])
                 if any(e.word == "broken" for e in rest):
                     name = name.replace("relaxed", "relaxed or broken")
-                tables.append(_table(f"{section.title}: {name}", columns, [*first, *rest]))
+                tables.append(_table(f"{section.title}: {name}", columns, [*ar, *rest]))
     return tables
 
 
@@ -52,6 +56,22 @@ def _main_columns(run: Run, section: Section, relaxed: bool) -> list[Column]:
     ]
 
 
+def output_tv(entry: Entry) -> str:
+    """Formats `0.264 [0.255, 0.273] ≤ 0.279 †`: the mean per committed code, its interval and
+    lemma R's bound where it is another figure; 0 for an exact decoder."""
+    bound = entry.number("tv_output_bound")
+    if entry.exact or not math.isfinite(bound):
+        return number(entry.number("tv_output"), 3)
+    tv, limit = entry.interval("tv_output"), number(bound, 3)
+    text = interval(tv, 3) + (f" ≤ {limit}" if limit != number(tv.value, 3) else "")
+    return f"{text} {DAGGER}" if over_declared(entry) else text
+
+
+def quality(section: Section, entry: Entry) -> str:
+    """Formats a table's cell. An exact decoder has AR's quality however its images came out."""
+    return "AR's law" if entry.exact else str(section.quality(entry) or "not compared")
+
+
 def quality_tables(run: Run) -> list[Table]:
     """Makes a table per section of which more was measured than CLIP score and FID."""
     return [_quality_table(section) for section in run.sections if any(_measured(section))]
@@ -61,9 +81,50 @@ def detail_tables(run: Run) -> list[Table]:
     """Makes a table per section and kind of detail; without those of `quality_tables`."""
     tables = []
     for section in run.sections:
-        tables.append(_table(f"{section.title}: parts and lengths", PARTS, section.entries))
+        tables.append(_table(f"{section.title}: parts and lengths", PARTS, section.decoders))
         tables += [] if any(_measured(section)) else [_quality_table(section)]
-        tables.append(_table(f"{section.title}: output TV and its bounds", BOUNDS, section.entries))
+        tables.append(
+            _table(f"{section.title}: output TV and its bounds", BOUNDS, section.decoders)
+        )
+    return tables
+
+
+def depth_tables(run: Run) -> list[Table]:
+    """Makes a table per section: of the steps that accepted a draft depth, the share that accepted
+    the next one too."""
+    table = by_depth(run)
+    depths = range(1, 1 + int(table.depth.max())) if len(table) else range(0)
+    tables = []
+    for section in run.sections:
+        names = [e.name for e in section.decoders if len(table) and e.name in {*table.decoder}]
+        columns = [Column("decoder", lambda name: name, text=True)]
+        columns += [Column(f"depth {d}", partial(_at_depth, table, d)) for d in depths]
+        tables += [table_of(columns, names, section.title)] if names else []
+    return tables
+
+
+def _at_depth(table: pd.DataFrame, depth: int, name: str) -> str:
+    """Formats `0.61 [0.58, 0.64] of 3201`: share, interval, and steps."""
+    lines = table[(table.decoder == name) & (table.depth == depth)]
+    if lines.empty or not lines.steps.iloc[0]:
+        return ABSENT
+    share = Interval(*(float(lines[f"accepted{end}"].iloc[0]) for end in ("", "_lo", "_hi")))
+    return f"{interval(share, 2)} of {lines.steps.iloc[0]}"
+
+
+def category_tables(run: Run) -> list[Table]:
+    """Makes one table: decoders by category of prompt."""
+    lines = by_category(run)
+    return [table_of(CATEGORIES, (row for _, row in lines.iterrows()))] if len(lines) else []
+
+
+def ambiguity_tables(run: Run) -> list[Table]:
+    """Makes a table per section with recorded pairs: the mass of the likeliest codes and the
+    entropy of target and drafter, and what the exact rule accepts."""
+    tables = []
+    for section in run.sections:
+        known = [e for e in section.decoders if math.isfinite(e.number("target_entropy"))]
+        tables += [_table(section.title, AMBIGUITY, known)] if known else []
     return tables
 
 
@@ -84,7 +145,19 @@ def _quality_table(section: Section) -> Table:
     for (name, (heading, digits)), there in zip(MORE.items(), measured, strict=True):
         if there or (name == "kid" and not any(measured)):
             columns.append(Column(heading, partial(figure, name, digits)))
-    return _table(f"{section.title}: quality", columns, section.entries)
+    table = _table(f"{section.title}: quality", columns, section.decoders)
+    of = {section.clip_name + " - AR": CLIP_LESS, section.fid_name: "fid"}
+    of |= {"FID without bias": "fid_debiased", "KID": "kid"}
+    if len(section.seeds("fid")) > 1:  # AR's, mean and range
+        cells = [f"AR, {len(section.seeds('fid'))} seeds"]
+        for heading in table.headings[1:]:
+            every = section.seeds(of[heading]) if heading in of else ()
+            seeds = [x for x in every if math.isfinite(x)]
+            digits = 5 if heading == "KID" else 2
+            ends = " to ".join(number(x, digits) for x in (min(seeds), max(seeds))) if seeds else ""
+            cells.append(f"{number(fmean(seeds), digits)} ({ends})" if seeds else ABSENT)
+        table = replace(table, rows=[*table.rows[:1], Row(cells, "reseed"), *table.rows[1:]])
+    return table
 
 
 def _table(title: str, columns: Sequence[Column], entries: Sequence[Entry]) -> Table:
@@ -136,6 +209,40 @@ BOUNDS = (
     _figure("tv_shift_mean", "TV(p, p_A), mean", 4),
     _figure("tv_shift_max", "TV(p, p_A), max", 3),
     _figure("tv_bound", "its bound, max", 3),
+)
+
+
+def _interval_of(column: str, heading: str, digits: int) -> Column:
+    def cell(line: Entry | pd.Series) -> str:
+        figures = line.line if isinstance(line, Entry) else line
+        return interval(Interval(*(figures[column + end] for end in ("", "_lo", "_hi"))), digits)
+
+    return Column(heading, cell)
+
+
+def _effective(of: str) -> Column:
+    return Column(f"{of}'s effective codes", lambda e: number(2 ** e.number(f"{of}_entropy"), 1))
+
+
+CATEGORIES = (
+    Column("decoder", lambda line: line.decoder, text=True),
+    Column("category", lambda line: line.category, text=True),
+    Column("images timed", lambda line: number(line.timed, 0)),
+    Column("images judged", lambda line: number(line.images, 0)),
+    _interval_of("mal", "codes per forward", 2),
+    _interval_of("speedup", "speed-up", 2),
+    _interval_of("clip", "CLIP", 2),
+)
+AMBIGUITY = (
+    _interval_of("target_top_1", "target's top 1", 3),
+    _interval_of("target_top_10", "top 10", 3),
+    _interval_of("target_top_100", "top 100", 3),
+    _effective("target"),
+    _interval_of("drafter_top_1", "drafter's top 1", 3),
+    _effective("drafter"),
+    _interval_of("alpha", "exact rule accepts", 3),
+    _figure("drafted_depth", "levels drafted", 2),
+    _figure("drafted_nodes", "nodes drafted", 1),
 )
 
 

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.analyse.run import Run
+from bench.analyse.run import Run, in_display_order
 from bench.data.errors import escape_hidden
 from bench.report import notes, tables
-from bench.report.headline import headline, in_display_order
+from bench.report.headline import headline
 from bench.report.table import ABSENT, NOISE, Table, table_of
 from bench.report.table import terminal as terminal_table
 from bench.report.timing import lines
 from metrics.speedup import FEWEST
 
+PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md
 WIDTH = 132  # columns of text in the terminal; a table may be wider
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
 
@@ -52,6 +53,8 @@ def summarise(run: Run) -> Report:
     floors, timed = tables.roofline_tables(run), lines(run)
     batches = [table_of(tables.BATCHES, timed, "By batch size")] if timed else []
     legend = notes.paragraphs("batches", FEWEST) if timed else []
+    depths, categories = tables.depth_tables(run), tables.category_tables(run)
+    spread = tables.ambiguity_tables(run)
     failures = []  # in full, of every entry with a failed image
     for entry in (e for e in run.entries if e.failed or e.failures):
         count = f"{entry.failures} of {len(entry.rows)} images failed: " * bool(entry.failures)
@@ -61,7 +64,20 @@ def summarise(run: Run) -> Report:
         Block("quality", "Quality", quality, notes.paragraphs("quality", measured)),
         Block("run", "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
+        Block(
+            "depth",
+            "Acceptance by draft depth",
+            depths,
+            notes.paragraphs("depth") if depths else [],
+        ),
         Block("batches", "By batch size", batches, legend),
+        Block("categories", "By category of prompt", categories, []),
+        Block(
+            "ambiguity",
+            "Token selection ambiguity",
+            spread,
+            notes.paragraphs("ambiguity") if spread else [],
+        ),
         Block("details", "Details", tables.detail_tables(run), notes.paragraphs("columns", NOISE)),
         Block("failures", "Failures", [], failures),
     ]
@@ -70,14 +86,14 @@ def summarise(run: Run) -> Report:
 
 
 def terminal(report: Report) -> str:
-    """Formats the report without its details, as plain text."""
+    """Formats the report without what is `PAGE_ONLY`, as plain text."""
 
     def fill(lines: Sequence[str]) -> str:
         return "\n".join(textwrap.fill(line, WIDTH, subsequent_indent="  ") for line in lines)
 
     parts = [f"{report.run.study}: {report.run.folder}", fill(report.headline)]
     for block in report.blocks:
-        if block.name != "details":
+        if block.name not in PAGE_ONLY:
             parts += [block.title, *map(terminal_table, block.tables), fill(block.notes)]
     return "\n\n".join(filter(None, parts)) + "\n"
 

@@ -14,9 +14,17 @@ from bench.prompts import Prompt
 from bench.run.schedule import Job
 from bench.store.columns import EMPTY, SCHEMA_VERSION, Row
 from decoders.api import AcceptRule, Generation
-from metrics.traces import from_trace, output_tv
+from metrics.ambiguity import ambiguity
+from metrics.output_law import output_tv
+from metrics.traces import from_trace
 
 TV = ("tv_output", "tv_declared_bound", "tv_output_bound")
+MEANS = [(of, what) for of in ("target", "drafter") for what in ("mass", "entropy")]
+PER_STEP = {
+    "mal_expected": "expected",
+    "drafted_depth": "drafted_depth",
+    "drafted_nodes": "drafted_nodes",
+}
 
 
 def constants(
@@ -87,7 +95,6 @@ def rows_of(
             "tree_nodes": trace.tree_nodes,
             "peak_memory_mb": meter.peak_mb,
             "path": ", ".join([f"{phase}={ran}" for phase, ran in trace.path.items()]),
-            **{name: [] for name in TV},
         }
     if job.timed:
         # A captured step is one launch: its phases are not known, only `step`.
@@ -99,21 +106,28 @@ def rows_of(
         for row in rows:
             row |= {**timings, "disturbed": load.disturbed, "idle": trace.idle}
     if rule is not None and trace.pairs is not None:
-        for name, values in zip(TV, output_tv(rule, trace.pairs), strict=True):
-            for image, value in zip(trace.pairs.image.tolist(), values.tolist(), strict=True):
-                if image < len(rows):
-                    rows[image][name].append(value)
+        at_pairs = dict(zip(TV, output_tv(rule, trace.pairs), strict=True))  # [M] each
+        spread = ambiguity(trace.pairs)
+        at_pairs |= {"alpha": spread.alpha, "alpha_depth": trace.pairs.depth + 1}
+        means = {f"{of}_{what}": getattr(spread, f"{of}_{what}") for of, what in MEANS}
+        for image, row in enumerate(rows):
+            mine = (trace.pairs.image == image).nonzero()[:, 0]
+            row |= {name: values[mine].tolist() for name, values in at_pairs.items()}
+            if len(mine):
+                row |= {n: x[mine].mean(0).tolist() for n, x in means.items() if len(x)}
     for b, (row, accepted) in enumerate(zip(rows, from_trace(trace), strict=False)):
         steps = trace.accepted[b]  # [S]
         row |= {
             "mal": accepted.mal,
             "mal_no_bonus": accepted.mal_no_bonus,
-            "mal_expected": math.nan if trace.expected is None else float(trace.expected[b]),
             "nfe": accepted.nfe,
             "drafter_calls": int(trace.drafter_calls[b]),
             "accepted": steps[steps >= 0].tolist(),
             "codes": generation.codes[b].tolist(),
         }
+        for column, name in PER_STEP.items():
+            mean = getattr(trace, name)
+            row[column] = math.nan if mean is None else float(mean[b])
         for column in ("kind", "depth", "step", "tv_shift", "bound"):
             row[column] = getattr(trace, column)[b].tolist()
     return rows

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pandas as pd
@@ -94,7 +95,8 @@ def open_run(config: StudyConfig, shard: str = "") -> Iterator[Runner]:
 class Runner:
     """The state of a run in progress. constants: what all rows of a decoder share; current: the
     name of the decoder that is called; jobs_left: how many jobs are to come, by their shape; warm:
-    shapes that were warmed up; gave_up: whether the last wait for a quiet machine was in vain."""
+    shapes that were warmed up; gave_up: whether the last wait for a quiet machine was in vain;
+    next_block: when the next block may start (`monotonic`)."""
 
     def __init__(
         self,
@@ -116,6 +118,7 @@ class Runner:
         self.jobs_left: Counter[tuple[str, int]] = Counter()
         self.warm: set[tuple[str, int]] = set()
         self.current, self.gave_up = "", False
+        self.next_block = 0.0
 
     def run(self, parts: Sequence[Sequence[Job]], name: str) -> None:
         """Runs the jobs that have no rows yet, in order: blocks of timed jobs and shares of the
@@ -144,10 +147,15 @@ class Runner:
             with progress(total, name, total - count) as bar:
                 for part in filter(None, todo):
                     if part[0].timed:
+                        bar.set_postfix_str("waiting for the next block (latency.spacing)")
+                        while (left := self.next_block - monotonic()) > 0:
+                            stop_if_interrupted()
+                            sleep(min(left, 1.0))
                         bar.set_postfix_str("measuring the machine")
                         if rates := measure_machine(self.folder.path, self.model):
                             log.info("the machine: %s", rates)
                         self.warm_up(part, bar)
+                        self.next_block = monotonic() + config.latency.spacing
                     freeze_heap()  # what the warm-up has left stays
                     for job in part:
                         stop_if_interrupted()

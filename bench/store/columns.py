@@ -101,6 +101,8 @@ nfe              int     -   target forwards
 drafter_calls    int     -   drafter forwards
 tree_depth       int     -   depth of the draft tree
 tree_nodes       int     -   nodes of the draft tree
+drafted_depth    float   -   levels of a step's draft, mean
+drafted_nodes    float   -   nodes of a step's draft, mean
 accepted         int16s  drafts  accepted, per step
 kind             bytes   -   per code: decoders.api.CodeKind
 depth            bytes   -   per code: depth in the draft tree
@@ -111,6 +113,12 @@ codes            int32s  -   the codes of the image
 tv_output        floats  -   per recorded pair: TV of the rule's output from p
 tv_declared_bound  floats  -  per recorded pair: what the rule declares, over all children
 tv_output_bound  floats  -   per recorded pair: what its acceptance allows (decoders.md, lemma R)
+alpha            floats  -   per recorded pair: what the exact rule accepts of its first child
+alpha_depth      bytes   -   per recorded pair: depth of that child in the draft tree
+target_mass      floats  -   of its n likeliest codes, n of metrics.ambiguity.RANKS, mean
+target_entropy   float   bits  of the target at recorded pairs, mean
+drafter_mass     floats  -   the same of the drafter; none where it draws none
+drafter_entropy  float   bits  of the drafter at recorded pairs, mean
 path             text    -   how each phase was executed
 image            text    -   path of the picture in the run's folder
 image_hash       text    -   start of the SHA-256 of the picture's file
@@ -166,6 +174,17 @@ tv_output        interval  - output TV per committed code; of bonus and first co
 tv_output_bound  float   -   what the rule's acceptance allows, per committed code
 tv_tested        float   -   output TV per code at which a draft was tested, mean
 tv_declared_bound  float  -  what the rule declares per such code, mean
+target_top_1     interval  -  mass of the target's likeliest code at recorded pairs, mean
+target_top_10    interval  -  of its 10 likeliest
+target_top_100   interval  -  of its 100 likeliest
+target_entropy   interval  bits  of the target's distribution there, mean
+drafter_top_1    interval  -  mass of the drafter's likeliest code, where it draws from them
+drafter_top_10   interval  -  of its 10 likeliest
+drafter_top_100  interval  -  of its 100 likeliest
+drafter_entropy  interval  bits  of the drafter's distribution, mean
+alpha            interval  -  what the exact rule accepts of the first child, mean
+drafted_depth    float   -   levels of a step's draft, mean
+drafted_nodes    float   -   nodes of a step's draft, mean
 exactness        text    -   verdict of the exactness gate
 peak_memory_mb   float   MB  most memory of a timed call
 status           text    -   ok, or what failed

@@ -171,6 +171,10 @@ class Trace:
     idle: float = math.nan
     tree_depth: int = 0  # levels below the root; 0 for AR
     tree_nodes: int = 0  # N
+    # [B] float32: levels and nodes of a step's draft, mean over steps; less than the two above
+    # where a tree stops early. NaN or None where nothing is drafted.
+    drafted_depth: Tensor | None = None
+    drafted_nodes: Tensor | None = None
     path: dict[str, str] = field(default_factory=dict)  # phase -> "kernel", "compiled" or "eager"
     # [B] float32: codes per forward that the drafter expected, mean over steps: 1 + the sum of its
     # probabilities of all drafted paths (decoders.md (h)). Against the mean accepted length it

@@ -37,10 +37,11 @@ from decoders.api import (
     Verifier,
     completed,
 )
+from decoders.checks import require_logits
 from decoders.loops.speculative import SpecState, Speculative
 from decoders.loops.trace import Step, expected_codes
 from decoders.noise import OVERRUN, Noise
-from decoders.propose.tree_proposer import TreeProposer, TreeSession, require_logits
+from decoders.propose.tree_proposer import TreeProposer, TreeSession
 from decoders.propose.trees.static import Static
 
 SHORTEST = 2  # drafts of a step; with one a step would commit one code, as AR does

@@ -132,7 +132,7 @@ class Speculative(BaseLoop):
         drafted = span < count[:, None]  # [B, D + 1]
         new = F.pad(draft.codes.gather(1, path[:, 1:]), (0, 1))  # [B, D + 1]
         committed = torch.where(drafted, new, verified.last_code[:, None])
-        trace.expect(draft, active)
+        trace.add_draft(draft, active)
         if verified.last_is_draft is not None:
             drafted = drafted | (verified.last_is_draft[:, None] & (span == count[:, None]))
         relaxed = verified.relaxed.to(torch.uint8)  # [B, D], or with the last code

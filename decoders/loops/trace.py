@@ -76,6 +76,9 @@ class TraceBuffers:
         self.drafter_calls = torch.zeros_like(self.steps)
         # [B], sum over the steps of what `expected_codes` says of their drafts.
         self.expected = torch.zeros(batch, dtype=torch.float64, device=device)
+        # [B], sums over the steps of the levels and of the nodes of their drafts.
+        self.drafted_depth = torch.zeros_like(self.steps)
+        self.drafted_nodes = torch.zeros_like(self.steps)
         self.span = torch.arange(width, device=device)
         self.depths = (self.span + 1).to(torch.uint8)  # of a step's drafts
         self.bad = torch.zeros((), dtype=torch.bool, device=device)
@@ -91,8 +94,12 @@ class TraceBuffers:
                 value = value.to(buffer.dtype)
             buffer.scatter_(1, index, value)
 
-    def expect(self, draft: Draft, active: Tensor) -> None:
-        """Adds what the drafter expects of a step's draft; active [B] bool: unfinished images."""
+    def add_draft(self, draft: Draft, active: Tensor) -> None:
+        """Adds the size of a step's draft and what the drafter expects of it; active [B] bool:
+        unfinished images."""
+        there = existing_nodes(draft)  # [B, N + 1]
+        self.drafted_depth.add_((draft.depth * there).amax(-1) * active)
+        self.drafted_nodes.add_(there.sum(-1) * active)
         expected = expected_codes(draft)
         if expected is not None:
             self.expected.add_(torch.where(active, expected, 0.0))
@@ -113,7 +120,8 @@ class TraceBuffers:
 
 
 PER_CODE = ("codes", "kind", "step", "depth", "tv_shift", "bound")
-PER_IMAGE = ("accepted", "steps", "drafter_calls", "expected")
+PER_STEP = ("expected", "drafted_depth", "drafted_nodes")  # sums over the steps of an image
+PER_IMAGE = ("accepted", "steps", "drafter_calls", *PER_STEP)
 
 
 class FinishedImages:
@@ -155,7 +163,9 @@ class FinishedImages:
         """All images in their order. seconds, path: as in `Trace`; sampler: of their pairs."""
         order = torch.tensor(self.order).argsort()
         columns = {n: torch.cat([p[n] for p in self.parts])[order] for n in self.parts[0]}
-        calls, sums = columns.pop("steps").int(), columns.pop("expected")
+        calls = columns.pop("steps").int()
+        means = {n: columns[n] / calls.clamp_min(1) for n in PER_STEP}
+        means = {n: torch.where(mean > 0, mean, math.nan).float() for n, mean in means.items()}
         taken, pairs = int(calls.sum()), None
         if self.pairs and sampler is not None:
             fields = dict[str, Any]()
@@ -175,8 +185,8 @@ class FinishedImages:
             seconds=seconds,
             path=path,
             idle=1 - taken / (self.steps * self.rows) if self.steps else math.nan,
-            expected=torch.where(sums > 0, sums / calls.clamp_min(1), math.nan).float(),
             pairs=pairs,
+            **means,
         )
         return Generation(columns["codes"], trace)
 
@@ -258,7 +268,14 @@ def expected_codes(draft: Draft) -> Tensor | None:
         return draft.expected
     rows = torch.arange(len(draft.codes), device=draft.codes.device)[:, None]
     share = draft.q[rows, draft.parents, draft.codes]  # [B, N + 1], of each node at its parent
-    there = torch.zeros_like(share).scatter(1, draft.children.flatten(1), 1.0)
-    share = share * there
+    share = share * existing_nodes(draft)
     share[:, 0] = 1.0
     return torch.where(ancestry_of(draft), share[:, None], 1.0).prod(-1).sum(-1)
+
+
+def existing_nodes(draft: Draft) -> Tensor:
+    """Marks the nodes that are some node's child, [B, N + 1] int64 0 or 1: a tree that stops early
+    has others, which nobody reaches. The root is not marked."""
+    there = torch.zeros_like(draft.codes).scatter(1, draft.children.flatten(1), 1)
+    there[:, 0] = 0  # what `children` has where there is no child
+    return there

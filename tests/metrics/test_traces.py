@@ -9,8 +9,8 @@ from decoders.models.random_weights import small_model
 from decoders.verify.exact import Exact
 from decoders.verify.lantern import Lantern
 from metrics import MetricError
-from metrics.output_law import along, ordered_draws, output_law
-from metrics.traces import from_trace, image_acceptance, output_tv, steps_by_depth, tv_shift_summary
+from metrics.output_law import along, ordered_draws, output_law, output_tv
+from metrics.traces import from_trace, image_acceptance, steps_by_depth, tv_shift_summary
 from tests.exact.planted import finds
 
 V = 7
@@ -29,8 +29,9 @@ def test_mean_accepted_length_with_and_without_the_bonus():
 
 def test_steps_by_depth_are_whole_steps():
     """The last real step of each image is cut: steps 2 0 1 and 1 2 remain."""
-    assert steps_by_depth([[2, 0, 1, 2], [1, 2, 0, -1, -1]], 2).tolist() == [5, 4, 2]
-    assert steps_by_depth([], 2).tolist() == [0, 0, 0]
+    steps = steps_by_depth([[2, 0, 1, 2], [1, 2, 0, -1, -1]], 2)
+    assert steps.tolist() == [[3, 2, 1], [2, 2, 1]]
+    assert steps_by_depth([], 2).shape == (0, 3)
 
 
 def test_traces_that_do_not_fit_are_refused():
@@ -112,7 +113,7 @@ def test_the_output_tv_of_drawn_siblings_is_not_that_of_one_draft(monkeypatch):
     made.children = torch.tensor([[0, 1, 3]] * 5)  # codes that q draws
     made.valid[:] = True
     tv, differ = output_tv(RELAXED, made)[0], []
-    monkeypatch.setattr("metrics.traces.MAX_DRAWS", 50)  # 6 * 5 * 4 are more
+    monkeypatch.setattr("metrics.output_law.MAX_DRAWS", 50)  # 6 * 5 * 4 are more
     followed = output_tv(RELAXED, made)[0]
     for row, (p, q) in enumerate(zip(made.p, made.q, strict=True)):
         law, one = (output_law(RELAXED, p, q, n) for n in (3, 1))

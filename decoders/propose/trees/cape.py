@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
+from decoders.checks import likeliest, require_logits
 from decoders.distribution import draw_distinct, probabilities
 from decoders.kinds import Within
 from decoders.noise import DRAFT_SLOT, Noise
-from decoders.propose.tree_proposer import likeliest, require_logits
 from decoders.propose.trees.static import drop_impossible
 
 MOST = 8  # children, with two less from each of these tenths of confidence on

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
+from decoders.checks import likeliest, require_logits
 from decoders.distribution import probabilities
 from decoders.kinds import Within
 from decoders.noise import Noise
-from decoders.propose.tree_proposer import likeliest, require_logits
 
 TINY = 1e-30  # probability
 FLOOR = math.log(TINY)

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from decoders.api import DecoderError, Draft, DraftSession, Sampling, Tree
 from decoders.cache import ancestry
+from decoders.checks import likeliest, require_logits
 from decoders.distribution import draw_distinct, probabilities
 from decoders.errors import unknown
 from decoders.noise import DRAFT_SLOT, MAX_CHILDREN, Noise
-from decoders.propose.tree_proposer import likeliest, require_logits
 
 NodePath = tuple[int, ...]
 

@@ -84,6 +84,7 @@ def row(made: Made, protocol: str, index: int, seed: int, image: str) -> dict[st
         "prompt": SCRIPT if index == 1 else f"ring {index} on a cloudy background, lit twice",
         "git_commit": "0123456789abcdef", "versions": '{"torch": "2.9.0"}', "threads": 2,
         "cpu": "Example CPU, 2 cores", "config_hash": "c0ffee",
+        "started_at": f"2026-01-01T00:{index // 2:02}:00+00:00",
     }  # fmt: skip
     if made.error:
         return line | {"status": "failed", "error": made.error}

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from matplotlib.text import Text
 
+from bench.analyse.breakdown import by_depth
 from bench.analyse.paired import latency_rows
 from bench.report import plots
 from bench.report.style import Panel, Plot, inline, plot
@@ -79,9 +80,10 @@ def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):
     steps = [[2, 0, 1] * 20, [2] * 15]  # the last step of an image is cut by the image's end
     lantern = next(e for e in section.entries if e.name == "lantern")
     rows = lantern.rows.iloc[:2].assign(accepted=steps, tree_depth=2, seed=[0, 1])
-    few = replace(section, entries=[replace(lantern, rows=rows)])
-    shares = plots.shares_by_depth(few)
+    few = replace(run, sections=[replace(section, entries=[replace(lantern, rows=rows)])])
+    shares = plots.shares_by_depth(by_depth(few), ["lantern"])
     assert [*shares.columns] == [1, 2]
     assert shares.iloc[0].tolist() == pytest.approx([53 / 73, 34 / 53])
-    short = replace(few.entries[0], rows=rows.assign(accepted=[[2, 0, 1], [1]]))
-    assert plots.shares_by_depth(replace(section, entries=[short])).empty, "too few steps"
+    short = replace(lantern, rows=rows.assign(accepted=[[2, 0, 1], [1]]))
+    few = replace(run, sections=[replace(section, entries=[short])])
+    assert plots.shares_by_depth(by_depth(few), ["lantern"]).empty, "too few steps"

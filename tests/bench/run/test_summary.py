@@ -49,6 +49,7 @@ def test_the_speedup_is_typical_of_the_blocks_and_times_are_of_all_timings(fake_
     result = run_study(fake_study(*words, "decoders=[fake_ar,fake_spec]"))
     rows = result.rows.copy()
     assert sorted(rows.block.unique()) == list(range(12)) and len(rows) == 2 * 2 * 12
+    rows["started_at"] = [f"2026-01-01T00:{block:02}:00+00:00" for block in rows.block]
     rows["seconds_prefill"] = 0.0
     rows["seconds_total"] = rows.nfe * (1.0 + (rows.decoder == "fake_ar"))
     slowed = rows.block == 3  # a neighbour, who slows all alike
@@ -91,6 +92,24 @@ def test_output_tv_is_per_committed_code_and_untested_codes_count_as_zero(done):
     assert line.tv_tested == pytest.approx(1.2 / 3)
     assert line.tv_output == line.tv_output_bound == pytest.approx(1.2 / (2 / 0.5 + 1 / 0.25))
     assert line.tv_output_lo < line.tv_output < line.tv_output_hi
+
+
+def test_ambiguity_is_of_the_recorded_pairs_and_of_none_in_older_rows(done):
+    _, result = done
+    line = summary_of(result).loc["fake_spec"]
+    drawn = result.rows[(result.rows.decoder == "fake_spec") & (result.rows.protocol == "quality")]
+    alphas = np.concatenate(drawn.alpha.to_list())
+    assert line.alpha == pytest.approx(alphas.mean()) and len(alphas) > 1
+    assert {*np.concatenate(drawn.alpha_depth.to_list())} == {1}
+    assert 0 < line.target_top_1 < line.target_top_10 <= line.target_top_100 <= 1 + 1e-9
+    assert 0 < line.target_entropy < 5, "bits of 32 codes"
+    assert line.target_top_1_lo <= line.target_top_1 <= line.target_top_1_hi
+    assert math.isnan(line.drafter_top_1) and math.isnan(line.drafter_entropy), "no q"
+    columns = ["alpha", "alpha_depth", "target_mass", "drafter_mass"]
+    older = result.rows.assign(**{name: [[]] * len(result.rows) for name in columns})
+    line = summary_of(result, older.assign(target_entropy=math.nan)).loc["fake_spec"]
+    assert line[["alpha", "target_top_1", "target_entropy"]].isna().all()
+    assert line.tv_output == pytest.approx(0, abs=1e-6)
 
 
 def test_quality_is_of_quality_images_also_of_a_reseed_and_is_said_where_it_cannot_be(done, caplog):

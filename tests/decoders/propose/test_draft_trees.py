@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from decoders.api import DecoderError, Sampling
+from decoders.loops.autoregressive import Autoregressive
 from decoders.loops.speculative import Speculative
 from decoders.loops.trace import expected_codes
 from decoders.models.random_weights import random_model, same_prompt
@@ -194,6 +195,21 @@ def test_a_drafter_that_is_the_target_expects_what_it_gets(tree):
     predicted = float((trace.expected * weights).sum() / weights.sum())
     assert predicted == pytest.approx(mal, rel=0.05)  # the last step is cut off by the image's end
     assert predicted > 1.5
+
+
+def test_a_tree_that_stops_early_drafts_fewer_levels_than_it_may():
+    model = random_model(vocab=8, grid=4, seed=2)
+    for tree, depth, nodes in (
+        (Opt(depth=4, top_k=4, nodes=4, theta=5.0), 1, 4),  # no second level is worth its forward
+        (Static(choices=[[0], [1], [0, 0]]), 2, 3),
+        (Chain(depth=3), 3, 3),
+    ):
+        trace = images(drafting(model, Eagle(model), tree), ["a", "b"]).trace
+        assert trace.drafted_depth.tolist() == [depth, depth], tree
+        assert trace.drafted_nodes.tolist() == [nodes, nodes], tree
+        assert trace.tree_nodes == nodes
+    alone = Autoregressive(model, Sampling())
+    assert images(alone, ["a"]).trace.drafted_depth.isnan().all()
 
 
 def test_of_drawn_children_it_is_the_sum_of_their_paths_probabilities():

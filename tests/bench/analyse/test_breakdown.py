@@ -1,0 +1,67 @@
+"""Acceptance by depth and figures by category, on rows with known answers."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bench.analyse.breakdown import by_category, by_depth
+from tests.bench.report.synthetic import made_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return made_run(tmp_path_factory.mktemp("run"))
+
+
+def with_rows(run, name, change):
+    """The run with other rows of one decoder."""
+    sections = [
+        replace(s, entries=[change(e) if e.name == name else e for e in s.entries])
+        for s in run.sections
+    ]
+    return replace(run, sections=sections)
+
+
+def test_depths_count_whole_steps_and_alphas_of_their_pairs(run):
+    def change(entry):
+        rows = entry.rows.iloc[:3].assign(tree_depth=2, seed=[0, 1, 2])
+        return replace(
+            entry,
+            rows=rows.assign(
+                accepted=[[2, 0, 1], [1, 2, 0], [0, 0]],
+                alpha=[[0.5, 0.1], [0.3], []],
+                alpha_depth=[[1, 2], [1], []],
+            ),
+        )
+
+    table = by_depth(with_rows(run, "lantern", change))
+    first, second = (line for _, line in table[table.decoder == "lantern"].iterrows())
+    assert (first.depth, first.steps, first.pairs) == (1, 5, 2)
+    assert first.accepted == pytest.approx(3 / 5) and first.alpha == pytest.approx(0.4)
+    assert 0 <= first.accepted_lo <= first.accepted <= first.accepted_hi <= 1
+    assert (second.depth, second.steps, second.pairs) == (2, 3, 1)
+    assert second.accepted == pytest.approx(2 / 3)
+    assert second.alpha == pytest.approx(0.1) and math.isnan(second.alpha_lo), "one image"
+    assert "ar" not in {*table.decoder}
+
+
+def test_categories_pair_the_prompts_of_each(run):
+    assert by_category(run).empty, "prompts of one category"
+
+    def label(rows):
+        return rows.assign(category=np.where(rows.prompt_index % 2, "odd", "even"))
+
+    sections = [
+        replace(s, entries=[replace(e, rows=label(e.rows)) for e in s.entries])
+        for s in run.sections
+    ]
+    table = by_category(replace(run, rows=label(run.rows), sections=sections))
+    assert {*table.category} == {"even", "odd"}
+    odd = table[(table.decoder == "lantern") & (table.category == "odd")].iloc[0]
+    lantern = next(e for e in run.entries if e.name == "lantern")
+    rows = lantern.images[lantern.images.prompt_index % 2 == 1]
+    assert odd.mal == pytest.approx((rows.mal * rows.nfe).sum() / rows.nfe.sum())
+    assert 1.5 < odd.speedup < 3.5, "2.4 s against 1.02 s"
+    assert table[table.decoder == "ar"].speedup.isna().all()
