@@ -303,13 +303,15 @@ def mass_curves(section: Section) -> dict[str, list[float]]:
 
 
 def _draw_mass(curves: Mapping[str, Sequence[float]], axes: Axes) -> Points:
-    ends = {}
     for (label, curve), color in zip(curves.items(), cycle((INK, *style.HUES)), strict=False):
         whole = next((at for at, mass in enumerate(curve) if mass > 0.9999), len(curve) - 1)
-        axes.plot(RANKS[: whole + 1], curve[: whole + 1], "o-", color=color, markersize=4)
-        middle = int(np.argmin(np.abs(np.array(curve) - 0.5)))
-        ends[label] = float(RANKS[middle]), curve[middle]
+        shown = slice(whole + 1)
+        axes.plot(RANKS[shown], curve[shown], "o-", color=color, markersize=4, label=label)
     axes.set_xscale("log")
+    axes.set_xticks(RANKS[::3], [f"{rank:,}" for rank in RANKS[::3]])
+    axes.set_xticks([], minor=True)
     axes.set(xlabel="likeliest codes n", ylabel="their mass", ylim=(0, 1.04))
+    axes.set_xlim(0.8, axes.dataLim.x1 * 1.25)
+    axes.legend(loc="lower right")
     axes.grid(visible=True)
-    return ends
+    return {}

@@ -214,7 +214,7 @@ def test_an_unfair_baseline_marks_every_speed_up_over_it_in_every_form(run):
     said = summarise(with_fairness(run, UNFAIR, "a step of ar takes 10.0 times its floor"))
     assert cells(said, "ar")["speed-up"] == "1.00 unfair baseline (2)"
     assert "unfair" not in cells(said, "eagle2_greedy")["speed-up"] + " ".join(
-        cells(said, "AR reseed, seed 1").values()
+        cells(said, "AR, 2 seeds").values()
     )
     note = "(2) unfair baseline: a step of ar takes 10.0 times its floor."
     for text in (texts.terminal(said), texts.markdown(said), texts.latex(said)):
