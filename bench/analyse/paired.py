@@ -125,11 +125,11 @@ def apart(rows: pd.DataFrame) -> dict[int, int]:
     rise with time. rows: timed ones of the decoders that are compared. Nearer blocks are of one
     moment of the machine, and would count it several times."""
     started = pd.to_datetime(latency_rows(rows).groupby("block").started_at.min(), utc=True)
-    groups, number, begin = dict[int, int](), -1, None
+    groups, number, begin = dict[Any, int](), -1, None
     for block, start in started.sort_values(kind="stable").items():
         if begin is None or (start - begin).total_seconds() >= APART:
             number, begin = number + 1, start
-        groups[int(block)] = number
+        groups[block] = number
     return groups
 
 

@@ -55,7 +55,7 @@ def several(runs: Sequence[Run]) -> Run:
     if not speedups:
         raise ConfigError("no decoder has a speed-up that counts in all of these runs")
     intervals, spread = over_runs([*speedups.values()])
-    found = dict(zip(speedups, intervals, strict=True))
+    machines = dict(zip(speedups, intervals, strict=True))
 
     def change(entry: Entry) -> Entry:
         if entry.role is Role.RESEED:
@@ -65,7 +65,7 @@ def several(runs: Sequence[Run]) -> Run:
         line = entry.line | {"latency_mean_s": sum(seconds) / len(seconds)}
         if entry.role is Role.DECODER:
             line |= dict.fromkeys(("speedup", "speedup_lo", "speedup_hi"), float("nan"))
-        if (whole := found.get(entry.name)) is not None:
+        if (whole := machines.get(entry.name)) is not None:
             every = speedups[entry.name]
             line |= {"speedup": whole.value, "speedup_lo": whole.lo, "speedup_hi": whole.hi}
             line |= {"speedup_blocks": float(sum(one.blocks for one in every))}

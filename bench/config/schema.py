@@ -113,9 +113,9 @@ class LatencyProtocol:
     start of a block to that of the next, at least: the run waits where it is faster. batch: images
     decoded at once: 1 for all figures, larger ones for the table by batch size. requests: images of
     a call in batches, of which the batch's size is decoded at once; the next takes the row of one
-    that is done. None: one batch, decoded as a whole. busy: the share of the cores that other programs may take
-    while an image is timed (1: any), see `bench.measure.meter`; wait_for_quiet: seconds that the
-    run waits for them, 0: not at all."""
+    that is done. None: one batch, decoded as a whole. busy: the share of the cores that other
+    programs may take while an image is timed (1: any), see `bench.measure.meter`; wait_for_quiet:
+    seconds that the run waits for them, 0: not at all."""
 
     prompts: Amount
     blocks: Count = 20

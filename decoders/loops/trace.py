@@ -164,7 +164,7 @@ class FinishedImages:
         order = torch.tensor(self.order).argsort()
         columns = {n: torch.cat([p[n] for p in self.parts])[order] for n in self.parts[0]}
         calls = columns.pop("steps").int()
-        means = {n: columns[n] / calls.clamp_min(1) for n in PER_STEP}
+        means: dict[str, Any] = {n: columns[n] / calls.clamp_min(1) for n in PER_STEP}
         means = {n: torch.where(mean > 0, mean, math.nan).float() for n, mean in means.items()}
         taken, pairs = int(calls.sum()), None
         if self.pairs and sampler is not None:

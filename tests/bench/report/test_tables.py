@@ -113,8 +113,8 @@ def test_the_headline_is_made_from_the_figures(said, written):
     broken, exact, relaxed, doubts, *_, machine = said.headline
     assert broken == "Broken, for the reasons in the notes: lantern_released (1)."
     assert exact.endswith(
-        "Fastest exact decoder: eagle2, or sd_chain or eagle1 (not told apart). eagle2, 1.21 [1.17, "
-        "1.25] times as fast as AR in this run, output TV 0, exact. "
+        "Fastest exact decoder: eagle2, or sd_chain or eagle1 (not told apart). eagle2, 1.21 "
+        "[1.17, 1.25] times as fast as AR in this run, output TV 0, exact. "
         "Its forward of 59 codes costs 0.36 AR steps."
     )
     kind = "relaxed decoder whose CLIP score is not worse than AR's by more than 1"

@@ -1,5 +1,8 @@
 """A study as a user runs it: protocols, resume, failures. On toy decoders."""
 
+import pandas as pd
+
+from bench.analyse.paired import apart
 from bench.run.runner import run_study
 from tests.bench import fakes
 
@@ -32,6 +35,17 @@ def test_an_image_does_not_depend_on_protocol_or_batch(fake_study, fake_run, tmp
         mine = frame[(frame.protocol == protocol) & (frame.prompt_index < 4)].sort_values(key)
         reference = rows[(rows.protocol == "quality") & (rows.prompt_index < 4)].sort_values(key)
         assert [c.tolist() for c in mine.codes] == [c.tolist() for c in reference.codes]
+
+
+def test_blocks_start_apart_and_nearer_ones_count_as_one(fake_study):
+    words = ("latency.blocks=3", "latency.prompts=6", "quality.images=0", "latency.spacing=2")
+    rows = run_study(fake_study(*words, "decoders=[fake_ar,fake_spec]")).rows
+    starts = pd.to_datetime(rows.groupby("block").started_at.min()).diff().dropna()
+    assert len(starts) == 2 and (starts.dt.total_seconds() >= 2).all()
+    assert apart(rows) == {0: 0, 1: 0, 2: 0}, "less than a minute apart"
+    minutes = rows.block.map({0: "00:00", 1: "00:59", 2: "01:00"})
+    later = rows.assign(started_at="2026-01-01T00:" + minutes + "+00:00")
+    assert apart(later) == {0: 0, 1: 0, 2: 1}
 
 
 def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
