@@ -32,7 +32,7 @@ from bench.prompts import Prompt, check
 from bench.run.decoders import build, load_model
 from bench.run.generate import generate
 from decoders.api import Decoder, ImageModel, Trace
-from decoders.execution.card import card_fault
+from decoders.execution.gpu import card_fault
 
 __all__ = ["Decoded", "decode", "rows", "summary"]
 # A loaded decoder keeps memory from call to call, and Hydra one configuration.
@@ -56,6 +56,19 @@ class Decoded:
     def mal(self) -> float:
         """Codes committed per target forward; the first code is the prefill's."""
         return (len(self.codes) - 1) / int(self.trace.target_calls[0])
+
+    def show(self) -> Image.Image:
+        """The picture, and beside it the map of how each code came to be, in the colours of a run's
+        page (`bench.report.page.KINDS`). Raises ConfigError without a picture."""
+        from bench.report.page import COLORS, code_map
+
+        if self.image is None:
+            raise ConfigError(f"{self.decoder}: the model has no tokenizer, so there is no picture")
+        kinds = code_map(COLORS[self.trace.kind[0].numpy()])
+        both = Image.new("RGB", (2 * self.image.width, self.image.height), "white")
+        both.paste(self.image, (0, 0))
+        both.paste(kinds.resize(self.image.size, Image.Resampling.NEAREST), (self.image.width, 0))
+        return both
 
     def _repr_png_(self) -> bytes | None:
         if self.image is None:

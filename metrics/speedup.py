@@ -7,14 +7,16 @@ all images of a decoder, quality images too), an image of mean length takes
 
     y_b   = mean over the block of ln s of the baseline - the same of the decoder
     ln S  = mean(y)
-    r     = clip((B r1 + 1) / (B - 4), 0, 0.8), r1 the lag-1 autocorrelation of y
+    r     = clip((B r1 + 1) / (B - 4), 0, 0.5), r1 the lag-1 autocorrelation of y
     V     = s_y^2 / B (1 + r) / (1 - r) + s_e^2 / m
     S exp(+- t_df sqrt(V)), df by Satterthwaite of (B - 1, m - 1)
 
 e is a prompt's forwards over their mean, baseline less decoder, over the m prompts that both
 decoded; for AR, whose forwards are constant, s_e is the coefficient of variation of the decoder's.
-Autocorrelation counts because a moment of a machine lasts about a minute, often longer than a
-block. The interval is symmetric in the logarithm. Below `FEWEST` blocks there is none.
+Blocks start a minute apart (`bench.analyse.paired.apart`). Autocorrelation counts because moments
+of a machine last about as long. Where they last five minutes, a run of ten minutes sees two or
+three: its interval is of this run. Several runs give the machine's (`over_runs`). The interval is
+symmetric in the logarithm. Below `FEWEST` blocks there is none.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from metrics import MetricError
 from metrics.stats import Interval
 
 FEWEST = 10  # blocks; fewer say too little of how blocks differ
-MOST_CORRELATION = 0.8
+MOST_CORRELATION = 0.5  # ten blocks cannot tell a higher one from chance
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch import nn
 
 from decoders.api import DecoderError, Sampling
 from decoders.errors import unknown
-from decoders.execution.card import card_fault
+from decoders.execution.gpu import card_fault
 from decoders.files import read_object
 from decoders.kinds import Amount, Seed, validate, validate_fields
 from decoders.models.loading.checkpoint import cast

@@ -34,7 +34,7 @@ from bench.measure.device import prepare
 from bench.prompts import load_prompts
 from bench.run.decoders import build, load_model
 from decoders.execution import compiled
-from decoders.execution.card import card_fault
+from decoders.execution.gpu import card_fault
 from decoders.noise import Noise
 
 STEPS, PROFILED = 100, 3

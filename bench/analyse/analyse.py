@@ -32,8 +32,8 @@ from metrics.stats import UNKNOWN, student_ratio
 from metrics.traces import tested_share, tv_shift_summary
 
 REMEDY = (
-    "run `python -m bench run study=...` again: it resumes and writes what is missing; of a copied "
-    "folder, copy it once more"
+    "run `python -m bench run study=...` again: it resumes and writes what is missing; if "
+    "the folder was copied, copy it again"
 )
 LATER = (  # columns that older rows lack; they are read as empty
     "depth", "drafted_depth", "drafted_nodes", "alpha", "alpha_depth", "target_mass",
@@ -102,7 +102,7 @@ def analyse(
     summary, clip_pairs = summary_of(rows, baselines, unmeasured, findings)
     if partial:
         summary = summary.assign(status=summary.status.replace("ok", partial))
-    return assembled(folder, rows, study, findings, summary, clip_pairs, floors, fair)
+    return build_run(folder, rows, study, findings, summary, clip_pairs, floors, fair)
 
 
 # ---- the summary --------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ def summary_of(
 
 
 def _line(rows: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, Any]:
-    """Makes all columns that are known but the label, the quality figures, the speed-up and the
-    verdict. drawn: quality images that came out."""
+    """Makes the columns that follow from the rows alone: identity, times, acceptance, memory and
+    status. drawn: quality images that came out."""
     first, alone = rows.iloc[0], paired.timings(rows)
     timed = paired.latency_rows(rows)
     seconds = timed["seconds_total"].to_numpy(float)
@@ -154,7 +154,7 @@ def _line(rows: pd.DataFrame, drawn: pd.DataFrame) -> dict[str, Any]:
         line["latency_p95_s"] = np.quantile(seconds, 0.95)
     if len(used := drawn if len(drawn) else paired.image_rows(alone)):
         line |= _acceptance(used)
-    # Later blocks are timed beside what quality batches have left in memory.
+    # Of the first timed block: later ones run beside what quality batches left allocated.
     alone = alone[alone.block == alone.block.min()]
     line["peak_memory_mb"] = float((alone if len(alone) else drawn)["peak_memory_mb"].max())
     failed = rows[rows.status == "failed"]
@@ -172,17 +172,17 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
     nfe = used["nfe"].to_numpy(float)
     at_codes = (np.concatenate(used[c].to_list()) for c in ("tv_shift", "bound", "kind"))
     shift_mean, shift_max, bound_max = tv_shift_summary(*at_codes)
-    away, limit, declared = (
+    tv_sum, bound_sum, declared_sum = (
         used[name].map(np.sum).to_numpy(float)
         for name in ("tv_output", "tv_output_bound", "tv_declared_bound")
     )
-    nodes = used.tv_output.map(len).to_numpy(float)  # recorded, all of them tested a draft
+    nodes = used.tv_output.map(len).to_numpy(float)  # recorded ones, at each a draft was tested
     spread = breakdown.ambiguity_of(used)
     share = tested_share(used.kind)
     codes = np.divide(nodes, share, out=np.zeros_like(nodes), where=share > 0)
     output = UNKNOWN
-    if (nodes > 0).sum() > 1:  # nodes of an image are alike: its images are what was drawn
-        output = student_ratio(away, codes)
+    if (nodes > 0).sum() > 1:  # nodes of one image are correlated: images are the units
+        output = student_ratio(tv_sum, codes)
     return {
         **{name: float((used[name] * nfe).sum(min_count=1) / nfe.sum()) for name in POOLED},
         "nfe": float(nfe.mean()),
@@ -191,10 +191,10 @@ def _acceptance(used: pd.DataFrame) -> dict[str, float]:
         "tv_shift_max": shift_max,
         "tv_output_lo": max(output.lo, 0.0),
         "tv_output_hi": output.hi,
-        "tv_output": _pooled(away, codes),
-        "tv_output_bound": _pooled(limit, codes),
-        "tv_tested": _pooled(away, nodes),
-        "tv_declared_bound": _pooled(declared, nodes),
+        "tv_output": _pooled(tv_sum, codes),
+        "tv_output_bound": _pooled(bound_sum, codes),
+        "tv_tested": _pooled(tv_sum, nodes),
+        "tv_declared_bound": _pooled(declared_sum, nodes),
         **{
             name + end: value
             for name, figure in spread.items()
@@ -211,7 +211,7 @@ def _pooled(sums: np.ndarray, counts: np.ndarray) -> float:
 # ---- the run ------------------------------------------------------------------------------------
 
 
-def assembled(
+def build_run(
     folder: Path,
     rows: pd.DataFrame,
     study: dict[str, Any],

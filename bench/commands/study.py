@@ -5,6 +5,7 @@ Why lazy imports: `list` needs neither torch nor Hydra, `report` needs no model.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from bench.analyse.run import Run
     from bench.config.schema import StudyConfig
 
+RUNS = Path("results/runs")
 # Their comments explain every setting of a study, a decoder, a training and a recipe.
 ROOTS = ("config.yaml", "entry.yaml", "train_config.yaml", "recipe_config.yaml")
 
@@ -62,11 +64,15 @@ def _run(config: StudyConfig, arguments: Sequence[str]) -> int:
     from bench.measure.device import device_name
     from bench.run.finish import explain_interrupts, finish, make_scorer
     from bench.run.runner import run_study
+    from bench.store.facts import write_study
 
     say(f"backend={config.backend.name} on {device_name(config.backend)}")
     with explain_interrupts(config, arguments):
         scorer = make_scorer(config)
         result = run_study(config)
+        write_study(
+            result.path, {"command": shlex.join(["python", "-m", "bench", "run", *arguments])}
+        )
         run = finish(config, result, scorer)
     if config.report:
         _write_report(run)
@@ -114,6 +120,7 @@ def cmd_report(arguments: Sequence[str]) -> int:
     settings (and all others of a study: `python -m bench list settings`):
       study=NAME   which study (`list study`; default: main)
       run_dir=DIR  the run's folder (default: results/runs/<study>)
+      name=X       the run in results/runs/X
       out=DIR      where the report goes; nothing is then written into the run's folder
 
     example:
@@ -131,8 +138,9 @@ def cmd_report(arguments: Sequence[str]) -> int:
     check_place(place.out)
     places, arguments = folders(arguments)
     key, _, value = arguments[0].partition("=") if len(arguments) == 1 else ("", "", "")
-    if key == "run_dir" and (Path(value) / "records.parquet").is_file():
-        places, arguments = [*places, Path(value)], []
+    folder = {"run_dir": Path(value), "name": RUNS / value}.get(key)
+    if folder is not None and (folder / "records.parquet").is_file():
+        places, arguments = [*places, folder], []
     if places and arguments:
         raise ConfigError(
             f"expected run folders or the settings of a run, found both: {' '.join(arguments)}"

@@ -229,11 +229,11 @@ def changes_of(pairs: Sequence[tuple[Side, Side]], rows: Sequence[Any]) -> list[
             differing.append(f"{side.entry.name} ({unequal} of {len(a)} images)")
     equal = f"equal in {what} ({len(pairs)} decoders, {count} images)"
     differ = f"differ in {what}: {', '.join(differing) or 'they share no image'}"
-    lines.append(f"A and B {differ}" if differing or not count else f"A and B are {equal}")
-
     runs = [*zip("AB", zip(*pairs, strict=True), strict=False)]
     if any(a.entry.name != b.entry.name for a, b in pairs):
-        runs = [("A and B", pairs[0])]  # two decoders of one run
+        runs = [("A and B", pairs[0])]  # two decoders of one run, whose codes differ by themselves
+    else:
+        lines.append(f"A and B {differ}" if differing or not count else f"A and B are {equal}")
     for name, sides in runs:
         run = sides[0].run
         first, commits = run.rows.iloc[0], sorted({c[:12] for c in run.rows.git_commit})

@@ -73,7 +73,11 @@ def compose_study(arguments: Sequence[str]) -> StudyConfig:
         given = sort_overrides(arguments)
         root = composed("config", given.study + given.searchpath)
         listed = [_entry(one) for one in validate("decoders", root.pop("decoders", None), list)]
-        chosen = listed if given.decoders is None else [_choose(x, listed) for x in given.decoders]
+        chosen = (
+            listed
+            if given.decoders is None
+            else [_begin_with_listed(x, listed) for x in given.decoders]
+        )
         if not chosen:
             raise ConfigError("a study needs at least one decoder; set decoders=[name,...]")
         sampling = validate("sampling", root.pop("sampling", None), SamplingConfig)
@@ -117,58 +121,65 @@ def _entry(item: Any) -> EntryConfig:
     return dataclasses.replace(entry, name=name)
 
 
-def _choose(item: Any, listed: list[EntryConfig]) -> EntryConfig:
+def _begin_with_listed(item: Any, listed: list[EntryConfig]) -> EntryConfig:
     """An entry of the command line. It begins with the study's own entry of that name, or the only
     one of that decoder, so that both have the same settings but for what the command line says."""
     entry = _entry(item)
-    found = [one for one in listed if one.name == entry.decoder]
-    found = found or [one for one in listed if one.decoder == entry.decoder]
-    if len(found) != 1:
+    matches = [one for one in listed if one.name == entry.decoder]
+    matches = matches or [one for one in listed if one.decoder == entry.decoder]
+    if len(matches) != 1:
         return entry
-    return EntryConfig(found[0].decoder, entry.name, _followed(found[0].overrides, entry.overrides))
+    overrides = _append_overrides(matches[0].overrides, entry.overrides)
+    return EntryConfig(matches[0].decoder, entry.name, overrides)
 
 
-def _followed(overrides: list[str], more: list[str]) -> list[str]:
-    """Overrides, and more of them. A part that these choose anew loses what was set of the earlier
-    one, and a rule the verdict that was expected of it."""
-    chosen = [key for key in map(key_of, more) if key in PARTS]
-    lost = (*(f"{key}." for key in chosen), *(["expect"] if "acceptance" in chosen else []))
-    return [one for one in overrides if not key_of(one).startswith(lost)] + more
+def _append_overrides(overrides: list[str], more: list[str]) -> list[str]:
+    """`overrides`, then `more`. Where `more` chooses another option for a part, earlier settings of
+    that part are dropped; where it chooses another acceptance rule, an earlier `expect` is too."""
+    parts = [key for key in map(key_of, more) if key in PARTS]
+    dropped = (*(f"{key}." for key in parts), *(["expect"] if "acceptance" in parts else []))
+    return [one for one in overrides if not key_of(one).startswith(dropped)] + more
 
 
 def _entries(
     chosen: list[EntryConfig], given: Overrides, study: SamplingConfig
 ) -> tuple[DecoderEntry, ...]:
-    """Every entry composed, once for each combination of what is swept and it has. Raises
-    ConfigError on an argument that no entry has."""
-    unused = {key_of(one) for either in given.entry for one in either}
+    """Composes every entry once per combination of the swept values that apply to it. Raises
+    ConfigError on an argument that applies to no entry."""
+    unused_keys = {key_of(one) for alternatives in given.entry for one in alternatives}
     entries: list[DecoderEntry] = []
     settable: set[str] = set()
     for item in chosen:
-        done: list[list[str]] = []  # what of the combinations applied to this entry
+        seen: list[list[str]] = []  # arguments of combinations that applied to this entry
         for combination in itertools.product(*given.entry):
             overrides, applied = [f"decoder={item.decoder}", *item.overrides], []
-            values = _composed_entry(overrides + given.searchpath)
+            values = _compose_entry(overrides + given.searchpath)
             # Which settings a part has depends on its option, so options come first.
-            for options in (True, False):
+            for stage in ("options", "settings"):
                 names = {*dotted(values)}
-                fits = [one for one in combination
-                        if (key_of(one) in PARTS) == options and _parent(one) in names]  # fmt: skip
-                if fits:
-                    overrides = _followed(overrides, fits)
-                    values = _composed_entry(overrides + given.searchpath)
-                    applied += fits
+                applicable = [
+                    one
+                    for one in combination
+                    if (key_of(one) in PARTS) == (stage == "options")
+                    and _required_name(one) in names
+                ]
+                if applicable:
+                    overrides = _append_overrides(overrides, applicable)
+                    values = _compose_entry(overrides + given.searchpath)
+                    applied += applicable
                 settable |= names
-            unused.difference_update(map(key_of, applied))
-            if applied in done:
+            unused_keys.difference_update(map(key_of, applied))
+            if applied in seen:
                 continue
-            done.append(applied)
+            seen.append(applied)
             keys = {*map(key_of, overrides)}
             if keys & {"acceptance", "acceptance._target_"} and "expect" not in keys:
                 values["expect"] = None  # it was said of the rule that is replaced
             name = item.name
-            for one, either in zip(combination, given.entry, strict=True):
-                if len(either) > 1 and one in applied:  # `delta0.1` for `acceptance.delta=0.1`
+            for one, alternatives in zip(combination, given.entry, strict=True):
+                if (
+                    len(alternatives) > 1 and one in applied
+                ):  # `delta0.1` for `acceptance.delta=0.1`
                     key, value = key_of(one), one.partition("=")[2]
                     text = value if key in PARTS else key.rpartition(".")[2] + value
                     name += "_" + re.sub(r"[^\w.+-]+", "-", text)
@@ -178,18 +189,18 @@ def _entries(
                 entries.append(entry)
             else:
                 log.warning("%s is %s under these overrides; it runs once", name, twin.name)
-    if unused:
-        key, listed = min(unused), ", ".join(map(repr, sorted(unused)))
+    if unused_keys:
+        key, names = min(unused_keys), ", ".join(map(repr, sorted(unused_keys)))
         part = key.partition(".")[0]
         if part in PARTS and part not in settable:
-            raise ConfigError(f"{listed}: no decoder of the study has a part `{part}`")
+            raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
         raise ConfigError(
-            f"no decoder of the study has the setting {listed}{nearest(key, settable)}"
+            f"no decoder of the study has the setting {names}{nearest(key, settable)}"
         )
     return tuple(entries)
 
 
-def _composed_entry(overrides: list[str]) -> dict[str, Any]:
+def _compose_entry(overrides: list[str]) -> dict[str, Any]:
     """conf/entry.yaml under overrides, without the parts that the decoder does not have."""
     values = compose_config("entry", overrides)
     values.pop("published", None)  # of `bench.compare.published`
@@ -200,12 +211,12 @@ def _composed_entry(overrides: list[str]) -> dict[str, Any]:
     return values
 
 
-def _parent(argument: str) -> str:
-    """What an entry must have for an argument to apply: the setting itself, the group of one that
-    is added (`+acceptance.mine=1`)."""
+def _required_name(argument: str) -> str:
+    """The name that an entry must have for an argument to apply: of the setting itself, or of the
+    group of one that is added (`+acceptance.mine=1`)."""
     key = key_of(argument)
-    added = argument.startswith("+") and not argument.startswith("++")
-    return key.rpartition(".")[0] if added else key
+    is_addition = argument.startswith("+") and not argument.startswith("++")
+    return key.rpartition(".")[0] if is_addition else key
 
 
 def _same(one: DecoderEntry, other: DecoderEntry) -> bool:

@@ -94,7 +94,7 @@ def composed(name: str, arguments: Sequence[str]) -> dict[str, Any]:
         backend = root.get("backend")
         if not isinstance(backend, dict) or backend.get("name") != "auto":
             return root
-        from decoders.execution.card import NO_CARD, card_fault
+        from decoders.execution.gpu import NO_CARD, card_fault
 
         others = [one for one in arguments if key_of(one) != "backend"]
         device = str(backend.get("device"))

@@ -125,7 +125,8 @@ def _machine(run: Run) -> str:
     where = rows.gpu.where(rows.gpu.fillna("") != "", rows.cpu).dropna().unique()
     types = "/".join(map(str, rows.dtype.dropna().unique()))
     threads = sorted({str(int(n)) for n in rows.threads.dropna()})
-    text = f"Measured on {', '.join(where)} ({types}, {'/'.join(threads)} threads), batch 1"
+    count = "/".join(threads) + (" thread" if threads == ["1"] else " threads")
+    text = f"Measured on {', '.join(where)} ({types}, {count}), batch 1"
     if run.machine is not None:
         text += f", {run.machine}"
     regimes: dict[str, str] = {}

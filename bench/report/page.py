@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from bench.report.plots import figures
 from bench.report.style import inline, save
 from bench.report.texts import latex, markdown, summarise, terminal
 
+DOCS = "docs/results.md"  # of the repository: what every figure means
 REPORT = {"index.html", "table.txt"}  # what every report holds
 OPENING = ("speedup_tv_output", "speedup_clip")  # figures above the tables
 SHEET = 3  # prompts whose images are on the page
@@ -93,9 +95,13 @@ def write_report(run: Run, folder: Path | None = None) -> Path:
         sheet = sorted([*sheet, page], key=lambda one: -one["pictures"])[:SHEET]
     sheet = [page for page in sheet if page["pictures"]]
     index = environment(True).get_template("index.html.j2")
+    files = [run.folder / "summary.csv", run.folder / "depths.csv", run.folder / "categories.csv"]
+    files += [folder / "table.tex", *sorted(folder.glob("plots/*.pdf"))]
+    links = [(file.name, os.path.relpath(file, folder)) for file in files if file.is_file()]
     text = index.render(
-        report=report, plots=plots, prompts=prompts, sheet=sheet, inline=inline, opening=OPENING
-    )
+        report=report, plots=plots, prompts=prompts, sheet=sheet, inline=inline, opening=OPENING,
+        files=links, command=run.identity.get("command", ""), docs=DOCS,
+    )  # fmt: skip
     write_text(folder / "index.html", text)
     return folder
 
@@ -157,7 +163,8 @@ def _card(run: Run, entry: Entry, row: Shown | None, ar: Shown | None) -> dict[s
             card["missing"] = "image damaged"
     card["facts"] = f"seed {row['seed']}, {row['nfe']} forwards, {row['mal']:.2f} codes per forward"
     if len(row["kind"]):
-        card["kinds"] = _code_map(COLORS[np.asarray(row["kind"], np.uint8)])
+        kinds = code_map(COLORS[np.asarray(row["kind"], np.uint8)])
+        card["kinds"] = _data_uri(kinds, "png")
     codes = row["codes"]
     if entry.role is Role.BASELINE:
         card["difference"] = "the baseline"
@@ -167,7 +174,8 @@ def _card(run: Run, entry: Entry, row: Shown | None, ar: Shown | None) -> dict[s
         card["difference"] = "AR has no image of this seed"
     else:
         other = np.asarray(codes) != np.asarray(ar["codes"])
-        card["differs"] = _code_map(np.where(other[:, None], OTHER, SAME))
+        differs = code_map(np.where(other[:, None], OTHER, SAME).astype(np.uint8))
+        card["differs"] = _data_uri(differs, "png")
         count = f"{other.sum()} of {len(codes)} codes not AR's; first: code {other.argmax()}"
         card["difference"] = count if other.any() else "every code is AR's"
     return card
@@ -184,9 +192,9 @@ def _data_uri(image: Image.Image, kind: str, **how: int) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"
 
 
-def _code_map(colors: np.ndarray) -> str:
+def code_map(colors: np.ndarray) -> Image.Image:
     """Draws [L, 3] colours in raster order, one pixel per code; cells past L are white."""
     side = math.ceil(math.sqrt(len(colors)))
     cells = np.full((side * side, 3), 255, np.uint8)
     cells[: len(colors)] = colors
-    return _data_uri(Image.fromarray(cells.reshape(side, side, 3)), "png")
+    return Image.fromarray(cells.reshape(side, side, 3))

@@ -16,6 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bench.analyse.breakdown import DEEPEST, by_depth, mass_curve
+from bench.analyse.families import families
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.report import style
 from bench.report.style import INK, LINE, MUTED, SMALL, Panel, Plot, Points, left_out_note
@@ -79,7 +80,9 @@ def against(run: Run, column: str) -> Plot | None:
         ok = [e for e in ok if math.isfinite(e.number("speedup") + quality_of(e, column).value)]
         if all(e.role is Role.BASELINE or (column == TV and e.exact) for e in ok):
             continue  # all lie on one line
-        panels.append(Panel(section.title, 3.2, partial(_scatter, section, ok, column, colors)))
+        panels.append(
+            Panel(section.title, 3.2, partial(_scatter, run, section, ok, column, colors))
+        )
         caption += left_out_note(section, [e.name for e in ok])
         if len(ok) > style.MANY:
             caption += (
@@ -95,13 +98,26 @@ def band(section: Section, column: str) -> Interval:
 
 
 def _scatter(
-    section: Section, entries: Sequence[Entry], column: str, colors: Mapping[str, str], axes: Axes
+    run: Run,
+    section: Section,
+    entries: Sequence[Entry],
+    column: str,
+    colors: Mapping[str, str],
+    axes: Axes,
 ) -> Points:
-    """Draws a point per decoder, and the band of AR under one more seed."""
+    """Draws a point per decoder, a line through the settings of a family, and the band of AR under
+    one more seed."""
     seeds = band(section, column)
     if math.isfinite(seeds.half_width):
         axes.axvspan(seeds.lo, seeds.hi, **BAND)
     axes.axhline(1, color=MUTED, linewidth=0.8, linestyle=":")
+    known, between = {entry.name for entry in entries}, set[str]()
+    for family in families(run, section):
+        names = [e.name for e in family.entries if e.name in known]
+        line = [(quality_of(e, column).value, e.number("speedup"))
+                for e in family.entries if e.name in known]  # fmt: skip
+        axes.plot(*zip(*line, strict=True), color=colors[names[0]], linewidth=1) if line else None
+        between |= {*names[1:-1]}  # the ends have names
     for entry in entries:
         style.draw(
             axes, entry, colors[entry.name], quality_of(entry, column), entry.interval("speedup")
@@ -111,7 +127,9 @@ def _scatter(
     axes.grid(visible=True)
     axes.margins(0.08, 0.1)
     return {
-        e.name: (quality_of(e, column).value, e.number("speedup")) for e in rank(entries, column)
+        e.name: (quality_of(e, column).value, e.number("speedup"))
+        for e in rank(entries, column)
+        if e.name not in between
     }
 
 

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
+from bench.analyse.families import families, family_names
 from bench.analyse.run import Entry, Role, Run, Section
 from bench.data.files import write_bytes
 from metrics.stats import Interval
@@ -138,9 +139,16 @@ def write_labels(axes: Axes, points: Points) -> None:
 
 
 def colors_of(run: Run) -> dict[str, str]:
-    """Assigns a colour to each decoder; AR is grey, and hues repeat."""
-    hues = cycle(HUES)
-    return {e.name: MUTED if e.role is Role.BASELINE else next(hues) for e in run.entries}
+    """Assigns a colour to each decoder, the same one to those of a family; AR is grey, and hues
+    repeat."""
+    found = [one for section in run.sections for one in families(run, section)]
+    family, colors, hues = family_names(found), dict[str, str](), cycle(HUES)
+    for entry in run.entries:
+        key = family.get(entry.name, entry.name)
+        if key not in colors:
+            colors[key] = MUTED if entry.role is Role.BASELINE else next(hues)
+        colors[entry.name] = colors[key]
+    return colors
 
 
 def verdict_of(entry: Entry) -> str:

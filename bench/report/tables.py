@@ -4,7 +4,7 @@ needs, then the details of all), time over floor, and speed by batch size."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -12,6 +12,7 @@ from statistics import fmean
 import pandas as pd
 
 from bench.analyse.breakdown import by_category, by_depth
+from bench.analyse.families import Family, families
 from bench.analyse.paired import CLIP_LESS
 from bench.analyse.run import GROUPS, Entry, Role, Run, Section, group, over_declared
 from bench.report.table import ABSENT, DAGGER, NOISE, Column, Row, Table, interval, number, table_of
@@ -110,6 +111,32 @@ def _at_depth(table: pd.DataFrame, depth: int, name: str) -> str:
         return ABSENT
     share = Interval(*(float(lines[f"accepted{end}"].iloc[0]) for end in ("", "_lo", "_hi")))
     return f"{interval(share, 2)} of {lines.steps.iloc[0]}"
+
+
+def equal_tables(run: Run) -> list[Table]:
+    """Makes a table per section and figure (output TV, loss of CLIP score): the speed-up of each
+    family of decoders at equal figures."""
+    tables = []
+    for section in run.sections:
+        found = families(run, section)
+        for figure, title, levels in EQUAL:
+            cells = {one.name: [one.speed_at(figure, level) for level in levels] for one in found}
+            shown = [
+                at for at in range(len(levels))
+                if any(math.isfinite(cells[name][at].value) for name in cells)
+            ]  # fmt: skip
+            if not shown:
+                continue
+            columns = [Column("family", lambda one: one.name, text=True)]
+            columns += [Column("setting", lambda one: one.setting, text=True)]
+            for at in shown:
+                columns.append(Column(f"{levels[at]:g}", partial(_cell_of, cells, at)))
+            tables.append(table_of(columns, found, f"{section.title}: speed-up at {title}"))
+    return tables
+
+
+def _cell_of(cells: Mapping[str, Sequence[Interval]], at: int, one: Family) -> str:
+    return interval(cells[one.name][at], 2)
 
 
 def category_tables(run: Run) -> list[Table]:
@@ -224,6 +251,10 @@ def _effective(of: str) -> Column:
     return Column(f"{of}'s effective codes", lambda e: number(2 ** e.number(f"{of}_entropy"), 1))
 
 
+EQUAL = (
+    ("tv", "an output TV of", (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)),
+    ("clip", "a loss of CLIP score of", (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)),
+)
 CATEGORIES = (
     Column("decoder", lambda line: line.decoder, text=True),
     Column("category", lambda line: line.category, text=True),

@@ -52,37 +52,31 @@ def summarise(run: Run) -> Report:
     measured = {heading for table in quality for heading in table.headings}
     floors, timed = tables.roofline_tables(run), lines(run)
     batches = [table_of(tables.BATCHES, timed, "By batch size")] if timed else []
-    legend = notes.paragraphs("batches", FEWEST) if timed else []
     depths, categories = tables.depth_tables(run), tables.category_tables(run)
-    spread = tables.ambiguity_tables(run)
+    spread, equal = tables.ambiguity_tables(run), tables.equal_tables(run)
     failures = []  # in full, of every entry with a failed image
     for entry in (e for e in run.entries if e.failed or e.failures):
         count = f"{entry.failures} of {len(entry.rows)} images failed: " * bool(entry.failures)
         failures.append(f"{entry.name}: {count}{entry.error}")
     every = [
         Block("table", "Decoders side by side", tables.main_tables(run), notes.footnotes(run)),
+        Block("equal", "Speed at equal loss", equal, _notes("equal", equal)),
         Block("quality", "Quality", quality, notes.paragraphs("quality", measured)),
         Block("run", "This run", [], notes.facts(run)),
         Block("roofline", "Time over floor", floors, notes.floors(run) if floors else []),
-        Block(
-            "depth",
-            "Acceptance by draft depth",
-            depths,
-            notes.paragraphs("depth") if depths else [],
-        ),
-        Block("batches", "By batch size", batches, legend),
+        Block("depth", "Acceptance by draft depth", depths, _notes("depth", depths)),
+        Block("batches", "By batch size", batches, _notes("batches", batches, FEWEST)),
         Block("categories", "By category of prompt", categories, []),
-        Block(
-            "ambiguity",
-            "Token selection ambiguity",
-            spread,
-            notes.paragraphs("ambiguity") if spread else [],
-        ),
+        Block("ambiguity", "Token selection ambiguity", spread, _notes("ambiguity", spread)),
         Block("details", "Details", tables.detail_tables(run), notes.paragraphs("columns", NOISE)),
         Block("failures", "Failures", [], failures),
     ]
     blocks = [block for block in every if block.tables or block.notes]
     return Report(run, headline(run), blocks, notes.provenance(run))
+
+
+def _notes(name: str, shown: Sequence[Table], *values: object) -> list[str]:
+    return notes.paragraphs(name, *values) if shown else []
 
 
 def terminal(report: Report) -> str:

@@ -36,7 +36,7 @@ from bench.measure.device import available_cores
 from bench.prompts import Prompt
 from bench.run.runner import RunResult, measure_machine
 from bench.store.facts import Scores, Verdict, read_findings, read_study, write_findings
-from bench.store.folder import read_folder
+from bench.store.run_folder import read_folder
 from decoders.api import DecoderError, ImageModel, Sampling
 from decoders.compose import DecoderSpec, is_synthetic
 from metrics import MetricError

@@ -39,25 +39,32 @@ def decode_job(
     decoder: Decoder,
     job: Job,
     prompts: Sequence[Prompt],
-    shared: Row,
+    constants: Row,
     meter: Meter,
 ) -> list[Row]:
-    """Decodes a job; returns its rows, with the `picture` of those that are kept. prompts: the
-    run's; shared: what all rows of the decoder share. Raises what the decoder raises, and as
-    `generate` does."""
+    """Decodes a job; returns its rows, with the `picture` where images are kept. prompts: the
+    run's; constants: the columns that all rows of the decoder share. Raises what the decoder
+    raises, and as `generate` does."""
     quality = config.quality
     # At temperature 0 there is no output law.
     has_pairs = job.protocol == QUALITY and not job.variant.sampling.greedy
     pairs = quality.pairs / quality.images if has_pairs else 0
-    draw = job.protocol != BATCHED and not is_synthetic(job.variant.entry.spec)
+    decode_pixels = job.protocol != BATCHED and not is_synthetic(job.variant.entry.spec)
 
     def decode(indices: Sequence[int], size: int) -> list[Row]:
         texts = [prompts[index].text for index in indices]
         generation, pictures = generate(
-            model, decoder, texts, job.seed, meter, pairs=pairs, rows=size, draw=draw
+            model,
+            decoder,
+            texts,
+            job.seed,
+            meter,
+            pairs=pairs,
+            rows=size,
+            decode_pixels=decode_pixels,
         )
         rule = getattr(decoder, "rule", None)
-        rows = rows_of(shared, job, prompts, indices, generation, meter, rule)
+        rows = rows_of(constants, job, prompts, indices, generation, meter, rule)
         if pictures is not None and config.keep_images:
             for row, picture in zip(rows, pictures, strict=False):
                 row["picture"] = Image.fromarray(picture)
@@ -85,17 +92,18 @@ def generate(
     *,
     pairs: float = 0,
     rows: int | None = None,
-    draw: bool = True,
+    decode_pixels: bool = True,
 ) -> tuple[Generation, Any]:
     """Decodes one image per prompt, `rows` at once (None: all); returns the codes with their trace,
     and the pictures, an array [B, H, W, 3] uint8 or None. The noise tables are made before the
     clock starts: they stand for the random numbers of a (seed, prompt) and are the same for every
     decoder. meter: measures the call and its parts, text, total (prefill and decoding) and vq;
-    pairs: verified (p, q) pairs to record per image, on average; draw: whether pictures are made.
+    pairs: verified (p, q) pairs to record per image, on average; decode_pixels: whether pictures
+    are made.
     Raises DecoderError where the decoder's answer is not what the contract says."""
     noise = Noise.for_prompts(seed, prompts, model.target.length).to(model.device)
-    more = {} if rows is None or rows >= len(prompts) else {"rows": rows}
-    if more and "rows" not in inspect.signature(decoder.generate).parameters:
+    refill = {} if rows is None or rows >= len(prompts) else {"rows": rows}
+    if refill and "rows" not in inspect.signature(decoder.generate).parameters:
         raise RefillError(
             f"{type(decoder).__name__}.generate has no `rows`: it cannot go on with the next image "
             "where one is done (`decoders.api.Decoder`); time it with latency.requests=null"
@@ -105,11 +113,11 @@ def generate(
         with meter.time("text"):
             text = model.text.encode(prompts)
         with meter.time("total"):
-            generation = decoder.generate(text, noise, pairs=pairs, **more)
+            generation = decoder.generate(text, noise, pairs=pairs, **refill)
         check(generation, len(prompts), model)
         codes = generation.codes.to(model.device)  # [B, L]
         with meter.time("vq"):
-            if draw and model.draws:
+            if decode_pixels and model.draws:
                 # Image by image: in another batch sums run in another order, which rounds some
                 # pixels differently.
                 pixels = torch.cat([*map(model.tokenizer.decode, codes.split(1))])  # [B, 3, H, W]

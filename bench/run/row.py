@@ -27,7 +27,7 @@ PER_STEP = {
 }
 
 
-def constants(
+def constants_of(
     config: StudyConfig, variant: DecoderVariant, labels: Row, code: str, origin: Provenance
 ) -> Row:
     """What all rows of a decoder share. labels: of its parts; code: the digest of its code and
@@ -49,11 +49,12 @@ def constants(
     }
 
 
-def row_of(shared: Row, job: Job, prompts: Sequence[Prompt], index: int) -> Row:
-    """A row without what is measured. shared: `constants`; prompts: the run's; index: of one."""
+def row_of(constants: Row, job: Job, prompts: Sequence[Prompt], index: int) -> Row:
+    """A row without what is measured. constants: of `constants_of`; prompts: the run's; index: of
+    one."""
     prompt = prompts[index]
     return {
-        **shared,
+        **constants,
         **EMPTY,
         "protocol": job.protocol,
         "prompt_index": index,
@@ -68,13 +69,13 @@ def row_of(shared: Row, job: Job, prompts: Sequence[Prompt], index: int) -> Row:
     }
 
 
-def failed_rows(shared: Row, job: Job, prompts: Sequence[Prompt], error: str) -> list[Row]:
+def failed_rows(constants: Row, job: Job, prompts: Sequence[Prompt], error: str) -> list[Row]:
     failed = {"started_at": now(), "status": "failed", "error": error}
-    return [row_of(shared, job, prompts, index) | failed for index in job.indices]
+    return [row_of(constants, job, prompts, index) | failed for index in job.indices]
 
 
 def rows_of(
-    shared: Row,
+    constants: Row,
     job: Job,
     prompts: Sequence[Prompt],
     indices: Sequence[int],
@@ -82,11 +83,11 @@ def rows_of(
     meter: Meter,
     rule: AcceptRule | None,
 ) -> list[Row]:
-    """The rows of the images of a call. shared, prompts: as in `row_of`; indices: of the prompts
+    """The rows of the images of a call. constants, prompts: as in `row_of`; indices: of the prompts
     that the call decoded first; meter: has measured it. Of a job that is not timed only
     seconds_batch is recorded. Raises MetricError where the trace contradicts itself."""
     trace, load = generation.trace, meter.load
-    rows = [row_of(shared, job, prompts, index) for index in indices]
+    rows = [row_of(constants, job, prompts, index) for index in indices]
     for row in rows:
         row |= {
             "started_at": meter.started,

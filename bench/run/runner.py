@@ -33,11 +33,11 @@ from bench.measure.roofline import MachineRates, measure_rates, work_of
 from bench.prompts import Prompt, load_prompts
 from bench.run.decoders import Decoders, freeze_heap, load_model
 from bench.run.generate import decode_job
-from bench.run.row import constants, failed_rows
+from bench.run.row import constants_of, failed_rows
 from bench.run.schedule import Job, all_jobs, parts
 from bench.store.columns import LATENCY, QUALITY, Row
 from bench.store.facts import read_findings, write_findings
-from bench.store.folder import RunFolder, open_folder
+from bench.store.run_folder import RunFolder, open_folder
 from decoders.api import DecoderError, ImageModel
 from decoders.noise import Noise
 from metrics.speedup import FEWEST
@@ -111,7 +111,7 @@ class Runner:
         self.decoders = Decoders(model, self.variants)
         labels, digests = self.decoders.labels, self.decoders.digests
         self.constants = {
-            v.name: constants(config, v, labels[v.name], digests[v.name], origin)
+            v.name: constants_of(config, v, labels[v.name], digests[v.name], origin)
             for v in self.variants
         }
         self.meter = Meter(model.device, config.latency.busy, captured=model.mode == "graph")
@@ -120,12 +120,12 @@ class Runner:
         self.current, self.gave_up = "", False
         self.next_block = 0.0
 
-    def run(self, parts: Sequence[Sequence[Job]], name: str) -> None:
+    def run(self, groups: Sequence[Sequence[Job]], name: str) -> None:
         """Runs the jobs that have no rows yet, in order: blocks of timed jobs and shares of the
         quality jobs. Before a block the machine is measured, whose rates the floor of a step needs,
         and the decoders are warmed up. name: what the terminal shows."""
         config = self.config
-        keys = [key for part in parts for job in part for key in job.keys]
+        keys = [key for group in groups for job in group for key in job.keys]
         self.folder.resume(
             {key: self.prompts[key.prompt_index].text for key in keys},
             self.decoders.digests,
@@ -136,12 +136,16 @@ class Runner:
             force=config.resume == "force",
             retry=config.retry_failed,
         )
-        done = self.folder.rows
-        todo = [[job for job in part if not all(key in done for key in job.keys)] for part in parts]
-        total, count = (sum(len(job.indices) for p in some for job in p) for some in (parts, todo))
+        rows = self.folder.rows
+        todo = [
+            [job for job in group if not all(key in rows for key in job.keys)] for group in groups
+        ]
+        total, count = (
+            sum(len(job.indices) for group in some for job in group) for some in (groups, todo)
+        )
         if not count:
             return
-        self.jobs_left.update(job.shape for part in todo for job in part)
+        self.jobs_left.update(job.shape for group in todo for job in group)
         freeze_heap()
         try:
             with progress(total, name, total - count) as bar:
@@ -159,32 +163,32 @@ class Runner:
                     freeze_heap()  # what the warm-up has left stays
                     for job in part:
                         stop_if_interrupted()
-                        bar.set_postfix_str(f"{job.shape[0]} ({job.protocol})", False)
+                        bar.set_postfix_str(f"{job.variant.name} ({job.protocol})", False)
                         self.run_job(job)
                         bar.update(len(job.indices))
                     if part[0].protocol == LATENCY:
                         bar.write("\n".join(self.speedups(part[0].block)), file=sys.stderr)
         except DeviceLostError as error:
             # What is left of its decoder fails, so that a resume goes on without it.
-            lost, done = self.current, self.folder.rows
-            for job in [job for part in todo for job in part if job.shape[0] == lost]:
-                if any(key not in done for key in job.keys):
+            failing, rows = self.current, self.folder.rows
+            for job in [job for group in todo for job in group if job.variant.name == failing]:
+                if any(key not in rows for key in job.keys):
                     self.append_failed(job, str(error))
             raise DeviceLostError(
-                f"{lost} has stopped the GPU ({error}), and nothing more can run in this process. "
-                "Its images to come are recorded as failed; the same command goes on with the "
-                "other decoders, and with retry_failed=true tries this one again"
+                f"{failing} has stopped the GPU ({error}), and nothing more can run in this "
+                "process. Its images to come are recorded as failed; the same command goes on with "
+                "the other decoders, and with retry_failed=true tries this one again"
             ) from error
         finally:
             gc.unfreeze()
 
     def run_job(self, job: Job) -> None:
-        """Decodes one job and appends its rows, those of a failure too. Where others disturbed a
-        timed image it waits for a quiet machine and times it again. After a wait in vain no image
-        waits, until one is not disturbed."""
+        """Decodes one job and appends its rows, those of a failure too. If other
+        programs disturbed a timed image, waits for a quiet machine and times it once more. After a
+        wait that timed out it waits no more until an image is not disturbed."""
         rows = self.decode(job)
-        full = isinstance(rows, Failure) and "out of memory" in rows.error
-        if full and not job.timed and self.decoders.release():
+        out_of_memory = isinstance(rows, Failure) and "out of memory" in rows.error
+        if out_of_memory and not job.timed and self.decoders.release():
             log.warning(
                 "%d images at once are too many for %s while the decoders keep caches for their "
                 "next timed block: these are dropped, and made again then. quality.batch=%d needs "
@@ -210,17 +214,17 @@ class Runner:
             self.folder.append(rows)
         self.jobs_left[job.shape] -= 1
         if not self.jobs_left[job.shape]:
-            self.decoders.release(+self.jobs_left)
+            self.decoders.release(+self.jobs_left)  # a counter's + drops what has no jobs left
 
     def decode(self, job: Job) -> list[Row] | Failure:
         """Decodes a job; returns its rows, or what the decoder raised. Raises SharedStateError
         where it has changed what all share, and DeviceLostError."""
         self.current, _ = job.shape
-        decoder, shared = self.decoders.built[self.current], self.constants[self.current]
+        decoder, columns = self.decoders.built[self.current], self.constants[self.current]
         if isinstance(decoder, Failure):
             return Failure(f"DecoderError: it cannot be run: {decoder.error}")
         call = partial(decode_job, self.config, self.model, decoder, job, self.prompts)
-        rows = attempt(partial(call, shared, self.meter))
+        rows = attempt(partial(call, columns, self.meter))
         self.decoders.require_unchanged(job.variant)
         return rows
 
@@ -231,8 +235,9 @@ class Runner:
 
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
         """Lets each decoder decode whole images before its first block, until times are stable, and
-        some steps before each later block; in batches one call. One that fails here fails again.
-        Whole images: caches, allocator and compiled graphs settle only over a complete decoding."""
+        some steps before each later block; in batches one call. What fails here is ignored: its
+        job will record it. Whole images: caches, allocator and compiled graphs settle only over a
+        complete decoding."""
         latency = self.config.latency
         first: dict[tuple[str, int], Job] = {}
         for job in todo:
@@ -242,13 +247,13 @@ class Runner:
             if job.shape in self.warm:
                 attempt(partial(self.take_steps, job))
                 continue
-            # One of each kind of work: a batch, and a row refilled.
-            shortened = replace(job, indices=job.indices[: size + 1])
+            # size + 1 prompts: a full batch, and one row refilled.
+            warm_up_job = replace(job, indices=job.indices[: size + 1])
             rows: list[Row] | Failure = []
-            alone = job.protocol == LATENCY
-            seconds, limit = list[float](), latency.warmup_max if alone else 1
+            one_image = job.protocol == LATENCY
+            seconds, limit = list[float](), latency.warmup_max if one_image else 1
             while len(seconds) < limit and not stable(seconds, latency.warmup_tolerance):
-                rows = self.decode(shortened)
+                rows = self.decode(warm_up_job)
                 if isinstance(rows, Failure):
                     break
                 seconds.append(rows[0]["seconds_batch"])
@@ -256,7 +261,7 @@ class Runner:
             if isinstance(rows, Failure):
                 continue
             self.warm.add(job.shape)
-            if alone and ("=compiled" in rows[0]["path"] or self.model.mode == "graph"):
+            if one_image and ("=compiled" in rows[0]["path"] or self.model.mode == "graph"):
                 # Another image than the one that a step was captured on.
                 self.decoders.check_compiled_codes(job.variant, self.prompts[-1].text, job.seed + 1)
 
@@ -271,7 +276,9 @@ class Runner:
 
     def speedups(self, block: int) -> list[str]:
         """Lists the speed-ups so far, a line per decoder, after a block of timed images."""
-        every = self.folder.rows.values()  # quality images weigh the blocks, as in the table
+        every = (
+            self.folder.rows.values()
+        )  # quality images count in the mean forwards, as in the table
         good = [r for r in every if r["status"] == "ok" and r["protocol"] in (LATENCY, QUALITY)]
         rows = pd.DataFrame(good)
         if rows.empty:

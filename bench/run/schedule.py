@@ -15,7 +15,7 @@ from functools import cached_property
 
 from bench.config.schema import DecoderVariant, StudyConfig
 from bench.store.columns import BATCHED, LATENCY, QUALITY, RESEED
-from bench.store.folder import Key
+from bench.store.run_folder import Key
 from decoders.compose import is_synthetic
 
 BATCHES = 4  # of quality images that a call decodes: a kill loses a call, and its last batch waits

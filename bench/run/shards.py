@@ -28,7 +28,7 @@ from bench.data.errors import ConfigError, InUseError
 from bench.run.finish import explain_interrupts
 from bench.run.runner import open_run
 from bench.run.schedule import quality_jobs
-from bench.store.folder import read_folder
+from bench.store.run_folder import read_folder
 from decoders.kinds import Count, NotNegative
 
 PROGRAM = "bench.__main__"  # by its name, since it stands above this layer

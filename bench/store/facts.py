@@ -29,7 +29,7 @@ STUDY, FINDINGS = "study.json", "findings.json"
 NAN = math.nan
 KINDS = {
     "schema_version": int, "config_hash": str, "rows": Amount, "forced": list[str],
-    "config": dict[str, Any], "machine": dict[str, str],
+    "command": str, "config": dict[str, Any], "machine": dict[str, str],
     "code": dict[str, str], "weights": dict[str, str],
 }  # fmt: skip
 MOST, LONGEST = 8, 60  # differences in a message, characters of a value

@@ -32,15 +32,16 @@ from decoders.execution.state import fill, signature_of, snapshot, step_in_place
 
 logger = logging.getLogger(__name__)
 Call = Callable[..., tuple[Any, ...]]
-Outputs = Callable[..., Sequence[Any]]  # of a graph, for its inputs
-# Phase, piece, and what it was compiled to, by the signature of its input or the compiled code of
-# the piece before (None: it cannot be compiled); None for a piece that is not compiled.
+GraphFunction = Callable[..., Sequence[Any]]  # of a graph, for its inputs
+# Phase, piece, and its compiled functions, by the signature of the input or by the compiled
+# function of the piece before (a function of None: compilation failed). None: it stays eager.
 ReadyPiece = tuple[str, Call, dict[Any, Call | None] | None]
-# Products are operators of the kernel. What is left has none worth a second thread, which costs
-# more than it gains in the short loops, and twenty times a piece where the core is taken.
+# Matrix products run in our C++ operators. The loops that are left to Inductor are too short for a
+# second thread: it costs more than it gains, and twenty times a piece where the core is busy.
 CPU_OPTIONS: dict[str, Any] = {"cpp_wrapper": True, "cpp.threads": 1, "size_asserts": False}
 CUDA_OPTIONS: dict[str, Any] = {
-    # Products of few rows: libraries or Inductor's own, with what is around them, by measurement.
+    # For each product of few rows, measure the library (ATEN) against Inductor's Triton kernel,
+    # into which the neighbouring operations can be fused.
     "max_autotune": True,
     "max_autotune_gemm_backends": "TRITON,ATEN",
     "epilogue_fusion": True,
@@ -125,28 +126,28 @@ class Compiled(Eager):
         state.path = {}
         if state.shape not in loop.prepared and not loop.uncompiled_pieces:
             before = snapshot(state)
-            step_in_place(loop.pieces(), state)  # chooses and allocates what a trace must find
+            step_in_place(loop.pieces(), state)  # lazy choices and buffers exist before tracing
             fill(state, before)
         state.pieces = self.ready(loop, state)
         return state
 
     def step(self, loop: Loop, state: Any) -> tuple[Any, ...]:
-        """Runs the pieces. What compiled code returns has one signature, so the code of the piece
-        before stands for it: to look at every tensor would cost a hundredth of a step."""
+        """Runs the pieces. A compiled piece always returns the same signature, so the function
+        itself is the key of the next piece: to look at every tensor would cost 1 % of a step."""
         if state.pieces is None:
             return super().step(loop, state)
-        carry, key = (), None
+        carry: tuple[Any, ...] = ()
+        before: Any = None  # the compiled function of the piece before
         for phase, plain, graphs in state.pieces:
             if graphs is None:
-                carry, key = plain(state, *carry), None
+                carry, before = plain(state, *carry), None
             else:
-                key = signature_of(carry) if key is None else key
+                key = signature_of(carry) if before is None else before
                 if key in graphs:
-                    key = graphs[key]
-                    carry = (key or plain)(state, *carry)
+                    carry = (graphs[key] or plain)(state, *carry)
                 else:
                     graphs[key], carry = self.compile_piece(phase, plain, state, carry)
-                    key = graphs[key]
+                before = graphs[key]
             state.watch.lap(phase)
         return carry
 
@@ -181,7 +182,9 @@ class Compiled(Eager):
             state.path[phase] = "eager"
             return None, plain(state, *carry)
 
-    def compile_graph(self, graph: Any, inputs: Sequence[Any], device: torch.device) -> Outputs:
+    def compile_graph(
+        self, graph: Any, inputs: Sequence[Any], device: torch.device
+    ) -> GraphFunction:
         """A graph of TorchDynamo's as a function of its inputs."""
         from torch._inductor.compile_fx import compile_fx
 
@@ -193,12 +196,12 @@ class Compiled(Eager):
         """One piece as one graph, compiled in its first call. Compiled code is kept from run to
         run."""
 
-        def backend(graph: Any, inputs: Sequence[Any]) -> Outputs:
+        def backend(graph: Any, inputs: Sequence[Any]) -> GraphFunction:
             return self.compile_graph(graph, inputs, device)
 
         options: Any = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
         compiled: Call = torch.compile(
-            fresh(piece), fullgraph=True, backend=backend, options=options
+            on_own_code(piece), fullgraph=True, backend=backend, options=options
         )
         return compiled
 
@@ -239,7 +242,7 @@ def compiling(device: torch.device) -> Iterator[None]:
         yield
 
 
-def fresh(method: Callable[..., Any]) -> Callable[..., Any]:
+def on_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
     """The same bound method on a code object of its own."""
     function = method.__func__  # type: ignore[attr-defined]
     copy = types.FunctionType(

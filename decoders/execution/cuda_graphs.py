@@ -30,9 +30,9 @@ from torch import Tensor
 
 from decoders.api import ImageModel, Loop, Piece, Target, TextFeatures
 from decoders.cache import round_up
-from decoders.execution.card import attending, capturing, fastest_attention
 from decoders.execution.compiled import Compiled, compiles
 from decoders.execution.eager import Eager
+from decoders.execution.gpu import attending, capturing, fastest_attention
 from decoders.execution.state import fill, rebind, signature_of, snapshot, step_in_place, tensors
 
 WARM_UP = 2  # steps before the capture: libraries allocate their workspaces in the first ones

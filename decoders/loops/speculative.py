@@ -42,7 +42,7 @@ from decoders.noise import Noise
 
 @dataclass(kw_only=True)
 class SpecState(DecodeState):
-    open: Tensor  # [R, S] float32, 0: open to every query (valid prefix, all behind it), -inf
+    open: Tensor  # [R, S] float32, 0: visible (valid prefix and everything after it), else -inf
     session: ProposerSession
     verifier_state: Any
     length: Tensor  # [B] int64, codes committed; the last one is the root, not yet in the cache
@@ -113,8 +113,8 @@ class Speculative(BaseLoop):
         self, state: SpecState, draft: Draft, hidden: Tensor, logits: Tensor
     ) -> tuple[Step]:
         """Judges the draft by the logits [B, N + 1, V], commits the accepted path and the code
-        behind it, and writes what the next step begins with. A finished image of a batch is stepped
-        on with the others: it writes behind its end."""
+        behind it, and writes what the next step begins with. A finished image keeps
+        stepping with its batch: what it writes past its end is cut off."""
         target, copies, trace, output = (
             self.model.target,
             self.sampling.guidance_rows,
@@ -127,30 +127,31 @@ class Speculative(BaseLoop):
         verified = self.verifier.verify(probs, draft, state.noise, length, state.verifier_state)
         path, count = verified.nodes, verified.count  # [B, D + 1], [B]
 
-        # Codes: the path's drafts, then the last code. Their traces. RELAXED is the number behind
-        # DRAFT, and BONUS the one behind CORRECTED.
-        drafted = span < count[:, None]  # [B, D + 1]
+        # Codes: the path's drafts, then the last code. Kinds by arithmetic: RELAXED = DRAFT + 1,
+        # BONUS = CORRECTED + 1.
+        is_draft = span < count[:, None]  # [B, D + 1]
         new = F.pad(draft.codes.gather(1, path[:, 1:]), (0, 1))  # [B, D + 1]
-        committed = torch.where(drafted, new, verified.last_code[:, None])
+        committed = torch.where(is_draft, new, verified.last_code[:, None])
         trace.add_draft(draft, active)
         if verified.last_is_draft is not None:
-            drafted = drafted | (verified.last_is_draft[:, None] & (span == count[:, None]))
+            is_draft = is_draft | (verified.last_is_draft[:, None] & (span == count[:, None]))
         relaxed = verified.relaxed.to(torch.uint8)  # [B, D], or with the last code
-        drafts = F.pad(relaxed, (0, len(span) - relaxed.shape[1])) + int(CodeKind.DRAFT)
-        last = verified.bonus.to(torch.uint8) + int(CodeKind.CORRECTED)  # [B]
+        draft_kinds = F.pad(relaxed, (0, len(span) - relaxed.shape[1])) + int(CodeKind.DRAFT)
+        last_kind = verified.bonus.to(torch.uint8) + int(CodeKind.CORRECTED)  # [B]
         trace.put(
             length[:, None] + span,
             committed,
-            kind=torch.where(drafted, drafts, last[:, None]),
+            kind=torch.where(is_draft, draft_kinds, last_kind[:, None]),
             tv_shift=verified.tv_shift,
             bound=verified.bound,
             step=(trace.steps + 1)[:, None].expand_as(committed),
-            depth=trace.depths * drafted,
+            depth=trace.depths * is_draft,
         )
         within = torch.minimum(count, target.length - length)
         trace.end_step(torch.where(active, within, -1), self.proposer.forwards)
 
-        # The cache keeps the path's keys and values behind the committed ones.
+        # The cache keeps the path's keys and values after the committed ones. Slots past the path
+        # are copied onto themselves, so that the shape is static.
         base = (target.prefix + length - 1)[:, None]  # [B, 1], the root's slot
         source = torch.where(span <= count[:, None], base + path, base + span)
         destination = (base + span).expand_as(source)
@@ -161,7 +162,8 @@ class Speculative(BaseLoop):
         output.hidden.copy_(hidden.gather(1, index))  # [R, D + 1, D]
         output.codes.copy_(committed)
         output.count.copy_(count).add_(1)
-        # Not the lengths themselves: torch 2.11 compiles a copy of them to read what comes later.
+        # clamp_max changes no value: torch 2.11 would compile a plain copy to read `length` after
+        # the add_ below.
         output.position.copy_(length.clamp_max(target.length))
         length.add_(output.count).clamp_max_(target.length)
         if self.resamples_noise:
@@ -174,7 +176,7 @@ class Speculative(BaseLoop):
 
     @property
     def slots(self) -> int:
-        """A draft stands behind the image."""
+        """One draft may reach past the image's end."""
         return round_up(super().slots + self.proposer.nodes + 1)
 
     def begin(
@@ -215,43 +217,44 @@ class Speculative(BaseLoop):
         state = self.begin(text.rows(slice(rows)), noise.rows(slice(rows)), pairs)
         state = self.execution.begin(self, state)
         done = FinishedImages(text.batch, rows)
-        image: list[int | None] = [*range(rows)]  # by row; None: it is done, and none waits
+        image_of_row: list[int | None] = [*range(rows)]  # None: it is done, and none waits
         waiting = list(range(text.batch))[rows:]
         spare: Any = None  # a state of one image, in whose cache the next may begin
-        look = self._fewest_steps(1)  # steps until the lengths are looked at
-        while look:
+        until_read = self._steps_until_a_row_may_end(1)  # steps until lengths are read
+        while until_read:
             (step,) = self.execution.step(self, state)
             done.steps += 1
             if state.pairs is not None:
-                done.keep_pairs(state.pairs, image, step.visited(size))
-            look -= 1
-            if look:
+                done.keep_pairs(state.pairs, image_of_row, step.visited(size))
+            until_read -= 1
+            if until_read:
                 continue
             lengths = state.length.tolist()  # waits for the device
-            ended = [r for r, n in enumerate(lengths) if n == size and image[r] is not None]
+            ended = [r for r, n in enumerate(lengths) if n == size and image_of_row[r] is not None]
             if ended:
                 self._require_finite(state)
-                done.take([i for r in ended if (i := image[r]) is not None], state.trace, ended)
+                done.take(
+                    [i for r in ended if (i := image_of_row[r]) is not None], state.trace, ended
+                )
             for row in ended:
-                image[row] = waiting.pop(0) if waiting else None
-                if (following := image[row]) is not None:
+                image_of_row[row] = waiting.pop(0) if waiting else None
+                if (following := image_of_row[row]) is not None:
                     one = text.rows([following]), noise.rows([following])
                     spare = self.begin(*one, pairs, spare)
                     self._require_finite(spare)
                     put_row(state, row, spare)
                     state.watch.lap("prefill")
                     lengths[row] = 1
-            # As long as images wait, a look comes as soon as another may be done.
-            look = self._fewest_steps(max(lengths) if waiting else min(lengths))
+            # While images wait the row nearest to its end decides, else the farthest. 0: the end.
+            until_read = self._steps_until_a_row_may_end(max(lengths) if waiting else min(lengths))
         generation = done.generation(state.watch.seconds(), state.path, state.pairs)
         trace = generation.trace
         trace.tree_depth, trace.tree_nodes = self.proposer.depth, self.proposer.nodes
         return generation
 
-    def _fewest_steps(self, length: int) -> int:
-        """Counts the steps that a row of `length` codes needs at least: a look at the lengths
-        before that tells nothing new, and a step after it is lost. At most 1 on the CPU, where a
-        look costs nothing."""
+    def _steps_until_a_row_may_end(self, length: int) -> int:
+        """Lower bound on the steps until a row with `length` codes is finished: lengths are read
+        from the device only then. At most 1 on the CPU, where reading costs nothing."""
         least = math.ceil((self.model.target.length - length) / (self.proposer.depth + 1))
         return min(least, 1) if self.model.device.type == "cpu" else least
 

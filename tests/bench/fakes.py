@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bench.__main__ import main
 from bench.prompts import Prompt
-from bench.store.folder import read_rows
+from bench.store.run_folder import read_rows
 from decoders.api import (
     Acceptance,
     CodeKind,

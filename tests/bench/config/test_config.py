@@ -7,7 +7,7 @@ import pytest
 from bench.commands.train import compose_train
 from bench.config.compose import compose_study
 from bench.data.errors import EXPLAINED, ConfigError
-from decoders.execution import card
+from decoders.execution import gpu
 from decoders.execution.cpu import library
 from tests.bench.fakes import SEARCHPATH
 
@@ -180,8 +180,8 @@ def test_a_processor_without_a_compiler_runs_eagerly_and_says_so(fault, monkeypa
 
 @pytest.mark.parametrize("how", ["works", "broken", "missing"])
 def test_without_a_word_a_card_that_works_is_taken(how, monkeypatch, caplog):
-    fault = {"works": None, "broken": "card: no kernel image", "missing": card.NO_CARD}[how]
-    monkeypatch.setattr(card, "card_fault", lambda: fault)
+    fault = {"works": None, "broken": "card: no kernel image", "missing": gpu.NO_CARD}[how]
+    monkeypatch.setattr(gpu, "card_fault", lambda: fault)
     chosen = compose_study([*STUDY, "backend.threads=1"]).backend
     assert (chosen.name, chosen.threads) == ("cuda_graph" if how == "works" else "cpu", 1)
     assert ("runs on the processor: card: no kernel" in caplog.text) == (how == "broken")

@@ -16,14 +16,14 @@ import pandas as pd
 import pyarrow as pa
 from PIL import Image
 
-from bench.analyse.analyse import assembled, read_rows
+from bench.analyse.analyse import build_run, read_rows
 from bench.analyse.fairness import ROOFLINE_COLUMNS
 from bench.analyse.paired import CLIP_COLUMNS
 from bench.analyse.run import Run
 from bench.measure.roofline import MachineRates
 from bench.store.columns import ROW, SCHEMA, SCHEMA_VERSION, SUMMARY
 from bench.store.facts import Findings, Verdict, read_findings, read_study, write_findings
-from bench.store.folder import write_parquet
+from bench.store.run_folder import write_parquet
 
 LENGTH = 256
 SCRIPT = "<script>document.title = 'taken over'</script> & a \"ring\""
@@ -202,7 +202,7 @@ def made_run(folder: Path, decoders: tuple[Made, ...] = DECODERS, prompts: int =
         if made.name == "ar":
             summary.append(reseed_row(summary[-1]))
     measured = [made for made in decoders if not made.error]
-    return assembled(
+    return build_run(
         folder,
         rows,
         read_study(folder),

@@ -20,7 +20,7 @@ from bench.data.errors import ConfigError, FolderError, InUseError
 from bench.run.runner import run_study
 from bench.run.shards import Shard, part_of, run_shard
 from bench.store.facts import read_study
-from bench.store.folder import open_folder
+from bench.store.run_folder import open_folder
 from tests.bench import fakes
 from tests.tiny import short
 

@@ -1,0 +1,87 @@
+"""Decoders of a run that differ in one number of their acceptance rule, as a curve: speed at equal
+output TV or equal loss of CLIP score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from typing import Any
+
+from bench.analyse.paired import CLIP_LESS
+from bench.analyse.run import Entry, Run, Section
+from bench.store.facts import flat
+from metrics.stats import UNKNOWN, Interval
+
+FEWEST = 3  # settings of a family
+
+
+@dataclass(frozen=True)
+class Family:
+    """Decoders that differ in `setting` alone, such as acceptance.delta, in its order."""
+
+    name: str
+    setting: str
+    entries: list[Entry]
+
+    def speed_at(self, figure: str, level: float) -> Interval:
+        """Returns the speed-up where a figure (`loss`) has this level, on straight lines between
+        neighbouring settings, in the logarithm of the speed-up; the highest of several. Its ends
+        are interpolated alike. NaN outside of the measured settings."""
+        best = UNKNOWN
+        for one, other in pairwise(self.entries):
+            start, end = loss(one, figure), loss(other, figure)
+            if start == end or not min(start, end) <= level <= max(start, end):
+                continue
+            share = (level - start) / (end - start)
+            sides = [vars(entry.interval("speedup")).values() for entry in (one, other)]
+            found = Interval(
+                *(
+                    math.exp((1 - share) * math.log(a) + share * math.log(b))
+                    for a, b in zip(*sides, strict=True)
+                )
+            )
+            best = found if not best.value >= found.value else best
+        return best
+
+
+def loss(entry: Entry, figure: str) -> float:
+    """Returns the output TV, or how much CLIP score is lost on AR (figure "clip")."""
+    return -entry.number(CLIP_LESS) if figure == "clip" else entry.number("tv_output")
+
+
+def families(run: Run, section: Section) -> list[Family]:
+    """Finds the families of a section: at least `FEWEST` decoders with a speed-up that differ in
+    one number of their acceptance rule. A decoder is in one family, the largest."""
+    config = run.identity.get("config", {})
+    specs = {one["name"]: flat(one["spec"]) | flat(one["sampling"]) for one in config["decoders"]}
+    entries = [e for e in section.decoders if math.isfinite(e.number("speedup"))]
+    groups = dict[Any, list[Entry]]()
+    for entry in entries:
+        spec = {key: value for key, value in specs.get(entry.name, {}).items() if key != "name"}
+        for key, value in spec.items():
+            if key.startswith("acceptance.") and type(value) in (int, float):
+                rest = tuple(sorted((k, repr(v)) for k, v in spec.items() if k != key))
+                groups.setdefault((key, rest), []).append(entry)
+    found, taken = list[Family](), set[str]()
+    for (setting, _), members in sorted(groups.items(), key=lambda item: -len(item[1])):
+        members = [entry for entry in members if entry.name not in taken]
+        if len(members) >= FEWEST:
+            members.sort(key=lambda entry: specs[entry.name][setting])
+            found.append(Family(_name_of(members, found), setting, members))
+            taken |= {entry.name for entry in members}
+    return found
+
+
+def _name_of(members: Sequence[Entry], others: Sequence[Family]) -> str:
+    """Returns what the names of the members begin with alike: `lantern` of lantern_d0.1 and
+    lantern_d0.2; the first one's name where another family is called so."""
+    words = zip(*(entry.name.split("_") for entry in members), strict=False)
+    name = "_".join(each[0] for each in takewhile(lambda each: len({*each}) == 1, words))
+    return members[0].name if not name or name in {one.name for one in others} else name
+
+
+def family_names(found: Sequence[Family]) -> Mapping[str, str]:
+    """Maps each member to its family."""
+    return {entry.name: family.name for family in found for entry in family.entries}
