@@ -190,12 +190,12 @@ def _entries(
             else:
                 log.warning("%s is %s under these overrides; it runs once", name, twin.name)
     if unused_keys:
-        key, names = min(unused_keys), ", ".join(map(repr, sorted(unused_keys)))
+        key, missing = min(unused_keys), ", ".join(map(repr, sorted(unused_keys)))
         part = key.partition(".")[0]
         if part in PARTS and part not in settable:
-            raise ConfigError(f"{names}: no decoder of the study has a part `{part}`")
+            raise ConfigError(f"{missing}: no decoder of the study has a part `{part}`")
         raise ConfigError(
-            f"no decoder of the study has the setting {names}{nearest(key, settable)}"
+            f"no decoder of the study has the setting {missing}{nearest(key, settable)}"
         )
     return tuple(entries)
 

@@ -97,10 +97,10 @@ def write_report(run: Run, folder: Path | None = None) -> Path:
     index = environment(True).get_template("index.html.j2")
     files = [run.folder / "summary.csv", run.folder / "depths.csv", run.folder / "categories.csv"]
     files += [folder / "table.tex", *sorted(folder.glob("plots/*.pdf"))]
-    links = [(file.name, os.path.relpath(file, folder)) for file in files if file.is_file()]
+    addresses = [(file.name, os.path.relpath(file, folder)) for file in files if file.is_file()]
     text = index.render(
         report=report, plots=plots, prompts=prompts, sheet=sheet, inline=inline, opening=OPENING,
-        files=links, command=run.identity.get("command", ""), docs=DOCS,
+        files=addresses, command=run.identity.get("command", ""), docs=DOCS,
     )  # fmt: skip
     write_text(folder / "index.html", text)
     return folder

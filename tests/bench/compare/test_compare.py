@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from bench.analyse.analyse import assembled
+from bench.analyse.analyse import build_run
 from bench.analyse.fairness import ROOFLINE_COLUMNS
 from bench.analyse.paired import CLIP_COLUMNS, paired_speedup
 from bench.analyse.run import Run
@@ -104,7 +104,7 @@ def made_run(*lines: dict[str, Any], **seconds: list[float]) -> Run:
     ]  # fmt: skip
     study = {"config": {"prompts": {"name": "coco"}, "decoders": decoders}}
     pairs, floors = pd.DataFrame(columns=CLIP_COLUMNS), pd.DataFrame(columns=ROOFLINE_COLUMNS)
-    return assembled(Path("made"), rows, study, Findings(), summary, pairs, floors, [])
+    return build_run(Path("made"), rows, study, Findings(), summary, pairs, floors, [])
 
 
 def speed(value: float, width: float = 0.02) -> dict[str, float]:
