@@ -9,5 +9,10 @@ from pathlib import Path
 ROOT = str(Path(__file__).parents[1])
 sys.path.insert(0, ROOT)
 for name in ("conf", "decoders", "metrics"):
-    importlib.import_module(name)
+    file = importlib.import_module(name).__file__
+    if file is None or not Path(file).is_relative_to(ROOT):
+        raise ImportError(
+            f"{file or name} was imported as `{name}`, which lantern-bench has in {ROOT}; import "
+            f"bench before it, or give your own another name"
+        )
 sys.path.remove(ROOT)

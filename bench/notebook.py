@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -98,13 +100,29 @@ def decode(
     check([one], "decode")
     where = "cpu" if card_fault() else "cuda"
     arguments = [f"backend={where}", f"model={model}", *overrides]
-    with ONE_AT_A_TIME:
+    with ONE_AT_A_TIME, fresh_defaults():
         loaded, built, name = _built(f"decoders=[{decoder}]", *arguments)
         meter = Meter(loaded.device)
         generation, pictures = generate(loaded, built, [one.text], seed, meter)
     image = None if pictures is None else Image.fromarray(pictures[0])
     codes, seconds = generation.codes[0], meter.seconds["total"]
     return Decoded(name, prompt, codes, image, generation.trace, seconds)
+
+
+@contextmanager
+def fresh_defaults() -> Iterator[None]:
+    """Gives torch its first defaults inside: a notebook's own (dtype, device, autocast) would give
+    other codes than a run."""
+    dtype = torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, dtype)
+        torch.set_default_dtype(torch.float32)
+        if torch.get_default_device() != torch.device("cpu"):
+            stack.enter_context(torch.device("cpu"))
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 @lru_cache(maxsize=8)

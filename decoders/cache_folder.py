@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 
@@ -21,7 +22,10 @@ def is_cache(path: Path) -> bool:
 
 
 def no_programs(path: Path) -> str:
-    """What to do where the system runs nothing that lies on a folder's disk; "" where it does."""
+    """What to do where the system runs nothing that lies on a folder's disk, or torch's compiler
+    does not read its path; "" where neither is so."""
+    if odd := "".join(sorted({*re.findall(r"[^\w./+=@-]", str(path))})):
+        return f"the path {path} holds {odd!r}: set XDG_CACHE_HOME to a folder without"
     there = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not os.statvfs(there).f_flag & getattr(os, "ST_NOEXEC", 0):
         return ""

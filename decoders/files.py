@@ -101,9 +101,9 @@ def read_object(path: Path, kinds: Mapping[str, Any] | None = None) -> dict[str,
     return validate_entries(value, kinds or {}, str(path))
 
 
-def parse_json(text: str, source: str) -> Any:
-    """A JSON value. Raises DecoderError: no JSON, NaN, a key twice, numbers of thousands of digits,
-    or lists within lists too deep to be read."""
+def parse_json(text: str | bytes, source: str, nan: bool = False) -> Any:
+    """A JSON value. nan: NaN and infinity are read, which rows have. Raises DecoderError: no JSON,
+    a key twice, numbers of thousands of digits, or lists within lists too deep to be read."""
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
@@ -112,11 +112,13 @@ def parse_json(text: str, source: str) -> Any:
             raise DecoderError(f"{source} names {name} twice; keep one of them")
         return values
 
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no number of JSON")
+    def constant(name: str) -> float:
+        if nan:
+            return float(name)
+        raise ValueError(f"{name} is no number of JSON")
 
     try:
-        return json.loads(text, object_pairs_hook=mapping, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=mapping, parse_constant=constant)
     except DecoderError:
         raise
     except (ValueError, RecursionError) as error:

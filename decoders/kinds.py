@@ -124,8 +124,12 @@ def _refusal(error: ValidationError) -> str:
     expected = " or ".join(dict.fromkeys(one["msg"] for one in inner))
     wrong = inner[0]["input"]
     hint = did_you_mean(wrong, re.findall("'([^']+)'", expected)) if isinstance(wrong, str) else ""
-    if isinstance(wrong, bool) and re.search("string|'", expected):
-        hint = '; YAML reads an unquoted on, off, yes or no as true or false: write "off"'
+    quotes = re.search("string|'", expected)
+    if isinstance(wrong, bool):
+        hint = "; YAML reads an unquoted on, off, yes or no as true or false"
+        hint += ': write "off"' if quotes else ""
+    elif isinstance(wrong, int | float) and quotes:
+        hint = "; a text that reads as a number stands in quotes"
     return f"{expected}, found {wrong!r:.80} ({type(wrong).__name__}){hint}"
 
 

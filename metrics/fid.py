@@ -28,6 +28,7 @@ from metrics.stats import Interval, jackknife, jackknife_values, student_mean
 FID_WIDE = 1.25  # the jackknife's spread over FID's own, simulated at 60 to 500 images
 NEIGHBOURS = 3  # k of precision and recall
 FEWEST = NEIGHBOURS + 2  # images
+ROUNDING = 1e-12  # of a squared norm, in squared distances: float32 features differ by more
 _BLOCK = 1024  # rows of distances taken together
 _LOG = logging.getLogger(__name__)
 
@@ -66,11 +67,13 @@ class Moments:
 
 def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Interval]:
     """FID of features [n, E] with its interval (not below 0), and the same without its bias: the
-    jackknife's K t - (K - 1) mean t_k, about what more images would give. It scatters as FID does.
-    Logs a warning where n <= E. Raises MetricError for fewer than 3 rows."""
+    jackknife's K t - (K - 1) mean t_k, about what more images would give. It scatters as FID does,
+    and the bias of the reference stays in it. Logs a warning where n or the reference's count is at
+    most E. Raises MetricError for fewer than 3 rows."""
     _require(3, generated=generated)
-    if len(generated) <= generated.shape[1]:
-        _warn_of_bias(*generated.shape)
+    for what, count in (("generated", len(generated)), ("reference", reference.count)):
+        if count <= generated.shape[1]:
+            _warn_of_bias(what, count, generated.shape[1])
     every, distance = Moments.of(generated), distance_to(reference)
 
     def without(rows: np.ndarray) -> float:
@@ -85,11 +88,11 @@ def fid_interval(generated: Tensor, reference: Moments) -> tuple[Interval, Inter
 
 
 @cache
-def _warn_of_bias(count: int, width: int) -> None:
+def _warn_of_bias(what: str, count: int, width: int) -> None:
     """Said once, as all decoders of a run have as many images."""
     _LOG.warning(
-        "%d generated images for %d features: the covariance is singular and FID is mostly bias; "
-        "generate more than %d", count, width, 2 * width,
+        "%d %s images for %d features: the covariance is singular and FID is mostly bias; take "
+        "more than %d", count, what, width, 2 * width,
     )  # fmt: skip
 
 
@@ -153,18 +156,22 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
     the generated set as a whole (its balls), hence the jackknife. Memory: 8 n (n + m) bytes. Raises
     MetricError for fewer than k + 2 rows."""
     _require(FEWEST, reference=reference, generated=generated)
-    fake, real = generated.double().cpu(), reference.double().cpu()
+    centre = reference.double().mean(0).cpu()  # [E]
+    fake, real = (x.double().cpu() - centre for x in (generated, reference))
+    # Rounding leaves this much of the square of a distance that is 0 (of repeated images).
+    slack = ROUNDING * float(max((x * x).sum(1).max() for x in (fake, real)))
     within = torch.cat([torch.cdist(rows, fake) for rows in fake.split(_BLOCK)])  # [n, n]
     across = torch.cat([torch.cdist(rows, fake) for rows in real.split(_BLOCK)])  # [m, n]
-    real_radius = torch.cat([_radius(torch.cdist(rows, real)) for rows in real.split(_BLOCK)])
-    blocks = zip(across.split(_BLOCK), real_radius.split(_BLOCK), strict=True)
+    balls = [_radius(torch.cdist(rows, real), slack) for rows in real.split(_BLOCK)]
+    blocks = zip(across.split(_BLOCK), balls, strict=True)
     inside = torch.zeros(len(fake), dtype=torch.bool)  # [n]
     for distances, radius in blocks:
         inside |= (distances <= radius[:, None]).any(0)
 
     def recall_without(rows: np.ndarray) -> float:
         rest = torch.from_numpy(np.delete(np.arange(len(fake)), rows))
-        radii = torch.cat([_radius(within[part][:, rest]) for part in rest.split(_BLOCK)])  # [rest]
+        parts = rest.split(_BLOCK)
+        radii = torch.cat([_radius(within[part][:, rest], slack) for part in parts])  # [rest]
         hits = sum(int((part[:, rest] <= radii).any(1).sum()) for part in across.split(_BLOCK))
         return hits / len(real)
 
@@ -173,9 +180,10 @@ def precision_recall(generated: Tensor, reference: Tensor) -> tuple[Interval, In
     return Interval(share.value, max(share.lo, 0.0), min(share.hi, 1.0)), recall
 
 
-def _radius(distances: Tensor) -> Tensor:
-    """Distance to the k-th neighbour, the point itself (distance 0) not counted; [b, n] -> [b]."""
-    return distances.kthvalue(NEIGHBOURS + 1, dim=1).values
+def _radius(distances: Tensor, slack: float) -> Tensor:
+    """Distance to the k-th neighbour, the point itself (distance 0) not counted, its square larger
+    by `slack`; [b, n] -> [b]."""
+    return (distances.kthvalue(NEIGHBOURS + 1, dim=1).values.square() + slack).sqrt()
 
 
 def _require(least: int, **sets: Tensor) -> None:

@@ -43,8 +43,8 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class WeightFile:
-    """A public weight file. path: its place under the weights folder; other: of the same weights in
-    another format. prefix: how its SHA-256 begins, where the public name says so."""
+    """A public weight file. path: its place under the weights folder; prefix: how its SHA-256
+    begins, where that is known; other: of the same weights in another format."""
 
     about: str
     path: str
@@ -76,7 +76,8 @@ FILES = {
         "CLIP ViT-B/32 of OpenAI, open_clip layout",
         "timm/vit_base_patch32_clip_224.openai/open_clip_model.safetensors",
         f"{HUB}/timm/vit_base_patch32_clip_224.openai/resolve/main/open_clip_model.safetensors",
-        other="timm/vit_base_patch32_clip_224.openai/open_clip_pytorch_model.bin",
+        "e6d1bd77",
+        "timm/vit_base_patch32_clip_224.openai/open_clip_pytorch_model.bin",
     ),
     "hps": WeightFile(
         "HPSv2.1 on CLIP ViT-H/14",
@@ -88,10 +89,11 @@ FILES = {
 
 @dataclass(frozen=True)
 class Weights:
-    """A file that is there, and its SHA-256."""
+    """A file that is there, and its SHA-256. public: whether it may be the public one by that."""
 
     path: Path
     sha256: str
+    public: bool = True
 
 
 def locate(
@@ -99,7 +101,7 @@ def locate(
 ) -> dict[str, Weights]:
     """The files of these keys: as `settings` name them, else under `folder` (None: `FOLDER`) by
     their public names. Raises MetricError for an unknown key, and one that lists all files that are
-    missing. Logs a warning for a file whose SHA-256 is not the one in its public name."""
+    missing. Logs a warning for a file whose SHA-256 is not that of the public one."""
     for key in settings:
         if key not in FILES:
             raise MetricError(f"there are no weights {key!r}; known: {', '.join(FILES)}")
@@ -122,9 +124,12 @@ def locate(
             "fetch` gets those of a study (another folder than the one named: weights.folder=DIR)"
             ":\n" + "\n".join(missing)
         )
-    found = {key: Weights(path, sha256_of(path)) for key, path in paths.items()}
-    for key, weights in found.items():
-        if not weights.sha256.startswith(FILES[key].prefix):
+    found = {}
+    for key, path in paths.items():
+        digest, usual = sha256_of(path), FILES[key].places(folder)
+        public = digest.startswith(FILES[key].prefix) or path in usual[1:]
+        found[key] = weights = Weights(path, digest, public)
+        if not weights.public:
             _LOG.warning(
                 "%s is not the public file %s (SHA-256 %s..., expected %s...): figures made with "
                 "it are not comparable with published ones",
@@ -251,7 +256,8 @@ class OpenClip(ImageText):
         vision, text = config["vision_cfg"], config["text_cfg"]
         model = build_clip(config["embed_dim"], vision, text, kind.quick_gelu)
         self.kind, self.side = kind, int(vision["image_size"])
-        self.name = f"{kind.label} (100 cos)"
+        file = "" if weights.public else f" of {weights.path.name}"
+        self.name = f"{kind.label}{file} (100 cos)"
         self.caption = f"caption behind {kind.prefix!r}" if kind.prefix else "caption alone"
         self.tokenizer = SimpleTokenizer(context_length=int(text["context_length"]))
         load_into(model, read_state(weights.path), str(weights.path))

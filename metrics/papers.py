@@ -201,7 +201,8 @@ class Evaluation:
             if part == "fid":
                 value, debiased = fid_interval(rows, Moments.of(real))
                 values.append(("fid", "FID", value, f"of {len(rows)} images: compare at equal n"))
-                values.append(("fid_debiased", "FID without its bias", debiased, ""))
+                note = f"the bias of the {len(real)} reference images is still in it"
+                values.append(("fid_debiased", "FID without its bias", debiased, note))
             elif part == "kid":
                 values.append(("kid", "KID", kid(rows, real), ""))
             elif part == "shares":

@@ -12,7 +12,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from bench.commands.fetch import main_of
+from decoders.models.loading.weights import main_of
 
 
 def numbered(stem: str, ending: str, *sizes: float) -> dict[str, float]:

@@ -36,7 +36,7 @@ def cmd_fetch(arguments: Sequence[str]) -> int:
     from huggingface_hub import snapshot_download
 
     from bench.config.compose import compose_study
-    from decoders.models.loading.weights import HUB_ID, explain_hub
+    from decoders.models.loading.weights import HUB_ID, explain_hub, main_of
     from metrics.networks import download
 
     config = compose_study(arguments)
@@ -113,15 +113,6 @@ def metric_weights(config: StudyConfig) -> tuple[list[str], Path | None]:
     return keys, Path(files["folder"]) if files.get("folder") else None
 
 
-def main_of(repository: str) -> Path:
-    """Returns the file of the hub's cache that says which commit its `main` is."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.file_download import repo_folder_name
-
-    folder = repo_folder_name(repo_id=repository, repo_type="model")
-    return Path(HF_HUB_CACHE) / folder / "refs" / "main"
-
-
 @dataclass(frozen=True)
 class Repository:
     """What is read of a repository of the hub. revision: a commit; names: of its files; size: their
@@ -139,12 +130,10 @@ def look_up(source: str, setting: str, files: Sequence[str]) -> Repository:
     or has nothing that is read."""
     from huggingface_hub import HfApi
 
-    from decoders.models.loading.weights import explain_hub, needed_files, none_of
+    from decoders.models.loading.weights import explain_hub, needed_files, none_of, revision_of
 
-    main = main_of(source)
-    revision = main.read_text().strip() if main.is_file() else None
     with explain_hub(source, files, setting):
-        info = HfApi().model_info(source, revision=revision, files_metadata=True)
+        info = HfApi().model_info(source, revision=revision_of(source), files_metadata=True)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     names = needed_files(sizes, files)
     if not names:

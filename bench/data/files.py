@@ -6,7 +6,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -46,7 +46,8 @@ def write_atomically(path: Path, fill: Callable[[IO[bytes]], object], *, sync: b
                     os.fsync(file.fileno())
             mask = os.umask(0)  # it can only be read by setting it
             os.umask(mask)
-            Path(temporary).chmod(0o666 & ~mask)  # a temporary file is private, a result is not
+            with suppress(OSError):  # some file systems have no modes
+                Path(temporary).chmod(0o666 & ~mask)  # a temporary file is private, a result is not
             Path(temporary).replace(path)
     except BaseException:
         if temporary:

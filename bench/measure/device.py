@@ -24,6 +24,8 @@ PACKAGES = (
     "lantern-bench", "torch", "transformers", "numpy", "pyarrow", "open_clip_torch",
     "torch-fidelity",
 )  # fmt: skip
+# By which OpenMP is told to bind its threads to cores, the first one as soon as torch is loaded.
+BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 CARD = {  # what decides an NVIDIA card's times besides its name, by nvidia-smi's words for it
     "driver": "driver_version", "sm_clock_mhz": "clocks.sm", "sm_clock_max_mhz": "clocks.max.sm",
     "memory_clock_mhz": "clocks.mem", "power_limit_w": "power.limit",
@@ -49,6 +51,13 @@ def prepare(backend: BackendConfig) -> torch.device:
     device = present(backend.device)
     cores = available_cores()
     if backend.threads > cores:
+        if bound := [f"{name}={os.environ[name]}" for name in BINDING if name in os.environ]:
+            raise ConfigError(
+                f"{' and '.join(bound)} binds this process to {cores} of its cores, and "
+                f"backend.threads={backend.threads} threads would wait for each other on them. "
+                f"Run it with `env {' '.join(f'-u {name}' for name in BINDING)}` in front, or set "
+                f"backend.threads={cores}"
+            )
         raise ConfigError(
             f"backend.threads={backend.threads}, but this process may use {cores} cores; threads "
             "that wait for each other on one core are many times slower. "

@@ -12,10 +12,11 @@ captured step (a CUDA graph), whose memory was allocated once, when it was captu
 Load: figures of an hour with neighbours look as clean as any. Linux counts what every processor
 does (/proc/stat); what this process has not used of the busy time, others have. Steal is what a
 hypervisor gave to other guests, and what a container's quota kept from this one. An image during
-which others take more than `latency.busy` of the cores, or a quota stopped this process at all, is
+which others take more than `latency.busy` of the cores, or this process was stopped, is
 *disturbed*: the run waits for quiet and times it again, and what stays disturbed counts for no
-figure of time. On a GPU the host's part is one thread that launches the work: it suffers where no
-core is left.
+figure of time. A quota's stops are counted, those of Ctrl-Z and schedulers end with a signal, and
+in a container that was paused nobody has had most of the time. On a GPU the host's part is one
+thread that launches the work: it suffers where no core is left.
 
 A quota (`docker run --cpus N`) is no affinity: the kernel stops threads for the rest of each period
 (100 ms) once they have used their time. Version 2 of control groups says `quota period` in cpu.max,
@@ -27,6 +28,8 @@ from __future__ import annotations
 import gc
 import math
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +47,7 @@ STAT, TICK = Path("/proc/stat"), 1 / os.sysconf("SC_CLK_TCK")  # seconds of one 
 BUSY, STEAL = (1, 2, 3, 6, 7), 8  # fields of a line: user, nice, system, irq, softirq; steal
 MEMBER, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 QUOTAS = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+CONTINUED: list[int] = []  # signals that ended a stop of this process
 HELD_BACK = {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # counts of cpu.stat -> seconds of one
 
 
@@ -51,7 +55,7 @@ HELD_BACK = {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # counts of cpu.st
 class Reading:
     """The counts at one moment, in seconds: the wall clock, processor time of this process with all
     its threads, busy and stolen time of the `cores` it may run on, NaN where it is not known.
-    stopped: periods in which a quota stopped it."""
+    stopped: periods in which a quota stopped it, and stops by a signal."""
 
     at: float
     process: float
@@ -88,6 +92,9 @@ class Meter:
         self.started, self.peak_mb = "", math.nan
         self.seconds: dict[str, float] = {}
         self.load = Load(math.nan, math.nan, math.nan, False)
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGCONT) == signal.SIG_DFL:  # comes after every stop
+            signal.signal(signal.SIGCONT, lambda number, _: CONTINUED.append(number))
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -137,19 +144,27 @@ class Meter:
 def read() -> Reading:
     """The counts now. Takes a tenth of a millisecond."""
     allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    lines = [line.split() for line in STAT.read_text().splitlines()]
-    cores = [line for line in lines if line[0] in allowed]
+    lines = [line.split() for line in text_of(STAT).splitlines()]
+    cores = [line for line in lines if line and line[0] in allowed]
     counted = bool(cores) and all(len(line) > STEAL for line in cores)
     busy = TICK * sum(int(line[at]) for line in cores for at in BUSY) if counted else math.nan
     steal = TICK * sum(int(line[STEAL]) for line in cores) if counted else math.nan
     stopped, seconds = held_back()
-    return Reading(perf_counter(), process_time(), busy, steal + seconds, len(cores) or 1, stopped)
+    return Reading(perf_counter(), process_time(), busy, steal + seconds, len(cores) or 1,
+                   stopped + len(CONTINUED))  # fmt: skip
 
 
-def between(before: Reading, after: Reading, limit: float = 1.0, one_core: bool = False) -> Load:
+def between(
+    before: Reading,
+    after: Reading,
+    limit: float = 1.0,
+    one_core: bool = False,
+    works: bool = True,
+) -> Load:
     """The load from one reading to a later one. limit: the share of the cores that others may take,
-    1: any; one_core: this process needs no more than one of them. A tick that others may have had
-    is not held against them, nor is what cannot be known."""
+    1: any; one_core: this process needs no more than one of them, and may wait for a GPU; works:
+    whether else one of its threads always runs. A tick that others may have had is not held against
+    them, nor is what cannot be known."""
     seconds = after.at - before.at
     room = seconds * after.cores  # processor seconds that there were
     process = after.process - before.process
@@ -157,7 +172,10 @@ def between(before: Reading, after: Reading, limit: float = 1.0, one_core: bool 
     steal = after.steal - before.steal
     most = 1 - (1 - limit) / (after.cores if one_core else 1)
     crowded = (others + steal) / room - TICK / seconds > most
-    disturbed = limit < 1 and (crowded or after.stopped > before.stopped)
+    idle = seconds - process - sum(part for part in (others, steal) if part == part)
+    stopped = after.stopped > before.stopped
+    stopped |= works and not one_core and idle - TICK > seconds / 2  # nobody had most of the time
+    disturbed = limit < 1 and (crowded or stopped)
     return Load(process / seconds, others / room, steal / room, disturbed)
 
 
@@ -173,7 +191,7 @@ def wait_for_quiet(patience: float, limit: float, one_core: bool) -> bool:
     while time.monotonic() + LOOK <= until:
         time.sleep(LOOK)
         after = read()
-        if not between(before, after, limit, one_core).disturbed:
+        if not between(before, after, limit, one_core, works=False).disturbed:
             return True
         before = after
     return False

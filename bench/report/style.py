@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -76,7 +77,16 @@ class Panel:
     draw: Callable[[Axes], Points]
 
 
-@matplotlib.rc_context(STYLE)
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draws inside in this style alone, whatever the user's matplotlibrc asks for."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
+@styled()
 def plot(
     name: str, title: str, caption: str, panels: Sequence[Panel], handles: Sequence[Any] = ()
 ) -> Plot | None:
@@ -184,7 +194,7 @@ def left_out_note(section: Section, drawn: Iterable[str]) -> str:
     return f" Not shown, as not measured: {', '.join(missing)}." if missing else ""
 
 
-@matplotlib.rc_context(STYLE)
+@styled()
 def save(plot: Plot, folder: Path) -> None:
     """Writes a plot as PNG and as PDF, the same bytes for the same figure."""
     for ending, metadata in (("png", None), ("pdf", {"CreationDate": None})):
@@ -193,7 +203,7 @@ def save(plot: Plot, folder: Path) -> None:
         write_bytes(folder / f"{plot.name}.{ending}", file.getvalue())
 
 
-@matplotlib.rc_context(STYLE)
+@styled()
 def inline(plot: Plot) -> Markup:
     """Turns the figure into an SVG element of a page: as wide as there is room, transparent, its
     words in the colour of the text around it, without ids that another figure has too."""

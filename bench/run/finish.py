@@ -28,7 +28,7 @@ from bench.analyse.paired import drawn, pictures, rows_by_line
 from bench.analyse.run import Run
 from bench.analyse.scorers import Scorer
 from bench.config.schema import DecoderVariant, StudyConfig
-from bench.console import interruptible, progress
+from bench.console import interruptible, progress, stop_if_interrupted
 from bench.data.errors import Failure, Interrupted, attempt
 from bench.gate import GateReport, RealModel, check_decoder
 from bench.gate.code_differences import greedy_difference
@@ -126,6 +126,7 @@ def run_gate(
             judged.append(replace(report, decoder=variant.name, expect=variant.entry.expect))
             bar.set_postfix_str(f"{variant.name}: {report.verdict}")
             bar.update()
+            stop_if_interrupted()
     return judged
 
 

@@ -203,8 +203,8 @@ class Runner:
             elif job.timed and not self.gave_up:
                 latency, share = self.config.latency, rows[0]["cpu_others"] + rows[0]["cpu_steal"]
                 log.warning(
-                    "%s: the machine is busy (%s; more than %.0f %% count as disturbed); waiting "
-                    "for quiet, %g s at most (latency.wait_for_quiet)",
+                    "%s: the machine is busy (%s; more than %.0f %% count as disturbed) or this "
+                    "process was stopped; waiting for quiet, %g s at most (latency.wait_for_quiet)",
                     self.current, taken(share), 100 * latency.busy, latency.wait_for_quiet,
                 )  # fmt: skip
                 patience, on_gpu = latency.wait_for_quiet, self.meter.on_gpu
@@ -225,6 +225,7 @@ class Runner:
             return Failure(f"DecoderError: it cannot be run: {decoder.error}")
         call = partial(decode_job, self.config, self.model, decoder, job, self.prompts)
         rows = attempt(partial(call, columns, self.meter))
+        stop_if_interrupted()  # or the failure is that of an interrupted callback
         self.decoders.require_unchanged(job.variant)
         return rows
 

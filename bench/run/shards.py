@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +122,7 @@ def run_on_ray(config: StudyConfig, settings: RaySettings, arguments: Sequence[s
     require_images(config)
     unended, status = list[str](), 0
     with explain_interrupts(config, arguments), _connect(settings) as ray:
+        require_machine(ray.nodes(), config.backend.threads, settings.gpus)
         # max_calls: a process for each task, so that none finds what another has left.
         task = ray.remote(
             num_cpus=config.backend.threads, num_gpus=settings.gpus, max_calls=1
@@ -144,6 +145,19 @@ def run_on_ray(config: StudyConfig, settings: RaySettings, arguments: Sequence[s
         recorded = read_folder(Path(config.run_dir)).progress
         complain(f"no table yet: {recorded} are there; the same command resumes")
     return 1 if unended else status
+
+
+def require_machine(nodes: Sequence[Mapping[str, Any]], threads: int, gpus: float) -> None:
+    """Raises ConfigError where no machine of a cluster, as `ray.nodes` lists them, has what a task
+    needs: Ray would wait for one for ever."""
+    parts = [node["Resources"] for node in nodes if node["Alive"]]
+    have = [(part.get("CPU", 0.0), part.get("GPU", 0.0)) for part in parts]
+    if not any(cpus >= threads and cards >= gpus for cpus, cards in have):
+        listed = "; ".join(f"{cpus:g} CPUs and {cards:g} GPUs" for cpus, cards in have)
+        raise ConfigError(
+            f"a task needs {threads} CPUs (backend.threads) and {gpus:g} GPUs (ray.gpus), which no "
+            f"machine of the cluster has: {listed or 'it has none'}. Set less, or add a machine"
+        )
 
 
 def run_arguments(arguments: Sequence[str], folder: str) -> int:

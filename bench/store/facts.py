@@ -22,7 +22,7 @@ from bench.data.files import write_text
 from bench.measure.roofline import MachineRates, TargetWork
 from bench.store.columns import SCHEMA_VERSION
 from decoders.errors import DecoderError
-from decoders.files import read_object
+from decoders.files import parse_json, read_object, read_text
 from decoders.kinds import Amount, validate
 
 STUDY, FINDINGS = "study.json", "findings.json"
@@ -211,8 +211,8 @@ def read_findings(folder: Path) -> Findings:
     if not path.is_file():
         return Findings()
     try:
-        read: Findings = validate(FINDINGS, json.loads(path.read_bytes()), Findings)
-    except (ValueError, DecoderError) as error:
+        read: Findings = validate(FINDINGS, parse_json(read_text(path), str(path)), Findings)
+    except DecoderError as error:
         raise FolderError(
             f"{path} is damaged ({error}); run the study again: it judges and scores what is there"
         ) from error

@@ -42,6 +42,7 @@ from bench.store.facts import (
     write_findings,
     write_study,
 )
+from decoders.files import parse_json
 
 log = logging.getLogger(__name__)
 SHARDS = "shards"  # the folder of their locks
@@ -56,6 +57,10 @@ class Key(NamedTuple):
     batch: int
     seed: int
     prompt_index: int
+
+
+def _order(row: Row) -> tuple[bool, str]:
+    return row["status"] == "ok", row["started_at"]
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
@@ -139,10 +144,14 @@ class RunFolder:
     def read(self, counts: Callable[[Row], bool]) -> None:
         """Reads the rows that count, the latest of each key."""
         for path in sorted(self.path.glob("rows/*.jsonl")):
+            latest: dict[Key, Row] = {}  # in a file by place: clocks of two machines may differ
             for row in read_rows(path):
-                old = self.rows.get(key_of(row))
-                if (old is None or row["started_at"] >= old["started_at"]) and counts(row):
-                    self.rows[key_of(row)] = without_lists(row)
+                if counts(row):
+                    latest[key_of(row)] = without_lists(row)
+            for key, row in latest.items():  # of two files an image that was decoded
+                old = self.rows.get(key)
+                if old is None or _order(row) >= _order(old):
+                    self.rows[key] = row
 
     def append(self, rows: Sequence[Row]) -> None:
         """Appends the rows of one call that are not there yet. Their pictures (`picture`, a PIL
@@ -205,7 +214,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     broken = 0
     for line in path.read_bytes().split(b"\n")[:-1]:
         try:
-            row = json.loads(line)
+            row = parse_json(line, str(path), nan=True)
         except ValueError:
             row = None
         if isinstance(row, dict) and row.keys() == set(SCHEMA.names):

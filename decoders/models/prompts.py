@@ -135,7 +135,9 @@ class PromptEncoder:
         if not prompt.strip():
             raise DecoderError(f"empty prompt {prompt!r}: expected a description of an image")
         template = self.template
-        text = template.text.replace("{stripped}", prompt.strip()).replace("{prompt}", prompt)
+        fields = {"{prompt}": prompt, "{stripped}": prompt.strip()}
+        # In one pass: a prompt may hold such a word itself.
+        text = re.sub("|".join(fields), lambda match: fields[match[0]], template.text)
         encoded = self.tokenizer.encode(text, add_special_tokens=False)
         # Control tokens are the template's, and of those that the tokenizer adds the special ones
         # and those in angle brackets. Others are text: DeepSeek's adds letters, such as ü.

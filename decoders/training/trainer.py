@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from decoders.api import DecoderError, NumericalError
-from decoders.kinds import Amount, Count, NotNegative, Positive, Seed, validate_fields
+from decoders.kinds import Amount, Count, NotNegative, Positive, Within, validate_fields
 from decoders.models.loading.weights import load_pickle
 
 SLOW = 0.2  # of the rate, for parameters that begin trained
@@ -56,7 +56,7 @@ class TrainConfig:
     schedule: Literal["cosine", "linear"] = "linear"
     floor: NotNegative = 0.0
     precision: Literal["bf16", "float32"] = "bf16"
-    seed: Seed = 0
+    seed: Annotated[int, Within(0, 2**40)] = 0  # of which there are a million per step
     log_every: Count = 20
     save_minutes: NotNegative = 1.0
     evaluate_every: Amount = 500
@@ -123,14 +123,16 @@ class Trainer:
     ) -> dict[str, float]:
         """Takes the steps that are left; returns the figures of the last evaluation, and how many
         images, steps and seconds it took. losses: of the step and the share of the training that is
-        done, the step's loss with figures for the curve. Raises NumericalError where the loss is
-        not finite."""
+        done, the step's loss with figures for the curve. Raises NumericalError where the loss, a
+        weight or a figure is not finite."""
         config, net, saved = self.config, self.net, time.monotonic()
         start = saved - self.seconds
 
         def evaluated() -> dict[str, float]:
             net.eval()
             result = dict(evaluate())
+            for figure, value in result.items():
+                require_finite(value, f"the figure {figure}", self.step)
             self.history.append({"step": float(self.step), "seconds": self.seconds} | result)
             return result
 
@@ -162,7 +164,6 @@ class Trainer:
             if every and self.step % every == 0 and self.step < config.steps:
                 evaluated()
             if time.monotonic() - saved >= 60 * config.save_minutes:
-                require_finite(float(figures["loss"]), step)
                 self.save()
                 saved = time.monotonic()
         result = evaluated()
@@ -175,11 +176,14 @@ class Trainer:
         device = torch.as_tensor(figures["loss"]).device
         values = [torch.as_tensor(v, dtype=torch.float32, device=device) for v in figures.values()]
         row = dict(zip(figures, torch.stack(values).tolist(), strict=True))
-        require_finite(row["loss"], step)
+        require_finite(row["loss"], "the loss", step)
         self.history.append({"step": float(step), "seconds": seconds} | row)
 
     def save(self) -> None:
-        """Replaces the checkpoint atomically, then writes curve.csv anew from its history."""
+        """Replaces the checkpoint atomically, then writes curve.csv anew from its history. Raises
+        NumericalError where a weight is not finite: the last sound checkpoint stays."""
+        for name, parameter in self.net.named_parameters():
+            require_finite(float(parameter.detach().abs().max()), f"the weight {name}", self.step)
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = self.checkpoint.with_suffix(".partial")
         state = {
@@ -266,9 +270,9 @@ def autocast(device: torch.device, half: bool = True) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, half)
 
 
-def require_finite(loss: float, step: int) -> None:
-    if not math.isfinite(loss):
+def require_finite(value: float, what: str, step: int) -> None:
+    if not math.isfinite(value):
         raise NumericalError(
-            f"the loss is {loss} at step {step}: expected a finite number; lower train.lr "
+            f"{what} is {value} at step {step}: expected a finite number; lower train.lr "
             "(or train.muon_lr), or train in float32"
         )

@@ -4,7 +4,9 @@ import io
 import json
 import multiprocessing
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,49 @@ def test_images_decoded_in_several_threads_are_those_decoded_alone() -> None:
         codes = [one.result(100).codes for one in found]
     assert torch.equal(codes[0], codes[2]) and not torch.equal(codes[0], codes[1])
     assert torch.equal(codes[1], decode("a red circle", "sd_chain", seed=2).codes)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def default_device(name: str) -> Iterator[None]:
+    torch.set_default_device(name)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+OWN = {
+    "float64": lambda: default_dtype(torch.float64),
+    "bfloat16": lambda: default_dtype(torch.bfloat16),
+    "device": lambda: default_device("meta"),
+    "with a device": lambda: torch.device("meta"),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "no gradients": torch.no_grad,
+    "inference": torch.inference_mode,
+}
+
+
+@pytest.mark.parametrize("built", [False, True], ids=["first call", "later call"])
+@pytest.mark.parametrize("name", OWN)
+def test_what_a_notebook_has_set_for_its_own_work_gives_no_other_codes(name, built) -> None:
+    plain = decode("a red circle", "sd_chain", seed=3)
+    if not built:
+        _built.cache_clear()
+    with OWN[name]():
+        before = torch.get_default_dtype(), torch.get_default_device()
+        one = decode("a red circle", "sd_chain", seed=3)
+        assert (torch.get_default_dtype(), torch.get_default_device()) == before
+    assert torch.equal(one.codes, plain.codes) and one.mal == plain.mal
+    _built.cache_clear()
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from bench import __main__ as program
 from bench.config.arguments import at_home
 from bench.config.compose import compose_study
 from bench.data.errors import describe_os_error
+from bench.data.files import write_text
 
 
 def refused(code: int, name: str) -> OSError:
@@ -42,3 +43,15 @@ def test_the_home_folder_is_written_out(monkeypatch):
     config = compose_study([*map(at_home, words)])
     assert config.run_dir == "/home/ada/my runs"
     assert config.prompts.kwargs["path"] == "/home/ada/p(1).txt"
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_whose_mode_cannot_be_set_is_a_result_all_the_same(code, tmp_path, monkeypatch):
+    """On CIFS, vfat and some FUSE."""
+
+    def refuse(path: object, *_: object, **__: object) -> None:
+        raise refused(code, str(path))
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    write_text(tmp_path / "x.txt", "whole")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["whole"]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from decoders.api import DecoderError
-from decoders.files import CONVERTED, is_picture, open_rgb
+from decoders.files import CONVERTED, is_picture, open_rgb, read_items, read_object
 from decoders.training.states import read_picture
 from metrics.images import ImageSet, centre_crop
 
@@ -103,3 +103,15 @@ def test_a_picture_with_megabytes_of_metadata_is_read(tmp_path: Path, compressed
 def test_hidden_files_are_no_pictures() -> None:
     names = ["1.png", "a.JPG", "b.webp", ".1.png", "._1.png", ".png", "a.txt"]
     assert [name for name in names if is_picture(Path(name))] == names[:3]
+
+
+TWICE = '{"a": 1, "b": {"x": 1, "y": 2, "x": 3}}'
+
+
+@pytest.mark.parametrize("ending", [".json", ".jsonl"])
+def test_a_key_that_stands_twice_is_named(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a{ending}"
+    path.write_text(TWICE)
+    for read in (read_object, lambda p: read_items(p, "caption", [ending], "")):
+        with pytest.raises(DecoderError, match="names x twice; keep one"):
+            read(path)

@@ -80,11 +80,22 @@ def test_without_its_bias_fid_is_that_of_many_images():
     assert np.mean([debiased.value for _, debiased in few]) == pytest.approx(many, rel=0.3)
 
 
-def test_singular_covariance_is_warned_about_once(caplog):
+@pytest.mark.parametrize(("count", "other", "what"), [(10, 50, "generated"), (50, 9, "reference")])
+def test_singular_covariance_is_warned_about_once(caplog, count, other, what):
     with caplog.at_level(logging.WARNING):
         for seed in (12, 14):
-            fid_interval(draw(10, seed), Moments.of(draw(50, 13)))
+            fid_interval(draw(count, seed), Moments.of(draw(other, 13)))
     assert caplog.text.count("singular") == 1
+    assert f"{min(count, other)} {what} images for 12 features" in caplog.text
+
+
+@pytest.mark.parametrize("times", [1, 3, 8])
+@pytest.mark.parametrize(("width", "scale", "shift"), [(4, 1, 0), (2048, 30, 0), (64, 1, 1e3)])
+def test_a_set_is_as_precise_as_itself_however_often_images_repeat(width, scale, shift, times):
+    g = torch.Generator().manual_seed(0)
+    rows = (torch.randn(40, width, generator=g) * scale + shift).repeat(times, 1)
+    both = precision_recall(rows[torch.randperm(len(rows), generator=g)], rows)
+    assert [figure.value for figure in both] == [1, 1]
 
 
 def test_too_few_images_are_an_error():

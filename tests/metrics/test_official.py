@@ -127,10 +127,31 @@ def test_files_are_found_by_their_public_names_in_the_folder(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_bytes(key.encode())
     found = locate(["clip", "hps"], {}, tmp_path)
-    assert found["clip"].path.name == "open_clip_pytorch_model.bin"
+    assert found["clip"].path.name == "open_clip_pytorch_model.bin" and found["clip"].public
     assert found["hps"].sha256 != found["clip"].sha256
     with pytest.raises(MetricError, match="no weights 'hpsv2'"):
         locate(["clip"], {"hpsv2": "x"}, tmp_path)
+
+
+@pytest.mark.parametrize("key", ["inception", "vgg", "clip"])
+def test_weights_that_are_not_the_public_ones_are_said_to_be_others(key, tmp_path, caplog):
+    """As LAION's ViT-B/32, which has the layout of OpenAI's."""
+    path = tmp_path / "laion.safetensors"
+    path.write_bytes(b"others")
+    (weights,) = locate([key], {key: str(path)}).values()
+    assert not weights.public
+    assert f"laion.safetensors is not the public file {FILES[key].path}" in caplog.text
+
+
+def test_a_score_by_other_weights_has_their_name(tmp_path, monkeypatch):
+    path = clip_file(tmp_path)
+    for digest, name in (
+        ("e6d1bd7789aa", "CLIP ViT-B/32 (100 cos)"),
+        ("0123", "CLIP ViT-B/32 of clip.pt (100 cos)"),
+    ):
+        monkeypatch.setattr("metrics.networks.sha256_of", lambda _, digest=digest: digest)
+        weights = locate(["clip"], {"clip": str(path)})["clip"]
+        assert OpenClip(small_kind("clip"), weights).name == name
 
 
 @pytest.mark.parametrize(

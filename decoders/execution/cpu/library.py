@@ -69,7 +69,18 @@ def missing() -> str | None:
     if "clang" in version(program):
         name = shlex.join(program)
         return f"it needs g++ (Clang has other vector words), {name} is Clang; name g++ in CXX"
+    if said := fault(program):
+        return f"{shlex.join(program)} does not compile: {said}; name g++ 10 or newer in CXX"
     return None
+
+
+@cache
+def fault(program: tuple[str, ...]) -> str:
+    """What the compiler says against a program of one line; "" where it compiles: an old one does
+    not know the flags, and of one that is half installed parts are missing."""
+    command, text = [*program, *FLAGS, "-x", "c++", "-c", "-", "-o", os.devnull], "#include <array>"
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    return (done.stderr.strip() or f"status {done.returncode}")[-300:] if done.returncode else ""
 
 
 def _processor() -> str:
@@ -149,7 +160,7 @@ def _compile(program: tuple[str, ...], path: Path) -> None:
             if done.returncode or not Path(command[-1]).is_file():
                 says = done.stderr.strip()[-500:] or f"it wrote neither {command[-1]} nor a reason"
                 raise DecoderError(
-                    f"the CPU kernel cannot be built: {shlex.join(command)} ended with "
+                    f"the CPU kernel cannot be built: {shlex.join(program)} ended with "
                     f"{done.returncode}: {says}; name a working g++ in CXX, or set "
                     "backend.execution=eager"
                 )

@@ -20,7 +20,11 @@ VECTORS = {
 def cpuinfo() -> dict[str, list[str]]:
     """Key -> the distinct values of all processors, the first one's first; empty elsewhere."""
     info: dict[str, list[str]] = {}
-    for line in CPUINFO.read_text().splitlines() if CPUINFO.exists() else ():
+    try:
+        text = CPUINFO.read_text()
+    except OSError:  # another system, or a service that may not read it
+        text = ""
+    for line in text.splitlines():
         key, _, value = line.partition(":")
         values = info.setdefault(key.strip(), [])
         if value.strip() not in values:

@@ -138,12 +138,18 @@ def open_checkpoint(
             )
         require_weights(path)
         if path.suffix in PICKLED:
-            tensors = read_pickle(path)
-            opened.pickled |= tensors
-            opened.index |= dict.fromkeys(tensors, path)
+            opened.pickled |= (tensors := read_pickle(path))
+            names = [*tensors]
         else:
             with opened_file(path) as mapped:
-                opened.index |= dict.fromkeys(mapped.keys(), path)
+                names = [*mapped.keys()]
+        if twice := opened.index.keys() & names:
+            other = opened.index[min(twice)]
+            raise DecoderError(
+                f"{what}: both {other} and {path.name} hold {some(twice)}; one of them is old: "
+                "download index and shards again, or remove what is old from its shard"
+            )
+        opened.index |= dict.fromkeys(names, path)
     return opened
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import pickle
 import re
 import struct
@@ -39,6 +40,7 @@ DAMAGED = (  # what torch raises for a damaged file
     pickle.UnpicklingError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, ValueError,
     KeyError, IndexError, TypeError, AttributeError, AssertionError, struct.error,
 )  # fmt: skip
+PROXIES = ("all_proxy", "https_proxy", "http_proxy")
 RESTORE = "restore it from git, or train it again with `make tiny`"
 
 
@@ -101,10 +103,26 @@ def locate(source: str, files: Sequence[str] = WEIGHTS, what: str = "weights") -
         try:
             names = [file.rfilename for file in HfApi().model_info(source).siblings or ()]
         except hub_errors():  # offline; where that is not all, the next call says why
-            return Path(snapshot_download(source, allow_patterns=[]))
+            return Path(snapshot_download(source, revision=revision_of(source), allow_patterns=[]))
         if wanted := needed_files(names, files):
             return Path(snapshot_download(source, allow_patterns=wanted))
     raise none_of(source, names, files, what)
+
+
+def main_of(repository: str) -> Path:
+    """Returns the file of the hub's cache that says which commit its `main` is."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = repo_folder_name(repo_id=repository, repo_type="model")
+    return Path(HF_HUB_CACHE) / folder / "refs" / "main"
+
+
+def revision_of(repository: str) -> str | None:
+    """Returns the commit that the hub's cache has as `main`, or None. A copy made by hand may end
+    in a newline, which the hub's client takes for a part of the name."""
+    main = main_of(repository)
+    return main.read_text("utf-8-sig").strip() or None if main.is_file() else None
 
 
 def hub_errors() -> tuple[type[Exception], ...]:
@@ -123,6 +141,14 @@ def explain_hub(source: str, files: Sequence[str], what: str) -> Iterator[None]:
 
     try:
         yield
+    except (ImportError, ValueError) as error:  # how its client refuses a proxy
+        if not re.search("proxy|socks", str(error), re.IGNORECASE):
+            raise
+        names = sorted(name for name in os.environ if name.lower() in PROXIES)
+        raise DecoderError(
+            f"{what}: the hub's client cannot use the proxy of {', '.join(names)} ({error}); unset "
+            "it, write socks5:// for socks://, or for SOCKS run pip install socksio"
+        ) from error
     except hub_errors() as error:  # not there, no access, offline and not in the cache, disk full
         status = getattr(getattr(error, "response", None), "status_code", None)
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -163,7 +189,10 @@ def read_state(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     else:
         tensors = read_pickle(path)
-    return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+    plain = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+    if len(plain) < len(tensors):
+        raise DecoderError(f"{path} holds tensors with and without `module.` before the same name")
+    return plain
 
 
 @contextmanager

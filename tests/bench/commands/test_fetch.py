@@ -9,8 +9,8 @@ import pytest
 from huggingface_hub import constants, errors
 
 from bench.__main__ import main
-from bench.commands.fetch import main_of
 from bench.config.compose import compose_study
+from decoders.models.loading.weights import main_of
 from metrics.networks import FILES as METRICS
 from metrics.networks import WeightFile
 from tests.bench.fakes import recorded

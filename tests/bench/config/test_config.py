@@ -54,6 +54,7 @@ def test_study_main_composes_the_published_decoders():
         (["seed=1,2"], "sweep"),
         (["backend.execution=compiled"], "'compile'"),
         (["model=3"], "string"),
+        (["decoders=[{decoder: ar, name: 1e5}]"], "a text that reads as a number stands in quotes"),
         (["name=1e5"], "as text it is written 'name=\"1e5\"'"),
         (["seed=9223372036854775807"], "quality.reseeds=1"),
         (["rule=exact"], "chosen by acceptance=NAME"),

@@ -3,9 +3,12 @@ of both versions."""
 
 import math
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench.measure import meter
 from bench.measure.device import available_cores
@@ -61,11 +64,40 @@ def test_a_tick_of_a_short_span_is_no_neighbour(monkeypatch, tmp_path: Path) -> 
     assert between(before, after, 0.1).disturbed, "a quarter of the cores"
 
 
-@pytest.mark.parametrize("text", ["cpu 1 2 3\ncpu1 1 2 3\ncpu3 1 2 3\n", "cpu0 1 2 3 4 5 6 7 8\n"])
+@pytest.mark.parametrize(
+    ("process", "others", "disturbed"),
+    [(0.8, 0.0, True), (2.9, 0.0, True), (5.5, 0.0, False), (12.0, 0.0, False), (0.8, 5.0, False)],
+)
+def test_a_span_in_which_nobody_ran_for_the_most_part_is_a_stop(process, others, disturbed) -> None:
+    """Of a container that was paused: no signal comes."""
+    before, after = Reading(0, 0, 0, 0, 2), Reading(6.4, process, process + others, 0, 2)
+    assert between(before, after, 0.9).disturbed == disturbed
+    assert not between(before, after, 1).disturbed
+    assert not between(before, after, 0.9, one_core=True).disturbed, "it may wait for a GPU"
+    assert not between(before, after, 0.9, works=False).disturbed, "while the run waits for quiet"
+
+
+def test_a_stop_by_a_signal_disturbs_however_short_it_was() -> None:
+    """As Ctrl-Z, and a scheduler that suspends a job."""
+    one = meter.Meter(torch.device("cpu"), busy=0.9)
+    for stopped in (False, True):
+        with one.time("total"):
+            if stopped:
+                os.kill(os.getpid(), signal.SIGCONT)  # what a process is sent that was stopped
+            until = time.process_time() + 0.05
+            while time.process_time() < until:
+                pass
+        assert one.load.disturbed == stopped or one.load.others > 0.9
+
+
+@pytest.mark.parametrize(
+    "text", ["cpu 1 2 3\ncpu1 1 2 3\ncpu3 1 2 3\n", "cpu0 1 2 3 4 5 6 7 8\n", "", None]
+)
 def test_where_linux_does_not_say_nothing_is_known(monkeypatch, tmp_path: Path, text) -> None:
     monkeypatch.setattr(meter, "STAT", tmp_path / "stat")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 3})
-    (tmp_path / "stat").write_text(text)
+    if text is not None:  # it is not there for a service that may see no more than processes
+        (tmp_path / "stat").write_text(text)
     load = between(read(), read(), 0.1)
     assert math.isnan(load.others) and math.isnan(load.steal)
     assert not load.disturbed
@@ -118,7 +150,7 @@ def test_an_image_during_which_the_quota_stopped_the_process_is_disturbed(groups
     (groups.parent / "member").write_text("0::/\n")
     write(groups, stat="nr_throttled 3\nthrottled_usec 0")
     before, again = read(), read()
-    assert before.stopped == again.stopped == 3
+    assert before.stopped == again.stopped == 3 + len(meter.CONTINUED)
     write(groups, stat="nr_throttled 4\nthrottled_usec 60000")
     stopped = read()
     assert between(before, stopped, 0.1).disturbed and not between(before, stopped).disturbed

@@ -82,6 +82,17 @@ def test_what_a_processor_cannot_do_is_refused():
     assert card_state(torch.device("cpu")) == {}
 
 
+@pytest.mark.parametrize("name", device.BINDING)
+def test_what_binds_threads_to_cores_is_named_where_it_leaves_too_few(name, monkeypatch):
+    monkeypatch.setattr(device, "available_cores", lambda: 1)
+    for other in device.BINDING:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "true")
+    with pytest.raises(ConfigError, match=rf"{name}=true.* binds .* to 1 .*env .*-u {name}"):
+        prepare(BackendConfig("cpu", "cpu", "float32", 2))
+    assert prepare(BackendConfig("cpu", "cpu", "float32", 1)).type == "cpu"
+
+
 @pytest.mark.parametrize(
     ("model", "flags", "name", "kinds"),
     [
@@ -101,6 +112,12 @@ def test_processors_of_one_name_are_told_apart(model, flags, name, kinds, tmp_pa
     monkeypatch.setattr(processor, "CPUINFO", said)
     assert processor.vectors() == kinds
     assert provenance(torch.device("cpu")).cpu == name
+
+
+def test_a_processor_that_may_not_be_read_has_no_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(processor, "CPUINFO", tmp_path)  # reading it is an error
+    assert processor.cpuinfo() == {} and processor.vectors() == []
+    assert provenance(torch.device("cpu")).cpu
 
 
 def test_an_installation_inside_another_repository_has_no_commit(tmp_path, monkeypatch):

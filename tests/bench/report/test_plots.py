@@ -3,7 +3,9 @@
 import re
 from dataclasses import replace
 
+import matplotlib
 import pytest
+from cycler import cycler
 from matplotlib.text import Text
 
 from bench.analyse.breakdown import by_depth
@@ -87,3 +89,13 @@ def test_acceptance_by_depth_is_of_the_steps_that_came_so_far(run):
     short = replace(lantern, rows=rows.assign(accepted=[[2, 0, 1], [1]]))
     few = replace(run, sections=[replace(section, entries=[short])])
     assert plots.shares_by_depth(by_depth(few), ["lantern"]).empty, "too few steps"
+
+
+def test_a_users_own_style_changes_nothing(run):
+    """As SciencePlots asks for LaTeX, which need not be there."""
+    plain = inline(plots.phases(run))
+    own = {"text.usetex": True, "font.size": 30, "axes.facecolor": "red", "svg.fonttype": "path",
+           "axes.prop_cycle": cycler(color=["red"]), "figure.dpi": 300}  # fmt: skip
+    with matplotlib.rc_context(own):
+        assert inline(plots.phases(run)) == plain
+        assert matplotlib.rcParams["text.usetex"], "it is the user's again"

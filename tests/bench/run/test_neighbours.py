@@ -43,7 +43,7 @@ class Machine:
     def read(self) -> Reading:
         """Between two of these, before and after the decoding, lies a second."""
         self.passes(1.0)
-        return Reading(self.at, 0.0, self.busy, 0.0, 2)
+        return Reading(self.at, self.at, self.at + self.busy, 0.0, 2)
 
 
 @pytest.fixture

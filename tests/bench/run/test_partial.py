@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,7 @@ from bench.data.errors import Interrupted
 from bench.report import texts
 from bench.report.texts import summarise
 from bench.run.finish import explain_interrupts
+from bench.run.runner import run_study
 from tests.bench import fakes
 
 
@@ -56,6 +58,27 @@ def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped,
     assert not (folder / "partial").exists()
     assert "partial" not in texts.terminal(summarise(load(folder)))
     assert set(pd.read_csv(folder / "summary.csv").status) == {"ok"}
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["swallowed", "as another error"])
+def test_an_interrupt_that_meets_a_callback_of_torch_stops_the_run(fake_study, monkeypatch, raises):
+    """There Python drops the exception, or torch makes another of it: no image may fail by it."""
+    plain = fakes.FakeLoop.generate
+
+    def generate(loop, *args, **options):
+        if len(fakes.CALLS) == 9:
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+            if raises:
+                raise RuntimeError("an error in a callback")
+        return plain(loop, *args, **options)
+
+    monkeypatch.setattr(fakes.FakeLoop, "generate", generate)
+    config = fake_study()
+    with pytest.raises(Interrupted, match="are recorded in"), explain_interrupts(config, []):
+        run_study(config)
+    rows = fakes.recorded(Path(config.run_dir))
+    assert 0 < len(rows) < 26 and {row["status"] for row in rows} == {"ok"}
 
 
 def test_sigterm_interrupts_like_ctrl_c(fake_study):

@@ -18,7 +18,7 @@ from bench.__main__ import main
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError, FolderError, InUseError
 from bench.run.runner import run_study
-from bench.run.shards import Shard, part_of, run_shard
+from bench.run.shards import Shard, part_of, require_machine, run_shard
 from bench.store.facts import read_study
 from bench.store.run_folder import open_folder
 from tests.bench import fakes
@@ -149,6 +149,30 @@ def workers(folder: Path) -> Iterator[psutil.Process]:
         with suppress(psutil.Error):
             if any(file.path.startswith(str(folder / "shards")) for file in process.open_files()):
                 yield process
+
+
+def node(alive: bool = True, **resources: float) -> dict[str, object]:
+    """A machine as `ray.nodes` lists it."""
+    return {"Alive": alive, "Resources": resources}
+
+
+CLUSTERS = {
+    "no card": ([node(CPU=2)], 2, 1, "2 CPUs and 0 GPUs"),
+    "too few cores": ([node(CPU=2), node(CPU=3)], 4, 0, "2 CPUs and 0 GPUs; 3 CPUs and 0 GPUs"),
+    "not together": ([node(CPU=8), node(CPU=1, GPU=4)], 2, 1, "1 CPUs and 4 GPUs"),
+    "gone": ([node(alive=False, CPU=8, GPU=1)], 1, 0, "it has none"),
+    "parts of a card": ([node(CPU=8, GPU=0.5)], 1, 0.75, "8 CPUs and 0.5 GPUs"),
+}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_cluster_without_a_machine_for_a_task_is_refused(name):
+    nodes, threads, gpus, has = CLUSTERS[name]
+    with pytest.raises(
+        ConfigError, match=rf"{threads} CPUs \(backend\.threads\) and {gpus}.*{has}"
+    ):
+        require_machine(nodes, threads, gpus)
+    require_machine([*nodes, node(CPU=threads, GPU=gpus)], threads, gpus)
 
 
 @pytest.mark.slow

@@ -1,14 +1,19 @@
 """What a resumed run goes on with: rows of the same code and weights, and no others."""
 
+import dataclasses
+import json
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from bench.__main__ import main
+from bench.data.errors import FolderError
 from bench.run.finish import read_unfinished
 from bench.run.runner import run_study
+from bench.store.facts import read_findings
 from tests.bench import fakes
 
 PLUGIN = """
@@ -134,3 +139,36 @@ def test_a_lost_picture_is_made_again(fake_run):
     picture.unlink()
     run_study(config)
     assert picture.read_bytes() == whole
+
+
+def test_a_row_with_a_key_twice_is_damaged_and_a_finding_is_named(fake_study, fake_run, caplog):
+    config, _ = fake_run(*FEW)
+    path = Path(config.run_dir) / "rows" / "fake_spec.quality.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"status":"ok"', b'"status":"","status":"ok"', 1))
+    assert len(run_study(config).rows) == 10 and "1 damaged rows" in caplog.text
+    findings = Path(config.run_dir) / "findings.json"
+    findings.write_text('{"done": true, "done": false}')
+    with pytest.raises(FolderError, match="names done twice"):
+        read_findings(findings.parent)
+
+
+FAST = (datetime.now(UTC) + timedelta(minutes=5)).isoformat(timespec="seconds")
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["one file", "the file of a shard"])
+def test_of_machines_whose_clocks_differ_the_row_that_was_written_last_counts(
+    fake_study, fake_run, other
+):
+    """A machine whose clock is fast had recorded a failure."""
+    config, _ = fake_run(*FEW)
+    path = Path(config.run_dir) / "rows" / "fake_spec.quality.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    failed = rows[0] | {"status": "failed", "error": "full", "started_at": FAST}
+    path.write_text("".join(json.dumps(row) + "\n" for row in [failed, *rows[1:]]))
+    if other:
+        path.rename(path.with_name("fake_spec.quality.0-of-1.jsonl"))
+    assert (run_study(config).rows.status == "failed").sum() == 1
+    again = dataclasses.replace(config, retry_failed=True)
+    assert (run_study(again).rows.status == "ok").all()
+    fakes.CALLS.clear()
+    assert (run_study(config).rows.status == "ok").all() and not fakes.CALLS

@@ -12,6 +12,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from decoders.api import DecoderError, Execution, ImageModel, Sampling
 from decoders.cache import KVCache
+from decoders.cache_folder import compiled_folder, no_programs
 from decoders.compose import DecoderSpec, build_decoder
 from decoders.execution import execution
 from decoders.execution.compiled import Compiled, compiles
@@ -156,6 +157,14 @@ def test_what_is_compiled_is_kept_where_the_docs_say(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))
     execution("graph", (1,), torch.device("cuda"))
     assert cache_dir() == str(tmp_path / "mine")
+
+
+@pytest.mark.parametrize("odd", [" ", "'", "(2)", "é&"])
+def test_a_path_that_a_compiler_does_not_read_is_said(odd, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / f"Anna{odd}disk"))
+    assert "set XDG_CACHE_HOME to a folder without" in no_programs(compiled_folder())
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert no_programs(compiled_folder()) == ""
 
 
 @pytest.fixture

@@ -129,3 +129,12 @@ def test_white_space_around_a_prompt_is_as_the_authors_have_it(tmp_path, kept):
     text = encoder.encode([" a  cat. \n"])
     found = made.decode(text.features[0][text.mask[0]].tolist())
     assert (":\n a  cat. \n" in found) == kept and ("|>: a  cat.\n\n<|" in found) != kept
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, ANOLE], ids=["janus", "anole"])
+@pytest.mark.parametrize("prompt", ["{prompt}", "a {stripped} b", "{stripped}{prompt} {0} \\\\1"])
+def test_the_words_of_a_template_in_a_prompt_are_text(tmp_path, template, prompt):
+    encoder, made = byte_tokenizer(tmp_path, template)
+    text = encoder.encode([prompt])
+    found = made.decode(text.features[0][text.mask[0]].tolist())
+    assert found.count(prompt) == 1 and len(found) < len(prompt) + 60

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from decoders.api import DecoderError
-from decoders.models.loading.weights import WEIGHTS, find, locate, needed_files
+from decoders.models.loading.weights import WEIGHTS, find, locate, main_of, needed_files
 from decoders.models.pictures import CHAMELEON, LLAMAGEN
 from tests.hub import FILES, hub_of, numbered
 
@@ -63,3 +63,40 @@ def test_a_repository_is_fetched_once_and_read_without_a_network(tmp_path, monke
     with pytest.raises(DecoderError, match=r"no target in Found.*expected model\.saf.*found READ"):
         locate("FoundationVision/LlamaGen", what="target")
     assert hub.sent == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("white", ["\n", "\r\n", " ", "\ufeff"])
+def test_a_cache_that_was_copied_by_hand_is_read(tmp_path, monkeypatch, white):
+    """`echo SHA > refs/main`: the hub's client takes the newline for a part of the name."""
+    source = "jadohu/LlamaGen-T2I"
+    hub = hub_of(source)
+    hub.install(monkeypatch, tmp_path)
+    folder = locate(source)
+    main = main_of(source)
+    revision = main.read_text()
+    main.write_text(white + revision if white == "\ufeff" else revision + white)
+    hub.folders[source] = "f" * 40, hub.folders[source][1]
+    hub.refused[source] = OSError("no network")
+    assert locate(source) == folder
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("ALL_PROXY", ImportError("Using SOCKS proxy, but the 'socksio' package is not installed")),
+        ("all_proxy", ValueError("Unknown scheme for proxy URL URL('socks://127.0.0.1:9/')")),
+        ("HTTPS_PROXY", ValueError("Unknown scheme for proxy URL URL('socks4://127.0.0.1:9/')")),
+    ],
+)
+def test_a_proxy_that_the_hubs_client_cannot_use_is_named(tmp_path, monkeypatch, name, error):
+    source = "jadohu/LlamaGen-T2I"
+    hub = hub_of(source)
+    hub.install(monkeypatch, tmp_path)
+    hub.refused[source] = error
+    monkeypatch.setenv(name, "socks5://user:secret@127.0.0.1:9")
+    with pytest.raises(DecoderError, match=rf"proxy of .*{name}.*socks5:// for socks://") as caught:
+        locate(source)
+    assert "secret" not in str(caught.value)
+    hub.refused[source] = ImportError("no module named x")
+    with pytest.raises(ImportError, match="named x"):
+        locate(source)

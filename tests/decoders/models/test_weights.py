@@ -7,12 +7,13 @@ import pickle
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from decoders.api import DecoderError
 from decoders.models.loading.checkpoint import open_checkpoint
 from decoders.models.loading.weights import load_into, read_state, require_weights, write_tensors
 from decoders.models.t5 import T5Encoder
-from tests.checkpoints import write_t5
+from tests.checkpoints import LITTLE, write_llamagen, write_t5
 
 
 def test_weights_come_back_and_damaged_ones_do_not(tmp_path):
@@ -91,3 +92,26 @@ def test_code_in_a_text_encoders_folder_is_neither_run_nor_asked_about(tmp_path,
     encoder = T5Encoder(str(folder), length=4, dtype=torch.float32)
     assert encoder.encode(["a cat"]).features.any()
     assert not asked and not ran.exists()
+
+
+@pytest.mark.parametrize("pickled", [False, True], ids=["safetensors", "bin"])
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight"])
+def test_a_tensor_in_two_shards_is_refused(tmp_path, name, pickled):
+    """An index that maps it to one of them: another reader would take the other one."""
+    folder = write_llamagen(tmp_path / "m", LITTLE, shards=3, pickled=pickled)
+    (path,) = folder.glob("*.index.json")
+    index = json.loads(path.read_text())
+    old = open_checkpoint(str(folder)).read(name)
+    ending = "bin" if pickled else "safetensors"
+    new = folder / f"new-head.{ending}"
+    (torch.save if pickled else save_file)({name: old + 1}, new)
+    index["weight_map"][name] = new.name
+    path.write_text(json.dumps(index))
+    with pytest.raises(DecoderError, match=rf"both .* hold {name}; one of them is old"):
+        open_checkpoint(str(folder))
+
+
+def test_a_name_with_and_without_the_prefix_of_a_wrapper_is_refused(tmp_path):
+    save_file({"module.a": WEIGHT, "a": WEIGHT + 1}, tmp_path / "x.safetensors")
+    with pytest.raises(DecoderError, match=r"with and without `module\.`"):
+        read_state(tmp_path / "x.safetensors")

@@ -252,6 +252,7 @@ def test_the_budget_ends_the_schedule(tmp_path: Path, monkeypatch) -> None:
     [
         (TrainConfig, {"schedule": "cosin"}, "train.schedule"),
         (TrainConfig, {"steps": 0}, "train.steps: .* 1, found 0"),
+        (TrainConfig, {"seed": 2**63 - 1}, "train.seed: .* 1099511627776, found"),
         (LossConfig, {"regression": 0.0, "soft": 0.0}, "are all 0"),
         (LossConfig, {"decay": 0.0}, "loss.decay"),
         (DataConfig, {"drop": 1.0}, "data.drop: .* less than 1, found 1.0"),
@@ -260,3 +261,19 @@ def test_the_budget_ends_the_schedule(tmp_path: Path, monkeypatch) -> None:
 def test_impossible_settings_are_refused(kind: Any, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(DecoderError, match=says):
         kind(**settings)
+
+
+@pytest.mark.parametrize("save_minutes", [0.0, 1.0], ids=["every step", "at the end"])
+def test_weights_that_are_not_finite_replace_no_checkpoint(tmp_path, monkeypatch, save_minutes):
+    """The loss of the step that breaks them is finite, and its row of the curve is sound."""
+    config = replace(CONFIG, save_minutes=save_minutes, evaluate_every=0, log_every=100)
+    train(tmp_path, replace(config, steps=2))
+    sound = (tmp_path / "training.ckpt").read_bytes()
+
+    def loss(learner: Any, *_: Any) -> Any:
+        return sum(0 * p.sum() for p in learner.net.parameters()).sqrt(), {}
+
+    monkeypatch.setattr("decoders.training.drafter.drafter_loss", loss)
+    with pytest.raises(NumericalError, match=r"(weight|figure) .* is nan at step .*lower train"):
+        train(tmp_path, replace(config, steps=3))
+    assert (tmp_path / "training.ckpt").read_bytes() == sound

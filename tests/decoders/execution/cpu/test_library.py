@@ -29,10 +29,10 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An empty cache folder, and nothing remembered of another test's library or compiler."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("CXX", raising=False)
-    for cached in (library.load, library.version):
+    for cached in (library.load, library.version, library.fault):
         cached.cache_clear()
     yield
-    for cached in (library.load, library.version):
+    for cached in (library.load, library.version, library.fault):
         cached.cache_clear()
 
 
@@ -65,7 +65,7 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch):
 
 @needs_kernel
 def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
-    text = 'case "$1" in --version) echo own 1.0;; *) echo out of biscuits >&2; exit 3;; esac'
+    text = 'case "$*" in --version|*" -x c++ "*) ;; *) echo out of biscuits >&2; exit 3;; esac'
     monkeypatch.setenv("CXX", script(tmp_path / "own", text))
     assert choose_execution(CPU).execution == "compile"
     with pytest.raises(DecoderError) as caught:
@@ -75,12 +75,29 @@ def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     assert not [*library.folder().iterdir()]  # nothing half made is left
 
 
+OLD = {
+    "g++ 8": ("error: unrecognized command line option '-std=c++20'", "*-std=c++20*"),
+    "without OpenMP": ("fatal error: libgomp.spec: No such file or directory", "*-fopenmp*"),
+    "the driver alone": ("fatal error: cannot execute 'cc1plus'", "*-c*"),
+}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_a_compiler_that_cannot_is_as_none(name, tmp_path, monkeypatch, caplog):
+    says, flag = OLD[name]
+    text = f'case "$*" in --version) echo old 8.5;; {flag}) echo "{says}" >&2; exit 1;; esac'
+    monkeypatch.setenv("CXX", script(tmp_path / "old", text))
+    assert choose_execution(CPU).execution == "eager"
+    assert says in caplog.text and "name g++ 10 or newer in CXX" in caplog.text
+    assert "-march" not in caplog.text, "not the whole command"
+
+
 @needs_kernel
 def test_a_compiler_may_be_several_words(built, monkeypatch):
     """As "ccache g++" is."""
     library.load()
     calls = built.read_text().splitlines()
-    assert [line.split()[:2] for line in calls] == [["g++", "-m64"]] * 3
+    assert [line.split()[:2] for line in calls] == [["g++", "-m64"]] * 4
     assert calls[0].endswith("--version")
     for wrong in ("ccache9 g++", '"g++', "'' g++"):
         monkeypatch.setenv("CXX", wrong)
@@ -111,7 +128,7 @@ def test_it_is_compiled_once_for_a_source_and_a_machine(built, tmp_path, monkeyp
         library.load.cache_clear()
         library.load()
         library.load()
-        return sum(" -c " in command for command in built.read_text().splitlines())
+        return sum("kernel.o" in line and " -c " in line for line in built.read_text().splitlines())
 
     assert compiled() == 1
     last = built.read_text().splitlines()[-1]
