@@ -48,18 +48,14 @@ class Pjd(Rows):
     title = "PJD"
     # Images of the gate have rows of a few codes, and it decodes thousands at once.
     exercised: ClassVar = {"threshold": 1, "window": 3}
-    of_lanes: ClassVar = ("position", "probs", "has_probs", "missed")
+    of_lanes = ("position", "probs", "has_probs", "missed")
 
     window: Codes = 16
     threshold: RowWidth = 16
 
     def __post_init__(self) -> None:
-        self.wide = self.window
+        self.wide, self.opens_at = self.window, self.threshold
         super().__post_init__()
-
-    @property
-    def opens_at(self) -> int:
-        return self.threshold
 
     def __str__(self) -> str:
         return f"pjd(window={self.window}, threshold={self.threshold})"
@@ -101,8 +97,8 @@ class Pjd(Rows):
         span = torch.arange(self.window - 1, device=position.device)
         at = torch.where(span < limit[..., None], position[..., None] + span, size)
         positions = at.flatten(1)  # [B, K (M - 1)]
-        last = (t[:, :, :-1].flatten(1, 2) for t in (state.probs, state.has_probs))
-        q = draft_probs(*last, state.uniform, positions, self.sampling.greedy)
+        p, has_probs = (t[:, :, :-1].flatten(1, 2) for t in (state.probs, state.has_probs))
+        q = draft_probs(p, has_probs, state.uniform, positions, self.sampling.greedy)
         codes = sample(q, step_uniforms(state.noise, positions, DRAFT_SLOT)[..., 0])
         shape = self.most, self.window - 1
         return limit, codes.unflatten(1, shape), q.unflatten(1, shape), at
@@ -124,7 +120,7 @@ class Pjd(Rows):
         taken = torch.where(lower[:, 0], kept, torch.minimum(kept + 1, limit))
         last = self.last_code(state, p, q, logits, kept[:, 0])
 
-        # TV shift and bound of each code, [B, K, M, 2]: 0 in the topmost row, unless it began lower.
+        # TV shift and bound of each code, [B, K, M, 2]: 0 in the topmost row but for `missed`.
         moved = F.pad(moved * lower[..., None], (0, 0, 0, 1))
         first = torch.where(state.missed >= 0, state.missed, moved[:, :, 0])  # [B, K, 2]
         moved = torch.cat([first[:, :, None], moved[:, :, 1:]], 2)
@@ -169,9 +165,9 @@ class Pjd(Rows):
         if self.sampling.greedy:
             return logits[:, 0].gather(1, index)[:, 0].argmax(-1)
         both = p[:, 0], F.pad(q[:, 0], (0, 0, 0, 1))  # [B, M, V]
-        left = residual(*(t.gather(1, index)[:, 0] for t in both), kept)  # [B, V]
+        p, q = (t.gather(1, index)[:, 0] for t in both)  # [B, V]
         u = state.noise.at((state.position[:, 0] + kept)[:, None], TARGET_SLOT)
-        return sample(left, u[:, 0, 0])
+        return sample(residual(p, q, kept), u[:, 0, 0])
 
     def shift(self, state: Any) -> None:
         super().shift(state)

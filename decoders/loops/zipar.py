@@ -1,4 +1,4 @@
-"""Rows of an image in parallel, and ZipAR (2412.04062, decoders.md (q)), which draws a code of each.
+"""Rows of an image in parallel, and ZipAR (2412.04062, decoders.md (q)): a code of each a step.
 
 A row opens once the row above has enough codes, so the target changes. With a threshold of a whole
 row only one is open, and its context is complete. Lane k of an image is its k-th open row, the
@@ -12,7 +12,7 @@ true context.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -44,16 +44,19 @@ class RowState(DecodeState):
 
 
 class Rows(BatchLoop):
-    """Decodes rows in parallel. A subclass says what its lanes ask of a forward (`plan`), and what
-    becomes of the answer (`verify_and_commit`)."""
+    """Decodes rows in parallel. A subclass says what its lanes ask of a forward, and what becomes
+    of the answer.
 
+    plan: of the state, limit [B, K], how many positions a lane may decide on; drafts behind each
+    lane's newest code [B, K, M - 1]; and what else `verify_and_commit` needs. This one is given the
+    state, the plan and guided logits [B, K, M, V]; it decides, commits and returns what it visited.
+    """
+
+    plan: Callable[..., tuple[Tensor, ...]]
+    verify_and_commit: Callable[..., tuple[Any, ...]]
+    opens_at: int  # codes of a row before the next one opens
     wide = 1  # M, codes of a lane in a forward
-    of_lanes: ClassVar = ("position",)  # fields of the state, [B, K, ...]
-
-    @property
-    def opens_at(self) -> int:
-        """Codes of a row before the next one opens."""
-        raise NotImplementedError("a loop over rows says when a row opens")
+    of_lanes: ClassVar[tuple[str, ...]] = ("position",)  # fields of the state, [B, K, ...]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,16 +69,6 @@ class Rows(BatchLoop):
     def queries(self) -> int:
         """K M, of a forward."""
         return self.most * self.wide
-
-    def plan(self, state: Any) -> tuple[Tensor, ...]:
-        """What lanes ask of a forward: limit [B, K], how many positions they may decide on; drafts
-        behind each lane's newest code [B, K, M - 1]; and more, for `verify_and_commit`."""
-        raise NotImplementedError("a loop over rows says how a lane goes on")
-
-    def verify_and_commit(self, state: Any, *answer: Tensor) -> tuple[Any, ...]:
-        """Decides, records and commits, given the plan and guided logits [B, K, M, V]; what it
-        visited."""
-        raise NotImplementedError("a loop over rows says how a lane goes on")
 
     def pieces(self) -> Sequence[Piece]:
         return [
@@ -233,9 +226,9 @@ class ZipAR(Rows):
 
     window: RowWidth = 8
 
-    @property
-    def opens_at(self) -> int:
-        return self.window
+    def __post_init__(self) -> None:
+        self.opens_at = self.window
+        super().__post_init__()
 
     def __str__(self) -> str:
         return f"zipar(window={self.window})"

@@ -237,8 +237,8 @@ class Placed(TableTarget):
 
 @pytest.mark.parametrize("window", [2, 3])
 def test_the_recorded_shift_is_what_testing_again_does(window: int) -> None:
-    model = replace(table_model(2, 6, 7), target=Placed(2, 6, 5))
-    target: Any = model.target
+    target: Any = Placed(2, 6, 5)
+    model = replace(table_model(2, 6, 7), target=target)
     decoder = build_decoder(model, pjd(window=window, threshold=1), PLAIN)
 
     def run(noise: Scripted) -> Tensor:
