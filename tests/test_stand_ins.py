@@ -22,15 +22,18 @@ def test_a_study_composes_and_has_a_baseline(name):
     assert config.name == name and any(entry.baseline for entry in config.decoders)
 
 
-@pytest.mark.parametrize("study", ["lantern_pp_table", "anole_table"])
-def test_a_study_runs_on_its_stand_ins(study, tmp_path):
-    words = [f"study={study}", "metric=none", "model.grid=4", "decoders=[ar,eagle2]"]
+@pytest.mark.parametrize(
+    ("study", "other"),
+    [("lantern_pp_table", "eagle2"), ("anole_table", "eagle2"), ("sjd_table", "pjd")],
+)
+def test_a_study_runs_on_its_stand_ins(study, other, tmp_path):
+    words = [f"study={study}", "metric=none", "model.grid=4", f"decoders=[ar,{other}]"]
     settings = stand_ins.make(compose_study(words), tmp_path / "made")
     few = ["latency.prompts=0", "quality.images=2", "quality.batch=2", "report=false"]
     where = f"run_dir={tmp_path / 'run'}"
     assert main(["run", *words, *settings, *few, where]) == 0
     rows = pd.read_parquet(tmp_path / "run" / "records.parquet")
-    assert set(rows.decoder) == {"ar", "eagle2"} and set(rows.status) == {"ok"}
+    assert set(rows.decoder) == {"ar", other} and set(rows.status) == {"ok"}
     assert (tmp_path / "run" / rows.image[0]).is_file()
     sources = sources_of(compose_study([*words, *settings]))
     assert len(sources) >= 3 and all(Path(source).exists() for source in sources)

@@ -9,8 +9,9 @@ with the decoder's own drafter. Nothing is sampled, so the only error is roundin
   drafts, some at others.
 
 A verifier that looks ahead decides a position by numbers of later ones: it has the first two alone,
-the second with drafts of one level. Of a decoder with too many ways to an image the likeliest are
-followed: more mass on an image than its probability is an error all the same.
+the second with drafts of one level. A loop that claims no law has the first alone: it may
+decide codes before a position after it. Of a decoder with too many ways to an image the likeliest
+are followed: more mass on an image than its probability is an error all the same.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
         shallow = replace(case, levels=1) if resamples else case  # no numbers of later positions
         nodes = f"nodes of {siblings} siblings"
         checks.append(enumeration_check("sibling law", nodes, shallow, SIBLINGS, Spans(first, 1)))
-    if resamples:
+    if resamples or not decoder.claims_law:
         return checks
     plain = replace(case, sampling=replace(case.sampling, cfg=1.0))  # guidance doubles the rows
     size, longer = (sizes[1] ** 2 for sizes in (case.sizes.positions, case.sizes.late))

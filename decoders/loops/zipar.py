@@ -1,8 +1,8 @@
-"""Rows of an image in parallel: ZipAR (2412.04062, decoders.md (q)).
+"""Rows of an image in parallel, and ZipAR (2412.04062, decoders.md (q)): a code of each a step.
 
-A row opens once the row above has `window` codes; a forward then adds a code to every open row. So
-the target changes. With the window at a row's width only one row is open: AR, code by code. Lane k
-of an image is its k-th open row, the topmost first.
+A row opens once the row above has enough codes, so the target changes. With a threshold of a whole
+row only one is open, and its context is complete. Lane k of an image is its k-th open row, the
+topmost first.
 
 The first code of a row is drawn before the row above has its last code: its newest code stands in
 for it. Nothing else sees the stand-in. Once a row is complete its last code is read again in its
@@ -12,7 +12,7 @@ true context.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -28,38 +28,47 @@ from decoders.loops.base_loop import BatchLoop, DecodeState
 from decoders.loops.trace import PairSampler, VisitedNodes
 from decoders.noise import Noise
 
+RowWidth = Annotated[int, Within(1, 10**6)]
 POLL = 8  # steps between looks at the images, at most, on an asynchronous device
 
 
 @dataclass(kw_only=True)
-class ZipState(DecodeState):
+class RowState(DecodeState):
     """K lanes."""
 
     open: Tensor  # [R, S] float32 mask of the valid prefix
-    done: Tensor  # [B, L + K] bool, codes that are there; behind L anything
+    done: Tensor  # [B, L + K M] bool, codes that are there; behind L anything
     position: Tensor  # [B, K] int64, position of each lane's next code
     lanes: Tensor  # [B] int64, how many are open
     count: Tensor  # [B] int64, codes so far
 
 
-@dataclass(eq=False, repr=False)
-class ZipAR(BatchLoop):
-    """window: codes of a row before the next one opens."""
+class Rows(BatchLoop):
+    """Decodes rows in parallel. A subclass says what its lanes ask of a forward, and what becomes
+    of the answer.
 
-    title = "ZipAR"
-    exercised: ClassVar = {"window": 1}  # images of the gate have rows of a few codes
+    plan: of the state, limit [B, K], how many positions a lane may decide on; drafts behind each
+    lane's newest code [B, K, M - 1]; and what else `verify_and_commit` needs. This one is given the
+    state, the plan and guided logits [B, K, M, V]; it decides, commits and returns what it visited.
+    """
 
-    window: Annotated[int, Within(1, 10**6)] = 8
+    plan: Callable[..., tuple[Tensor, ...]]
+    verify_and_commit: Callable[..., tuple[Any, ...]]
+    opens_at: int  # codes of a row before the next one opens
+    wide = 1  # M, codes of a lane in a forward
+    of_lanes: ClassVar[tuple[str, ...]] = ("position",)  # fields of the state, [B, K, ...]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.row = self.model.target.grid()[1]
-        self.most = -(-self.row // min(self.window, self.row))  # K
+        self.most = -(-self.row // min(self.opens_at, self.row))  # K
         self.claims_law = self.most == 1
         self.forced = forced_codes(self.model.target)
 
-    def __str__(self) -> str:
-        return f"zipar(window={self.window})"
+    @property
+    def queries(self) -> int:
+        """K M, of a forward."""
+        return self.most * self.wide
 
     def pieces(self) -> Sequence[Piece]:
         return [
@@ -71,24 +80,24 @@ class ZipAR(BatchLoop):
     @property
     def slots(self) -> int:
         """What is drafted stands behind the image."""
-        return round_up(super().slots + self.most + 1)
+        return round_up(super().slots + self.queries + 1)
 
-    def steps(self, state: ZipState) -> Iterator[int]:
+    def steps(self, state: RowState) -> Iterator[int]:
         size = self.model.target.length
         poll = 1 if self.model.device.type == "cpu" else POLL  # a look at a tensor costs nothing
         while (left := size - int(state.count.min())) > 0:
-            yield from range(min(math.ceil(left / self.most), poll))
+            yield from range(min(math.ceil(left / self.queries), poll))
 
-    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> ZipState:
+    def begin(self, text: TextFeatures, noise: Noise, pairs: float = 0) -> Any:
         target, batch, device = self.model.target, text.batch, self.model.device
-        size, most = target.length, self.most
-        prefill, shared = self.prefilled(text, noise, most)
+        size, queries = target.length, self.queries
+        prefill, shared = self.prefilled(text, noise, queries)
         valid = text.row_mask(self.sampling.guidance_rows)  # [R, P]
-        done = torch.zeros(batch, size + most, dtype=torch.bool, device=device)
+        done = torch.zeros(batch, size + queries, dtype=torch.bool, device=device)
         done[:, 0] = True
         ones = torch.ones_like(prefill.first)
-        position = ones[:, None].repeat(1, most)
-        return ZipState(
+        position = ones[:, None].repeat(1, self.most)
+        return RowState(
             open=F.pad(additive_mask(valid), (0, self.slots - target.prefix), value=CLOSED),
             pairs=PairSampler(pairs, prefill.noise, size) if pairs else None,
             done=done,
@@ -98,20 +107,20 @@ class ZipAR(BatchLoop):
             **shared,
         )
 
-    def open_rows(self, state: ZipState) -> Tensor:
+    def open_rows(self, state: RowState) -> Tensor:
         """Opens a row below the last open one, where that has enough codes and there is one; which
         lanes are open then, [B, K] bool."""
         lane = torch.arange(self.most, device=state.position.device)  # [K]
         if self.most > 1:
             last = state.position.gather(1, state.lanes[:, None] - 1)  # [B, 1]
             below = (last // self.row + 1) * self.row
-            enough = (last % self.row >= self.window) & (below < self.model.target.length)
+            enough = (last % self.row >= self.opens_at) & (below < self.model.target.length)
             new = enough & (lane == state.lanes[:, None])  # [B, K]; none where all lanes are open
             state.position.copy_(torch.where(new, below, state.position))
             state.lanes.add_(new.sum(1))
         return (lane < state.lanes[:, None]) & (state.position < self.model.target.length)
 
-    def stand_ins(self, state: ZipState) -> Tensor:
+    def stand_ins(self, state: RowState) -> Tensor:
         """The code before each lane's next one, or what stands in for it, [B, K]."""
         codes, before = state.trace.codes, state.position - 1
         newest = codes.gather(1, before)
@@ -123,80 +132,118 @@ class ZipAR(BatchLoop):
             other = torch.where(must >= 0, must, other)
         return torch.where(state.done.gather(1, before), newest, other)
 
-    def draft(self, state: ZipState) -> tuple[Tensor, ...]:
-        """Codes, positions and slots of the forward [B, Q], its mask [R, Q, S], and which lanes are
-        open [B, K]; Q is K, and one more where several lanes are."""
-        target, copies = self.model.target, self.sampling.guidance_rows
-        opened = self.open_rows(state)
-        codes, positions, live = self.stand_ins(state), state.position - 1, opened
+    def draft(self, state: RowState) -> tuple[Tensor, ...]:
+        """Codes, positions and slots of the forward [B, Q], its mask [R, Q, S], and the plan; Q is
+        K M, and one more where several lanes are."""
+        target, copies, queries = self.model.target, self.sampling.guidance_rows, self.queries
+        plan = limit, drafts, *_ = self.plan(state)
+        first, span = state.position[..., None], torch.arange(self.wide, device=limit.device)
+        codes = torch.cat([self.stand_ins(state)[..., None], drafts], -1)  # [B, K, M]
+        own = first.expand_as(codes)  # a query sees its lane's drafts from here on
+        every_lane = codes, first - 1 + span, own, span < limit[..., None]
+        codes, positions, own, live = (values.flatten(1) for values in every_lane)
         if self.most > 1:  # the last code of the complete rows, in its true context
             top = state.position[:, :1] // self.row * self.row - 1  # [B, 1]
             again = (top >= 0) & (state.position[:, :1] != top + 1)
             code = state.trace.codes.gather(1, top.clamp_min(0))
             codes, positions = torch.cat([codes, code], 1), torch.cat([positions, top], 1)
-            live = torch.cat([live, again], 1)
-        every = torch.arange(target.length + self.most + 1, device=live.device)  # [n]
+            own, live = torch.cat([own, top + 1], 1), torch.cat([live, again], 1)
+        every = torch.arange(target.length + queries + 1, device=live.device)  # [n]
         idle = every[target.length :][: live.shape[1]]
         here = torch.where(live, positions, idle)[..., None]  # [B, Q, 1], each written once
-        done = F.pad(state.done[:, : target.length], (0, self.most + 1))[:, None]  # [B, 1, n]
-        codes_mask = additive_mask(
-            (done & (every < here) & live[..., None]) | (every == here)
-        )  # [B, Q, n]
+        done = F.pad(state.done[:, : target.length], (0, queries + 1))[:, None]  # [B, 1, n]
+        visible = (done | (every >= own[..., None])) & (every < here) & live[..., None]
+        codes_mask = additive_mask(visible | (every == here))  # [B, Q, n]
         mask = cache_mask(state.open, codes_mask.repeat(copies, 1, 1), target.prefix)  # [R, Q, S]
-        return codes, torch.where(live, positions, 0), target.prefix + here[..., 0], mask, opened
+        slots = target.prefix + here[..., 0]
+        return codes, torch.where(live, positions, 0), slots, mask, *plan
 
     def forward(
         self,
-        state: ZipState,
+        state: RowState,
         codes: Tensor,
         positions: Tensor,
         slots: Tensor,
         mask: Tensor,
-        opened: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Which lanes are open, and guided logits [B, K, V] of their next codes."""
+        *plan: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """The plan, and guided logits [B, K, M, V] of the lanes' next codes."""
         target, copies = self.model.target, self.sampling.guidance_rows
         grid, wide = positions.repeat(copies, 1), slots.repeat(copies, 1)
         hidden = target.forward_codes(codes.repeat(copies, 1), grid, wide, mask, state.cache)
-        hidden = hidden[:, : self.most]  # [R, K, D]
-        return opened, code_logits(target, hidden, self.sampling.cfg, positions[:, : self.most] + 1)
+        hidden = hidden[:, : self.queries]  # [R, K M, D]
+        following = positions[:, : self.queries] + 1
+        logits = code_logits(target, hidden, self.sampling.cfg, following)
+        return *plan, logits.unflatten(1, (self.most, self.wide))
 
-    def verify_and_commit(self, state: ZipState, opened: Tensor, logits: Tensor) -> tuple[Any, ...]:
-        """Draws a code for each open lane, records and commits; what it visited."""
-        codes, p = self.draw(state, logits, state.position)
-        return self.commit(state, codes, opened, p)
-
-    def commit(self, state: ZipState, codes: Tensor, new: Tensor, p: Tensor) -> tuple[Any, ...]:
-        """Writes the codes [B, K] of distributions p [B, K, V] of the open lanes [B, K], and moves
-        these."""
+    def commit(
+        self, state: RowState, codes: Tensor, taken: Tensor, p: Tensor, **fields: Tensor
+    ) -> tuple[Any, ...]:
+        """Writes the first taken [B, K] of the codes [B, K, M] behind each lane, of distributions p
+        [B, K, M, V], and moves the lanes. fields [B, K, M]: of the codes in the trace."""
         size, active = self.model.target.length, state.count < self.model.target.length
-        over = size + torch.arange(self.most, device=new.device)
-        index = torch.where(new, state.position, over)  # [B, K], each written once
-        kind = torch.full_like(codes, int(CodeKind.TARGET))
-        state.trace.put(
-            index, codes, kind=kind, step=(state.trace.steps + 1)[:, None].expand_as(codes)
-        )
+        span = torch.arange(self.wide, device=taken.device)
+        new = (span < taken[..., None]).flatten(1)  # [B, K M]
+        positions = (state.position[..., None] + span).flatten(1)
+        over = size + torch.arange(new.shape[1], device=new.device)
+        index = torch.where(new, positions, over)  # each written once
+        step = (state.trace.steps + 1)[:, None].expand_as(index)
+        values = {name: value.flatten(1) for name, value in fields.items()}
+        state.trace.put(index, codes.flatten(1), step=step, **values)
         state.done.scatter_(1, index, True)
         state.count.add_(new.sum(1))
-        state.trace.end_step(torch.where(active, 0, -1))
-        at = torch.where(new, state.position, 0).flatten()
-        row = torch.arange(new.numel(), device=new.device) // self.most  # [B K]
-        state.position.add_(new.long())
+        accepted = (new & (values["depth"] > 0)).sum(1) if "depth" in values else 0
+        state.trace.end_step(torch.where(active, accepted, -1))
+        at = torch.where(new, positions, 0).flatten()
+        row = torch.arange(new.numel(), device=new.device) // new.shape[1]  # [B K M]
+        state.position.add_(taken)
         self.shift(state)
         visited = VisitedNodes(
-            p.flatten(0, 1), None, codes.reshape(-1, 1), new.reshape(-1, 1),
+            p.flatten(0, 2), None, codes.reshape(-1, 1), new.reshape(-1, 1),
             depth=torch.zeros_like(at), position=at, row=row,
         )  # fmt: skip
         return (visited,)
 
-    def shift(self, state: ZipState) -> None:
+    def shift(self, state: RowState) -> None:
         """A topmost row that is complete leaves its lane, where the row below is open."""
         if self.most == 1:
             return
         over = (state.lanes > 1) & (state.position[:, 0] % self.row == 0)  # [B]
-        following = torch.cat([state.position[:, 1:], state.position[:, -1:]], 1)
-        state.position.copy_(torch.where(over[:, None], following, state.position))
+        for name in self.of_lanes:
+            lanes: Tensor = getattr(state, name)
+            following = torch.cat([lanes[:, 1:], lanes[:, -1:]], 1)
+            lanes.copy_(torch.where(over.view(-1, *[1] * (lanes.ndim - 1)), following, lanes))
         state.lanes.sub_(over.long())
+
+
+@dataclass(eq=False, repr=False)
+class ZipAR(Rows):
+    """A forward adds a code to every open row. window: codes of a row before the next one opens; at
+    a row's width this is AR."""
+
+    title = "ZipAR"
+    exercised: ClassVar = {"window": 1}  # images of the gate have rows of a few codes
+
+    window: RowWidth = 8
+
+    def __post_init__(self) -> None:
+        self.opens_at = self.window
+        super().__post_init__()
+
+    def __str__(self) -> str:
+        return f"zipar(window={self.window})"
+
+    def plan(self, state: RowState) -> tuple[Tensor, ...]:
+        """One code of each open row."""
+        return self.open_rows(state).long(), state.position[..., None][..., :0]
+
+    def verify_and_commit(
+        self, state: RowState, limit: Tensor, drafts: Tensor, logits: Tensor
+    ) -> tuple[Any, ...]:
+        """Draws a code for each open lane, records and commits; what it visited."""
+        codes, p = self.draw(state, logits[:, :, 0], state.position)
+        kind = torch.full_like(codes, int(CodeKind.TARGET))[..., None]
+        return self.commit(state, codes[..., None], limit, p[:, :, None], kind=kind)
 
 
 def forced_codes(target: Any) -> Tensor | None:

@@ -108,11 +108,7 @@ class WindowSession(ProposerSession):
         part = self.part
         old = self.old_window(output)
         positions = position[:, None] + self.span  # [B, W]
-        probs = torch.where(
-            old.has_probs[..., None], old.p, self.uniform[positions % len(self.uniform)]
-        )
-        if self.greedy:
-            probs = torch.where(old.has_probs[..., None], certain(probs.argmax(-1), probs), probs)
+        probs = draft_probs(old.p, old.has_probs, self.uniform, positions, self.greedy)
         root = output.codes.gather(1, output.count[:, None] - 1)  # [B, 1]
         codes = part.draw(probs, old, noise, positions)
         declared = part.declared(probs, old, codes)
@@ -154,6 +150,15 @@ class WindowSession(ProposerSession):
 def certain(codes: Tensor, like: Tensor) -> Tensor:
     """Codes [...] -> distributions [..., V] that are 1 there."""
     return torch.zeros_like(like).scatter(-1, codes[..., None], 1.0)
+
+
+def draft_probs(
+    p: Tensor, has_probs: Tensor, uniform: Tensor, positions: Tensor, greedy: bool
+) -> Tensor:
+    """Where drafts at positions [B, n] are drawn from, [B, n, V]: the last distributions p [B, n,
+    V], their argmax where greedy; where there is none, has_probs [B, n], `uniform_probs`."""
+    last = certain(p.argmax(-1), p) if greedy else p
+    return torch.where(has_probs[..., None], last, uniform[positions % len(uniform)])
 
 
 def step_uniforms(noise: Any, positions: Tensor, slot: int, count: int = 1) -> Tensor:

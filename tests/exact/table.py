@@ -28,7 +28,7 @@ HIDDEN = 16  # units of the function from state to logits
 class TableTarget:
     """V codes, n positions, one prefix position."""
 
-    prefix, barred = 1, None
+    prefix, barred, schedule = 1, None, None
 
     def __init__(self, vocab: int, length: int, seed: int) -> None:
         self.vocab_size, self.length = vocab, length
@@ -39,6 +39,10 @@ class TableTarget:
         self.first, self.second = (
             torch.randn(*size, generator=self.generator, dtype=torch.float64) for size in sizes
         )
+
+    def grid(self) -> tuple[int, int]:
+        """Two rows."""
+        return 2, self.length // 2
 
     def content(self, codes: Tensor, positions: Tensor) -> Tensor:
         """What a slot holds: codes, positions [...] -> [..., W]."""

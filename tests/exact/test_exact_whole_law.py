@@ -1,11 +1,13 @@
 """The law of whole images by enumeration: the enumeration itself by hand, decoders that are exact,
 and the errors of the field, each of which turns red."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from bench.gate import check_decoder
 from bench.gate.enumerate import NotEnumerable, Scripted, enumerate_program
@@ -28,7 +30,7 @@ from tests.exact.specs import (
     verifying,
     window,
 )
-from tests.exact.table import table_model, table_spec
+from tests.exact.table import TableTarget, table_model, table_spec
 
 PLAIN = Sampling()
 DUO = part("decoders.loops.duo", "Duo")
@@ -181,3 +183,76 @@ def test_what_is_not_followed_to_the_end_is_no_fault_and_no_proof() -> None:
     assert 0 < made.rest < 0.9
     assert made.tv < 1e-12
     assert float(made.law.sum()) == pytest.approx(1 - made.rest)
+
+
+# ---- rows in parallel ---------------------------------------------------------------------------
+
+
+def pjd(**options: int) -> DecoderSpec:
+    return DecoderSpec("pjd", part("decoders.loops.pjd", "Pjd", **options))
+
+
+def zipar(**options: int) -> DecoderSpec:
+    return DecoderSpec("zipar", part("decoders.loops.zipar", "ZipAR", **options))
+
+
+@pytest.mark.parametrize("spec", [pjd(window=3, threshold=2), pjd(window=2, threshold=9)])
+def test_pjd_of_one_row_is_exact(spec: DecoderSpec) -> None:
+    model = table_model(2, 4, 7)
+    decoder = build_decoder(model, spec, PLAIN)
+    found = whole_law(decoder, model, PLAIN)
+    assert decoder.claims_law and found.rest == 0 and found.tv < 1e-12
+
+
+@pytest.mark.parametrize("name", ["zipar", "pjd"])
+def test_two_rows_at_once_have_the_law_that_is_stated(name: str) -> None:
+    """The third of four codes, which begins a row, is drawn when the first is there, which stands
+    in for the second. ZipAR commits it. PJD tests a draft from 1 / V, min(p, 1 / V). What fails is
+    drawn again, once the row is the topmost."""
+    model = table_model(3, 4, 7)
+    spec = zipar(window=1) if name == "zipar" else pjd(window=3, threshold=1)
+    target: Any = model.target
+    images = torch.cartesian_prod(*[torch.arange(3)] * 4)  # [81, 4]
+    p = target.logits(target(None, images, None)).softmax(-1)  # [81, 4, V]
+    states = target(None, torch.cat([images[:, :1], images], 1), None)
+    early = target.logits(states[:, 2]).softmax(-1)  # [81, V], the first code stands at both places
+    kept = early.clamp_max(1 / 3)
+    law = kept + (1 - kept.sum(-1, keepdim=True)) * p[:, 2]
+    p[:, 2] = early if name == "zipar" else law
+    wanted = p.gather(-1, images[..., None])[..., 0].prod(-1)
+    decoder = build_decoder(model, spec, PLAIN)
+    found = whole_law(decoder, model, PLAIN)
+    assert not decoder.claims_law and found.rest == 0
+    assert torch.allclose(found.law, wanted, atol=1e-12, rtol=0)
+    assert found.tv > 0.01
+
+
+class Placed(TableTarget):
+    """A code's law depends on its position alone, so the context of a row makes no difference."""
+
+    def forward_codes(self, codes: Tensor, positions: Tensor, *given: Any) -> Tensor:
+        super().forward_codes(codes, positions, *given)
+        return self.content(torch.zeros_like(codes), positions)
+
+
+@pytest.mark.parametrize("window", [2, 3])
+def test_the_recorded_shift_is_what_testing_again_does(window: int) -> None:
+    target: Any = Placed(2, 6, 5)
+    model = replace(table_model(2, 6, 7), target=target)
+    decoder = build_decoder(model, pjd(window=window, threshold=1), PLAIN)
+
+    def run(noise: Scripted) -> Tensor:
+        text = model.text.encode(["x"] * len(noise.uniform))
+        done = decoder.generate(text, noise)
+        noise.script.steps = done.trace.target_calls.long()
+        return torch.cat([done.codes, done.trace.tv_shift, done.trace.bound], 1)
+
+    found = enumerate_program(run, 6, 60_000)
+    assert found.rest < 1e-3
+    codes, shift, bound = found.value.double().split(6, 1)
+    p = target.logits(target.content(torch.zeros(5, dtype=torch.long), torch.arange(5)))
+    ones, weight = p.softmax(-1)[:, 1], found.weight / found.weight.sum()
+    away = (weight @ codes[:, 1:] - ones).abs()  # [5], TV of two codes
+    assert torch.allclose(away, weight @ shift[:, 1:], atol=found.rest + 1e-6)
+    assert bool((shift <= bound + 1e-7).all()) and float(bound.max()) <= 0.25
+    assert float(away[:2].max()) < found.rest + 1e-12 and float(away[2:].max()) > 0.01

@@ -19,7 +19,7 @@ from bench.analyse.paired import CLIP_COLUMNS, paired_speedup
 from bench.analyse.run import Run
 from bench.compare import compare as command
 from bench.compare.compare import VERDICTS, cmd_compare, compare, measured
-from bench.compare.published import TABLE, load_names, load_published
+from bench.compare.published import TABLE, as_number, load_names, load_published
 from bench.config.arguments import groups
 from bench.config.compose import compose_study
 from bench.data.errors import FolderError
@@ -98,7 +98,7 @@ def made_run(*lines: dict[str, Any], **seconds: list[float]) -> Run:
     ]  # fmt: skip
     rows = pa.Table.from_pylist(timed, schema=made.SCHEMA).to_pandas()
     decoders = [
-        {"name": line["decoder"], "baseline": line["acceptance"] is None,
+        {"name": line["decoder"], "baseline": line["loop"]["target"] == AR["loop"]["target"],
          "spec": {"name": line["decoder"], **{name: line[name] for name in PARTS}}}
         for line in lines
     ]  # fmt: skip
@@ -282,17 +282,21 @@ def test_disagreeing_papers_are_shown_beside_the_verdict(tmp_path):
     assert all("sources give 1.45 (P), 1.9 (Q)" in found.why for found in result)
 
 
-def vvs_run(factor: float) -> Run:
-    """study=vvs_table with the figures that VVS published for stage I, times a factor."""
-    figures = load_published(NAMES["figures"])
-    figures = figures[(figures.paper == "VVS") & (figures.model == "LlamaGen-XL stage I")]
-    names, lines = NAMES, []
-    for one in compose_study(["study=vvs_table"]).decoders:
+def agreeing_run(study: str, paper: str, model: str, factor: float) -> Run:
+    """A study with the figures that a paper published for a model, times a factor."""
+    figures, lines = load_published(NAMES["figures"]), []
+    figures = figures[(figures.paper == paper) & (figures.model == model)]
+    config = compose_study([f"study={study}"])
+    for one in config.decoders:
         spec = asdict(one.spec)
-        methods = [m for m in names["methods"].values() if m.parts.items() <= flat(spec).items()]
-        line = {"decoder": one.name, "acceptance": None} | {p: spec[p] for p in PARTS}
+        parts = flat(spec)
+        methods = [m for m in NAMES["methods"].values() if m.parts.items() <= parts.items()]
+        line = {"decoder": one.name, "model": config.model.name} | {p: spec[p] for p in PARTS}
         line |= {"clip_features": "ViT-B-32", "prc_features": "vgg16"}
         for row in figures[figures.method == methods[0].name].itertuples():
+            stated = dict(setting.split("=") for setting in row.params.split())
+            if any(as_number(parts[methods[0].params[k]]) != v for k, v in stated.items()):
+                continue
             line[row.metric] = row.published * factor
             if row.metric in ("speedup", "fid", "clip"):
                 line |= {f"{row.metric}{end}": row.published * factor for end in ("_lo", "_hi")}
@@ -303,7 +307,8 @@ def vvs_run(factor: float) -> Run:
 def test_a_run_that_agrees_reproduces_and_one_30_percent_off_does_not():
     counts = {}
     for factor in (1.0, 1.3):
-        found = compare(load_published(NAMES["figures"]), vvs_run(factor), NAMES, 0.1)
+        run = agreeing_run("vvs_table", "VVS", "LlamaGen-XL stage I", factor)
+        found = compare(load_published(NAMES["figures"]), run, NAMES, 0.1)
         own = found[(found.paper == "VVS") & (found.model == "LlamaGen-XL stage I")]
         assert {*own.method} == {"AR", "EAGLE-2", "LANTERN", "VVS"}
         counts[factor] = own.verdict.value_counts().to_dict()
@@ -311,6 +316,22 @@ def test_a_run_that_agrees_reproduces_and_one_30_percent_off_does_not():
             "one verdict per published figure"
         )
     assert counts == {1.0: {REPRODUCED: 19}, 1.3: {NOT_REPRODUCED: 19}}
+
+
+def test_the_study_of_jacobi_decoders_has_the_decoders_of_the_published_rows():
+    run = agreeing_run("sjd_table", "PJD", "Lumina-mGPT-7B", 1.0)
+    found = compare(load_published(NAMES["figures"]), run, NAMES, 0.1)
+    lumina = found[(found.model == "Lumina-mGPT-7B") & (found.resolution == "768")]
+    methods = {"AR", "SJD", "SCD-MC", "SCD-GS", "SJD-PAC", "GSD", "PJD"}
+    stated = lumina[lumina.method.isin(methods) & (lumina.params != "")]
+    assert len({*stated.line}) == 11 and not stated.other_settings.any()
+    rows = found[(found.paper == "PJD") & (found.model == "Lumina-mGPT-7B")]
+    same = rows[rows.verdict == REPRODUCED]
+    assert {*zip(same.decoder, same.metric, strict=True)} == {
+        ("ar", "fid"),
+        *((f"pjd_c{c}", metric) for c in (16, 11) for metric in ("speedup", "mal", "fid")),
+    }
+    assert {*rows[rows.verdict != REPRODUCED].metric} == {"latency_s"}  # of a GPU without its name
 
 
 def test_an_embedded_run_reproduces_nothing(tmp_path, capsys, monkeypatch):

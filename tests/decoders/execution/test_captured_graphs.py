@@ -50,6 +50,7 @@ CAPTURED = SPECS | DRAFTER_SPECS | {
     "block": DecoderSpec("block", LOOP, EAGLE, CHAIN, BLOCK),
     "traversal": DecoderSpec("traversal", LOOP, EAGLE, STATIC, TRAVERSAL),
     "zipar": DecoderSpec("zipar", part("loops.zipar.ZipAR", window=2)),
+    "pjd": DecoderSpec("pjd", part("loops.pjd.Pjd", window=3, threshold=1)),
     "coral": DecoderSpec("coral", part("loops.grouped.Grouped", target="coral")),
     "flash": DecoderSpec("flash", part("loops.flash.Flash")),
 }  # fmt: skip

@@ -118,7 +118,7 @@ def test_what_no_image_owns_alone_is_refused() -> None:
         assert decoded(decoder, PROMPTS).codes.shape == (5, 16)  # as a whole it is decoded
 
 
-@pytest.mark.parametrize("name", ["sd_chain", "eagle2", "block_chain", "sjd", "zipar"])
+@pytest.mark.parametrize("name", ["sd_chain", "eagle2", "block_chain", "sjd", "zipar", "pjd"])
 def test_verified_pairs_of_an_image_do_not_depend_on_its_row(name: str) -> None:
     decoder = decoder_of(name, Eager())
     whole = decoded(decoder, PROMPTS, pairs=6).trace.pairs

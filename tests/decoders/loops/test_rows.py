@@ -1,6 +1,6 @@
-"""Rows in parallel (ZipAR) and targets that predict groups of codes: what they equal at their
-limits, what they see, and that decoding draws from the laws that training sees. The gate enumerates
-ZipAR's law (`tests.exact.test_exact_verdicts`)."""
+"""Rows in parallel (ZipAR, PJD) and targets that predict groups of codes: what they equal at their
+limits, what they see, and that decoding draws from the laws that training sees. Laws of rows are
+enumerated in `tests.exact.test_exact_whole_law`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from decoders.api import DecoderError, Sampling
+from decoders.api import CodeKind, DecoderError, Sampling
 from decoders.cache import GrowingCache
 from decoders.compose import DecoderSpec, PartSpec, build_decoder
 from decoders.distribution import guided, probabilities
@@ -23,7 +23,15 @@ from decoders.models.random_weights import random_model
 from decoders.noise import TARGET_SLOT, Noise, sample
 from decoders.tiny.bundle import TARGETS
 from metrics.traces import from_trace
-from tests.decoders.compositions import SPECS, images, part, require_same, with_targets
+from tests.decoders.compositions import (
+    EXACT,
+    LOOP,
+    SPECS,
+    images,
+    part,
+    require_same,
+    with_targets,
+)
 
 GRID = 6
 MODEL = with_targets(random_model(vocab=24, grid=GRID, seed=1, dtype=torch.float64))
@@ -144,9 +152,13 @@ def test_a_target_of_groups_is_for_loops_over_groups() -> None:
 PROMPTS = [f"p{i}" for i in range(5)]
 ROWS = {
     "zipar": part("loops.zipar.ZipAR", window=2),
+    "pjd": part("loops.pjd.Pjd", window=4, threshold=2),
     **{name: part("loops.grouped.Grouped", target=name) for name in ("par", "saic", "coral")},
     "flash": part("loops.flash.Flash"),
 }
+
+
+SJD = DecoderSpec("sjd", LOOP, acceptance=EXACT, proposer=part("propose.jacobi.Jacobi", window=5))
 
 
 def decoder_of(loop: PartSpec, how: str = "sampled") -> Any:
@@ -170,12 +182,57 @@ def test_one_row_or_groups_of_one_are_ar_code_by_code(loop: PartSpec, how: str) 
 
 
 @pytest.mark.parametrize("how", SETTINGS)
+@pytest.mark.parametrize("threshold", [GRID, 99])
+def test_pjd_of_one_row_is_sjd_code_by_code(threshold: int, how: str) -> None:
+    one = decoder_of(part("loops.pjd.Pjd", window=5, threshold=threshold), how)
+    sjd = build_decoder(MODEL, SJD, SETTINGS[how])
+    fields = "target_calls", "step", "kind", "depth", "accepted", "tv_shift", "bound"
+    require_same(images(one, PROMPTS), images(sjd, PROMPTS), *fields)
+
+
+@pytest.mark.parametrize("how", SETTINGS)
 @pytest.mark.parametrize("name", ROWS)
 def test_the_trace_adds_up(name: str, how: str) -> None:
     trace = images(decoder_of(ROWS[name], how), PROMPTS).trace
     for one in from_trace(trace):
         assert one.committed == GRID * GRID - 1 and one.mal > 1
-    assert not trace.accepted.clamp_min(0).any()
+    drafted = trace.kind == int(CodeKind.DRAFT)
+    assert torch.equal(drafted.sum(1), trace.accepted.clamp_min(0).sum(1))
+    assert bool(drafted.any()) == (name == "pjd")
+
+
+@pytest.mark.parametrize("how", SETTINGS)
+def test_images_of_pjd_do_not_depend_on_their_batch(how: str) -> None:
+    """Images of a batch take different numbers of steps, and rows different lengths in them."""
+    decoder = decoder_of(ROWS["pjd"], how)
+    whole = images(decoder, PROMPTS)
+    assert len(set(whole.trace.target_calls.tolist())) > 1
+    for image, prompt in enumerate(PROMPTS):
+        alone = images(decoder, [prompt])
+        assert torch.equal(alone.codes[0], whole.codes[image])
+    assert torch.equal(images(decoder, PROMPTS, rows=2).codes, whole.codes)
+
+
+def test_what_pjd_records_of_lower_rows_is_bounded() -> None:
+    trace = images(decoder_of(ROWS["pjd"]), PROMPTS).trace
+    assert bool((trace.tv_shift <= trace.bound + 1e-6).all()) and float(trace.bound.max()) <= 0.25
+    assert float(trace.tv_shift[:, GRID:].mean()) > 0 and not trace.bound[:, :GRID].any()
+    greedy = images(decoder_of(ROWS["pjd"], "greedy"), PROMPTS).trace
+    assert not greedy.tv_shift.any() and not greedy.bound.any()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("window", 1, "window.*greater than or equal to 2, found 1 "),
+        ("window", 65, "window.*less than or equal to 64, found 65"),
+        ("threshold", 0, "threshold.*greater than or equal to 1, found 0"),
+        ("threshold", "few", "threshold.*valid integer, found 'few'"),
+    ],
+)
+def test_a_bad_setting_of_pjd_is_answered(option: str, value: Any, words: str) -> None:
+    with pytest.raises(DecoderError, match=words):
+        decoder_of(part("loops.pjd.Pjd", **{option: value}))
 
 
 def test_rows_take_the_forwards_that_the_paper_counts() -> None:
@@ -187,7 +244,7 @@ def test_rows_take_the_forwards_that_the_paper_counts() -> None:
         assert images(decoder_of(loop), PROMPTS).trace.target_calls.tolist() == [forwards] * 5
 
 
-@pytest.mark.parametrize("name", ["zipar", "par", "coral", "flash"])
+@pytest.mark.parametrize("name", ["zipar", "pjd", "par", "coral", "flash"])
 def test_slots_that_are_not_decoded_are_not_seen(name: str) -> None:
     """Released ZipAR sees them, as keys of zeros. What a slot held before changes nothing."""
     decoder = decoder_of(ROWS[name])
