@@ -54,8 +54,8 @@ def loss(entry: Entry, figure: str) -> float:
 def families(run: Run, section: Section) -> list[Family]:
     """Finds the families of a section: at least `FEWEST` decoders with a speed-up that differ in
     one number of their acceptance rule. A decoder is in one family, the largest."""
-    config = run.identity.get("config", {})
-    specs = {one["name"]: flat(one["spec"]) | flat(one["sampling"]) for one in config["decoders"]}
+    decoders = run.identity.get("config", {}).get("decoders", ())
+    specs = {one["name"]: flat(one.get("spec", {})) for one in decoders}
     entries = [e for e in section.decoders if math.isfinite(e.number("speedup"))]
     groups = dict[Any, list[Entry]]()
     for entry in entries:

@@ -124,8 +124,8 @@ def cmd_report(arguments: Sequence[str]) -> int:
       out=DIR      where the report goes; nothing is then written into the run's folder
 
     example:
-      python -m bench report study=smoke
       python -m bench report results/runs/a results/runs/b results/runs/c out=results/runs/three
+      python -m bench report study=smoke
     """
     from bench.analyse.analyse import load
     from bench.analyse.several import several, write_spread

@@ -80,6 +80,8 @@ def test_a_command_of_the_docs_is_understood(command):
     elif name == "train":
         recipe = any(word.startswith("recipe=") for word in words)
         composed("recipe_config", words) if recipe else compose_train(words)
+    elif name == "report" and folders(words)[0]:
+        settings(PlaceSettings, folders(words)[1])
     else:
         compose_study(part_of(divided(PlaceSettings, words)[1])[1])
 

@@ -15,6 +15,7 @@ def timed(decoder: str, seconds: list[float | None], nfe: int = 10) -> pd.DataFr
             "seed": 0, "block": range(len(seconds)), "mal": 256 / nfe, "nfe": nfe,
             "status": ["failed" if s is None else "ok" for s in seconds],
             "seconds_total": np.array(seconds, float), "seconds_prefill": 0.0, "disturbed": False,
+            "started_at": [f"2026-01-01T00:{i:02}:00+00:00" for i in range(len(seconds))],
         }
     )  # fmt: skip
 

@@ -47,7 +47,7 @@ def test_an_interrupted_run_says_how_far_it_came_and_a_table_can_be_had(stopped,
 
     assert main(["report", *words()]) == 0
     shown = capsys.readouterr().out
-    assert f"fake (partial: {done} of 26 images)" in shown
+    assert f"fake@1 (partial: {done} of 26 images)" in shown
     for name in ("table.txt", "table.md", "table.tex", "index.html"):
         assert "partial: " in (folder / "report" / name).read_text().replace("\\", "")
     assert not (folder / "records.parquet").exists(), "nothing takes it for a finished run"
