@@ -122,6 +122,7 @@ def cmd_report(arguments: Sequence[str]) -> int:
       run_dir=DIR  the run's folder (default: results/runs/<study>)
       name=X       the run in results/runs/X
       out=DIR      where the report goes; nothing is then written into the run's folder
+      columns=[A]  columns of table.tex, by their headings: columns=[speed-up,output TV]
 
     example:
       python -m bench report results/runs/a results/runs/b results/runs/c out=results/runs/three
@@ -157,14 +158,16 @@ def cmd_report(arguments: Sequence[str]) -> int:
         folder = Path(config.run_dir)
         require_same(folder, {"config_hash": config.hash, "config": config.measured()})
         run = read_unfinished(config) or load(folder)
-    _write_report(run, place.out)
+    _write_report(run, place.out, place.headings)
     return 0
 
 
-def _write_report(run: Run, folder: Path | None = None) -> None:
+def _write_report(
+    run: Run, folder: Path | None = None, columns: Sequence[str] | None = None
+) -> None:
     from bench.report.page import write_report
 
-    written = write_report(run, folder)
+    written = write_report(run, folder, columns)
     say((written / "table.txt").read_text(encoding="utf-8"))
     say(f"report: {written / 'index.html'}")
 

@@ -7,14 +7,13 @@ empty cell is a setting or figure that the source does not state, never zero.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
 
-from bench.config.arguments import groups
+from bench.config.methods import load_methods
 from decoders.errors import DecoderError, unknown
 from decoders.kinds import validate
 
@@ -30,38 +29,11 @@ Names = Mapping[str, Mapping[str, Any]]
 PARAMS = r"(\w+=-?\d+(\.\d+)?( (?=\w)|$))*"  # `k=1000 delta=0.3`
 
 
-@dataclass(frozen=True)
-class Method:
-    """`published` in a decoder's YAML: its method in the papers.
-
-    name: in published.csv; parts: options (tree: static) whose classes, and the loop of the YAML,
-    make a decoder one of it; settings: of the authors' code, as another tree is another method;
-    params: where the settings that papers state are here (k: acceptance.k)."""
-
-    name: str
-    parts: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, float | str] = field(default_factory=dict)
-    params: dict[str, str] = field(default_factory=dict)
-
-
 def load_names() -> Names:
-    """Reads names.yaml, whose comments explain it, and adds `methods`: `published` of conf/decoder
-    by name, with classes for parts. Raises DecoderError on a part that is no option."""
-    options, methods = groups(), dict[str, Method]()
-    for decoder, text in options["decoder"].items():
-        config = yaml.safe_load(text)
-        if (written := config.get("published")) is None:
-            continue
-        method: Method = validate(f"{decoder}: published", written, Method)
-        classes = {"loop._target_": config["loop"]["_target_"]}
-        for part, option in method.parts.items():
-            known = options.get(part, {})
-            if option not in known:
-                raise DecoderError(f"{decoder}: published: {unknown(part, option, known)}")
-            classes[f"{part}._target_"] = yaml.safe_load(known[option])["_target_"]
-        methods[method.name] = replace(method, parts=classes)
+    """Reads names.yaml, whose comments explain it, and adds `methods` (`bench.config.methods`).
+    Raises DecoderError on a part that is no option."""
     names = validate(str(NAMES), yaml.safe_load(NAMES.read_text()), dict[str, dict[str, Any]])
-    return {**names, "methods": methods}
+    return {**names, "methods": load_methods()}
 
 
 def load_published(figures: Names, path: Path = TABLE) -> pd.DataFrame:

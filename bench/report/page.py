@@ -56,9 +56,17 @@ Shown = Mapping[str, Any]  # these columns of a row
 
 @dataclass(frozen=True)
 class PlaceSettings:
-    """The setting of `report` that no study has."""
+    """The settings of `report` that no study has."""
 
     out: Path | None = None
+    columns: str | None = None
+
+    @property
+    def headings(self) -> list[str] | None:
+        """The columns as a list: of `[a,b]` or `a,b`."""
+        if self.columns is None:
+            return None
+        return [name.strip() for name in self.columns.strip("[]").split(",")]
 
 
 def check_place(out: Path | None) -> None:
@@ -71,12 +79,15 @@ def check_place(out: Path | None) -> None:
         )
 
 
-def write_report(run: Run, folder: Path | None = None) -> Path:
+def write_report(
+    run: Run, folder: Path | None = None, columns: Sequence[str] | None = None
+) -> Path:
     """Writes the report of a run into `folder` (None: report/ of the run); returns the folder.
+    columns: of table.tex (None: all).
     A run whose every decoder failed gets a page that says so."""
     folder = folder or run.folder / "report"
     report = summarise(run)
-    texts = {"txt": terminal(report), "md": markdown(report), "tex": latex(report)}
+    texts = {"txt": terminal(report), "md": markdown(report), "tex": latex(report, columns)}
     for ending, text in texts.items():
         write_text(folder / f"table.{ending}", text)
     for old in (*folder.glob("plots/*.*"), *folder.glob("prompts/*.html")):

@@ -255,6 +255,15 @@ EQUAL = (
     ("tv", "an output TV of", (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4)),
     ("clip", "a loss of CLIP score of", (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)),
 )
+
+
+def _levels(entry: Entry) -> str:
+    """Formats `3.32 of 5`: levels of a step's draft, mean, and what the tree allows."""
+    most = entry.images["tree_depth"].max() if len(entry.images) else 0
+    drafted = entry.number("drafted_depth")
+    return f"{number(drafted, 2)} of {most}" if math.isfinite(drafted) else ABSENT
+
+
 CATEGORIES = (
     Column("decoder", lambda line: line.decoder, text=True),
     Column("category", lambda line: line.category, text=True),
@@ -272,7 +281,7 @@ AMBIGUITY = (
     _interval_of("drafter_top_1", "drafter's top 1", 3),
     _effective("drafter"),
     _interval_of("alpha", "exact rule accepts", 3),
-    _figure("drafted_depth", "levels drafted", 2),
+    Column("levels drafted", _levels),
     _figure("drafted_nodes", "nodes drafted", 1),
 )
 

@@ -5,23 +5,37 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from bench.analyse.run import Run, in_display_order
-from bench.data.errors import escape_hidden
+from bench.config.methods import load_methods, title_of
+from bench.data.errors import ConfigError, escape_hidden, unknown
 from bench.report import notes, tables
 from bench.report.headline import headline
-from bench.report.table import ABSENT, NOISE, Table, table_of
+from bench.report.table import ABSENT, DAGGER, NOISE, Table, table_of
 from bench.report.table import terminal as terminal_table
 from bench.report.timing import lines
+from bench.store.facts import flat
 from metrics.speedup import FEWEST
 
 PAGE_ONLY = ("categories", "ambiguity", "details")  # and in table.md
 WIDTH = 132  # columns of text in the terminal; a table may be wider
 MARKUP = re.compile(r"[\\|*_<`]|\](?=[(\[:])|\[(?=\^)")  # ends a cell, or starts markup or a link
+
+
+SIGNS = {  # what a caption says of the signs that its table has
+    "[": "[a, b]: a 95 % interval.",
+    NOISE: f"{NOISE}: chance can explain the difference from AR.",
+    "≤": "≤: the most that the acceptance allows.",
+    DAGGER: f"{DAGGER}: above the paper's delta or lambda, which limits another TV (p to p_A).",
+    "margin": "Not worse: CLIP score less than the margin below AR's (95 %, one-sided, paired).",
+    "not told": "Not told (n): n images would tell.",
+    ABSENT: f"{ABSENT}: not measured.",
+}
 
 
 @dataclass(frozen=True)
@@ -119,31 +133,59 @@ def bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"* {escape_markdown(line)}" for line in lines)
 
 
-def latex(report: Report) -> str:
+def latex(report: Report, columns: Sequence[str] | None = None) -> str:
     """Formats a booktabs `table*` for each table of decoders and of their quality; needs the
-    packages booktabs and graphicx."""
-    noise = f"Brackets: 95 % intervals; {NOISE}: not distinguishable from noise."
+    packages booktabs and graphicx. Decoders have their methods' names. columns: headings of the
+    tables of decoders to keep. Raises ConfigError on one that is none."""
     lines = ["% needs \\usepackage{booktabs,graphicx}"]
-    main = len(report.blocks[0].tables)
-    shown = [
-        t for block in report.blocks if block.name in ("table", "quality") for t in block.tables
-    ]
+    main, titles = report.blocks[0].tables, paper_names(report.run)
+    headings = list(dict.fromkeys(h for table in main for h in table.headings[1:]))
+    for name in columns or ():
+        if name not in headings:
+            raise ConfigError(unknown("column", name, headings))
+    shown = [t for b in report.blocks if b.name in ("table", "quality") for t in b.tables]
     for at, table in enumerate(shown):
-        rows = [[*map(escape_latex, row.cells)] for row in table.rows]
-        cells = pd.DataFrame(rows, columns=[*map(escape_latex, table.headings)])
-        sides = "l" + "r" * (len(table.columns) - 1)
-        below = [*([] if at else report.headline), *(notes.marks(report.run) if at < main else [])]
+        keep = [
+            index for index, name in enumerate(table.headings)
+            if not index or columns is None or at >= len(main) or name in columns
+        ]  # fmt: skip
+        rows = [[titles.get(row.cells[0], row.cells[0]), *row.cells[1:]] for row in table.rows]
+        cells = [[escape_latex(row[index]) for index in keep] for row in rows]
+        names = [escape_latex(table.headings[index]) for index in keep]
+        text = " ".join(cell for row in cells for cell in row)
+        caption = [f"{report.run.study}. {table.title}."]
+        caption += [says for sign, says in SIGNS.items() if escape_latex(sign) in text]
+        below = [] if at >= len(main) else notes.marks(report.run)
         lines += [
             "",
             r"\begin{table*}[t]",
             r"\centering",
-            rf"\caption{{{escape_latex(f'{report.run.study}. {table.title}. {noise}')}}}",
+            rf"\caption{{{escape_latex(' '.join(caption))}}}",
             r"\resizebox{\linewidth}{!}{%",
-            cells.to_latex(index=False, column_format=sides).rstrip() + "}",
-            *(rf"\par\smallskip\raggedright\footnotesize {escape_latex(note)}" for note in below),
+            pd.DataFrame(cells, columns=names)
+            .to_latex(index=False, column_format="l" + "r" * (len(names) - 1))
+            .rstrip()
+            + "}",
+            *(
+                rf"\par\smallskip\raggedright\footnotesize {escape_latex(note)}"
+                for note in [*([] if at else report.headline), *below]
+            ),
             r"\end{table*}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def paper_names(run: Run) -> dict[str, str]:
+    """Maps decoders to what papers call them; those of one name keep theirs behind it."""
+    methods = load_methods()
+    decoders = run.identity.get("config", {}).get("decoders", ())
+    titles = {one["name"]: title_of(flat(one.get("spec", {})), methods) for one in decoders}
+    twice = [title for title, count in Counter(titles.values()).items() if count > 1]
+    return {
+        name: f"{title}: {name}" if title in twice else title
+        for name, title in titles.items()
+        if title
+    }
 
 
 def escape_markdown(text: str) -> str:

@@ -91,7 +91,8 @@ def made_run(*lines: dict[str, Any], **seconds: list[float]) -> Run:
         | {
             "schema_version": made.SCHEMA_VERSION, "protocol": "latency", "status": "ok",
             "prompt_index": i, "block": i, "seconds_total": s, "mal": line.get("mal", 2.0),
-            "started_at": f"2026-01-01T00:{i:02}:00+00:00", "nfe": 100, "top_k": line.get("top_k", 1000), "gpu": line.get("gpu", "NVIDIA A40"),
+            "nfe": 100, "started_at": f"2026-01-01T00:{i:02}:00+00:00",
+            "top_k": line.get("top_k", 1000), "gpu": line.get("gpu", "NVIDIA A40"),
         }
         for line in lines
         for i, s in enumerate(seconds.get(line["decoder"], [line["latency_mean_s"]] * 2))

@@ -1,0 +1,57 @@
+"""The methods of papers: `published` in a decoder's YAML says what a paper calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+
+from bench.config.arguments import groups
+from decoders.errors import DecoderError, unknown
+from decoders.kinds import validate
+
+
+@dataclass(frozen=True)
+class Method:
+    """`published` in a decoder's YAML: its method in the papers.
+
+    name: in published.csv; parts: options (tree: static) whose classes, and the loop of the YAML,
+    make a decoder one of it; settings: of the authors' code, as another tree is another method;
+    params: where the settings that papers state are here (k: acceptance.k)."""
+
+    name: str
+    parts: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, float | str] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+
+
+def load_methods() -> dict[str, Method]:
+    """Reads `published` of conf/decoder, by name, with classes for parts. Raises DecoderError on a
+    part that is no option."""
+    options, methods = groups(), dict[str, Method]()
+    for decoder, text in options["decoder"].items():
+        config = yaml.safe_load(text)
+        if (written := config.get("published")) is None:
+            continue
+        method: Method = validate(f"{decoder}: published", written, Method)
+        classes = {"loop._target_": config["loop"]["_target_"]}
+        for part, option in method.parts.items():
+            known = options.get(part, {})
+            if option not in known:
+                raise DecoderError(f"{decoder}: published: {unknown(part, option, known)}")
+            classes[f"{part}._target_"] = yaml.safe_load(known[option])["_target_"]
+        methods[method.name] = replace(method, parts=classes)
+    return methods
+
+
+def title_of(parts: Mapping[str, Any], methods: Mapping[str, Method]) -> str:
+    """What papers call a decoder, with the settings that they state: `LANTERN++ (k = 64, lambda =
+    20)`; "" for one of no method. parts: its specification, flat (`bench.store.facts.flat`)."""
+    fitting = [one for one in methods.values() if one.parts.items() <= parts.items()]
+    if not fitting:
+        return ""
+    method = max(fitting, key=lambda one: len(one.parts))
+    settings = [f"{n} = {parts[key]}" for n, key in method.params.items() if key in parts]
+    return f"{method.name} ({', '.join(settings)})" if settings else method.name
