@@ -145,8 +145,8 @@ def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> d
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: of model=3
         for one in chosen:
             if isinstance(values_of(one)[one], int | float):
-                key, _, text = one.partition("=")
-                raise ConfigError(f"{one}: as a name it is written '{key}=\"{text}\"'") from error
+                quoted = '="'.join(one.split("=", 1))
+                raise ConfigError(f"{one}: as a name it is written '{quoted}\"'") from error
         key, reason = getattr(error, "full_key", None), str(error).partition("\n")[0]
         hint = f"{key}: {reason}; set it with {key}=VALUE" if key else f"{name}: {error}"
         raise ConfigError(hint) from error
