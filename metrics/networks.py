@@ -256,8 +256,8 @@ class OpenClip(ImageText):
         vision, text = config["vision_cfg"], config["text_cfg"]
         model = build_clip(config["embed_dim"], vision, text, kind.quick_gelu)
         self.kind, self.side = kind, int(vision["image_size"])
-        file = "" if weights.public else f" of {weights.path.name}"
-        self.name = f"{kind.label}{file} (100 cos)"
+        other = f"{kind.label.partition(' ')[0]} by the weights {weights.sha256[:8]}"
+        self.name = f"{kind.label if weights.public else other} (100 cos)"
         self.caption = f"caption behind {kind.prefix!r}" if kind.prefix else "caption alone"
         self.tokenizer = SimpleTokenizer(context_length=int(text["context_length"]))
         load_into(model, read_state(weights.path), str(weights.path))

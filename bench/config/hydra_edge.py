@@ -111,6 +111,9 @@ def composed(name: str, arguments: Sequence[str]) -> dict[str, Any]:
 def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> dict[str, Any]:
     """`hydra.compose` as plain containers; whole: resolved, and no value is missing. Raises
     ConfigError with Hydra's words and the nearest known names."""
+    chosen = [one for one in overrides if key_of(one) in groups() and not one.startswith("~")]
+    # Hydra knows `++` of settings alone.
+    overrides = [one.removeprefix("++") if one in chosen else one for one in overrides]
     try:
         config = compose(name, overrides=[*overrides, *WITHOUT_THEM])
         values: Any = OmegaConf.to_container(config, resolve=whole, throw_on_missing=whole)
@@ -140,6 +143,10 @@ def compose_config(name: str, overrides: Sequence[str], whole: bool = True) -> d
             f"a YAML file that {' '.join(overrides) or name} reads is damaged: {error}"
         ) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: of model=3
+        for one in chosen:
+            if isinstance(values_of(one)[one], int | float):
+                quoted = '="'.join(one.split("=", 1))
+                raise ConfigError(f"{one}: as a name it is written '{quoted}\"'") from error
         key, reason = getattr(error, "full_key", None), str(error).partition("\n")[0]
         hint = f"{key}: {reason}; set it with {key}=VALUE" if key else f"{name}: {error}"
         raise ConfigError(hint) from error

@@ -4,7 +4,7 @@ import io
 import json
 import multiprocessing
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,7 +77,7 @@ def default_device(name: str) -> Iterator[None]:
         torch.set_default_device(None)
 
 
-OWN = {
+OWN: dict[str, Callable[[], Any]] = {
     "float64": lambda: default_dtype(torch.float64),
     "bfloat16": lambda: default_dtype(torch.bfloat16),
     "device": lambda: default_device("meta"),
@@ -90,7 +90,9 @@ OWN = {
 
 @pytest.mark.parametrize("built", [False, True], ids=["first call", "later call"])
 @pytest.mark.parametrize("name", OWN)
-def test_what_a_notebook_has_set_for_its_own_work_gives_no_other_codes(name, built) -> None:
+def test_what_a_notebook_has_set_for_its_own_work_gives_no_other_codes(
+    name: str, built: bool
+) -> None:
     plain = decode("a red circle", "sd_chain", seed=3)
     if not built:
         _built.cache_clear()

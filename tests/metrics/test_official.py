@@ -147,7 +147,7 @@ def test_a_score_by_other_weights_has_their_name(tmp_path, monkeypatch):
     path = clip_file(tmp_path)
     for digest, name in (
         ("e6d1bd7789aa", "CLIP ViT-B/32 (100 cos)"),
-        ("0123", "CLIP ViT-B/32 of clip.pt (100 cos)"),
+        ("0123", "CLIP by the weights 0123 (100 cos)"),
     ):
         monkeypatch.setattr("metrics.networks.sha256_of", lambda _, digest=digest: digest)
         weights = locate(["clip"], {"clip": str(path)})["clip"]

@@ -277,7 +277,9 @@ def load_into(module: nn.Module, tensors: dict[str, Tensor], origin: str) -> Non
     for name, tensor in tensors.items():
         if state[name].is_floating_point():  # others are counters
             check_values(tensor, name, origin)
-    module.load_state_dict({n: t.to(state[n].dtype) for n, t in tensors.items()})
+    # From float16 by float64, as PyTorch's own way fails where /proc/cpuinfo may not be read.
+    wide = {n: t.double() if t.dtype == torch.float16 else t for n, t in tensors.items()}
+    module.load_state_dict({n: t.to(state[n].dtype) for n, t in wide.items()})
 
 
 def write_tensors(

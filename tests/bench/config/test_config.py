@@ -53,7 +53,8 @@ def test_study_main_composes_the_published_decoders():
         (["decoders=[ar]", "drafter.checkpoint=x"], "has a part `drafter`"),
         (["seed=1,2"], "sweep"),
         (["backend.execution=compiled"], "'compile'"),
-        (["model=3"], "string"),
+        (["model=3"], "model=3: as a name it is written 'model=\"3\"'"),
+        (["tree=1e5"], "tree=1e5: as a name it is written 'tree=\"1e5\"'"),
         (["decoders=[{decoder: ar, name: 1e5}]"], "a text that reads as a number stands in quotes"),
         (["name=1e5"], "as text it is written 'name=\"1e5\"'"),
         (["seed=9223372036854775807"], "quality.reseeds=1"),
@@ -114,6 +115,8 @@ def test_a_forced_override_goes_to_the_entries_that_have_the_setting():
     words = ["study=smoke", "decoders=[ar,sd_chain,lantern]"]
     forced = compose_study([*words, "++acceptance.delta=0.3"])
     assert forced == compose_study([*words, "acceptance.delta=0.3"])
+    for option in ("tree=chain", "metric=none", "acceptance=lantern,exact"):
+        assert compose_study([*words, f"++{option}"]) == compose_study([*words, option])
     assert entry(forced, "lantern").spec.acceptance.kwargs["delta"] == 0.3
 
 
