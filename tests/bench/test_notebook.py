@@ -17,6 +17,7 @@ from PIL import Image
 from bench.config.compose import compose_study
 from bench.data.errors import ConfigError
 from bench.notebook import ONE_AT_A_TIME, _built, decode
+from bench.report.page import COLORS
 from decoders.api import CodeKind
 from tests.bench.report.synthetic import DECODERS, write_run
 from tests.tiny import short
@@ -102,6 +103,16 @@ def test_what_a_notebook_has_set_for_its_own_work_gives_no_other_codes(
         assert (torch.get_default_dtype(), torch.get_default_device()) == before
     assert torch.equal(one.codes, plain.codes) and one.mal == plain.mal
     _built.cache_clear()
+
+
+def test_an_image_is_shown_beside_how_its_codes_came_to_be() -> None:
+    one = decode("a red circle", "sd_chain")
+    assert one.image is not None
+    shown, side = one.show(), one.image.width
+    assert shown.size == (2 * side, side)
+    assert shown.crop((0, 0, side, side)).tobytes() == one.image.tobytes()
+    corner = COLORS[int(one.trace.kind[0, 0])].tolist()  # the first code, drawn from the target
+    assert list(shown.getpixel((side + 1, 1))) == corner == [190, 190, 190]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 over floor and unfair baselines, in every form."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from bench.analyse.fairness import FAIR, UNFAIR, UNKNOWN, Fairness
 from bench.analyse.run import Entry, Run
+from bench.data.errors import ConfigError
 from bench.report import texts, timing
 from bench.report.headline import headline
 from bench.report.table import number, percent
@@ -202,6 +204,27 @@ def test_markup_is_well_formed(said):
 
 
 # ---- the roofline and fairness ------------------------------------------------------------------
+
+
+def test_a_table_for_a_paper_has_chosen_columns_names_of_methods_and_signs_explained(run):
+    rule = {"target": "decoders.verify.lantern.Lantern", "kwargs": {"k": 64, "delta": 0.4}}
+    eagle = {"target": "decoders.propose.drafters.eagle.Eagle", "kwargs": {}}
+    loop = {"target": "decoders.loops.speculative.Speculative", "kwargs": {}}
+    tree = {"target": "decoders.propose.trees.dynamic.Dynamic", "kwargs": {}}
+    spec = {"acceptance": rule, "drafter": eagle, "tree": tree, "loop": loop}
+    decoders = [{"name": name, "spec": spec} for name in ("lantern", "lantern_released")]
+    named = replace(run, identity={"config": {"decoders": decoders[:1]}})
+    text = texts.latex(summarise(named), ["speed-up", "output TV"])
+    assert r"decoder & speed-up & output TV \\" in text
+    assert r"LANTERN (k = 64, delta = 0.4) & 2.35 [2.27, 2.44] & 0.090" in text
+    first, second, *_ = re.findall(r"\\caption{(.*)}", text)
+    assert r"[a, b]: a 95 \% interval." in first and r"$\approx$: chance" in first
+    assert r"\dag{}: above the paper's delta" in second and r"\dag" not in first
+    assert "FID (scenes-clip)" in text, "of the table of quality all columns"
+    both = texts.latex(summarise(replace(run, identity={"config": {"decoders": decoders}})))
+    assert r"LANTERN (k = 64, delta = 0.4): lantern\_released & broken" in both
+    with pytest.raises(ConfigError, match=r"did you mean 'speed-up'"):
+        texts.latex(summarise(run), ["speedup"])
 
 
 def with_fairness(run: Run, verdict: str, reason: str, mixed: str = "") -> Run:
