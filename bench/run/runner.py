@@ -230,8 +230,7 @@ class Runner:
         return rows
 
     def append_failed(self, job: Job, error: str) -> None:
-        name, _ = job.shape
-        log.warning("%s failed (%s): %s", name, job.protocol, error)
+        log.warning("%s failed (%s): %s", name := job.shape[0], job.protocol, error)
         self.folder.append(failed_rows(self.constants[name], job, self.prompts, error))
 
     def warm_up(self, todo: Sequence[Job], bar: Any) -> None:
