@@ -13,10 +13,10 @@ all images of a decoder, quality images too), an image of mean length takes
 
 e is a prompt's forwards over their mean, baseline less decoder, over the m prompts that both
 decoded; for AR, whose forwards are constant, s_e is the coefficient of variation of the decoder's.
-Blocks start a minute apart (`bench.analyse.paired.apart`). Autocorrelation counts because moments
-of a machine last about as long. Where they last five minutes, a run of ten minutes sees two or
-three: its interval is of this run. Several runs give the machine's (`over_runs`). The interval is
-symmetric in the logarithm. Below `FEWEST` blocks there is none.
+Blocks start a minute apart (`bench.analyse.paired.join_blocks`). Autocorrelation counts because
+moments of a machine last about as long. Where they last five minutes, a run of ten minutes sees two
+or three: its interval is of this run. Several runs give the machine's (`over_runs`). The interval
+is symmetric in the logarithm. Below `FEWEST` blocks there is none.
 """
 
 from __future__ import annotations

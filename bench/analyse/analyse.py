@@ -95,6 +95,7 @@ def analyse(
     """Everything that follows from the facts of a run, finished or in progress: all figures of its
     decoders, which baselines are fair, what is above its floor. folder: of its pictures; partial:
     the status of a decoder that is not done."""
+    rows = paired.join_blocks(rows)
     baselines = paired.baselines_of(study.get("config", {}).get("decoders", ()), rows)
     floors = fairness.roofline(rows, [*baselines], findings.machine, findings.work)
     fair = fairness.judge(rows, baselines, floors)

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from bench.measure.meter import taken
+from bench.store.columns import BATCHED, LATENCY
 from metrics.speedup import Speedup, Timings, speedup
 from metrics.stats import Interval, student_mean, student_ratio
 
@@ -120,17 +121,21 @@ def mal_interval(rows: pd.DataFrame) -> Interval | None:
     return student_ratio(used.mal.to_numpy(float) * forwards, forwards)
 
 
-def apart(rows: pd.DataFrame) -> dict[int, int]:
-    """Joins blocks that start less than `APART` seconds after another: block -> group, numbers that
-    rise with time. rows: timed ones of the decoders that are compared. Nearer blocks are of one
-    moment of the machine, and would count it several times."""
-    started = pd.to_datetime(latency_rows(rows).groupby("block").started_at.min(), utc=True)
-    groups, number, begin = dict[Any, int](), -1, None
-    for block, start in started.sort_values(kind="stable").items():
-        if begin is None or (start - begin).total_seconds() >= APART:
-            number, begin = number + 1, start
-        groups[block] = number
-    return groups
+def join_blocks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Joins blocks that start less than `APART` seconds after another, before anything is computed:
+    they are of one moment of the machine, and would count it several times. Blocks are numbered
+    anew, in the order of time. rows: of a run, all decoders."""
+    joined = rows.copy(deep=False)
+    timed = rows[rows.protocol.isin((LATENCY, BATCHED))]
+    for _, mine in timed.groupby(["protocol", "batch"]):
+        started = pd.to_datetime(mine.groupby("block").started_at.min(), utc=True)
+        number, begin, numbers = -1, None, dict[Any, int]()
+        for block, start in started.sort_values(kind="stable").items():
+            if begin is None or (start - begin).total_seconds() >= APART:
+                number, begin = number + 1, start
+            numbers[block] = number
+        joined.loc[mine.index, "block"] = mine.block.map(numbers)
+    return joined
 
 
 def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | None:
@@ -138,8 +143,6 @@ def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | N
     not timed in the same blocks, or timings of one do not count. The forwards are of all of its
     images."""
     sides = []
-    columns = ["decoder", "protocol", "status", "disturbed", "block", "started_at"]
-    group = apart(pd.concat([baseline[columns], decoder[columns]]))
     for rows in (baseline, decoder):
         timed = latency_rows(rows)
         timed = timed[timed.nfe > 0]
@@ -150,7 +153,7 @@ def paired_speedup(baseline: pd.DataFrame, decoder: pd.DataFrame) -> Speedup | N
         forwards: Any = images.groupby("prompt_index").nfe.mean()
         sides.append(
             Timings(
-                timed.block.map(group).to_numpy(int),
+                timed.block.to_numpy(int),
                 prefill,
                 timed.seconds_total.to_numpy(float) - prefill,
                 timed.nfe.to_numpy(float),

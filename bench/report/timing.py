@@ -198,8 +198,6 @@ def _line(entry: Entry, rows: pd.DataFrame, base: pd.DataFrame) -> Line:
 def _calls(rows: pd.DataFrame) -> pd.DataFrame:
     """Groups rows into one per call, as of an image that was timed alone."""
     how = {"nfe": "max", "peak_memory_mb": "max"}
-    how |= dict.fromkeys(
-        ("decoder", "status", "seconds_prefill", "seconds_total", "started_at"), "first"
-    )
+    how |= dict.fromkeys(("decoder", "status", "seconds_prefill", "seconds_total"), "first")
     calls = rows.groupby(["block", "call"], as_index=False).agg(how)
     return calls.assign(protocol=LATENCY, disturbed=False, prompt_index=calls["call"])

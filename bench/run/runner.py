@@ -22,7 +22,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.analyse.paired import baselines_of, latency_rows, paired_speedup
+from bench.analyse.paired import baselines_of, join_blocks, latency_rows, paired_speedup
 from bench.config.schema import DecoderVariant, StudyConfig, variants
 from bench.console import progress, stop_if_interrupted
 from bench.data.errors import DeviceLostError, Failure, attempt
@@ -280,9 +280,9 @@ class Runner:
             self.folder.rows.values()
         )  # quality images count in the mean forwards, as in the table
         good = [r for r in every if r["status"] == "ok" and r["protocol"] in (LATENCY, QUALITY)]
-        rows = pd.DataFrame(good)
-        if rows.empty:
+        if not good:
             return []
+        rows = join_blocks(pd.DataFrame(good))
         lines = [f"speed-ups after block {block + 1} of {self.config.latency.block_count}:"]
         for name, baseline in baselines_of(self.config.measured()["decoders"], rows).items():
             mine = rows[rows.decoder == name]

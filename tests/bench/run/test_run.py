@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from bench.analyse.paired import apart
+from bench.analyse.paired import join_blocks
 from bench.run.runner import run_study
 from tests.bench import fakes
 
@@ -42,10 +42,16 @@ def test_blocks_start_apart_and_nearer_ones_count_as_one(fake_study):
     rows = run_study(fake_study(*words, "decoders=[fake_ar,fake_spec]")).rows
     starts = pd.to_datetime(rows.groupby("block").started_at.min()).diff().dropna()
     assert len(starts) == 2 and (starts.dt.total_seconds() >= 2).all()
-    assert apart(rows) == {0: 0, 1: 0, 2: 0}, "less than a minute apart"
+    assert {*join_blocks(rows).block} == {0}, "less than a minute apart"
     minutes = rows.block.map({0: "00:00", 1: "00:59", 2: "01:00"})
     later = rows.assign(started_at="2026-01-01T00:" + minutes + "+00:00")
-    assert apart(later) == {0: 0, 1: 0, 2: 1}
+    assert join_blocks(later).block.tolist() == later.block.map({0: 0, 1: 0, 2: 1}).tolist()
+    turned = later.assign(
+        started_at=later.started_at.where(
+            (later.block != 2) | (later.decoder == "fake_ar"), "2026-01-01T00:01:09+00:00"
+        )
+    )  # of another decoder's turn
+    assert {*join_blocks(turned).block} == {0, 1}, "a block starts with its first image"
 
 
 def test_blocks_of_timed_prompts_are_spread_over_the_run(fake_study):
