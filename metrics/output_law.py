@@ -17,7 +17,6 @@ better; over siblings it bounds the TV of every rule that corrects so.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import permutations
 
 import torch
@@ -76,20 +75,23 @@ def spot_of(pairs: VerifiedPairs, row: int) -> Spot:
 def judge_at(rule: AcceptRule, spot: Spot | None) -> Judge:
     """A judge of nodes that all stand at one spot, which matters where a rule has `at`. ValueError
     where such a rule is without a spot."""
-    at = rule.at
-    if at is None:
-        return partial(test_children, rule)
-    if spot is None:
-        raise ValueError(f"{rule} depends on depth and position, which are not known of this node")
 
     def judge(p: Tensor, q: Tensor | None, codes: Tensor, valid: Tensor) -> Verdicts:
-        blank = torch.zeros_like(codes[..., 0])  # [1, n]
-        depth = torch.full_like(blank, spot.depth)
-        draft = Draft(blank, blank, depth, blank[..., None], None, levels=spot.levels)
-        position = torch.full_like(blank[:, 0], spot.position)
-        return test_children(at(draft, position), p, q, codes, valid)
+        return test_children(rule_at(rule, spot, p), p, q, codes, valid)
 
     return judge
+
+
+def rule_at(rule: AcceptRule, spot: Spot | None, p: Tensor) -> AcceptRule:
+    """The rule for nodes that all stand at one spot, of which p [1, n, V] is."""
+    if rule.at is None:
+        return rule
+    if spot is None:
+        raise ValueError(f"{rule} depends on depth and position, which are not known of this node")
+    blank = torch.zeros_like(p[..., 0], dtype=torch.long)  # [1, n]
+    depth = torch.full_like(blank, spot.depth)
+    draft = Draft(blank, blank, depth, blank[..., None], None, levels=spot.levels)
+    return rule.at(draft, torch.full_like(blank[:, 0], spot.position))
 
 
 def ordered_draws(q: Tensor, count: int) -> tuple[Tensor, Tensor]:

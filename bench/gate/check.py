@@ -69,6 +69,30 @@ def check_decoder(
     return report
 
 
+def check_rule(
+    spec: DecoderSpec, sampling: Sampling, real: RealModel, sizes: GateSizes | None = None
+) -> GateReport:
+    """Judges the acceptance rule of a composition alone, at enumerated nodes, in seconds."""
+    if is_synthetic(spec):
+        return GateReport("synthetic", math.nan, SYNTHETIC)
+    case = GateCase(spec, sampling, real, sizes or GateSizes())
+    if (
+        sampling.greedy
+        or spec.acceptance is None
+        or hasattr(resolve(spec.acceptance.target), "verify")
+    ):
+        detail = "no rule that judges drafts one by one at temperature 1; check it without --fast"
+        return GateReport("not checked", math.nan, detail)
+    rule = node_law_check(case, node_trace(case))
+    relaxed = rule.evidence["relaxation"]
+    statement = f"{relaxed or 'the rule follows p'}. Loop, drafter and images were not looked at"
+    report = _report(
+        case, "relaxed" if relaxed else "exact", statement, [rule, definition_check(case)]
+    )
+    verdicts: dict[str, Verdict] = {"exact": "exact rule", "relaxed": "relaxed rule"}
+    return replace(report, verdict=verdicts.get(report.verdict, report.verdict))
+
+
 def _require_small_drafter(case: GateCase) -> None:
     """Raises DecoderError for a drafter with a checkpoint that cannot be built without it."""
     if not checkpoints(case.spec.drafter):

@@ -26,6 +26,7 @@ POSITIONS, MOST_SLOTS = 2**10, 2**20  # a key is (round * POSITIONS + position) 
 RENEWED = 2**16  # added to the round of numbers that are new in every step
 TINY = 1e-13  # a narrower cell is rounding
 CHUNK = 4096  # rows that run at once
+ALL, MOSTLY, NONE = 1.0, 0.5, 0.0  # of the drafts before a block that are accepted
 PRIME, LARGEST = 2**31 - 1, 1 - 2.0**-40  # of the numbers that are fixed
 RESHAPING = frozenset(  # operations that move numbers and do not read them
     {
@@ -47,13 +48,15 @@ class NotEnumerable(DecoderError):
 class Spans(NamedTuple):
     """Blocks of positions whose numbers are split: `size` positions from each of first [M] on. A
     block has a law of its own, in which all other numbers are fixed, at values as good as random.
-    accept [M]: whether those that test drafts accept them all, so that the block is met at any
-    level. Else most are accepted, and none at the position before: the block begins with a first
-    level."""
+    accept [M]: which of the drafts before it those that test accept. With ALL of them the block is
+    met at any level. Else none is accepted at the position before, so that the block begins with a
+    first level, and with NONE every code is a step. Behind the block all are accepted. drafts: of
+    numbers only those are split that no test, no last code and no later sibling reads."""
 
     first: Tensor
     size: int = POSITIONS
-    accept: Tensor = torch.zeros(1, dtype=torch.bool)
+    accept: Tensor = torch.full((1,), MOSTLY)
+    drafts: bool = False
 
 
 EVERY = Spans(torch.zeros(1, dtype=torch.long))
@@ -62,10 +65,11 @@ EVERY = Spans(torch.zeros(1, dtype=torch.long))
 def fixed(keys: Tensor, first: Tensor, accept: Tensor) -> Tensor:
     """Values [B, n] float64 in [0, 1) of numbers that are not free: keys [B, n], of rows whose
     blocks have these [B, 1]."""
-    slot, value = keys % MOST_SLOTS, _scattered(keys)
+    slot, value, position = keys % MOST_SLOTS, _scattered(keys), keys // MOST_SLOTS % POSITIONS
     tested = (slot >= ACCEPT_SLOT) & (slot < DRAFT_SLOT)
-    before = keys // MOST_SLOTS % POSITIONS == first - 1
-    tests = torch.where(accept, 0.0, torch.where(before, LARGEST, 0.5 * value))
+    none = (accept == NONE) | (position == first - 1)
+    tests = torch.where(none, LARGEST, MOSTLY * value)
+    tests = torch.where((accept == ALL) | (position >= first), 0.0, tests)
     return torch.where(tested, tests, value)
 
 
@@ -98,10 +102,10 @@ class Rows:
 class Script:
     """Decides the numbers of B rows, and queues the cells that they do not follow."""
 
-    def __init__(self, rows: Rows, size: int, length: int, columns: dict[int, int]) -> None:
-        """size: free positions of each row; length: positions of the image; columns: where the
-        boxes have the interval of a key, counted from its block's first position on."""
-        self.rows, self.size, self.length, self.columns = rows, size, length, columns
+    def __init__(self, rows: Rows, free: Spans, length: int, columns: dict[int, int]) -> None:
+        """length: positions of the image; columns: where the boxes have the interval of a key,
+        counted from its block's first position on."""
+        self.rows, self.free, self.length, self.columns = rows, free, length, columns
         self.weight = rows.weight.clone()  # of the cells that the rows follow
         self.steps: Tensor | None = None  # [B], of each image: later rounds decide nothing
         self.used: list[tuple[Tensor, Tensor, Tensor]] = []  # rows, rounds, shares
@@ -122,8 +126,11 @@ class Script:
         cells = (thresholds <= values[..., None]).sum(-1)  # [B, n]
         at = keys // MOST_SLOTS
         turn, position = at // POSITIONS, at % POSITIONS
-        free = (first <= position) & (position < first + self.size)
+        free = (first <= position) & (position < first + self.free.size)
         free &= (position < self.length) | (turn >= RENEWED)
+        if self.free.drafts:
+            slot = keys % MOST_SLOTS
+            free &= (slot == DRAFT_SLOT) | (slot >= SLOTS)
         for number in free.any(0).nonzero().flatten().tolist():
             rows = free[:, number].nonzero().flatten()
             cells[rows, number] = self._cell(rows, keys[rows, number], thresholds[rows, number])
@@ -285,7 +292,7 @@ def enumerate_program(
         order = waiting.weight.argsort(descending=True)
         now, later, never = order[:CHUNK], order[CHUNK:][:most], order[CHUNK:][most:]
         rest += float(waiting.weight[never].sum())
-        script = Script(waiting[now], free.size, length, columns)
+        script = Script(waiting[now], free, length, columns)
         value, volume = run(Scripted.of(script)), script.rows.weight.clone()
         for rows, turn, share in script.used:
             volume[rows] *= torch.where(script.matters(rows, turn), share, 1.0)

@@ -17,9 +17,11 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2, norm
 from torch import Tensor
 
+from bench.data.errors import Failure, attempt
 from bench.gate.reference import ar_probabilities, teacher_probs
 from bench.gate.report import CheckResult
 from bench.gate.small import GateCase
+from bench.gate.whole_law import draft_tv
 from decoders.api import Decoder, Generation, TextFeatures
 from decoders.execution.cpu.layers import swap_matrices
 from decoders.models.random_weights import random_noise, random_prompts, same_prompt
@@ -32,6 +34,7 @@ MOST, NODES = 4096, 2**12  # images at most; nodes of a batch's drafts
 LEAST_EXPECTED = 5.0  # rarer cells are pooled
 ALARM = 1e-4  # adjusted p-value below which new noise is drawn
 CERTAIN = 1e-9  # a p-value below this needs no second look
+DRAWN = 2e-4  # a TV of drafts that is no rounding of 1,024 sums
 MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 
 
@@ -94,6 +97,10 @@ def wide_check(case: GateCase) -> CheckResult:
     drawn, adjusted = sample_and_test(sampler(decoder, text, SEED, batches, 0.5), pvalues)
     if apart(drawn):  # its numbers are not the noise's
         return CheckResult("wide")
+    tv = attempt(lambda: draft_tv(decoder, text, GRID**2))
+    if not isinstance(tv, Failure) and tv > DRAWN:
+        fault = f"drafts are not drawn from the q that is declared: TV {tv:.2g}, by enumeration"
+        return CheckResult("wide", fault, {"codes": vocab}, tv)
     kind, images = str(dtype).removeprefix("torch."), batches * rows
     what = f"images of {vocab} codes in {kind} do not follow the AR law, or their drafts not q"
     evidence = {"codes": vocab, "p_value": adjusted}

@@ -81,6 +81,21 @@ MixedRows = changed(Gpt, logits=lambda usual, h: usual(1.5 * h - 0.5 * h.mean(0,
 StaleCache = changed(Gpt, new_cache=unmoved)
 
 
+def path_of_first_row(usual, rows, capacity):
+    cache = usual(rows, capacity)
+    commit = cache.commit
+    cache.commit = lambda source, destination: commit(source[:1].expand_as(source), destination)
+    return cache
+
+
+# All rows keep the path that the first one took.
+PathOfFirstRow = changed(Gpt, new_cache=path_of_first_row)
+# The head adds a little of the other codes of the forward: too little for rounding in bfloat16.
+SeesSiblings = changed(Gpt, logits=lambda usual, h: usual(h + 0.01 * h.roll(1, -2)))
+# The same, of the other rows.
+SeesRows = changed(Gpt, logits=lambda usual, h: usual(h + 0.01 * h.roll(1, 0)))
+
+
 class BarredApart(Gpt):
     """Bars half of its codes by itself, and says that it bars the other half."""
 

@@ -35,6 +35,7 @@ SJD = DecoderSpec(
 WRONG = {
     "OnePlaceOff": "positions", "PlacesOfSlots": "positions", "OwnMask": "mask", "BoolMask": "mask",
     "PlacesOfFirstRow": "rows", "MixedRows": "rows", "StaleCache": "cache", "BarredApart": "mass",
+    "PathOfFirstRow": "cache", "SeesSiblings": "mask", "SeesRows": "rows",
 }  # fmt: skip
 
 
