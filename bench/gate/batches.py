@@ -23,8 +23,8 @@ from decoders.noise import ACCEPT_SLOT, DRAFT_SLOT
 
 SEEDS = 17, 18  # of two looks
 IMAGES, ROWS, ALONE = 6, 2, (1, 4)  # of a batch; rows that are refilled; images decoded alone
-SLOW = 62  # positions before which even rows accept no draft: their later steps are late ones
-REFUSED = 1 - 2.0**-23  # the number of a test that nothing passes, but what is certain
+SLOW = 130  # positions before which even rows accept what is certain: later steps are late ones
+REFUSED = 1 - 2.0**-23  # the number of a test that nothing else passes
 ROW_INDEX = (
     ". Does its session read `codes` or `hidden` behind `count`, or keep an index of rows? A new "
     "image's state overwrites both"

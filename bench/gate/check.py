@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from bench.data.errors import Failure, attempt
 from bench.gate.batches import batches_check
@@ -143,7 +145,37 @@ def _sampling(case: GateCase) -> GateReport:
     if relaxed:
         statement = f"{relaxed}. With the exact rule images follow the AR law"
         return _report(case, "relaxed", statement, results)
-    return _report(case, "exact", "images follow the AR law", results)
+    statement = f"images follow the AR law{_logits_warning(case)}"
+    return _report(case, "exact", statement, results)
+
+
+def _logits_warning(case: GateCase) -> str:
+    """A sentence on a drafter whose logits look like probabilities: it is exact, and drafts badly."""
+    run, seen = case.trial(TRIAL, 2), list[Tensor]()
+    drafter = getattr(run.decoder.proposer, "drafter", None)
+    if drafter is None:
+        return ""
+    begin = drafter.begin
+
+    def watched(*given: Any) -> Any:
+        session = begin(*given)
+        advance = session.advance
+
+        def advanced(*step: Any) -> Tensor:
+            seen.append(advance(*step))
+            return seen[-1]
+
+        session.advance = advanced
+        return session
+
+    drafter.begin = watched
+    run.generate()
+    sums = [abs(float(one.sum(-1).mean()) - 1) < 1e-3 and bool((one >= 0).all()) for one in seen]
+    text = (
+        ". Warning: the drafter's logits are not negative and sum to 1, as probabilities do; "
+        "return their logarithm, or q is nearly flat and few drafts are accepted"
+    )
+    return text * (bool(sums) and all(sums))
 
 
 def _unclaimed(
@@ -172,6 +204,8 @@ def _report(
     figure = min(1.0, max(finite_or_inf(result.tv) for result in results))
     evidence = {result.name: result.evidence for result in results if result.evidence}
     sampled = evidence.get("images", {}).get("resolution", 0.0)
+    if "long law" in evidence and evidence["whole law"].get("not followed", 1.0) < ENUMERATED:
+        sampled = 0.0  # longer images were sampled on top
     return GateReport(verdict, round(figure, DIGITS), f"{detail}.", evidence, sampled)
 
 

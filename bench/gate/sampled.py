@@ -26,8 +26,9 @@ from decoders.api import Decoder, Generation, TextFeatures
 from decoders.execution.cpu.layers import swap_matrices
 from decoders.models.random_weights import random_noise, random_prompts, same_prompt
 
-GRID = 2  # of all images
+GRID = 2  # of most images
 SMALL = (5, GRID, 11)  # (V, grid, seed) of small images
+AHEAD = (3, 3, 11)  # the same, of a verifier that looks ahead
 BATCH = 1024  # of them decoded together
 SEED, FLAT = 16, 0.2  # of images of many codes; FLAT scales the target's logits
 MOST, NODES = 4096, 2**12  # images at most; nodes of a batch's drafts
@@ -41,8 +42,10 @@ MISSED = 0.01  # chance that an error of the size of `resolution` is missed
 def images_check(case: GateCase) -> CheckResult:
     """Whole images against the enumerated AR law, and their drafts against the declared q.
     Evidence "resolution": the least TV that would have been found."""
-    vocab, grid, seed = SMALL
-    model, length, drawn = case.model(SMALL), grid**2, case.sizes.drawn
+    verifier = case.decoder(case.model(SMALL)).verifier
+    sizes = SMALL if verifier is None or not verifier.resamples_noise else AHEAD
+    vocab, grid, seed = sizes
+    model, length, drawn = case.model(sizes), grid**2, case.sizes.drawn
     one = random_prompts(model, 1, seed)
     every = torch.cartesian_prod(*[torch.arange(vocab)] * length)  # [V**L, L]
     law = ar_probabilities(model, one, every, case.filters(vocab)).prod(-1)
@@ -54,7 +57,8 @@ def images_check(case: GateCase) -> CheckResult:
         images = pearson(met, law * met.sum()) if possible else 0.0
         return [images, *draw_pvalues(root_drafts(sample))]
 
-    sample = sampler(case.decoder(model), same_prompt(one, BATCH), seed, -(-drawn // BATCH))
+    decoder, batches = case.decoder(model), -(-drawn // BATCH)
+    sample = sampler(decoder, same_prompt(one, BATCH), seed, batches, size=length)
     _, adjusted = sample_and_test(sample, pvalues)
     evidence = {"resolution": resolution(drawn, len(law), 3)}
     what = f"images of {vocab}**{length} do not follow the AR law, or their drafts not q"
@@ -109,11 +113,16 @@ def wide_check(case: GateCase) -> CheckResult:
 
 
 def sampler(
-    decoder: Decoder, text: TextFeatures, seed: int, batches: int, first: float | None = None
+    decoder: Decoder,
+    text: TextFeatures,
+    seed: int,
+    batches: int,
+    first: float | None = None,
+    size: int = GRID**2,
 ) -> Callable[[], list[Generation]]:
     """Draws batches of images of one caption, with their verified nodes and new noise each time.
-    first: the number that decides all first codes."""
-    size, generator = GRID**2, torch.Generator().manual_seed(seed)
+    first: the number that decides all first codes; size: codes of an image."""
+    generator = torch.Generator().manual_seed(seed)
 
     def draw() -> list[Generation]:
         noises = [random_noise(text.batch, size, generator) for _ in range(batches)]

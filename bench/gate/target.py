@@ -157,7 +157,8 @@ class Exam:
 
     def tree(self, path: DecodedPath) -> None:
         """Two paths in one forward, and the cache with another of them committed in each row."""
-        branch = self.one_by_one(self.text, path.codes[:, :1])
+        other = (path.codes[:, 1] + 1) % self.target.vocab_size
+        branch = self.one_by_one(self.text, torch.stack([path.codes[:, 0], other], 1))
         sees = torch.zeros(len(TREE), len(TREE), dtype=torch.bool, device=self.device)
         for node, others in enumerate(TREE):
             sees[node, list(others)] = True

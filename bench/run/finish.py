@@ -35,9 +35,9 @@ from bench.console import interruptible, progress
 from bench.data.errors import Failure, Interrupted, attempt
 from bench.data.files import write_text
 from bench.gate import GateReport, RealModel, check_decoder
-from bench.gate.code_differences import greedy_difference
 from bench.measure.device import available_cores
 from bench.prompts import Prompt
+from bench.run.code_differences import greedy_difference
 from bench.run.runner import RunResult, measure_machine
 from bench.store.facts import Scores, Verdict, read_findings, read_study, write_findings
 from bench.store.folder import read_folder

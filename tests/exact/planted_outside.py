@@ -12,10 +12,9 @@ from decoders.loops import base_loop
 from decoders.loops.speculative import Speculative
 from decoders.propose.trees.static import Static
 from decoders.verify.block import Block
-from decoders.verify.exact import Exact
+from decoders.verify.corrected import Corrected
 from decoders.verify.token_verifier import children_of
-from tests.exact.planted import changed, judging
-from tests.exact.planted_rules import DeepOnly
+from tests.exact.planted import answering, changed, judging
 
 # ---- guidance and top-k -------------------------------------------------------------------------
 
@@ -74,17 +73,15 @@ UnfilteredBonus = judging(last_code=unfiltered_bonus)
 # ---- corrections, siblings ----------------------------------------------------------------------
 
 
-class LateCorrection(DeepOnly):
-    """The residual from position 4 on is p without the draft."""
+def late_correction(usual, probs, draft, codes, valid, position):
+    found = usual(probs, draft, codes, valid, position)
+    other = normalised(probs.p.scatter(-1, codes[..., :1], 0.0), probs.p)
+    late = (position[:, None] + draft.depth >= 4) & valid[..., 0]
+    return replace(found, residual=torch.where(late[..., None], other, found.residual))
 
-    def where(self, depth, position):
-        return position + depth >= 4
 
-    def test(self, p, q, x):
-        found = Exact.test(self, p, q, x)
-        other = normalised(p.scatter(-1, x[..., None], 0.0), p)
-        residual = torch.where(self.free[..., None], other, found.residual)
-        return replace(found, residual=residual)
+# The residual of a chain from position 4 on is p without the draft.
+LateCorrection = judging(verdicts=late_correction)
 
 
 def third_below(usual, probs, draft, codes, valid, position):
@@ -185,9 +182,18 @@ class NeverDrafted(Static):
     """A code of 1,024 is never drafted, though q declares it."""
 
     def draw(self, dist, *rest):
-        return super().draw(
-            dist.index_fill(-1, torch.tensor([700 % dist.shape[-1]]), 0.0)
-            if dist.shape[-1] > 700
-            else dist,
-            *rest,
-        )
+        never = torch.arange(dist.shape[-1]) == 700
+        return super().draw(dist.masked_fill(never, 0.0), *rest)
+
+
+class MoreThanQ(Corrected):
+    """Says that it accepts omega p, also where that is more than q."""
+
+    def __init__(self, model):
+        del model
+
+    def mass(self, p, q):
+        return 1.2 * p
+
+
+Probabilities = answering(lambda logits, *_: logits.softmax(-1))  # in place of logits; exact

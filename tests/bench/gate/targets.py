@@ -90,10 +90,19 @@ def path_of_first_row(usual, rows, capacity):
 
 # All rows keep the path that the first one took.
 PathOfFirstRow = changed(Gpt, new_cache=path_of_first_row)
-# The head adds a little of the other codes of the forward: too little for rounding in bfloat16.
-SeesSiblings = changed(Gpt, logits=lambda usual, h: usual(h + 0.01 * h.roll(1, -2)))
-# The same, of the other rows.
-SeesRows = changed(Gpt, logits=lambda usual, h: usual(h + 0.01 * h.roll(1, 0)))
+
+
+def mixing(dim):
+    """A target whose states hear a little of others: less than rounding in bfloat16."""
+
+    def forward_codes(usual, *args):
+        hidden = usual(*args)
+        return hidden + 0.01 * hidden.roll(1, dim)
+
+    return changed(Gpt, forward_codes=forward_codes)
+
+
+SeesSiblings, SeesRows = mixing(1), mixing(0)  # of codes of the same forward, of other rows
 
 
 class BarredApart(Gpt):
