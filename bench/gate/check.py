@@ -31,6 +31,7 @@ from bench.gate.whole_law import enumeration_checks
 from decoders.api import DecoderError, NumericalError, Sampling
 from decoders.compose import DecoderSpec, is_synthetic, resolve
 from decoders.execution.cpu.library import missing
+from decoders.propose.tree_proposer import TreeProposer
 from decoders.spec import EXACT
 
 TRIAL = (12, 3, 15)  # (V, grid, seed) of a first decoding
@@ -83,8 +84,8 @@ def check_rule(
         or spec.acceptance is None
         or hasattr(resolve(spec.acceptance.target), "verify")
     ):
-        detail = "no rule that judges drafts one by one at temperature 1; check it without --fast"
-        return GateReport("not checked", math.nan, detail)
+        detail = "no rule that judges draws one by one; it is checked without --fast"
+        return GateReport("no rule", math.nan, detail)
     rule = node_law_check(case, node_trace(case))
     relaxed = rule.evidence["relaxation"]
     statement = f"{relaxed or 'the rule follows p'}. Loop, drafter and images were not looked at"
@@ -150,32 +151,25 @@ def _sampling(case: GateCase) -> GateReport:
 
 
 def _logits_warning(case: GateCase) -> str:
-    """A sentence on a drafter whose logits look like probabilities: it is exact, and drafts badly."""
+    """A sentence on a drafter that returns probabilities as logits: exact, but it drafts badly."""
     run, seen = case.trial(TRIAL, 2), list[Tensor]()
-    drafter = getattr(run.decoder.proposer, "drafter", None)
-    if drafter is None:
+    proposer: Any = run.decoder.proposer
+    if not isinstance(proposer, TreeProposer):
         return ""
-    begin = drafter.begin
 
-    def watched(*given: Any) -> Any:
-        session = begin(*given)
-        advance = session.advance
-
-        def advanced(*step: Any) -> Tensor:
-            seen.append(advance(*step))
+    class Watched(proposer.session):
+        def advance(self, output: Any) -> Tensor:
+            seen.append(super().advance(output))
             return seen[-1]
 
-        session.advance = advanced
-        return session
-
-    drafter.begin = watched
+    proposer.session = Watched
     run.generate()
-    sums = [abs(float(one.sum(-1).mean()) - 1) < 1e-3 and bool((one >= 0).all()) for one in seen]
     text = (
-        ". Warning: the drafter's logits are not negative and sum to 1, as probabilities do; "
+        ". Warning: the drafter's logits are never negative and sum to 1, as probabilities do; "
         "return their logarithm, or q is nearly flat and few drafts are accepted"
     )
-    return text * (bool(sums) and all(sums))
+    sums = torch.stack([torch.where(one < 0, torch.inf, one).sum(-1) for one in seen])
+    return text * bool(((sums - 1).abs() < 1e-3).all())
 
 
 def _unclaimed(

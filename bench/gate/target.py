@@ -148,12 +148,11 @@ class Exam:
             other = codes.clone()
             other[0, node] = (other[0, node] + 1) % self.target.vocab_size
             after, _ = self.at_once(other, depth, sees)
-            for what, blind in (("other images", image > 0), ("codes that do not see it", None)):
-                rows = image >= 0 if blind is None else blind
-                nodes = ~sees[:, node] if blind is None else sees.any(-1)
-                pair = (laws[rows][:, nodes] for laws in (after, before))
-                check = "mask" if blind is None else "rows"
-                self.require(check, *pair, f"{what}, with and without a code changed,", allowed)
+            blind = ~sees[:, node]
+            words = "codes that do not see one, before and after it is changed,"
+            self.require("mask", after[:, blind], before[:, blind], words, allowed)
+            words = "an image, before and after another one is changed,"
+            self.require("rows", after[image > 0], before[image > 0], words, allowed)
 
     def tree(self, path: DecodedPath) -> None:
         """Two paths in one forward, and the cache with another of them committed in each row."""
@@ -179,12 +178,8 @@ class Exam:
         hidden = self.forward(self.text, cache, following, position, position, sees)
         image = torch.arange(len(taken), device=self.device)[:, None] % 2
         expected = torch.where(image == 0, branch.laws[:, count], path.laws[:, count])
-        self.require(
-            "cache",
-            self.laws(hidden)[:, 0],
-            expected,
-            "a code after a committed path and one by one",
-        )
+        after, words = self.laws(hidden)[:, 0], "a code after a committed path and one by one"
+        self.require("cache", after, expected, words)
 
     def one_by_one(self, text: TextFeatures, codes: Tensor | None = None) -> DecodedPath:
         """Decodes `size` codes with a forward each: first `codes` [B, n], then drawn ones."""

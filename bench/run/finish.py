@@ -91,12 +91,10 @@ def bounds_exceeded(
     broken = {}
     for variant in every:
         rule, part = variant.entry.spec.acceptance, rows[rows.decoder == variant.name]
+        kind = attempt(partial(resolve, rule.target)) if rule else None
         part = part[part.status == "ok"]
-        if (
-            rule is None
-            or not len(part)
-            or attempt(lambda r=rule: resolve(r.target).bounds_output) is not True
-        ):
+        drawn_codes = len(part) and not variant.sampling.greedy
+        if not (drawn_codes and getattr(kind, "bounds_output", False)):
             continue
         tv, declared = (
             np.concatenate(part[name].to_list()) for name in ("tv_output", "tv_declared_bound")
@@ -160,7 +158,8 @@ def run_gate(
         progress(len(left), "exactness", unit="decoder") as bar,
         reports(left, real, judge or check_decoder) as found,
     ):
-        for variant, report in zip(left, found, strict=True):
+        for variant, outcome in zip(left, found, strict=True):
+            report: GateReport | Failure = outcome
             spec, sampling = variant.entry.spec, variant.sampling
             if not isinstance(report, Failure) and report.verdict == "exact":
                 codes = attempt(partial(greedy_difference, model, spec, sampling, captions))
@@ -171,16 +170,15 @@ def run_gate(
                     report = replace(broken, detail=codes[0])
                 else:
                     report = replace(report, detail=f"{report.detail} {codes[1]}".strip())
-            if isinstance(report, Failure):
-                report = not_checked(report)
-            report = replace(report, decoder=variant.name, expect=variant.entry.expect)
-            judged[variant.name] = report
-            fell(report)
+            done = not_checked(report) if isinstance(report, Failure) else report
+            done = replace(done, decoder=variant.name, expect=variant.entry.expect)
+            judged[variant.name] = done
+            fell(done)
             if kept is not None:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 lines = [asdict(replace(one, evidence={})) for one in judged.values()]
                 write_text(kept, json.dumps(lines))
-            bar.set_postfix_str(f"{variant.name}: {report.verdict}")
+            bar.set_postfix_str(f"{variant.name}: {done.verdict}")
             bar.update()
     if kept is not None:
         kept.unlink(missing_ok=True)
