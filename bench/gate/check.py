@@ -25,7 +25,7 @@ from bench.gate.batches import batches_check
 from bench.gate.greedy import greedy_check
 from bench.gate.laws import definition_check, node_law_check, node_trace, recorded_bound_check
 from bench.gate.report import CheckResult, GateReport, Verdict, finite_or_inf
-from bench.gate.sampled import images_check, wide_check
+from bench.gate.sampled import AHEAD, images_check, wide_check
 from bench.gate.small import GateCase, GateSizes, RealModel, checkpoints
 from bench.gate.whole_law import enumeration_checks
 from decoders.api import DecoderError, NumericalError, Sampling
@@ -140,8 +140,11 @@ def _sampling(case: GateCase) -> GateReport:
     if not case.trial(TRIAL, 1).decoder.claims_law:
         return _unclaimed(case, relaxed, [*rule[:1], batches], laws)
     results = [*rule, batches, wide_check(ar_case), *laws]
-    unfollowed = [law.evidence.get("not followed", 1.0) for law in laws]
-    if max(unfollowed, default=1.0) >= ENUMERATED and not any(one.fault for one in results):
+    unfollowed = {law.name: law.evidence.get("not followed", 1.0) for law in laws}
+    ahead = unfollowed.pop("long law", None) is not None
+    if ahead and not any(one.fault for one in results):
+        results.append(replace(images_check(ar_case, AHEAD, 8), name="long images"))
+    if max(unfollowed.values(), default=1.0) >= ENUMERATED and not any(r.fault for r in results):
         results.append(images_check(ar_case))
     if relaxed:
         statement = f"{relaxed}. With the exact rule images follow the AR law"
@@ -198,8 +201,6 @@ def _report(
     figure = min(1.0, max(finite_or_inf(result.tv) for result in results))
     evidence = {result.name: result.evidence for result in results if result.evidence}
     sampled = evidence.get("images", {}).get("resolution", 0.0)
-    if "long law" in evidence and evidence["whole law"].get("not followed", 1.0) < ENUMERATED:
-        sampled = 0.0  # longer images were sampled on top
     return GateReport(verdict, round(figure, DIGITS), f"{detail}.", evidence, sampled)
 
 

@@ -50,9 +50,8 @@ class Spans(NamedTuple):
     block has a law of its own, in which all other numbers are fixed, at values as good as random.
     accept [M]: which of the drafts before it those that test accept. With ALL of them the block is
     met at any level. Else none is accepted at the position before, so that the block begins with a
-    first level, and with NONE steps
-    are as many as can be. Behind the block all are accepted. drafts: of
-    numbers only those are split that no test, no last code and no later sibling reads."""
+    first level. Behind it all are accepted. drafts: only numbers are split that draw a node's first
+    draft, and those of plug-ins."""
 
     first: Tensor
     size: int = POSITIONS

@@ -147,8 +147,9 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
     shallow = replace(case, levels=1) if resamples else case  # no numbers of later positions
     plain = replace(case, sampling=replace(case.sampling, cfg=1.0))  # guidance doubles the rows
     first = torch.tensor([0])
-    images = f"images of {WHOLE[0]}**{WHOLE[1] ** 2}"
-    checks = [enumeration_check("whole law", images, case, WHOLE, Spans(first))]
+    images = f"images of {WHOLE[0]}**{WHOLE[1] ** 2 - int(resamples)}"
+    start = Spans(first + int(resamples))  # looking ahead takes many ways
+    checks = [enumeration_check("whole law", images, case, WHOLE, start)]
     if siblings > 2:
         nodes, below = f"nodes of {siblings} siblings", Spans(torch.tensor([2, 4]), 1, BELOW)
         checks += [
@@ -157,11 +158,11 @@ def enumeration_checks(case: GateCase) -> list[CheckResult]:
         ]
     vocab, grid, seed = case.sizes.guided
     guided = vocab + bool(case.sampling.top_k), grid, seed
-    slow = {i: NONE for i in range(5, grid**2, APART)}
+    slow = {i: NONE for i in range(0, grid**2, APART)}
     checks.append(position_check("guided law", shallow, guided, slow, range(grid**2)[-RUN:]))
     if resamples:
-        images = f"images of {AHEAD[0]}**{AHEAD[1] ** 2}"
-        return [*checks, enumeration_check("long law", images, case, AHEAD, Spans(first))]
+        images = f"images of {AHEAD[0]}**{AHEAD[1] ** 2 - 1}"
+        return [*checks, enumeration_check("long law", images, case, AHEAD, Spans(first + 1))]
     size, longer = (sizes[1] ** 2 for sizes in (case.sizes.positions, case.sizes.late))
     every, late = dict.fromkeys(range(size), MOSTLY), dict.fromkeys(range(size, longer, 4), MOSTLY)
     return [

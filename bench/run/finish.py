@@ -152,8 +152,8 @@ def run_gate(
     called with each; judge: in place of `check_decoder`."""
     judged, real = read_reports(kept), RealModel.of(model)
     left = [variant for variant in every if variant.name not in judged]
-    for report in judged.values():
-        fell(report)
+    for one in judged.values():
+        fell(one)
     with (
         progress(len(left), "exactness", unit="decoder") as bar,
         reports(left, real, judge or check_decoder) as found,
