@@ -79,19 +79,15 @@ def check_rule(
     if is_synthetic(spec):
         return GateReport("synthetic", math.nan, SYNTHETIC)
     case = GateCase(spec, sampling, real, sizes or GateSizes())
-    if (
-        sampling.greedy
-        or spec.acceptance is None
-        or hasattr(resolve(spec.acceptance.target), "verify")
-    ):
+    part = None if sampling.greedy else spec.acceptance
+    if part is None or hasattr(resolve(part.target), "verify"):
         detail = "no rule that judges draws one by one; it is checked without --fast"
         return GateReport("no rule", math.nan, detail)
     rule = node_law_check(case, node_trace(case))
     relaxed = rule.evidence["relaxation"]
     statement = f"{relaxed or 'the rule follows p'}. Loop, drafter and images were not looked at"
-    report = _report(
-        case, "relaxed" if relaxed else "exact", statement, [rule, definition_check(case)]
-    )
+    results = [rule, definition_check(case)]
+    report = _report(case, "relaxed" if relaxed else "exact", statement, results)
     verdicts: dict[str, Verdict] = {"exact": "exact rule", "relaxed": "relaxed rule"}
     return replace(report, verdict=verdicts.get(report.verdict, report.verdict))
 

@@ -118,10 +118,9 @@ def draft_tv(decoder: Decoder, text: TextFeatures, size: int) -> float:
     declared = list[Tensor]()
 
     def run(noise: Scripted) -> Tensor:
-        pairs = decoder.generate(
-            same_prompt(text, len(noise.uniform)), noise, pairs=2 * size
-        ).trace.pairs
-        codes = torch.full((len(noise.uniform), 1), -1)
+        rows = len(noise.uniform)
+        pairs = decoder.generate(same_prompt(text, rows), noise, pairs=2 * size).trace.pairs
+        codes = torch.full((rows, 1), -1)
         if pairs is not None and pairs.q is not None:
             root = (pairs.depth == 0) & (pairs.position == 1)
             codes[pairs.image[root], 0] = pairs.children[root, 0]

@@ -13,6 +13,7 @@ from decoders.loops.speculative import Speculative
 from decoders.propose.trees.static import Static
 from decoders.verify.block import Block
 from decoders.verify.corrected import Corrected
+from decoders.verify.exact import Exact
 from decoders.verify.token_verifier import children_of
 from tests.exact.planted import answering, changed, judging
 
@@ -194,6 +195,14 @@ class MoreThanQ(Corrected):
 
     def mass(self, p, q):
         return 1.2 * p
+
+
+class Pair(Exact):
+    """Returns acceptance and residual, and nothing else."""
+
+    def test(self, p, q, x):
+        found = super().test(p, q, x)
+        return found.accept, found.residual
 
 
 Probabilities = answering(lambda logits, *_: logits.softmax(-1))  # in place of logits; exact

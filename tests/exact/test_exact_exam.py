@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.gate import GateSizes, check_decoder
-from decoders.api import Sampling
+from decoders.api import DecoderError, Sampling
 from decoders.compose import DecoderSpec, PartSpec
 from tests.exact.specs import (
     SMALL,
@@ -201,6 +201,11 @@ def test_probabilities_in_place_of_logits_are_named(only):
     found = check_decoder(composed(drafter=drafter), TAU_1, sizes=SMALL)
     assert found.verdict == "exact" and "return their logarithm" in found.detail
     assert "Warning" not in check_decoder(composed(), TAU_1, sizes=SMALL).detail
+
+
+def test_a_rule_that_returns_a_tuple_hears_what_to_return():
+    with pytest.raises(DecoderError, match=r"Pair.test must return a decoders.api.Acceptance"):
+        check_decoder(composed(rule=part("tests.exact.planted_outside", "Pair")), TAU_1)
 
 
 def test_children_that_depend_on_the_noise_are_seen_in_images(only):
