@@ -88,8 +88,8 @@ def check_rule(
     statement = f"{relaxed or 'the rule follows p'}. Loop, drafter and images were not looked at"
     results = [rule, definition_check(case)]
     report = _report(case, "relaxed" if relaxed else "exact", statement, results)
-    verdicts: dict[str, Verdict] = {"exact": "exact rule", "relaxed": "relaxed rule"}
-    return replace(report, verdict=verdicts.get(report.verdict, report.verdict))
+    alone: dict[str, Verdict] = {"exact": "exact rule", "relaxed": "relaxed rule"}
+    return replace(report, verdict=alone.get(report.verdict, report.verdict))
 
 
 def _require_small_drafter(case: GateCase) -> None:
@@ -163,10 +163,8 @@ def _logits_warning(case: GateCase) -> str:
 
     proposer.session = Watched
     run.generate()
-    text = (
-        ". Warning: the drafter's logits are never negative and sum to 1, as probabilities do; "
-        "return their logarithm, or q is nearly flat and few drafts are accepted"
-    )
+    text = ". Warning: the drafter's logits are never negative and sum to 1, as probabilities do; "
+    text += "return their logarithm, or q is nearly flat and few drafts are accepted"
     sums = torch.stack([torch.where(one < 0, torch.inf, one).sum(-1) for one in seen])
     return text * bool(((sums - 1).abs() < 1e-3).all())
 

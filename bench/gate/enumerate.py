@@ -3,11 +3,10 @@ that it is compared with, and every combination is run.
 
 A program reads `Noise` for B rows at once, as a decoder's `generate` does. Its numbers are
 `Uniform` tensors. They may be indexed and reshaped, compared with a probability, or given to
-`decoders.noise.sample`. A comparison cuts the number's interval into cells. The row follows one
-cell, and a new row is queued for each of the others. A number that is read twice keeps the interval
-of its first use, so a number that is wrongly used again shows in the law. The rows' boxes divide
-the unit cube: what a row returns has the probability of its box. `whole_law` compares a decoder's
-law with AR's.
+`decoders.noise.sample`. A comparison cuts the number's interval into cells. The row follows one,
+and a new row is queued for each of the others. A number that is read twice keeps the interval of
+its first use, so that a wrong second use shows in the law. What a row returns has the
+probability of its box, and the boxes divide the unit cube.
 """
 
 from __future__ import annotations
@@ -63,20 +62,16 @@ EVERY = Spans(torch.zeros(1, dtype=torch.long))
 
 
 def fixed(keys: Tensor, first: Tensor, accept: Tensor) -> Tensor:
-    """Values [B, n] float64 in [0, 1) of numbers that are not free: keys [B, n], of rows whose
-    blocks have these [B, 1]."""
-    slot, value, position = keys % MOST_SLOTS, _scattered(keys), keys // MOST_SLOTS % POSITIONS
+    """Values [B, n] float64 in [0, 1) of numbers that are not free, as good as random but for tests
+    of drafts: keys [B, n], of rows whose blocks have these [B, 1]."""
+    slot, position = keys % MOST_SLOTS, keys // MOST_SLOTS % POSITIONS
+    mixed = (keys + 1) % PRIME * 48271 % PRIME
+    value = ((mixed ^ (mixed >> 13)) * 69621 % PRIME).double() / PRIME
     tested = (slot >= ACCEPT_SLOT) & (slot < DRAFT_SLOT)
     none = (accept == NONE) | (position == first - 1)
     tests = torch.where(none, LARGEST, MOSTLY * value)
     tests = torch.where((accept == ALL) | (position >= first), 0.0, tests)
     return torch.where(tested, tests, value)
-
-
-def _scattered(keys: Tensor) -> Tensor:
-    """A float64 in [0, 1) for each."""
-    mixed = (keys + 1) % PRIME * 48271 % PRIME
-    return ((mixed ^ (mixed >> 13)) * 69621 % PRIME).double() / PRIME
 
 
 @dataclass(frozen=True)
@@ -116,9 +111,8 @@ class Script:
         return turn >= 0 if self.steps is None else turn < self.steps[rows] + RENEWED
 
     def decide(self, keys: Tensor, thresholds: Tensor) -> Tensor:
-        """keys [B, ...], thresholds [B, ..., M] ascending -> how many of the thresholds the number
-        reaches, [B, n] int64. Numbers of positions past the image's end decide nothing and are
-        fixed, unless a verifier looks ahead."""
+        """keys [B, ...], thresholds [B, ..., M] ascending -> how many the number reaches, [B, n]
+        int64. Numbers past the image's end are fixed, unless a verifier looks ahead."""
         batch, first = len(self.weight), self.rows.first[:, None]
         keys = keys.as_subclass(Tensor).expand(thresholds.shape[:-1]).reshape(batch, -1).long()
         thresholds = thresholds.double().nan_to_num(0.0).reshape(batch, -1, thresholds.shape[-1])
@@ -129,8 +123,7 @@ class Script:
         free = (first <= position) & (position < first + self.free.size)
         free &= (position < self.length) | (turn >= RENEWED)
         if self.free.drafts:
-            slot = keys % MOST_SLOTS
-            free &= (slot == DRAFT_SLOT) | (slot >= SLOTS)
+            free &= (keys % MOST_SLOTS == DRAFT_SLOT) | (keys % MOST_SLOTS >= SLOTS)
         for number in free.any(0).nonzero().flatten().tolist():
             rows = free[:, number].nonzero().flatten()
             cells[rows, number] = self._cell(rows, keys[rows, number], thresholds[rows, number])

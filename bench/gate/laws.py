@@ -82,7 +82,10 @@ def node_law_check(case: GateCase, trace: Trace) -> CheckResult:
     beyond = furthest if furthest.excess > SLACK else None
     max_bound = max(finite_or_inf(r.law.declared) for r in results)
     relaxed = max_bound > DECLARES
-    fault = "; ".join(_law_faults(rule, results, beyond, relaxed, outside, over))
+    fault = "; ".join(_law_faults(rule, results, beyond, relaxed, outside))
+    if over > SLACK:
+        fault = f"the mass that the rule accepts is more than q, by {over:.4f} at a code: return "
+        fault += "q a with a <= 1, as in torch.minimum(q, mass)"
     evidence = {
         "nodes": len(results),
         "worst": worst,
@@ -115,20 +118,9 @@ def _relaxation(rule: AcceptRule, worst: Node, beyond: Node | None) -> str:
 
 
 def _law_faults(
-    rule: AcceptRule,
-    results: list[Node],
-    beyond: Node | None,
-    relaxed: bool,
-    outside: float,
-    over: float,
+    rule: AcceptRule, results: list[Node], beyond: Node | None, relaxed: bool, outside: float
 ) -> Iterator[str]:
-    """The faults of a rule, from the laws at its nodes. over: accepted mass above q."""
-    if over > SLACK:
-        yield (
-            f"the mass that the rule accepts is more than q, by {over:.4f} at a code: return q a "
-            "with a <= 1, as in torch.minimum(q, mass)"
-        )
-        return
+    """The faults of a rule, from the laws at its nodes."""
     if beyond is not None and beyond.excess == math.inf:
         yield f"no finite law or bound: {beyond}; accept, residual, bound and q must be finite"
     elif beyond is not None and (not relaxed or rule.bounds_output):

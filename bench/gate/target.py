@@ -1,12 +1,11 @@
 """Checks a target model's batch rows, mask, positions and KV cache before anything is timed: all
 decoders rely on them, and an error shows in no image of AR.
 
-Why: the gate judges decoders on small random models. A target whose forward of several codes stands
-one position off has right AR images and wrong ones with all decoders that verify drafts. So the
-target's probabilities are compared with those of AR steps, one code per forward: *rows* (each row
-of a batch is as it is alone), *mask* (no query sees what its mask closes), *positions* (several
-codes per forward, a chain and a tree, are as one by one), *cache* (after a commit it is as freshly
-made), *mass* (a barred code has none). Two prompts and a few codes of each: seconds.
+Why: a target whose forward of several codes stands one position off has right AR images and wrong
+ones with all decoders that verify drafts. So its probabilities are compared with those of AR steps:
+*rows* (each row of a batch is as it is alone), *mask* (no query sees what its mask closes),
+*positions* (several codes per forward, a chain and a tree, are as one by one), *cache* (after a
+commit it is as freshly made), *mass* (a barred code has none). Two prompts, a few codes: seconds.
 
 How far two float computations of the same law may lie apart is measured: the same step in a batch
 of another size. The project's own targets are not examined, since its tests do that.
@@ -202,10 +201,8 @@ class Exam:
         barred, where = self.target.barred, f"at position {int(position[0])}"
         if not bool(torch.isfinite(law).all()):
             raise self.error("mass", f"the logits {where} are not finite")
-        mass = (
-            0.0 if barred is None else float(law[:, barred[int(position[0]) % len(barred)]].sum())
-        )
-        if mass > 0:
+        closed = law[:, :0] if barred is None else law[:, barred[int(position[0]) % len(barred)]]
+        if (mass := float(closed.sum())) > 0:
             raise self.error("mass", f"codes that are barred {where} have mass {mass:.2g}")
         return torch.multinomial(law.cpu(), 1, generator=self.generator).to(self.device)
 

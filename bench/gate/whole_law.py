@@ -4,16 +4,14 @@ with the decoder's own drafter. Nothing is sampled, so the only error is roundin
 * Images of three codes and four positions, from the first code on.
 * Nodes of four siblings under the first code, and of three elsewhere, at a first level and below.
 * Every position of a long image of two codes, and some of a longer one, alone: all other numbers
-  are fixed. The code there follows AR's law given the codes before it, unless its draft or
-  a test read a number that is not its own, or the rule is another there. Most positions are met at
-  a first level of the drafts, some at others.
+  are fixed. A draft or a test that reads a number of another position changes the law, as does
+  another rule there. Most positions are met at a first level of the drafts, some at others.
 * With guidance, filters and three codes, positions of an image that takes many steps, and a run of
   positions with all drafts before them accepted: any level of a draft, and the code behind it.
 
-A verifier that looks ahead decides a position by numbers of later ones. So it is met with drafts of
-one level, and in images of which all numbers are followed. Of a decoder with too many ways to an
-image the likeliest are followed: more mass on an image than its probability is an error all the
-same.
+A verifier that looks ahead decides a position by numbers of later ones: it is met with drafts of
+one level, and in images of which all numbers are followed. Of too many ways to an image the
+likeliest are followed: more mass on it than its probability is an error all the same.
 """
 
 from __future__ import annotations
@@ -24,15 +22,7 @@ import torch
 from torch import Tensor
 
 from bench.data.errors import Failure, attempt
-from bench.gate.enumerate import (
-    ALL,
-    EVERY,
-    MOSTLY,
-    NONE,
-    Scripted,
-    Spans,
-    enumerate_program,
-)
+from bench.gate.enumerate import ALL, EVERY, MOSTLY, NONE, Scripted, Spans, enumerate_program
 from bench.gate.reference import ar_probabilities
 from bench.gate.report import CheckResult, finite_or_inf
 from bench.gate.small import GateCase, Sizes
